@@ -50,7 +50,8 @@ values), warnings[{source, text, count}] (about slow paths; secrets masked), ref
 
 A line of steps.jsonl: rank, step (from 1), stage, unix_ns (its end), ns (host time since the end of the step before),
 device_ns|null (the same by events on the GPU's own timeline), data_ns (waiting in the DataLoader), micro_steps|null,
-samples|null, tokens|null (padded), real_tokens|null, new_shapes|null (calls of the model with shapes that it had not
+samples|null, tokens|null (padded), real_tokens|null, pairs|null (of tokens in one row), useful_pairs|null (within one
+document, without padding), labelled_tokens|null, new_shapes|null (calls of the model with shapes that it had not
 seen), allocated_bytes|null, reserved_bytes|null, peak_bytes|null, device_allocations|null (calls of
 cudaMalloc and cudaFree since the start), profiled (a profiler was active); where they are not 0 also the host time that
 the step spent on save_ns, evaluation_ns, logging_ns, garbage_collection_ns, compile_ns.

@@ -25,3 +25,8 @@ LONG_PLANNING = Number(
     5.0, 3.0, 10.0, "", "assumed",
     "An op without like ones that are short plans only if it takes this many times what planning takes at least.",
 )  # fmt: skip
+STRETCH_NS = Number(
+    1_000_000.0, 500_000.0, 3_000_000.0, "ns", "assumed",
+    "Python code in no op and no call that takes longer than this at a stretch does something of its own: between two "
+    "ops it takes 2 to 50 µs.",
+)  # fmt: skip

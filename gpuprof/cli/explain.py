@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import difflib
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from gpuprof.cli.recordings import RECORDING
 from gpuprof.errors import GpuprofError
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.detect.proposal import Page
 
 
-@click.command(short_help="Explain a finding: what it means, how its gain is computed.")
+@click.command(short_help="Explain a finding, or a line of code: what it costs, what it gains.")
 @click.argument("finding", required=False)
+@click.argument("path", required=False, type=RECORDING)
 @click.option("--markdown", type=click.Path(path_type=Path), metavar="FOLDER", help="Write all pages as Markdown.")
-def command(finding: str | None, markdown: Path | None) -> int:
+def command(finding: str | None, path: str | None, markdown: Path | None) -> int:
     """Explain what FINDING means, how it is detected, how the gain is computed, and when that is wrong.
 
     FINDING is a name from the list, words of its title, a common name of the remedy (packing, liger, gradient
     checkpointing, pinned memory …), or the number of a fix in the latest run. Without FINDING: list all findings.
+
+    FINDING may also be FILE:LINE, as in train.py:27: what that line costs in unprofiled steps of the run PATH (the
+    latest if not given), and the step if it were free.
     """
     from gpuprof.cli.output import show
     from gpuprof.report.pages import contents, render
@@ -33,8 +39,33 @@ def command(finding: str | None, markdown: Path | None) -> int:
     if finding is None:
         show(lambda width: contents(list(pages.values()), width))
         return 0
+    place = re.fullmatch(r"(.+\.py|<.+>):(\d{1,9})", finding.strip())
+    if place:
+        return _line(place[1], int(place[2]), path)
+    if path is not None:
+        raise GpuprofError("a run is named only after FILE:LINE; a finding is the same for all runs")
     page = _of_latest_run(int(finding), pages) if finding.strip().isdecimal() else _named(finding, pages)
     show(lambda width: render(page, width))
+    return 0
+
+
+def _line(file: str, line: int, path: str | None) -> int:
+    """What a line of code costs in a run. Raises GpuprofError where the run does not know."""
+    from gpuprof.cli.output import write
+    from gpuprof.cli.recordings import diagnose_given, given
+    from gpuprof.diagnosis.host import explain_line
+    from gpuprof.report.host_words import explained
+    from gpuprof.report.names import escape
+
+    run = given(path)
+    diagnosis = diagnose_given(run)
+    folder = diagnosis.folder
+    if folder is None or diagnosis.host is None:
+        raise GpuprofError(f"{run}: no Python functions were sampled there (gpuprof trace does, without --no-sampling)")
+    found = explain_line(folder.path, folder.rank, diagnosis.case, file, line)
+    if found is None:
+        raise GpuprofError(f"{file}:{line} is in none of the {diagnosis.host.samples:,} samples of {run}")
+    write("".join(f"{escape(text)}\n" for text in explained(found, diagnosis)))
     return 0
 
 

@@ -34,8 +34,8 @@ _KEPT = 4
 def command(allow_run: bool) -> int:
     """Serve diagnoses to an agent over the Model Context Protocol, on stdin and stdout.
 
-    Tools: runs, diagnose, findings, gaps, kernels, compare, project, explain. They only read; --allow-run adds try.
-    Needs the extra [mcp].
+    Tools: runs, diagnose, findings, gaps, kernels, functions, compare, project, explain. They only read; --allow-run
+    adds try. Needs the extra [mcp].
     """
     try:
         server = make_server(allow_run)
@@ -60,7 +60,7 @@ def make_server(allow_run: bool = False) -> Any:
     instructions = INSTRUCTIONS + (RUNS_TOO if allow_run else ONLY_READS)
     server = MCPServer("gpuprof", instructions=instructions, version=gpuprof.__version__, log_level="ERROR")
     reads = ToolAnnotations(read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
-    for tool in (runs, diagnose, findings, gaps, kernels, compare, project, explain):
+    for tool in (runs, diagnose, findings, gaps, kernels, functions, compare, project, explain):
         server.tool(annotations=reads, structured_output=False)(_in_one_line(tool))
     if allow_run:
         from gpuprof.cli.mcp_try import try_fixes
@@ -150,6 +150,17 @@ def kernels(path: str = "", offset: int = 0, limit: int = 20) -> str:
     found = _diagnosis(path).kernels
     categories = plain(found.by_category) if found else []
     return _page(plain(found.top) if found else [], offset, limit, by_category=categories)
+
+
+def functions(path: str = "", offset: int = 0, limit: int = 20) -> str:
+    """The Python functions of unprofiled steps, sampled: file and line, CPU time a step, share in which the GPU waits,
+    and the step if the function were free (null: not known, see why_unknown). Only of runs that gpuprof trace
+    recorded."""
+    from gpuprof.diagnosis.json import plain
+
+    found = _diagnosis(path).host
+    more = {} if found is None else {"samples": found.samples, "steps": found.steps, "step_ns": plain(found.step_ns)}
+    return _page(plain(found.functions) if found else [], offset, limit, **more)
 
 
 def compare(a: str, b: str) -> str:

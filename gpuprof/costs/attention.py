@@ -53,6 +53,8 @@ _ROWS = re.compile(r"dot_do_o|preprocess|delta|dot_kernel", re.IGNORECASE)
 _CONVERT = re.compile(r"convert_d?q|postprocess|dq_to", re.IGNORECASE)
 _HEADS = re.compile(r"reduce_head|splitkv_combine|combine", re.IGNORECASE)
 _FILL = re.compile(r"elementwise|fill|memset|copy|reduce_kernel", re.IGNORECASE)
+_ALIGNED = 16
+"""Masks are padded to multiples of this at most."""
 _REDO = 1 / 5
 """Of a backward's five products one recomputes the scores; exact for Dv = D."""
 
@@ -151,3 +153,31 @@ def _shape(layout: _Layout, arguments: Arguments, query: Tensor, key: Tensor, va
             sequences = packed.elements - 1
             return Shape(sequences, q[1], q[0] / sequences, k[0] / sequences, q[2], v[2])
     return None
+
+
+def is_causal(arguments: Arguments) -> bool:
+    """Whether an attention op is causal: each token sees only those before it."""
+    return arguments.text(_OPS[arguments.name].causal) in ("True", "1")
+
+
+def attends_packed(arguments: Arguments) -> bool:
+    """Whether an attention op is given the lengths of several sequences in one row."""
+    layout = _OPS[arguments.name]
+    lengths = arguments.tensor(layout.lengths) if layout.lengths is not None else None
+    return lengths is not None and lengths.elements > 1
+
+
+def has_mask(arguments: Arguments) -> bool:
+    """Whether an attention op is given a mask of queries × keys as a tensor. Its last dimension may be padded."""
+    layout = _OPS[arguments.name]
+    query, key = arguments.tensor(layout.query), arguments.tensor(layout.query + 1)
+    if query is None or key is None or len(query.shape) != len(key.shape) or len(query.shape) < 4:
+        return False
+    at = -2 if layout.heads_first else -3
+    queries, keys = query.shape[at], key.shape[at]
+
+    def is_mask(shape: tuple[int, ...]) -> bool:
+        return len(shape) >= 2 and shape[-2] == queries and 0 <= shape[-1] - keys < _ALIGNED
+
+    like = (query.shape, key.shape)
+    return any(one.shape not in like and is_mask(tuple(one.shape)) for one in arguments.tensors)

@@ -14,12 +14,12 @@ from gpuprof.costs.split import COMPUTE, LATENCY, MEMORY, NO_BOUND
 from gpuprof.diagnosis.diagnosis import Replay
 from gpuprof.diagnosis.kernels import category_bound
 from gpuprof.diagnosis.range_times import SAMPLED_NS
-from gpuprof.diagnosis.reach.planning import without_planning
 from gpuprof.replay.build import build
 from gpuprof.replay.carried_in import carried_over
 from gpuprof.replay.collectives import model_collectives
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.mean_step import MeanStep
+from gpuprof.replay.planning import without_planning
 from gpuprof.replay.profiler_fit import Removal, at_step, remove_profiler
 from gpuprof.replay.sensitivity import Sensitivities, sensitivities
 from gpuprof.replay.simulate import simulate, step_of

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from gpuprof.costs.roofline import Roofline
+from gpuprof.diagnosis.above_reach import AboveReach
 from gpuprof.diagnosis.analyse import Analysis, bound_parts, part_shares
 from gpuprof.diagnosis.baseline import RareStep
 from gpuprof.diagnosis.budget import budget_of_recorded, in_words
@@ -34,6 +35,8 @@ from gpuprof.diagnosis.hidden_work import hidden_ns
 from gpuprof.diagnosis.long_copy import copy_sentence
 from gpuprof.diagnosis.predict import Fixes, fixes
 from gpuprof.diagnosis.quality import judged, no_verdict, with_issue
+from gpuprof.diagnosis.reach.ledger import above_reach
+from gpuprof.diagnosis.reach.useful_flops import with_useful_flops
 from gpuprof.diagnosis.roofline import beyond_peak, summarize
 from gpuprof.diagnosis.run_budget import Feed
 from gpuprof.diagnosis.run_model import Run
@@ -148,6 +151,7 @@ class Conclusion:
     combined: Combined | None = None
     considered: tuple[Considered, ...] = ()
     worth_trying: tuple[Finding, ...] = ()
+    above_reach: AboveReach | None = None
     case: Case | None = None
     """The replayed steps; None where they were not replayed."""
 
@@ -194,7 +198,7 @@ def by_replay(recorded: Recorded, kernels: Kernels, case: Case, analysis: Analys
         estimated_ns=round(case.step_ns),
         inflation=_inflation(steps, analysis.removal, case.step_ns) if comparable else None,
     )
-    found_roof = roof and summarize(roof, case.step_ns)
+    found_roof = roof and summarize(with_useful_flops(case, roof), case.step_ns)
     quality = judged((*recorded.quality.issues, *map(_failed, advice.failed)))
     return Conclusion(
         verdict=verdict,
@@ -209,8 +213,14 @@ def by_replay(recorded: Recorded, kernels: Kernels, case: Case, analysis: Analys
         combined=advice.combined,
         considered=advice.considered,
         worth_trying=advice.worth_trying,
+        above_reach=above_reach(case, _usual_ns(recorded), {one.id for one in advice.findings}) if advise else None,
         case=case,
     )
+
+
+def _usual_ns(recorded: Recorded) -> int | None:
+    """The usual step as it was timed, None where it was not."""
+    return recorded.budget.usual_ns if recorded.budget is not None else recorded.steps.unprofiled_ns
 
 
 def by_shares(recorded: Recorded, kernels: Kernels, averages: list[Shares], roof: Roofline | None) -> Conclusion:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,6 +35,7 @@ from gpuprof.diagnosis.environment import environment_of, source_of
 from gpuprof.diagnosis.findings import missing_kernels
 from gpuprof.diagnosis.gap_summary import gap_summary
 from gpuprof.diagnosis.gaps import find_gaps
+from gpuprof.diagnosis.host import host_of
 from gpuprof.diagnosis.input_kind import trains_on_tokens, without_tokens
 from gpuprof.diagnosis.kernels import kernel_summary
 from gpuprof.diagnosis.quality import judged, no_verdict, of_start_up, quality_of, with_issue
@@ -54,6 +56,7 @@ from gpuprof.timeline.syncs import end_in_sync
 from gpuprof.timeline.timeline import Timeline, build_timeline
 from gpuprof.timeline.workload import Workload
 from gpuprof.tracefile.run import RunFolder
+from gpuprof.tracefile.samples import read_samples
 from gpuprof.tracefile.trace import Trace
 
 if TYPE_CHECKING:
@@ -138,10 +141,10 @@ def diagnose(
         ranks=ranks,
     )
     if not found:
-        return _with_memory(_diagnosis(recorded, no_gpu_work(recorded)), run, trace, timeline)
+        return _with_memory(_with_host(_diagnosis(recorded, no_gpu_work(recorded)), run), run, trace, timeline)
     spread = _spread(facts, step_ms, recorded.steps)
     diagnosis = _with_gpu(recorded, spread, top, of_run=step_ms is None, advise=advise, of_all_ns=of_all_ns)
-    return _with_memory(diagnosis, run, trace, timeline) if advise else diagnosis
+    return _with_memory(_with_host(diagnosis, run), run, trace, timeline) if advise else diagnosis
 
 
 def _with_gpu(
@@ -225,6 +228,7 @@ def _diagnosis(
             combined=conclusion.combined,
             considered=conclusion.considered,
             worth_trying=with_measured(conclusion.worth_trying, recorded.folder.path if recorded.folder else None),
+            above_reach=conclusion.above_reach,
             ranges=range_times(timeline),
             activity=phase_activity(timeline),
             _tables=Tables(timeline, recorded.gaps, roof, _project),
@@ -233,6 +237,12 @@ def _diagnosis(
             _case=conclusion.case,
         )
     )
+
+
+def _with_host(diagnosis: Diagnosis, run: RunFolder | None) -> Diagnosis:
+    """The diagnosis with the Python functions of the run's unprofiled steps, where they were sampled."""
+    samples = None if run is None else read_samples(Path(run.path), run.rank)
+    return replace(diagnosis, host=host_of(samples, diagnosis._case)) if samples is not None else diagnosis
 
 
 def _with_memory(

@@ -10,8 +10,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from gpuprof.diagnosis.above_reach import AboveReach
 from gpuprof.diagnosis.budget_model import Budget
+from gpuprof.diagnosis.host_model import Host
 from gpuprof.diagnosis.run_model import Run
+from gpuprof.diagnosis.value_range import Range
 from gpuprof.errors import GpuprofError
 from gpuprof.replay.bound import Bound
 from gpuprof.timeline.workload import Unit, Workload
@@ -299,15 +302,6 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
-    """An expected value and its 80 % interval."""
-
-    low: float
-    expected: float
-    high: float
-
-
-@dataclass(frozen=True, slots=True)
 class Remaining:
     """The rest of the run: as it is, and with a fix."""
 
@@ -471,6 +465,10 @@ class Diagnosis:
     """Usual remedies that are ruled out, in the order of the findings."""
     worth_trying: tuple[Finding, ...] = ()
     """What is not sure to gain but expected to, with what settles it, in the order of `findings`."""
+    above_reach: AboveReach | None = None
+    """What the step should cost, and what lies above that; None where nothing was replayed."""
+    host: Host | None = None
+    """The Python functions of unprofiled steps, where a run sampled them."""
     ranges: tuple[RangeTime, ...] = ()
     """Most host time first; of many names the first hundred."""
     activity: tuple[PhaseActivity, ...] | None = None
@@ -521,6 +519,11 @@ class Diagnosis:
     def folder(self) -> RunFolder | None:
         """The run that was diagnosed: every step's time and memory, telemetry. None of a bare trace."""
         return self._folder
+
+    @property
+    def case(self) -> Case | None:
+        """The replayed steps; None where they could not be replayed."""
+        return self._case
 
     @property
     def timed(self) -> TimedSteps | None:

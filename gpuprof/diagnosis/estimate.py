@@ -171,6 +171,13 @@ def _overlap(start: F64, end: F64, low: F64, high: F64) -> F64:
 
 def host_causes(graph: Graph) -> np.ndarray:
     """Per host node the cause that a device waits for while it runs; as for gaps, in their order of precedence."""
+    if "host_causes" not in graph.shared:
+        graph.shared["host_causes"] = cause = _host_causes(graph)
+        cause.flags.writeable = False
+    return graph.shared["host_causes"]
+
+
+def _host_causes(graph: Graph) -> np.ndarray:
     timeline = graph.timeline
     calls = timeline.trace.calls
     cause = np.where(_silent(graph), _UNKNOWN, _PYTHON).astype(np.uint8)

@@ -29,6 +29,7 @@ SYNONYMS: Mapping[str, tuple[str, ...]] = {
     "padding": ("packing", "padding_free", "group_by_length", "length_grouping"),
     "expert_loop": ("moe", "experts", "grouped_gemm", "grouped_mm", "mixture_of_experts"),
     "eager_attention": ("attention", "flash_attention", "flash_attn", "sdpa", "attn_implementation", "eager"),
+    "masked_attention": ("flex_attention", "varlen", "block_mask", "document_mask", "packed_attention"),
     "fused_elementwise": ("liger", "liger_kernel", "liger_kernels", "fused_kernels", "rmsnorm", "elementwise"),
     "recompute": ("gradient_checkpointing", "checkpointing", "activation_checkpointing", "recomputation"),
     "optimizer": ("fused_optimizer", "adamw", "adamw_torch_fused", "foreach", "fused_adamw"),
@@ -58,6 +59,7 @@ TITLES: Mapping[str, tuple[str, ...]] = {
         "the_requests_at_once",
     ),
     "static_cache": ("static_key_value_cache",),
+    "masked_attention": ("attention_that_skips_what_its_mask_excludes",),
     "syncs": (
         "no_values_read_from_the_gpu_within_the_step",
         "no_sizes_that_depend_on_values",

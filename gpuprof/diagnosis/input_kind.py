@@ -45,7 +45,7 @@ def without_tokens(run: Run) -> Run:
     work."""
     return replace(
         run,
-        work=replace(run.work, tokens=None, real_tokens=None, real_share=None),
+        work=replace(run.work, tokens=None, real_tokens=None, real_share=None, useful_pairs=None),
         throughput=replace(run.throughput, tokens_per_s=None, padded_tokens_per_s=None),
     )
 

@@ -45,6 +45,7 @@ def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
         "gaps": plain(d.gaps),
         "kernels": plain(d.kernels),
         "phases": plain(d.phases),
+        "host": plain(d.host),
         "ranges": plain(d.ranges),
         "activity": plain(d.activity),
         "profiler": plain(d.profiler),
@@ -59,6 +60,7 @@ def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
         "combined": plain(d.combined),
         "worth_trying": plain(d.worth_trying),
         "considered": plain(d.considered),
+        "above_reach": plain(d.above_reach),
     }
 
 

@@ -410,14 +410,23 @@ def _work(steps: StepColumns, rows: I64) -> Work:
         known = _known(getattr(steps, name)[rows])
         return float(np.nanmean(known)) if np.isfinite(known).any() else None
 
-    return Work(mean("samples"), mean("tokens"), mean("real_tokens"), mean("micro_steps"), _real_share(steps))
+    return Work(mean("samples"), mean("tokens"), mean("real_tokens"), mean("micro_steps"), *_shares_of_work(steps))
 
 
-def _real_share(steps: StepColumns) -> float | None:
-    """Of the tokens of all ranks' steps, those that are no padding; None where no step tells both."""
-    tokens, real = _known(steps.tokens), _known(steps.real_tokens)
-    both = np.isfinite(tokens) & np.isfinite(real)
-    return float(real[both].sum() / tokens[both].sum()) if both.any() else None
+def _shares_of_work(steps: StepColumns) -> tuple[float | None, float | None, float | None]:
+    """Of the tokens of all ranks' steps those that are no padding, of the pairs of tokens in a row those that attention
+    has to compare, and of the tokens those with a label; None where no step tells both."""
+
+    def share(part: I64, whole: I64) -> float | None:
+        some, every = _known(part), _known(whole)
+        both = np.isfinite(some) & np.isfinite(every)
+        return float(some[both].sum() / every[both].sum()) if both.any() else None
+
+    return (
+        share(steps.real_tokens, steps.tokens),
+        share(steps.useful_pairs, steps.pairs),
+        share(steps.labelled_tokens, steps.tokens),
+    )
 
 
 # -- memory and telemetry

@@ -66,6 +66,11 @@ class Work:
     real_share: float | None = None
     """Of the tokens of all steps that the run counted, 0 to 1, those that are no padding: few recorded steps can have
     batches of other lengths than the training has."""
+    useful_pairs: float | None = None
+    """Of the pairs of tokens in one row, 0 to 1, those within one document and without padding, over all steps that
+    tell; None where masks, positions and lengths in host memory do not."""
+    labelled_share: float | None = None
+    """Of the tokens, 0 to 1, those with a label; None where that is not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,5 @@
-"""How many tokens a batch has, and those among them that are not padding. Its samples: `samples.py`."""
+"""How many tokens a batch has, those among them that are not padding, and what of their attention is of use. Its
+samples: `samples.py`."""
 
 from __future__ import annotations
 
@@ -6,6 +7,8 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from .useful_pairs import labelled_tokens, useful_pairs
 
 _TOKENS = ("input_ids", "decoder_input_ids", "tokens", "inputs_embeds")
 _DEEPEST = 3
@@ -19,12 +22,25 @@ class Work:
     """Of the tokens. They are no samples: a preference pair has two, a row of packed documents several."""
     tokens: int | None = None
     real_tokens: int | None = None
+    pairs: int | None = None
+    """Of tokens in one row, each with each: what attention without a mask compares."""
+    useful_pairs: int | None = None
+    """Those of one document, without padding; None where nothing tells."""
+    labelled_tokens: int | None = None
+
+    @property
+    def is_told(self) -> bool:
+        """Whether tensors in host memory told more than the shapes do."""
+        return any(one is not None for one in (self.real_tokens, self.useful_pairs, self.labelled_tokens))
 
     def __add__(self, other: Work) -> Work:
         return Work(
             _sum(self.rows, other.rows),
             _sum(self.tokens, other.tokens),
             _sum(self.real_tokens, other.real_tokens),
+            _sum(self.pairs, other.pairs),
+            _sum(self.useful_pairs, other.useful_pairs),
+            _sum(self.labelled_tokens, other.labelled_tokens),
         )
 
 
@@ -54,7 +70,7 @@ class WorkMeter:
         work = work_of(batch)
         if work is not None:
             self._fetched = work if self._fetched is None else self._fetched + work
-            if work.real_tokens is not None:
+            if work.is_told:
                 self._masked.append(work)
 
     def called(self, arguments: Any) -> None:
@@ -67,7 +83,7 @@ class WorkMeter:
         self.new_shapes = (self.new_shapes or 0) + new
         work = work_of(arguments)
         if work is not None:
-            work = work if work.real_tokens is not None else self._unpadded(work)
+            work = work if work.is_told else self._unpadded(work)
             self._called = work if self._called is None else self._called + work
 
     def begin_calls(self) -> None:
@@ -96,7 +112,8 @@ class WorkMeter:
 def work_of(batch: Any) -> Work | None:
     """The work in what a DataLoader yields or a model is called with; None where no tokens are found.
 
-    Only shapes are looked at, and the values of a mask that lies in host memory: nothing here waits for a GPU.
+    Only shapes are looked at, and the values of masks, positions, lengths and labels that lie in host memory: nothing
+    here waits for a GPU.
     """
     named = dict(_named(batch, 0))
     tokens = next((named[key] for key in _TOKENS if key in named), None)
@@ -105,7 +122,21 @@ def work_of(batch: Any) -> Work | None:
     if tokens is None or tokens.dim() < 2:
         return None
     rows, length = int(tokens.shape[0]), int(tokens.shape[1])
-    return Work(rows, rows * length, _real(named.get("attention_mask"), rows * length))
+    return Work(
+        rows,
+        rows * length,
+        _real(named.get("attention_mask"), rows * length),
+        rows * length**2,
+        useful_pairs({**_lists(batch), **named}, rows, length),
+        labelled_tokens(named, rows, length),
+    )
+
+
+def _lists(batch: Any) -> dict[str, Any]:
+    """What a batch holds as lists: lengths of documents."""
+    return (
+        {str(key): item for key, item in batch.items() if isinstance(item, list)} if isinstance(batch, Mapping) else {}
+    )
 
 
 def shapes_of(arguments: Any) -> tuple[Any, ...]:

@@ -140,9 +140,7 @@ class StackReader:
 
         thread: address of its state. Raises Unreadable and what `Memory.read` raises.
         """
-        frames = self.frames(thread)
-        self.know(frames)
-        return [self.place(code, at) for code, at in frames]
+        return [self.place(code, at) for code, at in self.known(self.frames(thread))]
 
     def frames(self, thread: int) -> list[tuple[int, int]]:
         """(address of the code, offset of the instruction in bytes) of each frame, innermost first."""
@@ -194,11 +192,19 @@ class StackReader:
 
     # -- code objects
 
-    def know(self, frames: Sequence[tuple[int, int]]) -> None:
-        """Reads the functions of these frames that are not known yet: later they may be gone. Raises Unreadable."""
-        for code, _ in frames:
+    def known(self, frames: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+        """The frames whose functions anyone wrote. Reads those that are not known yet: later they may be gone. Raises
+        Unreadable."""
+        found = []
+        for frame in frames:
+            code = frame[0]
             if code not in self._codes:
                 self._codes[code] = self._read_code(code)
+            described = self._codes[code][0]
+            # Python 3.13 puts a frame of its own between a class and a call of it.
+            if described.first_line > 0 or described.name != "__init__":
+                found.append(frame)
+        return found
 
     def place(self, code: int, at: int) -> tuple[Code, int]:
         """The function and the line of a frame that is known."""

@@ -123,8 +123,7 @@ class Sampler:
     def check(self, expected: list[list[Any]]) -> str | None:
         """Why the stacks of this Python cannot be read; None if they can. expected: what the thread says of its own
         stack: file, function and line of each call but the innermost ones, outermost first."""
-        frames = self._reader.frames(self._thread)
-        self._reader.know(frames)
+        frames = self._reader.known(self._reader.frames(self._thread))
         found = [self._reader.place(*frame) for frame in reversed(frames)]
         for (code, line), (file, name, known) in zip(found, expected, strict=False):
             if (code.file, code.name, line) != (file, name, known):
@@ -172,8 +171,7 @@ class Sampler:
         """The frames of a thread; None where they make no sense. root: what its outermost function has to be."""
         for _ in range(ATTEMPTS):
             try:
-                frames = self._reader.frames(thread)
-                self._reader.know(frames)
+                frames = self._reader.known(self._reader.frames(thread))
             except Unreadable:
                 continue
             if not root or (frames and frames[-1][0] == root):

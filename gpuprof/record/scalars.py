@@ -12,7 +12,8 @@ def scalars(diagnosis: dict[str, Any]) -> dict[str, float]:
 
     mean_step_ms, usual_step_ms: the step that a run pays for, and the median one. gpu_busy, exposed_communication,
     input_wait: shares of the step (0 to 1), mean over the devices, the profiler removed. mfu: 0 to 1. tokens_per_s,
-    samples_per_s: of all ranks. peak_memory_gib: of one rank.
+    samples_per_s: of all ranks. peak_memory_gib: of one rank. function_gain_ms: what the step gains if the Python
+    function that gains most were free.
     """
     run, roofline = diagnosis.get("run") or {}, diagnosis.get("roofline") or {}
     throughput, memory = run.get("throughput") or {}, run.get("memory") or {}
@@ -22,6 +23,7 @@ def scalars(diagnosis: dict[str, Any]) -> dict[str, float]:
         "mfu": roofline.get("mfu"),
         "tokens_per_s": _first(throughput.get("tokens_per_s"), throughput.get("padded_tokens_per_s")),
         "samples_per_s": throughput.get("samples_per_s"),
+        "function_gain_ms": _function_gain(diagnosis),
         "peak_memory_gib": _scaled(memory.get("peak_bytes"), 2**30),
     }
     return {PREFIX + name: float(value) for name, value in found.items() if value is not None}
@@ -36,6 +38,14 @@ def _step(diagnosis: dict[str, Any]) -> dict[str, float | None]:
         }
     known = _first(steps.get("unprofiled_ns"), steps.get("estimated_ns"), steps.get("recorded_ns"))
     return {"mean_step_ms": _scaled(known, 1e6)}
+
+
+def _function_gain(diagnosis: dict[str, Any]) -> float | None:
+    host, budget = diagnosis.get("host"), diagnosis.get("budget")
+    if not host or not budget:
+        return None
+    priced = [one["step_ns"]["expected"] for one in host["functions"] if one["step_ns"] is not None]
+    return max(budget["mean_ns"] - min(priced), 0) / 1e6 if priced else None
 
 
 def _shares(devices: list[dict[str, Any]], budget: dict[str, Any] | None) -> dict[str, float]:

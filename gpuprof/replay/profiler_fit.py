@@ -28,6 +28,8 @@ QUICKER, CLEAR = 0.9, 0.01
 it."""
 FITTED = 1e-3
 """A fit is good when the step is this near to the measured one."""
+NARROW = 5e-4
+"""The cost of an event and the speed of a host are known no better than to this share."""
 NEAR = 0.01
 """A step that is only estimated needs no fit where it is this near already."""
 
@@ -182,6 +184,8 @@ def _first(holds: Callable[[float], bool], low: float, high: float) -> float:
     if holds(low):
         return low
     for _ in range(16):
+        if high - low <= NARROW:
+            break
         middle = (low + high) / 2
         low, high = (low, middle) if holds(middle) else (middle, high)
     return high

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gpuprof.diagnosis.diagnosis import Diagnosis, Issue
-from gpuprof.report import fixes, memory_words, rank_lines, run_words, stepbar, words
+from gpuprof.report import above_words, fixes, host_words, memory_words, rank_lines, run_words, stepbar, words
 from gpuprof.report.brevity import Brevity, shorter_and_shorter, summary
 from gpuprof.report.lines import Column, flow, table
 from gpuprof.report.names import escape, shorten_kernel, shown, shown_kernel
@@ -84,6 +84,13 @@ def _answer(diagnosis: Diagnosis, width: int, next_step: str | None) -> list[Blo
     more = words.more(diagnosis) if next_step is None else ""
     if diagnosis.memory is not None and diagnosis.memory.devices and diagnosis.memory.devices[0].failure:
         answer.append(section("memory", paragraph(memory_words.summary(diagnosis.memory.devices[0]))))
+    later = [
+        *later,
+        section(
+            "functions",
+            host_words.lines(diagnosis, width - GUTTER, host_words.worth_saying(diagnosis)[: host_words.TOP]),
+        ),
+    ]
     closing = section("trust", paragraph(fixes.footer(diagnosis), "dim"))
     closing += section("next", paragraph(advice, "bold")) + section("more", paragraph(more, "dim"))
     return [*answer, *later, closing]
@@ -100,9 +107,10 @@ def _in_brief(diagnosis: Diagnosis, width: int, brevity: Brevity) -> tuple[list[
         blocks.append(section("2× as fast", fixes.sensitivities(diagnosis, inner)))
         blocks.append(section("GPU waits", _causes(diagnosis, inner)))
     blocks.append(section("try", fixes.worth_trying(diagnosis, inner, brevity.tries)))
+    above = section("reach", _above(diagnosis, inner))
     if brevity.warnings_first or diagnosis.quality.status == "unusable":
-        return [head, bad, *blocks[1:]], []
-    return blocks, [bad]
+        return [head, bad, *blocks[1:]], [above]
+    return blocks, [bad, above]
 
 
 def _height(blocks: Iterable[Block], width: int) -> int:
@@ -133,10 +141,12 @@ def _everything(diagnosis: Diagnosis, width: int, rows: int, next_step: str | No
         *_top(diagnosis, width),
         section("run", [Text(line) for line in run_words.lines(diagnosis)]),
         section(diagnosis.unit, _step(diagnosis, inner)) + section("2× as fast", fixes.sensitivities(diagnosis, inner)),
+        section("reach", _above(diagnosis, inner, most=max(rows, above_words.SHOWN), least=SEEN)),
         section("ranks", rank_lines.lines(diagnosis.ranks, inner, diagnosis.job)),
         section("fixes", fixes.fixes(diagnosis, inner, Brevity(max(rows, FIXES)))),
         section("try", fixes.worth_trying(diagnosis, inner)),
         section("ruled out", fixes.considered(diagnosis)),
+        section("functions", _functions(diagnosis, inner, rows)),
         section("memory", _memory(diagnosis, inner)),
         section("GPU waits", _causes(diagnosis, inner))
         + section("before", _waits(diagnosis, inner))
@@ -150,6 +160,19 @@ def _everything(diagnosis: Diagnosis, width: int, rows: int, next_step: str | No
         + section("source", [Text(words.source(diagnosis, inner), "dim")])
         + section("next", paragraph(advice, "bold")),
     ]
+
+
+def _functions(diagnosis: Diagnosis, width: int, rows: int) -> list[Text]:
+    """The Python functions that cost most in unprofiled steps."""
+    return [] if diagnosis.host is None else host_words.lines(diagnosis, width, list(diagnosis.host.functions[:rows]))
+
+
+def _above(
+    diagnosis: Diagnosis, width: int, most: int = above_words.SHOWN, least: float = above_words.LEAST
+) -> list[Text]:
+    """What the step should cost, and the largest things that it costs above that."""
+    found = above_words.lines(diagnosis, most, least)
+    return [Text(text, "" if i else "dim") for i, text in enumerate(found)]
 
 
 def _memory(diagnosis: Diagnosis, width: int) -> list[Text]:

@@ -67,6 +67,11 @@ class StepColumns(Columns):
     samples: I64
     tokens: I64
     real_tokens: I64
+    pairs: I64
+    """Of tokens in one row, each with each."""
+    useful_pairs: I64
+    """Of one document, without padding."""
+    labelled_tokens: I64
     allocated_bytes: I64
     reserved_bytes: I64
     peak_bytes: I64
@@ -480,6 +485,9 @@ def _steps(lines: list[dict[str, Any]]) -> StepColumns:
         samples=_column(rows, "samples"),
         tokens=_column(rows, "tokens"),
         real_tokens=_column(rows, "real_tokens"),
+        pairs=_column(rows, "pairs"),
+        useful_pairs=_column(rows, "useful_pairs"),
+        labelled_tokens=_column(rows, "labelled_tokens"),
         allocated_bytes=_column(rows, "allocated_bytes"),
         reserved_bytes=_column(rows, "reserved_bytes"),
         peak_bytes=_column(rows, "peak_bytes"),

@@ -86,7 +86,7 @@ def test_a_skill_of_somebody_else_is_left_alone(tmp_path: Path):
 # -- the MCP server
 
 
-READING = {"runs", "diagnose", "findings", "gaps", "kernels", "compare", "project", "explain"}
+READING = {"runs", "diagnose", "findings", "gaps", "kernels", "functions", "compare", "project", "explain"}
 
 
 def client_of(cwd: Path, *options: str, **env: str) -> Any:

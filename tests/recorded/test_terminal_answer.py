@@ -13,8 +13,8 @@ from gpuprof.report.code_lines import without_alternatives, without_comments
 from gpuprof.report.terminal import ANSWER_LINES, plain
 
 RECORDINGS = sorted(path.parent.name for path in (ROOT / "scenarios").glob("*/recording"))
-CLOSING = re.compile(r"^  (trust|next|more) ", re.M)
-"""Where the answer is over: how sure it is, and what to type."""
+CLOSING = re.compile(r"^  (reach|trust|next|more) ", re.M)
+"""Where the answer is over: what lies above the reach, how sure it is, and what to type."""
 WARNINGS = re.compile(r"(?s)(  fixes .*?)\n\n  quality .*")
 """Those for which there was no room above the fixes."""
 FIX = re.compile(r"^(?:  fixes      |             )(\d)  (\S.*)", re.M)

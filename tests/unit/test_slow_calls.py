@@ -10,8 +10,8 @@ from helpers.program import MS, US, Program
 
 from gpuprof.diagnosis.estimate import host_causes
 from gpuprof.diagnosis.gaps import CAUSES, find_gaps
-from gpuprof.diagnosis.reach.planning import planning, without_planning
 from gpuprof.diagnosis.verdict import host_cause
+from gpuprof.replay.planning import planning, without_planning
 from gpuprof.replay.simulate import step_of
 from gpuprof.timeline.slow_calls import KINDS, slow_calls
 from gpuprof.tracefile.recording import resolve

@@ -17,8 +17,8 @@ from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.quantities import idle_ns, quantity
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.diagnosis import Evidence
-from gpuprof.diagnosis.reach.planning import planning
 from gpuprof.replay.graph import Graph
+from gpuprof.replay.planning import planning
 from gpuprof.replay.transform import removed, scaled
 from gpuprof.timeline.startup import LOADING
 from gpuprof.tracefile.trace import OP, Mask

@@ -59,6 +59,8 @@ class StepBar:
     parts: tuple[BarPart, ...]
     summary: str
     note: str = ""
+    lines: tuple[str, ...] = ()
+    """What its largest parts are."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gpuprof.diagnosis.gaps import CAUSES, GapColumns
+from gpuprof.diagnosis.host import SampledStacks
 from gpuprof.report.names import shown
 from gpuprof.report.page.host_tracks import call_paints, thread_name
 from gpuprof.report.page.lanes import own_ns
@@ -156,6 +157,37 @@ def _host_spans(timeline: Timeline, threads: list[int], texts: Texts) -> tuple[I
         columns.append((table.thread[rows].astype(np.int64), begin, end, texts.names(table.name[rows]), paint[rows]))
     thread, start, end, label, paint = (np.concatenate(parts) for parts in zip(*columns, strict=True))
     return thread, start, end, label, paint
+
+
+# -- CPU time of unprofiled steps
+
+
+def sampled(found: SampledStacks, steps: int, texts: Texts) -> Tree:
+    """The user's own line → what it calls, line by line; steps merged. What lies above the user's first line (the
+    launcher) is left out. `steps`: that the page divides by."""
+    stacks, samples = found.stacks, found.stacks.samples
+    waits = found.waits if found.waits is not None else np.full(len(samples), np.nan)
+    builder, ends = Builder(texts.add("a step of the CPU")), []
+    for path in stacks.of_sample:
+        own = next((i for i, frame in enumerate(path) if stacks.functions[frame.function].kind == "own"), 0)
+        node = 0
+        for frame in path[own:]:
+            function = stacks.functions[frame.function]
+            node = builder.child(node, texts.add(shown(f"{function.name}  {function.file}:{frame.line}", 120)))
+        ends.append(node)
+    parent, text = builder.columns()
+    ns = np.full(len(samples), samples.step_ns * steps / len(samples))
+    paint = np.where(np.nan_to_num(waits, nan=1.0) >= 0.5, number("host", "python"), number("host", "range"))
+    note = (
+        "Sampled in unprofiled steps. Yellow: the GPU waits meanwhile. Grey: the GPU works meanwhile, so that a faster"
+        " CPU gains nothing."
+        if found.waits is not None
+        else "Sampled in unprofiled steps."
+    )
+    return tree(
+        "functions", "Python functions", "your line → what it calls", note, parent, text, np.array(ends, np.int64),
+        np.round(ns).astype(np.int64), np.ones(len(samples), np.int64), paint, number("work", "idle"),
+    )  # fmt: skip
 
 
 # -- idle time

@@ -26,6 +26,7 @@ from gpuprof.report.page import content
 from gpuprof.report.page.memory_peak import at_peak
 from gpuprof.report.page.packing import embed
 from gpuprof.report.page.rank_pages import Link
+from gpuprof.report.page.reach_bar import reach_bars
 from gpuprof.report.page.timeline_window import MOST_EVENTS
 from gpuprof.report.page.views import packed_views
 from gpuprof.report.stepbar import waits
@@ -65,7 +66,7 @@ def render(diagnosis: Diagnosis, most_events: int = MOST_EVENTS, links: Sequence
         headline=content.headline(diagnosis),
         summary=escape(words.summary(diagnosis)),
         tiles=content.tiles(diagnosis),
-        bars=content.step_bars(diagnosis),
+        bars=[*content.step_bars(diagnosis), *reach_bars(diagnosis)],
         budget=content.budget_rows(diagnosis),
         once=content.once(diagnosis),
         issues=[(i.severity, escape(i.message)) for i in diagnosis.quality.issues],

@@ -7,11 +7,12 @@ from dataclasses import replace
 import numpy as np
 
 from gpuprof.diagnosis.diagnosis import Diagnosis
+from gpuprof.diagnosis.host import sampled_stacks
 from gpuprof.diagnosis.sentences import gpu_named
 from gpuprof.report.names import shown
 from gpuprof.report.page import view_colours
 from gpuprof.report.page.counters import Line, memory_lines
-from gpuprof.report.page.flames import flames
+from gpuprof.report.page.flames import flames, sampled
 from gpuprof.report.page.gpu_tracks import gpu_tracks
 from gpuprof.report.page.host_tracks import host_tracks, thread_name, threads_of
 from gpuprof.report.page.kernel_rows import kernel_rows
@@ -46,6 +47,9 @@ def packed_views(diagnosis: Diagnosis, most_events: int = MOST_EVENTS) -> tuple[
     heads, columns = assemble(tracks, span_low)
     span_high = max([part.high_ns, *(int(t.end_ns.max()) for t in tracks if len(t.end_ns))])
     trees = flames(timeline, tables.columns, texts)
+    if diagnosis.host is not None and diagnosis.folder is not None:
+        found = sampled_stacks(diagnosis.folder.path, diagnosis.folder.rank, diagnosis.case)
+        trees += [] if found is None else [sampled(found, len(timeline.steps.start_ns), texts)]
     kernels = kernel_rows(tables, texts)
     counters = []
     for i, (track, line) in enumerate(lines):

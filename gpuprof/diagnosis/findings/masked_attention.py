@@ -1,0 +1,178 @@
+"""Attention computes scores that a mask then throws away: of packed documents, or of padding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import numpy as np
+
+from gpuprof.calibration import kernels as calibrated
+from gpuprof.calibration import latency
+from gpuprof.costs.arguments import Arguments, parse
+from gpuprof.costs.attention import attends_packed, has_mask, is_attention, is_backward, is_causal
+from gpuprof.costs.dtypes import DTYPES, UNKNOWN
+from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.detect.evidence import spans
+from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
+from gpuprof.replay.transform import scaled
+from gpuprof.tracefile.trace import F64, KERNEL, NO_TEXT, Mask
+
+MOST_USEFUL = 0.6
+"""Share of the scores of a row above which there is nothing to skip: lengths of one batch differ by as much."""
+RATES = tuple(zip(calibrated.ATTENTION_FORWARD.falling, calibrated.ATTENTION_BACKWARD.falling, strict=True))
+"""Share of the tensor ceiling that attention over packed lengths reaches, forward and backward: at best, usually, at
+worst."""
+SHORTEST_NS = latency.ELEMENTWISE_NS.value
+FLASH = {"attn_implementation": "flash_attention_2"}
+FLEX = {"attn_implementation": "flex_attention"}
+
+PAGE = Page(
+    id="masked_attention",
+    title="Attention computes scores that its mask throws away",
+    means="""
+Where several documents are packed into a row, or rows are padded, a mask keeps tokens from seeing those of another
+document. A kernel that takes the mask as a tensor computes all scores of the row all the same: with 16 documents of
+2,048 tokens in a row of 32,768 that is 16 times what they need. Kernels that are given the lengths (FlashAttention's
+variable lengths), or a description of the blocks (FlexAttention), skip them.
+""",
+    detected="""
+The recorder reads masks, positions and lengths of batches while they lie in host memory, and counts the pairs of tokens
+within one document. If these are less than 60 % of all pairs of a row, and attention runs in kernels over whole rows
+that are given a mask, not lengths, the rest is computed in vain. Not detected where no batch tells, as in recordings
+of Nsight Systems or of torch.profiler alone; documents that are packed without any mark see each other, as the
+program wants them to.
+""",
+    gain="""
+Each attention kernel takes the time of its useful scores at 42 % of the tensor ceiling forward and 36 % backward (25 to
+60 % and 20 to 55 %), and never longer than now. Where each token sees only those before it, half of a document's pairs
+are useful.
+""",
+    wrong="""
+Models with sinks, soft caps or windows need a kernel that supports them. `packing=False` needs no other kernel, but
+pads. FlexAttention compiles once for each new shape.
+""",
+    applies=("training",),
+)
+
+
+def find(case: Case) -> Iterator[Proposal]:
+    """A kernel that skips what the mask excludes."""
+    useful = useful_share(case)
+    if useful is None or useful > MOST_USEFUL or case.roofline is None:
+        return
+    rows = masked_kernels(case)
+    if not rows.any():
+        return
+    graph, nodes = case.graph, case.nodes_of_gpu(rows)
+    best, usual, worst = (np.append(_left(case, rows, useful, level), 1.0)[graph.gpu_row] for level in range(3))
+    gpu_ms = case.per_step(float(graph.duration_ns[nodes].sum())) / 1e6
+    evidence = spans(
+        case,
+        f"attention takes {gpu_ms:,.1f} ms of GPU time a step and computes all scores of each row, of which"
+        f" {_part(useful)} are within one document",
+        nodes,
+    )
+    fix = _fix(case)
+    yield Proposal(
+        title="attention that skips what its mask excludes",
+        evidence=evidence,
+        fix=fix,
+        change=partial(scaled, nodes=nodes, factor=usual),
+        best=partial(scaled, nodes=nodes, factor=best),
+        worst=partial(scaled, nodes=nodes, factor=worst),
+        excludes=("eager_attention",),
+    )
+
+
+def useful_share(case: Case) -> float | None:
+    """Of the pairs of tokens in a row those within one document; None where that is not known."""
+    return None if case.run is None else case.run.work.useful_pairs
+
+
+def masked_kernels(case: Case) -> Mask:
+    """GPU events of attention over whole rows, which are given a mask, if anything, and no lengths."""
+    trace, links = case.trace, case.timeline.links
+    gpu, ops = trace.gpu, trace.ops
+    found = np.zeros(len(gpu), bool)
+    rows = np.flatnonzero((gpu.kind == KERNEL) & case.category("attention") & (links.op >= 0))
+    verdict: dict[tuple[int, int, int], bool] = {}
+    for row in rows.tolist():
+        op = int(links.op[row])
+        key = int(ops.name[op]), int(ops.dims[op]), int(ops.concrete[op])
+        if key not in verdict:
+            arguments = _arguments(case, op)
+            verdict[key] = arguments is not None and not attends_packed(arguments) and has_mask(arguments)
+        found[row] = verdict[key]
+    return found
+
+
+def _arguments(case: Case, op: int) -> Arguments | None:
+    trace, ops = case.trace, case.trace.ops
+    name = trace.strings[int(ops.name[op])]
+    if not is_attention(name) or ops.dims[op] == NO_TEXT:
+        return None
+    texts = (trace.text(int(column[op])) for column in (ops.dims, ops.types, ops.strides, ops.concrete))
+    return parse(name, *texts)
+
+
+def _left(case: Case, rows: Mask, useful: float, level: int) -> F64:
+    """Per GPU event the share of its time that is left when only useful scores are computed."""
+    assert case.roofline is not None
+    trace, work, limits = case.trace, case.roofline.work, case.roofline.ceilings
+    gpu, links = trace.gpu, case.timeline.links
+    left = np.ones(len(gpu))
+    forward, backward = RATES[level]
+    for row in np.flatnonzero(rows).tolist():
+        took = float(gpu.end_ns[row] - gpu.start_ns[row])
+        arguments = _arguments(case, int(links.op[row]))
+        if arguments is None or took <= 0:
+            continue
+        code = int(work.dtype[row])
+        rate = limits.flops.get(DTYPES[code]) if code != UNKNOWN else None
+        flops = float(work.flops[row])
+        # Of a mask as a tensor the kernel computes both halves; of a causal model one is of use.
+        half = 0.5 if case.stack.is_causal and not is_causal(arguments) else 1.0
+        if rate and np.isfinite(flops) and flops > 0:
+            needed = flops * useful * half / (rate * (backward if is_backward(arguments.name) else forward)) * 1e9
+            left[row] = min(max(needed, SHORTEST_NS) / took, 1.0)
+    return left
+
+
+def _part(useful: float) -> str:
+    return f"1 in {1 / useful:,.0f}" if useful < 0.2 else f"{100 * useful:.0f} %"
+
+
+def _fix(case: Case) -> str:
+    """What this stack has: lengths for a variable-length kernel, a block mask, or rows that are not packed."""
+    stack = case.stack
+    ways = []
+    for options, note in ((FLASH, "  # lengths follow from position_ids"), (FLEX, "  # a block mask, compiled")):
+        name = options["attn_implementation"]
+        if stack.takes_attention(name):
+            trl = stack.setting({"model_init_kwargs": options}) if stack.kind == "trl" else ""
+            loaded = trl or stack.loaded(**options)
+            if loaded:
+                ways.append(loaded + note)
+    if stack.kind in ("trl", "unsloth") and stack.has("padding_free") is not False:
+        ways.append(stack.setting({"padding_free": True}) or "padding_free=True")
+    if stack.kind in ("trl", "unsloth") and stack.has("packing") is not False:
+        ways.append(stack.setting({"packing": False}) or "packing=False")
+    if not ways:
+        ways = [
+            "torch.nn.attention.flex_attention with a block mask per document",
+            "flash_attn.flash_attn_varlen_func with the lengths of the documents",
+        ]
+    return "\nor ".join(dict.fromkeys(ways))
+
+
+def _absent(case: Case) -> str | None:
+    useful = useful_share(case)
+    if useful is None or not case.per_step(case.gpu_ns(case.category("attention"))):
+        return None
+    if useful > MOST_USEFUL:
+        return f"{100 * useful:.0f} % of the scores of a row are within one document"
+    return "attention is given the lengths of documents already" if not masked_kernels(case).any() else None
+
+
+ABSENT = Absent("attention that skips masked blocks", _absent)

@@ -1,0 +1,203 @@
+"""The Python functions of a run's unprofiled steps, each with its time and the step if it were free.
+
+If a function's CPU time were 0, that of what it calls too, the step is replayed with the CPU's work shortened where the
+function was sampled, by its share there. Work of the GPU stays, and so does the wait for it: what is hidden behind the
+GPU gains nothing. A function whose time is not found at its place in the recorded steps has no price.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from gpuprof.calibration import sampling as calibrated
+from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.host_calls import Cost, Stacks, cost_at, costs
+from gpuprof.diagnosis.host_model import Host, HostFunction
+from gpuprof.diagnosis.host_places import Places, gpu_waits_until, host_work, places
+from gpuprof.diagnosis.value_range import Range
+from gpuprof.replay.graph import launcher_of
+from gpuprof.replay.transform import scaled
+from gpuprof.tracefile.samples import HostSamples, read_samples
+from gpuprof.tracefile.trace import F64
+
+LEAST_SAMPLES, LEAST_SHARE = 5, 0.01
+"""A function of fewer samples, or of a smaller share of them, is left out."""
+MOST, MOST_PRICED = 50, 25
+FOUND = 0.7
+"""Of a function's time, the share that has to lie at its place in the replayed steps for it to have a price."""
+_Z80 = 1.2816
+_PHASES = {
+    "step": "other", "data": "data", "data_end": "other", "forward": "forward", "backward": "backward",
+    "backward_end": "other", "optimizer": "optimizer",
+}  # fmt: skip
+
+
+def host_of(samples: HostSamples | None, case: Case | None) -> Host | None:
+    """None where nothing was sampled. case: the replayed steps; without them functions have no price."""
+    if samples is None:
+        return None
+    stacks = Stacks(samples)
+    least = max(LEAST_SAMPLES, LEAST_SHARE * len(samples))
+    found = [cost for cost in costs(stacks) if len(cost.samples) >= least][:MOST]
+    prices = None if case is None else _Prices(case, samples)
+    why = "the steps could not be replayed" if case is None else ""
+    functions = [_function(cost, stacks, prices if i < MOST_PRICED else None, why) for i, cost in enumerate(found)]
+    now = 0.0 if prices is None else prices.now_ns
+
+    def order(one: HostFunction) -> tuple[float, float]:
+        return (-(now - one.step_ns.expected) if one.step_ns is not None else 0.0), -one.ns.expected
+
+    return Host(
+        samples=len(samples),
+        steps=samples.steps,
+        step_ns=round(samples.step_ns),
+        unread=samples.unread,
+        functions=tuple(sorted(functions, key=order)),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SampledStacks:
+    """What the icicle of unprofiled steps shows."""
+
+    stacks: Stacks
+    waits: F64 | None
+    """Per sample the share of the time around it in which the GPU waits for the CPU; None where that is not known."""
+
+
+def sampled_stacks(run: str, rank: int, case: Case | None) -> SampledStacks | None:
+    """The stacks of a run's unprofiled steps; None where there are none."""
+    samples = read_samples(Path(run), rank)
+    if samples is None:
+        return None
+    return SampledStacks(Stacks(samples), None if case is None else _Prices(case, samples).waits_of_samples())
+
+
+def explain_line(run: str, rank: int, case: Case | None, file: str, line: int) -> HostFunction | None:
+    """What a line of a file costs; where no sample was at it, the function that it is in. None where that has no
+    samples either, or the run has none. file: its path as samples have it, or the end of that."""
+    samples = read_samples(Path(run), rank)
+    if samples is None:
+        return None
+    stacks = Stacks(samples)
+    cost = cost_at(stacks, file, line)
+    if cost is None:
+        return None
+    prices = None if case is None else _Prices(case, samples)
+    return _function(cost, stacks, prices, "the steps could not be replayed" if case is None else "")
+
+
+def _function(cost: Cost, stacks: Stacks, prices: _Prices | None, why: str) -> HostFunction:
+    samples = stacks.samples
+    function = samples.functions[cost.function]
+    ns = _time(cost, samples)
+    step, waits, phase = None, None, None
+    if prices is not None:
+        step, why = prices.without(cost, ns)
+        waits, phase = prices.gpu_waits(cost), prices.phase(cost)
+    elif not why:
+        why = "it is too small to be replayed"
+    return HostFunction(
+        function=function.name,
+        file=function.file,
+        line=cost.line,
+        kind=function.kind,
+        called_from=cost.called_from,
+        phase=phase,
+        ns=Range(*(round(value) for value in (ns.low, ns.expected, ns.high))),
+        self_ns=round(ns.expected * cost.own / len(cost.samples)),
+        samples=len(cost.samples),
+        gpu_waits=waits,
+        step_ns=step,
+        why_unknown=why or None,
+    )
+
+
+def _time(cost: Cost, samples: HostSamples) -> Range:
+    """Time a step, with its 80 % interval: of the number of samples (binomial), and of how steps differ."""
+    n, k, steps = len(samples), len(cost.samples), samples.steps
+    share = k / n
+    chance = math.sqrt(max(share * (1 - share), 1 / n) / n) * samples.step_ns
+    step = np.searchsorted(samples.steps_ns, samples.at_ns[cost.samples], side="right") - 1
+    each = np.bincount(step.clip(0, steps - 1), minlength=steps) / n * samples.step_ns * steps
+    spread = float(np.std(each, ddof=1)) / math.sqrt(steps) if steps > 2 else 0.0
+    freedom = max(steps - 1, 1)
+    quantile = _Z80 + (_Z80**3 + _Z80) / (4 * freedom)
+    half = max(_Z80 * chance, quantile * spread)
+    value = share * samples.step_ns
+    return Range(max(value - half, 0.0), value, value + half)
+
+
+class _Prices:
+    """Replays of the steps without a function."""
+
+    def __init__(self, case: Case, samples: HostSamples) -> None:
+        self._case, self._samples = case, samples
+        self._places: Places | None = places(case, samples)
+        self.now_ns = case.mean_ns
+        graph, schedule = case.graph, case.schedule
+        self._work = np.flatnonzero(host_work(graph))
+        if self._places is not None:
+            self._start = schedule.end_ns[self._work] - graph.duration_ns[self._work]
+            self._end = schedule.end_ns[self._work]
+            moments = self._places.edges
+            self._waited = gpu_waits_until(graph, schedule.start_ns, schedule.end_ns, launcher_of(graph), moments)
+
+    def phase(self, cost: Cost) -> str | None:
+        """The part of the step that most of a function is in."""
+        if self._places is None:
+            return None
+        bins = self._places.bin_of[cost.samples]
+        parts, counts = np.unique([_PHASES[self._places.part[i]] for i in bins[bins >= 0].tolist()], return_counts=True)
+        return str(parts[counts.argmax()]) if len(parts) else None
+
+    def gpu_waits(self, cost: Cost) -> float | None:
+        """Share of its time in which the GPU waits for the CPU."""
+        waits = self.waits_of_samples()
+        if waits is None:
+            return None
+        known = waits[cost.samples]
+        known = known[np.isfinite(known)]
+        return float(known.mean()) if len(known) else None
+
+    def waits_of_samples(self) -> F64 | None:
+        """Per sample the share of its bin in which the GPU waits for the CPU; NaN where it is in none."""
+        found = self._places
+        if found is None:
+            return None
+        idle = np.bincount(found.bin_at, np.diff(self._waited), len(found.count))
+        whole = np.bincount(found.bin_at, np.diff(found.edges), len(found.count))
+        share = np.divide(idle, whole, out=np.full(len(whole), np.nan), where=whole > 0).clip(0, 1)
+        return np.append(share, np.nan)[found.bin_of]
+
+    def without(self, cost: Cost, ns: Range) -> tuple[Range | None, str]:
+        """The mean step if a function were free, or why that is not known."""
+        found = self._places
+        if found is None:
+            return None, "the sampled steps have other parts than the recorded ones"
+        placed = found.bin_of[cost.samples] >= 0
+        if placed.mean() < FOUND:
+            return None, "it runs in steps that are unlike the recorded ones"
+        case, graph = self._case, self._case.graph
+        shares = found.shares(cost.samples)
+        scale = case.step_ns / self._samples.step_ns
+        lies = found.until(shares, found.edges[-1:])[0] / graph.steps
+        wanted = ns.expected * scale * placed.mean()
+        if lies < FOUND * wanted:
+            return None, "the recorded steps do not hold its time at its place"
+        shares = shares * min(wanted / lies, 1.0) if lies > 0 else shares
+        removed = found.until(shares, self._end) - found.until(shares, self._start)
+        factor = np.ones(len(graph))
+        duration = graph.duration_ns[self._work]
+        factor[self._work] = 1 - np.clip(removed / np.maximum(duration, 1.0), 0, 1)
+        changed = scaled(graph, factor < 1, factor)
+        after = case.mean.of_step(case.mean.with_faster_cpu(graph, changed))
+        gain = max(self.now_ns - after, 0.0)
+        spread = math.hypot((ns.high - ns.low) / 2 / max(ns.expected, 1.0), calibrated.PLACED.value)
+        low, high = gain * (1 + spread), gain * max(1 - spread, 0.0)
+        step = Range(*(round(max(self.now_ns - one, 1.0)) for one in (low, gain, high)))
+        return step, ""

@@ -1,0 +1,252 @@
+"""From sampled stacks to functions and their share of the step.
+
+A function has all samples that it is anywhere in the stack of. Which functions are worth a line is decided sample by
+sample: each is charged to one function. That is the innermost call, or the one that it is a helper of: a function most
+of whose samples come from one caller is its caller's, up to the user's own code. Functions that call the model, run the
+backward pass or hold the loop of the training are no cost as a whole; of them single lines are charged.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from gpuprof.tracefile.samples import Function, HostSamples
+from gpuprof.tracefile.trace import I64
+
+HELPER = 0.8
+"""A function with this share of its samples from one caller is a helper of that one."""
+CALLS_THE_MODEL = 0.02
+"""Share of a function's samples that are in a module or a backward pass called from it, from which on it is part of the
+loop rather than a cost."""
+
+_BOUNDARIES = {
+    "torch/nn/modules/module.py": ("_call_impl", "_wrapped_call_impl"),
+    "torch/autograd/graph.py": ("_engine_run_backward",),
+    "torch/autograd/__init__.py": ("backward",),
+    "torch/_dynamo/eval_frame.py": ("_fn", "__call__"),
+}
+_ENGINE = {"torch/autograd/graph.py": ("_engine_run_backward",), "torch/autograd/__init__.py": ("backward",)}
+_WRAPPERS = frozenset(
+    ("wrapper", "wrapped", "inner", "_fn", "_use_grad", "decorate_context", "maybe_fallback", "wrapped_fn",
+     "<lambda>", "<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>", "decorator", "wrapped_func", "new_forward")
+)  # fmt: skip
+"""Names that say nothing of what a function does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A call in a stack: the function's index, and the line that it was at."""
+
+    function: int
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """A function, or one line of a function that calls the model, and its samples."""
+
+    function: int
+    line: int
+    """The line that most of its samples were at."""
+    one_line: bool
+    samples: I64
+    """Indices of samples."""
+    own: int
+    """Of these, those with its innermost call, or native code that it calls."""
+    called_from: str | None
+
+
+class Stacks:
+    """The stacks of samples, outermost call first, without gpuprof's own frames. Where the thread that trains waits for
+    a backward pass the stack of autograd's thread follows."""
+
+    def __init__(self, samples: HostSamples) -> None:
+        self.samples = samples
+        self.functions = samples.functions
+        self._paths: dict[int, tuple[Frame, ...]] = {}
+        self._engine = {i for i, one in enumerate(self.functions) if _is(one, _ENGINE)}
+        self.boundary = {i for i, one in enumerate(self.functions) if _is(one, _BOUNDARIES)}
+        self.of_sample = [
+            self._of(node, other) for node, other in zip(samples.node.tolist(), samples.autograd.tolist(), strict=True)
+        ]
+
+    def _of(self, node: int, other: int) -> tuple[Frame, ...]:
+        main = self._path(node)
+        if other >= 0 and (not main or main[-1].function in self._engine):
+            return (*main, *self._path(other))
+        return main
+
+    def _path(self, node: int) -> tuple[Frame, ...]:
+        if node < 0:
+            return ()
+        if node not in self._paths:
+            found: list[Frame] = []
+            at = node
+            while at >= 0:
+                function = int(self.samples.function[at])
+                if self.functions[function].kind != "gpuprof":
+                    found.append(Frame(function, int(self.samples.line[at])))
+                at = int(self.samples.caller[at])
+            self._paths[node] = tuple(reversed(found))
+        return self._paths[node]
+
+
+def costs(stacks: Stacks) -> list[Cost]:
+    """What samples are charged to, most samples first."""
+    counts = Counter[tuple[Frame, ...]](stacks.of_sample)
+    loops, helps = _loops(stacks, counts), _helpers(counts)
+    charge = {path: _charge(path, stacks, loops, helps) for path in counts if path}
+    charged: dict[tuple[int, int], list[tuple[Frame, ...]]] = defaultdict(list)
+    for path, key in charge.items():
+        charged[key].append(path)
+    rows: dict[tuple[Frame, ...], list[int]] = defaultdict(list)
+    for i, path in enumerate(stacks.of_sample):
+        rows[path].append(i)
+    having: dict[int, list[tuple[Frame, ...]]] = defaultdict(list)
+    kinds = [one.kind for one in stacks.functions]
+    for path, (other, _) in charge.items():
+        for function in {frame.function for frame in path}:
+            # What the user's function costs is not that of the library that calls it.
+            if function == other or kinds[function] == "own" or kinds[other] != "own":
+                having[function].append(path)
+    found = [
+        _cost(stacks, function, line, paths if line >= 0 else having[function], rows, counts)
+        for (function, line), paths in charged.items()
+    ]
+    found.sort(key=lambda cost: -len(cost.samples))
+    return [cost for cost in found if not _is_shell(cost, found, stacks)]
+
+
+def _is_shell(cost: Cost, others: list[Cost], stacks: Stacks) -> bool:
+    """Whether a wrapper holds hardly more than one of the functions that it wraps."""
+    if cost.one_line or not _is_wrapper(stacks.functions[cost.function]):
+        return False
+    return any(
+        other is not cost and len(np.intersect1d(cost.samples, other.samples)) >= HELPER * len(cost.samples)
+        for other in others
+    )
+
+
+def cost_at(stacks: Stacks, file: str, line: int) -> Cost | None:
+    """The samples with a line of a file in their stack, else those of the function that the line is in."""
+    rows: dict[tuple[Frame, ...], list[int]] = defaultdict(list)
+    for i, path in enumerate(stacks.of_sample):
+        rows[path].append(i)
+    counts = Counter({path: len(mine) for path, mine in rows.items()})
+    here = {
+        i: one
+        for i, one in enumerate(stacks.functions)
+        if one.file == file or one.file.endswith(f"/{file}") or file.endswith(f"/{one.file}")
+    }
+    at: Counter[int] = Counter()
+    for path, count in counts.items():
+        at.update(
+            dict.fromkeys({frame.function for frame in path if frame.function in here and frame.line == line}, count)
+        )
+    if at:
+        function = at.most_common(1)[0][0]
+        paths = [path for path in counts if Frame(function, line) in path]
+        return _cost(stacks, function, line, paths, rows, counts)
+    before = [
+        i for i, one in here.items() if one.first_line <= line and any(i == f.function for p in counts for f in p)
+    ]
+    if not before:
+        return None
+    function = max(before, key=lambda i: here[i].first_line)
+    paths = [path for path in counts if any(frame.function == function for frame in path)]
+    return _cost(stacks, function, -1, paths, rows, counts)
+
+
+def _cost(
+    stacks: Stacks, function: int, line: int, paths: Iterable[tuple[Frame, ...]],
+    rows: dict[tuple[Frame, ...], list[int]], counts: Counter[tuple[Frame, ...]],
+) -> Cost:  # fmt: skip
+    lines: Counter[int] = Counter()
+    callers: Counter[str] = Counter()
+    own, samples = 0, []
+    for path in paths:
+        k = max(i for i, frame in enumerate(path) if frame.function == function)
+        lines[path[k].line] += counts[path]
+        if k == len(path) - 1:
+            own += counts[path]
+        samples += rows[path]
+        above = next((one for one in reversed(path[: k + 1]) if stacks.functions[one.function].kind == "own"), None)
+        if above is not None:
+            callers[f"{stacks.functions[above.function].file}:{above.line}"] += counts[path]
+    is_own = stacks.functions[function].kind == "own"
+    return Cost(
+        function=function,
+        line=line if line >= 0 else lines.most_common(1)[0][0],
+        one_line=line >= 0,
+        samples=np.array(sorted(samples), np.int64),
+        own=own,
+        called_from=callers.most_common(1)[0][0] if callers and not is_own else None,
+    )
+
+
+def _is(function: Function, places: dict[str, tuple[str, ...]]) -> bool:
+    return function.name.rpartition(".")[2] in places.get(function.file, ())
+
+
+def _loops(stacks: Stacks, counts: Counter[tuple[Frame, ...]]) -> set[int]:
+    """Functions that call the model or run the backward pass."""
+    total: Counter[int] = Counter()
+    above: Counter[int] = Counter()
+    for path, count in counts.items():
+        inner = max((i for i, frame in enumerate(path) if frame.function in stacks.boundary), default=-1)
+        for function in {frame.function for frame in path}:
+            total[function] += count
+        for function in {frame.function for frame in path[: max(inner, 0)]}:
+            above[function] += count
+    found = {function for function, count in above.items() if count >= CALLS_THE_MODEL * total[function]}
+    # The outermost function of every stack is the program.
+    return found | {path[0].function for path in counts if path} | stacks.boundary
+
+
+def _helpers(counts: Counter[tuple[Frame, ...]]) -> dict[int, int]:
+    """Function → the one that it is a helper of."""
+    total: Counter[int] = Counter()
+    pairs: Counter[tuple[int, int]] = Counter()
+    for path, count in counts.items():
+        seen: set[tuple[int, int]] = set()
+        for caller, callee in pairwise(path):
+            if caller.function != callee.function:
+                seen.add((caller.function, callee.function))
+        for pair in seen:
+            pairs[pair] += count
+        for function in {frame.function for frame in path}:
+            total[function] += count
+    return {callee: caller for (caller, callee), count in pairs.items() if count >= HELPER * total[callee]}
+
+
+def _charge(path: tuple[Frame, ...], stacks: Stacks, loops: set[int], helps: dict[int, int]) -> tuple[int, int]:
+    """(function, line or -1 for all of it) that a stack is charged to."""
+    functions = stacks.functions
+    k = len(path) - 1
+    if path[k].function in loops:
+        # A wrapper has no lines of interest; its caller has.
+        while k > 0 and _is_wrapper(functions[path[k].function]) and path[k].function not in stacks.boundary:
+            k -= 1
+        return path[k].function, path[k].line
+    chain = [k]
+    while k > 0:
+        here, caller = path[k].function, path[k - 1].function
+        if caller != here:
+            if caller in loops or helps.get(here) != caller:
+                break
+            if functions[here].kind == "own" and functions[caller].kind != "own":
+                break
+        k -= 1
+        chain.append(k)
+    own = [i for i in chain if functions[path[i].function].kind == "own"]
+    plain = [i for i in chain if not _is_wrapper(functions[path[i].function])]
+    return path[(own or plain or chain)[-1]].function, -1
+
+
+def _is_wrapper(function: Function) -> bool:
+    return function.kind != "own" and function.name.rpartition(".")[2] in _WRAPPERS

@@ -1,0 +1,181 @@
+"""Where in the replayed steps the samples of unprofiled ones lie.
+
+Both go through the same parts: a batch is fetched, the model is called, a backward pass runs, the optimizer steps. The
+recording has ranges around these, the sampled steps have marks at the same moments. Between two of them a sample lies
+at the same share of the way. Of the samples around a moment of the replayed step, the share with a function in their
+stack is the share of the CPU's time there that the function takes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpuprof.diagnosis.case import Case
+from gpuprof.replay.graph import Graph
+from gpuprof.timeline.intervals import complement, union
+from gpuprof.tracefile.samples import HostSamples
+from gpuprof.tracefile.trace import ANNOTATION, F64, I64, Mask
+
+IN_BIN = 15
+"""Samples in a bin, at least on average."""
+MOST_BINS = 400
+ODD = 2.0
+"""A sampled step that is this many times as long as the usual one holds what the recorded steps do not."""
+_STARTS = {"data": ("data", "data_end"), "backward": ("backward", "backward_end"), "forward": ("forward",),
+           "optimizer": ("optimizer",)}  # fmt: skip
+_DROPPED = ((), ("forward",), ("forward", "optimizer"), ("forward", "optimizer", "data", "data_end"))
+"""Marks that are left out, one set after the other, until both sides have the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Bins of the sampled step, and where each lies in the replayed ones."""
+
+    bin_of: I64
+    """Per sample its bin; -1: in a step that is unlike the recorded ones."""
+    count: I64
+    """Samples per bin."""
+    part: tuple[str, ...]
+    """Per bin the mark that its part of the step begins with: step, data, data_end, forward, …"""
+    edges: F64
+    """Ascending moments of the replayed round, ns: bins of the first step, of the second, …"""
+    bin_at: I64
+    """Per interval between two of `edges` its bin."""
+
+    def shares(self, samples: I64) -> F64:
+        """Per bin the share of these samples in it."""
+        bins = self.bin_of[samples]
+        found = np.bincount(bins[bins >= 0], minlength=len(self.count))
+        return found / np.maximum(self.count, 1)
+
+    def until(self, shares: F64, moments: F64) -> F64:
+        """The integral of a share per bin over the replayed round, up to each moment, ns."""
+        width = np.diff(self.edges)
+        total = np.concatenate([[0.0], np.cumsum(width * shares[self.bin_at])])
+        return np.interp(moments, self.edges, total)
+
+
+def places(case: Case, samples: HostSamples) -> Places | None:
+    """None where the sampled steps and the recorded ones have no parts in common, or there is no main thread."""
+    graph, schedule = case.graph, case.schedule
+    main = np.flatnonzero(graph.lane == case.timeline.main_thread)
+    if not len(main) or not len(samples):
+        return None
+    recorded = _recorded_marks(case)
+    sampled = _sampled_marks(samples)
+    for dropped in _DROPPED:
+        ours = [[mark for mark in step if mark[0] not in dropped] for step in recorded]
+        theirs = [[mark for mark in step if mark[0] not in dropped] for step in sampled]
+        names = tuple(name for name, _ in ours[0])
+        alike = [i for i, step in enumerate(theirs) if tuple(name for name, _ in step) == names]
+        if all(tuple(name for name, _ in step) == names for step in ours) and len(alike) >= 0.5 * len(theirs):
+            break
+    else:
+        return None
+    begun, ends = float(schedule.start_ns[main[0]]), schedule.step_end_ns
+    bounds = np.concatenate([[begun], ends])
+    began = graph.recorded_start_ns[main]
+    rows = []
+    for s, step in enumerate(ours):
+        k = np.searchsorted(began, [ns for _, ns in step], side="left").clip(0, len(main) - 1)
+        moments = [float(bounds[s]), *schedule.start_ns[main[k]].tolist(), float(bounds[s + 1])]
+        rows.append(np.maximum.accumulate(np.clip(moments, bounds[s], bounds[s + 1])))
+    return _bins(samples, np.array(rows), ("step", *names), theirs, set(alike))
+
+
+def _bins(
+    samples: HostSamples, moments: F64, parts: tuple[str, ...], marks: list[list[tuple[str, int]]], alike: set[int]
+) -> Places:
+    """moments: per replayed step the beginnings of its parts, and its end. marks: of the sampled steps."""
+    lengths = np.diff(samples.steps_ns)
+    alike -= set(np.flatnonzero(lengths > ODD * np.median(lengths)).tolist())
+    step = (np.searchsorted(samples.steps_ns, samples.at_ns, side="right") - 1).clip(0, samples.steps - 1)
+    part, way = np.full(len(samples), -1), np.zeros(len(samples))
+    for i in alike:
+        mine = np.flatnonzero(step == i)
+        at = np.array([samples.steps_ns[i], *(ns for _, ns in marks[i]), samples.steps_ns[i + 1]], np.float64)
+        p = (np.searchsorted(at, samples.at_ns[mine], side="right") - 1).clip(0, len(parts) - 1)
+        part[mine] = p
+        way[mine] = (samples.at_ns[mine] - at[p]) / np.maximum(at[p + 1] - at[p], 1)
+    in_part = np.bincount(part[part >= 0], minlength=len(parts))
+    bins = (in_part // IN_BIN).clip(1, MOST_BINS)
+    first = np.concatenate([[0], np.cumsum(bins)])
+    bin_of = np.where(part >= 0, first[part] + np.minimum((way * bins[part]).astype(np.int64), bins[part] - 1), -1)
+    edges, bin_at = [float(moments[0, 0])], []
+    for row in moments:
+        for p in range(len(parts)):
+            edges += np.linspace(row[p], row[p + 1], int(bins[p]) + 1)[1:].tolist()
+            bin_at += range(int(first[p]), int(first[p + 1]))
+    return Places(
+        bin_of=bin_of,
+        count=np.bincount(bin_of[bin_of >= 0], minlength=int(first[-1])),
+        part=tuple(np.repeat(parts, bins).tolist()),
+        edges=np.array(edges),
+        bin_at=np.array(bin_at, np.int64),
+    )
+
+
+def _sampled_marks(samples: HostSamples) -> list[list[tuple[str, int]]]:
+    found: list[list[tuple[str, int]]] = [[] for _ in range(samples.steps)]
+    k = np.searchsorted(samples.steps_ns, [ns for _, ns in samples.marks], side="right") - 1
+    for i, mark in zip(k.tolist(), samples.marks, strict=True):
+        if 0 <= i < samples.steps:
+            found[i].append(mark)
+    return found
+
+
+def _recorded_marks(case: Case) -> list[list[tuple[str, int]]]:
+    """Per recorded step its ranges' begins and ends as marks, ns from the window's start as recorded."""
+    trace, timeline = case.trace, case.timeline
+    low, _ = timeline.window
+    ops = trace.ops
+    found: list[list[tuple[str, int]]] = [[] for _ in range(timeline.steps.end_ns.size)]
+    for name, marks in _STARTS.items():
+        rows = np.flatnonzero(
+            trace.rows_named(ops.name, lambda text, wanted=name: text == wanted)
+            & (ops.kind == ANNOTATION)
+            & (ops.thread == timeline.main_thread)
+        )
+        for start, end in zip(ops.start_ns[rows].tolist(), ops.end_ns[rows].tolist(), strict=True):
+            s = int(np.searchsorted(timeline.steps.end_ns, start, side="right"))
+            if s < len(found) and start >= low:
+                found[s] += zip(marks, (start - low, end - low))  # noqa: B905 - a mark may have a begin only
+    return [sorted(step, key=lambda mark: mark[1]) for step in found]
+
+
+def gpu_waits_until(graph: Graph, start_ns: F64, end_ns: F64, launched_by: I64, moments: F64) -> F64:
+    """How long the GPU has waited for the CPU up to each moment of the replayed round, ns: of several devices the one
+    that waits longest. launched_by: per node its launching node, -1 for none."""
+    gpu = np.flatnonzero(graph.on_gpu)
+    device = graph.timeline.trace.gpu.device[graph.gpu_row[gpu]]
+    best = np.zeros(len(moments))
+    for one in np.unique(device).tolist():
+        nodes = gpu[device == one]
+        mine = _until(nodes, start_ns, end_ns, launched_by, moments)
+        best = mine if mine[-1] - mine[0] > best[-1] - best[0] else best
+    return best
+
+
+def _until(nodes: I64, start_ns: F64, end_ns: F64, launched_by: I64, moments: F64) -> F64:
+    low, high = round(float(moments[0])), round(float(moments[-1]))
+    start, end = np.round(start_ns[nodes]).astype(np.int64), np.round(end_ns[nodes]).astype(np.int64)
+    turns = (-(high - low), 0, high - low)
+    gaps = complement(
+        union(np.concatenate([start + t for t in turns]), np.concatenate([end + t for t in turns])), low, high
+    )
+    order = np.argsort(start, kind="stable")
+    k = np.searchsorted(start[order], gaps.end, side="left")
+    known = k < len(order)
+    launch = launched_by[nodes[order[np.minimum(k, len(order) - 1)]]]
+    known &= launch >= 0
+    until = np.where(known, end_ns[np.maximum(launch, 0)], gaps.end.astype(np.float64)).clip(gaps.start, gaps.end)
+    times = np.stack([gaps.start.astype(np.float64), until], axis=1).ravel()
+    waited = np.stack([np.zeros(len(until)), until - gaps.start], axis=1).ravel()
+    return np.interp(moments, times, np.cumsum(waited)) if len(times) else np.zeros(len(moments))
+
+
+def host_work(graph: Graph) -> Mask:
+    """Nodes that are the CPU's own work."""
+    return (graph.lane >= 0) & ~graph.waits & (graph.duration_ns > 0)

@@ -1,0 +1,53 @@
+"""Nodes by the name of the op or range that they are in."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from gpuprof.diagnosis.case import Case
+from gpuprof.timeline.nesting import climb
+from gpuprof.tracefile.trace import OP, Mask
+
+MOST = 4
+"""Groups that stand alone; the others go together."""
+LEAST = 0.002
+"""Share of the step below which a group does not stand alone, and all others together are no item."""
+OTHERS = "other ops"
+_NUMBER = re.compile(r"#\d+")
+
+
+def by_name(case: Case, nodes: Mask, outside: str = "Python code") -> list[tuple[str, Mask]]:
+    """(name, nodes) for each op that some nodes lie in; `outside`: the name of what lies in no op or range."""
+    graph, trace = case.graph, case.trace
+    rows = np.flatnonzero(nodes)
+    if not len(rows):
+        return []
+    scope = graph.scope[rows]
+    op = climb(scope, case.timeline.nesting.parent, trace.ops.kind == OP)
+    at = np.where(op >= 0, op, scope)
+    name = np.append(trace.ops.name, -1)[at]
+    found: dict[str, Mask] = {}
+    for one in np.unique(name).tolist():
+        text = trace.strings[one] if one >= 0 else outside
+        text = outside if text.startswith("ProfilerStep") else _NUMBER.sub("", text)
+        mask = found.setdefault(text, np.zeros(len(graph), bool))
+        mask[rows[name == one]] = True
+    return list(found.items())
+
+
+def largest_first(
+    case: Case, groups: list[tuple[str, Mask]], waiting: bool = False, others: str = OTHERS
+) -> list[tuple[str, Mask]]:
+    """The largest groups first, the small ones together; `waiting`: their size is what they waited."""
+    graph = case.graph
+    ns = graph.recorded_end_ns - graph.recorded_start_ns if waiting else graph.duration_ns
+    sized = sorted(((float(ns[nodes].clip(0).sum()), name, nodes) for name, nodes in groups), key=lambda one: -one[0])
+    least = LEAST * case.step_ns * graph.steps
+    alone = [(name, nodes) for size, name, nodes in sized[:MOST] if size >= least]
+    rest = [nodes for _, _, nodes in sized[len(alone) :]]
+    if sum(size for size, _, _ in sized[len(alone) :]) >= least:
+        together = np.logical_or.reduce(rest)
+        alone.append((others if len(rest) > 1 else sized[len(alone)][1], together))
+    return alone

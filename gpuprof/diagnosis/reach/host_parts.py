@@ -1,0 +1,172 @@
+"""CPU time above its reach: single slow calls, waiting for the GPU, copies that block, allocating, long Python."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+import numpy as np
+
+from gpuprof.calibration import slow as calibrated
+from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.estimate import host_causes
+from gpuprof.diagnosis.gaps import ALLOCATOR_CALL, CAUSES
+from gpuprof.diagnosis.reach.groups import by_name, largest_first
+from gpuprof.diagnosis.reach.part import Part
+from gpuprof.replay.graph import COPY, HOST, SYNC, Graph
+from gpuprof.replay.transform import scaled, without_edges
+from gpuprof.timeline.slow_calls import (
+    ALLOCATES,
+    COMPILES,
+    KINDS,
+    LOADS,
+    LOCKS,
+    PLANNING,
+    UNKNOWN,
+    slow_calls,
+    within_slow,
+)
+from gpuprof.tracefile.trace import Mask
+
+STRETCH_NS = calibrated.STRETCH_NS.value
+"""Python code between two ops takes microseconds; what takes longer does something of its own."""
+_WHAT = {
+    PLANNING: "planning in {}", LOADS: "loading code in {}", COMPILES: "compiling in {}",
+    ALLOCATES: "allocating in {}", LOCKS: "waiting for a lock in {}", UNKNOWN: "{} takes the CPU unusually long",
+}  # fmt: skip
+_WHY = {
+    PLANNING: "nothing is recorded inside, the first time that its shapes come up on its thread: a library plans",
+    LOADS: "calls inside load code or ask for a kernel the first time",
+    COMPILES: "code is generated for new shapes",
+    ALLOCATES: "calls inside allocate or free memory",
+    LOCKS: "another thread of the process runs ops meanwhile",
+}
+
+
+def slow_ops(case: Case, advised: Collection[str]) -> Iterator[Part]:
+    """Ops whose CPU time is far above that of their like, by what they do and which op it is."""
+    found, trace, graph = slow_calls(case.timeline), case.trace, case.graph
+    if not len(found):
+        return
+    host = (graph.lane >= 0) & ~graph.waits
+    inside = np.append(within_slow(case.timeline), False)[graph.scope] & host
+    left = np.ones(len(trace.ops) + 1)
+    left[found.op] = np.minimum(found.usual_ns / np.maximum(found.own_ns, 1), 1.0)
+    kind_of = np.full(len(trace.ops) + 1, UNKNOWN, np.int64)
+    kind_of[found.op] = found.kind
+    for kind, rows in _kinds(found.kind):
+        if kind == COMPILES:
+            covered = np.append(case.ops_within(_mask(len(trace.ops), found.op[rows])), False)[graph.scope] & host
+            groups = [("generated code", covered)]
+        else:
+            nodes = (
+                inside
+                & (kind_of == kind)[graph.scope]
+                & np.append(_mask(len(trace.ops), found.op[rows]), False)[graph.scope]
+            )
+            groups = by_name(case, nodes)
+        for name, nodes in groups:
+            share = np.where(nodes, left[graph.scope], 1.0) if kind != COMPILES else np.where(nodes, 0.0, 1.0)
+            own = float(graph.duration_ns[nodes].sum())
+            yield Part(
+                kind="host",
+                what=_WHAT[kind].format(name),
+                nodes=nodes,
+                change=lambda graph, nodes=nodes, share=share: scaled(graph, nodes, share),
+                reach=float((graph.duration_ns * share)[nodes].sum()) / own if own else 0.0,
+                why=_WHY.get(kind),
+                findings=("recompiles",) if KINDS[kind] in ("planning", "compile", "loading") else ("allocator",),
+            )
+
+
+def _kinds(kinds: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+    for kind in np.unique(kinds).tolist():
+        yield kind, np.flatnonzero(kinds == kind)
+
+
+def _mask(size: int, rows: np.ndarray) -> Mask:
+    mask = np.zeros(size, bool)
+    mask[rows] = True
+    return mask
+
+
+def waits(case: Case, advised: Collection[str]) -> Iterator[Part]:
+    """Synchronising calls: the CPU waits for the GPU, and the GPU then for the CPU."""
+    graph = case.graph
+    target = np.zeros(len(graph), bool)
+    target[graph.edges.target[graph.edges.kind == SYNC]] = True
+    allocating = case.nodes_in_calls(case.trace.rows_named(case.trace.calls.name, ALLOCATOR_CALL.search))
+    nodes = target & graph.waits & ~allocating
+    for name, mine in largest_first(case, by_name(case, nodes), waiting=True):
+        yield Part(
+            kind="host",
+            what=f"waiting for the GPU in {name}",
+            nodes=mine,
+            change=lambda graph, mine=mine: _without(graph, mine, SYNC),
+            why="the CPU reads a value from the GPU, or synchronises, and launches nothing meanwhile",
+            findings=("syncs", "expert_loop"),
+        )
+
+
+def blocking_copies(case: Case, advised: Collection[str]) -> Iterator[Part]:
+    """Copies from or to pageable memory, which block the CPU until they are done."""
+    graph = case.graph
+    nodes = np.zeros(len(graph), bool)
+    nodes[graph.edges.target[graph.edges.kind == COPY]] = True
+    for name, mine in largest_first(case, by_name(case, nodes & graph.waits), waiting=True):
+        yield Part(
+            kind="transfer",
+            what=f"copies that block the CPU in {name}",
+            nodes=mine,
+            change=lambda graph, mine=mine: _without(graph, mine, COPY),
+            why="the memory is pageable, so the copy cannot run while the CPU goes on",
+            findings=("pageable_copies", "syncs"),
+        )
+
+
+def _without(graph: Graph, nodes: Mask, kind: int) -> Graph:
+    """The graph in which some nodes no longer wait over edges of a kind."""
+    return without_edges(graph, nodes[graph.edges.target] & (graph.edges.kind == kind))
+
+
+def allocations(case: Case, advised: Collection[str]) -> Iterator[Part]:
+    """Calls that allocate or free memory of the GPU in a steady step."""
+    graph = case.graph
+    nodes = case.nodes_in_calls(case.trace.rows_named(case.trace.calls.name, ALLOCATOR_CALL.search))
+    if not nodes.any():
+        return
+
+    def change(graph: Graph) -> Graph:
+        free = without_edges(graph, nodes[graph.edges.target] & (graph.edges.kind == SYNC))
+        return scaled(free, nodes & ~graph.waits, 0.0)
+
+    yield Part(
+        kind="memory",
+        what="allocating and freeing GPU memory",
+        nodes=nodes & (graph.lane >= 0),
+        change=change,
+        why="torch's allocator asks the driver in a steady step: memory is fragmented, nearly full, or given back",
+        findings=("allocator",),
+    )
+
+
+def python_stretches(case: Case, advised: Collection[str]) -> Iterator[Part]:
+    """Python code in no op and no call that takes long at a stretch; its reach is what lies between two ops usually."""
+    graph = case.graph
+    python = (host_causes(graph) == CAUSES.index("python")) & (graph.resource == HOST) & ~graph.waits
+    pieces = graph.duration_ns[python]
+    if not len(pieces):
+        return
+    nodes = python & (graph.duration_ns >= STRETCH_NS)
+    if not nodes.any():
+        return
+    usual = float(np.median(pieces))
+    for name, mine in largest_first(case, by_name(case, nodes, "Python code between ops")):
+        share = np.where(mine, usual / np.maximum(graph.duration_ns, usual), 1.0)
+        where = "" if name == "Python code between ops" else f" in {name}"
+        yield Part(
+            kind="host",
+            what=f"long stretches of Python{where}",
+            nodes=mine,
+            change=lambda graph, mine=mine, share=share: scaled(graph, mine, share),
+            reach=float((graph.duration_ns * share)[mine].sum() / max(float(graph.duration_ns[mine].sum()), 1.0)),
+        )

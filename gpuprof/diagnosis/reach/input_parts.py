@@ -1,0 +1,51 @@
+"""What the training waits for from outside: its batches, and other ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.reach.part import Part
+from gpuprof.replay.collectives import waiting, without_waiting
+from gpuprof.replay.graph import INPUT, Graph
+from gpuprof.replay.mean_step import FETCH_NS
+from gpuprof.replay.transform import scaled
+
+
+def batches(case: Case, advised: Collection[str]) -> Iterator[Part]:
+    """Making batches in the training process, or waiting for those that make them; its reach is taking one that is
+    ready."""
+    nodes = case.graph.resource == INPUT
+    total = case.per_step(float(case.graph.duration_ns[nodes].sum()))
+    if total <= FETCH_NS:
+        return
+    left = FETCH_NS / total
+    workers = case.run.loader.get("num_workers") if case.run and case.run.loader else None
+    yield Part(
+        kind="input",
+        what="getting the next batch",
+        nodes=nodes,
+        change=lambda graph: scaled(graph, nodes, left),
+        reach=left,
+        why="the training process makes its batches itself" if workers == 0 else None,
+        findings=("input_workers", "host_preprocessing"),
+    )
+
+
+def peers(case: Case, advised: Collection[str]) -> Iterator[Part]:
+    """Waiting inside collectives for ranks that come later."""
+    nodes = waiting(case.graph)
+    if not nodes.any():
+        return
+
+    def change(graph: Graph) -> Graph:
+        return without_waiting(graph)
+
+    yield Part(
+        kind="communication",
+        what="waiting for other ranks in collectives",
+        nodes=nodes,
+        change=change,
+        why="other ranks come later",
+        findings=("straggler", "exposed_communication"),
+    )

@@ -1,0 +1,136 @@
+"""Kernels below the rate that their kind reaches at their size, and those for which no rate is known."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+import numpy as np
+
+from gpuprof.calibration import reach as calibrated
+from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.reach.kernel_reach import (
+    ATTENTION,
+    COPY,
+    GEMM,
+    KIND_NAMES,
+    OPTIMIZER,
+    OTHER,
+    KernelReach,
+    kernel_reach,
+)
+from gpuprof.diagnosis.reach.part import Part
+from gpuprof.diagnosis.reach.reasons import reason
+from gpuprof.replay.graph import DEVICE, TRANSFER
+from gpuprof.replay.transform import scaled
+from gpuprof.tracefile.trace import F64, I64, KERNEL, Mask
+
+MOST = 6
+"""Groups of kernels that stand alone; the others go together."""
+LEAST = 0.002
+"""Share of the step below which a group does not stand alone, and all others together are no item."""
+SHORT_NS = calibrated.ELEMENTWISE_TINY_NS.high
+"""Kernels that are no longer take what a launch takes, whatever their work: that is their reach."""
+
+
+def slow_kernels(case: Case, advised: Collection[str]) -> Iterator[Part]:
+    """Kernels that take longer than nine of ten of their kind and size would, by kind and op."""
+    if case.roofline is None:
+        return
+    found = _reach(case)
+    rows = np.flatnonzero(found.slow & _in_graph(case))
+    excess = np.zeros(len(found.slow))
+    ns = _durations(case)
+    excess[rows] = ns[rows] - found.reach_ns[rows]
+    for kind, mine in _groups(case, rows, excess, found.kind):
+        share = np.append(np.where(mine, np.divide(found.reach_ns, ns, out=np.ones(len(ns)), where=ns > 0), 1.0), 1.0)
+        nodes = np.append(mine, False)[case.graph.gpu_row]
+        whole = float(case.graph.duration_ns[nodes].sum())
+        factor = np.where(nodes, share[case.graph.gpu_row], 1.0)
+        left = float((case.graph.duration_ns * factor)[nodes].sum())
+        yield Part(
+            kind="gpu",
+            what=f"slow {KIND_NAMES[kind]}",
+            nodes=nodes,
+            change=lambda graph, nodes=nodes, factor=factor: scaled(graph, nodes, factor),
+            reach=left / whole if whole else 0.0,
+            why=reason(case, np.flatnonzero(mine)),
+            findings=_findings(kind),
+        )
+
+
+def unknown_kernels(case: Case, advised: Collection[str]) -> Iterator[Part]:
+    """Kernels whose work is not known, or no rate for their kind: by their whole size."""
+    gpu = case.trace.gpu
+    ns = _durations(case)
+    known = np.isfinite(_reach(case).reach_ns) if case.roofline is not None else np.zeros(len(gpu), bool)
+    mine = _in_graph(case) & ~known & (gpu.kind == KERNEL) & (ns > SHORT_NS)
+    compute = np.zeros(len(gpu), bool)
+    nodes = np.flatnonzero(np.isin(case.graph.resource, (DEVICE, TRANSFER)) & case.graph.on_gpu)
+    compute[case.graph.gpu_row[nodes]] = True
+    rows = np.flatnonzero(mine & compute)
+    kind = np.full(len(gpu), OTHER, np.int64)
+    for _, group in _groups(case, rows, np.where(mine, ns, 0.0), kind):
+        of = np.append(group, False)[case.graph.gpu_row]
+        yield Part(
+            kind="gpu",
+            what="kernels without a known rate",
+            nodes=of,
+            change=lambda graph, of=of: scaled(graph, of, 0.0),
+            reach=None,
+        )
+
+
+def _reach(case: Case) -> KernelReach:
+    """What every kernel should take, found once."""
+    assert case.roofline is not None
+    if "kernel_reach" not in case.memo:
+        case.memo["kernel_reach"] = kernel_reach(case.timeline, case.roofline)
+    return case.memo["kernel_reach"]
+
+
+def _durations(case: Case) -> F64:
+    gpu = case.trace.gpu
+    return (gpu.end_ns - gpu.start_ns).clip(0).astype(np.float64)
+
+
+def _in_graph(case: Case) -> Mask:
+    """GPU events that are replayed."""
+    rows = np.zeros(len(case.trace.gpu), bool)
+    rows[case.graph.gpu_row[case.graph.on_gpu]] = True
+    return rows
+
+
+def _groups(case: Case, rows: I64, size: F64, kind: I64) -> Iterator[tuple[int, Mask]]:
+    """(kind, mask of GPU events) of kernels of one kind and op, else of one name: the largest first, the small
+    ones together."""
+    trace, op = case.trace, case.timeline.links.op
+    if not len(rows):
+        return
+    named = np.where(op[rows] >= 0, np.append(trace.ops.name, -1)[op[rows]], trace.gpu.name[rows])
+    keys, inverse = np.unique(np.stack([kind[rows], named]), axis=1, return_inverse=True)
+    total = np.bincount(inverse.ravel(), weights=size[rows], minlength=keys.shape[1])
+    least = LEAST * case.step_ns * case.steps
+    order = np.argsort(-total, kind="stable").tolist()
+    alone = [k for k in order[:MOST] if total[k] >= least]
+    for k in alone:
+        mask = np.zeros(len(size), bool)
+        mask[rows[inverse.ravel() == k]] = True
+        yield int(keys[0, k]), mask
+    rest = rows[~np.isin(inverse.ravel(), alone)]
+    if size[rest].sum() >= least:
+        mask = np.zeros(len(size), bool)
+        mask[rest] = True
+        yield OTHER, mask
+
+
+def _findings(kind: int) -> tuple[str, ...]:
+    """Findings that speed up kernels of a kind without removing them."""
+    if kind == GEMM:
+        return ("tf32", "autocast", "expert_loop", "adapter_casts", "channels_last")
+    if kind == ATTENTION:
+        return ("masked_attention",)
+    if kind == OPTIMIZER:
+        return ("optimizer",)
+    if kind == COPY:
+        return ("pageable_copies",)
+    return ("fused_elementwise", "channels_last")

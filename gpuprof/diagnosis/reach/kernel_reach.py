@@ -1,0 +1,121 @@
+"""How long a kernel should take: its work at the rate that its kind of op reaches at its size.
+
+The rates are not those of a datasheet, nor the best ever measured: they are the middle of what kernels of that kind and
+size reach in recordings of trainings (calibration/reach.py). A kernel counts as slow only below what nine of ten reach.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpuprof.calibration import reach as calibrated
+from gpuprof.calibration.number import Number
+from gpuprof.costs.roofline import Roofline
+from gpuprof.costs.split import roof_ns
+from gpuprof.timeline.categories import CATEGORIES
+from gpuprof.timeline.timeline import Timeline
+from gpuprof.tracefile.trace import F64, I64, KERNEL, MEMCPY, Mask
+
+SHORTEST_NS = 2_000.0
+"""Kernels whose roof is shorter take what a launch takes, whatever their work."""
+LONG_NS = 20_000.0
+LARGE_NS = 200_000.0
+"""Roofs from which on a kernel fills the GPU for so long that its first and last wave hardly count."""
+_ENDLESS = float("inf")
+
+GEMM, ATTENTION, ROWS, ELEMENTWISE, CAST, INDEX, DEQUANTIZE, OPTIMIZER, COPY, OTHER = range(10)
+KIND_NAMES = (
+    "matrix multiplications", "attention", "norms, softmax or reductions", "elementwise kernels", "casts or copies",
+    "gathers or scatters", "dequantisation", "kernels of the optimizer", "copies between memories", "other kernels",
+)  # fmt: skip
+_KIND_OF = {
+    "gemm": GEMM, "grouped_gemm": GEMM, "attention": ATTENTION, "norm": ROWS, "softmax": ROWS, "reduction": ROWS,
+    "loss": ROWS, "elementwise": ELEMENTWISE, "triton_fused": ELEMENTWISE, "rope": ELEMENTWISE,
+    "dropout": ELEMENTWISE, "cast/copy": CAST, "gather/scatter/index": INDEX, "embedding": INDEX,
+    "dequantize": DEQUANTIZE, "optimizer": OPTIMIZER,
+}  # fmt: skip
+_CATEGORY_KINDS = np.array([_KIND_OF.get(name, OTHER) for name in CATEGORIES], np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """Kernels of some kinds whose roof lies in [from_ns, to_ns)."""
+
+    name: str
+    kinds: tuple[int, ...]
+    from_ns: float
+    to_ns: float
+    number: Number
+    """Share of the roof's rate that they reach; of those with the shortest roofs their time, ns."""
+
+
+CELLS = (
+    Cell("GEMM_TINY_NS", (GEMM,), 0.0, SHORTEST_NS, calibrated.GEMM_TINY_NS),
+    Cell("GEMM_SHORT", (GEMM,), SHORTEST_NS, LONG_NS, calibrated.GEMM_SHORT),
+    Cell("GEMM_LONG", (GEMM,), LONG_NS, LARGE_NS, calibrated.GEMM_LONG),
+    Cell("GEMM_LARGE", (GEMM,), LARGE_NS, _ENDLESS, calibrated.GEMM_LARGE),
+    Cell("ATTENTION_TINY_NS", (ATTENTION,), 0.0, SHORTEST_NS, calibrated.ATTENTION_TINY_NS),
+    Cell("ATTENTION_SHORT", (ATTENTION,), SHORTEST_NS, LONG_NS, calibrated.ATTENTION_SHORT),
+    Cell("ATTENTION_LONG", (ATTENTION,), LONG_NS, LARGE_NS, calibrated.ATTENTION_LONG),
+    Cell("ATTENTION_LARGE", (ATTENTION,), LARGE_NS, _ENDLESS, calibrated.ATTENTION_LARGE),
+    Cell("ROWS_TINY_NS", (ROWS,), 0.0, SHORTEST_NS, calibrated.ROWS_TINY_NS),
+    Cell("ROWS_SHORT", (ROWS,), SHORTEST_NS, LONG_NS, calibrated.ROWS_SHORT),
+    Cell("ROWS_LONG", (ROWS,), LONG_NS, _ENDLESS, calibrated.ROWS_LONG),
+    Cell("ELEMENTWISE_TINY_NS", (ELEMENTWISE, CAST), 0.0, SHORTEST_NS, calibrated.ELEMENTWISE_TINY_NS),
+    Cell("ELEMENTWISE_SHORT", (ELEMENTWISE,), SHORTEST_NS, LONG_NS, calibrated.ELEMENTWISE_SHORT),
+    Cell("ELEMENTWISE_LONG", (ELEMENTWISE,), LONG_NS, _ENDLESS, calibrated.ELEMENTWISE_LONG),
+    Cell("CAST_SHORT", (CAST,), SHORTEST_NS, LONG_NS, calibrated.CAST_SHORT),
+    Cell("CAST_LONG", (CAST,), LONG_NS, _ENDLESS, calibrated.CAST_LONG),
+    Cell("INDEX_TINY_NS", (INDEX,), 0.0, SHORTEST_NS, calibrated.INDEX_TINY_NS),
+    Cell("INDEX_LONG", (INDEX,), SHORTEST_NS, _ENDLESS, calibrated.INDEX_LONG),
+    Cell("DEQUANTIZE_TINY_NS", (DEQUANTIZE,), 0.0, SHORTEST_NS, calibrated.DEQUANTIZE_TINY_NS),
+    Cell("DEQUANTIZE_LONG", (DEQUANTIZE,), SHORTEST_NS, _ENDLESS, calibrated.DEQUANTIZE_LONG),
+    Cell("OPTIMIZER_TINY_NS", (OPTIMIZER,), 0.0, SHORTEST_NS, calibrated.OPTIMIZER_TINY_NS),
+    Cell("OPTIMIZER_LONG", (OPTIMIZER,), SHORTEST_NS, _ENDLESS, calibrated.OPTIMIZER_LONG),
+    Cell("COPY_LONG", (COPY,), SHORTEST_NS, _ENDLESS, calibrated.COPY_LONG),
+)
+"""Every kind and size that recordings show; kernels of others have no known reach."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelReach:
+    """Per GPU event of the trace."""
+
+    reach_ns: F64
+    """What it should take; NaN where its work, or the rate of its kind, is not known."""
+    slow: Mask
+    """Whether it takes longer than nine of ten of its kind and size would."""
+    kind: I64
+    """GEMM, ATTENTION, …"""
+
+
+def kinds_of(timeline: Timeline) -> I64:
+    """Per GPU event which kind of op it is of."""
+    gpu = timeline.trace.gpu
+    kind = np.where(gpu.kind == KERNEL, _CATEGORY_KINDS[timeline.category], OTHER)
+    return np.where(gpu.kind == MEMCPY, COPY, kind)
+
+
+def roof_times(roof: Roofline) -> F64:
+    """Per GPU event its time at the roof, ns; NaN where its work is not known."""
+    compute, memory = roof_ns(roof.work, roof.ceilings)
+    return np.where(roof.work.model, np.maximum(compute, memory), np.nan)
+
+
+def kernel_reach(timeline: Timeline, roof: Roofline) -> KernelReach:
+    """What every kernel should take."""
+    gpu = timeline.trace.gpu
+    took = (gpu.end_ns - gpu.start_ns).clip(0).astype(np.float64)
+    kind, roofs = kinds_of(timeline), roof_times(roof)
+    reach, most = np.full(len(gpu), np.nan), np.full(len(gpu), np.nan)
+    for cell in CELLS:
+        with np.errstate(invalid="ignore"):
+            mine = np.isin(kind, cell.kinds) & (roofs >= cell.from_ns) & (roofs < cell.to_ns)
+        if cell.to_ns <= SHORTEST_NS:
+            reach[mine], most[mine] = cell.number.value, cell.number.high
+        else:
+            reach[mine], most[mine] = roofs[mine] / cell.number.value, roofs[mine] / cell.number.low
+    slow = np.isfinite(reach) & (took > most)
+    return KernelReach(np.where(np.isfinite(reach), np.minimum(reach, took), np.nan), slow, kind)

@@ -1,0 +1,76 @@
+"""The ledger: each thing above reach goes, one after the other, and the step is replayed.
+
+The order is stated and fixed, because things hide each other: waiting for input; single slow CPU calls; waiting for
+the GPU; copies that block; allocating; reference implementations that a fused one replaces, and scores that a mask
+throws away; work that is done again; padding; logits that no label needs; kernels below the rate of their kind; long
+stretches of Python; waiting for other ranks; and last, kernels for which no rate is known. What is left is the reach:
+the useful work of the same training at the rates that its kinds of op reach on this GPU at their sizes, behind this CPU
+at its own pace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from gpuprof.diagnosis.above_reach import AboveReach, Item, Where
+from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.reach.host_parts import allocations, blocking_copies, python_stretches, slow_ops, waits
+from gpuprof.diagnosis.reach.input_parts import batches, peers
+from gpuprof.diagnosis.reach.kernel_parts import slow_kernels, unknown_kernels
+from gpuprof.diagnosis.reach.part import Part
+from gpuprof.diagnosis.reach.places import places, spot_of
+from gpuprof.diagnosis.reach.repeated_parts import padding, recomputed, references, unlabelled
+
+ORDER = (
+    batches, slow_ops, waits, blocking_copies, allocations, references, recomputed, padding, unlabelled, slow_kernels,
+    python_stretches, peers, unknown_kernels,
+)  # fmt: skip
+
+
+def above_reach(case: Case, usual_ns: int | None, advised: Collection[str]) -> AboveReach | None:
+    """The ledger of the usual step; None where nothing was replayed.
+
+    `usual_ns`: as it was measured, where it was; `advised`: ids of the findings that are advised.
+    """
+    if not len(case.graph):
+        return None
+    graph, mean = case.graph, case.mean
+    now = round(mean.simulated(graph))
+    first, items, spots = now, [], []
+    for find in ORDER:
+        for part in find(case, advised):
+            own_ns = float(graph.duration_ns[part.nodes].sum()) / graph.steps
+            graph = part.change(graph)
+            then = round(mean.simulated(graph))
+            if now != then:
+                items.append(_item(part, now - then, own_ns, advised))
+                spots.append(spot_of(case, part.nodes))
+            now = then
+    usual = first if usual_ns is None else usual_ns
+    items = [replace(item, where=where) for item, where in zip(items, places(case, spots), strict=True)]
+    unknown = sum(item.ns for item in items if item.reach_ns is None)
+    return AboveReach(usual, now, usual - first, unknown, tuple(items))
+
+
+def _item(part: Part, ns: int, own_ns: float, advised: Collection[str]) -> Item:
+    return Item(
+        kind=part.kind,
+        what=part.what,
+        where=Where(None, None, None, None),
+        ns=ns,
+        own_ns=round(own_ns),
+        reach_ns=None if part.reach is None else round(part.reach * own_ns),
+        why=part.why,
+        finding=next((one for one in part.findings if one in advised), None),
+    )
+
+
+def identity_holds(found: AboveReach) -> bool:
+    """Whether the usual step is the sum of its parts, as it must be."""
+    return found.usual_ns == found.reach_ns + sum(item.ns for item in found.items) + found.residual_ns
+
+
+def explained(found: AboveReach) -> float:
+    """Share of the usual step that neither the residual nor an unknown reach leaves open."""
+    return 1 - (abs(found.residual_ns) + found.unknown_ns) / max(found.usual_ns, 1)

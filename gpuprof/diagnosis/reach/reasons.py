@@ -1,0 +1,147 @@
+"""Why kernels are slow, where the recording lets one read it: else nothing is said."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import numpy as np
+
+from gpuprof.costs.dtypes import DTYPES, UNKNOWN
+from gpuprof.costs.work import recorded_sms
+from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.reach.kernel_reach import ATTENTION, GEMM, kinds_of
+from gpuprof.tracefile.trace import I64
+
+ALIGNED = 8
+"""16-bit matrix multiplications use tensor cores at full rate where the inner and the last dimensions are multiples of
+this (NVIDIA, Matrix Multiplication Background User's Guide)."""
+FEW_WAVES = 4.0
+"""With more waves of blocks than this the last one hardly counts."""
+TAIL = 0.4
+"""A last wave that fills less than this share of the SMs is a tail."""
+FEW_BLOCKS = 0.5
+"""Share of the SMs below which a kernel does not fill the GPU."""
+FIRST_USE = 5.0
+"""A first run that takes this many times the later ones loads its code, or tries candidates."""
+HELD_BACK = 0.2
+"""Share of the samples in which the clock was held back, from which on it is a reason."""
+_UNVECTORISED = re.compile(r"(?<!vectorized_)(?<!unrolled_)elementwise_kernel|copy_device_to_device|direct_copy_kernel")
+_DENSE_ATTENTION = re.compile(r"efficient_attention|fmha|cudnn_attention|attention_forward|attention_backward")
+
+
+def reason(case: Case, rows: I64) -> str | None:
+    """The reasons that hold for most of the time of some GPU events, in a sentence; None where none can be read."""
+    gpu = case.trace.gpu
+    ns = (gpu.end_ns - gpu.start_ns)[rows].clip(0).astype(np.float64)
+    if not ns.sum():
+        return None
+    said: list[str] = []
+    kind = int(np.bincount(kinds_of(case.timeline)[rows], weights=ns).argmax())
+    longest = rows[np.argsort(-ns, kind="stable")[:16]]
+    for one in (_pageable, _precision, _mask, _alignment, _layout, _waves, _first_use, _clock):
+        text = one(case, rows, ns, longest, kind)
+        if text:
+            said.append(text)
+    return "; ".join(said[:2]) or None
+
+
+def _dims(case: Case, row: int) -> list[Any]:
+    """Shapes of the arguments of the op that launched a GPU event."""
+    op = int(case.timeline.links.op[row])
+    if op < 0:
+        return []
+    try:
+        found = json.loads(case.trace.text(int(case.trace.ops.dims[op])) or "[]")
+    except ValueError:
+        return []
+    return found if isinstance(found, list) else []
+
+
+def _shapes(case: Case, row: int) -> list[list[int]]:
+    """Those of its arguments that are tensors."""
+    return [d for d in _dims(case, row) if isinstance(d, list) and d and all(isinstance(n, int) for n in d)]
+
+
+def _pageable(case: Case, rows: I64, ns: np.ndarray, longest: I64, kind: int) -> str | None:
+    names = case.trace.gpu.name[rows]
+    pageable = [name for name in np.unique(names).tolist() if "Pageable" in case.trace.strings[name]]
+    return "the memory is pageable" if 2 * ns[np.isin(names, pageable)].sum() > ns.sum() else None
+
+
+def _precision(case: Case, rows: I64, ns: np.ndarray, longest: I64, kind: int) -> str | None:
+    if kind not in (GEMM, ATTENTION) or case.roofline is None:
+        return None
+    code = case.roofline.work.dtype[rows]
+    fp32 = np.array([c != UNKNOWN and DTYPES[c] in ("fp32", "fp64") for c in code.tolist()])
+    return "it computes in fp32, without tensor cores" if 2 * ns[fp32].sum() > ns.sum() else None
+
+
+def _mask(case: Case, rows: I64, ns: np.ndarray, longest: I64, kind: int) -> str | None:
+    """A mask as a tensor of all scores."""
+    if kind != ATTENTION:
+        return None
+    for row in longest.tolist():
+        shapes = _shapes(case, row)
+        four = [shape for shape in shapes if len(shape) == 4]
+        if (
+            len(four) >= 4
+            and four[0][-2] > 1
+            and any(mask[-2:] == [four[0][-2], four[1][-2]] and mask[-1] != four[0][-1] for mask in four[3:])
+        ):
+            queries, keys = four[0][-2], four[1][-2]
+            return f"the mask is a tensor of {queries:,} × {keys:,} scores, all of which are computed"
+    return None
+
+
+def _alignment(case: Case, rows: I64, ns: np.ndarray, longest: I64, kind: int) -> str | None:
+    if kind != GEMM:
+        return None
+    matrices = [shape for row in longest.tolist() for shape in _shapes(case, row) if len(shape) in (2, 3)]
+    odd = [n for shape in matrices for n in shape[-2:] if n > ALIGNED and n % ALIGNED]
+    return f"a dimension of {max(odd, key=odd.count):,} is no multiple of {ALIGNED}" if odd else None
+
+
+def _layout(case: Case, rows: I64, ns: np.ndarray, longest: I64, kind: int) -> str | None:
+    if kind in (GEMM, ATTENTION):
+        return None
+    names = case.trace.gpu.name[rows]
+    strided = np.array([bool(_UNVECTORISED.search(case.trace.strings[n])) for n in np.unique(names).tolist()])
+    slow = np.isin(names, np.unique(names)[strided])
+    return "tensors are strided or unaligned: not the vectorised kernel" if 2 * ns[slow].sum() > ns.sum() else None
+
+
+def _waves(case: Case, rows: I64, ns: np.ndarray, longest: I64, kind: int) -> str | None:
+    """Too few blocks, or a last wave that is nearly empty."""
+    gpu = case.trace.gpu
+    grid = np.stack([gpu.grid_x[rows], gpu.grid_y[rows], gpu.grid_z[rows]]).astype(np.float64)
+    blocks, sms = grid.prod(axis=0), recorded_sms(case.timeline)
+    few = (blocks >= 1) & (blocks < FEW_BLOCKS * sms)
+    if 2 * ns[few].sum() > ns.sum():
+        return f"{float(np.median(blocks[few])):,.0f} blocks for {sms} SMs"
+    if kind != GEMM:
+        return None
+    waves = blocks / sms
+    tail = (waves > 1) & (waves < FEW_WAVES) & (waves % 1 > 0) & (waves % 1 < TAIL)
+    if 2 * ns[tail].sum() > ns.sum():
+        return f"the last wave of blocks fills {100 * float(np.median(waves[tail] % 1)):.0f} % of the SMs"
+    return None
+
+
+def _first_use(case: Case, rows: I64, ns: np.ndarray, longest: I64, kind: int) -> str | None:
+    name = case.trace.gpu.name[rows]
+    for one in np.unique(name).tolist():
+        mine = ns[name == one]
+        if len(mine) > 2 and mine[0] > FIRST_USE * np.median(mine[1:]) and 2 * mine[0] > ns.sum():
+            return "its first run in the recording takes most of it"
+    return None
+
+
+def _clock(case: Case, rows: I64, ns: np.ndarray, longest: I64, kind: int) -> str | None:
+    telemetry = case.run.telemetry if case.run else None
+    held = {reason: share for gpu in (telemetry.gpus if telemetry else ()) for reason, share in gpu.throttled.items()}
+    worst = max(held, key=lambda reason: held[reason], default=None)
+    if worst is None or held[worst] < HELD_BACK:
+        return None
+    return f"the clock was held back in {100 * held[worst]:.0f} % of the samples ({worst.replace('_', ' ')})"

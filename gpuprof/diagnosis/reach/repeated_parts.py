@@ -1,0 +1,121 @@
+"""Work that a step could do without: reference implementations, what is computed again, padding."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+
+import numpy as np
+
+from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.findings import FINDINGS
+from gpuprof.diagnosis.findings.padding import LEAST_PADDING, fewer_tokens
+from gpuprof.diagnosis.findings.recompute import recomputed as repeated_nodes
+from gpuprof.diagnosis.reach.part import Part
+from gpuprof.replay.graph import Graph
+from gpuprof.replay.transform import removed, scaled
+from gpuprof.timeline.phases import BACKWARD, FORWARD, RECOMPUTE
+
+REFERENCES = ("eager_attention", "expert_loop", "adapter_casts", "optimizer", "masked_attention")
+"""Findings that replace ops by others that compute the same in fewer kernels, or without what is thrown away."""
+MOST_LABELLED = 0.9
+"""Share of labelled tokens above which there is nothing to leave out."""
+LEAST_VOCABULARY = 1_000
+"""Smaller numbers are found in shapes that have nothing to do with a vocabulary."""
+ALWAYS = frozenset({"masked_attention"})
+"""Those that count whether they are advised or not: what they compute in vain is known."""
+_WHAT = {
+    "eager_attention": "attention as matrix multiplications and a softmax",
+    "expert_loop": "experts one after the other in a loop",
+    "adapter_casts": "adapters in fp32 around 16-bit layers",
+    "optimizer": "the optimizer's step in many small kernels",
+    "masked_attention": "attention scores that the mask throws away",
+}
+
+_WHY = {"masked_attention": "the kernel is given a mask over all pairs of tokens, and computes them all"}
+
+
+def references(case: Case, advised: Collection[str]) -> Iterator[Part]:
+    """Ops in a sequence for which a fused implementation exists: what its replacement in the graph leaves is reach."""
+    for page, find in FINDINGS:
+        if page.id not in REFERENCES or not (page.id in advised or page.id in ALWAYS):
+            continue
+        for proposal in find(case):
+            if proposal.changes or proposal.work != 1.0:
+                continue
+            after = proposal.change(case.graph)
+            nodes = after.duration_ns < case.graph.duration_ns
+            own = float(case.graph.duration_ns[nodes].sum())
+            on_gpu = float(case.graph.duration_ns[nodes & case.graph.on_gpu].sum())
+            yield Part(
+                kind="gpu" if 2 * on_gpu > own else "host",
+                what=_WHAT[page.id],
+                nodes=nodes,
+                change=proposal.change,
+                reach=float(after.duration_ns[nodes].sum()) / own if own else 0.0,
+                why=_WHY.get(page.id, "it runs as a sequence of ops where one kernel does the same"),
+                findings=(page.id,),
+            )
+            break
+
+
+def recomputed(case: Case, advised: Collection[str]) -> Iterator[Part]:
+    """The forward pass that checkpointing computes again."""
+    again = repeated_nodes(case)
+    if not again.any():
+        return
+
+    def change(graph: Graph) -> Graph:
+        return removed(graph, again)
+
+    yield Part(
+        kind="memory",
+        what="the forward pass computed again",
+        nodes=again,
+        change=change,
+        why="gradient checkpointing keeps less memory and computes more",
+        findings=("recompute",),
+    )
+
+
+def unlabelled(case: Case, advised: Collection[str]) -> Iterator[Part]:
+    """Logits of tokens that have no label, and their part of the loss."""
+    labelled = case.run.work.labelled_share if case.run else None
+    vocabulary = (case.run.model or {}).get("vocabulary") if case.run else None
+    if labelled is None or labelled > MOST_LABELLED or not isinstance(vocabulary, int) or vocabulary < LEAST_VOCABULARY:
+        return
+    ops, links = case.trace.ops, case.timeline.links
+    wide = re.compile(rf"\b{vocabulary}\b")
+    mine = np.append(case.trace.rows_named(ops.dims, lambda text: wide.search(text)), False)[links.op]
+    nodes = case.nodes_of_gpu(mine & ~case.category("optimizer", "embedding"))
+    if not nodes.any():
+        return
+    yield Part(
+        kind="gpu",
+        what=f"logits of tokens without a label, {100 * (1 - labelled):.0f} % of them",
+        nodes=nodes,
+        change=lambda graph: scaled(graph, nodes, labelled),
+        reach=labelled,
+        why="the output layer and the loss compute logits for every token",
+    )
+
+
+def padding(case: Case, advised: Collection[str]) -> Iterator[Part]:
+    """Tokens that are padding."""
+    work = case.run.work if case.run else None
+    real = None if work is None else work.real_share
+    if real is None and work is not None and work.tokens and work.real_tokens:
+        real = work.real_tokens / work.tokens
+    if real is None or not case.trains_on_tokens or real >= 1 - LEAST_PADDING:
+        return
+    graph = case.graph
+    nodes = graph.on_gpu & np.isin(graph.phase, (FORWARD, BACKWARD, RECOMPUTE))
+    yield Part(
+        kind="gpu",
+        what=f"padding, {100 * (1 - real):.0f} % of the tokens",
+        nodes=nodes,
+        change=fewer_tokens(case, real),
+        reach=real,
+        why="rows of a batch are padded to its longest",
+        findings=("padding",),
+    )

@@ -1,0 +1,101 @@
+"""How many pairs of tokens attention has to compare, and how many tokens have a label: read off a batch in host memory.
+
+Attention without a mask compares each token of a row with each other one. Padding, and documents that are packed into
+one row but must not see each other, leave fewer. Nothing here looks at a tensor that lies on a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any
+
+LENGTHS = ("cu_seq_lens_q", "cu_seqlens", "cu_seqlens_q", "cu_seq_lens")
+"""Keys of cumulative lengths, as variable-length attention takes them."""
+EACH = ("seq_lengths", "seq_lens", "sequence_lengths")
+"""Keys of the lengths of the documents."""
+MOST_SCORES = 1 << 24
+"""A mask over all pairs is counted if it has this many at most: counting takes some milliseconds."""
+IGNORED = -100
+"""The label of a token without one (torch's `ignore_index`)."""
+
+
+def useful_pairs(batch: Mapping[str, Any], rows: int, length: int) -> int | None:
+    """Pairs of tokens that belong together, of rows × length² that a batch of this size has; None where its tensors in
+    host memory do not show it. Half of them where each token sees only those before it, as of all pairs."""
+    for key in LENGTHS:
+        ends = _ints(batch.get(key), dims=1)
+        if ends is not None and len(ends) > 1 and ends[-1] == rows * length:
+            return sum((b - a) ** 2 for a, b in pairwise(ends))
+    for key in EACH:
+        each = _flat(batch.get(key))
+        if each and sum(each) == rows * length:
+            return sum(n * n for n in each)
+    mask = batch.get("attention_mask")
+    found = _of_positions(batch.get("position_ids"), mask, rows, length)
+    return found if found is not None else _of_mask(mask, rows, length)
+
+
+def labelled_tokens(batch: Mapping[str, Any], rows: int, length: int) -> int | None:
+    """Tokens with a label; None without labels of each token in host memory."""
+    labels = batch.get("labels")
+    if not _on_cpu(labels) or tuple(labels.shape) != (rows, length) or labels.is_floating_point():
+        return None
+    return int((labels != IGNORED).sum())
+
+
+def _of_positions(positions: Any, mask: Any, rows: int, length: int) -> int | None:
+    """By positions that begin again where a document does. Positions that only count through the row say nothing."""
+    if not _on_cpu(positions) or positions.dim() != 2 or positions.is_floating_point():
+        return None
+    if tuple(positions.shape) not in ((rows, length), (1, length)) or length < 1:
+        return None
+    begins = positions[:, 1:] != positions[:, :-1] + 1
+    if not bool(begins.any()) or (_on_cpu(mask) and mask.dim() == 2 and len(positions) != rows):
+        return None
+    # Where a document begins, of all rows one after the other; each row begins with one.
+    first = begins.new_ones((len(positions), length))
+    first[:, 1:] = begins
+    starts = first.flatten().nonzero().flatten().tolist()
+    each = [b - a for a, b in pairwise([*starts, len(positions) * length])]
+    # Padding has one position throughout: each such token is a document of its own, and compares with nothing.
+    return sum(n * n for n in each if n > 1) * (rows // len(positions))
+
+
+def _of_mask(mask: Any, rows: int, length: int) -> int | None:
+    """By a mask of ones and zeros for each token, or for each pair."""
+    if not _on_cpu(mask):
+        return None
+    if tuple(mask.shape) == (rows, length):
+        return sum(n * n for n in mask.ne(0).sum(dim=1).tolist())
+    if mask.dim() == 4 and mask.shape[-1] == length and mask.shape[-2] == length and mask.numel() <= MOST_SCORES:
+        seen = mask.ge(0) if mask.is_floating_point() else mask.ne(0)
+        kept, heads = int(seen.sum()), int(mask.shape[0] * mask.shape[1])
+        symmetric = bool((seen == seen.transpose(-1, -2)).all())
+        each = kept / max(heads, 1) if symmetric else 2 * kept / max(heads, 1) - length
+        return round(max(each, 0) * rows)
+    return None
+
+
+def _ints(value: Any, dims: int) -> list[int] | None:
+    if not _on_cpu(value) or value.dim() != dims or value.is_floating_point():
+        return None
+    return value.tolist()
+
+
+def _flat(value: Any) -> list[int]:
+    """Whole numbers in a list of lists or a tensor."""
+    if _on_cpu(value) and not value.is_floating_point():
+        return value.flatten().tolist()
+    if isinstance(value, (list, tuple)):
+        found: list[int] = []
+        for one in value:
+            found += _flat(one) if isinstance(one, (list, tuple)) else [one] if type(one) is int else []
+        return found
+    return []
+
+
+def _on_cpu(value: Any) -> bool:
+    import torch
+
+    return isinstance(value, torch.Tensor) and value.device.type == "cpu"

@@ -1,0 +1,50 @@
+"""What lies above a step's reach, in words: the largest items, whether a fix is known or not."""
+
+from __future__ import annotations
+
+from gpuprof.diagnosis.above_reach import AboveReach, Item
+from gpuprof.diagnosis.diagnosis import Diagnosis
+from gpuprof.report.names import escape, shown
+from gpuprof.report.numbers import duration
+
+SHOWN = 3
+LEAST = 0.02
+"""Share of the step below which an item is not named."""
+NAME = 60
+
+
+def title(found: AboveReach, unit: str) -> str:
+    """`the usual step takes 144 ms and should take 109 ms`; what is not known is said with it."""
+    text = f"the usual {unit} takes {duration(found.usual_ns)}, its reach is {duration(found.reach_ns)}"
+    unknown = found.unknown_ns >= LEAST * found.usual_ns
+    return f"{text}, or less: of {duration(found.unknown_ns)} the reach is not known" if unknown else text
+
+
+def named(found: AboveReach, most: int = SHOWN, least: float = LEAST) -> tuple[Item, ...]:
+    """The largest items that are worth a line."""
+    return tuple(item for item in found.largest[:most] if item.ns >= least * found.usual_ns)
+
+
+def place(item: Item) -> str:
+    """`LlamaMLP, train.py: step (line 42)`; empty where it was not recorded."""
+    where = item.where
+    function = where.function and (
+        f"{where.function} (line {where.line})" if where.line is not None else where.function
+    )
+    op = where.op if where.op and where.op not in item.what else None
+    return ", ".join(shown(one, NAME) for one in (where.module, op, function) if one)
+
+
+def line(item: Item) -> str:
+    """`31.5 ms  the forward pass computed again (LlamaDecoderLayer): gradient checkpointing keeps less memory`."""
+    at, why = place(item), item.why or ("its reach is not known" if item.reach_ns is None else "why is not known")
+    return f"{duration(item.ns)}  {escape(item.what)}{f' ({at})' if at else ''}: {escape(why)}"
+
+
+def lines(diagnosis: Diagnosis, most: int = SHOWN, least: float = LEAST) -> list[str]:
+    """The reach of the step and the largest items above it; none where there is nothing to say."""
+    found = diagnosis.above_reach
+    items = () if found is None else named(found, most, least)
+    if found is None or not items:
+        return []
+    return [title(found, diagnosis.unit), *map(line, items)]

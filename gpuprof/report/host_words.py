@@ -1,0 +1,88 @@
+"""The CPU's functions in words: what the terminal and `gpuprof explain FILE:LINE` print."""
+
+from __future__ import annotations
+
+from rich.text import Text
+
+from gpuprof.diagnosis.diagnosis import Diagnosis
+from gpuprof.diagnosis.host_model import HostFunction
+from gpuprof.report.lines import Column, table
+from gpuprof.report.names import shown
+from gpuprof.report.numbers import amount, duration, share
+
+TOP = 3
+WORTH_SAYING = 0.02
+"""Share of the step that a function has to gain for a line in the answer; without a price its time has to be as long as
+WORTH_LONG of it."""
+WORTH_LONG = 0.1
+
+
+def worth_saying(diagnosis: Diagnosis) -> list[HostFunction]:
+    """The functions that the answer names, most gain first."""
+    host, now = diagnosis.host, diagnosis.step_ns
+    if host is None or not now:
+        return []
+    return [
+        one
+        for one in host.functions
+        if (
+            now - one.step_ns.expected >= WORTH_SAYING * now
+            if one.step_ns is not None
+            else one.ns.expected >= WORTH_LONG * host.step_ns
+        )
+    ]
+
+
+def lines(diagnosis: Diagnosis, width: int, functions: list[HostFunction]) -> list[Text]:
+    """A row per function: its name, its place, its time, and the step if it were free."""
+    now = diagnosis.step_ns
+    rows = [
+        (
+            shown(one.function, 60),
+            duration(one.ns.expected),
+            gain(one, now),
+            shown(one.place if one.called_from is None else f"{one.place} ← {one.called_from}", 120),
+        )
+        for one in functions
+    ]
+    columns = (Column("bold", elastic=True), Column(right=True), Column(), Column("dim", elastic=True))
+    return table(rows, columns, width)
+
+
+def gain(one: HostFunction, now_ns: float | None) -> str:
+    """`106 → 63 ms if free`, or that it is not known."""
+    if one.step_ns is None or not now_ns:
+        return "gain not known"
+    if now_ns - one.step_ns.expected < 0.005 * now_ns:
+        return "hidden: gains nothing"
+    return f"{duration(now_ns)} → {duration(one.step_ns.expected)} if free"
+
+
+def explained(one: HostFunction, diagnosis: Diagnosis) -> list[str]:
+    """What is known of a function or a line, in sentences."""
+    host = diagnosis.host
+    assert host is not None
+    unit = f"of the sampled step ({duration(host.step_ns)})"
+    said = [
+        f"{one.place}  {one.function}",
+        f"{duration(one.ns.expected)} a step ({duration(one.ns.low)} to {duration(one.ns.high)}), "
+        f"{share(one.ns.expected, host.step_ns)} {unit}, what it calls included; "
+        f"{duration(one.self_ns)} in its own lines and native code.",
+    ]
+    if one.called_from is not None:
+        said.append(f"It is called from {one.called_from}, mostly.")
+    if one.gpu_waits is not None:
+        said.append(f"In {one.gpu_waits:.0%} of that time the GPU waits for the CPU.".replace("%", " %"))
+    now = diagnosis.step_ns
+    if one.step_ns is not None and now:
+        said.append(
+            f"If it were free, the step would take {duration(one.step_ns.expected)} instead of {duration(now)} "
+            f"({duration(one.step_ns.low)} to {duration(one.step_ns.high)})."
+        )
+    else:
+        said.append(f"What the step would be without it is not known: {one.why_unknown}.")
+    said.append(
+        f"From {amount(one.samples, 'sample')} of {host.samples:,} in {amount(host.steps, 'unprofiled step')}; "
+        "intervals are 80 %."
+    )
+    return said

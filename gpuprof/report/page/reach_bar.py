@@ -1,0 +1,60 @@
+"""One bar of the step's reach and of what lies above it, by kind."""
+
+from __future__ import annotations
+
+from gpuprof.diagnosis.above_reach import AboveReach
+from gpuprof.diagnosis.diagnosis import Diagnosis
+from gpuprof.diagnosis.sentences import capital
+from gpuprof.report import above_words
+from gpuprof.report.numbers import duration, share
+from gpuprof.report.page.content import SEEN, BarPart, StepBar
+
+_KINDS = {
+    "gpu": ("cause-device", "slow GPU work"),
+    "host": ("cause-launch", "CPU (host)"),
+    "input": ("cause-input", "input"),
+    "transfer": ("cause-transfer", "copies that block"),
+    "communication": ("cause-communication", "other ranks"),
+    "memory": ("cause-allocator", "to save memory"),
+}
+"""Kind of item → the colour that its like has in the step's bar, and its label."""
+
+
+def reach_bars(diagnosis: Diagnosis) -> list[StepBar]:
+    """The bar, where something that is seen lies above the reach."""
+    found = diagnosis.above_reach
+    if found is None or not any(part[2] for part in _parts(found)[1:]):
+        return []
+    parts = _parts(found)
+    total = max(sum(ns for _, _, ns in parts), 1)
+    drawn = tuple(
+        BarPart(key, label, 100 * ns / total, f"{duration(ns)}, {share(ns, total)}", False, ns >= SEEN * total)
+        for key, label, ns in parts
+        if ns
+    )
+    said = ", ".join(f"{part.label} {part.text}" for part in drawn if part.named)
+    title = capital(above_words.title(found, diagnosis.unit))
+    return [StepBar(title, drawn, said, _note(found), tuple(map(above_words.line, above_words.named(found))))]
+
+
+def _parts(found: AboveReach) -> list[tuple[str, str, int]]:
+    """(colour, label, ns) of the reach, of the kinds of items, largest first, and of what is not explained."""
+    sums = dict.fromkeys(_KINDS, 0)
+    unknown = 0
+    for item in found.items:
+        if item.reach_ns is None:
+            unknown += max(item.ns, 0)
+        else:
+            sums[item.kind] += max(item.ns, 0)
+    kinds = sorted(((*_KINDS[kind], ns) for kind, ns in sums.items()), key=lambda one: -one[2])
+    rest = [
+        ("cause-unknown", "reach not known", unknown),
+        ("cause-variation", "not explained", max(found.residual_ns, 0)),
+    ]
+    return [("work-compute", "reach", found.reach_ns), *kinds, *rest]
+
+
+def _note(found: AboveReach) -> str:
+    if found.residual_ns < -SEEN * found.usual_ns:
+        return f"The replayed step is {duration(-found.residual_ns)} longer than the measured one."
+    return ""

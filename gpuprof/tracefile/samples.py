@@ -1,0 +1,128 @@
+"""Sampled Python stacks of a run's unprofiled steps: `samples.rank<N>.json`, as columns.
+
+The file may be cut, or hold anything: what makes no sense gives no samples.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gpuprof import runfile
+from gpuprof.tracefile.trace import I64
+
+SCHEMA = "gpuprof.samples/"
+KINDS = ("own", "library", "standard", "generated", "gpuprof")
+"""Whose code a function is: the user's, an installed package's, Python's, made while the program ran, gpuprof's."""
+_MOST_BYTES = 200 << 20
+_MOST_NS = 1 << 53
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A Python function."""
+
+    kind: str
+    """One of KINDS."""
+    file: str
+    name: str
+    first_line: int
+
+
+@dataclass(frozen=True, slots=True)
+class HostSamples:
+    """Stacks of the thread that trains, and of autograd's, over a stretch of unprofiled steps."""
+
+    functions: tuple[Function, ...]
+    caller: I64
+    """Per node of the tree of calls the node that calls it, which comes before it; -1: none."""
+    function: I64
+    """Per node the function."""
+    line: I64
+    """Per node the line that the function was at."""
+    at_ns: I64
+    """Per sample the moment, ns from the beginning of the first step; ascending."""
+    node: I64
+    """Per sample the node of the innermost call of the thread that trains; -1: it ran no Python."""
+    autograd: I64
+    """The same of autograd's thread."""
+    steps_ns: I64
+    """The beginning of the first step (0), then the end of each, ns."""
+    marks: tuple[tuple[str, int], ...]
+    """(what begins or ends, ns), in order: data, data_end, forward, backward, backward_end, optimizer."""
+    unread: int
+    """Samples that are left out because they made no sense."""
+    period_ns: int
+
+    def __len__(self) -> int:
+        return len(self.at_ns)
+
+    @property
+    def steps(self) -> int:
+        return len(self.steps_ns) - 1
+
+    @property
+    def step_ns(self) -> float:
+        """The mean step of the stretch."""
+        return float(self.steps_ns[-1]) / self.steps
+
+
+def read_samples(run: Path, rank: int) -> HostSamples | None:
+    """The samples of a rank of a run; None where there are none, or the file is damaged. Samples outside of whole steps
+    are left out."""
+    path = run / runfile.samples_file(rank)
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            return None
+    except OSError:
+        return None
+    document = runfile.read_json(path)
+    if document is None or not str(document.get("schema")).startswith(SCHEMA):
+        return None
+    try:
+        return _samples(document)
+    except (TypeError, ValueError, KeyError, IndexError, OverflowError):
+        return None
+
+
+def _samples(document: dict[str, Any]) -> HostSamples | None:
+    functions = tuple(_function(*one) for one in document["functions"])
+    nodes, samples = _table(document["nodes"]), _table(document["samples"])
+    steps = _whole(document["steps_ns"])
+    if len(steps) < 2 or not len(samples) or (np.diff(steps) < 0).any():
+        return None
+    caller, function, line = nodes.T
+    order = np.arange(len(nodes))
+    if ((caller < -1) | (caller >= order) | (function < 0) | (function >= len(functions))).any():
+        return None
+    at = samples[:, 0] + int(document["begun_ns"]) - steps[0]
+    if (samples[:, 1:] >= len(nodes)).any() or (np.diff(at) < 0).any():
+        return None
+    inside = (at >= 0) & (at < steps[-1] - steps[0])
+    if not inside.any():
+        return None
+    marks = tuple((str(what), int(ns) - int(steps[0])) for what, ns in document["marks"])
+    return HostSamples(
+        functions, caller, function, line, at[inside], samples[inside, 1], samples[inside, 2], steps - steps[0],
+        tuple(sorted(marks, key=lambda mark: mark[1])), int(document["unread"]), int(document["period_ns"]),
+    )  # fmt: skip
+
+
+def _function(kind: Any, file: Any, name: Any, first_line: Any) -> Function:
+    if kind not in KINDS:
+        raise ValueError
+    return Function(kind, str(file)[:1000], str(name)[:500], int(first_line))
+
+
+def _table(rows: Any) -> I64:
+    return _whole(rows).reshape(-1, 3)
+
+
+def _whole(values: Any) -> I64:
+    found = np.array(values, dtype=np.int64)
+    if (np.abs(found) > _MOST_NS).any():
+        raise ValueError
+    return found

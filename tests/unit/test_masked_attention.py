@@ -1,0 +1,108 @@
+"""Attention over packed rows whose mask keeps few of the scores."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from helpers.case import case_of, only, run_of
+from helpers.program import BF16, MS, Program
+
+from gpuprof.costs.arguments import parse
+from gpuprof.costs.attention import attends_packed, has_mask
+from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.findings import masked_attention
+from gpuprof.diagnosis.reach.ledger import above_reach
+from gpuprof.diagnosis.reach.useful_flops import with_useful_flops
+from gpuprof.diagnosis.run_model import Work
+
+FORWARD, BACKWARD = (
+    "aten::_scaled_dot_product_efficient_attention", "aten::_scaled_dot_product_efficient_attention_backward",
+)  # fmt: skip
+Q, MASK = [1, 16, 32768, 64], [1, 1, 32768, 32768]
+H100 = [{"id": 0, "name": "NVIDIA H100 80GB HBM3", "totalGlobalMem": 85_000_000_000, "numSms": 132}]
+
+
+def packed(folder: Path, useful: float | None, mask=MASK) -> Case:
+    """40 ms of attention forward and 120 ms backward a step, over one row of 32,768 tokens, and 10 ms of other work."""
+    made = Program()
+    for _ in range(3):
+
+        def body():
+            types = [BF16] * 4
+            made.mm(4096, 4096, 4096, gpu=5 * MS)
+            made.op(FORWARD, "fmha_cutlassF_bf16_aligned_64x64_rf_sm80", 40 * MS, [Q, Q, Q, mask, [], [], []], types)
+            dims = [Q, Q, Q, Q, mask, Q, [1, 16, 32768], [], [], [], [], []]
+            made.op(BACKWARD, "fmha_cutlassB_bf16_aligned_64x64_sm80", 120 * MS, dims, [BF16] * 7)
+            made.mm(4096, 4096, 4096, gpu=5 * MS)
+
+        made.step(body)
+    path = made.trace.write(folder / "trace.json")
+    document = json.loads(path.read_text())
+    document["deviceProperties"] = H100
+    path.write_text(json.dumps(document))
+    work = Work(1, 32768, None, 1, useful_pairs=useful)
+    return case_of(path, as_recorded=True, run=run_of(work=work))
+
+
+def test_the_useful_scores_at_the_rate_of_a_kernel_with_lengths(tmp_path):
+    case = packed(tmp_path, 1 / 16)
+    proposal = only(masked_attention, case)
+    assert case.roofline is not None
+    rate = case.roofline.ceilings.flops["bf16"]
+    forward = 4 * 16 * 32768**2 * 64 / 16 / 2 / (rate * 0.42) * 1e9
+    backward = 2.5 * 4 * 16 * 32768**2 * 64 / 16 / 2 / (rate * 0.36) * 1e9
+    step = case.step_of(proposal.change(case.graph))
+    assert step == pytest.approx(10 * MS + forward + backward, rel=0.05)
+    best, worst = proposal.best, proposal.worst
+    assert best is not None
+    assert worst is not None
+    assert case.step_of(best(case.graph)) < step < case.step_of(worst(case.graph)) < case.step_ns
+    assert "1 in 16" in proposal.evidence[0].text
+    assert "160.0 ms" in proposal.evidence[0].text
+
+
+@pytest.mark.parametrize(("useful", "mask"), [(None, MASK), (0.9, MASK), (1 / 16, [])])
+def test_not_where_all_scores_are_of_use_or_nothing_masks_them(tmp_path, useful, mask):
+    """Packing without document marks is what the program wants; so is a row that no batch tells anything of."""
+    assert not list(masked_attention.find(packed(tmp_path, useful, mask)))
+
+
+def test_what_the_stack_has(tmp_path):
+    case = packed(tmp_path, 1 / 16)
+    trl = replace(case.stack, kind="trl", fields=frozenset({"packing", "padding_free", "model_init_kwargs"}))
+    fix = only(masked_attention, replace(case, stack=trl)).fix
+    assert "flash_attention_2" in fix
+    assert "flex_attention" in fix
+    assert "packing=False" in fix or '"packing": False' in fix
+
+
+def test_lengths_are_no_mask():
+    dims = json.dumps([[1024, 16, 64], [1024, 16, 64], [1024, 16, 64], [5], [5]])
+    packed = parse("flash_attn::_flash_attn_varlen_forward", dims, json.dumps([BF16] * 3 + ["int"] * 2), None, None)
+    assert attends_packed(packed)
+    assert not has_mask(packed)
+    dense = parse(FORWARD, json.dumps([Q, Q, Q, [1, 1, 32768, 32776]]), json.dumps([BF16] * 4), None, None)
+    assert has_mask(dense)
+    assert not attends_packed(dense)
+
+
+def test_mfu_counts_useful_scores_only(tmp_path):
+    case = packed(tmp_path, 1 / 16)
+    assert case.roofline is not None
+    found = with_useful_flops(case, case.roofline)
+    scores = 4 * 16 * 32768**2 * 64
+    useful = (1 + 2.5 - 0.5) * scores / 16 / 2  # a fifth of the backward recomputes the scores
+    assert found.model_flops["bf16"] == pytest.approx(2 * 2 * 4096**3 + useful, rel=0.01)
+    assert found.hardware_flops == case.roofline.hardware_flops
+
+
+def test_scores_that_are_thrown_away_lie_above_reach_advised_or_not(tmp_path):
+    found = above_reach(packed(tmp_path, 1 / 16), None, ())
+    assert found is not None
+    first = found.largest[0]
+    assert "mask throws away" in first.what
+    assert first.ns > 0.8 * found.usual_ns
+    assert first.why is not None

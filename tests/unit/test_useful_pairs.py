@@ -1,0 +1,81 @@
+"""What of a batch's attention is of use, read off its tensors in host memory."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from gpuprof.record.batch import WorkMeter, work_of  # noqa: E402
+from gpuprof.record.useful_pairs import labelled_tokens, useful_pairs  # noqa: E402
+
+
+def brute(blocks: list[list[int]], length: int) -> int:
+    """Pairs by a mask written out."""
+    total = 0
+    for row in blocks:
+        owner = torch.full((length,), -1)
+        at = 0
+        for number, n in enumerate(row):
+            owner[at : at + n] = number
+            at += n
+        total += int(((owner[:, None] == owner[None, :]) & (owner >= 0)[:, None]).sum())
+    return total
+
+
+def test_packed_documents_by_their_positions():
+    documents = [[5, 3, 8], [16]]
+    positions = torch.tensor([[i for n in row for i in range(n)] for row in documents])
+    assert useful_pairs({"position_ids": positions}, 2, 16) == brute(documents, 16) == 25 + 9 + 64 + 256
+
+
+def test_one_sixteenth_of_the_scores():
+    positions = torch.arange(2048).repeat(16)[None]
+    work = work_of({"input_ids": torch.zeros(1, 32768, dtype=torch.long), "position_ids": positions})
+    assert work is not None
+    assert work.pairs == 32768**2
+    assert work.useful_pairs == work.pairs // 16
+
+
+def test_padding_by_its_mask():
+    mask = torch.tensor([[1] * 6 + [0] * 2, [0] * 3 + [1] * 5])
+    assert useful_pairs({"attention_mask": mask}, 2, 8) == 36 + 25
+
+
+def test_lengths_and_their_sums():
+    assert useful_pairs({"cu_seq_lens_q": torch.tensor([0, 4, 10], dtype=torch.int32)}, 1, 10) == 16 + 36
+    assert useful_pairs({"seq_lengths": [[4, 6]]}, 1, 10) == 16 + 36
+    assert useful_pairs({"cu_seq_lens_q": torch.tensor([0, 4, 9])}, 1, 10) is None, "they are of something else"
+
+
+@pytest.mark.parametrize("float_mask", [False, True])
+def test_a_mask_of_all_pairs(float_mask):
+    """Block by block, and causal within the blocks: the same share of all pairs, causal or not."""
+    blocks = torch.block_diag(torch.ones(3, 3), torch.ones(5, 5)).bool()
+    for seen in (blocks, blocks & torch.ones(8, 8).tril().bool()):
+        mask = torch.where(seen, 0.0, -1e9)[None, None] if float_mask else seen[None, None]
+        assert useful_pairs({"attention_mask": mask}, 1, 8) == 9 + 25
+
+
+def test_positions_that_only_count_say_nothing():
+    assert useful_pairs({"position_ids": torch.arange(8)[None]}, 1, 8) is None
+
+
+def test_labels():
+    labels = torch.tensor([[-100, -100, 5, 6]])
+    assert labelled_tokens({"labels": labels}, 1, 4) == 2
+    assert labelled_tokens({"labels": torch.tensor([1])}, 1, 4) is None
+
+
+def test_the_loader_tells_of_a_batch_that_the_model_is_then_given():
+    """The model gets its batch on the GPU, where nothing is read: it is known by its shape."""
+    meter = WorkMeter()
+    ids = torch.zeros(1, 8, dtype=torch.long)
+    meter.fetched({"input_ids": ids, "position_ids": torch.tensor([[0, 1, 2, 0, 1, 2, 3, 4]])})
+    meter.called({"input_ids": ids.to("meta")})
+    work = meter.take()
+    assert (work.pairs, work.useful_pairs) == (64, 9 + 25)
+
+
+def test_nothing_is_read_from_another_device():
+    assert useful_pairs({"attention_mask": torch.ones(1, 8, device="meta")}, 1, 8) is None
