@@ -24,7 +24,7 @@ import numpy as np
 
 import gpuprof
 from gpuprof.diagnosis import diagnose as diagnosing
-from gpuprof.diagnosis.case import Case, Change
+from gpuprof.diagnosis.analysis import Analysis, Change, analysis_of
 from gpuprof.diagnosis.comparison.compare import compare
 from gpuprof.diagnosis.comparison.comparison import Comparison
 from gpuprof.diagnosis.detect.proposal import WORTH
@@ -118,13 +118,13 @@ def twins(path: Path) -> Iterator[Twin]:
             yield Twin(path.name, page.id, compare(diagnosis, fixed))
 
 
-def diagnosed(trace: Trace) -> tuple[Diagnosis, Case | None]:
+def diagnosed(trace: Trace) -> tuple[Diagnosis, Analysis | None]:
     """A diagnosis, and the case that its findings were derived from; None where nothing could be replayed."""
     diagnosis = diagnosing.diagnose(trace)
-    return diagnosis, diagnosis._case
+    return diagnosis, analysis_of(diagnosis)
 
 
-def with_change(case: Case, change: Change) -> Trace:
+def with_change(case: Analysis, change: Change) -> Trace:
     """The recording as it would be with a change of its graph, under the same profiler."""
     trace = case.trace
     graph = model_collectives(carried_over(build(case.timeline)))
@@ -150,7 +150,7 @@ def with_change(case: Case, change: Change) -> Trace:
     )
 
 
-def _removed_calls(case: Case, graph: Graph, changed: Graph, gone: Mask) -> Mask:
+def _removed_calls(case: Analysis, graph: Graph, changed: Graph, gone: Mask) -> Mask:
     """Calls that have nothing left of their own time."""
     host = ~graph.on_gpu
     some, left = np.zeros(len(case.trace.calls) + 1, bool), np.zeros(len(case.trace.calls) + 1, bool)
@@ -159,7 +159,7 @@ def _removed_calls(case: Case, graph: Graph, changed: Graph, gone: Mask) -> Mask
     return (some & ~left)[:-1]
 
 
-def _moved(table: Host, graph: Graph, schedule: Schedule, case: Case, kept: Mask) -> Host:
+def _moved(table: Host, graph: Graph, schedule: Schedule, case: Analysis, kept: Mask) -> Host:
     """Host events of the window at the times that their threads reach them; those that vanish left out."""
     low, high = case.timeline.window
     start, end = ((times - low).astype(np.float64) for times in (table.start_ns, table.end_ns))

@@ -37,7 +37,8 @@ rank<N>.json: schema, rank, local_rank, world_size, pid, python, torch, cuda, pa
 (recorder | trainer | optimizer), steps_seen (that have ended so far), stages[{stage, first_step, steps, unix_ns (its
 begin), ns|null}] (ns: the whole stage between two device synchronisations, where it was timed), windows[{window:
 trace|stacks|memory|nsys, file, first_step, steps, shapes, stacks, memory, bytes|null (nsys), stop_ns (how long the
-training stalled while the profiler stopped and wrote the file)}], imported
+training stalled while the profiler stopped and wrote the file); unrecorded[{step, forwards, ns}] (stretches of generate
+loops that were left out), where there are any}], imported
 (unix_ns at which torch and the trainer's library had been imported)|null, notes[str] (what the user should know: a
 profiler of their own was active, shapes left out ...). Once the run has settled also: gpu{index, uuid, name,
 memory_bytes}|null (index: as the process counts the GPUs that it sees; uuid: as torch reports it, without the prefix
@@ -54,7 +55,10 @@ samples|null, tokens|null (padded), real_tokens|null, pairs|null (of tokens in o
 document, without padding), labelled_tokens|null, new_shapes|null (calls of the model with shapes that it had not
 seen), allocated_bytes|null, reserved_bytes|null, peak_bytes|null, device_allocations|null (calls of
 cudaMalloc and cudaFree since the start), profiled (a profiler was active); where they are not 0 also the host time that
-the step spent on save_ns, evaluation_ns, logging_ns, garbage_collection_ns, compile_ns.
+the step spent on save_ns, evaluation_ns, logging_ns, garbage_collection_ns, compile_ns. Of a training on its own
+generations also phases_ns{phase: host time} (sums to ns), rewards_ns{reward function: host time}, rewards_cpu_ns (CPU
+time of its thread) and generation{calls, forwards, slots, sequences, prefill_ns, decode_ns, tokens|null, longest|null,
+p95|null} (of generate loops).
 
 samples.rank<N>.json: schema, python, period_ns (from one sample to the next, on average), begun_ns, ended_ns (on the
 monotonic clock), unread (stacks that made no sense), first_step (its number), steps_ns[] (the beginning of the first

@@ -16,6 +16,7 @@ from gpuprof.cli.recordings import RECORDING, TOP_IN_JSON, diagnose_given, given
 if TYPE_CHECKING:
     from gpuprof.cli.gates import Gate
     from gpuprof.diagnosis.diagnosis import Diagnosis
+    from gpuprof.tracefile.nsight_compute import Counted
 
 GATE_FAILED = 1
 UNUSABLE = 2
@@ -39,6 +40,10 @@ def _finite(_: click.Context, __: click.Parameter, value: float | None) -> float
 @click.option("-v", "--verbose", is_flag=True, help="Everything: run, all fixes, waits, kernels, phases, notes.")
 @click.option("--step", metavar="REGEX", help="Name of the range or op that is a step; detected by default.")
 @click.option("--skip", type=click.IntRange(min=0), default=0, metavar="N", help="Skip the first N steps.")
+@click.option(
+    "--ncu", type=click.Path(path_type=Path, dir_okay=False), metavar="CSV",
+    help="Set counters of Nsight Compute (ncu --csv --page raw) next to what is said of the same kernels.",
+)  # fmt: skip
 @click.option("--step-ms", type=float, callback=_finite, metavar="MS", help="Step time measured without a profiler.")
 @click.option(
     "--fail-on", multiple=True, callback=gates("gpuprof.cli.gates"), metavar="METRIC:LIMIT",
@@ -55,6 +60,7 @@ def command(
     verbose: bool,
     step: str | None,
     skip: int,
+    ncu: Path | None,
     step_ms: float | None,
     fail_on: tuple[Gate, ...],
 ) -> int:
@@ -72,9 +78,21 @@ def command(
     recording = given(paths)
     if html is not None:
         check_place(html, recording.files, "--html")
+    counted = None if ncu is None else _counted(ncu)
     diagnosis = diagnose_given(recording, step=step, skip=skip, step_ms=step_ms, top=top or TOP_IN_JSON)
+    if counted is not None:
+        from gpuprof.diagnosis.counters import with_counters
+
+        diagnosis = with_counters(diagnosis, counted)
     (BRIEF if brief else DIAGNOSIS).put(diagnosis, json, top, html, markdown, verbose=verbose or top is not None)
     return exit_code(diagnosis, fail_on, as_json=json)
+
+
+def _counted(path: Path) -> tuple[Counted, ...]:
+    """A table of counters, read before the recording: a wrong path is said at once."""
+    from gpuprof.tracefile.nsight_compute import read_counters
+
+    return read_counters(path)
 
 
 def exit_code(diagnosis: Diagnosis, gates: tuple[Gate, ...], as_json: bool) -> int:

@@ -13,6 +13,7 @@ from gpuprof.cli.recordings import RECORDING
 from gpuprof.errors import GpuprofError
 
 if TYPE_CHECKING:
+    from gpuprof.diagnosis.detect.declaration import Declaration
     from gpuprof.diagnosis.detect.proposal import Page
 
 
@@ -32,7 +33,8 @@ def command(finding: str | None, path: str | None, markdown: Path | None) -> int
     from gpuprof.cli.output import show
     from gpuprof.report.pages import contents, render
 
-    pages = _pages()
+    findings = _findings()
+    pages = {one.id: one.page for one in findings}
     if markdown is not None:
         _write(pages, markdown)
         return 0
@@ -44,7 +46,7 @@ def command(finding: str | None, path: str | None, markdown: Path | None) -> int
         return _line(place[1], int(place[2]), path)
     if path is not None:
         raise GpuprofError("a run is named only after FILE:LINE; a finding is the same for all runs")
-    page = _of_latest_run(int(finding), pages) if finding.strip().isdecimal() else _named(finding, pages)
+    page = _of_latest_run(int(finding), pages) if finding.strip().isdecimal() else _named(finding, findings)
     show(lambda width: render(page, width))
     return 0
 
@@ -53,6 +55,7 @@ def _line(file: str, line: int, path: str | None) -> int:
     """What a line of code costs in a run. Raises GpuprofError where the run does not know."""
     from gpuprof.cli.output import write
     from gpuprof.cli.recordings import diagnose_given, given
+    from gpuprof.diagnosis.analysis import analysis_of
     from gpuprof.diagnosis.host import explain_line
     from gpuprof.report.host_words import explained
     from gpuprof.report.names import escape
@@ -62,23 +65,23 @@ def _line(file: str, line: int, path: str | None) -> int:
     folder = diagnosis.folder
     if folder is None or diagnosis.host is None:
         raise GpuprofError(f"{run}: no Python functions were sampled there (gpuprof trace does, without --no-sampling)")
-    found = explain_line(folder.path, folder.rank, diagnosis.case, file, line)
+    found = explain_line(folder.path, folder.rank, analysis_of(diagnosis), file, line)
     if found is None:
         raise GpuprofError(f"{file}:{line} is in none of the {diagnosis.host.samples:,} samples of {run}")
     write("".join(f"{escape(text)}\n" for text in explained(found, diagnosis)))
     return 0
 
 
-def _named(text: str, pages: dict[str, Page]) -> Page:
+def _named(text: str, findings: tuple[Declaration, ...]) -> Page:
     """The page that a name means. Raises GpuprofError for none or several."""
-    from gpuprof.diagnosis.finding_names import SYNONYMS, key, pages_named
+    from gpuprof.diagnosis.finding_names import key, named
 
-    found = pages_named(text, list(pages.values()))
+    found = named(text, findings)
     if len(found) == 1:
-        return found[0]
+        return found[0].page
     if found:
-        raise GpuprofError(f"{text!r} may be {', '.join(page.id for page in found)}: choose one")
-    known = {key(name): page for page in pages for name in (page, *SYNONYMS.get(page, ()))}
+        raise GpuprofError(f"{text!r} may be {', '.join(one.id for one in found)}: choose one")
+    known = {key(name): one.id for one in findings for name in (one.id, *one.synonyms)}
     near = list(dict.fromkeys(known[name] for name in difflib.get_close_matches(key(text), known, n=3)))
     hint = f"did you mean {', '.join(near)}?" if near else "gpuprof explain lists them all"
     raise GpuprofError(f"there is no finding {text!r}; {hint}")
@@ -111,7 +114,11 @@ def _write(pages: dict[str, Page], folder: Path) -> None:
         raise GpuprofError(f"{folder}: the pages cannot be written: {error.strerror}") from error
 
 
-def _pages() -> dict[str, Page]:
-    from gpuprof.diagnosis.findings import PAGES
+def _findings() -> tuple[Declaration, ...]:
+    """All kinds of findings; a plug-in that cannot be loaded is named."""
+    from gpuprof.cli.output import say
+    from gpuprof.diagnosis.plug_ins import declarations, plug_ins
 
-    return {page.id: page for page in PAGES}
+    for failure in plug_ins().failures:
+        say(failure)
+    return declarations()

@@ -22,7 +22,7 @@ from gpuprof.runfile import open_regular
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.diagnosis import Diagnosis
-    from gpuprof.diagnosis.ranks import RankSummary
+    from gpuprof.ranks.summary import RankSummary
     from gpuprof.tracefile.recording import Recording
 
 SUFFIXES = {"perfetto": ".perfetto.json.gz", "speedscope": ".speedscope.json", "parquet": ".parquet"}

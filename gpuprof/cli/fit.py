@@ -81,7 +81,7 @@ def command(
 
     gpus = [gpu_named(name.strip()) for text in to for name in text.split(",") if name.strip()]
     target = target_of(words, module, "gpuprof fit")
-    with Starter(target, yes, None if yes else Path.cwd()) as starter:
+    with Starter(target, yes, None if yes else Path.cwd(), say) as starter:
         report = _report(starter, target.argv, batch, length, gpus, fake)
     if as_json:
         from gpuprof.trial.fit_json import dumps

@@ -185,10 +185,10 @@ def project(path: str, to: list[str]) -> str:
 def explain(finding: str = "") -> str:
     """What a finding means, how it is detected, how its gain is computed and when it is wrong, as Markdown; without a
     name the list of all findings."""
-    from gpuprof.diagnosis.findings import PAGES
+    from gpuprof.diagnosis.plug_ins import declarations
     from gpuprof.report.pages import index, markdown
 
-    pages = {page.id: page for page in PAGES}
+    pages = {one.id: one.page for one in declarations()}
     if not finding:
         return index(list(pages.values()))
     if finding not in pages:

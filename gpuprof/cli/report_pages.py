@@ -10,7 +10,7 @@ from gpuprof.errors import GpuprofError
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.diagnosis import Diagnosis
-    from gpuprof.diagnosis.ranks import RankSummary
+    from gpuprof.ranks.summary import RankSummary
 
 
 def pages_for(diagnosis: Diagnosis, ranks: Sequence[RankSummary] | None) -> list[RankSummary]:

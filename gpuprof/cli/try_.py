@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 import signal
 import sys
@@ -160,7 +161,7 @@ def _record(target: Target, words: tuple[str, ...], module: str | None, yes: boo
     from gpuprof.trial.subject import run_of_command
 
     say("no run of this command here yet: it is recorded first, with gpuprof trace --stop; what it writes is kept away")
-    with _terminated_like_interrupted(), Starter(target, yes, None if yes else Path.cwd()) as starter:
+    with _terminated_like_interrupted(), Starter(target, yes, None if yes else Path.cwd(), _say_once) as starter:
         why = starter.record(["-m", module, *words] if module else ["--", *words])
     folder = run_of_command(target.argv)
     if folder is None:
@@ -171,9 +172,10 @@ def _record(target: Target, words: tuple[str, ...], module: str | None, yes: boo
 
 def _ask_for_consent(folder: Path, yes: bool) -> None:
     """Raises GpuprofError where the recorded program changes what a trial cannot protect, and --yes is not given."""
+    from gpuprof.trial.processes import sandbox_of
     from gpuprof.trial.written import changes_of
 
-    escape = None if yes else changes_of(folder).escape
+    escape = None if yes or sandbox_of(False, Path.cwd()).keeps_all else changes_of(folder).escape
     if escape is not None:
         raise GpuprofError(
             f"when the program was recorded, {escape}: trials lead what Python writes to a scratch folder, and check "
@@ -220,7 +222,7 @@ def _run(
     process_s = process_seconds(subject.start_s, step_s, 20, 40)
     expected = plan(chosen, process_s, budget, rounds)
     say(f"run: {subject.folder.name}; this will take about {_minutes(expected.seconds + process_s)}; Ctrl-C ends it")
-    with _terminated_like_interrupted(), Starter(target, yes, None if yes else Path.cwd()) as starter:
+    with _terminated_like_interrupted(), Starter(target, yes, None if yes else Path.cwd(), _say_once) as starter:
         return run_trial(
             starter, target.argv, chosen, run=subject.folder, world_size=subject.world_size, budget_s=budget,
             rounds=rounds, tell=say,
@@ -240,6 +242,11 @@ def _terminated_like_interrupted() -> Any:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@functools.cache
+def _say_once(text: str) -> None:
+    say(text)
 
 
 def _keep(trial: Trial, folder: Path) -> None:
@@ -291,8 +298,8 @@ def _show_list(subject: Subject | None, argv: Sequence[str], as_json: bool) -> N
 
 
 def _listing(subject: Subject | None, argv: Sequence[str]) -> dict[str, Any]:
-    from gpuprof.record.patches import NAMES, patch_named
     from gpuprof.trial.fixes import Candidate
+    from gpuprof.trial.patches import names, patch_for
     from gpuprof.trial.subject import with_flags
     from gpuprof.trial.trial import Fix
     from gpuprof.trial.written import changes_of
@@ -300,7 +307,7 @@ def _listing(subject: Subject | None, argv: Sequence[str]) -> dict[str, Any]:
     found, by_hand = ([], []) if subject is None else _advised(subject)
     known = {one.fix.name: one.fix for one in found}
     rows = []
-    for one in (patch_named(name).PATCH for name in NAMES):
+    for one in map(patch_for, names()):
         fix = known.get(one.name) or Fix(one.name, one.default)
         own = None if subject is None else with_flags(subject, Candidate(fix), argv).flags
         rows.append({

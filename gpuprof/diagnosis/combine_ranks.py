@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from gpuprof.diagnosis.diagnosis import Diagnosis, Finding, Issue, Quality, Verdict
 from gpuprof.diagnosis.findings.straggler import find_straggler, named
-from gpuprof.diagnosis.ranks import Gang, RankSummary
+from gpuprof.diagnosis.ranks import Gang
 from gpuprof.diagnosis.sentences import in_ms
 from gpuprof.diagnosis.verdict import family_of
-from gpuprof.ranks.summary import Job
+from gpuprof.ranks.summary import Job, RankSummary
 from gpuprof.ranks.summary import scaled as scaled_job
 
 _WARNINGS = ("rank_truncated", "joint_replay", "ranks_mismatched")

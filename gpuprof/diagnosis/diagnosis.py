@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from gpuprof.diagnosis.above_reach import AboveReach
 from gpuprof.diagnosis.budget_model import Budget
+from gpuprof.diagnosis.counters_model import Counters
+from gpuprof.diagnosis.fix import Patch, Setting
 from gpuprof.diagnosis.host_model import Host
 from gpuprof.diagnosis.run_model import Run
 from gpuprof.diagnosis.value_range import Range
@@ -21,10 +23,11 @@ from gpuprof.timeline.workload import Unit, Workload
 from gpuprof.tracefile.source import Issue, Source
 
 if TYPE_CHECKING:
-    from gpuprof.diagnosis.case import Case
+    from gpuprof.diagnosis.iteration_model import Iteration
     from gpuprof.diagnosis.tables import Tables
     from gpuprof.diagnosis.timed_steps import TimedSteps
     from gpuprof.memory.memory_report import MemoryReport
+    from gpuprof.ranks.summary import Job, RankSummary
     from gpuprof.replay.sensitivity import Sensitivities
     from gpuprof.tracefile.run import RunFolder
 
@@ -337,6 +340,7 @@ class Finding:
     severity: Literal["high", "medium", "low"]
     evidence: tuple[Evidence, ...]
     fix: str
+    """What to do, as text."""
     step_ns: Range
     """The mean step with the fix, without a profiler. How well the mean step itself is known counts in its interval."""
     speedup: Range
@@ -356,6 +360,14 @@ class Finding:
     """That it gains 2 % or more, 0 to 1."""
     settle: str | None = None
     """The command that settles whether it gains; None where it has to be made by hand."""
+    needs: str | None = None
+    """What has to be done first, or has to hold; None: nothing."""
+    parts: tuple[str, ...] = ()
+    """The links of a chain of fixes, in their order; empty of a single fix."""
+    settings: tuple[Setting, ...] = ()
+    """What the fix sets, in the order of its text."""
+    patch: Patch | None = None
+    """By which `gpuprof try` makes it; None: by hand."""
 
     def __rich_repr__(self) -> Iterator[tuple[str, object] | tuple[str, object, object]]:
         """What rich prints of it: the fix and what it gains, without the evidence. Times in ms."""
@@ -469,24 +481,23 @@ class Diagnosis:
     """What the step should cost, and what lies above that; None where nothing was replayed."""
     host: Host | None = None
     """The Python functions of unprofiled steps, where a run sampled them."""
+    counters: Counters | None = None
+    """What Nsight Compute counted of the same kernels; None where no table was given."""
     ranges: tuple[RangeTime, ...] = ()
     """Most host time first; of many names the first hundred."""
     activity: tuple[PhaseActivity, ...] | None = None
     """None where no counters were recorded."""
-    ranks: tuple[Any, ...] | None = None
-    """One summary per rank (`gpuprof.diagnosis.ranks.RankSummary`), where several were diagnosed together."""
+    ranks: tuple[RankSummary, ...] | None = None
+    """One summary per rank, where several were diagnosed together."""
     memory: MemoryReport | None = None
     """Who held the GPU's memory, where a snapshot or memory events were recorded."""
-    job: Any | None = None
-    """Their joint replay (`gpuprof.ranks.summary.Job`)."""
-    _tables: Tables | None = field(default=None, repr=False, compare=False)
-    """Columns behind the summaries, for DataFrames; not part of the JSON."""
-    _folder: RunFolder | None = field(default=None, repr=False, compare=False)
-    """Of a run: its steps and samples over time; not part of the JSON."""
-    _timed: TimedSteps | None = field(default=None, repr=False, compare=False)
-    """The steps that the mean step is of, one by one; not part of the JSON."""
-    _case: Case | None = field(default=None, repr=False, compare=False)
-    """The replayed steps, which projections start from; not part of the JSON. None where they could not be replayed."""
+    iteration: Iteration | None = None
+    """Of a training on its own generations: the mean iteration by phase. None of any other."""
+    job: Job | None = None
+    """Their joint replay."""
+    _analysis: Any = field(default=None, repr=False, compare=False)
+    """The `gpuprof.diagnosis.analysis.Analysis` that it was made from: columns, the run's steps, the replayed graph.
+    Not part of the JSON; None where it was loaded from there."""
 
     @property
     def step_ns(self) -> int | None:
@@ -511,21 +522,25 @@ class Diagnosis:
 
         Raises GpuprofError where the trace held nothing to analyse.
         """
-        if self._tables is None:
-            raise GpuprofError(f"{self.source.path}: nothing was recorded that could be shown as a table")
-        return replace(self._tables, diagnosis=self)
+        if self._analysis is None or self._analysis.recorded is None:
+            raise GpuprofError(f"{self.source.path}: {self._no_columns}")
+        return replace(self._analysis.tables, diagnosis=self)
+
+    @property
+    def _no_columns(self) -> str:
+        """Why there are none."""
+        if self._analysis is None:
+            return "this diagnosis was loaded from JSON, which holds no events; diagnose the recording for that"
+        return "nothing was recorded that could be shown as a table"
 
     @property
     def folder(self) -> RunFolder | None:
-        """The run that was diagnosed: every step's time and memory, telemetry. None of a bare trace."""
-        return self._folder
-
-    @property
-    def case(self) -> Case | None:
-        """The replayed steps; None where they could not be replayed."""
-        return self._case
+        """The run that was diagnosed: every step's time and memory, telemetry. None of a bare trace, and where the
+        diagnosis was loaded from JSON."""
+        return None if self._analysis is None else self._analysis.folder
 
     @property
     def timed(self) -> TimedSteps | None:
-        """The free-running steps that the budget is of, split by what each waited for. None where none were timed."""
-        return self._timed
+        """The free-running steps that the budget is of, split by what each waited for. None where none were timed, and
+        where the diagnosis was loaded from JSON."""
+        return None if self._analysis is None else self._analysis.timed

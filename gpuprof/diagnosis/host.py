@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from gpuprof.calibration import sampling as calibrated
-from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.host_calls import Cost, Stacks, cost_at, costs
 from gpuprof.diagnosis.host_model import Host, HostFunction
 from gpuprof.diagnosis.host_places import Places, gpu_waits_until, host_work, places
@@ -36,7 +36,7 @@ _PHASES = {
 }  # fmt: skip
 
 
-def host_of(samples: HostSamples | None, case: Case | None) -> Host | None:
+def host_of(samples: HostSamples | None, case: Analysis | None) -> Host | None:
     """None where nothing was sampled. case: the replayed steps; without them functions have no price."""
     if samples is None:
         return None
@@ -69,7 +69,7 @@ class SampledStacks:
     """Per sample the share of the time around it in which the GPU waits for the CPU; None where that is not known."""
 
 
-def sampled_stacks(run: str, rank: int, case: Case | None) -> SampledStacks | None:
+def sampled_stacks(run: str, rank: int, case: Analysis | None) -> SampledStacks | None:
     """The stacks of a run's unprofiled steps; None where there are none."""
     samples = read_samples(Path(run), rank)
     if samples is None:
@@ -77,7 +77,7 @@ def sampled_stacks(run: str, rank: int, case: Case | None) -> SampledStacks | No
     return SampledStacks(Stacks(samples), None if case is None else _Prices(case, samples).waits_of_samples())
 
 
-def explain_line(run: str, rank: int, case: Case | None, file: str, line: int) -> HostFunction | None:
+def explain_line(run: str, rank: int, case: Analysis | None, file: str, line: int) -> HostFunction | None:
     """What a line of a file costs; where no sample was at it, the function that it is in. None where that has no
     samples either, or the run has none. file: its path as samples have it, or the end of that."""
     samples = read_samples(Path(run), rank)
@@ -135,7 +135,7 @@ def _time(cost: Cost, samples: HostSamples) -> Range:
 class _Prices:
     """Replays of the steps without a function."""
 
-    def __init__(self, case: Case, samples: HostSamples) -> None:
+    def __init__(self, case: Analysis, samples: HostSamples) -> None:
         self._case, self._samples = case, samples
         self._places: Places | None = places(case, samples)
         self.now_ns = case.mean_ns

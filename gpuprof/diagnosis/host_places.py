@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.replay.graph import Graph
 from gpuprof.timeline.intervals import complement, union
 from gpuprof.tracefile.samples import HostSamples
@@ -57,7 +57,7 @@ class Places:
         return np.interp(moments, self.edges, total)
 
 
-def places(case: Case, samples: HostSamples) -> Places | None:
+def places(case: Analysis, samples: HostSamples) -> Places | None:
     """None where the sampled steps and the recorded ones have no parts in common, or there is no main thread."""
     graph, schedule = case.graph, case.schedule
     main = np.flatnonzero(graph.lane == case.timeline.main_thread)
@@ -126,7 +126,7 @@ def _sampled_marks(samples: HostSamples) -> list[list[tuple[str, int]]]:
     return found
 
 
-def _recorded_marks(case: Case) -> list[list[tuple[str, int]]]:
+def _recorded_marks(case: Analysis) -> list[list[tuple[str, int]]]:
     """Per recorded step its ranges' begins and ends as marks, ns from the window's start as recorded."""
     trace, timeline = case.trace, case.timeline
     low, _ = timeline.window

@@ -39,6 +39,7 @@ def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
         "start_up": plain(d.start_up),
         "steps": plain(d.steps),
         "budget": plain(d.budget),
+        "iteration": plain(d.iteration),
         "window": _window(d.window),
         "devices": plain(d.devices),
         "devices_estimated": plain(d.devices_estimated),
@@ -61,6 +62,7 @@ def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
         "worth_trying": plain(d.worth_trying),
         "considered": plain(d.considered),
         "above_reach": plain(d.above_reach),
+        "counters": plain(d.counters),
     }
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from gpuprof.calibration import memory as calibrated
 from gpuprof.costs.hardware import Gpu
-from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.analysis import Analysis, analysis_of
 from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.diagnosis.memory_time import step_with
 from gpuprof.diagnosis.projection_input.memory import weight_bytes
@@ -20,7 +20,6 @@ from gpuprof.projection.memory_fixes import (
     OPTIMIZER,
     MemoryFix,
     checkpointing_every,
-    memory_fixes,
     recorded_footprint,
 )
 from gpuprof.projection.paging import moved_ns
@@ -39,7 +38,7 @@ def memory_advice(diagnosis: Diagnosis, gpus: Sequence[Gpu] = (), together: Sequ
     together: ids of changes that are made at once, as one more remedy. Raises GpuprofError for one that this recording
     does not offer, or whose effect is not known.
     """
-    case = diagnosis._case
+    case = analysis_of(diagnosis)
     if case is None or diagnosis.run is None or case.devices > 1:  # whose peak it is would not be known
         return None
     try:
@@ -51,7 +50,7 @@ def memory_advice(diagnosis: Diagnosis, gpus: Sequence[Gpu] = (), together: Sequ
         return None
     found = recorded_footprint(memory)
     tokens, places = memory.recorded.tokens, (subject.gpu, *(gpu for gpu in gpus if gpu != subject.gpu))
-    fixes = memory_fixes(memory, subject.pass_tokens)
+    fixes = subject.memory_fixes
     remedies = [_remedy(fix, (fix,), found, subject, case, places) for fix in fixes]
     remedies += _segments(memory)
     if together:
@@ -103,7 +102,12 @@ def _largest(found: MemoryFit) -> Bounds | None:
 
 
 def _remedy(
-    fix: MemoryFix, made_of: Sequence[MemoryFix], found: Footprint, subject: Subject, case: Case, places: Sequence[Gpu]
+    fix: MemoryFix,
+    made_of: Sequence[MemoryFix],
+    found: Footprint,
+    subject: Subject,
+    case: Analysis,
+    places: Sequence[Gpu],
 ) -> Remedy:
     """One change, or several as one, which it is made of."""
     memory = subject.memory

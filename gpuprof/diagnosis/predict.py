@@ -8,15 +8,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.budget_model import Budget
-from gpuprof.diagnosis.case import Case, Change
-from gpuprof.diagnosis.chance import probability, time_left
-from gpuprof.diagnosis.detect.proposal import EVEN, MARKED, SEVERE, SURE, WORTH, Proposal
+from gpuprof.diagnosis.chance import probability, time_left, with_odds
+from gpuprof.diagnosis.detect.proposal import CERTAIN, EVEN, MARKED, SEVERE, SURE, WORTH, Proposal
 from gpuprof.diagnosis.diagnosis import TRIED, Combined, Considered, Finding, Range, Remaining
 from gpuprof.diagnosis.findings import ABSENT, FINDINGS
+from gpuprof.diagnosis.plug_ins import plug_ins
 from gpuprof.diagnosis.run_budget import Z80
 from gpuprof.diagnosis.sentences import in_ms
-from gpuprof.diagnosis.settle import settling_command
 from gpuprof.diagnosis.small_change import small_change
 from gpuprof.replay.bound import Bound
 from gpuprof.replay.graph import Graph
@@ -54,23 +54,38 @@ class _Predicted:
     @property
     def probability(self) -> float:
         """That it gains 2 % or more."""
-        return probability(self.prediction.speedup, SURE)
+        return self.proposal.odds * probability(self.prediction.speedup, SURE)
+
+    @property
+    def time_left(self) -> float:
+        """What the work takes with it as a share of what it takes now; where it does not work, as long as now."""
+        odds = self.proposal.odds
+        return odds * time_left(self.prediction.speedup) + 1 - odds
+
+    def shown(self, now_ns: float) -> Prediction:
+        """What is said of it: a chain may also change nothing of the step as it is, `now_ns`."""
+        if self.proposal.odds >= 1:
+            return self.prediction
+        gain, step = self.prediction.speedup, self.prediction.step
+        mixed = with_odds(gain, self.proposal.odds)
+        usual = round(step.expected * gain.expected / mixed.expected)
+        as_it_is = round(now_ns * self.proposal.work)
+        return Prediction(Range(min(step.low, usual), usual, max(step.high, as_it_is, usual)), mixed)
 
     @property
     def list(self) -> Literal["fixes", "worth_trying"] | None:
         """Where it is advised; None: nowhere."""
         speedup = self.prediction.speedup
-        if speedup.expected >= WORTH and speedup.low >= SURE:
+        if speedup.expected >= WORTH and speedup.low >= SURE and self.probability >= CERTAIN:
             return "fixes"
-        expected = 1 / time_left(speedup)
-        return "worth_trying" if expected >= WORTH and self.probability >= EVEN else None
+        return "worth_trying" if 1 / self.time_left >= WORTH and self.probability >= EVEN else None
 
     def rank(self, left_ns: float | None) -> tuple[bool, int, bool]:
         """The smaller, the further up: what leaves the training as it is before what changes it, then by what is
         expected of it over the rest of the run, `left_ns`, in which it has to earn back what it costs once; among
         those that differ by less than a hundredth of it first what the verdict names."""
         once = self.proposal.once_ns[1] / left_ns if left_ns else 0.0
-        return bool(self.proposal.changes), round(100 * (time_left(self.prediction.speedup) + once)), not self.named
+        return bool(self.proposal.changes), round(100 * (self.time_left + once)), not self.named
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,17 +105,17 @@ class Fixes:
     """What more likely gains than not, and much if so, in the same order; each with what settles it."""
 
 
-def fixes(case: Case, bound: Bound | None = None, tried: Mapping[str, str] | None = None) -> Fixes:
+def fixes(case: Analysis, bound: Bound | None = None, tried: Mapping[str, str] | None = None) -> Fixes:
     """All fixes that are worth their expected gain; `bound`: the verdict, which decides between those that gain the
     same. `tried`: finding → why its fix failed when it was tried; such a one is considered, and not advised again.
 
     One that fails takes neither the diagnosis nor the others with it, and is reported; GPUPROF_DEBUG=1 raises.
     """
-    steps = Steps(case)
+    steps, added = Steps(case), plug_ins().findings
     found: list[_Predicted] = []
     failed: list[tuple[str, str]] = []
     considered: list[Considered] = []
-    for page, find in FINDINGS:
+    for page, find in (*FINDINGS, *((one.page, one.find) for one in added if one.find is not None)):
         if not page.applies_to(case.workload.kind):
             continue
         try:
@@ -126,21 +141,23 @@ def fixes(case: Case, bound: Bound | None = None, tried: Mapping[str, str] | Non
     )
 
 
-def _considered(case: Case, finding: str, proposals: list[_Predicted], failure: str) -> list[Considered]:
+def _considered(case: Analysis, finding: str, proposals: list[_Predicted], failure: str) -> list[Considered]:
     """Why a finding advises nothing: what it predicts, or that its problem is not there."""
     if proposals:
         best = max(proposals, key=lambda one: one.prediction.speedup.expected)
         found = best.prediction
         reason = f"{TRIED}{failure}" if failure else _why_not(case, best)
         return [Considered(finding, best.proposal.title, reason, found.step, found.speedup)]
-    absent = ABSENT.get(finding)
+    absent = ABSENT.get(finding) or next((one.absent for one in plug_ins().findings if one.id == finding), None)
     why = absent.why(case) if absent else None
     return [Considered(finding, absent.title, why)] if absent and why else []
 
 
-def _why_not(case: Case, one: _Predicted) -> str:
+def _why_not(case: Analysis, one: _Predicted) -> str:
     """Why a fix is not advised; empty if it is."""
     speedup = one.prediction.speedup
+    if one.list is None and one.proposal.needs and time_left(speedup) * WORTH <= 1:
+        return f"works with a probability of {one.proposal.odds:.2f} only; needs: {one.proposal.needs}"
     if one.list is None:
         return small_change(case, one.proposal, speedup)
     cost, left = one.proposal.once_ns[1], _steps_left(case)
@@ -153,7 +170,7 @@ def _why_not(case: Case, one: _Predicted) -> str:
     return ""
 
 
-def _steps_left(case: Case) -> int | None:
+def _steps_left(case: Analysis) -> int | None:
     """Steps that a fix has to earn back what it costs once: those left of the run, or of the next one like it; None
     where no one says how many these are."""
     run = case.run
@@ -162,7 +179,7 @@ def _steps_left(case: Case) -> int | None:
     return run.steps_total - run.steps_seen if run.remaining_ns else run.steps_total
 
 
-def _left_ns(case: Case) -> float | None:
+def _left_ns(case: Analysis) -> float | None:
     """The same as time, as the training runs now."""
     left = _steps_left(case)
     return None if left is None or left <= 0 else left * case.mean_ns
@@ -171,7 +188,7 @@ def _left_ns(case: Case) -> float | None:
 class Steps:
     """The mean step of a case after fixes; each is simulated once."""
 
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: Analysis) -> None:
         self.case = case
         self._known: dict[tuple[int, ...], tuple[object, Callable[[], float]]] = {}
         self._background = Background(worth_it=len(case.graph) >= LARGE)
@@ -261,7 +278,7 @@ class Steps:
     def _timed(self) -> Budget | None:
         """The mean step as it was timed."""
         found = self.case.budget
-        return None if found is None or self.case.mean_step is None or found.mean_ns <= 0 else found
+        return None if found is None or found.mean_ns <= 0 else found
 
     @property
     def _excess(self) -> float:
@@ -284,12 +301,12 @@ def _loader(now: MeanStep, mean: MeanStep, proposals: Sequence[Proposal]) -> Loa
     return replace(loader, batch_ns=loader.batch_ns * factor)
 
 
-def predict(case: Case, proposal: Proposal) -> Range:
+def predict(case: Analysis, proposal: Proposal) -> Range:
     """The step after a fix with its 80 % interval, ns."""
     return predict_together(case, [proposal])
 
 
-def predict_together(case: Case, proposals: Sequence[Proposal]) -> Range:
+def predict_together(case: Analysis, proposals: Sequence[Proposal]) -> Range:
     """The step after several fixes at once with its 80 % interval, ns; without any, the step as it is."""
     return prediction(Steps(case), proposals).step
 
@@ -381,14 +398,17 @@ def _away(*parts: float) -> float:
     return math.sqrt(sum(part * part for part in parts))
 
 
-def _finding(case: Case, one: _Predicted) -> Finding:
-    proposal, step, speedup = one.proposal, one.prediction.step, one.prediction.speedup
+def _finding(case: Analysis, one: _Predicted) -> Finding:
+    proposal, shown = one.proposal, one.shown(case.mean_ns)
+    step, speedup = shown.step, shown.speedup
     return Finding(
         id=one.id,
         title=proposal.title,
         severity="high" if speedup.expected >= SEVERE else "medium" if speedup.expected >= MARKED else "low",
         evidence=proposal.evidence,
-        fix=proposal.fix,
+        fix=str(proposal.fix),
+        settings=proposal.fix.settings,
+        patch=proposal.fix.patch,
         step_ns=step,
         speedup=speedup,
         work=proposal.work,
@@ -396,11 +416,13 @@ def _finding(case: Case, one: _Predicted) -> Finding:
         changes=proposal.changes or None,
         once_ns=Range(*map(round, proposal.once_ns)) if proposal.once_ns[1] else None,
         probability=round(one.probability, 3),
-        settle=settling_command(one.id, proposal.title, proposal.fix),
+        settle=None if proposal.parts or not proposal.fix.patch else proposal.fix.patch.command,
+        needs=proposal.needs or None,
+        parts=proposal.parts,
     )
 
 
-def _remaining(case: Case, speedup: Range, once_ns: tuple[float, float, float]) -> Remaining | None:
+def _remaining(case: Analysis, speedup: Range, once_ns: tuple[float, float, float]) -> Remaining | None:
     """The rest of the run with a fix: what that costs once, and starting again where the training still runs, are in
     it."""
     run = case.run

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from gpuprof.costs.roofline import roofline
-from gpuprof.diagnosis.analyse import bound_parts
+from gpuprof.diagnosis.limits import bound_parts
 from gpuprof.diagnosis.verdict import bound_and_cause
 from gpuprof.errors import UnreadableTrace
 from gpuprof.ranks.digest import digest_of

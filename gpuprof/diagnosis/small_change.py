@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.proposal import Proposal
 from gpuprof.diagnosis.diagnosis import Range
 from gpuprof.diagnosis.sentences import in_ms
@@ -13,21 +13,22 @@ SAME_WORK = 0.01
 """Factors of work that differ by less are the same."""
 
 
-def small_change(case: Case, proposal: Proposal, gain: Range) -> str:
+def small_change(case: Analysis, proposal: Proposal, gain: Range) -> str:
     """`takes 0.003 ms of GPU time off a step of 288 ms, under 1 %`; of a larger batch how much longer its step is."""
     if abs(proposal.work - 1) > SAME_WORK:
         longer = proposal.work / gain.expected
         return f"{proposal.work:.3g} times the work takes {longer:.3g} times as long"
     gpu, cpu = _taken_off(case, proposal)
     taken = [f"{in_ms(ns)} of {name} time" for ns, name in ((gpu, "GPU"), (cpu, "CPU")) if ns > 0]
-    what = f"takes {' and '.join(taken)} off a step of {in_ms(case.mean_ns)}" if taken else "takes no work off a step"
     change = 1 - 1 / gain.expected
-    if abs(change) < NEGLIGIBLE:
-        return f"{what}, which changes it by less than 1 %"
-    return f"{what}, which {'shortens' if change > 0 else 'lengthens'} it by {100 * abs(change):.0f} %"
+    how = "by less than 1 %" if abs(change) < NEGLIGIBLE else f"by {100 * abs(change):.0f} %"
+    verb = "changes" if abs(change) < NEGLIGIBLE else "shortens" if change > 0 else "lengthens"
+    if not taken:
+        return f"{verb} a step of {in_ms(case.mean_ns)} {how}"
+    return f"takes {' and '.join(taken)} off a step of {in_ms(case.mean_ns)}, which {verb} it {how}"
 
 
-def _taken_off(case: Case, proposal: Proposal) -> tuple[float, float]:
+def _taken_off(case: Analysis, proposal: Proposal) -> tuple[float, float]:
     """GPU and CPU time that a fix removes, ns a step; negative where it adds some."""
     now, then = case.graph, proposal.change(case.graph)
     if len(now) != len(then):

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from gpuprof.diagnosis.fix import Code, Fix, arguments, as_fix, call, joined, option
 from gpuprof.diagnosis.run_model import Run
 from gpuprof.diagnosis.trainer_names import trl_trainer
 from gpuprof.tracefile.program import Flag, Program
@@ -48,17 +49,27 @@ _SAME = {
     "use_liger_kernel": ("use_liger",),
 }
 """Field of transformers' arguments → names that programs' own flags have for the same."""
-_CALL = re.compile(r"\b([A-Z]\w*(?:Config|Arguments))\(")
+CAUSAL = "AutoModelForCausalLM"
 _INFERRED = ("SFTConfig", "TrainingArguments")
-"""Classes of arguments that texts name where the program's own is not known."""
-_UNNAMED = "in the trainer's arguments:\n"
-"""Before settings of a class that is not known."""
+"""Classes of arguments that fixes name where the program's own is not known."""
 _TASK = re.compile(r"For(CausalLM|MaskedLM|SequenceClassification|TokenClassification|QuestionAnswering)$")
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w{0,99}", re.ASCII)
 
 
-class Code(str):
-    """A value that is an expression, such as `8 * batch_size`; a number in digits is one."""
+@dataclass(frozen=True, slots=True)
+class OwnFlag:
+    """An option of the program that sets a field, with its value."""
+
+    name: str
+    value: Any
+    words: tuple[str, ...]
+    """What is typed; empty: the option is left out."""
+
+    @property
+    def fix(self) -> Fix:
+        """The same as a fix; a word with blanks is quoted."""
+        text = " ".join(json.dumps(word) if " " in word else word for word in self.words) or f"without {self.name}"
+        return option(text, self.name, self.value if self.words else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,20 +98,20 @@ class Stack:
         has_option = self.from_transformers or self.package == "sentence_transformers"
         return has_option and (self.attentions is None or name in self.attentions)
 
-    def fix(self, torch: str, setting: str = "", **others: str) -> str:
-        """The text for this stack.
+    def fix(self, torch: Fix | str, setting: Fix | str = "", **others: Fix | str) -> Fix:
+        """The fix for this stack.
 
-        setting: what `setting` returned; it counts for every kind that has no text of its own. others: texts by kind.
+        setting: what `setting` returned; it counts for every kind that has no text of its own. others: fixes by kind.
         One that names a class of arguments that the program is not known to use, or a field that this class lacks, is
-        not taken. Of a kind without a text, that of the kind that it builds on.
+        not taken. Of a kind without a fix, that of the kind that it builds on.
         """
         if setting and self.kind in ("lightning", "torch"):
-            return setting
+            return as_fix(setting)
         for kind in _BUILDS_ON.get(self.kind, ()):
-            text = others.get(kind, "")
-            if text and self.fits(text):
-                return text
-        return setting or torch
+            found = as_fix(others.get(kind, ""))
+            if found and self.fits(found):
+                return found
+        return as_fix(setting) or as_fix(torch)
 
     @property
     def arguments(self) -> str:
@@ -116,60 +127,59 @@ class Stack:
         """The field for gradient checkpointing, which transformers renamed."""
         return "activation_checkpointing" if self.has("activation_checkpointing") else "gradient_checkpointing"
 
-    def setting(self, values: Mapping[str, Any], extra: Mapping[str, Any] | None = None, note: str = "") -> str:
+    def setting(self, values: Mapping[str, Any], extra: Mapping[str, Any] | None = None, note: str = "") -> Fix:
         """How these fields are set: by the program's own flags if it declared one for each, else in the class of its
         arguments. Empty where they cannot be set so.
 
-        extra: further fields, left out where there are none of that name. note: put behind, where there is a text.
+        extra: further fields, left out where there are none of that name. note: prose behind it, where there is a fix.
         """
         flags = [self.flag(name, value) for name, value in values.items()]
         if all(flags):
             flags += [self.flag(name, value) for name, value in (extra or {}).items()]
-            return " ".join(filter(None, flags)) + note
+            return joined([flag.fix for flag in flags if flag is not None], " ") + note
         if "transformers" not in _BUILDS_ON.get(self.kind, ()) or any(self.has(name) is False for name in values):
-            return ""
+            return Fix()
         given = {**values, **{name: value for name, value in (extra or {}).items() if self.has(name) is not False}}
-        fields = ", ".join(f"{name}={_code(value)}" for name, value in given.items())
-        call = f"{self.arguments}({fields})" if self.arguments else f"{_UNNAMED}{fields}"
-        return f"{call}{note}"
+        return arguments(self.arguments, given) + note
 
-    def flag(self, name: str, value: Any) -> str:
-        """`--compile=True`: a field's value by the program's own flag; empty without one that is known to take it."""
+    def flag(self, name: str, value: Any) -> OwnFlag | None:
+        """`--compile=True`: a field's value by the program's own flag; None without one that is known to take it."""
         for wanted in (name, *_SAME.get(name, ())):
             for flag in self.flags:
                 names = [each for each in flag.names if each.lstrip("-").replace("-", "_").lower() == wanted]
                 if names:
                     return self._flagged(flag, max(names, key=len), name, value)
-        return ""
+        return None
 
-    def _flagged(self, flag: Flag, name: str, field: str, value: Any) -> str:
+    def _flagged(self, flag: Flag, name: str, field: str, value: Any) -> OwnFlag | None:
         if isinstance(value, Code):
             if not value.isdecimal():
-                return ""
+                return None
             value = int(value)
+        words: tuple[str, ...] | None = None
         if flag.kind == "assigned":
-            return f"{name}={value!r}" if isinstance(value, (bool, int, float)) else ""
-        if isinstance(value, bool):
-            opposite = next((each for each in flag.names if re.match(r"--no[-_]", each)), "")
-            by_kind = {
-                "switch": name if value else f"without {name}",
-                "on_off": name if value else opposite,
-                "boolean": f"{name} {str(value).lower()}",
+            words = (f"{name}={value!r}",) if isinstance(value, (bool, int, float)) else None
+        elif isinstance(value, bool):
+            opposite = next((each for each in flag.names if re.match(r"--no[-_]", each)), None)
+            by_kind: dict[str, tuple[str, ...] | None] = {
+                "switch": (name,) if value else (),
+                "on_off": (name,) if value else None if opposite is None else (opposite,),
+                "boolean": (name, str(value).lower()),
             }
-            return by_kind.get(flag.kind, "")
-        if flag.kind != "value":
-            return ""
+            words = by_kind.get(flag.kind)
         # Words mean what the field's do only where the flag is the field's own.
-        known = isinstance(value, int) or (isinstance(value, str) and bool(self.has(field)))
-        return f"{name} {json.dumps(value) if ' ' in str(value) else value}" if known else ""
+        elif flag.kind == "value" and (isinstance(value, int) or (isinstance(value, str) and self.has(field))):
+            words = name, str(value)
+        return None if words is None else OwnFlag(name, value, words)
 
-    def fits(self, text: str) -> bool:
-        """Whether a text names no arguments but the program's own, and of these no field that they lack."""
-        for call in _CALL.finditer(text):
-            if call[1] != self.arguments and call[1] in _INFERRED:
+    def fits(self, fix: Fix) -> bool:
+        """Whether a fix names no arguments but the program's own, and of these no field that they lack."""
+        for one in fix.settings:
+            if one.surface != "argument" or one.of is None:
+                continue
+            if one.of != self.arguments and one.of in _INFERRED:
                 return False
-            lacks = self.fields is not None and not self.fields.issuperset(_keywords(text[call.end() :]))
-            if call[1] == self.arguments and lacks:
+            if one.of == self.arguments and self.has(one.name) is False:
                 return False
         return True
 
@@ -191,18 +201,19 @@ class Stack:
         row cannot hold several samples."""
         return bool(re.search(r"For(SequenceClassification|MultipleChoice)$", self.model_class or ""))
 
-    def loaded(self, **options: Any) -> str:
-        """How the model is loaded with these options of `from_pretrained`; empty where transformers did not make it."""
+    def loaded(self, default: str = CAUSAL, **options: Any) -> Fix:
+        """How the model is loaded with these options of `from_pretrained`; empty where transformers did not make it.
+        default: the class that loads it where its own is not known."""
         if "attn_implementation" in options and not self.takes_attention(options["attn_implementation"]):
-            return ""
-        given = ", ".join(f"{name}={_code(value)}" for name, value in options.items())
+            return Fix()
         if self.package == "sentence_transformers":
-            return f"SentenceTransformer(..., model_kwargs={_code(options)})"
+            return call("SentenceTransformer", ..., model_kwargs=options)
         if not self.from_transformers:
-            return ""
+            return Fix()
         task = _TASK.search(self.model_class or "")
         own = self.model_class if self.package and self.model_class and "For" in self.model_class else None
-        return f"{f'AutoModelFor{task[1]}' if task else own or 'AutoModelForCausalLM'}.from_pretrained(..., {given})"
+        loader = f"AutoModelFor{task[1]}" if task else own or default
+        return call(f"{loader}.from_pretrained", ..., **options)
 
 
 def stack_of(
@@ -264,34 +275,3 @@ def _attentions(model: Mapping[str, Any]) -> frozenset[str] | None:
 
 def _identifier(value: Any) -> str | None:
     return value if isinstance(value, str) and _IDENTIFIER.fullmatch(value) else None
-
-
-def _code(value: Any) -> str:
-    """A value as Python writes it, strings in double quotes."""
-    if isinstance(value, Code):
-        return value
-    if isinstance(value, str):
-        return json.dumps(value)
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{_code(k)}: {_code(v)}" for k, v in value.items()) + "}"
-    return repr(value)
-
-
-def _keywords(text: str) -> set[str]:
-    """Names of the keyword arguments of a call, from behind its parenthesis."""
-    depth, words, found = 1, "", set()
-    for at, sign in enumerate(text):
-        if sign in "([{":
-            depth += 1
-        elif sign in ")]}":
-            depth -= 1
-            if depth == 0:
-                break
-        if depth > 1 or sign in ",([{)]}\"'":
-            words = ""
-        elif sign == "=" and words.strip().isidentifier() and text[at + 1 : at + 2] != "=":
-            found.add(words.strip())
-            words = ""
-        else:
-            words += sign
-    return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gpuprof.memory.advice import Advice
 from gpuprof.tracefile.source import Issue, Source
@@ -128,6 +128,9 @@ class Series:
     phase: tuple[str, ...]
 
 
+_NO_SERIES = Series((), None, {}, None, ())
+
+
 @dataclass(frozen=True, slots=True)
 class Device:
     """One GPU."""
@@ -143,7 +146,8 @@ class Device:
     failure: Failure | None
     steps: Steps | None
     leaks: tuple[Leak, ...]
-    series: Series
+    series: Series = field(default=_NO_SERIES, compare=False)
+    """Not in a diagnosis's JSON."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,6 +60,30 @@ class OnPath:
 
 
 @dataclass(frozen=True, slots=True)
+class RankSummary:
+    """One rank's part in a step, without the profiler's cost."""
+
+    rank: int
+    path: str
+    step_ns: int | None
+    """The step of all ranks, estimated."""
+    pace_ns: int | None
+    """The step that this rank would take if no other were ever late."""
+    waiting_ns: int | None
+    """Of a step, for other ranks."""
+    transfer_ns: int | None
+    """Collectives of a step once all ranks have come, overlapped or not; None where ranks are missing."""
+    late_share: float | None
+    """Of the collectives that someone waited in, those that this rank came last to."""
+    bound: str | None
+    cause: str | None
+    clock_offset_ns: int | None
+    """What its clock shows more than the first rank's, as the ends of collectives tell."""
+    to_first_clock_ns: int | None
+    """What to add to a time of its recording to have it on the clock of the first rank's recording; None: unknown."""
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """All ranks together."""
 

@@ -30,41 +30,90 @@ def text_of(path: Any) -> str | None:
         return None
 
 
+def full_path(path: Any, folder: Any = _HERE) -> str | None:
+    """The absolute path of what a call names; None where it names no file.
+
+    path: text, bytes, or the descriptor of an open file. folder: the descriptor of the folder that the path starts
+    from, or -1 or None for the working directory.
+    """
+    if isinstance(path, int) and not isinstance(path, bool):
+        return _path_of_descriptor(path)
+    text = text_of(path)
+    if text is None:
+        return None
+    if isinstance(folder, int) and folder >= 0 and not os.path.isabs(text):
+        text = os.path.join(_path_of_descriptor(folder) or "", text)
+    return os.path.abspath(text)
+
+
+def _path_of_descriptor(number: int) -> str | None:
+    try:
+        path = _read_link(f"/proc/self/fd/{number}")
+    except OSError:
+        return None
+    return path if path.startswith("/") and not path.startswith("/memfd:") and not path.endswith(" (deleted)") else None
+
+
+_read_link = os.readlink
+"""As it is before a trial leads it elsewhere."""
+
+
 def handlers(seen: Callable[[str, str], None]) -> Handlers:
     """Event → what to call with its arguments; that calls `seen(verb, absolute path)` for every path it changes.
 
     The verbs: writes, makes, deletes, renames, links, changes.
     """
 
-    def tell(verb: str, paths: tuple[Any, ...], folder: Any = _HERE) -> None:
-        for path in paths:
-            text = text_of(path)
-            if text is None:
-                continue
-            if isinstance(folder, int) and folder >= 0 and not os.path.isabs(text):
-                text = os.path.join(os.path.realpath(f"/proc/self/fd/{folder}"), text)
-            seen(verb, os.path.abspath(text))
+    def tell(verb: str, path: Any, folder: Any = _HERE) -> None:
+        full = full_path(path, folder)
+        if full is not None:
+            seen(verb, full)
 
     def opens(arguments: tuple[Any, ...]) -> None:
         path, _, flags = arguments[:3]
         if isinstance(flags, int) and flags & WRITES and not isinstance(path, int):
-            tell("writes", (path,))
+            tell("writes", path)
+
+    def renames(arguments: tuple[Any, ...]) -> None:
+        source, target, source_folder, target_folder = arguments
+        tell("renames", source, source_folder)
+        tell("renames", target, target_folder)
 
     def database(arguments: tuple[Any, ...]) -> None:
-        path = text_of(arguments[0])
-        if path and path != ":memory:" and not path.startswith("file:"):
-            tell("writes", (path,))
+        path = database_path(arguments[0])
+        if path is not None:
+            tell("writes", path)
 
     return {
         "open": opens,
-        "os.mkdir": lambda a: tell("makes", a[:1], a[-1]),
-        "os.rmdir": lambda a: tell("deletes", a[:1], a[-1]),
-        "os.remove": lambda a: tell("deletes", a[:1], a[-1]),
-        "os.rename": lambda a: tell("renames", a[:2], a[-1]),
-        "os.link": lambda a: tell("links", a[1:2], a[-1]),
-        "os.symlink": lambda a: tell("links", a[1:2], a[-1]),
-        "os.truncate": lambda a: tell("changes", a[:1]),
-        "os.chmod": lambda a: tell("changes", a[:1]),
-        "os.chown": lambda a: tell("changes", a[:1]),
+        "os.mkdir": lambda a: tell("makes", a[0], a[-1]),
+        "os.rmdir": lambda a: tell("deletes", a[0], a[-1]),
+        "os.remove": lambda a: tell("deletes", a[0], a[-1]),
+        "os.rename": renames,
+        "os.link": lambda a: tell("links", a[1], a[-1]),
+        "os.symlink": lambda a: tell("links", a[1], a[-1]),
+        "os.truncate": lambda a: tell("changes", a[0]),
+        "os.chmod": lambda a: tell("changes", a[0], a[-1]),
+        "os.chown": lambda a: tell("changes", a[0], a[-1]),
+        "os.utime": lambda a: tell("changes", a[0], a[-1]),
+        "os.setxattr": lambda a: tell("changes", a[0]),
+        "os.removexattr": lambda a: tell("changes", a[0]),
         "sqlite3.connect": database,
     }
+
+
+def database_path(name: Any) -> str | None:
+    """The file of an SQLite database that may be written; None for one in memory, or one that is opened to be read."""
+    text = text_of(name)
+    if not text or text == ":memory:":
+        return None
+    if not text.startswith("file:"):
+        return text
+    from urllib.parse import parse_qs, unquote, urlsplit  # only where a program gives a URI
+
+    parts = urlsplit(text)
+    options = parse_qs(parts.query)
+    if options.get("mode", [""])[-1] in ("ro", "memory"):
+        return None
+    path = unquote(parts.path)
+    return path if path and path != ":memory:" else None

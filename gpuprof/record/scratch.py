@@ -10,11 +10,12 @@ from __future__ import annotations
 import os
 import shutil
 import socket
+import stat
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from .file_events import handlers, text_of
+from .file_events import database_path, full_path, handlers, text_of
 
 BLOCKED = "blocked.log"
 """What was refused, a line each, in the trial's folder."""
@@ -23,8 +24,11 @@ FILES = "files"
 COVERED = (
     "open", "mkdir", "remove", "unlink", "rmdir", "rename", "replace", "stat", "lstat", "access", "readlink",
     "chmod", "utime", "truncate", "symlink", "link", "listdir", "scandir",
+    "fchmod", "lchmod", "chown", "fchown", "lchown", "setxattr", "removexattr", "mkfifo", "mknod",
 )  # fmt: skip
-"""Functions of `os` that lead elsewhere in a trial."""
+"""Functions of `os` that lead elsewhere in a trial, as far as this Python has them."""
+CHANGES = os.O_WRONLY | os.O_RDWR
+_SQLITE_ATTACH = 24
 COPIED = 1 << 28
 """Bytes of a file that is copied so that it can be appended to; a larger one is not worth the time."""
 
@@ -38,7 +42,8 @@ class Scratch:
 
     folder: the scratch folder. allowed: folders whose files are caches, or no one's, and may be written. network:
     whether connections beyond this machine are allowed. log: a file that says what was refused. seen: called with
-    (verb, real path) for what the program would have changed.
+    (verb, real path) for what the program would have changed. apart: None unless the process has a private view of the
+    file system; then all is allowed but in these folders, which are read-only there.
     """
 
     def __init__(
@@ -48,13 +53,15 @@ class Scratch:
         network: bool,
         log: str,
         seen: Callable[[str, str], None] | None = None,
+        apart: tuple[str, ...] | None = None,
     ) -> None:
         self._files = os.path.join(folder, FILES)
+        self._is_private, self._apart = apart is not None, apart or ()
         self._allowed = tuple(os.path.realpath(one) for one in (folder, *allowed, "/dev", "/proc"))
         self._network, self._log, self._seen = network, log, seen
         self._gone: set[str] = set()
         """Real paths that the program believes it has deleted."""
-        self.real: dict[str, Any] = {name: getattr(os, name) for name in COVERED}
+        self.real: dict[str, Any] = {name: getattr(os, name) for name in COVERED if hasattr(os, name)}
         """The functions of `os` as they were."""
         self._own_addresses: set[str] | None = None
         self._folders: dict[str, str] = {}
@@ -66,7 +73,9 @@ class Scratch:
     def is_allowed(self, path: str) -> bool:
         """Whether this file may really be written."""
         real = self._resolved(path)
-        return any(real == root or real.startswith(root + os.sep) for root in self._allowed)
+        if any(real == root or real.startswith(root + os.sep) for root in self._allowed):
+            return True
+        return self._is_private and not any(real == one or real.startswith(one + os.sep) for one in self._apart)
 
     def copy_of(self, path: str) -> str:
         """The path in the scratch folder that stands for a real one."""
@@ -104,6 +113,14 @@ class Scratch:
         except OSError:
             return False
         return True
+
+    def is_real_folder(self, path: Any) -> bool:
+        """Whether it is a folder of the user's that the program has not deleted."""
+        text = text_of(path)
+        try:
+            return text is not None and not self.is_gone(text) and stat.S_ISDIR(self.real["stat"](text).st_mode)
+        except (OSError, ValueError):
+            return False
 
     def to_read(self, path: Any) -> Any:
         """The path that a reader is led to: the copy, where the program has made one."""
@@ -198,6 +215,13 @@ class Scratch:
             if not self.is_allowed(path):
                 self.refuse(f"{verb} {path}")
 
+        def links(arguments: tuple[Any, ...]) -> None:
+            # Another name of a file of the user's would be a way to write to it.
+            for path, folder in zip(arguments[:2], arguments[2:4], strict=True):
+                full = full_path(path, folder)
+                if full is not None:
+                    changes("links", full)
+
         def connects(arguments: tuple[Any, ...]) -> None:
             address = arguments[1]
             if self._network or not isinstance(address, tuple) or self._is_here(str(address[0])):
@@ -205,7 +229,30 @@ class Scratch:
             self.note(f"connects to {address[0]}:{address[1]}")
             raise ConnectionRefusedError(111, f"gpuprof try blocks connections beyond this machine: {address[0]}")
 
-        find = {**handlers(changes), "socket.connect": connects}.get
+        def binds(arguments: tuple[Any, ...]) -> None:
+            path = text_of(arguments[1]) if isinstance(arguments[1], (str, bytes)) else None
+            if path and not path.startswith("\0"):  # a socket with a name in the file system
+                changes("makes", os.path.abspath(path))
+
+        def looks_up(arguments: tuple[Any, ...]) -> None:
+            host = text_of(arguments[0])
+            if self._network or not self._is_private or host is None or self._is_here(host):
+                return
+            self.note(f"connects to {host}:{arguments[1]}")
+            raise socket.gaierror(-3, f"gpuprof try blocks connections beyond this machine: {host}")
+
+        def has_database(arguments: tuple[Any, ...]) -> None:
+            arguments[0].set_authorizer(self._allows_in_database)
+
+        found = {**handlers(changes), "os.link": links}
+        if self._is_private and not self._apart:
+            found = {"open": self._opens_large}
+        else:
+            found |= {"sqlite3.connect/handle": has_database, "socket.bind": binds}
+        find = {
+            **found, "socket.connect": connects, "socket.sendto": connects, "socket.sendmsg": connects,
+            "socket.getaddrinfo": looks_up,
+        }.get  # fmt: skip
 
         def hook(event: str, arguments: tuple[Any, ...]) -> None:
             handler = find(event)
@@ -213,6 +260,32 @@ class Scratch:
                 handler(arguments)
 
         return hook
+
+    def _allows_in_database(self, action: int, name: Any, *_: Any) -> int:
+        """Whether a statement may run: not if it would write another database (ATTACH, VACUUM INTO)."""
+        path = database_path(name) if action == _SQLITE_ATTACH else None
+        if path is None or self.is_allowed(path):
+            return 0
+        self.note(f"attaches {os.path.abspath(path)}")
+        return 1
+
+    def _opens_large(self, arguments: tuple[Any, ...]) -> None:
+        """In a private view of the files: a large one that is changed would be copied whole."""
+        path, _, flags = arguments[:3]
+        if not isinstance(flags, int) or not flags & CHANGES or flags & os.O_TRUNC or isinstance(path, int):
+            return
+        full = full_path(path)
+        try:
+            size = 0 if full is None or self._is_real(full) else os.stat(full).st_size
+        except OSError:
+            return
+        if size > COPIED:
+            self.refuse(f"changes {full}, which is large")
+
+    def _is_real(self, path: str) -> bool:
+        """Whether it lies where files are not copied."""
+        real = self._resolved(path)
+        return any(real.startswith(root + os.sep) for root in self._allowed)
 
     def _is_here(self, host: str) -> bool:
         """Whether this address is of this machine."""

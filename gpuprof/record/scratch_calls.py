@@ -1,7 +1,7 @@
 """Python's own calls that write, delete, rename or look at files, led to the copies of a trial's scratch folder.
 
-One function per call: it takes the `Scratch`, and returns what stands in the call's place. A call that names a folder
-by its descriptor is left alone; the audit hook sees what it does.
+One function per call: it takes the `Scratch`, and returns what stands in the call's place. Where a call names a folder
+by its descriptor, the path is put together from both.
 """
 
 from __future__ import annotations
@@ -9,15 +9,18 @@ from __future__ import annotations
 import builtins
 import io
 import os
+import posix
 import shutil
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from .file_events import WRITES, text_of
-from .scratch import COVERED, Scratch, exists
+from .file_events import WRITES, full_path, text_of
+from .scratch import Scratch, exists
 
 _WRITE_MODES = frozenset("wax+")
+_TEMPORARY = getattr(os, "O_TMPFILE", os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+"""Flags that open a file without a name in a folder."""
 
 
 def cover(scratch: Scratch) -> None:
@@ -29,12 +32,16 @@ def cover(scratch: Scratch) -> None:
         "remove": _removed, "unlink": _removed, "rmdir": _removed, "rename": _renamed, "replace": _renamed,
         "stat": _looked, "lstat": _looked, "access": _looked, "readlink": _looked,
         "chmod": _changed, "utime": _changed, "truncate": _changed, "symlink": _linked, "link": _linked,
+        "fchmod": _changed, "lchmod": _changed, "chown": _changed, "fchown": _changed, "lchown": _changed,
+        "setxattr": _changed, "removexattr": _changed, "mkfifo": _made_special, "mknod": _made_special,
     }  # fmt: skip
-    for name in COVERED:
-        setattr(os, name, makers[name](scratch, name))
+    for name in scratch.real:
+        covered = makers[name](scratch, name)
+        for module in (os, posix):
+            setattr(module, name, covered)
     # `os` asks these sets whether a function takes a folder or follows links.
     for group in (os.supports_dir_fd, os.supports_fd, os.supports_follow_symlinks):
-        group |= {getattr(os, name) for name in COVERED if scratch.real[name] in group}
+        group |= {getattr(os, name) for name in scratch.real if scratch.real[name] in group}
     sys.addaudithook(scratch.audit())
 
 
@@ -56,13 +63,20 @@ def _opened_by_flags(scratch: Scratch, name: str) -> Callable[..., int]:
     real = scratch.real[name]
 
     def opened(path: Any, flags: int, mode: int = 0o777, *, dir_fd: Any = None) -> int:
-        if dir_fd is not None:
-            return real(path, flags, mode, dir_fd=dir_fd)
-        if flags & WRITES:
-            if flags & os.O_EXCL and scratch.is_there(path):
-                raise FileExistsError(17, "File exists", path)
-            return real(scratch.to_write(path, keep=not flags & os.O_TRUNC), flags, mode)
-        return real(scratch.to_read(path), flags, mode)
+        path = _from(path, dir_fd)
+        if not flags & (WRITES & ~os.O_APPEND):
+            # What is named by way of a folder's descriptor is led from the real folder, which shows whose it is.
+            return real(path if scratch.is_real_folder(path) else scratch.to_read(path), flags, mode)
+        if flags & os.O_EXCL and flags & os.O_CREAT and scratch.is_there(path):
+            raise FileExistsError(17, "File exists", path)
+        text = text_of(path)
+        if flags & _TEMPORARY == _TEMPORARY and text is not None and not scratch.is_allowed(text):
+            return real(os.path.dirname(scratch.place_for("writes", os.path.join(text, "temporary"))), flags, mode)
+        was_there = not flags & os.O_CREAT and scratch.is_there(path)
+        target = scratch.to_write(path, keep=not flags & os.O_TRUNC)
+        if was_there and not exists(scratch.real["lstat"], target):
+            os.close(real(target, os.O_WRONLY | os.O_CREAT, 0o600))  # it is emptied, which takes one that is there
+        return real(target, flags, mode)
 
     return opened
 
@@ -74,9 +88,10 @@ def _made(scratch: Scratch, name: str) -> Callable[..., None]:
     real = scratch.real[name]
 
     def made(path: Any, mode: int = 0o777, *, dir_fd: Any = None) -> None:
+        path = _from(path, dir_fd)
         text = text_of(path)
-        if dir_fd is not None or text is None or scratch.is_allowed(text):
-            return real(path, mode, **_where(dir_fd))
+        if text is None or scratch.is_allowed(text):
+            return real(path, mode)
         if scratch.is_there(text):
             raise FileExistsError(17, "File exists", text)
         return real(scratch.place_for("makes", text), mode)
@@ -88,9 +103,10 @@ def _removed(scratch: Scratch, name: str) -> Callable[..., None]:
     real = scratch.real[name]
 
     def removed(path: Any, *, dir_fd: Any = None) -> None:
+        path = _from(path, dir_fd)
         text = text_of(path)
-        if dir_fd is not None or text is None or scratch.is_allowed(text):
-            return real(path, **_where(dir_fd))
+        if text is None or scratch.is_allowed(text):
+            return real(path)
         if not scratch.is_there(text):
             raise FileNotFoundError(2, "No such file or directory", text)
         scratch.forget(text, real)
@@ -119,10 +135,11 @@ def _tree_removed(scratch: Scratch) -> Callable[..., Any]:
 def _renamed(scratch: Scratch, name: str) -> Callable[..., None]:
     real = scratch.real[name]
 
-    def renamed(src: Any, dst: Any, **folders: Any) -> None:
+    def renamed(src: Any, dst: Any, *, src_dir_fd: Any = None, dst_dir_fd: Any = None) -> None:
+        src, dst = _from(src, src_dir_fd), _from(dst, dst_dir_fd)
         source, target = text_of(src), text_of(dst)
-        if any(one is not None for one in folders.values()) or source is None or target is None:
-            return real(src, dst, **folders)
+        if source is None or target is None:
+            return real(src, dst)
         if scratch.is_allowed(source) and scratch.is_allowed(target):
             return real(src, dst)
         found = scratch.to_read(source)
@@ -133,6 +150,8 @@ def _renamed(scratch: Scratch, name: str) -> Callable[..., None]:
             scratch.forget(source, None)
         else:
             scratch.real["replace"](found, copy)
+            if not scratch.is_allowed(source):
+                scratch.forget(source, None)  # one of the user's may lie behind the copy
         return None
 
     return renamed
@@ -141,18 +160,50 @@ def _renamed(scratch: Scratch, name: str) -> Callable[..., None]:
 def _linked(scratch: Scratch, name: str) -> Callable[..., Any]:
     real = scratch.real[name]
 
-    def linked(src: Any, dst: Any, *args: Any, **kwargs: Any) -> Any:
-        return real(src, scratch.to_write(dst, keep=False), *args, **kwargs)
+    def symbolic(src: Any, dst: Any, target_is_directory: bool = False, *, dir_fd: Any = None) -> None:
+        dst = _from(dst, dir_fd)
+        if scratch.is_there(dst):
+            raise FileExistsError(17, "File exists", src, None, dst)
+        real(src, scratch.to_write(dst, keep=False))
 
-    return linked
+    def hard(
+        src: Any, dst: Any, *, src_dir_fd: Any = None, dst_dir_fd: Any = None, follow_symlinks: bool = True
+    ) -> None:
+        src, dst = _from(src, src_dir_fd), _from(dst, dst_dir_fd)
+        if scratch.is_there(dst):
+            raise FileExistsError(17, "File exists", src, None, dst)
+        found = scratch.to_read(src)
+        place, text = scratch.to_write(dst, keep=False), text_of(found)
+        if text is None or (scratch.is_allowed(text) and not os.path.islink(text)):
+            real(found, place)
+        else:  # another name of a file of the user's would be a way to write to it
+            shutil.copyfile(found, place)
+
+    return hard if name == "link" else symbolic
+
+
+def _made_special(scratch: Scratch, name: str) -> Callable[..., None]:
+    real = scratch.real[name]
+
+    def made(path: Any, *args: Any, dir_fd: Any = None, **kwargs: Any) -> None:
+        path = _from(path, dir_fd)
+        if scratch.is_there(path):
+            raise FileExistsError(17, "File exists", path)
+        real(scratch.to_write(path, keep=False), *args, **kwargs)
+
+    return made
 
 
 def _changed(scratch: Scratch, name: str) -> Callable[..., Any]:
     real = scratch.real[name]
 
-    def changed(path: Any, *args: Any, **kwargs: Any) -> Any:
+    def changed(path: Any, *args: Any, dir_fd: Any = None, **kwargs: Any) -> Any:
+        if isinstance(path, int):
+            text = full_path(path)
+            return real(path, *args, **kwargs) if text is None or scratch.is_allowed(text) else None
+        path = _from(path, dir_fd)
         text = text_of(path)
-        if text is None or kwargs.get("dir_fd") is not None or scratch.is_allowed(text):
+        if text is None or scratch.is_allowed(text):
             return real(path, *args, **kwargs)
         copy = scratch.to_write(path, keep=True) if name == "truncate" else scratch.copy_of(text)
         # Permissions and times of a real file stay what they are.
@@ -167,10 +218,10 @@ def _changed(scratch: Scratch, name: str) -> Callable[..., Any]:
 def _looked(scratch: Scratch, name: str) -> Callable[..., Any]:
     real = scratch.real[name]
 
-    def looked(path: Any, *args: Any, **kwargs: Any) -> Any:
-        if kwargs.get("dir_fd") is None and not scratch.resolves:
-            path = scratch.to_read(path)
-        return real(path, *args, **kwargs)
+    def looked(path: Any, *args: Any, dir_fd: Any = None, **kwargs: Any) -> Any:
+        if scratch.resolves or isinstance(path, int):
+            return real(path, *args, **kwargs) if dir_fd is None else real(path, *args, dir_fd=dir_fd, **kwargs)
+        return real(scratch.to_read(_from(path, dir_fd)), *args, **kwargs)
 
     return looked
 
@@ -226,8 +277,9 @@ class _Scan:
 # -- shared
 
 
-def _where(dir_fd: Any) -> dict[str, Any]:
-    return {} if dir_fd is None else {"dir_fd": dir_fd}
+def _from(path: Any, folder: Any) -> Any:
+    """The path, put together with the folder whose descriptor is given, if one is."""
+    return path if folder is None or isinstance(path, int) else full_path(path, folder)
 
 
 def _copy(source: str, target: str) -> None:

@@ -35,10 +35,12 @@ from .observer import observer
 from .options import options_of, planned
 from .other_profilers import patch_profilers, profiler_is_active, profiler_is_alive
 from .performance_warnings import warned
+from .phase_meter import PhaseMeter
+from .phase_names import DATA
 from .ranges import Ranges, find_nvtx, tool_is_listening
 from .samples import sampled
 from .sampling import NotSampled, Sampling
-from .schedule import AFTER, LONGEST_SETTLE, SETTLE_S, plan
+from .schedule import AFTER, LONG_ITERATION_S, LONG_SETTLE, LONGEST_SETTLE, SETTLE_S, of_iterations, plan
 from .stall import StallWatch
 from .step_finder import INSIDE, StepFinder
 from .step_meter import StepMeter
@@ -111,6 +113,7 @@ class Session:
         # The step at hand.
         self._step = 0
         self._meter = StepMeter()
+        self.phases = PhaseMeter(self, self._meter.phases)
         self._stall = StallWatch(folder, self.rank, self.world_size, self._journal.tell)
 
     # -- beginning
@@ -146,6 +149,7 @@ class Session:
         if self._under_tool or self.options["nvtx"]:
             self._ranges = Ranges(find_nvtx())
         warned.listen()
+        self.phases.watch()
         self._backward_patch = patch_backward(self)
         self._patches = [patch_loader(self), *patch_profilers(self)]
         sampled.watch(sys.modules["torch.utils.data.dataloader"])
@@ -203,6 +207,7 @@ class Session:
         if not self._is_here():
             return
         self.source, self._follows_optimizers = source, False
+        self.phases.watch()
         self._training.total = None if left is None else self._step + left
         self._training.meet(model, optimizer)
         if not self._step:
@@ -250,9 +255,11 @@ class Session:
         self._finder.backward()
         self._meter.backward(time.perf_counter_ns())
         self._mark("backward")
+        depth = self._meter.phases.backward()
         close = self._ranges.open("backward")
 
         def ended() -> None:
+            self._meter.phases.backward_ended(depth)
             if close is not None:
                 close()
             self._mark("backward_end")
@@ -274,9 +281,12 @@ class Session:
         self._training.meet(batches=batches)
         begun = time.perf_counter_ns()
         self._mark("data")
+        self._meter.phases.fetching()
+        depth = self._meter.phases.enter(DATA)
         close = self._ranges.open("data")
 
         def fetched(batch: Any) -> None:
+            self._meter.phases.leave(depth)
             if close is not None:
                 close()
             self._mark("data_end")
@@ -303,6 +313,7 @@ class Session:
             return
         if self._training.is_in_training_mode:
             self._meter.trained(time.perf_counter_ns())
+            self._meter.phases.trained()
             self._mark("forward")
             self._meter.work.called(arguments)
         else:
@@ -348,6 +359,30 @@ class Session:
         self._mark("optimizer")
         return self._ranges.open("optimizer")
 
+    # -- phases of an iteration
+
+    def is_here(self) -> bool:
+        """Whether the caller is the thread that trains, while steps are timed."""
+        return not self._over and self._is_here()
+
+    def open_range(self, name: str) -> Callable[[], None] | None:
+        """A range for whoever listens."""
+        return self._ranges.open(name)
+
+    def pausable_window(self) -> Window | None:
+        """The window at hand, if it can leave something out."""
+        window = self._window
+        return window if isinstance(window, Window) and window.can_pause() else None
+
+    def pause_window(self, window: Window, forwards: int | None) -> None:
+        """Lets the window leave out what follows; or record again, after this number of forward passes of generation.
+        The device has nothing to do then, so that no kernel is recorded without its launch."""
+        synchronise(self._devices)
+        if forwards is None:
+            window.pause()
+        else:
+            window.resume(self._step + 1, forwards)
+
     # -- the end of a step
 
     def _end_step(self) -> None:
@@ -363,7 +398,9 @@ class Session:
             self._settling.append(now - self._meter.begun_ns)
         self._add_line(self._stage, now)
         self._left -= 1
-        if self._left <= 0 and self._stage == "settle" and not self._has_settled():
+        if self._stage == "settle" and self._left > 0 and self._long_iterations_settled():
+            self._left = 0
+        elif self._left <= 0 and self._stage == "settle" and not self._has_settled():
             self._left = 1
         elif self._stage == "baseline_free":
             self._free_ns.append(now - self._meter.begun_ns)
@@ -399,6 +436,19 @@ class Session:
             return True
         return self.world_size == 1 and sum(self._settling) > SETTLE_S * 1e9
 
+    def _iteration_s(self) -> float:
+        """Seconds of the last iteration that generated what it trains on; 0 where none has."""
+        return sum(self._settling[-self._meter.phases.iteration_steps :]) / 1e9 if self._iterates() else 0.0
+
+    def _iterates(self) -> bool:
+        return self._meter.phases.iteration_steps > 0
+
+    def _long_iterations_settled(self) -> bool:
+        """Whether iterations are so long that few of them are enough. Several ranks keep to the same number."""
+        if self._training.known or self.options["settle"] is not None or self.world_size > 1:
+            return False
+        return self._iteration_s() > LONG_ITERATION_S and self._step >= LONG_SETTLE * self._meter.phases.iteration_steps
+
     def _is_drained(self) -> bool:
         """Whether the batches are used up that workers had made ahead while the first steps took their time."""
         if self.world_size > 1 or (self._training.total is not None and self._room() <= 0):
@@ -427,7 +477,9 @@ class Session:
         """
         if self.world_size > 1 or not self._is_imprecise():
             return 0
-        return max(min(more_steps(self._free_ns, self._training.workers), self._room()), 0)
+        each = max(self._meter.phases.iteration_steps, 1)
+        wanted = -(-more_steps(self._free_ns, self._training.workers) // each) * each
+        return max(min(wanted, self._room()), 0)
 
     def _is_imprecise(self) -> bool:
         """Whether more steps are wanted for the mean; not by someone who asked for a number of them."""
@@ -558,6 +610,9 @@ class Session:
         left = None if total is None else total - self._step
         step_s = min(self._settling[-3:], default=0) / 1e9
         found = plan(**planned(self.options, settle=0), step_s=step_s, total=left)
+        if self._iterates() and self.options["baseline"] is None:
+            whole = plan(**planned(self.options, settle=0), step_s=step_s)
+            found = of_iterations(whole, self._iteration_s(), self._meter.phases.iteration_steps, left)
         if self._under_tool:
             found = replace(found, sample=0, trace=0, stacks=0, memory=0)
             self._journal.note(
@@ -717,6 +772,7 @@ class Session:
         self._meter.lumps.leave()
         loader_meter.stop()
         sampled.stop()
+        self.phases.leave()
         for patch in self._patches:
             patch.undo()
         self._patches.clear()
@@ -754,6 +810,7 @@ class Session:
             self._backward_patch.undo()
         if self._asked_to_close is not None:
             self._asked_to_close.set()
+        atexit.unregister(self.close)
 
     def fail(self, error: Exception) -> None:
         """An error of gpuprof's own: the recording ends, the training does not notice."""

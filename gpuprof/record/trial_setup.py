@@ -16,7 +16,7 @@ from typing import Any
 
 from ..runfile import read_json, write_json
 from .arm import ImportWatch
-from .patches import NAMES, PROBE, patch_named
+from .patches import NAMES, PROBE, patch_at, patch_named
 from .patches.context import Context, Hub, Proof, wrap
 from .scratch import BLOCKED, Scratch
 from .scratch_calls import cover
@@ -24,6 +24,8 @@ from .written import Written
 
 PLAN = "plan.json"
 """What a trial's processes are to do, in the trial's folder."""
+SANDBOX = "sandbox.json"
+"""What protects the user's files, there too: `kind`, and `read_only`, folders in which nothing can be written."""
 FAILED = "failed.json"
 """The error that ended a recorded program, there too."""
 
@@ -35,7 +37,11 @@ def arm(folder: str, run: str | None = None) -> None:
         raise FileNotFoundError(f"{folder}/{PLAN}: this trial has no plan")
     seen = None if run is None else Written(run).note
     allowed = (folder, *plan["allowed"])
-    scratch = Scratch(plan["scratch"], allowed, bool(plan["network"]), os.path.join(folder, BLOCKED), seen)
+    box = read_json(Path(folder) / SANDBOX) or {}
+    is_private = box.get("kind") == "namespace"
+    log = os.path.join(folder, BLOCKED)
+    apart = tuple(box.get("read_only") or ()) if is_private else None
+    scratch = Scratch(plan["scratch"], allowed, bool(plan["network"]), log, seen, apart)
     hub = Hub()
     proofs = apply_all(hub, plan["fixes"])
     keep_quiet(hub, plan["scratch"])
@@ -46,7 +52,10 @@ def arm(folder: str, run: str | None = None) -> None:
     wanted = hub.wanted()
     if wanted:
         sys.meta_path.insert(0, ImportWatch(wanted, folder))
-    cover(scratch)
+    if is_private and not apart:
+        sys.addaudithook(scratch.audit())  # the program sees its own changes without our help
+    else:
+        cover(scratch)
 
 
 def _note_failure(folder: Path) -> None:
@@ -57,12 +66,14 @@ def _note_failure(folder: Path) -> None:
 
 
 def apply_all(hub: Hub, fixes: list[dict[str, Any]]) -> dict[str, Callable[[], Proof]]:
-    """Applies patches, in the order of their list; name → its proof."""
+    """Applies patches, in the order of their list, then those in files of their own; name → its proof."""
     proofs: dict[str, Callable[[], Proof]] = {}
-    for fix in sorted(fixes, key=lambda one: (*NAMES, PROBE).index(one["name"])):
-        name = fix["name"]
+    order = (*NAMES, PROBE)
+    for fix in sorted(fixes, key=lambda one: order.index(one["name"]) if one["name"] in order else len(order)):
+        name, path = fix["name"], fix.get("path")
         try:
-            proofs[name] = patch_named(name).apply(Context(hub, name, fix["value"], fix.get("by_flag")))
+            patch = patch_at(path) if path else patch_named(name)
+            proofs[name] = patch.apply(Context(hub, name, fix["value"], fix.get("by_flag")))
         except Exception as error:
             text = f"{type(error).__name__}: {error}"
             proofs[name] = lambda text=text: Proof(False, text)

@@ -149,7 +149,8 @@ def _head(finding: Finding, gained: str, width: int) -> list[Text]:
 def conditions(finding: Finding, diagnosis: Diagnosis) -> list[str]:
     """What else a fix means: what it changes about the training or its results, and what it costs before it gains."""
     what = "results" if diagnosis.workload and diagnosis.workload.is_inference else "training"
-    found = [f"changes the {what}: {escape(finding.changes)}"] if finding.changes else []
+    found = [f"needs: {escape(finding.needs)}"] if finding.needs else []
+    found += [f"changes the {what}: {escape(finding.changes)}"] if finding.changes else []
     if finding.once_ns:
         found.append(f"costs {duration_range(finding.once_ns.low, finding.once_ns.high)} once, before it pays off")
     return found

@@ -12,8 +12,7 @@ from gpuprof.report.lines import Column, table
 from gpuprof.report.numbers import duration, share
 
 if TYPE_CHECKING:
-    from gpuprof.diagnosis.ranks import RankSummary
-    from gpuprof.ranks.summary import Job
+    from gpuprof.ranks.summary import Job, RankSummary
 
 SHOWN, SHOWN_OF_MANY, MANY = 8, 4, 16
 """Ranks in the table: of many fewer, as what matters then is in the lines above."""

@@ -14,8 +14,19 @@ from rich.table import Table
 from rich.text import Text
 
 from gpuprof.diagnosis.diagnosis import Diagnosis, Issue
-from gpuprof.report import above_words, fixes, host_words, memory_words, rank_lines, run_words, stepbar, words
+from gpuprof.report import (
+    above_words,
+    counters_words,
+    fixes,
+    host_words,
+    memory_words,
+    rank_lines,
+    run_words,
+    stepbar,
+    words,
+)
 from gpuprof.report.brevity import Brevity, shorter_and_shorter, summary
+from gpuprof.report.drawn import drawn
 from gpuprof.report.lines import Column, flow, table
 from gpuprof.report.names import escape, shorten_kernel, shown, shown_kernel
 from gpuprof.report.numbers import amount, count, duration, share
@@ -100,14 +111,14 @@ def _in_brief(diagnosis: Diagnosis, width: int, brevity: Brevity) -> tuple[list[
     """The answer, and what else belongs to it but may stand further down."""
     inner = width - GUTTER
     head, bad = _top(diagnosis, width, brevity)
-    blocks = [head, section(diagnosis.unit, _step(diagnosis, inner, brevity.least_part))]
+    blocks = [head, *_iteration(diagnosis, inner), section(diagnosis.unit, _step(diagnosis, inner, brevity.least_part))]
     if diagnosis.findings:
         blocks.append(section("fixes", fixes.fixes(diagnosis, inner, brevity)))
     else:
         blocks.append(section("2× as fast", fixes.sensitivities(diagnosis, inner)))
         blocks.append(section("GPU waits", _causes(diagnosis, inner)))
     blocks.append(section("try", fixes.worth_trying(diagnosis, inner, brevity.tries)))
-    above = section("reach", _above(diagnosis, inner))
+    above = section("reach", _above(diagnosis, inner)) + section("ncu", _counted(diagnosis))
     if brevity.warnings_first or diagnosis.quality.status == "unusable":
         return [head, bad, *blocks[1:]], [above]
     return blocks, [bad, above]
@@ -140,8 +151,10 @@ def _everything(diagnosis: Diagnosis, width: int, rows: int, next_step: str | No
     return [
         *_top(diagnosis, width),
         section("run", [Text(line) for line in run_words.lines(diagnosis)]),
+        *_iteration(diagnosis, inner),
         section(diagnosis.unit, _step(diagnosis, inner)) + section("2× as fast", fixes.sensitivities(diagnosis, inner)),
         section("reach", _above(diagnosis, inner, most=max(rows, above_words.SHOWN), least=SEEN)),
+        section("ncu", _counted(diagnosis, max(rows, counters_words.SHOWN))),
         section("ranks", rank_lines.lines(diagnosis.ranks, inner, diagnosis.job)),
         section("fixes", fixes.fixes(diagnosis, inner, Brevity(max(rows, FIXES)))),
         section("try", fixes.worth_trying(diagnosis, inner)),
@@ -167,6 +180,11 @@ def _functions(diagnosis: Diagnosis, width: int, rows: int) -> list[Text]:
     return [] if diagnosis.host is None else host_words.lines(diagnosis, width, list(diagnosis.host.functions[:rows]))
 
 
+def _counted(diagnosis: Diagnosis, most: int = counters_words.SHOWN) -> list[Text]:
+    """Counters of Nsight Compute next to what was said of the same kernels."""
+    return [Text(text, "" if i else "dim") for i, text in enumerate(counters_words.lines(diagnosis, most))]
+
+
 def _above(
     diagnosis: Diagnosis, width: int, most: int = above_words.SHOWN, least: float = above_words.LEAST
 ) -> list[Text]:
@@ -178,6 +196,19 @@ def _above(
 def _memory(diagnosis: Diagnosis, width: int) -> list[Text]:
     """Who holds the peak, what failed, and the change that saves most."""
     return [] if diagnosis.memory is None else [Text(line) for line in memory_words.lines(diagnosis.memory)]
+
+
+def _iteration(diagnosis: Diagnosis, width: int) -> list[Block]:
+    """Of a training on its own generations: the iteration by phase, and what would shorten it."""
+    found = diagnosis.iteration
+    if found is None:
+        return []
+    from gpuprof.report import iteration_lines
+
+    block = section("iteration", iteration_lines.budget(found, width))
+    for name, lines in iteration_lines.details(found).items():
+        block += section(name, lines)
+    return [block, section("shorter", iteration_lines.changes(found))]
 
 
 def spaced(blocks: Iterable[Sequence[Text | Table]]) -> list[Text | Table]:
@@ -468,9 +499,4 @@ def _activity(diagnosis: Diagnosis, width: int) -> list[Text]:
 
 def plain(diagnosis: Diagnosis, width: int = 80, rows: int = ROWS, *, verbose: bool = True) -> str:
     """The same as text without colours, all of it unless `verbose` is false."""
-    from rich.console import Console
-
-    console = Console(width=width, color_system=None, force_terminal=False, legacy_windows=False)
-    with console.capture() as captured:
-        console.print(render(diagnosis, width, rows, verbose=verbose), soft_wrap=False)
-    return "".join(f"{line.rstrip()}\n" for line in captured.get().splitlines())
+    return f"{drawn(render(diagnosis, width, rows, verbose=verbose), width)}\n"

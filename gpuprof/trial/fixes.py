@@ -6,14 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from gpuprof.diagnosis.diagnosis import Diagnosis, Finding
-from gpuprof.diagnosis.settle import patch_of
 from gpuprof.errors import GpuprofError
-from gpuprof.record.patches import NAMES, patch_named
 from gpuprof.trial.own_flags import OwnFlags
+from gpuprof.trial.patches import names, patch_for
 from gpuprof.trial.trial import Fix, Interval
-
-ALTERNATIVES = (frozenset({"compile", "cuda_graphs"}), frozenset({"recompiles", "pad_to_multiple"}))
-"""Of each of these at most one is part of a combination."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +31,9 @@ def parse(text: str) -> list[Fix]:
     found: list[Fix] = []
     for part in (part.strip() for part in text.split(",")):
         name, given, value = part.partition("=")
-        if name not in NAMES:
-            raise GpuprofError(f"--fix {part}: no such fix; there are {', '.join(NAMES)}")
-        patch = patch_named(name).PATCH
+        if name not in names():
+            raise GpuprofError(f"--fix {part}: no such fix; there are {', '.join(names())}")
+        patch = patch_for(name)
         value = value if given else patch.default
         if not patch.check(value):
             takes = f"takes {patch.values}" if patch.values else "takes no value"
@@ -50,7 +46,7 @@ def parse(text: str) -> list[Fix]:
 
 def lines_for(fix: Fix) -> str:
     """What to write for a fix where no finding says it for the user's own stack."""
-    return patch_named(fix.name).PATCH.line.replace("{value}", fix.value)
+    return patch_for(fix.name).line.replace("{value}", fix.value)
 
 
 def advised(diagnosis: Diagnosis | None) -> tuple[list[Candidate], list[Finding]]:
@@ -76,13 +72,11 @@ def advised(diagnosis: Diagnosis | None) -> tuple[list[Candidate], list[Finding]
 
 def fix_for(finding: Finding) -> Fix | None:
     """The patch that does what the finding advises; None where it has to be done by hand."""
-    found = patch_of(finding.id, finding.title, finding.fix)
-    if found is None:
+    if finding.patch is None or finding.patch.name not in names():
         return None
-    name, value = found
-    patch = patch_named(name).PATCH
-    value = value or patch.default
-    return Fix(name, value) if patch.check(value) else None
+    patch = patch_for(finding.patch.name)
+    value = finding.patch.value or patch.default
+    return Fix(patch.name, value) if patch.check(value) else None
 
 
 def with_predictions(asked: Iterable[Fix], candidates: Sequence[Candidate]) -> list[Candidate]:
@@ -95,7 +89,8 @@ def combination(names: Sequence[str]) -> list[str]:
     """The fixes, best first, that can be made together: the better one of alternatives."""
     chosen: list[str] = []
     for name in names:
-        if not any(name in group and group & set(chosen) for group in ALTERNATIVES):
+        group = patch_for(name).group
+        if not group or group not in {patch_for(one).group for one in chosen}:
             chosen.append(name)
     return chosen
 

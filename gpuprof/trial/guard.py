@@ -16,6 +16,8 @@ from pathlib import Path
 
 VARIABLE = "GPUPROF_TRIAL="
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+OWN_END_S = 5.0
+"""How long the processes may take to end by themselves."""
 STARTING_S = 0.5
 """A process that is being started shows its environment after this at the latest."""
 
@@ -52,6 +54,17 @@ def kill_all(folder: str, patience_s: float = 10.0, watch_s: float = 0.0) -> boo
         time.sleep(0.02)
 
 
+def remove_tree(folder: str) -> None:
+    """Removes a folder, also what a program or an overlay has made without the right to look into it."""
+    for root, folders, _ in os.walk(folder):
+        for name in folders:
+            path = Path(root, name)
+            with contextlib.suppress(OSError):
+                if not path.is_symlink():
+                    path.chmod(0o700)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
 def _is_dead(pid: int) -> bool:
     """Whether only its entry in the table of processes is left."""
     try:
@@ -65,8 +78,12 @@ def main(scratch: str) -> None:
     for number in ENDING:
         signal.signal(number, signal.SIG_IGN)
     if sys.stdin.read().strip() != "done":
+        # Sandboxes end what is in them, daemons included, once gpuprof has; only what outlives that is killed here.
+        end = time.monotonic() + OWN_END_S
+        while processes_of(scratch) and time.monotonic() < end:
+            time.sleep(0.05)
         kill_all(scratch, watch_s=STARTING_S)
-        shutil.rmtree(scratch, ignore_errors=True)
+        remove_tree(scratch)
 
 
 if __name__ == "__main__":

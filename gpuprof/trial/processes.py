@@ -11,12 +11,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gpuprof import runfile
+from gpuprof.diagnosis.plug_ins import patches
 from gpuprof.errors import GpuprofError
 from gpuprof.record.caches import caches
 from gpuprof.record.command import Target
@@ -24,16 +25,22 @@ from gpuprof.record.redact import redact_text
 from gpuprof.record.scratch import BLOCKED
 from gpuprof.record.session_files import files_of_session
 from gpuprof.record.supervise import INJECT
-from gpuprof.record.trial_setup import FAILED, PLAN
+from gpuprof.record.trial_setup import FAILED, PLAN, SANDBOX
 from gpuprof.trial import folder_state, guard
 from gpuprof.trial.own_flags import OwnFlags
 from gpuprof.trial.own_process import own_command
+from gpuprof.trial.sandbox.kinds import HOOKS, VARIABLE, Sandbox, sandbox, write_plan
+from gpuprof.trial.sandbox.kinds import command as sandboxed
 from gpuprof.trial.trial import Fix, Process
 
 LOG = "output.log"
 TICK_S = 0.05
 SHOWN = 5
 """Changed paths that are named."""
+BOX = "box"
+"""The folder of a process's sandbox, in its own."""
+ENDING_S = 10.0
+"""How long a sandbox may take to end what is in it."""
 RANKS_S = 60.0
 """How long the other ranks of a training may take to write after the first has."""
 RECORDING_LIMIT_S = 1800.0
@@ -57,6 +64,9 @@ QUIET = {
 """Variables by which trackers stay silent, and Python leaves no files next to the sources."""
 OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
 """Where connections are blocked: what is in the cache is taken from there at once."""
+
+LOOPBACK = {"NCCL_SOCKET_IFNAME": "lo", "GLOO_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1"}
+"""Where the network is a private one: ranks of this machine find each other there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +102,13 @@ class Outcome:
 class Starter:
     """Starts the processes of one `gpuprof try`; use it in a `with`, which leaves nothing behind."""
 
-    def __init__(self, target: Target, network: bool, tree: Path | None = None) -> None:
-        """tree: the folder of the user's files, which no process may change; None: it is not compared."""
+    def __init__(
+        self, target: Target, network: bool, tree: Path | None = None, tell: Callable[[str], None] | None = None
+    ) -> None:
+        """tree: the folder of the user's files, which no process may change; None: it is not compared. tell: says how
+        they are protected."""
         self._target, self._network, self._tree = target, network, tree
+        self._tell = tell or (lambda _: None)
         self.scratch = Path(tempfile.mkdtemp(prefix="gpuprof-try-", dir=_short_folder()))
         self._number = 0
         self._process: subprocess.Popen[bytes] | None = None
@@ -102,6 +116,13 @@ class Starter:
         """Whether one may have been started that we do not know of: a signal may come before Popen has returned."""
         self._guard: subprocess.Popen[bytes] | None = None
         self._used_mib: int | None = None
+        self._control: int | None = None
+        """Ends the process that runs once it is closed."""
+        self._sandbox = Sandbox(HOOKS)
+        self._is_large = False
+        """Whether it was said that the tree is not compared."""
+        self._made: list[Path] = []
+        """Folders of caches that were made for it."""
 
     def __enter__(self) -> Starter:
         self._guard = subprocess.Popen(
@@ -109,6 +130,9 @@ class Starter:
             stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip
         self._used_mib = used_mib()
+        self._sandbox = sandbox_of(self._network, self._tree)
+        self._made = _make_caches() if self._sandbox.keeps_all else []
+        self._tell(self._sandbox.line)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -116,7 +140,10 @@ class Starter:
         before = {number: signal.signal(number, signal.SIG_IGN) for number in guard.ENDING}
         try:
             self.end()
-            shutil.rmtree(self.scratch, ignore_errors=True)
+            guard.remove_tree(str(self.scratch))
+            for folder in self._made:
+                with contextlib.suppress(OSError):  # something was kept in it
+                    folder.rmdir()
             if self._guard is not None and self._guard.stdin is not None:
                 with contextlib.suppress(OSError):
                     self._guard.stdin.write(b"done\n")
@@ -148,7 +175,13 @@ class Starter:
             argv = own.applied_to(argv)
         name = " + ".join(map(str, fixes))
         folder = self._make_folder({
-            "fixes": [{"name": fix.name, "value": fix.value, "by_flag": _settings(by_flag.get(fix))} for fix in fixes],
+            "fixes": [
+                {
+                    "name": one.name, "value": one.value, "by_flag": _settings(by_flag.get(one)),
+                    "path": self._copied(one),
+                }
+                for one in fixes
+            ],
             "allowed": [], "settle": settle, "steps": steps, "seconds": seconds,
             "gate": None if gate is None else str(gate), "brief": brief,
         })  # fmt: skip
@@ -165,7 +198,8 @@ class Starter:
         error = next((str(rank["error"]) for rank in ranks if rank.get("error")), None) or why
         if error is not None:
             error = _explained(error) if ranks and why is None else redact_text(error)
-        shutil.rmtree(folder / "files", ignore_errors=True)
+        for part in ("files", BOX):
+            guard.remove_tree(str(folder / part))
         return Outcome(_process(name, ranks, error, wall_ns, begun_ns), tuple(ranks), tuple(dict.fromkeys(blocked)))
 
     def record(self, words: Sequence[str], limit_s: float = RECORDING_LIMIT_S) -> str | None:
@@ -175,6 +209,7 @@ class Starter:
         the user's files, or took longer than limit_s.
         """
         runs = Path(runfile.RUNS).absolute()
+        runs.mkdir(exist_ok=True)
         folder = self._make_folder({"fixes": [], "allowed": [str(runs)]})
         argv = own_command("trace", "--stop", "--no-report", *words)
         environment = self._environment(folder, "recorded")
@@ -192,17 +227,26 @@ class Starter:
                 ) from None
             finally:
                 self.end()
+                with contextlib.suppress(OSError):  # it holds the run
+                    runs.rmdir()
         failed = runfile.read_json(folder / FAILED) or {}
         return _explained(str(failed["error"])) if failed.get("error") else None
 
     @contextlib.contextmanager
     def _files_compared(self) -> Iterator[None]:
         """Raises GpuprofError, with the names, if the user's files differ after the process."""
-        outputs = files_of_session()
-        before = None if self._tree is None else folder_state.state_of(self._tree, self.scratch, outputs)
-        yield
-        if self._tree is None:
+        if self._tree is None or self._sandbox.keeps_all:
+            yield
             return
+        outputs = files_of_session()
+        before = folder_state.state_of(self._tree, self.scratch, outputs)
+        if before is None and not self._is_large:
+            self._is_large = True
+            self._tell(
+                f"{self._tree} holds more than {folder_state.MOST:,} files: they are not compared before and after a "
+                "process, so that it is not seen what native code or another program changes"
+            )
+        yield
         changed = folder_state.changes(before, folder_state.state_of(self._tree, self.scratch, outputs))
         if changed:
             more = f" and {len(changed) - SHOWN} more" if len(changed) > SHOWN else ""
@@ -210,6 +254,17 @@ class Starter:
                 f"while the program ran it {', '.join(changed[:SHOWN])}{more}, past the scratch folder (native code or "
                 "another program did it): --yes goes on all the same"
             )
+
+    def _copied(self, fix: Fix) -> str | None:
+        """A copy of a plug-in's patch, which the process can read wherever gpuprof is installed; None for one of
+        gpuprof's own."""
+        path = patches().get(fix.name)
+        if path is None:
+            return None
+        copy = self.scratch / "patches" / f"{fix.name}.py"
+        copy.parent.mkdir(exist_ok=True)
+        shutil.copyfile(path, copy)
+        return str(copy)
 
     def _make_folder(self, plan: dict[str, Any]) -> Path:
         """A folder for one more process, with what it is to do."""
@@ -229,8 +284,9 @@ class Starter:
         path = kept.get("PYTHONPATH", "")
         # Compiled code of one variant is kept from one process to the next: the first pays, as a user's first run does.
         compiled = self.scratch / "compiled" / re.sub(r"\W+", "_", name)
+        alone = {} if self._network else OFFLINE | (LOOPBACK if self._sandbox.keeps_all else {})
         return {
-            **kept, **QUIET, **({} if self._network else OFFLINE),
+            **kept, **QUIET, **alone,
             "PYTHONPATH": f"{INJECT}{os.pathsep}{path}" if path else str(INJECT),
             "TMPDIR": str(folder / "tmp"), "TORCHINDUCTOR_CACHE_DIR": str(compiled / "inductor"),
             "TRITON_CACHE_DIR": str(compiled / "triton"), "MLFLOW_TRACKING_URI": f"file:{folder}/mlruns",
@@ -265,14 +321,23 @@ class Starter:
     def _start(
         self, argv: Sequence[str], environment: dict[str, str], output: Any, errors: Any = None
     ) -> subprocess.Popen[bytes]:
+        if shutil.which(argv[0], path=environment.get("PATH")) is None:
+            raise FileNotFoundError(2, os.strerror(2), argv[0])
+        folder = Path(environment[runfile.TRIAL_VARIABLE])
+        real = [str(self.scratch), *runfile.read_json(folder / PLAN)["allowed"]]  # type: ignore[index]
+        plan = write_plan(folder / BOX, folder / SANDBOX, real, self._network, self._tree is None)
         self._starting = True
+        reads, self._control = os.pipe()
         try:
             self._process = process = subprocess.Popen(
-                argv, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=errors, start_new_session=True
-            )
+                sandboxed(plan, reads, list(argv)), env=environment, stdin=subprocess.DEVNULL, stdout=output,
+                stderr=errors, start_new_session=True, pass_fds=(reads,),
+            )  # fmt: skip
         except OSError:
             self._starting = False
             raise
+        finally:
+            os.close(reads)
         self._starting = False
         return process
 
@@ -280,7 +345,12 @@ class Starter:
         """Kills what runs: every process that was started with our folder, whatever group it is in."""
         process, self._process = self._process, None
         starting, self._starting = self._starting, False
+        control, self._control = self._control, None
+        if control is not None:
+            os.close(control)
         if process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(ENDING_S)
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
             guard.kill_all(str(self.scratch))
@@ -302,6 +372,22 @@ class Starter:
 
 def _settings(own: OwnFlags | None) -> dict[str, Any] | None:
     return None if own is None else dict(own.settings)
+
+
+def sandbox_of(network: bool, tree: Path | None) -> Sandbox:
+    """What the processes of a trial get here. tree: as for Starter."""
+    return sandbox(network, tree is None, os.environ.get(VARIABLE) or "")
+
+
+def _make_caches() -> list[Path]:
+    """Makes the folders of caches that there are not, so that they can be shown in a sandbox; which they are."""
+    made = []
+    for path in map(Path, caches()):
+        if path.name != ".triton" and not os.path.lexists(path):
+            with contextlib.suppress(OSError):
+                path.mkdir()
+                made.append(path)
+    return made
 
 
 def _short_folder() -> str | None:

@@ -207,7 +207,7 @@ def _row(turns: _Turns, fixes: tuple[Fix, ...], candidate: Candidate) -> Row:
     plain = [one.ranks for one in turns.of("") if one.process.step_ns is not None]
     known = status not in ("failed", "not_applied")
     sameness = _sameness(timed, plain) if known else None
-    if sameness is not None and sameness.text.startswith("samples are repeated"):
+    if sameness is not None and sameness.repeats:
         status, reason, known = "not_applied", sameness.text, False
     steps = [one.process.step_ns for one in timed if one.process.step_ns]
     return Row(

@@ -33,7 +33,8 @@ def compare(fixed: Sequence[Computed], first: Sequence[Computed], second: Sequen
         return Sameness(None, "not known: no batches of a DataLoader were seen", apart, scatter)
     repeated = any(_repeats(a) and not _repeats(b) for a, b in pairs)
     if repeated:
-        return Sameness("different", "samples are repeated: the data set is not split among workers", apart, scatter)
+        text = "samples are repeated: the data set is not split among workers"
+        return Sameness("different", text, apart, scatter, repeats=True)
     same_bytes = all(_same_bytes(a, b) for a, b in pairs)
     same_samples = same_bytes or all(_same_samples(a, b) for a, b in pairs)
     if same_bytes and apart == 0:

@@ -48,6 +48,8 @@ class Sameness:
     """The largest difference of a loss, as a share of the loss."""
     scatter: float | None
     """The same between two processes without any fix."""
+    repeats: bool = False
+    """Whether the fix makes workers give the same samples again: then it does not do what it is for."""
 
 
 @dataclass(frozen=True, slots=True)

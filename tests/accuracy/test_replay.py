@@ -7,7 +7,7 @@ import pytest
 from helpers.timeline import timeline_of
 from helpers.traces import each_shared, shared_trace
 
-from gpuprof.diagnosis.analyse import replay_error
+from gpuprof.diagnosis.replayed import replay_error
 from gpuprof.replay.build import build
 from gpuprof.replay.carried_in import carried_over
 from gpuprof.replay.collectives import model_collectives

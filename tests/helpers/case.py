@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from types import ModuleType
 
-from gpuprof.costs.roofline import roofline
-from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.analysis import Analysis, Question
 from gpuprof.diagnosis.detect.proposal import Proposal
 from gpuprof.diagnosis.run_model import Baseline, Run, RunMemory, Telemetry, Throughput, Work
 from gpuprof.diagnosis.stack import stack_of
@@ -19,7 +18,7 @@ from gpuprof.timeline.timeline import build_timeline
 from gpuprof.tracefile.recording import resolve
 
 
-def case_of(path: Path, *, ms: float | None = None, as_recorded: bool = False, run: Run | None = None) -> Case:
+def case_of(path: Path, *, ms: float | None = None, as_recorded: bool = False, run: Run | None = None) -> Analysis:
     """What findings look at. ms: a measured unprofiled step; as_recorded: the profiler cost nothing."""
     trace = resolve(str(path)).read().trace
     assert trace is not None
@@ -27,14 +26,17 @@ def case_of(path: Path, *, ms: float | None = None, as_recorded: bool = False, r
     assert timeline is not None
     graph = build(timeline)
     removal = _nothing_removed(graph) if as_recorded else remove_profiler(graph, ms * 1e6 if ms else None)
-    return Case(
-        timeline=timeline,
-        origin_ns=timeline.window[0],
-        removal=removal,
-        sensitivities=sensitivities(removal.graph),
-        roofline=roofline(timeline),
-        run=run,
-        stack=stack_of(trace, None, inference=timeline.workload.is_inference),
+    return Analysis(
+        Question(trace),
+        {
+            "recorded": timeline,
+            "timeline": timeline,
+            "removal": removal,
+            "sensitivities": sensitivities(removal.graph),
+            "run": run,
+            "stack": stack_of(trace, None, inference=timeline.workload.is_inference),
+            "versions": {},
+        },
     )
 
 
@@ -43,7 +45,7 @@ def _nothing_removed(graph: Graph) -> Removal:
     return Removal(graph, step_ns, step_ns, step_ns, True, 0.0, 1.0, graph, graph, step_ns)
 
 
-def only(module: ModuleType, case: Case, key: str = "") -> Proposal:
+def only(module: ModuleType, case: Analysis, key: str = "") -> Proposal:
     """The single proposal of a finding (of that key)."""
     found = [proposal for proposal in module.find(case) if proposal.key == key]
     assert len(found) == 1, f"{module.PAGE.id}: {[proposal.title for proposal in found]}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from gpuprof.diagnosis.analysis import Analysis, Question
 from gpuprof.diagnosis.diagnosis import (
     CategoryTime,
     CauseTime,
@@ -40,6 +41,11 @@ MUL = (
 )
 HOSTILE = "evil\x1b[31m[bold red]\x07\u202ekernel\u200b<script>alert('x')</script>&\ud800 [/]"
 """Escape sequences, markup of rich and HTML, text that runs backwards, a zero-width space, half a letter."""
+
+
+def analysed(**facts: Any) -> Analysis:
+    """An analysis of nothing, of which only these facts are known."""
+    return Analysis(Question(None), facts)
 
 
 def host_bound(**changes: Any) -> Diagnosis:

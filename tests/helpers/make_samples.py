@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from gpuprof.diagnosis import host_places
-from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.replay.transform import scaled
 from gpuprof.tracefile.trace import Mask
 
@@ -22,7 +22,7 @@ SCATTER = 0.03
 
 
 def planted_samples(
-    case: Case, planted: dict[str, Mask], steps: int = 24, per_step: int = 80, seed: int = 0
+    case: Analysis, planted: dict[str, Mask], steps: int = 24, per_step: int = 80, seed: int = 0
 ) -> dict[str, object]:
     """A document of samples: `steps` steps, each like a replayed one, with about `per_step` samples."""
     chance = np.random.default_rng(seed)
@@ -64,12 +64,12 @@ def write_samples(document: dict[str, object], run: Path, rank: int = 0) -> None
     (run / f"samples.rank{rank}.json").write_text(json.dumps(document))
 
 
-def step_without(case: Case, nodes: Mask) -> float:
+def step_without(case: Analysis, nodes: Mask) -> float:
     """The mean step if some of the CPU's work took no time, ns."""
     changed = scaled(case.graph, nodes, 0.0)
     return case.mean.of_step(case.mean.with_faster_cpu(case.graph, changed))
 
 
-def time_of(case: Case, nodes: Mask) -> float:
+def time_of(case: Analysis, nodes: Mask) -> float:
     """CPU time a step, ns."""
     return float(case.graph.duration_ns[nodes].sum()) / case.graph.steps

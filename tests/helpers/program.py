@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.run_model import Run
 from helpers.case import case_of
 from helpers.make_trace import AUTOGRAD, MAIN, TraceBuilder
@@ -162,7 +162,7 @@ class Program:
         self.trace.step(self.steps, start, self.now)
         self.now += 1 * US
 
-    def case(self, folder: Path, run: Run | None = None) -> Case:
+    def case(self, folder: Path, run: Run | None = None) -> Analysis:
         """What findings look at; the profiler costs these programs nothing."""
         folder.mkdir(parents=True, exist_ok=True)
         return case_of(self.trace.write(folder / "trace.json"), as_recorded=True, run=run)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from gpuprof.diagnosis.analysis import analysis_of
 from gpuprof.diagnosis.diagnosis import Diagnosis, Finding
 from gpuprof.report.terminal import plain
 
@@ -111,7 +112,7 @@ def _numbered(diagnosis: Diagnosis) -> Iterator[str]:
 
 def _language(diagnosis: Diagnosis) -> Iterator[str]:
     """Tokens and advice for language models, of a model that is not trained on tokens."""
-    case = diagnosis._case
+    case = analysis_of(diagnosis)
     if case is None or case.trains_on_tokens:
         return
     considered = [f"{one.title}: {one.reason}" for one in diagnosis.considered]

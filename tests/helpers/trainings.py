@@ -144,7 +144,7 @@ def bare(
 def variables(**more: str) -> dict[str, str]:
     """The environment of a training."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("GPUPROF")}
-    return {**clean, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **more}
+    return {**clean, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "GPUPROF_SANDBOX": "hooks", **more}
 
 
 WHOLE = {"settle": 5, "baseline_free": 10, "baseline_sync": 10, "warmup": 2, "trace": 3, "after": 10}

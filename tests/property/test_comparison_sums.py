@@ -22,6 +22,7 @@ from gpuprof.diagnosis.detect.pair.cells import allot
 from gpuprof.diagnosis.detect.pair.counts import Counts, OpTable
 from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.kernel_table import KernelTable
+from gpuprof.diagnosis.findings import BUILT_IN
 from gpuprof.diagnosis.gaps import CAUSES
 from gpuprof.timeline.categories import CATEGORIES
 from gpuprof.timeline.exclusive_time import exclusive_ns
@@ -109,7 +110,7 @@ def test_the_order_of_the_findings_makes_no_difference(a, b):
         return [(one.id, one.text, phases) for one, phases in found.parts], found.rest_ns
 
     as_registered = said()
-    with patch.object(mechanisms, "CHANGES", mechanisms.CHANGES[::-1]):
+    with patch.object(mechanisms, "declarations", lambda: BUILT_IN[::-1]):
         assert said() == as_registered
 
 

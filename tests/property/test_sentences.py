@@ -14,7 +14,7 @@ from helpers.sentences import COMPILES, REST, SUBJECTS, value
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.evidence import SHOWN, spans
 from gpuprof.diagnosis.diagnosis import Kernels
 from gpuprof.diagnosis.rest_of_step import MOST, rest_of_step
@@ -45,7 +45,7 @@ def test_the_subject_is_the_largest_part_and_most_is_half_at_least(idle_ns, comp
 
 
 @cache
-def program() -> Case:
+def program() -> Analysis:
     """Kernels and host segments of many lengths, some far apart, on the host and on the GPU."""
     made = Program()
 

@@ -14,12 +14,13 @@ from helpers.present import present
 from benchmarks import calibrate, fit_or_test, refit
 from benchmarks.refit import Knob, Refit
 from gpuprof.calibration.table import numbers
+from gpuprof.diagnosis.analysis import analysis_of
 from gpuprof.diagnosis.detect import compiled_passes
-from gpuprof.diagnosis.findings import recompute
+from gpuprof.diagnosis.findings import compile, recompute
 from scenarios import catalogue
 
 PAIR = "tests/data/pairs/tiny.json.gz"
-HOST = Knob(("compile.HOST",), compiled_passes, ("HOST",))
+HOST = Knob(("compile.HOST",), compile, ("HOST",), kept_in=compiled_passes)
 
 
 @pytest.mark.parametrize("truth", [0.7, 1.3])
@@ -27,7 +28,7 @@ def test_a_known_number_is_found_again(truth, monkeypatch):
     """Had the fix taken what is predicted with a number 0.7 or 1.3 times as large, that is what is fitted."""
     case, timed = refit.timed_fix(PAIR, HOST)
     assert case is not None and timed is not None
-    looked = refit.diagnosed(case.path)._case
+    looked = analysis_of(refit.diagnosed(case.path))
     assert looked is not None
     made = refit._predicted(HOST, looked, timed, truth)
     assert made is not None

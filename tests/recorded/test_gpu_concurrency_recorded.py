@@ -9,6 +9,7 @@ from helpers.diagnosed import diagnosed
 from helpers.present import present
 
 import gpuprof
+from gpuprof.diagnosis.analysis import analysis_of
 from gpuprof.diagnosis.findings import naive_pipeline
 from scenarios.catalogue import scenario
 
@@ -43,10 +44,10 @@ def test_what_takes_the_place_of_turns_hangs_on_the_memory_of_one_gpu(
     peak_gib: int | None, says: str, wider: float, diagnosis
 ):
     """Two such peaks and a quarter are 100 and 150 GiB, of which an H200 gives out 126."""
-    case = diagnosis._case
+    case = analysis_of(diagnosis)
     assert case is not None and case.run is not None
     memory = replace(case.run.memory, peak_bytes=peak_gib and peak_gib << 30)
-    (found,) = naive_pipeline.find(replace(case, run=replace(case.run, memory=memory)))
-    assert says in found.fix and found.work == 2
+    (found,) = naive_pipeline.find(case.with_facts(run=replace(case.run, memory=memory)))
+    assert says in str(found.fix) and found.work == 2
     # The gradients of its 10.5 million trained parameters, 42 MB over 450 GB/s, are hardly a thousandth of the step.
     assert found.spread == pytest.approx(wider, rel=0.002)

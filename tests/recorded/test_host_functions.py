@@ -14,7 +14,7 @@ from helpers.paths import ROOT
 from jsonschema import Draft202012Validator
 
 import gpuprof
-from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.analysis import Analysis, analysis_of
 from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.diagnosis.host import explain_line
 from gpuprof.diagnosis.host_places import host_work
@@ -28,13 +28,13 @@ RUNS = ROOT / "tests" / "data" / "runs"
 
 
 @cache
-def case_of(run: str) -> Case:
-    case = gpuprof.diagnose(RUNS / run).case
+def case_of(run: str) -> Analysis:
+    case = analysis_of(gpuprof.diagnose(RUNS / run))
     assert case is not None
     return case
 
 
-def planted_in(case: Case) -> dict[str, Mask]:
+def planted_in(case: Analysis) -> dict[str, Mask]:
     """What is planted: like a walk over the modules (one stretch of the forward pass), small functions between ops,
     work of the optimizer, and what is recomputed or a backward hook's."""
     graph, work = case.graph, host_work(case.graph)
@@ -69,7 +69,7 @@ def diagnosed(run: str, tmp_path: Path, **options: int) -> tuple[Diagnosis, dict
 @pytest.mark.parametrize("run", ["tiny_lora", "dense8b_lora", "trainer_lora"])
 def test_a_planted_function_has_its_time_and_its_price(run: str, tmp_path: Path):
     diagnosis, planted = diagnosed(run, tmp_path)
-    case, host = diagnosis.case, diagnosis.host
+    case, host = analysis_of(diagnosis), diagnosis.host
     assert case is not None and host is not None and diagnosis.step_ns is not None
     assert host.samples >= 1500
     found = {one.function: one for one in host.functions}
@@ -107,7 +107,7 @@ def test_the_json_the_terminal_and_the_trackers_have_it(tmp_path: Path):
 
 def test_a_line_is_explained(tmp_path: Path):
     diagnosis, planted = diagnosed("tiny_lora", tmp_path)
-    folder, case = diagnosis.folder, diagnosis.case
+    folder, case = diagnosis.folder, analysis_of(diagnosis)
     assert folder is not None and case is not None
     found = explain_line(folder.path, folder.rank, case, "train.py", 11)
     assert found is not None and found.function == next(iter(planted))

@@ -430,7 +430,7 @@ def test_every_option_is_explained():
 
 
 def test_a_recording_without_a_step_that_can_be_replayed():
-    unplayed = dataclasses.replace(diagnosed(RUNS / "tiny_lora"), _case=None)
+    unplayed = dataclasses.replace(diagnosed(RUNS / "tiny_lora"), _analysis=None)
     with pytest.raises(GpuprofError, match="nothing can be projected"):
         subject_of(unplayed)
 

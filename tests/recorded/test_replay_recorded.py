@@ -8,7 +8,7 @@ from helpers.timeline import timeline_of
 from helpers.traces import COMMITTED, shared_trace
 
 from benchmarks import replay as benchmark
-from gpuprof.diagnosis.analyse import replay_error
+from gpuprof.diagnosis.replayed import replay_error
 from gpuprof.diagnosis.representative_steps import representative
 from gpuprof.replay.build import build
 from gpuprof.replay.graph import DEVICE, Graph

@@ -7,8 +7,10 @@ import json
 import pytest
 from helpers.diagnosed import diagnosed
 from helpers.paths import ROOT
+from helpers.present import present
 
 from gpuprof import diagnose
+from gpuprof.diagnosis.analysis import analysis_of
 from gpuprof.diagnosis.findings import channels_last, frozen_encoder
 from gpuprof.diagnosis.predict import predict
 
@@ -21,9 +23,9 @@ FIND = {"channels_last": channels_last.find, "frozen_encoder": frozen_encoder.fi
 @pytest.mark.parametrize(("name", "finding", "step_ms"), FIXES)
 def test_what_a_fix_measured_lies_in_its_interval(name: str, finding: str, step_ms: float):
     diagnosis = diagnose(VISION / f"{name}.json.gz", step_ms=TRUTH[name]["unprofiled_ms"])
-    assert diagnosis._case is not None
-    (proposal,) = FIND[finding](diagnosis._case)
-    step = predict(diagnosis._case, proposal)
+    case = present(analysis_of(diagnosis))
+    (proposal,) = FIND[finding](case)
+    step = predict(case, proposal)
     assert step.low <= step_ms * 1e6 <= step.high
     assert step.expected == pytest.approx(step_ms * 1e6, rel=0.07)
     if step_ms > TRUTH[name]["unprofiled_ms"]:
@@ -33,7 +35,7 @@ def test_what_a_fix_measured_lies_in_its_interval(name: str, finding: str, step_
 @pytest.mark.parametrize("name", TRUTH)
 def test_none_gets_advice_for_language_models(name: str):
     diagnosis = diagnosed(VISION / f"{name}.json.gz")
-    assert diagnosis._case is not None and not diagnosis._case.trains_on_tokens
+    assert not present(analysis_of(diagnosis)).trains_on_tokens
     named = {*(one.id for one in diagnosis.findings), *(one.id for one in diagnosis.considered)}
     assert not {"padding", "fused_elementwise"} & named
 

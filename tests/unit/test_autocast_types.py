@@ -50,7 +50,7 @@ def test_operands_known_by_their_types_are_advised_autocast(tmp_path: Path, gpu:
     autocast = next((one for one in found.findings if one.id == "autocast"), None)
     assert (autocast is not None) == advised
     if autocast is not None:
-        assert autocast.title == "fp16 autocast" and "GradScaler" in autocast.fix
+        assert autocast.title == "fp16 autocast" and "GradScaler" in str(autocast.fix)
         # At most the ratio of the two peaks, 125 to 15.7 TFLOP/s; at least what an inefficient half keeps of it.
         assert 2 < autocast.speedup.low < autocast.speedup.expected < 125 / 15.7
     else:

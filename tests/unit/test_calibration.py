@@ -42,7 +42,7 @@ BOUNDED = {"allocator.PINNED_RATE": "a share that cannot exceed 1, and at worst 
 
 DEFINITIONS = {
     "gpuprof/costs/work.py:UNKNOWN_L2_BYTES, UNKNOWN_MULTIPROCESSORS": "an A100's datasheet",
-    "gpuprof/diagnosis/analyse.py:READS_WEIGHTS": "from datasheets: operations for each byte",
+    "gpuprof/diagnosis/limits.py:READS_WEIGHTS": "from datasheets: operations for each byte",
     "gpuprof/projection/sample_preparation.py:LONG_NS": "what is long enough to look at",
     "gpuprof/diagnosis/rank_digests.py:MANY": "from how many recordings on they are read in parallel",
     "gpuprof/timeline/matching.py:UNNAMED_SPREAD_NS": "how far ends of one collective may lie apart",

@@ -15,8 +15,7 @@ from helpers.present import present
 from helpers.traces import shared_trace
 
 from gpuprof.diagnosis.diagnosis import Combined, Finding, Range
-from gpuprof.diagnosis.ranks import RankSummary
-from gpuprof.ranks.summary import Job, Member, OnPath
+from gpuprof.ranks.summary import Job, Member, OnPath, RankSummary
 from gpuprof.replay.sensitivity import Sensitivities
 from gpuprof.report import charts, palette
 from gpuprof.report.charts.downsample import extremes

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 import gpuprof.diagnosis.findings
-from gpuprof.diagnosis.finding_names import SYNONYMS, key, pages_named
-from gpuprof.diagnosis.findings import PAGES
+from gpuprof.diagnosis.finding_names import key, named
+from gpuprof.diagnosis.findings import BUILT_IN, PAGES
 
 
 def ids(text: str) -> list[str]:
-    return [page.id for page in pages_named(text, PAGES)]
+    return [one.id for one in named(text, BUILT_IN)]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.id)
@@ -67,7 +67,7 @@ def test_words_of_several_pages_name_them_all_and_none_none():
 
 
 def test_every_page_has_synonyms_of_its_own():
-    assert set(SYNONYMS) == {page.id for page in PAGES}
-    names = [key(name) for found in SYNONYMS.values() for name in found]
+    assert all(one.synonyms for one in BUILT_IN)
+    names = [key(name) for one in BUILT_IN for name in one.synonyms]
     assert len(names) == len(set(names)), "one name means one page"
     assert not set(names) & {page.id for page in PAGES}

@@ -9,7 +9,7 @@ import pytest
 from helpers.case import only, run_of
 from helpers.program import MS, SHORT, US, Program
 
-from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.micro_batches import micro_batch_of, micro_batches
 from gpuprof.diagnosis.findings import accumulation, larger_batch
 from gpuprof.diagnosis.predict import fixes
@@ -19,7 +19,7 @@ PASS, OPTIMIZER = 40, 10
 """Launches of a forward pass, and of the optimizer."""
 
 
-def accumulating(tmp_path: Path, passes: int, gpu: int = SHORT, grid=None, **run) -> Case:
+def accumulating(tmp_path: Path, passes: int, gpu: int = SHORT, grid=None, **run) -> Analysis:
     """Steps of some passes; kernels fill the GPU where `gpu` is long."""
     program = Program()
 
@@ -89,7 +89,7 @@ def test_a_larger_batch_changes_the_training(tmp_path: Path):
     assert not list(accumulation.find(case))
     (found,) = (one for one in fixes(case).findings if one.id == "larger_batch")
     assert found.changes == "8 times the samples in an optimizer step"
-    assert "gradient_accumulation_steps" not in only(larger_batch, case).fix
+    assert "gradient_accumulation_steps" not in str(only(larger_batch, case).fix)
 
 
 def test_steps_that_differ_in_their_passes_have_none(tmp_path: Path):

@@ -11,13 +11,14 @@ from helpers.case import only, run_of
 from helpers.program import GAP, MS, PLAIN, US, Program, checkpointed
 
 from gpuprof.diagnosis import predict
-from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect import recomputed_passes
 from gpuprof.diagnosis.detect.passes import shapes_in
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.detect.replace_work import replacement_of, with_replacement
 from gpuprof.diagnosis.diagnosis import Combined
 from gpuprof.diagnosis.findings import FINDINGS, larger_batch, recompute
+from gpuprof.diagnosis.fix import Fix
 from gpuprof.diagnosis.run_model import RunMemory
 from gpuprof.diagnosis.share_verdict import judge_shares
 from gpuprof.diagnosis.shares import Shares
@@ -30,7 +31,7 @@ KERNELS, KERNEL = 40, 100 * US
 PAGES = [Page(name, "", "", "", "", "") for name in ("first", "second", "third")]
 
 
-def busy(tmp_path) -> Case:
+def busy(tmp_path) -> Analysis:
     """Kernels of 0.1 ms that are launched in a fifth of the time: the GPU limits, 4 ms a step."""
     program = Program()
     for _ in range(4):
@@ -39,10 +40,10 @@ def busy(tmp_path) -> Case:
 
 
 def proposal(change, **more) -> Proposal:
-    return Proposal(title="", evidence=(), fix="", change=change, **more)
+    return Proposal(title="", evidence=(), fix=Fix(), change=change, **more)
 
 
-def together(monkeypatch, case: Case, *proposals: Proposal) -> Combined:
+def together(monkeypatch, case: Analysis, *proposals: Proposal) -> Combined:
     """What these proposals do at once, each a finding of its own."""
     found = tuple((page, lambda case, p=p: [p]) for page, p in zip(PAGES, proposals, strict=False))
     monkeypatch.setattr(predict, "FINDINGS", found)
@@ -52,7 +53,7 @@ def together(monkeypatch, case: Case, *proposals: Proposal) -> Combined:
     return combined
 
 
-def gpu(case: Case, factor: float):
+def gpu(case: Analysis, factor: float):
     return partial(scaled, nodes=case.graph.on_gpu, factor=factor)
 
 
@@ -156,7 +157,7 @@ def test_steps_of_no_time_have_no_verdict():
 # -- shapes
 
 
-def embedding(tmp_path, indices: list[int]) -> Case:
+def embedding(tmp_path, indices: list[int]) -> Analysis:
     program = Program()
 
     def body():
@@ -173,7 +174,7 @@ def embedding(tmp_path, indices: list[int]) -> Case:
 def test_the_batch_is_recognised_by_its_indices(tmp_path):
     found = only(larger_batch, embedding(tmp_path, [4, 128]))
     assert found.title == "8 × the batch", "rows of a tensor are not the loader's samples"
-    assert "batch_size=8 * batch_size" in found.fix
+    assert "batch_size=8 * batch_size" in str(found.fix)
     assert found.evidence[0].text.startswith("512 tokens a batch")
     assert all(place.start_ns is not None and place.where for place in found.evidence[1:])
     packed = only(larger_batch, embedding(tmp_path, [1, 512]))
@@ -205,7 +206,7 @@ NAMES = (
 )  # fmt: skip
 
 
-def odd(tmp_path, dims) -> Case:
+def odd(tmp_path, dims) -> Analysis:
     """A step of all ops whose shapes some finding reads."""
     program = Program()
 

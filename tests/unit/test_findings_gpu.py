@@ -10,8 +10,7 @@ from helpers.case import only, run_of
 from helpers.make_trace import AUTOGRAD, MAIN
 from helpers.program import BF16, FLOAT, GB, MS, PLAIN, PRODUCT, US, Program, checkpointed
 
-from gpuprof.diagnosis.case import Case
-from gpuprof.diagnosis.diagnosis import Finding, Range
+from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.findings import (
     ABSENT,
     adapter_casts,
@@ -29,10 +28,9 @@ from gpuprof.diagnosis.findings import (
 from gpuprof.diagnosis.predict import predict
 from gpuprof.diagnosis.run_model import GpuTelemetry, RunMemory, Telemetry, Work
 from gpuprof.replay.transform import scaled
-from gpuprof.trial.fixes import fix_for
 
 
-def after_us(case: Case, proposal) -> float:
+def after_us(case: Analysis, proposal) -> float:
     """The expected step, µs."""
     return predict(case, proposal).expected / US
 
@@ -68,7 +66,7 @@ def test_a_loop_over_experts_becomes_as_many_launches_as_grouped_experts_need(tm
     assert after_us(case, proposal) == pytest.approx(40 * 20 + 33 * 19, rel=0.02)
     assert case.step_ns / US > 40 * 20 + 16 * 6 * 20
     assert "16 experts" in proposal.evidence[0].text
-    assert "grouped_mm" in proposal.fix
+    assert "grouped_mm" in str(proposal.fix)
 
 
 def test_grouped_experts_take_the_time_of_their_weights_where_those_are_large(tmp_path):
@@ -153,7 +151,7 @@ def test_sinks_are_recognised_and_get_an_implementation_that_knows_them(tmp_path
     program = Program()
     for _ in range(3):
         program.step(lambda: attention(program, more=1))
-    assert "flex_attention" in only(eager_attention, program.case(tmp_path)).fix
+    assert "flex_attention" in str(only(eager_attention, program.case(tmp_path)).fix)
 
 
 def test_torchs_own_attention_and_other_softmaxes_are_no_eager_attention(tmp_path):
@@ -211,11 +209,11 @@ def fp32_products(name: str, kernel: str = "volta_sgemm_128x64_nn", type: str = 
 def test_a_gpu_without_bf16_is_advised_fp16(tmp_path):
     case = fp32_products("Tesla V100-SXM2-32GB").case(tmp_path)
     found = only(autocast, case)
-    assert found.title == "fp16 autocast" and "GradScaler" in found.fix and "bfloat16" not in found.fix
+    assert found.title == "fp16 autocast" and "GradScaler" in str(found.fix) and "bfloat16" not in str(found.fix)
     assert case.roofline is not None
     product_us = 2 * 4096**3 / case.roofline.ceilings.flops["fp16"] / 0.6 * 1e6
     assert product_us < after_us(case, found) < 12_000 / 3
-    assert fix_for(Finding("autocast", found.title, "high", (), found.fix, Range(1, 1, 1), Range(1, 1, 1))) is None
+    assert found.fix.patch is None
     assert ABSENT["tf32"].why(case) == "this GPU has no TF32"
 
 
@@ -353,7 +351,7 @@ def test_without_checkpointing_the_repeated_forward_goes(tmp_path):
     proposal = only(recompute, case)
     assert case.step_ns / US == pytest.approx(7000, rel=0.01)
     assert after_us(case, proposal) == pytest.approx(5000, rel=0.02)
-    assert "the present peak was not recorded" in proposal.fix
+    assert "the present peak was not recorded" in str(proposal.fix)
 
 
 def _restoring(program: Program) -> None:
@@ -395,7 +393,7 @@ def test_checkpointing_stays_where_the_memory_is_needed(tmp_path):
     full = run_of(memory=RunMemory(None, None, int(0.92 * 140 * GB)))
     assert not list(recompute.find(program.case(tmp_path, full)))
     half = run_of(memory=RunMemory(None, None, 70 * GB))
-    assert "GiB that are free" in only(recompute, program.case(tmp_path, half)).fix
+    assert "GiB that are free" in str(only(recompute, program.case(tmp_path, half)).fix)
 
 
 def quantised(program: Program) -> None:
@@ -429,7 +427,7 @@ def test_weights_stay_quantised_where_they_would_not_fit(tmp_path):
 # -- tokens
 
 
-def padded(tmp_path, real: float) -> Case:
+def padded(tmp_path, real: float) -> Analysis:
     program = Program()
 
     def body():
@@ -455,7 +453,7 @@ def test_padding_is_that_of_all_steps_of_the_run(tmp_path):
     """Few recorded steps can be of batches that are padded less, or more."""
     case = padded(tmp_path, 0.5)
     assert case.run
-    case = replace(case, run=replace(case.run, work=Work(4.0, 8192.0, 4096.0, 1.0, 0.25)))
+    case = case.with_facts(run=replace(case.run, work=Work(4.0, 8192.0, 4096.0, 1.0, 0.25)))
     packed = only(padding, case, "packing")
     assert packed.work == pytest.approx(0.97 / 0.25)
     assert packed.evidence[0].text.startswith("75 % of the tokens are padding, some 6,144 of 8,192 a step")
@@ -466,14 +464,14 @@ def test_rows_with_one_label_each_are_not_packed(tmp_path):
     """A reward model or classifier reads one output per row: only the lengths of rows may become alike."""
     case = padded(tmp_path, 0.5)
     for name in ("Qwen2ForSequenceClassification", "PeftModelForSequenceClassification"):
-        found = padding.find(replace(case, stack=replace(case.stack, model_class=name)))
+        found = padding.find(case.with_facts(stack=replace(case.stack, model_class=name)))
         assert [proposal.key for proposal in found] == ["grouped"]
 
 
 def test_little_padding_or_none_known_is_no_finding(tmp_path):
     case = padded(tmp_path, 0.95)
     assert not list(padding.find(case))
-    assert not list(padding.find(replace(case, run=None)))
+    assert not list(padding.find(case.with_facts(run=None)))
 
 
 # -- several GPUs
@@ -508,7 +506,7 @@ def test_exposed_transfers_are_shorter_behind_computation(tmp_path):
     # 60 % of the 2 ms hide, and 40 % of that comes back.
     assert before - after_us(case, proposal) == pytest.approx(720, rel=0.05)
     assert [p.key for p in exposed_communication.find(case)] == ["overlap"]
-    assert "bucket_cap_mb=5," in proposal.fix  # one exchange a step has nothing left to hide behind
+    assert "bucket_cap_mb=5," in str(proposal.fix)  # one exchange a step has nothing left to hide behind
 
 
 def test_overlapped_transfers_are_no_finding(tmp_path):
@@ -524,7 +522,7 @@ def test_gradients_need_not_be_exchanged_between_micro_steps(tmp_path):
         program.step(lambda: exchange(program, overlapped=False, passes=4), sync=True)
     case = program.case(tmp_path)
     proposal = only(exposed_communication, case, "no_sync")
-    assert "no_sync" in proposal.fix
+    assert "no_sync" in str(proposal.fix)
     between = case.step_ns / US - after_us(case, proposal)
     assert 0 <= between <= 3 * 2000 * 1.02
     assert "3 all-reduces a step" in proposal.evidence[0].text

@@ -82,7 +82,7 @@ def test_launch_bound_inference_takes_as_long_for_more_requests(tmp_path):
 )
 def test_the_fix_is_written_for_what_serves_the_model(tmp_path, frame, says):
     case = inference(small, frame=frame).case(tmp_path)
-    assert says in only(continuous_batching, case).fix
+    assert says in str(only(continuous_batching, case).fix)
 
 
 def test_a_batch_that_fills_the_gpu_gets_no_such_advice(tmp_path):
@@ -160,7 +160,7 @@ def test_an_engine_that_decodes_kernel_by_kernel_is_advised_to_use_its_graphs(tm
     frame = "vllm/v1/worker/gpu_model_runner.py(3380): execute_model"
     case = inference(body, 4, "execute_context_0(0)_generation_8(8)", frame).case(tmp_path)
     found = only(cuda_graphs, case)
-    assert "--enforce-eager" in found.fix
+    assert "--enforce-eager" in str(found.fix)
     assert predict(case, found).expected < 0.6 * case.step_ns
 
 
@@ -227,14 +227,14 @@ def attention(program: Program, mask: bool, embeds: bool) -> None:
 
 def test_attention_without_a_mask_is_not_made_causal(tmp_path):
     case = inference(lambda p: attention(p, mask=False, embeds=False)).case(tmp_path)
-    fix = only(eager_attention, case).fix
+    fix = str(only(eager_attention, case).fix)
     assert "is_causal=True" not in fix and "CausalLM" not in fix
     assert "scaled_dot_product_attention(q, k, v)" in fix
 
 
 def test_a_mask_is_passed_on(tmp_path):
     case = inference(lambda p: attention(p, mask=True, embeds=True)).case(tmp_path)
-    fix = only(eager_attention, case).fix
+    fix = str(only(eager_attention, case).fix)
     assert "attn_mask=mask" in fix and "if that hides nothing but later positions" in fix
     assert "AutoModelForCausalLM" in fix
 
@@ -255,6 +255,6 @@ def test_every_finding_says_what_it_applies_to():
 )
 def test_what_an_engine_takes_at_once_is_never_set_to_a_number(tmp_path, engine):
     """A recording of one request says nothing of the option: 8 may be far below what is set, or its default."""
-    fix = only(continuous_batching, inference(small, frame=engine).case(tmp_path)).fix
+    fix = str(only(continuous_batching, inference(small, frame=engine).case(tmp_path)).fix)
     assert fix.startswith("send 8 times the requests at once") and "lower" in fix
     assert not re.search(r"--max[\w-]+ \d", fix)

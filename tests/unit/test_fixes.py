@@ -12,7 +12,7 @@ from jsonschema import Draft202012Validator
 from gpuprof.diagnosis.budget_model import Budget
 from gpuprof.diagnosis.diagnosis import Combined, Evidence, Finding, Range, Remaining, Replay
 from gpuprof.diagnosis.json import schema, to_json
-from gpuprof.diagnosis.ranks import RankSummary
+from gpuprof.ranks.summary import RankSummary
 from gpuprof.replay.sensitivity import Sensitivities
 from gpuprof.report import markdown
 from gpuprof.report.page.content import uncertain_mean

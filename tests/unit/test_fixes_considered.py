@@ -10,7 +10,7 @@ from helpers.case import run_of
 from helpers.program import MS, SHORT, US, Program
 from helpers.replay_oracle import LOADER
 
-from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.chance import time_left
 from gpuprof.diagnosis.detect.compile_time import compile_ns
 from gpuprof.diagnosis.detect.proposal import SURE
@@ -19,7 +19,7 @@ from gpuprof.diagnosis.predict import fixes
 from gpuprof.replay.bound import Bound
 
 
-def launching(tmp_path: Path, **run) -> Case:
+def launching(tmp_path: Path, **run) -> Analysis:
     """A launch-bound step that torch.compile would shorten."""
     program = Program()
 

@@ -12,7 +12,7 @@ from helpers.program import BF16, MS, Program
 
 from gpuprof.costs.arguments import parse
 from gpuprof.costs.attention import attends_packed, has_mask
-from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.findings import masked_attention
 from gpuprof.diagnosis.reach.ledger import above_reach
 from gpuprof.diagnosis.reach.useful_flops import with_useful_flops
@@ -25,7 +25,7 @@ Q, MASK = [1, 16, 32768, 64], [1, 1, 32768, 32768]
 H100 = [{"id": 0, "name": "NVIDIA H100 80GB HBM3", "totalGlobalMem": 85_000_000_000, "numSms": 132}]
 
 
-def packed(folder: Path, useful: float | None, mask=MASK) -> Case:
+def packed(folder: Path, useful: float | None, mask=MASK) -> Analysis:
     """40 ms of attention forward and 120 ms backward a step, over one row of 32,768 tokens, and 10 ms of other work."""
     made = Program()
     for _ in range(3):
@@ -73,7 +73,7 @@ def test_not_where_all_scores_are_of_use_or_nothing_masks_them(tmp_path, useful,
 def test_what_the_stack_has(tmp_path):
     case = packed(tmp_path, 1 / 16)
     trl = replace(case.stack, kind="trl", fields=frozenset({"packing", "padding_free", "model_init_kwargs"}))
-    fix = only(masked_attention, replace(case, stack=trl)).fix
+    fix = str(only(masked_attention, case.with_facts(stack=trl)).fix)
     assert "flash_attention_2" in fix
     assert "flex_attention" in fix
     assert "packing=False" in fix or '"packing": False' in fix

@@ -35,7 +35,7 @@ def training(noise_us: int, on_gpu: bool = False) -> Program:
 def test_noise_made_on_the_cpu_belongs_on_the_gpu(tmp_path: Path):
     case = training(12_000).case(tmp_path)
     (found,) = host_preprocessing.find(case)
-    assert found.title == "random numbers made on the GPU" and 'device="cuda"' in found.fix
+    assert found.title == "random numbers made on the GPU" and 'device="cuda"' in str(found.fix)
     assert found.evidence[0].text.startswith("random numbers made on the CPU (aten::randn) take it 12")
     assert predict(case, found).expected == pytest.approx(case.step_ns - 12 * MS, rel=0.02)
 

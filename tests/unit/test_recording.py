@@ -31,8 +31,8 @@ from gpuprof.runfile import LATEST, RUNS
 from gpuprof.tracefile.recording import resolve
 
 TO = "H100 SXM"
-WITHOUT_RECORDING = {"trace", "demo", "gpus", "try", "fit", "doctor", "hang", "mcp", "skill", "explain"}
-"""Commands that are given a program, dumps or processes, or nothing. `explain N` is of the latest run."""
+WITHOUT_RECORDING = {"trace", "demo", "gpus", "try", "fit", "doctor", "mcp", "skill", "hang"}
+"""Commands that are given a program, dumps of a job, or nothing."""
 
 SEVERAL = r"recordings: name that of one rank|is a folder: name one trace file in it|of several ranks: name that of one"
 NO_MEMORY = r"holds no memory (events|snapshot)|not a memory snapshot"
@@ -116,8 +116,10 @@ def command(*words: str) -> Callable[..., None]:
     def call(*paths: str) -> None:
         done = in_process(*words, *paths, cwd=Path.cwd(), GPUPROF_CACHE=os.environ["GPUPROF_CACHE"])
         if done.returncode:
-            # `history` goes on to the next one, and says at the end that there was none.
-            raise GpuprofError(one_line("".join(done.stderr.splitlines(True)[: 1 if words == ("history",) else None])))
+            # `history` goes on to the next one, and says at the end that there was none; of a report's content is said
+            # what is in it.
+            lines = [line for line in done.stderr.splitlines(True) if "whole environment" not in line]
+            raise GpuprofError(one_line("".join(lines[: 1 if words == ("history",) else None])))
 
     return call
 
@@ -173,6 +175,7 @@ ONE_PATH = {
     "compare": lambda *paths: command("compare")(*(paths or ("latest",)), *(paths or ("latest",))),
     "project": command("project", "--to", TO),
     "memory": command("memory"),
+    "explain": command("explain", "train.py:1"),
     **{f"mcp {name}": tool(name) for name in ("diagnose", "findings", "gaps", "kernels", "compare", "project")},
 }
 SEVERAL_TAKEN = {
@@ -199,6 +202,7 @@ REFUSED = {
     **{(taker, kind): NO_MEMORY for taker in OF_MEMORY for kind in WITHOUT_MEMORY},
     **{("load_memory", kind): NO_MEMORY for kind in RUNS_OF},  # what the command adds is a prediction
     ("memory", "run of ranks"): NO_MEMORY,
+    **{("explain", kind): "no Python functions were sampled there" for kind in KINDS},
     **{(taker, kind): NO_STEPS for taker in OF_STEPS for kind in SNAPSHOTS},
 }
 """(taker, kind) → what the line says. A Trace, and memory, are those of one process."""

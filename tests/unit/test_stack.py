@@ -19,10 +19,11 @@ from helpers.make_trace import TraceBuilder
 from helpers.program import FLOAT, MS, Program, checkpointed
 
 from gpuprof.diagnosis import findings
-from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.findings import FINDINGS
+from gpuprof.diagnosis.fix import Code, arguments
 from gpuprof.diagnosis.run_model import Work
-from gpuprof.diagnosis.stack import Code, Stack, stack_of
+from gpuprof.diagnosis.stack import Stack, stack_of
 from gpuprof.diagnosis.trainer_names import of_file
 from gpuprof.tracefile.program import ClassName, Flag
 from gpuprof.tracefile.program import Program as Known
@@ -41,10 +42,11 @@ def known(name: str, *fields: str, kind: str = "trl") -> Stack:
 
 def test_a_setting_names_the_programs_own_class():
     stack = known("DPOConfig", "gradient_checkpointing")
-    assert stack.setting({"gradient_checkpointing": False}) == "DPOConfig(gradient_checkpointing=False)"
-    assert stack.setting({"packing": True}) == ""
+    assert str(stack.setting({"gradient_checkpointing": False})) == "DPOConfig(gradient_checkpointing=False)"
+    assert str(stack.setting({"packing": True})) == ""
     assert (
-        stack.setting({"gradient_checkpointing": True}, {"packing": True}) == "DPOConfig(gradient_checkpointing=True)"
+        str(stack.setting({"gradient_checkpointing": True}, {"packing": True}))
+        == "DPOConfig(gradient_checkpointing=True)"
     )
 
 
@@ -52,19 +54,21 @@ def test_checkpointing_has_two_names():
     assert known("DPOConfig", "gradient_checkpointing", "activation_checkpointing").checkpointing.startswith("act")
     flags = (Flag(("--gradient_checkpointing",), "switch"),)
     own = replace(Stack("torch", False), flags=flags)
-    assert own.setting({own.checkpointing: False}) == "without --gradient_checkpointing"
+    assert str(own.setting({own.checkpointing: False})) == "without --gradient_checkpointing"
     assert Stack("trl", False).checkpointing == "gradient_checkpointing"
 
 
 def test_without_knowledge_of_the_class_none_of_trl_is_named():
     unnamed = Stack("trl", False)
-    assert unnamed.setting({"tf32": True}) == "in the trainer's arguments:\ntf32=True"
-    assert unnamed.setting({"tf32": True}, note="  # x") == "in the trainer's arguments:\ntf32=True  # x"
-    assert unnamed.fix("torch", "setting", trl="SFTConfig(packing=True)") == "setting"
-    assert Stack("transformers", False).setting({"tf32": True}, note="  # x") == "TrainingArguments(tf32=True)  # x"
-    assert Stack("torch", False).setting({"tf32": True}) == ""
+    assert str(unnamed.setting({"tf32": True})) == "in the trainer's arguments:\ntf32=True"
+    assert str(unnamed.setting({"tf32": True}, note="  # x")) == "in the trainer's arguments:\ntf32=True  # x"
+    assert str(unnamed.fix("torch", "setting", trl=arguments("SFTConfig", {"packing": True}))) == "setting"
+    assert (
+        str(Stack("transformers", False).setting({"tf32": True}, note="  # x")) == "TrainingArguments(tf32=True)  # x"
+    )
+    assert str(Stack("torch", False).setting({"tf32": True})) == ""
     nested = Stack("trl", False, own_arguments="SFTConfig").setting({"model_init_kwargs": {"a": "b"}, "n": None})
-    assert nested == 'SFTConfig(model_init_kwargs={"a": "b"}, n=None)'
+    assert str(nested) == 'SFTConfig(model_init_kwargs={"a": "b"}, n=None)'
 
 
 def test_attn_implementation_is_named_only_for_classes_that_have_it():
@@ -94,40 +98,47 @@ def test_attn_implementation_is_named_only_for_classes_that_have_it():
 )
 def test_the_programs_own_flag_comes_first(flag: Flag, value: bool, says: str):
     stack = Stack("torch", False, flags=(flag,))
-    assert says in stack.setting({"gradient_checkpointing": value})
+    assert says in str(stack.setting({"gradient_checkpointing": value}))
     assert bool(says) == bool(stack.setting({"gradient_checkpointing": value}))
-    assert stack.fix("by hand", stack.setting({"gradient_checkpointing": value})) != "by hand" or not says
+    assert str(stack.fix("by hand", stack.setting({"gradient_checkpointing": value}))) != "by hand" or not says
 
 
 def test_a_script_of_its_own_kind_is_compiled_by_its_flag():
     stack = Stack("torch", False, flags=(Flag(("--compile",), "assigned"), Flag(("--num-workers",), "value")))
-    assert stack.setting({"torch_compile": True}) == "--compile=True"
-    assert stack.setting({"torch_compile": True, "torch_compile_mode": "reduce-overhead"}) == "", "no flag for the mode"
-    assert stack.setting({"dataloader_num_workers": 8}, {"dataloader_persistent_workers": True}) == "--num-workers 8"
-    assert stack.setting({"optim": "adamw_torch_fused"}) == ""
+    assert str(stack.setting({"torch_compile": True})) == "--compile=True"
+    assert str(stack.setting({"torch_compile": True, "torch_compile_mode": "reduce-overhead"})) == "", (
+        "no flag for the mode"
+    )
+    assert (
+        str(stack.setting({"dataloader_num_workers": 8}, {"dataloader_persistent_workers": True})) == "--num-workers 8"
+    )
+    assert str(stack.setting({"optim": "adamw_torch_fused"})) == ""
     batch = replace(stack, flags=tuple(Flag((f"--{n}",), "assigned") for n in ("batch_size", "grad_accum_steps")))
     wanted = {"per_device_train_batch_size": Code("32"), "gradient_accumulation_steps": 1}
-    assert batch.setting(wanted) == "--batch_size=32 --grad_accum_steps=1"
-    assert batch.setting(wanted | {"per_device_train_batch_size": Code("8 * batch_size")}) == ""
+    assert str(batch.setting(wanted)) == "--batch_size=32 --grad_accum_steps=1"
+    assert str(batch.setting(wanted | {"per_device_train_batch_size": Code("8 * batch_size")})) == ""
 
 
 def test_a_text_for_another_class_is_not_taken():
     stack = known("DPOConfig", "per_device_train_batch_size")
-    trl = "SFTConfig(per_device_train_batch_size=8)\nor, with short samples: SFTConfig(packing=True)"
-    assert stack.fix("torch", trl=trl, transformers="DPOConfig(per_device_train_batch_size=8)").startswith("DPOConfig")
-    assert stack.fix("torch", trl="DPOConfig(packing=True)") == "torch"
-    assert stack.fits('DPOConfig(per_device_train_batch_size=dict(packing="a=b"))')
+    trl = arguments("SFTConfig", {"per_device_train_batch_size": 8}) + "\nor, with short samples: "
+    trl += arguments("SFTConfig", {"packing": True}).otherwise()
+    own = arguments("DPOConfig", {"per_device_train_batch_size": 8})
+    assert stack.fix("torch", trl=trl, transformers=own) == own
+    assert str(stack.fix("torch", trl=arguments("DPOConfig", {"packing": True}))) == "torch"
+    assert stack.fits(arguments("DPOConfig", {"per_device_train_batch_size": Code('dict(packing="a=b")')}))
     assert Stack("trl", False, own_arguments="SFTConfig").fix("torch", trl=trl) == trl
+    assert [one.instead for one in trl.settings] == [False, True]
 
 
 def test_models_are_loaded_by_their_own_class():
-    assert Stack("torch", False).loaded(a="b") == 'AutoModelForCausalLM.from_pretrained(..., a="b")'
+    assert str(Stack("torch", False).loaded(a="b")) == 'AutoModelForCausalLM.from_pretrained(..., a="b")'
     reward = Stack("trl", False, model_class="Qwen2ForSequenceClassification", package="transformers")
-    assert reward.loaded(a="b") == 'AutoModelForSequenceClassification.from_pretrained(..., a="b")'
+    assert str(reward.loaded(a="b")) == 'AutoModelForSequenceClassification.from_pretrained(..., a="b")'
     assert not reward.is_causal
-    assert Stack("torch", False, model_class="GPT", package="__main__").loaded(a="b") == ""
+    assert str(Stack("torch", False, model_class="GPT", package="__main__").loaded(a="b")) == ""
     sentences = Stack("transformers", False, model_class="SentenceTransformer", package="sentence_transformers")
-    assert sentences.loaded(a="b") == 'SentenceTransformer(..., model_kwargs={"a": "b"})'
+    assert str(sentences.loaded(a="b")) == 'SentenceTransformer(..., model_kwargs={"a": "b"})'
 
 
 # -- what a trace shows of its program
@@ -155,9 +166,10 @@ def test_the_trainer_is_the_one_that_the_trace_shows(tmp_path: Path, names: tupl
     stack = stack_of(trace, None)
     assert stack.kind == ("unsloth" if "unsloth" in names[0] else "trl")
     shown = stack.setting({"per_device_train_batch_size": Code("8 * batch_size")})
+    packing = arguments("SFTConfig", {"packing": True})
     assert stack.trainer == (trainer and f"{trainer}Trainer")
-    assert shown.startswith(f"{trainer}Config(" if trainer else "in the trainer's arguments:\nper_device")
-    assert ("SFTConfig" in stack.fix("", shown, trl="SFTConfig(packing=True)")) == (trainer == "SFT")
+    assert str(shown).startswith(f"{trainer}Config(" if trainer else "in the trainer's arguments:\nper_device")
+    assert ("SFTConfig" in str(stack.fix("", shown, trl=packing))) == (trainer == "SFT")
 
 
 def test_files_of_the_installed_trl_are_named_as_their_classes():
@@ -206,13 +218,13 @@ def test_the_kind_is_that_of_the_trainer_and_its_arguments():
 
 
 @pytest.fixture(scope="module")
-def cases(tmp_path_factory) -> tuple[Case, Case]:
+def cases(tmp_path_factory) -> tuple[Analysis, Analysis]:
     """A program with much to find, and a launch-bound recording."""
     demo = case_of(RECORDING, ms=81, run=run_of(Work(4, 512, 512, 1)))
     return program_case(tmp_path_factory.mktemp("program")), demo
 
 
-def program_case(tmp_path: Path) -> Case:
+def program_case(tmp_path: Path) -> Analysis:
     """fp32 products, checkpointing and padding."""
     program = Program()
 
@@ -224,7 +236,7 @@ def program_case(tmp_path: Path) -> Case:
     for _ in range(3):
         program.step(body)
     case = program.case(tmp_path)
-    return replace(case, run=run_of(Work(8, 8192, 2048, 1)))
+    return case.with_facts(run=run_of(Work(8, 8192, 2048, 1)))
 
 
 CLASSES = (
@@ -254,13 +266,13 @@ def calls_in(text: str) -> Iterator[tuple[str, set[str]]]:
 
 
 @pytest.mark.parametrize(("package", "name"), CLASSES)
-def test_a_fix_names_only_fields_that_the_class_has(cases: tuple[Case, Case], package: str, name: str):
+def test_a_fix_names_only_fields_that_the_class_has(cases: tuple[Analysis, Analysis], package: str, name: str):
     stack = real(package, name)
     named = set()
     for case in cases:
         for page, find in FINDINGS:
-            for proposal in find(replace(case, stack=stack, memo={})):
-                for called, fields in calls_in(proposal.fix):
+            for proposal in find(case.with_facts(stack=stack)):
+                for called, fields in calls_in(str(proposal.fix)):
                     assert called == name, f"{page.id}: {proposal.fix}"
                     assert fields <= (stack.fields or set()), f"{page.id}: {proposal.fix}"
                     named.add(page.id)
@@ -287,7 +299,7 @@ def test_every_field_that_findings_set_exists_somewhere():
         assert known_fields.issuperset(fields), file
 
 
-def test_packing_is_not_advised_where_the_trainer_cannot_pack(cases: tuple[Case, Case]):
+def test_packing_is_not_advised_where_the_trainer_cannot_pack(cases: tuple[Analysis, Analysis]):
     case = cases[0]
     find = {page.id: find for page, find in FINDINGS}["padding"]
     dpo = known("DPOConfig", "padding_free", "train_sampling_strategy", "model_init_kwargs")
@@ -297,12 +309,12 @@ def test_packing_is_not_advised_where_the_trainer_cannot_pack(cases: tuple[Case,
         (Stack("trl", False), {"packing", "padding_free", "grouped"}),
         (known("TrainingArguments", kind="transformers"), {"packing", "padding_free", "grouped"}),
     ):
-        assert {p.key for p in find(replace(case, stack=stack))} == keys, stack.arguments
+        assert {p.key for p in find(case.with_facts(stack=stack))} == keys, stack.arguments
 
 
 def test_fused_kernels_for_a_model_of_ones_own():
     from gpuprof.diagnosis.findings.fused_elementwise import _liger
 
-    assert "AutoLigerKernelForCausalLM" in _liger(True, {"loss"})
-    assert "import LigerCrossEntropyLoss " in _liger(False, {"loss"})
+    assert "AutoLigerKernelForCausalLM" in str(_liger(True, {"loss"}))
+    assert "import LigerCrossEntropyLoss " in str(_liger(False, {"loss"}))
     assert Stack("torch", False, model_class="GPT", package="__main__").is_causal is False

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from helpers.diagnosed import diagnosed
-from helpers.make_diagnosis import MS, host_bound
+from helpers.make_diagnosis import MS, analysed, host_bound
 from helpers.paths import ROOT
 from helpers.present import present
 from plotly.graph_objects import Figure
@@ -32,7 +32,7 @@ def of_stretch(measured_ms: dict[str, list[float]], steps: int, usual_ms: float 
         round(float(ns.sum())), ns, np.full(steps, usual_ms * MS), round(usual_ms * MS), measured,
         number=np.arange(7, 7 + steps), **more,
     )  # fmt: skip
-    return host_bound(budget=budget(stretch), _timed=timed_steps(stretch))
+    return host_bound(budget=budget(stretch), _analysis=analysed(timed=timed_steps(stretch)))
 
 
 def every(distance: int, ms: float, steps: int) -> list[float]:
@@ -134,7 +134,7 @@ def test_a_cause_of_no_weight_has_no_entry_in_the_legend():
 def test_steps_that_paused_have_the_colour_of_pauses():
     ns = MS * np.array([21.0] * 20 + [121.0] + [21.0] * 19)
     stretch = Stretch(round(float(ns.sum())), ns, np.full(40, 20.0 * MS), 20 * MS)
-    found = host_bound(budget=budget(stretch), _timed=timed_steps(stretch))
+    found = host_bound(budget=budget(stretch), _analysis=analysed(timed=timed_steps(stretch)))
     pauses, variation = bars(drawn(found))[1:]
     assert (pauses["name"], pauses["x"], pauses["y"]) == ("pauses", [21], [101])
     assert variation["name"] == "variation" and len(variation["x"]) == 39
@@ -161,4 +161,4 @@ def test_a_recording_without_a_run_has_no_strip():
     assert found.budget is not None and found.budget.source == "recorded"
     assert charts.timed_steps(found) is None
     assert content.budget_rows(found) == []
-    assert charts.timed_steps(replace(found, _timed=of_stretch({}, 10)._timed)) is None
+    assert charts.timed_steps(replace(found, _analysis=of_stretch({}, 10)._analysis)) is None

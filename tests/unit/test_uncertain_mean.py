@@ -12,9 +12,10 @@ from helpers.case import run_of
 from helpers.program import MS, US, Program
 
 from gpuprof.diagnosis import predict
+from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.budget_model import Budget, Excess
-from gpuprof.diagnosis.case import Case
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
+from gpuprof.diagnosis.fix import Fix
 from gpuprof.diagnosis.predict import Prediction, Steps, prediction
 from gpuprof.diagnosis.run_budget import _pace
 from gpuprof.replay.loader_queue import Loader
@@ -23,7 +24,7 @@ from gpuprof.replay.noise import GAIN_NOISE, HOST_BOUND_NOISE, PROCESS_NOISE, ch
 from gpuprof.replay.transform import scale, scaled
 
 
-def timed(path: Path, low: float, mean: float, high: float, usual: float, **more) -> Case:
+def timed(path: Path, low: float, mean: float, high: float, usual: float, **more) -> Analysis:
     """A run whose GPU works all the time; `usual` and the mean step with its interval are ms, as timed."""
     program = Program()
     for _ in range(3):
@@ -32,14 +33,14 @@ def timed(path: Path, low: float, mean: float, high: float, usual: float, **more
     mean_ns, low_ns, high_ns, usual_ns = (round(ms * MS) for ms in (mean, low, high, usual))
     found = Budget(mean_ns, low_ns, high_ns, usual_ns, (), (), mean_ns - usual_ns, 20, "free")
     step = MeanStep(case.graph, usual_ns=usual * MS, mean_ns=mean * MS, **more)
-    return replace(case, run=run_of(), budget=found, mean_step=step)
+    return case.with_facts(run=run_of(), budget=found, mean=step)
 
 
-def half_of_the_gpu(case: Case) -> Proposal:
-    return Proposal("", (), "", partial(scaled, nodes=case.graph.on_gpu, factor=0.5))
+def half_of_the_gpu(case: Analysis) -> Proposal:
+    return Proposal("", (), Fix(), partial(scaled, nodes=case.graph.on_gpu, factor=0.5))
 
 
-def predicted(case: Case) -> Prediction:
+def predicted(case: Analysis) -> Prediction:
     return prediction(Steps(case), [half_of_the_gpu(case)])
 
 
@@ -73,8 +74,8 @@ def test_what_was_seen_is_gained_somewhat_by_a_fix_that_removes_it(steps: int, s
     steps had it. The step after it is as uncertain as the usual one."""
     case = timed(tmp_path, 1, 8, 15, usual=4, lumps_ns={"save": 4 * MS})
     assert case.budget is not None
-    case = replace(case, budget=replace(case.budget, excess=(Excess("save", 4 * MS, steps),) if steps else ()))
-    never = Proposal("", (), "", lambda graph: graph, lumps={"save": 0.0})
+    case = case.with_facts(budget=replace(case.budget, excess=(Excess("save", 4 * MS, steps),) if steps else ()))
+    never = Proposal("", (), Fix(), lambda graph: graph, lumps={"save": 0.0})
     found = prediction(Steps(case), [never])
     away = math.hypot(math.log1p(GAIN_NOISE), max(change_noise(2), math.log(2 / (1 + share))))
     assert found.speedup.expected == pytest.approx(2, rel=0.01)
@@ -84,7 +85,7 @@ def test_what_was_seen_is_gained_somewhat_by_a_fix_that_removes_it(steps: int, s
 
 def test_what_is_not_advised_says_its_gain_too(monkeypatch, tmp_path):
     case = timed(tmp_path, 3, 4, 5, usual=4)
-    little = Proposal("", (), "", partial(scaled, nodes=case.graph.on_gpu, factor=0.97))
+    little = Proposal("", (), Fix(), partial(scaled, nodes=case.graph.on_gpu, factor=0.97))
     monkeypatch.setattr(predict, "FINDINGS", ((Page("little", "", "", "", "", ""), lambda _: [little]),))
     (one,) = predict.fixes(case).considered
     assert one.speedup is not None and one.speedup.low < 1.02 < one.speedup.expected
@@ -132,26 +133,28 @@ def test_processes_of_a_host_bound_step_differ_more(tmp_path):
         program.step(lambda: [program.op("aten::mul", host=90 * US, kernel="mul", gpu=5 * US) for _ in range(40)])
     case = program.case(tmp_path)
     host_bound = prediction(Steps(case), [])
-    gpu_bound = prediction(Steps(case), [Proposal("", (), "", partial(scaled, nodes=case.graph.on_gpu, factor=20.0))])
+    gpu_bound = prediction(
+        Steps(case), [Proposal("", (), Fix(), partial(scaled, nodes=case.graph.on_gpu, factor=20.0))]
+    )
     assert host_bound.step.high / host_bound.step.expected > 1 + 0.9 * HOST_BOUND_NOISE
     assert gpu_bound.step.high / gpu_bound.step.expected < 1 + 1.3 * PROCESS_NOISE
     assert host_bound.speedup.expected / host_bound.speedup.low < 1 + 1.4 * PROCESS_NOISE
 
 
-def recorded(path: Path, gpu_us: int) -> Case:
+def recorded(path: Path, gpu_us: int) -> Analysis:
     """A trace without a measured step: the CPU launches for 90 µs a kernel, or for a fifth less or a quarter more."""
     program = Program()
     for _ in range(3):
         program.step(lambda: [program.op("aten::mul", host=90 * US, kernel="mul", gpu=gpu_us * US) for _ in range(40)])
     case = program.case(path)
     quicker, slower = (scale(case.graph, host=factor) for factor in (0.8, 1.25))
-    return replace(case, removal=replace(case.removal, quicker=quicker, slower=slower))
+    return case.with_facts(removal=replace(case.removal, quicker=quicker, slower=slower))
 
 
 def test_what_recording_cost_cancels_in_the_gain_and_not_in_the_step(tmp_path):
     """Half of the CPU's time goes: whatever recording cost, the step is half as long."""
     case = recorded(tmp_path, 5)
-    half = Proposal("", (), "", partial(scaled, nodes=~case.graph.on_gpu, factor=0.5))
+    half = Proposal("", (), Fix(), partial(scaled, nodes=~case.graph.on_gpu, factor=0.5))
     found = prediction(Steps(case), [half])
     quick, slow = (case.step_of(one) for one in (case.removal.quicker, case.removal.slower))
     assert slow / quick > 1.5
@@ -164,12 +167,12 @@ def test_what_recording_cost_cancels_in_the_gain_and_not_in_the_step(tmp_path):
 def test_what_recording_cost_widens_a_gain_that_changes_what_binds(tmp_path):
     """The GPU works a little longer than the CPU launches: half of its work saves the more the less recording cost."""
     case = recorded(tmp_path, 100)
-    half = Proposal("", (), "", partial(scaled, nodes=case.graph.on_gpu, factor=0.5))
+    half = Proposal("", (), Fix(), partial(scaled, nodes=case.graph.on_gpu, factor=0.5))
     found = prediction(Steps(case), [half]).speedup
     assert math.log(found.high / found.expected) > 2 * max(change_noise(found.expected), math.log1p(GAIN_NOISE))
 
 
-def advised(case: Case, monkeypatch, *proposals: Proposal) -> predict.Fixes:
+def advised(case: Analysis, monkeypatch, *proposals: Proposal) -> predict.Fixes:
     pages = ((Page(p.title, "", "", "", "", ""), lambda _, p=p: [p]) for p in proposals)
     monkeypatch.setattr(predict, "FINDINGS", tuple(pages))
     return predict.fixes(case)
@@ -178,10 +181,10 @@ def advised(case: Case, monkeypatch, *proposals: Proposal) -> predict.Fixes:
 def test_fixes_are_sure_and_what_is_worth_trying_is_likely_and_gains_much_if_so(monkeypatch, tmp_path):
     case = timed(tmp_path, 4, 4, 4, usual=4)
     shorter = {factor: partial(scaled, nodes=case.graph.on_gpu, factor=factor) for factor in (0.5, 0.7, 0.97, 1.0, 1.2)}
-    sure = Proposal("sure", (), "", shorter[0.7])
-    likely = Proposal("likely", (), "", shorter[0.7], best=shorter[0.5], worst=shorter[1.2])
-    little = Proposal("little", (), "", shorter[0.97], worst=shorter[1.0])
-    nothing = Proposal("nothing", (), "", shorter[1.0])
+    sure = Proposal("sure", (), Fix(), shorter[0.7])
+    likely = Proposal("likely", (), Fix(), shorter[0.7], best=shorter[0.5], worst=shorter[1.2])
+    little = Proposal("little", (), Fix(), shorter[0.97], worst=shorter[1.0])
+    nothing = Proposal("nothing", (), Fix(), shorter[1.0])
     found = advised(case, monkeypatch, nothing, little, likely, sure)
     assert [one.title for one in found.findings] == ["sure"]
     (tried,) = found.worth_trying
@@ -194,9 +197,9 @@ def test_fixes_are_sure_and_what_is_worth_trying_is_likely_and_gains_much_if_so(
 def test_what_costs_more_than_it_gains_over_the_rest_comes_last(monkeypatch, tmp_path):
     """At 100 steps left a fix that costs 20 steps and gains a half comes behind one that gains 0.3 at no cost."""
     case = timed(tmp_path, 4, 4, 4, usual=4)
-    case = replace(case, run=replace(run_of(), steps_total=110, steps_seen=10, remaining_ns=400 * MS))
+    case = case.with_facts(run=replace(run_of(), steps_total=110, steps_seen=10, remaining_ns=400 * MS))
     by = {factor: partial(scaled, nodes=case.graph.on_gpu, factor=factor) for factor in (0.65, 0.7)}
-    dear = Proposal("dear", (), "", by[0.65], once_ns=(80 * MS, 80 * MS, 80 * MS))
-    cheap = Proposal("cheap", (), "", by[0.7])
+    dear = Proposal("dear", (), Fix(), by[0.65], once_ns=(80 * MS, 80 * MS, 80 * MS))
+    cheap = Proposal("cheap", (), Fix(), by[0.7])
     found = advised(case, monkeypatch, dear, cheap)
     assert [one.title for one in found.findings] == ["cheap", "dear"]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from helpers.program import MS, PLAIN, US, Program
 
-from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.projection.batch import another_batch, communication_at_worst
 from gpuprof.projection.sample_preparation import preparing
 from gpuprof.replay.collectives import model_collectives, waiting
@@ -18,7 +18,7 @@ from gpuprof.replay.graph import COMMUNICATION
 FACTOR = 4.0
 
 
-def step(body: Callable[[Program], object], folder: Path) -> Case:
+def step(body: Callable[[Program], object], folder: Path) -> Analysis:
     """Three steps of a model's forward and backward pass, and what is asked for before them."""
     program = Program()
 
@@ -33,14 +33,14 @@ def step(body: Callable[[Program], object], folder: Path) -> Case:
     return program.case(folder)
 
 
-def grown(case: Case) -> np.ndarray:
+def grown(case: Analysis) -> np.ndarray:
     """Per node how many times as long it takes in a batch of four times the size, whose kernels take as long."""
     graph = case.graph
     change = another_batch(graph, np.ones(len(case.trace.gpu)), FACTOR)
     return change(graph).duration_ns / np.maximum(graph.duration_ns, 1e-9)
 
 
-def of_kernels(case: Case, name: str) -> np.ndarray:
+def of_kernels(case: Analysis, name: str) -> np.ndarray:
     rows = case.trace.rows_named(case.trace.gpu.name, lambda text: name in text)
     nodes = case.nodes_of_gpu(rows) & case.graph.on_gpu & (case.graph.duration_ns > 0)
     return grown(case)[nodes]

@@ -18,7 +18,7 @@ from gpuprof.diagnosis.detect.pair.candidates import Candidate
 from gpuprof.diagnosis.detect.pair.cells import allot
 from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.diagnosis import Diagnosis
-from gpuprof.diagnosis.findings import CHANGES
+from gpuprof.diagnosis.plug_ins import declarations
 from gpuprof.timeline.phases import PHASES
 
 
@@ -39,7 +39,8 @@ def explain(a: Facts, b: Facts, work: Work | None, related: bool = True) -> Expl
     not what happened there, and its cells go to the others.
     """
     # By id: which of equals gets the nanoseconds that rounding leaves does not depend on how findings are registered.
-    strong = sorted((one for change in CHANGES for one in change(a, b)), key=lambda one: one.id) if related else []
+    changes = [one.change for one in declarations() if one.change is not None] if related else []
+    strong = sorted((one for change in changes for one in change(a, b)), key=lambda one: one.id)
     dropped: set[str] = set()
     while True:
         strong = [one for one in strong if one.id not in dropped]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.torch_version import torch_version
 
 FUSED = re.compile(
@@ -18,12 +18,12 @@ PREFERS = (9, 10)
 """Majors of the compute capability on which it does (`check_prefer_cudnn_attention` in torch's sdp_utils.cpp)."""
 
 
-def bf16_would_plan(case: Case) -> bool:
+def bf16_would_plan(case: Analysis) -> bool:
     """Whether scaled_dot_product_attention runs in fp32 kernels now and in bf16 would choose cuDNN's."""
     if case.ops_named(CUDNN.search).any() or not case.ops_named(FUSED.search).any():
         return False
     return _prefers_cudnn(case) and torch_version(case) >= FIRST_TORCH
 
 
-def _prefers_cudnn(case: Case) -> bool:
+def _prefers_cudnn(case: Analysis) -> bool:
     return any(gpu.properties.get("computeMajor") in PREFERS for gpu in case.trace.meta.gpus)

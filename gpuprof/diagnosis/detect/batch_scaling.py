@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from gpuprof.calibration import batch as calibrated
-from gpuprof.diagnosis.case import Case, Change
+from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.detect.passes import shapes_in
 from gpuprof.projection.batch import (
     GROWS,
@@ -30,7 +30,7 @@ HOST_WORST = calibrated.HOST_WORST.value
 """At worst the host is slower as well."""
 
 
-def best_factor(case: Case) -> tuple[int, float] | None:
+def best_factor(case: Analysis) -> tuple[int, float] | None:
     """The largest of the factors whose last doubling gains enough and fits in memory, and the step with it, ns; None
     where none does."""
     graph = case.graph
@@ -48,7 +48,7 @@ def best_factor(case: Case) -> tuple[int, float] | None:
     return None if chosen == 1 else (chosen, before)
 
 
-def slower_host(case: Case, then: Change) -> Change:
+def slower_host(case: Analysis, then: Change) -> Change:
     """A change at worst: the host is slower as well."""
     host = (case.graph.lane >= 0) & ~case.graph.waits
 
@@ -58,12 +58,12 @@ def slower_host(case: Case, then: Change) -> Change:
     return change
 
 
-def scaled_batch(case: Case, factor: float, level: int = 1) -> Change:
+def scaled_batch(case: Analysis, factor: float, level: int = 1) -> Change:
     """The same step with `factor` times the tokens in each batch; level: 0 at best, 1 usually, 2 at worst."""
     return another_batch(case.graph, _growth(case, factor) ** GROWS[level], factor, of_a_round=ROUND[level])
 
 
-def _growth(case: Case, factor: float) -> F64:
+def _growth(case: Analysis, factor: float) -> F64:
     """`event_growth` of a factor, found once."""
     name = f"growth {factor}"
     if name not in case.memo:
@@ -71,7 +71,7 @@ def _growth(case: Case, factor: float) -> F64:
     return case.memo[name]
 
 
-def micro_tokens(case: Case) -> int | None:
+def micro_tokens(case: Analysis) -> int | None:
     """Tokens of one forward pass: as the run counts them, else the indices of the embedding; None if not known, or if
     the model is not trained on tokens."""
     if not case.trains_on_tokens:
@@ -83,32 +83,40 @@ def micro_tokens(case: Case) -> int | None:
     return math.prod(shape) or None if shape else None
 
 
-def micro_size(case: Case) -> int | None:
+def micro_size(case: Analysis) -> int | None:
     """Samples that the loader hands out for one forward and backward pass; None where no run reports it. Rows of the
     forward tensors are something else: a preference pair has two, a packed batch one."""
     work = case.run.work if case.run else None
     return round(work.samples / (work.micro_steps or 1)) if work and work.samples else None
 
 
-def indices(case: Case) -> tuple[int, ...] | None:
+def indices(case: Analysis) -> tuple[int, ...] | None:
     """Shape of the indices that one forward pass embeds, the largest; None where it is not known."""
+    return max((shape for shape in index_shapes(case) if shape), key=math.prod, default=None)
+
+
+def index_shapes(case: Analysis) -> list[tuple[int, ...]]:
+    """Shapes of the indices that are embedded in the window, each as often as it is."""
     ops = case.trace.ops
     low, high = case.timeline.window
     rows = np.flatnonzero(
         case.ops_named(lambda text: text == "aten::embedding") & (ops.start_ns >= low) & (ops.end_ns <= high)
     )
-    shapes = (shapes_in(case, dims)[1:2] for dims in np.unique(ops.dims[rows]).tolist())
-    return max((shape[0] for shape in shapes if shape and shape[0]), key=math.prod, default=None)
+    found = []
+    for dims, count in zip(*np.unique(ops.dims[rows], return_counts=True), strict=True):
+        shape = shapes_in(case, int(dims))[1:2]
+        found += [shape[0]] * int(count) if shape and shape[0] else []
+    return found
 
 
-def room_note(case: Case) -> str:
+def room_note(case: Analysis) -> str:
     """A comment behind a larger batch where it is not known whether that fits."""
     if largest_factor(case) is not None:
         return ""
     return "  # if memory allows" if len(case.trace.memory) else "  # if memory allows: its use was not recorded"
 
 
-def largest_factor(case: Case) -> float | None:
+def largest_factor(case: Analysis) -> float | None:
     """How many times as large a batch may be; None where the run does not record what it uses."""
     run = case.run
     totals = [info.memory_bytes for info in case.trace.meta.gpus if info.memory_bytes]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuprof.calibration import compile as calibrated
-from gpuprof.diagnosis.case import Case, Change
+from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.detect.compiled_code import FUSABLE, MOST_COMPILED, compiled_share
 from gpuprof.diagnosis.detect.compiler_names import COMPILED
 from gpuprof.diagnosis.detect.pair.facts import Facts
@@ -82,12 +82,12 @@ TOO_OLD = "this torch is older than 2.0, which brought torch.compile"
 EAGER = "torch.nn's Transformer looks at its mask's values, and stays eager; pass is_causal (tgt_is_causal) first"
 
 
-def looks_at_mask(case: Case) -> bool:
+def looks_at_mask(case: Analysis) -> bool:
     """Whether torch's own encoder or decoder waits for a value of its mask, and would not be compiled."""
-    return bool((_waiting(case) & case.nodes_within(case.ops_named(OWN.__contains__))).any())
+    return bool((waiting(case) & case.nodes_within(case.ops_named(OWN.__contains__))).any())
 
 
-def passes_launch(case: Case) -> str:
+def passes_launch(case: Analysis) -> str:
     """`forward and backward launch`: what a compiler would rewrite."""
     return "the forward pass launches" if case.workload.is_inference else "forward and backward launch"
 
@@ -96,7 +96,7 @@ def code_of(side: Facts) -> str:
     return "compiled code" if side.counts.compiled >= MOST_COMPILED else "eager code"
 
 
-def shapes_vary(case: Case) -> bool:
+def shapes_vary(case: Analysis) -> bool:
     """Whether the batches of the recorded steps have different shapes, as what is embedded (else multiplied) tells."""
     ops, steps = case.trace.ops, case.timeline.steps
     for names in (("aten::embedding",), ("aten::mm", "aten::addmm")):
@@ -109,19 +109,27 @@ def shapes_vary(case: Case) -> bool:
     return False
 
 
-@remembered
-def passes(case: Case) -> Passes | None:
+def passes(case: Analysis) -> Passes | None:
     """The work that would be compiled; None where it is already, or cannot be as a whole."""
+    return None if waits_too_often(case) or looks_at_mask(case) else whole_passes(case)
+
+
+def waits_too_often(case: Analysis) -> bool:
+    """Whether a forward and backward pass waits for the GPU more often than a compiled model may."""
+    return waits_in_passes(case) > MOST_BREAKS * max(len(case.timeline.host.backward), 1)
+
+
+@remembered
+def whole_passes(case: Analysis) -> Passes | None:
+    """The work that would be compiled if no wait split it; None where it is already, or nothing could be fused."""
     graph, trace, links = case.graph, case.trace, case.timeline.links
     if case.stack.kind == "unsloth":  # compiles what it can by itself, and brings kernels for the rest
         return None
     if compiled_share(case.timeline) >= MOST_COMPILED or is_before_2(case):
         return None
-    within, starts = _within(case)
+    within, starts = within_passes(case)
     within &= ~_compiled_nodes(case)
     if not len(starts):
-        return None
-    if waits_in_passes(case) > MOST_BREAKS * len(case.timeline.host.backward) or looks_at_mask(case):
         return None
     accumulate = case.nodes_within(case.ops_named(lambda text: text == ACCUMULATE))
     fusable = np.append(case.category(*FUSABLE), False)[graph.gpu_row] & graph.on_gpu & within & ~accumulate
@@ -164,7 +172,7 @@ def passes(case: Case) -> Passes | None:
     )
 
 
-def _compiled_nodes(case: Case) -> Mask:
+def _compiled_nodes(case: Analysis) -> Mask:
     """Nodes in ranges of compiled code, and kernels that Inductor wrote."""
     trace = case.trace
     return case.nodes_within(case.ops_named(COMPILED.search)) | (
@@ -172,17 +180,17 @@ def _compiled_nodes(case: Case) -> Mask:
     )
 
 
-def waits_in_passes(case: Case) -> int:
+def waits_in_passes(case: Analysis) -> int:
     """Waits for the GPU inside forward and backward passes."""
-    return int((_waiting(case) & _within(case)[0]).sum())
+    return int((waiting(case) & within_passes(case)[0]).sum())
 
 
-def _waiting(case: Case) -> Mask:
+def waiting(case: Analysis) -> Mask:
     """Nodes that wait for GPU work or a copy."""
     graph = case.graph
-    waiting = np.zeros(len(graph), bool)
-    waiting[graph.edges.target[np.isin(graph.edges.kind, (SYNC, COPY))]] = True
-    return waiting
+    found = np.zeros(len(graph), bool)
+    found[graph.edges.target[np.isin(graph.edges.kind, (SYNC, COPY))]] = True
+    return found
 
 
 def compiled(found: Passes, way: int, launched: float = 1.0) -> Change:
@@ -206,7 +214,7 @@ def compiled(found: Passes, way: int, launched: float = 1.0) -> Change:
     return change
 
 
-def _unmasked_attention(case: Case) -> Mask:
+def _unmasked_attention(case: Analysis) -> Mask:
     """GPU work of attention, if no mask was passed to most of it (or shapes were not recorded)."""
     ops, graph = case.trace.ops, case.graph
     rows = np.flatnonzero(case.ops_named(lambda text: text == "aten::scaled_dot_product_attention"))
@@ -249,7 +257,7 @@ def _chains(graph: Graph, fusable: Mask) -> tuple[I64, I64, I64]:
     return group, speaker, source[speaker]
 
 
-def _within(case: Case) -> tuple[Mask, I64]:
+def within_passes(case: Analysis) -> tuple[Mask, I64]:
     """Nodes of the model's forward and backward passes, and the first host node of each pass.
 
     A forward pass begins with its first embedding or product: what comes before prepares the batch, or belongs

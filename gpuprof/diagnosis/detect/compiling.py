@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.replay.graph import Graph
 from gpuprof.timeline.startup import COMPILING
 from gpuprof.tracefile.trace import Mask
@@ -15,14 +15,14 @@ MULTIPLE = 64
 """Lengths that are padded to this take 2048 / 64 = 32 different values at most, each planned once."""
 
 
-def compiling_ns(case: Case) -> float:
+def compiling_ns(case: Analysis) -> float:
     """Host time of a step in which code is compiled, ns."""
     graph = case.graph
     host = (graph.lane >= 0) & ~graph.waits
     return case.per_step(float(graph.duration_ns[in_most_steps(graph, compiling_nodes(case) & host)].sum()))
 
 
-def compiling_nodes(case: Case) -> Mask:
+def compiling_nodes(case: Analysis) -> Mask:
     return case.nodes_within(case.ops_named(COMPILING.search))
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.tracefile.trace import Mask
 
 
-def copies_to_device(case: Case, waits: Mask) -> Mask:
+def copies_to_device(case: Analysis, waits: Mask) -> Mask:
     """Waits in ops that copy from the host to the device."""
     trace, graph, links = case.trace, case.graph, case.timeline.links
     up = trace.rows_named(trace.gpu.name, lambda text: "HtoD" in text)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.diagnosis import Evidence
 from gpuprof.diagnosis.sentences import gpu_named
 from gpuprof.timeline.frames import FrameIndex, module_class
@@ -33,7 +33,7 @@ OUTSIDE = "Python between ops"
 """Host time in no module, op or call."""
 
 
-def spans(case: Case, text: str, nodes: Mask, waits: bool = False) -> tuple[Evidence, ...]:
+def spans(case: Analysis, text: str, nodes: Mask, waits: bool = False) -> tuple[Evidence, ...]:
     """The statement, and the parts of the program that hold most of it, each with its longest stretch as a place.
 
     `nodes` are those that the statement's totals are of; `waits`: what it is about is the host's waiting in them. Of
@@ -60,7 +60,7 @@ def spans(case: Case, text: str, nodes: Mask, waits: bool = False) -> tuple[Evid
     return Evidence(text), *places
 
 
-def _without_profiler(case: Case, rows: I64) -> F64:
+def _without_profiler(case: Analysis, rows: I64) -> F64:
     """What each node takes without the profiler's cost, as all totals are; waits as recorded."""
     graph = case.graph
     recorded = (graph.recorded_end_ns - graph.recorded_start_ns)[rows].clip(0)
@@ -79,7 +79,7 @@ class _Parts:
 
 
 @remembered
-def _parts(case: Case) -> _Parts:
+def _parts(case: Analysis) -> _Parts:
     """The parts of all nodes.
 
     Backward work belongs to the module of its forward op. Where the recording has no modules: the outermost op, or the
@@ -114,7 +114,7 @@ def _parts(case: Case) -> _Parts:
     return _Parts(instance * several + phase, part, names)
 
 
-def _launched(case: Case) -> tuple[np.ndarray, I64]:
+def _launched(case: Analysis) -> tuple[np.ndarray, I64]:
     """(thread, moment) in which each node ran on the host, or was launched there."""
     graph, links = case.graph, case.timeline.links
     begun = case.timeline.window[0] + np.round(graph.recorded_start_ns).astype(np.int64)
@@ -124,7 +124,7 @@ def _launched(case: Case) -> tuple[np.ndarray, I64]:
     return thread, begun
 
 
-def _part_named(case: Case, text: int, phase: int) -> str:
+def _part_named(case: Analysis, text: int, phase: int) -> str:
     """`LlamaMLP, backward`, `MmBackward0`, `cudaMemcpyAsync`."""
     name = case.trace.text(text)
     if name is None or case.timeline.steps.are(name):
@@ -134,7 +134,7 @@ def _part_named(case: Case, text: int, phase: int) -> str:
     return name.removeprefix(AUTOGRAD_ENGINE)
 
 
-def _longest(case: Case, rows: I64, instance: I64, name: str, part_ns: float) -> Evidence:
+def _longest(case: Analysis, rows: I64, instance: I64, name: str, part_ns: float) -> Evidence:
     """The longest stretch of a part of the program on one track, within one call of its module."""
     graph = case.graph
     tracks = np.where(graph.on_gpu[rows], -1 - _device(case, rows), graph.lane[rows])
@@ -165,7 +165,7 @@ def _stretches(track: I64, instance: I64, start: F64, end: F64) -> tuple[I64, F6
     return first, start[first], until[np.append(first[1:], len(track)) - 1]
 
 
-def _what(case: Case, node: int, start: float, ns: float) -> str:
+def _what(case: Analysis, node: int, start: float, ns: float) -> str:
     """What a stretch is, else what begins it: kernel, op or call."""
     trace, graph = case.trace, case.graph
     scope, call = int(graph.scope[node]), int(graph.call[node])
@@ -182,7 +182,7 @@ def _what(case: Case, node: int, start: float, ns: float) -> str:
     return trace.strings[trace.calls.name[call]] if call >= 0 else "Python"
 
 
-def _op_named(case: Case, op: int, ns: float) -> str:
+def _op_named(case: Analysis, op: int, ns: float) -> str:
     ops = case.trace.ops
     return _named(case.trace.strings[ops.name[op]], int(ops.end_ns[op] - ops.start_ns[op]), ns)
 
@@ -191,7 +191,7 @@ def _named(name: str, own_ns: float, ns: float) -> str:
     return name if own_ns >= MOST * ns else name + AND_ON
 
 
-def _outermost(case: Case, op: int, start: float) -> int:
+def _outermost(case: Analysis, op: int, start: float) -> int:
     """The op around `op` that begins where the stretch does."""
     ops, parent = case.trace.ops, case.timeline.nesting.parent
     begun = case.timeline.window[0] + start - BEGIN_NS
@@ -200,13 +200,13 @@ def _outermost(case: Case, op: int, start: float) -> int:
     return op
 
 
-def _device(case: Case, rows: np.ndarray) -> np.ndarray:
+def _device(case: Analysis, rows: np.ndarray) -> np.ndarray:
     gpu_row = case.graph.gpu_row[rows]
     # A device that was not recorded, or is less than none, counts with the first.
     return np.where(gpu_row >= 0, case.trace.gpu.device[gpu_row].clip(0), 0)
 
 
-def _track(case: Case, track: int) -> str:
+def _track(case: Analysis, track: int) -> str:
     if track < 0:
         return gpu_named(-1 - track, case.devices)
     thread = case.trace.threads[track]

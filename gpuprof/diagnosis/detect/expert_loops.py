@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuprof.costs.arguments import parse
-from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.passes import siblings
 from gpuprof.replay.stretches import Stretches
 from gpuprof.tracefile.trace import F64, I64, NO_TEXT, Mask
@@ -59,7 +59,7 @@ class Loops:
     """The model's width; -1 likewise."""
 
 
-def find_loops(case: Case) -> Loops | None:
+def find_loops(case: Analysis) -> Loops | None:
     """Loops over experts in the window; None if there are none."""
     ops = case.trace.ops
     if not case.ops_named(RETURNS.__contains__).any():
@@ -113,7 +113,7 @@ def _span(
     return bound + int(before[0]) if len(before) else first, last, len(run)
 
 
-def _rows_of(case: Case, returns: I64) -> tuple[float, int]:
+def _rows_of(case: Analysis, returns: I64) -> tuple[float, int]:
     """Bytes of the rows that a loop's blocks give back, and their width, from the shapes of these ops."""
     ops, total, width = case.trace.ops, 0.0, -1
     texts, counts = np.unique(np.stack([ops.dims[returns], ops.types[returns]]), axis=1, return_counts=True)

@@ -7,13 +7,13 @@ import math
 import numpy as np
 
 from gpuprof.costs.arguments import argument_shapes, parse
-from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.projection.kept import Kept, OpUse, Training, kept
 from gpuprof.timeline.phases import FORWARD
 from gpuprof.tracefile.trace import NO_TEXT, OP
 
 
-def kept_of(case: Case, model: dict, passes: float) -> Kept | None:
+def kept_of(case: Analysis, model: dict, passes: float) -> Kept | None:
     """What one of the `passes` of the window keeps, of average length; None where it is not known."""
     if model.get("experts") or model.get("compiled") or not model.get("trainable"):
         return None
@@ -32,7 +32,7 @@ def training_of(model: dict) -> Training:
     )
 
 
-def mean_tokens(case: Case, passes: float) -> float | None:
+def mean_tokens(case: Analysis, passes: float) -> float | None:
     """Tokens that a pass of the window embeds, on average; None where the shapes do not show it."""
     embeddings = [op for op in _ops(case, passes) if op.name == "aten::embedding" and len(op.shapes) > 1]
     found = [(math.prod(shape), op.count) for op in embeddings if (shape := op.shapes[1])]
@@ -42,7 +42,7 @@ def mean_tokens(case: Case, passes: float) -> float | None:
     return total / max(round(once), 1) if total else None
 
 
-def _ops(case: Case, passes: float) -> list[OpUse]:
+def _ops(case: Analysis, passes: float) -> list[OpUse]:
     ops, trace, (low, high) = case.trace.ops, case.trace, case.timeline.window
     chosen = (ops.kind == OP) & (case.timeline.host.op == FORWARD) & (ops.dims != NO_TEXT)
     rows = np.flatnonzero(chosen & (ops.start_ns >= low) & (ops.start_ns < high))

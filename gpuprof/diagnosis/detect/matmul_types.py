@@ -9,7 +9,7 @@ import numpy as np
 
 from gpuprof.costs.arguments import parse
 from gpuprof.costs.roofline import Roofline
-from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.sentences import in_ms
 from gpuprof.tracefile.trace import F64, NO_TEXT, Mask
 
@@ -18,7 +18,7 @@ MOST = 0.5
 _FLOATING = frozenset({"float", "double", "c10::Half", "c10::BFloat16"})
 
 
-def why_unknown(case: Case, roof: Roofline) -> str | None:
+def why_unknown(case: Analysis, roof: Roofline) -> str | None:
     """Why nothing can be said about the formats that are multiplied in; None where most operands were recorded."""
     products = case.category("gemm", "grouped_gemm")
     took = case.gpu_ns(products)
@@ -29,7 +29,7 @@ def why_unknown(case: Case, roof: Roofline) -> str | None:
     return f"matrix multiplications take {in_ms(each)} a step, and their operands are not known from this recording"
 
 
-def typed_fp32(case: Case, roof: Roofline) -> Mask:
+def typed_fp32(case: Analysis, roof: Roofline) -> Mask:
     """GPU events of matrix multiplications whose FLOPs do not follow from what was recorded, and whose operands are
     recorded as fp32. None on a GPU with TF32, which may multiply fp32 operands in either format."""
     rows = case.category("gemm", "grouped_gemm") & ~(roof.work.flops > 0)
@@ -41,7 +41,7 @@ def typed_fp32(case: Case, roof: Roofline) -> Mask:
     return rows & np.isin(types[op], single)
 
 
-def operand_bytes(case: Case, rows: Mask) -> F64:
+def operand_bytes(case: Analysis, rows: Mask) -> F64:
     """Bytes of the tensors that the ops of these GPU events were given; 0 for the others, and where that is not
     known."""
     ops, found = case.trace.ops, np.zeros(len(rows))

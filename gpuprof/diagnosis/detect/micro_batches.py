@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.replay.graph import launcher_of
 from gpuprof.tracefile.trace import I64
 
 
-def micro_batches(case: Case) -> int | None:
+def micro_batches(case: Analysis) -> int | None:
     """Backward passes of an optimizer step; None where recorded steps differ in it, or none was recorded."""
     backward, steps = case.timeline.host.backward, case.timeline.steps
     step = np.searchsorted(steps.start_ns, backward.end, side="left") - 1
@@ -20,7 +20,7 @@ def micro_batches(case: Case) -> int | None:
     return int(counts[0])
 
 
-def micro_batch_of(case: Case, count: int) -> I64:
+def micro_batch_of(case: Analysis, count: int) -> I64:
     """Per node of the graph the number of the pass that it belongs to, 0 to count - 1 within its step; -1 for what
     follows the last backward pass of a step (clipping, the optimizer).
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from gpuprof.calibration import latency as calibrated
 from gpuprof.costs.arguments import argument_shapes
-from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.replay.graph import COMMUNICATION
 from gpuprof.replay.stretches import Stretches, place
 from gpuprof.timeline.nesting import climb
@@ -20,12 +20,12 @@ FEW_LAUNCHES = 20
 """Fewer launches than this say nothing about the usual one."""
 
 
-def shapes_in(case: Case, text: int) -> list[tuple[int, ...] | None]:
+def shapes_in(case: Analysis, text: int) -> list[tuple[int, ...] | None]:
     """Shapes of an op's arguments by position, from the id of the recorded text (see `argument_shapes`)."""
     return argument_shapes(case.trace.text(text))
 
 
-def siblings(case: Case) -> tuple[I64, I64]:
+def siblings(case: Analysis) -> tuple[I64, I64]:
     """(rows of the window's forward and recomputed ops, a number per op that adjacent ones share): ops of
     one thread and one op around them follow one another in order of time; annotations around them do not count."""
     ops, (low, high) = case.trace.ops, case.timeline.window
@@ -39,7 +39,7 @@ def siblings(case: Case) -> tuple[I64, I64]:
     return rows, np.cumsum(changes)
 
 
-def backward_of(case: Case, stretches: Stretches) -> Stretches:
+def backward_of(case: Analysis, stretches: Stretches) -> Stretches:
     """Per stretch of forward work the stretch in which autograd's engine works off its ops; an empty one where none was
     recorded.
 
@@ -77,7 +77,7 @@ def backward_of(case: Case, stretches: Stretches) -> Stretches:
     return Stretches(thread, start, end)
 
 
-def _by_thread(case: Case, stretches: Stretches, rows: I64) -> list[tuple[int, I64]]:
+def _by_thread(case: Analysis, stretches: Stretches, rows: I64) -> list[tuple[int, I64]]:
     """(host thread of a forward pass, its backward ops): which of the profiler's own thread numbers is which thread is
     inferred from the sequence numbers that the two have in common."""
     ops = case.trace.ops
@@ -95,14 +95,14 @@ def _by_thread(case: Case, stretches: Stretches, rows: I64) -> list[tuple[int, I
     return pairs
 
 
-def without_recompute(case: Case, found: I64) -> I64:
+def without_recompute(case: Analysis, found: I64) -> I64:
     """The same without what is launched in between for something else: a forward pass that checkpointing repeats, and
     collectives that exchange the gradients as they come."""
     other = (case.graph.phase == RECOMPUTE) | (case.graph.resource == COMMUNICATION)
     return np.where(other, -1, found)
 
 
-def host_ns_per_launch(case: Case, excluded: Mask, like: Mask) -> float:
+def host_ns_per_launch(case: Analysis, excluded: Mask, like: Mask) -> float:
     """What the host does from one launch to the next, ns: the median, on the thread that does most of some nodes'
     work.
 

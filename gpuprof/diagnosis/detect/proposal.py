@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from gpuprof.diagnosis.case import Case, Change
+from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.diagnosis import Evidence
+from gpuprof.diagnosis.fix import Fix
 from gpuprof.replay.bound import Bound
 from gpuprof.replay.loader_queue import Loader
 
@@ -14,6 +15,8 @@ WORTH = 1.05
 """A fix that gains less cannot be distinguished from noise: steps of one program differ by as much."""
 SURE = 1.02
 """A fix is sure where it gains this much at the low end of its 80 % interval: nine of ten do."""
+CERTAIN = 0.9
+"""Likewise, where it also needs something that a recording does not show."""
 EVEN = 0.5
 """A fix that is less likely than this to gain that much is not worth trying."""
 SEVERE, MARKED = 1.3, 1.1
@@ -52,8 +55,8 @@ class Proposal:
     title: str
     """The fix in a few words: what a list of fixes shows."""
     evidence: tuple[Evidence, ...]
-    fix: str
-    """What to write, for the stack of the recording."""
+    fix: Fix
+    """What to do, for the stack of the recording."""
     change: Change
     """What the fix does to the graph, as expected."""
     best: Change | None = None
@@ -84,6 +87,12 @@ class Proposal:
     last: bool = False
     """Whether it rewrites whatever the other fixes leave (a compiler), and so is made after them: what they replace
     it cannot make faster too."""
+    needs: str = ""
+    """What has to be done first, or has to hold, where the fix is a chain; empty: nothing."""
+    odds: float = 1.0
+    """Probability that it works at all, where what it needs cannot be seen in the recording; else it gains nothing."""
+    parts: tuple[str, ...] = ()
+    """The links of a chain in a few words each, in the order in which they are made; empty of a single fix."""
     key: str = ""
     """Tells several proposals of one finding apart."""
 
@@ -93,9 +102,9 @@ class Absent:
     """A usual remedy where its finding has nothing to advise: its name, and why, from what the recording shows."""
 
     title: str
-    why: Callable[[Case], str | None]
+    why: Callable[[Analysis], str | None]
     """None: there is nothing to say about this recording."""
 
 
-Finder = Callable[[Case], Iterable[Proposal]]
+Finder = Callable[[Analysis], Iterable[Proposal]]
 """`find(case)` of a file in findings/: the fixes it has for a recording, none where the problem is not there."""

@@ -7,7 +7,7 @@ import re
 import numpy as np
 
 from gpuprof.calibration import recompute as calibrated
-from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.phases import BACKWARD, RECOMPUTE
@@ -21,7 +21,7 @@ USABLE_SHARE = calibrated.USABLE_SHARE.value
 rest."""
 
 
-def recomputed(case: Case) -> Mask:
+def recomputed(case: Analysis) -> Mask:
     """Nodes of the repeated forward passes, with what Python does between their ops."""
     timeline = case.timeline
     ops, phase = case.trace.ops, timeline.host.op
@@ -46,7 +46,7 @@ def recomputed(case: Case) -> Mask:
     return nodes | (inside & (case.graph.phase == BACKWARD))
 
 
-def _with_its_python(case: Case, owner: I64, start: I64, end: I64) -> tuple[I64, I64]:
+def _with_its_python(case: Analysis, owner: I64, start: I64, end: I64) -> tuple[I64, I64]:
     """The stretches of ops that are a checkpoint's own function from its beginning, where it restores the random state
     and detaches inputs, to the first op of the backward pass that it starts. Others stay: the op that happened to ask
     for the first saved tensor has work of its own."""
@@ -62,7 +62,7 @@ def _with_its_python(case: Case, owner: I64, start: I64, end: I64) -> tuple[I64,
     return start, end
 
 
-def free_bytes(case: Case) -> tuple[float | None, float | None]:
+def free_bytes(case: Analysis) -> tuple[float | None, float | None]:
     """(memory that a training could still fill, memory of the GPU); None where it is not known."""
     size = next((float(info.memory_bytes) for info in case.trace.meta.gpus if info.memory_bytes), None)
     peak = case.run.memory.peak_bytes if case.run else None

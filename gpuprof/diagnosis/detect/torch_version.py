@@ -6,20 +6,20 @@ import re
 
 import numpy as np
 
-from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.tracefile.trace import OP
 
 _OWN_RANGES = ("ProfilerStep#", "enumerate(DataLoader)#", "Optimizer.step#")
 """Ranges that torch itself opens: user annotations since 2.0, ops before (pytorch/kineto#709)."""
 
 
-def torch_version(case: Case) -> tuple[int, ...]:
+def torch_version(case: Analysis) -> tuple[int, ...]:
     """Major and minor version of torch; empty where the recording does not say."""
     found = re.match(r"(\d+)\.(\d+)", str(case.versions.get("torch_version", "")))
     return tuple(int(part) for part in found.groups()) if found else ()
 
 
-def is_before_2(case: Case) -> bool:
+def is_before_2(case: Analysis) -> bool:
     """Whether the recording shows a torch before 2.0, the first with torch.compile; False where nothing tells."""
     known = torch_version(case)
     if known:

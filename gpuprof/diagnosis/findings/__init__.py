@@ -1,12 +1,13 @@
 """The findings, one file each.
 
-A file holds a `PAGE` that explains the finding, and `find(case)`, which proposes fixes for a recording; `ABSENT` where
-users expect the remedy and want to know why it is not advised; and where two recordings can show that such a fix was
-made, `change(a, b)`, by which a comparison recognises it.
+A file holds one declaration, `FINDING`: the page that explains the finding, `find(case)`, which proposes fixes for a
+recording, why a usual remedy is not advised, `change(a, b)`, by which a comparison recognises that such a fix was made,
+and the names by which people ask for it. Others come from plug-ins (`gpuprof.diagnosis.plug_ins`).
 """
 
 from __future__ import annotations
 
+from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.pair.candidates import Recogniser
 from gpuprof.diagnosis.detect.proposal import Absent, Finder, Page
 from gpuprof.diagnosis.findings import (
@@ -31,6 +32,7 @@ from gpuprof.diagnosis.findings import (
     memory_peak,
     missing_kernels,
     naive_pipeline,
+    offload,
     optimizer,
     padding,
     pageable_copies,
@@ -70,6 +72,7 @@ _MODULES = (
     frozen_encoder,
     adapter_casts,
     pageable_copies,
+    offload,
     allocator,
     recompiles,
     rare_steps,
@@ -78,14 +81,19 @@ _MODULES = (
     throttling,
 )
 
-FINDINGS: tuple[tuple[Page, Finder], ...] = tuple((module.PAGE, module.find) for module in _MODULES)
-"""What is looked for in a recording, in the order of the documentation."""
+BUILT_IN: tuple[Declaration, ...] = tuple(
+    module.FINDING for module in (*_MODULES, straggler, missing_kernels, memory_peak)
+)
+"""In the order of the documentation."""
 
-PAGES: tuple[Page, ...] = (*(page for page, _ in FINDINGS), straggler.PAGE, missing_kernels.PAGE, memory_peak.PAGE)
+FINDINGS: tuple[tuple[Page, Finder], ...] = tuple((one.page, one.find) for one in BUILT_IN if one.find is not None)
+"""What is looked for in a recording."""
+
+PAGES: tuple[Page, ...] = tuple(one.page for one in BUILT_IN)
 """What `gpuprof explain` and docs/findings say."""
 
-ABSENT: dict[str, Absent] = {module.PAGE.id: module.ABSENT for module in _MODULES if hasattr(module, "ABSENT")}
+ABSENT: dict[str, Absent] = {one.id: one.absent for one in BUILT_IN if one.absent is not None}
 """Usual remedies: why they are not advised where their problem is not there."""
 
-CHANGES: tuple[Recogniser, ...] = tuple(module.change for module in _MODULES if hasattr(module, "change"))
+CHANGES: tuple[Recogniser, ...] = tuple(one.change for one in BUILT_IN if one.change is not None)
 """What is looked for between two recordings."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpuprof.diagnosis.case import Case, Change
+from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.detect.batch_scaling import largest_factor, micro_size, room_note, scaled_batch, slower_host
+from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.micro_batches import micro_batch_of, micro_batches
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
-from gpuprof.diagnosis.stack import Code
+from gpuprof.diagnosis.fix import Code, call, joined
 from gpuprof.projection.batch import model_phases
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.transform import removed
@@ -42,7 +43,7 @@ Without a run the free memory is not known.
 )
 
 
-def find(case: Case) -> Iterator[Proposal]:
+def find(case: Analysis) -> Iterator[Proposal]:
     """The number of passes that takes least time."""
     count = micro_batches(case)
     if count is None or count < 2:
@@ -68,11 +69,14 @@ def find(case: Case) -> Iterator[Proposal]:
         title=f"micro-batch {before} → {after}",
         evidence=spans(case, text, model_phases(case.graph) & (case.graph.lane >= 0)),
         fix=case.stack.fix(
-            f"DataLoader(..., batch_size={size})  # and accumulate over {left} instead of {count}{room}",
+            call("DataLoader", ..., batch_size=Code(size)) + f"  # and accumulate over {left} instead of {count}{room}",
             case.stack.setting(
                 {"per_device_train_batch_size": Code(size), "gradient_accumulation_steps": left}, note=room
             ),
-            lightning=f"DataLoader(..., batch_size={size})\nTrainer(accumulate_grad_batches={left}){room}",
+            lightning=joined(
+                (call("DataLoader", ..., batch_size=Code(size)), call("Trainer", accumulate_grad_batches=left))
+            )
+            + room,
         ),
         change=merged(case, number, count, factor, 1),
         best=merged(case, number, count, factor, 0),
@@ -81,7 +85,7 @@ def find(case: Case) -> Iterator[Proposal]:
     )
 
 
-def merged(case: Case, number: I64, count: int, factor: int, level: int) -> Change:
+def merged(case: Analysis, number: I64, count: int, factor: int, level: int) -> Change:
     """The step with `factor` passes in one; level: 0 at best, 1 usually, 2 at worst.
 
     The last passes stay, since a distributed training communicates in the last one.
@@ -93,3 +97,10 @@ def merged(case: Case, number: I64, count: int, factor: int, level: int) -> Chan
         return removed(larger(graph), gone)
 
     return change
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    synonyms=("gradient_accumulation", "gradient_accumulation_steps", "micro_batch", "micro_batches"),
+)

@@ -10,14 +10,20 @@ import numpy as np
 from gpuprof.calibration import kernels as calibrated
 from gpuprof.costs.arguments import parse
 from gpuprof.costs.floors import ELEMENTWISE_FLOOR_NS, THIN_MATMUL_FLOOR_NS
-from gpuprof.diagnosis.case import Case, Change
+from gpuprof.diagnosis.analysis import Analysis, Change
+from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
+from gpuprof.diagnosis.detect.memory_remedy import MemoryRemedy
 from gpuprof.diagnosis.detect.pair.candidates import PASSES, Candidate, claim_model
 from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.quantities import FEWER, kernel_counts, kernel_ns
 from gpuprof.diagnosis.detect.pair.signs import advised, alike_compiled, fewer_kernels
 from gpuprof.diagnosis.detect.passes import backward_of, siblings, without_recompute
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
+from gpuprof.diagnosis.fix import Code, call
+from gpuprof.projection import memory_changes as changes
+from gpuprof.projection.memory import RecordedMemory
+from gpuprof.projection.memory_fixes import MemoryFix
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.replay.transform import Removing, scaled
@@ -65,7 +71,7 @@ large inputs.
 )
 
 
-def find(case: Case) -> Iterator[Proposal]:
+def find(case: Analysis) -> Iterator[Proposal]:
     """Adapters in the model's own precision."""
     stretches = find_adapters(case)
     if stretches is None:
@@ -93,10 +99,10 @@ def find(case: Case) -> Iterator[Proposal]:
         title="adapters in bf16",
         evidence=spans(case, text, gpu),
         fix=case.stack.fix(
-            "get_peft_model(model, config, autocast_adapter_dtype=False)",
-            trl="get_peft_model(model, peft_config, autocast_adapter_dtype=False), "
-            f"and hand the result to {case.stack.trainer or 'the trainer'} without peft_config",
-        ),
+            call("get_peft_model", Code("model"), Code("config"), autocast_adapter_dtype=False),
+            trl=call("get_peft_model", Code("model"), Code("peft_config"), autocast_adapter_dtype=False)
+            + f", and hand the result to {case.stack.trainer or 'the trainer'} without peft_config",
+        ).by("adapter_casts"),
         change=change(1),
         best=change(0),
         worst=change(2),
@@ -118,7 +124,7 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
         )
 
 
-def find_adapters(case: Case) -> Stretches | None:
+def find_adapters(case: Analysis) -> Stretches | None:
     """Where adapters compute in fp32: from the cast in front, if there is one, to the one behind."""
     ops = case.trace.ops
     rows, family = siblings(case)
@@ -148,7 +154,7 @@ def find_adapters(case: Case) -> Stretches | None:
     return Stretches(ops.thread[rows[first]].astype(np.int64), ops.start_ns[rows[first]], ops.end_ns[rows[last]])
 
 
-def _kinds(case: Case, rows: I64) -> I64:
+def _kinds(case: Analysis, rows: I64) -> I64:
     """Per linear op in fp32: -1 from wide to narrow, 1 from narrow to wide, 0 neither."""
     ops = case.trace.ops
     texts, which = np.unique(np.stack([ops.dims[rows], ops.types[rows]]), axis=1, return_inverse=True)
@@ -167,7 +173,7 @@ def _kinds(case: Case, rows: I64) -> I64:
     return kinds[which.reshape(-1)]
 
 
-def _cast_ops(case: Case) -> Mask:
+def _cast_ops(case: Analysis) -> Mask:
     """Copies between fp32 and a half-precision format."""
     ops, trace = case.trace.ops, case.trace
     copies = case.ops_named(lambda name: name == "aten::copy_")
@@ -178,7 +184,7 @@ def _cast_ops(case: Case) -> Mask:
     return copies & mixed[ops.types]
 
 
-def _nodes_of(case: Case, casts: Mask) -> Mask:
+def _nodes_of(case: Analysis, casts: Mask) -> Mask:
     """Nodes of casts with all of the op that is done by nothing else: `aten::to`, or autograd's cast of a gradient."""
     ops, parent = case.trace.ops, case.timeline.nesting.parent
     whole = case.ops_named(
@@ -195,7 +201,7 @@ def _nodes_of(case: Case, casts: Mask) -> Mask:
     return case.nodes_within(outer & (ops.start_ns >= 0))
 
 
-def _left(case: Case, inside: Mask, level: int) -> F64:
+def _left(case: Analysis, inside: Mask, level: int) -> F64:
     """Per node the share of its time that it takes in half precision; 1 for what stays as it is."""
     graph, ops = case.graph, case.trace.ops
     left = np.ones(len(graph))
@@ -219,3 +225,29 @@ def _left(case: Case, inside: Mask, level: int) -> F64:
 
 def _apply(graph: Graph, without_casts: Change, inside: Mask, left: F64) -> Graph:
     return scaled(without_casts(graph), inside & graph.on_gpu, left)
+
+
+def less_memory(memory: RecordedMemory, _: float | None) -> Iterator[MemoryFix]:
+    """Adapters whose weights, gradients and state take half, and inputs that are not cast for them."""
+    trained = memory.trained
+    if trained is None or not trained.single_adapters:
+        return
+    says = "adapters are trained in half precision"
+    if memory.cast_bytes is None and not memory.recorded.checkpointing:
+        why = "which inputs are cast for the adapters cannot be counted from the recorded ops"
+        yield MemoryFix("half_adapters", "adapters in bf16", None, says, why)
+        return
+    # With checkpointing casts live as long as one layer is recomputed.
+    cast = 0.0 if memory.recorded.checkpointing else memory.cast_bytes or 0.0
+    own, state_left = (changes.half_adapters(trained.parameters, cast, with_state) for with_state in (True, False))
+    yield MemoryFix("half_adapters", "adapters in bf16", own, says, with_other_state=state_left)
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    change=change,
+    memory=MemoryRemedy(("half_adapters",), less_memory),
+    synonyms=("lora_casts", "autocast_adapter_dtype", "fp32_adapters", "adapters"),
+    titles=("adapters_in_bf16",),
+)

@@ -7,12 +7,14 @@ from collections.abc import Iterator
 import numpy as np
 
 from gpuprof.calibration import allocator as calibrated
-from gpuprof.diagnosis.case import Case, Change
+from gpuprof.diagnosis.analysis import Analysis, Change
+from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.pair.candidates import Candidate, claim_idle
 from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.quantities import idle_ns, quantity
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
+from gpuprof.diagnosis.fix import environment, without_call
 from gpuprof.diagnosis.gaps import ALLOCATOR_CALL
 from gpuprof.replay.graph import SYNC, Graph
 from gpuprof.replay.transform import scaled, without_edges
@@ -20,6 +22,8 @@ from gpuprof.tracefile.trace import ANNOTATION
 
 LEFT = calibrated.LEFT.rising
 """What of the recorded time of the calls is not gained: at best, usually, at worst."""
+
+EMPTY = "torch.cuda.empty_cache"
 
 PAGE = Page(
     id="allocator",
@@ -45,7 +49,7 @@ memory helps: a smaller batch, or gradient checkpointing.
 )
 
 
-def find(case: Case) -> Iterator[Proposal]:
+def find(case: Analysis) -> Iterator[Proposal]:
     """Segments that can grow, or no empty_cache, where every step allocates."""
     trace, graph = case.trace, case.graph
     calls = trace.rows_named(trace.calls.name, ALLOCATOR_CALL.search)
@@ -70,21 +74,22 @@ def find(case: Case) -> Iterator[Proposal]:
     count = len(np.unique(graph.call[nodes])) / graph.steps
     host_ms = case.per_step(float(graph.duration_ns[own].sum())) / 1e6
     names = sorted({trace.strings[i] for i in np.unique(trace.calls.name[graph.call[nodes]]).tolist()})
-    settings = "PYTORCH_ALLOC_CONF=expandable_segments:True  # environment; before torch 2.9 PYTORCH_CUDA_ALLOC_CONF"
-    fix = settings
+    segments = environment("PYTORCH_ALLOC_CONF", "expandable_segments:True")
+    segments += "  # environment; before torch 2.9 PYTORCH_CUDA_ALLOC_CONF"
+    fix = segments
     if by_hand:
         fix = case.stack.fix(
-            "remove torch.cuda.empty_cache() from the training loop",
+            without_call("remove torch.cuda.empty_cache() from the training loop", EMPTY),
             case.stack.setting(
                 {"torch_empty_cache_steps": None}, note="  # and no torch.cuda.empty_cache() in callbacks"
             ),
-            inference="take torch.cuda.empty_cache() out of the loop",
+            inference=without_call("take torch.cuda.empty_cache() out of the loop", EMPTY),
         )
-        fix += f"\nor, if memory is short without it:\n{settings}"
+        fix += "\nor, if memory is short without it:\n" + segments.otherwise()
     yield Proposal(
         title="no empty_cache() in the step" if by_hand else "memory kept by the allocator",
         evidence=spans(case, f"{count:,.0f} calls of {', '.join(names)} a step take the CPU {host_ms:,.1f} ms", own),
-        fix=fix,
+        fix=fix.by("allocator"),
         change=without(LEFT[1]),
         best=without(LEFT[0]),
         worst=without(LEFT[2]),
@@ -102,3 +107,12 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
             claim_idle("allocator"),
             calls.more,
         )
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    change=change,
+    synonyms=("empty_cache", "expandable_segments", "cudamalloc", "memory_fragmentation"),
+    titles=("no_empty_cache_in_the_step", "memory_kept_by_the_allocator"),
+)

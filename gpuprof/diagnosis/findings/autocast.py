@@ -11,13 +11,15 @@ from gpuprof.calibration import kernels as calibrated
 from gpuprof.costs.dtypes import CODE, type_in_kernel_name
 from gpuprof.costs.floors import ELEMENTWISE_FLOOR_NS, MATMUL_FLOOR_NS
 from gpuprof.costs.roofline import Roofline
-from gpuprof.diagnosis.case import Case, Change
+from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.detect.attention_planning import bf16_would_plan
 from gpuprof.diagnosis.detect.compiled_passes import shapes_vary
+from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.matmul_types import operand_bytes, typed_fp32, why_unknown
 from gpuprof.diagnosis.detect.passes import host_ns_per_launch
 from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
+from gpuprof.diagnosis.fix import Code, Fix, assigned, call, joined, option
 from gpuprof.diagnosis.sentences import in_ms
 from gpuprof.projection.batch import model_phases
 from gpuprof.replay.graph import Graph, launcher_of
@@ -30,12 +32,20 @@ BETWEEN = ("elementwise", "cast/copy", "dropout")
 """Categories of kernels between matrix multiplications that take their inputs' format."""
 LEAST_SHARE = 0.05
 """Of the GPU's time the least that such matrix multiplications take to be worth a look."""
-SCALED = """
-scaler = torch.amp.GradScaler("cuda")
-# scaler.scale(loss).backward(); scaler.step(optimizer); scaler.update()"""
-NO_PLANNING = """
-torch.backends.cuda.enable_cudnn_sdp(False)
-# bf16 moves attention to cuDNN, which plans for every new length"""
+SCALED = joined(
+    (
+        "",
+        assigned("scaler", call("torch.amp.GradScaler", "cuda")),
+        "# scaler.scale(loss).backward(); scaler.step(optimizer); scaler.update()",
+    )
+)
+NO_PLANNING = joined(
+    (
+        "",
+        call("torch.backends.cuda.enable_cudnn_sdp", False),
+        "# bf16 moves attention to cuDNN, which plans for every new length",
+    )
+)
 
 PAGE = Page(
     id="autocast",
@@ -66,7 +76,7 @@ steps. Where lengths vary, the fix therefore turns that off (`enable_cudnn_sdp(F
 )
 
 
-def find(case: Case) -> Iterator[Proposal]:
+def find(case: Analysis) -> Iterator[Proposal]:
     """bf16 autocast, or fp16 where the GPU has no bf16, for what is multiplied in fp32 or TF32."""
     roof = case.roofline
     half = _half(roof)
@@ -104,12 +114,8 @@ _CHANGES = {
 }
 
 
-_SERVED = {
-    "vllm": "vllm serve ... --dtype {}",
-    "sglang": "sglang ... --dtype {}",
-    "tgi": "text-generation-launcher ... --dtype {}",
-}
-"""By what serves the model its own option."""
+_SERVED = {"vllm": "vllm serve", "sglang": "sglang", "tgi": "text-generation-launcher"}
+"""By what serves the model its own command, which has an option for the type."""
 
 
 def _half(roof: Roofline | None) -> str | None:
@@ -117,19 +123,24 @@ def _half(roof: Roofline | None) -> str | None:
     return None if roof is None else next((name for name in ("bf16", "fp16") if name in roof.ceilings.flops), None)
 
 
-def _fix(case: Case, half: str) -> str:
+def _fix(case: Analysis, half: str) -> Fix:
     stack, dtype = case.stack, {"bf16": "torch.bfloat16", "fp16": "torch.float16"}[half]
-    own = f'with torch.autocast("cuda", dtype={dtype}):  # around the forward pass and the loss'
-    return stack.fix(
+    own = "with " + call("torch.autocast", "cuda", dtype=Code(dtype)) + ":  # around the forward pass and the loss"
+    name = dtype.removeprefix("torch.")
+    served = _SERVED.get(case.workload.engine or "")
+    loaded = call("from_pretrained", ..., dtype=Code(dtype)).otherwise()
+    fix = stack.fix(
         own + (SCALED if half == "fp16" else ""),
         stack.setting({half: True}),
-        inference=_SERVED.get(case.workload.engine or "", "").format(dtype.removeprefix("torch."))
-        or f"model.to({dtype})  # or from_pretrained(..., dtype={dtype})",
-        lightning=f'Trainer(precision="{"bf16" if half == "bf16" else "16"}-mixed")',
+        inference=option(f"{served} ... --dtype {name}", "--dtype", name, served)
+        if served
+        else call("model.to", Code(dtype)) + "  # or " + loaded,
+        lightning=call("Trainer", precision=f"{'bf16' if half == 'bf16' else '16'}-mixed"),
     )
+    return fix.by("autocast") if half == "bf16" else fix  # the patch has no gradient scaler, which fp16 needs
 
 
-def _absent(case: Case) -> str | None:
+def _absent(case: Analysis) -> str | None:
     roof = case.roofline
     if roof is None:
         return None
@@ -144,13 +155,13 @@ def _absent(case: Case) -> str | None:
 ABSENT = Absent("16-bit autocast", _absent)
 
 
-def _products(case: Case, roof: Roofline) -> Mask:
+def _products(case: Analysis, roof: Roofline) -> Mask:
     """Nodes of the model's matrix multiplications with fp32 operands, on tensor cores (TF32) or not."""
     typed = case.nodes_of_gpu(typed_fp32(case, roof)) & case.graph.on_gpu & model_phases(case.graph)
     return _single(case, roof, "gemm", "grouped_gemm") | typed
 
 
-def _work(case: Case, roof: Roofline, level: int) -> tuple[F64, F64]:
+def _work(case: Analysis, roof: Roofline, level: int) -> tuple[F64, F64]:
     """FLOPs and bytes of every GPU event. Of matrix multiplications that are known to be of fp32 operands and no more,
     the FLOPs are what the GPU does in their time, and the result is as large as an operand."""
     typed, gpu = typed_fp32(case, roof), case.trace.gpu
@@ -162,7 +173,7 @@ def _work(case: Case, roof: Roofline, level: int) -> tuple[F64, F64]:
     return np.where(typed, took_s * reached, flops), np.where(typed, 1.5 * operand_bytes(case, typed), moved)
 
 
-def _single(case: Case, roof: Roofline, *categories: str) -> Mask:
+def _single(case: Analysis, roof: Roofline, *categories: str) -> Mask:
     """Nodes of the model's kernels of these categories that compute in fp32 or TF32, of those whose FLOPs are known."""
     work = roof.work
     single = np.isin(work.dtype, [CODE[name] for name in ("fp32", "tf32")])
@@ -170,14 +181,14 @@ def _single(case: Case, roof: Roofline, *categories: str) -> Mask:
     return case.nodes_of_gpu(rows) & case.graph.on_gpu & model_phases(case.graph)
 
 
-def _between(case: Case) -> Mask:
+def _between(case: Analysis) -> Mask:
     """Nodes of the model's elementwise kernels and copies within GPU memory that are named after fp32."""
     names = case.trace.gpu.name
     rows = case.category(*BETWEEN) & case.trace.rows_named(names, lambda text: type_in_kernel_name(text) == "float")
     return case.nodes_of_gpu(rows) & case.graph.on_gpu & model_phases(case.graph)
 
 
-def _attention_ns(case: Case, roof: Roofline, rows: I64, half: str, level: int) -> F64:
+def _attention_ns(case: Analysis, roof: Roofline, rows: I64, half: str, level: int) -> F64:
     """What these kernels of attention take in a 16-bit format; level 0: at best, 2: at worst."""
     event, ceilings = case.graph.gpu_row[rows], roof.ceilings
     backward = case.graph.phase[rows] == BACKWARD
@@ -190,7 +201,7 @@ def _attention_ns(case: Case, roof: Roofline, rows: I64, half: str, level: int) 
     return np.maximum(np.maximum(tensor, memory) * 1e9, MATMUL_FLOOR_NS)
 
 
-def _cast(case: Case, roof: Roofline, nodes: Mask, launch_ns: float, half: str, level: int) -> Change:
+def _cast(case: Analysis, roof: Roofline, nodes: Mask, launch_ns: float, half: str, level: int) -> Change:
     """The graph with these matrix multiplications and attention in a 16-bit format, casts before them, and some of what
     lies between them on half the bytes; level 0: at best, 2: at worst."""
     attention, between = np.flatnonzero(_single(case, roof, "attention")), _between(case)
@@ -220,3 +231,12 @@ def _cast(case: Case, roof: Roofline, nodes: Mask, launch_ns: float, half: str, 
         return graph.with_durations(duration)
 
     return change
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    absent=ABSENT,
+    synonyms=("bf16", "amp", "mixed_precision", "fp16"),
+    titles=("bf16_autocast", "bf16_autocast_without_cudnn_attention", "fp16_autocast"),
+)

@@ -9,9 +9,11 @@ from functools import partial
 import numpy as np
 
 from gpuprof.calibration import images as calibrated
-from gpuprof.diagnosis.case import Case, Change
+from gpuprof.diagnosis.analysis import Analysis, Change
+from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
+from gpuprof.diagnosis.fix import Code, assigned, call, joined
 from gpuprof.diagnosis.sentences import ms_or_us
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.transform import removed, scaled
@@ -28,6 +30,8 @@ NORMS = (
     ("native_batch_norm", calibrated.BATCH_NORM),
     ("native_batch_norm_backward", calibrated.BATCH_NORM_BACKWARD),
 )
+
+LAYOUT = Code("torch.channels_last")
 
 PAGE = Page(
     id="channels_last",
@@ -57,7 +61,7 @@ Convert the inputs as well: one tensor in the other layout is enough to convert 
 )
 
 
-def find(case: Case) -> Iterator[Proposal]:
+def find(case: Analysis) -> Iterator[Proposal]:
     """A model and inputs in channels_last."""
     rows = _conversions(case)
     if not rows.any():
@@ -77,15 +81,17 @@ def find(case: Case) -> Iterator[Proposal]:
     yield Proposal(
         title="channels_last",
         evidence=spans(case, text, nodes),
-        fix="model = model.to(memory_format=torch.channels_last)\n"
-        "images = images.to(memory_format=torch.channels_last)  # every batch, before the model",
+        fix=joined([assigned(name, call(f"{name}.to", memory_format=LAYOUT)) for name in ("model", "images")]).by(
+            "channels_last"
+        )
+        + "  # every batch, before the model",
         change=change[1],
         best=change[0],
         worst=change[2],
     )
 
 
-def _conversions(case: Case) -> Mask:
+def _conversions(case: Analysis) -> Mask:
     """GPU events that convert a layout for a convolution; where ops were not recorded, all that convert one."""
     trace, op = case.trace, case.timeline.links.op
     found = trace.rows_named(trace.gpu.name, CONVERSION.search)
@@ -93,7 +99,7 @@ def _conversions(case: Case) -> Mask:
     return found & convolves[op]
 
 
-def _own_calls(case: Case, rows: Mask) -> Mask:
+def _own_calls(case: Analysis, rows: Mask) -> Mask:
     """Calls that launch nothing but these events."""
     call = case.timeline.links.call
     count = len(case.trace.calls)
@@ -101,14 +107,14 @@ def _own_calls(case: Case, rows: Mask) -> Mask:
     return (mine > 0) & (mine == np.bincount(call[call >= 0], minlength=count))
 
 
-def _in_window(case: Case, names: frozenset[str]) -> int:
+def _in_window(case: Analysis, names: frozenset[str]) -> int:
     """Ops of these names in the window."""
     ops, (low, high) = case.trace.ops, case.timeline.window
     found = case.ops_named(names.__contains__)
     return int(np.count_nonzero(found & (ops.start_ns >= low) & (ops.start_ns < high)))
 
 
-def _change(case: Case, rows: Mask, norms: float, level: int) -> Change:
+def _change(case: Analysis, rows: Mask, norms: float, level: int) -> Change:
     """The step in channels_last; `norms`: group norms for each conversion, level: 0 at best, 1 usually, 2 at worst."""
     graph = case.graph
     nodes = case.nodes_of_gpu(rows) & graph.on_gpu
@@ -127,3 +133,10 @@ def _change(case: Case, rows: Mask, norms: float, level: int) -> Change:
 
 def _converted(graph: Graph, gone: Mask, factor: F64) -> Graph:
     return scaled(removed(graph, gone) if gone.any() else graph, factor != 1.0, factor)
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    synonyms=("nhwc", "memory_format"),
+)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.batch_scaling import best_factor, scaled_batch, slower_host
+from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
+from gpuprof.diagnosis.fix import Code, Fix, as_fix, call
 from gpuprof.projection.batch import model_phases
 from gpuprof.replay.graph import DEVICE
 
@@ -34,21 +36,36 @@ of the larger iteration. Memory for the caches of more requests is needed, whose
 """,
 )
 
-_FIXES = {
-    "vllm": "send {more} at once  # where --max-num-seqs is set lower, raise it; memory: --gpu-memory-utilization",
-    "sglang": "send {more} at once  # --max-running-requests must not be lower; memory: --mem-fraction-static",
-    "tgi": "send {more} at once  # where --max-concurrent-requests or --max-batch-size is set lower, raise it",
-    "tensorrt_llm": "send {more} at once  # where --max_batch_size is set lower, raise it",
-    "diffusers": "pipe(prompts, num_images_per_prompt=...)  # {factor} times the images in a call",
-    "transformers_pipeline": "pipe(inputs, batch_size={size})  # a list of inputs, not one by one",
-    "transformers_generate": "serve with continuous batching: vLLM, SGLang, or model.generate_batch(inputs, ...)",
+_FIXES: dict[str, Callable[[str, int, str], Fix | str]] = {
+    "vllm": lambda more, factor, size: (
+        f"send {more} at once  # where --max-num-seqs is set lower, raise it; memory: --gpu-memory-utilization"
+    ),
+    "sglang": lambda more, factor, size: (
+        f"send {more} at once  # --max-running-requests must not be lower; memory: --mem-fraction-static"
+    ),
+    "tgi": lambda more, factor, size: (
+        f"send {more} at once  # where --max-concurrent-requests or --max-batch-size is set lower, raise it"
+    ),
+    "tensorrt_llm": lambda more, factor, size: f"send {more} at once  # where --max_batch_size is set lower, raise it",
+    "diffusers": lambda more, factor, size: (
+        call("pipe", Code("prompts"), num_images_per_prompt=Code("...")) + f"  # {factor} times the images in a call"
+    ),
+    "transformers_pipeline": lambda more, factor, size: (
+        call("pipe", Code("inputs"), batch_size=Code(size)) + "  # a list of inputs, not one by one"
+    ),
+    "transformers_generate": lambda more, factor, size: (
+        "serve with continuous batching: vLLM, SGLang, or " + call("model.generate_batch", Code("inputs"), ...)
+    ),
 }
 """What an engine takes at once is its own option, whose default is mostly larger than what was seen: it is raised where
 it is in the way, and never set to a number that may be lower than it is."""
-_OTHERWISE = "{factor} times the requests in a batch: a queue in front of the model that collects them"
 
 
-def find(case: Case) -> Iterator[Proposal]:
+def _otherwise(more: str, factor: int, size: str) -> str:
+    return f"{factor} times the requests in a batch: a queue in front of the model that collects them"
+
+
+def find(case: Analysis) -> Iterator[Proposal]:
     """The number of requests at once that gains, if one does."""
     found = best_factor(case)
     if found is None:
@@ -64,13 +81,21 @@ def find(case: Case) -> Iterator[Proposal]:
     )
     more = f"{batch * factor} requests" if batch else f"{factor} times the requests"
     size = f"{batch * factor}" if batch else f"{factor} * batch_size"
-    fix = _FIXES.get(case.workload.engine or "", _OTHERWISE)
+    write = _FIXES.get(case.workload.engine or "", _otherwise)
     yield Proposal(
         title=f"{batch} → {batch * factor} requests at once" if batch else f"{factor} × the requests at once",
         evidence=spans(case, text, model & (graph.lane >= 0)),
-        fix=fix.format(more=more, factor=factor, size=size),
+        fix=as_fix(write(more, factor, size)),
         change=scaled_batch(case, factor),
         best=scaled_batch(case, factor, 0),
         worst=slower_host(case, scaled_batch(case, factor, 2)),
         work=float(factor),
     )
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    synonyms=("batching", "more_requests", "concurrency"),
+    titles=("requests_at_once", "the_requests_at_once"),
+)

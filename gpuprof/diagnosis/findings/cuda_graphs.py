@@ -9,22 +9,24 @@ from functools import partial
 import numpy as np
 
 from gpuprof.calibration import compile as calibrated
-from gpuprof.diagnosis.case import Case, Change
+from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.detect.compile_time import compile_ns
 from gpuprof.diagnosis.detect.compiled_passes import (
-    EAGER,
     REWRITTEN,
     TOO_OLD,
     Passes,
     code_of,
     compiled,
-    looks_at_mask,
     passes,
     passes_launch,
     shapes_vary,
+    whole_passes,
 )
 from gpuprof.diagnosis.detect.compiler_names import GRAPH_LAUNCH
+from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
+from gpuprof.diagnosis.detect.expert_loops import find_loops
+from gpuprof.diagnosis.detect.graph_breaks import first_links, once_gone
 from gpuprof.diagnosis.detect.micro_batches import micro_batches
 from gpuprof.diagnosis.detect.pair.candidates import Candidate, claim_model
 from gpuprof.diagnosis.detect.pair.facts import Facts
@@ -32,6 +34,7 @@ from gpuprof.diagnosis.detect.pair.quantities import number, quantity
 from gpuprof.diagnosis.detect.pair.signs import alike_compiled, fewer_launches, graph_shares, other_graphs
 from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.detect.torch_version import is_before_2
+from gpuprof.diagnosis.fix import Code, Fix, assigned, call, in_file, joined, option
 from gpuprof.projection.batch import model_phases
 from gpuprof.replay.bound import SMALL
 from gpuprof.replay.graph import STREAM, Edges, Graph, launcher_of
@@ -73,8 +76,10 @@ forward or backward pass once and replays them with one call, so that the GPU ru
 """,
     detected="""
 Passes that `torch.compile` could fuse (see `compile`), or passes that are compiled already but launched kernel by
-kernel. Collectives of NCCL can be captured, too. Not shown if CUDA graphs launch most kernels already, if the passes
-wait for values from the GPU, or if the recorded steps have batches of different shapes.
+kernel. Collectives of NCCL can be captured, too. Not shown if CUDA graphs launch most kernels already. If the passes
+wait for values from the GPU, the price is that of a chain (see `compile`). If the recorded steps have batches of
+different shapes, these are padded to a multiple of 64 first, which makes the kernels that grow with the tokens that
+much longer; that this is possible has a probability of 0.8 (assumed).
 """,
     gain="""
 As for `compile`; in addition the CPU no longer launches the kernels of the passes (at worst a seventh of that work
@@ -92,19 +97,18 @@ fails, the run remembers why, and the fix is listed as failed.
 )
 
 
-def find(case: Case) -> Iterator[Proposal]:
+def find(case: Analysis) -> Iterator[Proposal]:
     """CUDA graphs: with torch.compile, or on top of it where it is used already; as a setting of a serving engine."""
     if case.workload.decodes and case.workload.engine in SERVERS:
         yield from _of_engine(case)
         return
-    if in_graphs(case) or shapes_vary(case):
+    if in_graphs(case):
         return
-    graph = case.graph
+    graph, chain = case.graph, first_links(case)
     accumulates = (micro_batches(case) or 1) > 1
-    torch = (
-        'model.compile(mode="reduce-overhead")  # keep shapes fixed\n'
-        "torch.compiler.cudagraph_mark_step_begin()  # before each pass"
-    ) + (CLONED if accumulates else "")
+    compile_model = call("model.compile", mode="reduce-overhead") + "  # keep shapes fixed"
+    begins = call("torch.compiler.cudagraph_mark_step_begin") + "  # before each pass"
+    torch = joined((compile_model, begins)) + (CLONED if accumulates else "")
     condition = "; fails where gradients of micro-batches are not cloned in between" if accumulates else ""
     fix = case.stack.fix(
         torch,
@@ -112,26 +116,35 @@ def find(case: Case) -> Iterator[Proposal]:
             {"torch_compile": True, "torch_compile_mode": "reduce-overhead"}, note=f"  # keep shapes fixed{condition}"
         ),
         inference=_for_inference(case),
-        lightning='model = torch.compile(model, mode="reduce-overhead")  # before Trainer.fit; keep shapes fixed'
-        + condition,
-    )
-    found = passes(case)
+        lightning=assigned("model", call("torch.compile", Code("model"), mode="reduce-overhead"))
+        + f"  # before Trainer.fit; keep shapes fixed{condition}",
+    ).by("cuda_graphs")
+    found = passes(case) if chain is None else whole_passes(case)
     if found is not None:
-        if case.step_of(compiled(found, 1)(graph)) < WORTH * case.step_of(_graphed(found, 1)(graph)):
+        if case.step_of(once_gone(chain, compiled(found, 1))(graph)) < WORTH * case.step_of(
+            once_gone(chain, _graphed(found, 1))(graph)
+        ):
             return
         count = float(model_phases(graph)[graph.on_gpu].sum()) / graph.steps
         yield Proposal(
-            title="torch.compile with CUDA graphs",
+            title="torch.compile with CUDA graphs"
+            if chain is None
+            else "torch.compile with CUDA graphs, once batches are alike and nothing waits",
             evidence=spans(case, f"{passes_launch(case)} {count:,.0f} kernels a step one by one", found.host),
             fix=fix,
-            change=_graphed(found, 1),
-            best=_graphed(found, 0),
-            worst=_graphed(found, 2),
-            once_ns=compile_ns(count / max(micro_batches(case) or 1, 1), False),
+            change=once_gone(chain, _graphed(found, 1)),
+            best=once_gone(chain, _graphed(found, 0)),
+            worst=once_gone(chain, _graphed(found, 2)),
+            once_ns=compile_ns(count / max(micro_batches(case) or 1, 1), shapes_vary(case)),
             excludes=("compile", "fused_elementwise"),
-            launches=True,
+            launches=not shapes_vary(case),
             last=True,
+            needs="" if chain is None else chain.condition,
+            odds=1.0 if chain is None else chain.odds,
+            parts=() if chain is None else (*chain.parts, "torch.compile with CUDA graphs"),
         )
+        return
+    if shapes_vary(case):
         return
     host = _compiled_host(case)
     if host is None:
@@ -167,7 +180,7 @@ def find(case: Case) -> Iterator[Proposal]:
     )
 
 
-def _of_engine(case: Case) -> Iterator[Proposal]:
+def _of_engine(case: Analysis) -> Iterator[Proposal]:
     """An engine that decodes without graphs: it can capture the whole pass of the model."""
     graph = case.graph
     if in_graphs(case):
@@ -212,31 +225,44 @@ def _of_engine(case: Case) -> Iterator[Proposal]:
     )
 
 
-def _for_inference(case: Case) -> str:
+def _for_inference(case: Analysis) -> Fix:
     """The option by which the serving engine launches graphs."""
-    compiled = 'model.forward = torch.compile(model.forward, mode="reduce-overhead")'
+
+    def forward_of(model: str) -> Fix:
+        return assigned(model, call("torch.compile", Code(model), mode="reduce-overhead"))
+
     ways = {
-        "vllm": "vllm serve ... without --enforce-eager; --compilation-config for the batch sizes that are captured",
-        "sglang": "sglang without --disable-cuda-graph; --cuda-graph-max-bs as large as the batches are",
-        "tensorrt_llm": "cuda_graph_config: {enable_padding: true, max_batch_size: ...}  # in the LLM API's options",
-        "diffusers": 'pipe.transformer = torch.compile(pipe.transformer, mode="reduce-overhead")  # or pipe.unet',
-        "transformers_pipeline": f"{compiled.replace('model', 'pipe.model')}  # keep shapes fixed",
+        "vllm": option("vllm serve ... without --enforce-eager", "--enforce-eager", None, "vllm serve")
+        + "; --compilation-config for the batch sizes that are captured",
+        "sglang": option("sglang without --disable-cuda-graph", "--disable-cuda-graph", None, "sglang")
+        + "; --cuda-graph-max-bs as large as the batches are",
+        "tensorrt_llm": in_file(
+            "cuda_graph_config: {enable_padding: true, max_batch_size: ...}",
+            "cuda_graph_config",
+            {"enable_padding": True},
+            "LLM",
+        )
+        + "  # in the LLM API's options",
+        "diffusers": forward_of("pipe.transformer") + "  # or pipe.unet",
+        "transformers_pipeline": forward_of("pipe.model.forward") + "  # keep shapes fixed",
     }
     if case.workload.decodes:
-        static = 'model.generation_config.cache_implementation = "static"  # the cache keeps its shape'
-        return ways.get(case.workload.engine or "", f"{static}\n{compiled}")
-    return ways.get(case.workload.engine or "", f"{compiled}  # keep shapes fixed")
+        static = assigned("model.generation_config.cache_implementation", "static") + "  # the cache keeps its shape"
+        otherwise = joined((static, forward_of("model.forward")))
+    else:
+        otherwise = forward_of("model.forward") + "  # keep shapes fixed"
+    return ways.get(case.workload.engine or "", otherwise).by("cuda_graphs")
 
 
-def _absent(case: Case) -> str | None:
+def _absent(case: Analysis) -> str | None:
     if in_graphs(case):
         return "CUDA graphs launch most kernels already"
     if is_before_2(case):
         return TOO_OLD
-    if shapes_vary(case):
+    if find_loops(case) is not None:
+        return "a loop over experts waits for the GPU, and a graph cannot wait"
+    if shapes_vary(case) and whole_passes(case) is None:
         return "the shapes of batches vary, and a graph is captured for each shape"
-    if looks_at_mask(case):
-        return EAGER
     host = case.sensitivities.host
     if host is not None and host < SMALL:
         return "the GPU is the limit: launching faster gains nothing"
@@ -265,7 +291,7 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
     )
 
 
-def in_graphs(case: Case) -> bool:
+def in_graphs(case: Analysis) -> bool:
     """Whether CUDA graphs launch most of the passes' kernels, or most of their time: a graph may be recorded as one."""
     timeline, graph, gpu = case.timeline, case.graph, case.trace.gpu
     rows = graph.gpu_row[graph.on_gpu & model_phases(graph)]
@@ -300,7 +326,7 @@ def _edges_at_once(graph: Graph, inside: Mask) -> Edges:
     return edges.with_lags(np.where(next_in_graph, NEXT_NS, edges.lag_ns))
 
 
-def _compiled_host(case: Case) -> Mask | None:
+def _compiled_host(case: Analysis) -> Mask | None:
     """Host work of compiled regions; None where they are not nearly all of the model, or already in CUDA graphs."""
     graph = case.graph
     regions = case.ops_named(REGION.search)
@@ -313,3 +339,18 @@ def _compiled_host(case: Case) -> Mask | None:
     if not work.any() or (work & ~inside).sum() > MOST_OUTSIDE * work.sum():
         return None
     return inside & (graph.lane >= 0) & ~graph.waits
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    absent=ABSENT,
+    change=change,
+    synonyms=("cuda_graph", "cudagraphs", "reduce_overhead", "graphs"),
+    titles=(
+        "torch_compile_with_cuda_graphs",
+        "torch_compile_with_cuda_graphs_once_batches_are_alike_and_nothing_waits",
+        "cuda_graphs_for_the_compiled_model",
+        "cuda_graphs_for_decoding",
+    ),
+)

@@ -8,7 +8,8 @@ from functools import partial
 import numpy as np
 
 from gpuprof.calibration import kernels as calibrated
-from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.analysis import Analysis
+from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.pair.candidates import Candidate, claim_model
 from gpuprof.diagnosis.detect.pair.facts import Facts
@@ -17,6 +18,7 @@ from gpuprof.diagnosis.detect.pair.signs import fewer_kernels
 from gpuprof.diagnosis.detect.passes import siblings
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.detect.recomputed_passes import USABLE_SHARE, free_bytes
+from gpuprof.diagnosis.fix import as_fix, call
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.replay.transform import removed
@@ -58,7 +60,7 @@ no more memory for weights. Models that only fit when quantised have to stay qua
 )
 
 
-def find(case: Case) -> Iterator[Proposal]:
+def find(case: Analysis) -> Iterator[Proposal]:
     """bf16 weights, where they fit."""
     kernels = _kernels(case)
     if not kernels.any():
@@ -83,9 +85,10 @@ def find(case: Case) -> Iterator[Proposal]:
         title="bf16 weights instead of quantised ones",
         evidence=spans(case, text, gone),
         fix=case.stack.fix(
-            f"{case.stack.loaded(dtype='bfloat16') or 'the weights in bfloat16,'} without quantization_config",
+            (case.stack.loaded(dtype="bfloat16") or as_fix("the weights in bfloat16,"))
+            + " without quantization_config",
             trl=case.stack.setting({"model_init_kwargs": {"dtype": "bfloat16"}}, note=" without quantization_config"),
-            unsloth="FastLanguageModel.from_pretrained(..., load_in_4bit=False, load_in_16bit=True)",
+            unsloth=call("FastLanguageModel.from_pretrained", ..., load_in_4bit=False, load_in_16bit=True),
         )
         + needs,
         change=partial(removed, nodes=gone),
@@ -115,7 +118,7 @@ def _mostly(graph: Graph, nodes: Mask) -> Graph:
     return shorter.with_durations(np.where(nodes & ~graph.on_gpu, LEFT * graph.duration_ns, shorter.duration_ns))
 
 
-def _kernels(case: Case) -> Mask:
+def _kernels(case: Analysis) -> Mask:
     """GPU events of the window that only unpack: a product that reads packed weights itself does more."""
     member = np.zeros(len(case.trace.gpu), bool)
     member[case.timeline.members] = True
@@ -125,7 +128,7 @@ def _kernels(case: Case) -> Mask:
     return unpack
 
 
-def unpacked_weights(case: Case, kernels: Mask) -> float:
+def unpacked_weights(case: Analysis, kernels: Mask) -> float:
     """Weights that one forward pass unpacks; 0 where the kernels' bytes are not known."""
     if case.roofline is None:
         return 0.0
@@ -134,7 +137,7 @@ def unpacked_weights(case: Case, kernels: Mask) -> float:
     return moved / (HALF_BYTES + PACKED_BYTES) / passes / case.devices
 
 
-def _gone(case: Case, kernels: Mask) -> Mask:
+def _gone(case: Analysis, kernels: Mask) -> Mask:
     """Nodes that bf16 weights do without."""
     timeline, ops = case.timeline, case.trace.ops
     parent = timeline.nesting.parent
@@ -171,7 +174,7 @@ def _gone(case: Case, kernels: Mask) -> Mask:
     return gone | (inside & ~kept)
 
 
-def _short(case: Case, rows: np.ndarray) -> Mask:
+def _short(case: Analysis, rows: np.ndarray) -> Mask:
     """Ops that are a copy of the layer's own result, not a cast that an adapter needs: `aten::to` that does nothing,
     or a clone."""
     ops = case.trace.ops
@@ -181,3 +184,12 @@ def _short(case: Case, rows: np.ndarray) -> Mask:
     above = case.timeline.nesting.parent[children]
     casts[above[above >= 0]] = True
     return clone | ~casts[rows]
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    change=change,
+    synonyms=("qlora", "quantization", "4bit", "bitsandbytes", "nf4", "dequantization"),
+    titles=("bf16_weights_instead_of_quantised_ones",),
+)

@@ -11,8 +11,10 @@ import numpy as np
 from gpuprof.calibration import kernels as calibrated
 from gpuprof.costs.arguments import parse
 from gpuprof.costs.attention import Shape, backward_flops, forward_flops
-from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.analysis import Analysis
+from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
+from gpuprof.diagnosis.detect.memory_remedy import MemoryRemedy
 from gpuprof.diagnosis.detect.pair.candidates import PASSES, Candidate, claim_model
 from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.quantities import kernel_counts
@@ -20,7 +22,12 @@ from gpuprof.diagnosis.detect.pair.signs import fewer_kernels
 from gpuprof.diagnosis.detect.passes import backward_of, host_ns_per_launch, without_recompute
 from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.detect.replace_work import Replacement, replacement_of, with_replacement
+from gpuprof.diagnosis.fix import Code, Fix, call
 from gpuprof.diagnosis.sentences import in_ms
+from gpuprof.diagnosis.stack import CAUSAL
+from gpuprof.projection import memory_changes as changes
+from gpuprof.projection.memory import RecordedMemory
+from gpuprof.projection.memory_fixes import MemoryFix
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.timeline.phases import FORWARD, RECOMPUTE
@@ -43,6 +50,8 @@ LAUNCHES = (3, 6)
 copied."""
 CATEGORIES = ("attention", "softmax", "gemm", "elementwise", "cast/copy", "dropout", "memset")
 """Of work that differs where attention is fused."""
+
+SDPA = "torch.nn.functional.scaled_dot_product_attention"
 
 PAGE = Page(
     id="eager_attention",
@@ -88,7 +97,7 @@ class Attentions:
     """Something is added to the scores, or written over them, before the softmax."""
 
 
-def find(case: Case) -> Iterator[Proposal]:
+def find(case: Analysis) -> Iterator[Proposal]:
     """A fused kernel instead of one per op."""
     found = find_attentions(case)
     if found is None or case.roofline is None:
@@ -127,7 +136,7 @@ def find(case: Case) -> Iterator[Proposal]:
     )
 
 
-def _absent(case: Case) -> str | None:
+def _absent(case: Analysis) -> str | None:
     fused = case.per_step(case.gpu_ns(case.category("attention")))
     return f"attention runs in fused kernels already ({in_ms(fused)} a step)" if fused else None
 
@@ -149,11 +158,11 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
         )
 
 
-def _fix(case: Case, found: Attentions) -> str:
+def _fix(case: Analysis, found: Attentions) -> Fix:
     if not case.trains_on_tokens:
-        own = "torch.nn.functional.scaled_dot_product_attention(q, k, v), as diffusers' and timm's own attention does"
-        loaded = ';\nof transformers: from_pretrained(..., attn_implementation="sdpa")'
-        return own + (loaded if case.stack.takes_attention("sdpa") else "")
+        own = call(SDPA, *map(Code, "qkv")) + ", as diffusers' and timm's own attention does"
+        loaded = ";\nof transformers: " + call("from_pretrained", ..., attn_implementation="sdpa").otherwise()
+        return own.by("eager_attention") + (loaded if case.stack.takes_attention("sdpa") else "")
     if found.sinks:
         name, note = "flex_attention", "\n# sinks: SDPA has none; on Hopper also kernels-community/vllm-flash-attn3"
     elif found.capped:
@@ -161,39 +170,39 @@ def _fix(case: Case, found: Attentions) -> str:
     else:
         name, note = "sdpa", ""
     stack, loaded = case.stack, _loaded(case, found, name)
-    own = f"torch.nn.functional.scaled_dot_product_attention({_arguments(found)}"
+    own = _own_call(found)
     if not stack.takes_attention(name):
-        return own
+        return own.by("eager_attention")
     return stack.fix(
-        f"{loaded}{note}\nor in your own code: {own}" if loaded else own,
+        loaded + note + "\nor in your own code: " + own.otherwise() if loaded else own,
         trl=stack.setting({"model_init_kwargs": {"attn_implementation": name}}, note=note),
-        transformers=f"{loaded}{note}" if loaded else "",
-        unsloth=f'FastLanguageModel.from_pretrained(..., attn_implementation="{name}"){note}',
-    )
+        transformers=loaded + note if loaded else "",
+        unsloth=call("FastLanguageModel.from_pretrained", ..., attn_implementation=name) + note,
+    ).by("eager_attention", "" if name == "sdpa" else name)
 
 
-def _arguments(found: Attentions) -> str:
-    """What to pass, so that the mask keeps its meaning: what it hides is not in the recording."""
+def _own_call(found: Attentions) -> Fix:
+    """The call with what to pass, so that the mask keeps its meaning: what it hides is not in the recording."""
     if not found.masked:
-        return "q, k, v)  # no mask was added: not causal"
-    return "q, k, v, attn_mask=mask)\n# or is_causal=True without a mask, if that hides nothing but later positions"
+        return call(SDPA, *map(Code, "qkv")) + "  # no mask was added: not causal"
+    masked = call(SDPA, *map(Code, "qkv"), attn_mask=Code("mask"))
+    return masked + "\n# or is_causal=True without a mask, if that hides nothing but later positions"
 
 
-def _loaded(case: Case, found: Attentions, name: str) -> str:
+def _loaded(case: Analysis, found: Attentions, name: str) -> Fix:
     """How the model is loaded with another attention; empty where transformers did not make it. Of an unknown class it
     depends on whether it embeds words and hides some from others."""
-    loaded = case.stack.loaded(attn_implementation=name)
+    stack = case.stack
     words = case.ops_named(lambda text: text == "aten::embedding").any()
-    if case.stack.model_class is None and not (words and found.masked):
-        return loaded.replace("AutoModelForCausalLM", "AutoModel")
-    return loaded
+    some = stack.model_class is None and not (words and found.masked)
+    return stack.loaded(default="AutoModel" if some else CAUSAL, attn_implementation=name)
 
 
 def _apply(graph: Graph, replacement: Replacement) -> Graph:
     return with_replacement(graph, replacement)
 
 
-def find_attentions(case: Case) -> Attentions | None:
+def find_attentions(case: Analysis) -> Attentions | None:
     """Softmaxes over scores with the matmuls around them; None if there are none."""
     trace, timeline = case.trace, case.timeline
     ops, (low, high) = trace.ops, timeline.window
@@ -238,7 +247,7 @@ def find_attentions(case: Case) -> Attentions | None:
 class _Shapes:
     """Reads attention's shape off its three ops; each distinct triple of texts is parsed once."""
 
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: Analysis) -> None:
         self._trace = case.trace
         self._known: dict[tuple[int, ...], tuple[Shape | None, int, bool]] = {}
 
@@ -269,7 +278,7 @@ class _Shapes:
         return Shape(1, heads, queries, keys, width, value_width), left[-2].element_bytes, seen[-1] == keys + 1
 
 
-def _fused_ns(case: Case, found: Attentions, level: int) -> np.ndarray:
+def _fused_ns(case: Analysis, found: Attentions, level: int) -> np.ndarray:
     """GPU time of all attentions forward and then of all backward, done by fused kernels; ns."""
     assert case.roofline is not None
     ceilings = case.roofline.ceilings
@@ -284,3 +293,20 @@ def _fused_ns(case: Case, found: Attentions, level: int) -> np.ndarray:
             memory = rows * (1, 4)[backward] / ceilings.memory_bytes_per_s / MEMORY_SHARE
             result[backward, i] = max(tensor, memory) * 1e9 + LAUNCHES[backward] * ceilings.launch_floor_ns
     return result.reshape(-1)
+
+
+def less_memory(memory: RecordedMemory, _: float | None) -> Iterator[MemoryFix]:
+    """Attention that writes no scores."""
+    if memory.recorded.score_bytes and not memory.recorded.checkpointing:
+        yield MemoryFix("fused_attention", "fused attention", changes.fused_attention())
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    absent=ABSENT,
+    change=change,
+    memory=MemoryRemedy(("fused_attention",), less_memory),
+    synonyms=("attention", "flash_attention", "flash_attn", "sdpa", "attn_implementation", "eager"),
+    titles=("fused_attention_instead_of_eager",),
+)

@@ -9,7 +9,8 @@ import numpy as np
 
 from gpuprof.calibration import experts as calibrated
 from gpuprof.costs.arguments import Tensor, parse
-from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.analysis import Analysis
+from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.expert_loops import PRODUCTS, Loops, find_loops
 from gpuprof.diagnosis.detect.pair.candidates import PASSES, Candidate, claim_model
@@ -19,6 +20,7 @@ from gpuprof.diagnosis.detect.pair.signs import fewer_kernels
 from gpuprof.diagnosis.detect.passes import backward_of, host_ns_per_launch, without_recompute
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.detect.replace_work import replacement_of, with_replacement
+from gpuprof.diagnosis.fix import environment
 from gpuprof.replay.stretches import nodes_in
 from gpuprof.tracefile.trace import F64, I64, Mask
 
@@ -72,7 +74,7 @@ here.
 )
 
 
-def find(case: Case) -> Iterator[Proposal]:
+def find(case: Analysis) -> Iterator[Proposal]:
     """Grouped matmuls instead of a loop over experts."""
     loops = find_loops(case)
     if loops is None:
@@ -105,10 +107,11 @@ def find(case: Case) -> Iterator[Proposal]:
         title="grouped GEMM instead of an expert loop",
         evidence=spans(case, text, inside),
         fix=case.stack.fix(
-            f"{loaded}{NEEDS}" if loaded else "torch.nn.functional.grouped_mm over the tokens, sorted by expert",
+            loaded + NEEDS if loaded else "torch.nn.functional.grouped_mm over the tokens, sorted by expert",
             trl=case.stack.setting({"model_init_kwargs": {"experts_implementation": "grouped_mm"}}, note=NEEDS),
-            unsloth="UNSLOTH_MOE_BACKEND=grouped_mm in the environment, set before unsloth is imported",
-        ),
+            unsloth=environment("UNSLOTH_MOE_BACKEND", "grouped_mm")
+            + " in the environment, set before unsloth is imported",
+        ).by("expert_loop"),
         change=change(1),
         best=change(0),
         worst=change(2),
@@ -131,7 +134,7 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
         )
 
 
-def _launch_ns(case: Case, inside: Mask, mine: Mask) -> float:
+def _launch_ns(case: Analysis, inside: Mask, mine: Mask) -> float:
     """What the host takes for one of the launches that replace those of one pass: as long as for others of this
     recording, but no longer than for the loop's own, which are of the same small ops."""
     graph = case.graph
@@ -141,7 +144,7 @@ def _launch_ns(case: Case, inside: Mask, mine: Mask) -> float:
     return min(usual, own_ns) if launches else usual
 
 
-def _grouped_ns(case: Case, loops: Loops, group: I64, level: int) -> F64:
+def _grouped_ns(case: Analysis, loops: Loops, group: I64, level: int) -> F64:
     """GPU time of the loops' forward and then of their backward work, done by grouped kernels; ns."""
     graph, roof = case.graph, case.roofline
     count = len(loops.stretches)
@@ -178,14 +181,14 @@ def _grouped_ns(case: Case, loops: Loops, group: I64, level: int) -> F64:
     return np.where(has, each, 0.0).astype(np.float64)
 
 
-def _resets(case: Case) -> Mask:
+def _resets(case: Analysis) -> Mask:
     """GPU events that set or add up buffers, as each block of a loop does again for the whole of it."""
     op = case.timeline.links.op
     names = case.ops_named(lambda name: name in ("aten::fill_", "aten::zero_", "aten::add_"))
     return np.append(names, False)[op]
 
 
-def _first_product_bytes(case: Case, loops: Loops, group: I64) -> F64:
+def _first_product_bytes(case: Analysis, loops: Loops, group: I64) -> F64:
     """Per loop the bytes of what its products of the model's width give: the gate and the up projection."""
     ops, graph = case.trace.ops, case.graph
     found = np.zeros(len(loops.stretches))
@@ -217,3 +220,12 @@ def _gives(matrices: list[Tensor]) -> tuple[float, float]:
         return -1.0, 0.0
     left, right = matrices[-2:]
     return float(left.shape[-1]), float(left.elements // max(left.shape[-1], 1) * right.shape[-1] * left.element_bytes)
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    change=change,
+    synonyms=("moe", "experts", "grouped_gemm", "grouped_mm", "mixture_of_experts"),
+    titles=("grouped_gemm_instead_of_an_expert_loop",),
+)

@@ -8,9 +8,11 @@ from functools import partial
 import numpy as np
 
 from gpuprof.calibration import collectives as calibrated
-from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.analysis import Analysis
+from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
+from gpuprof.diagnosis.fix import Code, Fix, call
 from gpuprof.replay.collectives import estimate_transfers, waiting
 from gpuprof.replay.graph import COMMUNICATION, DEVICE
 from gpuprof.replay.transform import removed, scaled
@@ -59,7 +61,7 @@ not help further; then exchange less: larger batches per step, fewer or lower-pr
 )
 
 
-def find(case: Case) -> Iterator[Proposal]:
+def find(case: Analysis) -> Iterator[Proposal]:
     """Overlap, and no exchange between micro-steps."""
     graph = case.graph
     collective = graph.on_gpu & (graph.resource == COMMUNICATION)
@@ -82,7 +84,7 @@ def find(case: Case) -> Iterator[Proposal]:
             evidence=spans(
                 case, f"{case.per_step(between.sum()):,.0f} all-reduces a step belong to earlier micro-steps", between
             ),
-            fix="with model.no_sync(): around forward and backward of all but the last micro-step",
+            fix="with " + call("model.no_sync") + ": around forward and backward of all but the last micro-step",
             change=partial(removed, nodes=between),
             key="no_sync",
         )
@@ -104,20 +106,23 @@ def find(case: Case) -> Iterator[Proposal]:
     )
 
 
-def _fix(case: Case, sharded: bool, bucket_mb: int) -> str:
+def _fix(case: Analysis, sharded: bool, bucket_mb: int) -> Fix:
     if sharded:
         return case.stack.fix(
-            "fully_shard(layer, reshard_after_forward=False)  # where memory allows\n"
-            "layer.set_modules_to_forward_prefetch([next]), layer.set_modules_to_backward_prefetch([previous])",
+            call("fully_shard", Code("layer"), reshard_after_forward=False)
+            + "  # where memory allows\n"
+            + call("layer.set_modules_to_forward_prefetch", Code("[next]"))
+            + ", "
+            + call("layer.set_modules_to_backward_prefetch", Code("[previous]")),
             case.stack.setting({"fsdp_config": {"reshard_after_forward": False}}, note="  # where memory allows"),
         )
     return case.stack.fix(
-        f"DistributedDataParallel(..., bucket_cap_mb={bucket_mb}, gradient_as_bucket_view=True, static_graph=True)",
+        call("DistributedDataParallel", ..., bucket_cap_mb=bucket_mb, gradient_as_bucket_view=True, static_graph=True),
         case.stack.setting({"ddp_bucket_cap_mb": bucket_mb}, {"ddp_find_unused_parameters": False}),
     )
 
 
-def _exposed_share(case: Case, transfers: Mask) -> F64:
+def _exposed_share(case: Analysis, transfers: Mask) -> F64:
     """Per node the part of its time that is a transfer that no compute kernel of its device overlaps, in the
     replayed step: a collective's transfer is its last part, the first is waiting for peers."""
     graph, schedule = case.graph, case.schedule
@@ -135,7 +140,7 @@ def _exposed_share(case: Case, transfers: Mask) -> F64:
     return share.clip(0.0, 1.0)
 
 
-def _moving_ns(case: Case, transfers: Mask) -> F64:
+def _moving_ns(case: Analysis, transfers: Mask) -> F64:
     """Per node how long it moves data: as the message and the link tell, else as long as the shortest of its name."""
     graph, names = case.graph, case.trace.gpu.name
     known = np.append(estimate_transfers(case.timeline), np.nan)[graph.gpu_row]
@@ -148,14 +153,14 @@ def _moving_ns(case: Case, transfers: Mask) -> F64:
     return moving
 
 
-def _named(case: Case, nodes: Mask, names: tuple[str, ...]) -> Mask:
+def _named(case: Analysis, nodes: Mask, names: tuple[str, ...]) -> Mask:
     """Nodes of collectives whose kernel is named so."""
     trace = case.trace
     wanted = trace.rows_named(trace.gpu.name, lambda text: any(name in text for name in names))
     return nodes & case.nodes_of_gpu(wanted)
 
 
-def _between_micro_steps(case: Case, reductions: Mask) -> Mask:
+def _between_micro_steps(case: Analysis, reductions: Mask) -> Mask:
     """Reductions that were launched in a backward pass which another one of the same step follows."""
     graph, timeline = case.graph, case.timeline
     passes, ends = timeline.host.backward, timeline.steps.end_ns
@@ -171,3 +176,11 @@ def _between_micro_steps(case: Case, reductions: Mask) -> Mask:
     last = np.append(step[1:] != step[:-1], True)
     found[rows[inside & ~last[np.maximum(mine, 0)]]] = True
     return found
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    synonyms=("communication", "nccl", "all_reduce", "no_sync", "ddp", "fsdp", "overlap"),
+    titles=("gradients_exchanged_once_per_optimizer_step", "communication_overlapped_with_computation"),
+)

@@ -9,9 +9,11 @@ from functools import partial
 import numpy as np
 
 from gpuprof.calibration import images as calibrated
-from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.analysis import Analysis
+from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
+from gpuprof.diagnosis.fix import Fix, arguments, option
 from gpuprof.diagnosis.frozen_passes import FrozenPasses
 from gpuprof.diagnosis.sentences import ms_or_us
 from gpuprof.replay.graph import Graph
@@ -60,7 +62,7 @@ PPO) cannot be precomputed.
 )
 
 
-def find(case: Case) -> Iterator[Proposal]:
+def find(case: Analysis) -> Iterator[Proposal]:
     """Outputs computed once, instead of in each step."""
     passes = case.frozen_passes
     if passes is None:
@@ -75,7 +77,7 @@ def find(case: Case) -> Iterator[Proposal]:
     yield from _proposal(case, passes, ~own, reference=not online and bool(case.stack.has(FIELD)))
 
 
-def _proposal(case: Case, passes: FrozenPasses, chosen: Mask, *, reference: bool) -> Iterator[Proposal]:
+def _proposal(case: Analysis, passes: FrozenPasses, chosen: Mask, *, reference: bool) -> Iterator[Proposal]:
     graph = case.graph
     group = nodes_in(graph, _some(passes.stretches, chosen))
     nodes = group >= 0
@@ -119,7 +121,7 @@ def _scaled(graph: Graph, nodes: Mask, left: F64) -> Graph:
     return scaled(removed(graph, gone) if gone.any() else graph, nodes & ~gone, left)
 
 
-def _epochs(case: Case) -> float | None:
+def _epochs(case: Analysis) -> float | None:
     """How often the training goes through its data; None where the run does not say."""
     run = case.run
     length = (run.loader or {}).get("length") if run else None
@@ -128,26 +130,35 @@ def _epochs(case: Case) -> float | None:
     return run.steps_total * (run.work.micro_steps or 1) / length
 
 
-def _fix(case: Case, reference: bool) -> str:
+def _fix(case: Analysis, reference: bool) -> Fix:
     if reference:
         return case.stack.fix(
             "compute the reference's log-probabilities of every sample once, before the training, and keep them with "
             "the data",
             trl=case.stack.setting({FIELD: True})
             if case.stack.has(FIELD)
-            else f"DPOConfig({FIELD}=True)  # KTOConfig has it, too",
+            else arguments("DPOConfig", {FIELD: True}) + "  # KTOConfig has it, too",
         )
     return (
         "before the training: with torch.no_grad(), the frozen module once for each sample; store its outputs\n"
         "(latents: the distribution's mean and standard deviation, to sample from; text: the embeddings)\n"
-        "in the step: read them with the batch. diffusers scripts that support it: --cache_latents"
+        "in the step: read them with the batch. diffusers scripts that support it: "
+        + option("--cache_latents", "--cache_latents").otherwise()
     )
 
 
-def _cost(case: Case, ns: float, epochs: float | None) -> str:
+def _cost(case: Analysis, ns: float, epochs: float | None) -> str:
     """What it takes before it gains."""
     run = case.run
     if epochs is None or run is None or not run.steps_total:
         return "\n# one pass over the data first, and disk for what is stored: gains from the second epoch on"
     seconds = ns * run.steps_total / epochs / 1e9
     return f"\n# about {max(seconds, 1.0):,.0f} s over the data first (counted), and disk for what is stored"
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    synonyms=("reference_model", "precompute", "cache_latents", "vae", "teacher", "frozen"),
+    titles=("reference_log_probabilities_computed_once", "outputs_of_frozen_modules_computed_once"),
+)

@@ -10,7 +10,8 @@ import numpy as np
 
 from gpuprof.calibration import kernels as calibrated
 from gpuprof.costs.arguments import parse
-from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.analysis import Analysis
+from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.pair.candidates import PASSES, Candidate, claim_model
 from gpuprof.diagnosis.detect.pair.facts import Facts
@@ -19,6 +20,7 @@ from gpuprof.diagnosis.detect.pair.signs import advised, alike_compiled, fewer_k
 from gpuprof.diagnosis.detect.passes import backward_of, host_ns_per_launch, shapes_in, siblings, without_recompute
 from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.detect.replace_work import Replacement, replacement_of, with_replacement
+from gpuprof.diagnosis.fix import Fix, as_fix, assigned, call, joined
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.tracefile.trace import F64, I32, I64, NO_TEXT, Mask
@@ -88,7 +90,7 @@ class Sequences:
     """Of the activation, in the model's precision."""
 
 
-def find(case: Case) -> Iterator[Proposal]:
+def find(case: Analysis) -> Iterator[Proposal]:
     """Fused kernels for what is not fused."""
     found = find_sequences(case) if case.trains_on_tokens else None  # the libraries' kernels are language models'
     if found is None or case.roofline is None or case.sensitivities.host > case.sensitivities.device:
@@ -139,18 +141,20 @@ def find(case: Case) -> Iterator[Proposal]:
     )
 
 
-def _liger(is_causal: bool, kinds: set[str]) -> str:
+def _liger(is_causal: bool, kinds: set[str]) -> Fix:
     """The kernels by hand: for a model of transformers its own loader, else the parts that the program may call."""
     if is_causal:
-        return (
-            "from liger_kernel.transformers import AutoLigerKernelForCausalLM\n"
-            "model = AutoLigerKernelForCausalLM.from_pretrained(...)\n# pip install liger-kernel"
+        loaded = assigned("model", call("AutoLigerKernelForCausalLM.from_pretrained", ...))
+        return joined(
+            ("from liger_kernel.transformers import AutoLigerKernelForCausalLM", loaded, "# pip install liger-kernel")
         )
     parts = [name for kind, name in LIGER_PARTS if kind in kinds] or [LIGER_PARTS[0][1]]
-    return f"from liger_kernel.transformers import {', '.join(parts)}  # for your own\n# pip install liger-kernel"
+    return as_fix(
+        f"from liger_kernel.transformers import {', '.join(parts)}  # for your own\n# pip install liger-kernel"
+    )
 
 
-def _absent(case: Case) -> str | None:
+def _absent(case: Analysis) -> str | None:
     if not case.trains_on_tokens:
         return None
     if find_sequences(case) is None:
@@ -181,7 +185,7 @@ def _apply(graph: Graph, replacement: Replacement) -> Graph:
     return with_replacement(graph, replacement)
 
 
-def find_sequences(case: Case) -> Sequences | None:
+def find_sequences(case: Analysis) -> Sequences | None:
     """What a fused kernel could do, in the window's forward passes and their repetitions."""
     rows, family = siblings(case)
     if not len(rows):
@@ -209,7 +213,7 @@ def find_sequences(case: Case) -> Sequences | None:
 class _Named:
     """Masks of ops by name, each worked out once."""
 
-    def __init__(self, case: Case, rows: I64) -> None:
+    def __init__(self, case: Analysis, rows: I64) -> None:
         self._case, self._rows = case, rows
         self._parsed: dict[int, list[tuple[int, ...]]] = {}
         self._known: dict[tuple[str, ...], Mask] = {}
@@ -285,7 +289,7 @@ def _losses(named: _Named, family: I64) -> Iterator[Found]:
         yield first + int(casts[0]) if len(casts) else at, at, LOSS, at
 
 
-def _activation(case: Case, op: int, kind: int) -> float:
+def _activation(case: Analysis, op: int, kind: int) -> float:
     """Bytes of the activation that an op works on; a norm's and a loss's cast to fp32 does not count."""
     ops, trace = case.trace.ops, case.trace
     if ops.dims[op] == NO_TEXT:
@@ -298,7 +302,7 @@ def _activation(case: Case, op: int, kind: int) -> float:
     return float(largest.elements * size)
 
 
-def _casts(case: Case) -> bool:
+def _casts(case: Analysis) -> bool:
     """Whether most products of the model are in half precision."""
     roof = case.roofline
     return roof is None or roof.hardware_flops.get("bf16", 0.0) + roof.hardware_flops.get("fp16", 0.0) > sum(
@@ -306,10 +310,20 @@ def _casts(case: Case) -> bool:
     )
 
 
-def _fused_ns(case: Case, found: Sequences, level: int, launches: I64) -> F64:
+def _fused_ns(case: Analysis, found: Sequences, level: int, launches: I64) -> F64:
     """GPU time of the fused kernels, forward and then backward; ns."""
     assert case.roofline is not None
     ceilings = case.roofline.ceilings
     passes = np.concatenate([np.array(FORWARD_PASSES)[found.kind], np.array(BACKWARD_PASSES)[found.kind]])
     moved = passes * np.tile(found.bytes, 2)
     return moved / ceilings.memory_bytes_per_s / MEMORY_SHARE[level] * 1e9 + launches * ceilings.launch_floor_ns
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    absent=ABSENT,
+    change=change,
+    synonyms=("liger", "liger_kernel", "liger_kernels", "fused_kernels", "rmsnorm", "elementwise"),
+    titles=("fused_norm_rotary_gate_and_loss_liger",),
+)

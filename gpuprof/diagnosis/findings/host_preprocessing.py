@@ -8,9 +8,11 @@ from functools import partial
 import numpy as np
 
 from gpuprof.calibration import loader as calibrated
-from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.analysis import Analysis
+from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
+from gpuprof.diagnosis.fix import Code, Fix, call
 from gpuprof.diagnosis.sentences import in_ms
 from gpuprof.projection.sample_preparation import preparing
 from gpuprof.replay.graph import HOST, Graph
@@ -64,7 +66,7 @@ recorded Python stacks, preparation in code that calls no ops of PyTorch is not 
 )
 
 
-def find(case: Case) -> Iterator[Proposal]:
+def find(case: Analysis) -> Iterator[Proposal]:
     """Preparing samples elsewhere, where it takes a part of the step; random numbers on the GPU."""
     graph = case.graph
     random = _making_random_numbers(case)
@@ -82,10 +84,11 @@ def find(case: Case) -> Iterator[Proposal]:
         title=f"preprocessing in {some}",
         evidence=spans(case, text, nodes),
         fix=case.stack.fix(
-            f"a Dataset whose __getitem__ prepares a sample, and DataLoader(..., num_workers={workers})",
+            "a Dataset whose __getitem__ prepares a sample, and " + call("DataLoader", ..., num_workers=workers),
             inference=_for_inference(case, workers),
-            transformers="dataset.map(prepare, batched=True) before the training, or in __getitem__, and "
-            + (case.stack.setting({"dataloader_num_workers": workers}) or f"DataLoader(..., num_workers={workers})"),
+            transformers=call("dataset.map", Code("prepare"), batched=True)
+            + " before the training, or in __getitem__, and "
+            + (case.stack.setting({"dataloader_num_workers": workers}) or call("DataLoader", ..., num_workers=workers)),
         ),
         change=partial(scaled, nodes=nodes, factor=LEFT[1]),
         best=partial(scaled, nodes=nodes, factor=LEFT[0]),
@@ -94,7 +97,7 @@ def find(case: Case) -> Iterator[Proposal]:
     )
 
 
-def _making_random_numbers(case: Case) -> I64:
+def _making_random_numbers(case: Analysis) -> I64:
     """Per node of the graph the op that makes random numbers on the CPU which it belongs to, else -1. What a DataLoader
     does is its workers' to do."""
     graph, ops, links = case.graph, case.trace.ops, case.timeline.links
@@ -110,7 +113,7 @@ def _making_random_numbers(case: Case) -> I64:
     return op
 
 
-def _on_the_gpu(case: Case, op: I64) -> Iterator[Proposal]:
+def _on_the_gpu(case: Analysis, op: I64) -> Iterator[Proposal]:
     """Random numbers made where they are used."""
     graph, nodes = case.graph, op >= 0
     took_ns = case.per_step(float(graph.duration_ns[nodes].sum()))
@@ -122,7 +125,8 @@ def _on_the_gpu(case: Case, op: I64) -> Iterator[Proposal]:
     yield Proposal(
         title="random numbers made on the GPU",
         evidence=spans(case, text, nodes),
-        fix='torch.randn(..., device="cuda")  # instead of .to("cuda") afterwards; likewise rand, randint, normal_',
+        fix=call("torch.randn", ..., device="cuda")
+        + '  # instead of .to("cuda") afterwards; likewise rand, randint, normal_',
         change=partial(_launched, op=op, nodes=nodes, launch_ns=LAUNCH_NS[1]),
         best=partial(_launched, op=op, nodes=nodes, launch_ns=LAUNCH_NS[0]),
         worst=partial(_launched, op=op, nodes=nodes, launch_ns=LAUNCH_NS[2]),
@@ -140,13 +144,24 @@ def _launched(graph: Graph, op: I64, nodes: Mask, launch_ns: float) -> Graph:
     return graph.with_durations(duration)
 
 
-def _for_inference(case: Case, workers: int) -> str:
+def _for_inference(case: Analysis, workers: int) -> Fix:
     if case.workload.engine == "transformers_pipeline":
         return (
-            f"pipe(inputs, num_workers={workers})  # an iterable of inputs, so that the next is prepared meanwhile\n"
-            'or on the GPU: AutoImageProcessor.from_pretrained(..., use_fast=True), processor(images, device="cuda")'
+            call("pipe", Code("inputs"), num_workers=workers)
+            + "  # an iterable of inputs, so that the next is prepared meanwhile\nor on the GPU: "
+            + call("AutoImageProcessor.from_pretrained", ..., use_fast=True).otherwise()
+            + ", "
+            + call("processor", Code("images"), device="cuda").otherwise()
         )
-    return (
-        f"ProcessPoolExecutor({workers}) that prepares the next requests while the GPU works\n"
+    return call("ProcessPoolExecutor", workers) + (
+        " that prepares the next requests while the GPU works\n"
         "or prepare on the GPU: torchvision.transforms.v2 on CUDA tensors"
     )
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    synonyms=("preprocessing", "tokenization", "image_processing"),
+    titles=("preprocessing_in", "random_numbers_made_on_the_gpu"),
+)

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from functools import partial
 
 from gpuprof.calibration import loader as calibrated
-from gpuprof.diagnosis.case import Case, Change
+from gpuprof.diagnosis.analysis import Analysis, Change
+from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.pair.candidates import Candidate, claim_where
 from gpuprof.diagnosis.detect.pair.facts import Facts
@@ -15,9 +16,9 @@ from gpuprof.diagnosis.detect.pair.quantities import FEWER, idle_ns
 from gpuprof.diagnosis.detect.pair.signs import long_wait_ns
 from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.diagnosis import Evidence
+from gpuprof.diagnosis.fix import Code, call
 from gpuprof.diagnosis.run_budget import Feed
 from gpuprof.diagnosis.sentences import in_ms
-from gpuprof.diagnosis.stack import Code
 from gpuprof.replay.graph import INPUT, Graph
 from gpuprof.replay.mean_step import NEAR, slowed_by_sharing, useful_workers
 from gpuprof.replay.transform import scale, scaled
@@ -71,7 +72,7 @@ device="cuda")`, NVIDIA DALI), if the GPU has time to spare.
 )
 
 
-def find(case: Case) -> Iterator[Proposal]:
+def find(case: Analysis) -> Iterator[Proposal]:
     """More workers, where the step gets shorter without the input."""
     if case.feed is not None:
         yield from _more_workers(case, case.feed)
@@ -91,7 +92,7 @@ def find(case: Case) -> Iterator[Proposal]:
         wanted = next((n for n in COUNTS if n * max(rest, 1.0) >= 1.5 * batch_ns), COUNTS[-1])
         least_ns = batch_ns / wanted
     number = Code("num_workers * 2") if wanted is None else wanted
-    loader = f"DataLoader(..., num_workers={number}, persistent_workers=True, pin_memory=True)"
+    loader = call("DataLoader", ..., num_workers=number, persistent_workers=True, pin_memory=True)
 
     def to(fetch_ns: float) -> Change:
         def change(graph: Graph) -> Graph:
@@ -112,10 +113,10 @@ def find(case: Case) -> Iterator[Proposal]:
         fix=case.stack.fix(
             loader,
             case.stack.setting({"dataloader_num_workers": number}, {"dataloader_persistent_workers": True}),
-            inference=f"pipe(inputs, num_workers={number})"
+            inference=call("pipe", Code("inputs"), num_workers=number)
             if case.workload.engine == "transformers_pipeline"
             else loader,
-        ),
+        ).by("input_workers", "" if wanted is None else wanted),
         change=to(FETCH_NS[1]),
         best=to(FETCH_NS[0]),
         worst=to(FETCH_NS[2]),
@@ -123,7 +124,7 @@ def find(case: Case) -> Iterator[Proposal]:
     )
 
 
-def _workers(case: Case) -> int | None:
+def _workers(case: Analysis) -> int | None:
     """Processes that prepare batches: as the run has it, else 0 unless the recording shows the iterator that has some;
     None where it shows that, and not how many."""
     known = (case.run.loader or {}).get("num_workers") if case.run else None
@@ -139,11 +140,11 @@ def _title(workers: int | None, wanted: int | None) -> str:
     return f"{workers} → {wanted} input workers" if workers else f"{wanted} input workers"
 
 
-def _own_process(case: Case) -> str:
+def _own_process(case: Analysis) -> str:
     return "the process that runs the model" if case.workload.is_inference else "the training's own process"
 
 
-def _absent(case: Case) -> str | None:
+def _absent(case: Analysis) -> str | None:
     waited = sum(one.mean_ns or 0 for one in case.budget.excess if one.cause == "input") if case.budget else 0
     graph = case.graph
     waited += case.per_step(float(graph.duration_ns[graph.resource == INPUT].sum()))
@@ -168,7 +169,7 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
         )
 
 
-def _more_workers(case: Case, feed: Feed) -> Iterator[Proposal]:
+def _more_workers(case: Analysis, feed: Feed) -> Iterator[Proposal]:
     """Where workers feed the training and their pace is known: the number that keeps up with it."""
     loader, consumer_ns = feed.loader, case.mean.consumer_ns()
     if case.mean.fed_ns() < (1 + NEAR) * consumer_ns:
@@ -188,11 +189,20 @@ def _more_workers(case: Case, feed: Feed) -> Iterator[Proposal]:
         title=f"{loader.workers} → {wanted} input workers",
         evidence=(Evidence(text),),
         fix=case.stack.fix(
-            f"DataLoader(..., num_workers={wanted}, persistent_workers=True)",
+            call("DataLoader", ..., num_workers=wanted, persistent_workers=True),
             case.stack.setting({"dataloader_num_workers": wanted}, {"dataloader_persistent_workers": True}),
-        ),
+        ).by("input_workers", wanted),
         change=lambda graph: graph,
         worst=partial(scale, host=CROWDED),
         loader=slowed_by_sharing(loader, wanted, feed.cpu_ns, feed.cpus),
         spread=SPREAD if feed.measured else SPREAD_INFERRED,
     )
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    absent=ABSENT,
+    change=change,
+    synonyms=("workers", "num_workers", "dataloader", "dataloader_workers", "data_loading", "input", "prefetch"),
+)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpuprof.diagnosis.case import Case, Change
+from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.detect.batch_scaling import (
     FACTORS,
     best_factor,
@@ -15,9 +15,10 @@ from gpuprof.diagnosis.detect.batch_scaling import (
     scaled_batch,
     slower_host,
 )
+from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
-from gpuprof.diagnosis.stack import Code
+from gpuprof.diagnosis.fix import Code, arguments, call
 from gpuprof.projection.batch import (
     communication_at_worst,
     model_phases,
@@ -56,7 +57,7 @@ with the tokens. Memory use is known only for recordings made with `gpuprof trac
 )
 
 
-def find(case: Case) -> Iterator[Proposal]:
+def find(case: Analysis) -> Iterator[Proposal]:
     """The batch that gains, if one does."""
     found = best_factor(case)
     if found is None:
@@ -78,10 +79,12 @@ def find(case: Case) -> Iterator[Proposal]:
         title=f"batch {samples} → {samples * chosen}" if samples else f"{chosen} × the batch",
         evidence=spans(case, text, graph.resource == DEVICE),
         fix=case.stack.fix(
-            f"DataLoader(..., batch_size={size}){room}",
+            call("DataLoader", ..., batch_size=Code(size)) + room,
             setting,
-            trl=f"{setting}\nor, with short samples: SFTConfig(packing=True)" if case.trains_on_tokens else setting,
-        ),
+            trl=setting + "\nor, with short samples: " + arguments("SFTConfig", {"packing": True}).otherwise()
+            if case.trains_on_tokens
+            else setting,
+        ).by("larger_batch"),
         change=scaled_batch(case, chosen),
         best=scaled_batch(case, chosen, 0),
         worst=slower_host(case, _at_worst(case, chosen)),
@@ -90,7 +93,7 @@ def find(case: Case) -> Iterator[Proposal]:
     )
 
 
-def _absent(case: Case) -> str | None:
+def _absent(case: Analysis) -> str | None:
     limit = largest_factor(case)
     if limit is not None and limit < FACTORS[0]:
         return "twice the batch does not fit in the GPU's memory"
@@ -103,7 +106,16 @@ def _absent(case: Case) -> str | None:
 ABSENT = Absent("larger batch", _absent)
 
 
-def _at_worst(case: Case, factor: float) -> Change:
+def _at_worst(case: Analysis, factor: float) -> Change:
     """Kernels grow most, and so does communication."""
     grown, moving = scaled_batch(case, factor, 2), communication_at_worst(case.graph, factor)
     return lambda graph: moving(grown(graph))
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    absent=ABSENT,
+    synonyms=("batch", "batch_size", "per_device_train_batch_size"),
+    titles=("the_batch",),
+)

@@ -12,9 +12,11 @@ from gpuprof.calibration import latency
 from gpuprof.costs.arguments import Arguments, parse
 from gpuprof.costs.attention import attends_packed, has_mask, is_attention, is_backward, is_causal
 from gpuprof.costs.dtypes import DTYPES, UNKNOWN
-from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.analysis import Analysis
+from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
+from gpuprof.diagnosis.fix import Fix, as_fix, joined
 from gpuprof.replay.transform import scaled
 from gpuprof.tracefile.trace import F64, KERNEL, NO_TEXT, Mask
 
@@ -56,7 +58,7 @@ pads. FlexAttention compiles once for each new shape.
 )
 
 
-def find(case: Case) -> Iterator[Proposal]:
+def find(case: Analysis) -> Iterator[Proposal]:
     """A kernel that skips what the mask excludes."""
     useful = useful_share(case)
     if useful is None or useful > MOST_USEFUL or case.roofline is None:
@@ -85,12 +87,12 @@ def find(case: Case) -> Iterator[Proposal]:
     )
 
 
-def useful_share(case: Case) -> float | None:
+def useful_share(case: Analysis) -> float | None:
     """Of the pairs of tokens in a row those within one document; None where that is not known."""
     return None if case.run is None else case.run.work.useful_pairs
 
 
-def masked_kernels(case: Case) -> Mask:
+def masked_kernels(case: Analysis) -> Mask:
     """GPU events of attention over whole rows, which are given a mask, if anything, and no lengths."""
     trace, links = case.trace, case.timeline.links
     gpu, ops = trace.gpu, trace.ops
@@ -107,7 +109,7 @@ def masked_kernels(case: Case) -> Mask:
     return found
 
 
-def _arguments(case: Case, op: int) -> Arguments | None:
+def _arguments(case: Analysis, op: int) -> Arguments | None:
     trace, ops = case.trace, case.trace.ops
     name = trace.strings[int(ops.name[op])]
     if not is_attention(name) or ops.dims[op] == NO_TEXT:
@@ -116,7 +118,7 @@ def _arguments(case: Case, op: int) -> Arguments | None:
     return parse(name, *texts)
 
 
-def _left(case: Case, rows: Mask, useful: float, level: int) -> F64:
+def _left(case: Analysis, rows: Mask, useful: float, level: int) -> F64:
     """Per GPU event the share of its time that is left when only useful scores are computed."""
     assert case.roofline is not None
     trace, work, limits = case.trace, case.roofline.work, case.roofline.ceilings
@@ -143,10 +145,10 @@ def _part(useful: float) -> str:
     return f"1 in {1 / useful:,.0f}" if useful < 0.2 else f"{100 * useful:.0f} %"
 
 
-def _fix(case: Case) -> str:
+def _fix(case: Analysis) -> Fix:
     """What this stack has: lengths for a variable-length kernel, a block mask, or rows that are not packed."""
     stack = case.stack
-    ways = []
+    ways: list[Fix] = []
     for options, note in ((FLASH, "  # lengths follow from position_ids"), (FLEX, "  # a block mask, compiled")):
         name = options["attn_implementation"]
         if stack.takes_attention(name):
@@ -155,18 +157,19 @@ def _fix(case: Case) -> str:
             if loaded:
                 ways.append(loaded + note)
     if stack.kind in ("trl", "unsloth") and stack.has("padding_free") is not False:
-        ways.append(stack.setting({"padding_free": True}) or "padding_free=True")
+        ways.append(stack.setting({"padding_free": True}) or as_fix("padding_free=True"))
     if stack.kind in ("trl", "unsloth") and stack.has("packing") is not False:
-        ways.append(stack.setting({"packing": False}) or "packing=False")
+        ways.append(stack.setting({"packing": False}) or as_fix("packing=False"))
     if not ways:
         ways = [
-            "torch.nn.attention.flex_attention with a block mask per document",
-            "flash_attn.flash_attn_varlen_func with the lengths of the documents",
+            as_fix("torch.nn.attention.flex_attention with a block mask per document"),
+            as_fix("flash_attn.flash_attn_varlen_func with the lengths of the documents"),
         ]
-    return "\nor ".join(dict.fromkeys(ways))
+    first, *others = {str(way): way for way in ways}.values()
+    return joined((first, *(other.otherwise() for other in others)), "\nor ")
 
 
-def _absent(case: Case) -> str | None:
+def _absent(case: Analysis) -> str | None:
     useful = useful_share(case)
     if useful is None or not case.per_step(case.gpu_ns(case.category("attention"))):
         return None
@@ -176,3 +179,12 @@ def _absent(case: Case) -> str | None:
 
 
 ABSENT = Absent("attention that skips masked blocks", _absent)
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    absent=ABSENT,
+    synonyms=("flex_attention", "varlen", "block_mask", "document_mask", "packed_attention"),
+    titles=("attention_that_skips_what_its_mask_excludes",),
+)

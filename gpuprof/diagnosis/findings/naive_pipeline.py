@@ -9,10 +9,12 @@ import numpy as np
 
 from gpuprof.calibration import batch as calibrated
 from gpuprof.costs import hardware
-from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.batch_scaling import MEMORY_SHARE
+from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
+from gpuprof.diagnosis.fix import Code, call
 from gpuprof.replay.transform import removed
 from gpuprof.timeline.gpu_concurrency import take_turns
 
@@ -49,7 +51,7 @@ time there is no second batch.
 )
 
 
-def find(case: Case) -> Iterator[Proposal]:
+def find(case: Analysis) -> Iterator[Proposal]:
     """A process per GPU."""
     gpus = take_turns(case.timeline)
     if not gpus:
@@ -63,12 +65,14 @@ def find(case: Case) -> Iterator[Proposal]:
     fits = _fits(case, gpus)
     start = f"torchrun --nproc_per_node={gpus}"
     if fits is not False:
-        model = 'from_pretrained(..., device_map={"": int(os.environ["LOCAL_RANK"])})  # instead of "auto"'
+        model = call("from_pretrained", ..., device_map={"": Code('int(os.environ["LOCAL_RANK"])')})
+        model += '  # instead of "auto"'
         unknown = "" if fits else "\n# if the whole model fits on one GPU: memory was not recorded"
-        torch = f"DistributedDataParallel(model.to(local_rank))  # started by {start}{unknown}"
-        transformers = f"{model}\n# started by {start}, which makes it data parallel{unknown}"
+        torch = call("DistributedDataParallel", Code("model.to(local_rank)")) + f"  # started by {start}{unknown}"
+        transformers = model + f"\n# started by {start}, which makes it data parallel{unknown}"
     else:
-        torch = f"fully_shard(layer) for each layer, then fully_shard(model)  # started by {start}"
+        torch = call("fully_shard", Code("layer")) + " for each layer, then " + call("fully_shard", Code("model"))
+        torch += f"  # started by {start}"
         transformers = case.stack.setting(
             {"fsdp": True if case.stack.has("activation_checkpointing") else "full_shard auto_wrap"},
             note=f"  # without device_map, started by {start}\n# the whole model does not fit on one GPU",
@@ -84,7 +88,7 @@ def find(case: Case) -> Iterator[Proposal]:
     )
 
 
-def _fits(case: Case, gpus: int) -> bool | None:
+def _fits(case: Analysis, gpus: int) -> bool | None:
     """Whether one GPU has room for what lies on all; None where the run does not record what it uses."""
     totals = [info.memory_bytes for info in case.trace.meta.gpus if info.memory_bytes]
     if case.run is None or not case.run.memory.peak_bytes or not totals:
@@ -92,7 +96,7 @@ def _fits(case: Case, gpus: int) -> bool | None:
     return case.run.memory.peak_bytes * gpus * UNEVEN <= MEMORY_SHARE * min(totals)
 
 
-def _exchange_share(case: Case, gpus: int) -> float:
+def _exchange_share(case: Analysis, gpus: int) -> float:
     """How much longer the exchange of gradients makes a step that it does not overlap with, as a share of it."""
     info = case.trace.meta.gpus
     gpu = hardware.find(info[0].name, info[0].memory_bytes) if info else None
@@ -101,3 +105,11 @@ def _exchange_share(case: Case, gpus: int) -> float:
         return 0.1
     seconds = 2 * (gpus - 1) / gpus * trainable * GRADIENT_BYTES / (gpu.link_bytes_per_s / 2)
     return float(np.clip(1e9 * seconds / case.step_ns, 0.0, 0.5))
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    synonyms=("device_map", "device_map_auto", "pipeline", "model_parallel"),
+    titles=("one_process_per_gpu_instead_of_one_for_all",),
+)

@@ -8,13 +8,20 @@ from collections.abc import Iterator
 import numpy as np
 
 from gpuprof.calibration import kernels as calibrated
-from gpuprof.diagnosis.case import Case, Change
+from gpuprof.diagnosis.analysis import Analysis, Change
+from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
+from gpuprof.diagnosis.detect.memory_remedy import MemoryRemedy
 from gpuprof.diagnosis.detect.pair.candidates import Candidate, claim_where
 from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.quantities import kernel_counts, kernel_ns
 from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.detect.torch_version import is_before_2
+from gpuprof.diagnosis.fix import Fix, call
+from gpuprof.projection import memory_changes as changes
+from gpuprof.projection.memory import RecordedMemory
+from gpuprof.projection.memory_fixes import OPTIMIZER as STATE
+from gpuprof.projection.memory_fixes import MemoryFix, recorded_footprint
 from gpuprof.replay.graph import Graph, launcher_of
 from gpuprof.replay.transform import removed, without_waits
 from gpuprof.timeline.nesting import climb
@@ -59,7 +66,7 @@ the same in another way.
 )
 
 
-def find(case: Case) -> Iterator[Proposal]:
+def find(case: Analysis) -> Iterator[Proposal]:
     """fused=True, for an optimizer that has it and does not use it."""
     graph, trace = case.graph, case.trace
     ranges = case.ops_named(STEP.match)
@@ -117,14 +124,14 @@ def find(case: Case) -> Iterator[Proposal]:
             f"{gpu_ms:,.1f} ms of the GPU's",
             done,
         ),
-        fix=_fix(case, sorted(names)[0]),
+        fix=_fix(case, sorted(names)[0]).by("optimizer"),
         change=fused(1),
         best=fused(0),
         worst=fused(2),
     )
 
 
-def _absent(case: Case) -> str | None:
+def _absent(case: Analysis) -> str | None:
     if case.ops_named(FUSED.match).any():
         return "the optimizer's step is fused already"
     if is_before_2(case):
@@ -149,7 +156,7 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
         )
 
 
-def _inside(case: Case, ranges: Mask) -> Mask:
+def _inside(case: Analysis, ranges: Mask) -> Mask:
     """Ops in the optimizer's steps, but for those of a closure that it was given: forward and backward.
 
     A profiler that steps in a hook of the optimizer begins its next range within the optimizer's: what is in the one is
@@ -161,8 +168,8 @@ def _inside(case: Case, ranges: Mask) -> Mask:
     return np.append(ranges, False)[found] & (case.timeline.host.op == OPTIMIZER)
 
 
-def _fix(case: Case, name: str) -> str:
-    torch = f"torch.optim.{name}(..., fused=True)"
+def _fix(case: Analysis, name: str) -> Fix:
+    torch = call(f"torch.optim.{name}", ..., fused=True)
     if name != "AdamW":
         return torch
     return case.stack.fix(torch, case.stack.setting({"optim": "adamw_torch_fused"}))
@@ -176,3 +183,19 @@ def _per_group(values: np.ndarray, last: I64) -> np.ndarray:
 def _per_step(graph: Graph, nodes: np.ndarray) -> np.ndarray:
     """Time of some nodes per step."""
     return np.bincount(graph.step[nodes], weights=graph.duration_ns[nodes], minlength=graph.steps)
+
+
+def less_memory(memory: RecordedMemory, _: float | None) -> Iterator[MemoryFix]:
+    """No temporary copy of the parameters, where the optimizer's step makes the peak."""
+    if recorded_footprint(memory).likely.floor_bytes and memory.recorded.temporary_bytes:
+        yield MemoryFix("fused_optimizer", "fused optimizer", changes.no_temporaries(), replaces=STATE)
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    absent=ABSENT,
+    change=change,
+    memory=MemoryRemedy(("fused_optimizer",), less_memory),
+    synonyms=("fused_optimizer", "adamw", "adamw_torch_fused", "foreach", "fused_adamw"),
+)

@@ -10,18 +10,26 @@ import numpy as np
 from gpuprof.calibration import padding as calibrated
 from gpuprof.costs.floors import ELEMENTWISE_FLOOR_NS, MATMUL_FLOOR_NS
 from gpuprof.costs.split import roof_ns
-from gpuprof.diagnosis.case import Case, Change
+from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.detect.batch_scaling import micro_tokens
 from gpuprof.diagnosis.detect.compiling import MULTIPLE
+from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
+from gpuprof.diagnosis.detect.memory_remedy import MemoryRemedy
 from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
+from gpuprof.diagnosis.fix import Fix, call, described
 from gpuprof.diagnosis.run_model import Work
+from gpuprof.projection import memory_changes as changes
 from gpuprof.projection.batch import GROWS, once_for_each_weight
+from gpuprof.projection.memory import RecordedMemory
+from gpuprof.projection.memory_fixes import MemoryFix
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.transform import scaled
 from gpuprof.timeline.phases import BACKWARD, FORWARD, RECOMPUTE
 from gpuprof.tracefile.trace import F64
 
+UNEVEN = 1.1
+"""The longest pass over the mean one from which passes of equal length are worth naming."""
 LEAST_PADDING = 0.08
 """Share of padding below which nothing is advised: packing leaves some of the last row empty too."""
 FILLED = calibrated.FILLED.falling
@@ -35,7 +43,6 @@ ATTENTION_LONGER = calibrated.ATTENTION_LONGER.rising
 where it takes the mask as a tensor."""
 HOST_SPREAD = calibrated.HOST_SPREAD.value
 """With fewer tokens the host often becomes the limit, whose own time a GPU-bound recording does not show exactly."""
-FLASH = 'attn_implementation="flash_attention_2"'
 FLASH_TRL = {"model_init_kwargs": {"attn_implementation": "flash_attention_2"}}
 
 PAGE = Page(
@@ -67,7 +74,7 @@ cost more than their tokens: round lengths up to a multiple.
 )
 
 
-def find(case: Case) -> Iterator[Proposal]:
+def find(case: Analysis) -> Iterator[Proposal]:
     """Packing, batches without padding, and batches of one length."""
     work = case.run.work if case.run else None
     real = _real_share(work)
@@ -91,7 +98,7 @@ def find(case: Case) -> Iterator[Proposal]:
             title="packing",
             evidence=evidence,
             fix=case.stack.fix(
-                f"DataCollatorWithFlattening() with {FLASH}\n# batches of as many samples as fill {filled}",
+                _flattened() + f"\n# batches of as many samples as fill {filled}",
                 trl=case.stack.setting({"packing": True, **length, **FLASH_TRL}),
                 unsloth=_needs_flash(case) + case.stack.setting({"packing": True, **length}),
             ),
@@ -109,7 +116,7 @@ def find(case: Case) -> Iterator[Proposal]:
             title="no padding, the same samples",
             evidence=evidence,
             fix=case.stack.fix(
-                f"DataCollatorWithFlattening() with {FLASH}",
+                _flattened(),
                 trl=case.stack.setting({"padding_free": True, **FLASH_TRL}),
                 unsloth=_needs_flash(case) + case.stack.setting({"padding_free": True}),
             ),
@@ -129,7 +136,7 @@ def find(case: Case) -> Iterator[Proposal]:
             _grouped(case),
         )
         # Lengths that all differ would each be planned again, which cost more than their padding on an H200.
-        + f"\nand a collator with padding=True, pad_to_multiple_of={MULTIPLE}",
+        + described("\nand a collator with ", "collator", padding=True, pad_to_multiple_of=MULTIPLE),
         change=fewer_tokens(case, left[1]),
         best=fewer_tokens(case, left[0]),
         worst=fewer_tokens(case, left[2]),
@@ -140,7 +147,7 @@ def find(case: Case) -> Iterator[Proposal]:
     )
 
 
-def _knows(case: Case, field: str) -> bool:
+def _knows(case: Analysis, field: str) -> bool:
     """Whether the trainer can do it, or that is not known. A trainer of TRL makes its batches itself: what its
     arguments do not offer cannot be done by a collator from outside. A model with one output per row needs its rows."""
     if case.stack.labels_rows:
@@ -148,13 +155,19 @@ def _knows(case: Case, field: str) -> bool:
     return case.stack.kind not in ("trl", "unsloth") or case.stack.has(field) is not False
 
 
-def _grouped(case: Case) -> str:
+def _flattened() -> Fix:
+    """A collator without padding, and the attention that keeps its samples apart."""
+    flash = described(" with ", "from_pretrained", attn_implementation="flash_attention_2")
+    return call("DataCollatorWithFlattening") + flash
+
+
+def _grouped(case: Analysis) -> Fix:
     """The trainer's own setting, of which older versions have another."""
     older = case.stack.has("train_sampling_strategy") is False and case.stack.has("group_by_length")
     return case.stack.setting({"group_by_length": True} if older else {"train_sampling_strategy": "group_by_length"})
 
 
-def _absent(case: Case) -> str | None:
+def _absent(case: Analysis) -> str | None:
     real = _real_share(case.run.work if case.run else None)
     return None if real is None or not case.trains_on_tokens else f"{100 * (1 - real):,.0f} % of the tokens are padding"
 
@@ -162,7 +175,7 @@ def _absent(case: Case) -> str | None:
 ABSENT = Absent("packing", _absent)
 
 
-def _needs_flash(case: Case) -> str:
+def _needs_flash(case: Analysis) -> str:
     """With torch's own attention unsloth goes through the samples of a row one after another: padding-free batches of
     32 samples took 292 to 366 ms on an H200 where the padded ones took 458 and the work itself leaves 170 to 215
     (scenarios/qwen3_32b_unsloth)."""
@@ -177,7 +190,7 @@ def _real_share(work: Work | None) -> float | None:
     return work.real_tokens / work.tokens if work.tokens and work.real_tokens else None
 
 
-def fewer_tokens(case: Case, part: float, grows: float = 1.0) -> Change:
+def fewer_tokens(case: Analysis, part: float, grows: float = 1.0) -> Change:
     """The same step with this part of its tokens.
 
     grows: exponent with which kernels follow their work.
@@ -188,7 +201,7 @@ def fewer_tokens(case: Case, part: float, grows: float = 1.0) -> Change:
     return partial(scaled, nodes=model, factor=left)
 
 
-def _left(case: Case, part: float) -> F64:
+def _left(case: Analysis, part: float) -> F64:
     """Per GPU event of the trace the share of its time that is left with this part of the tokens."""
     gpu = case.trace.gpu
     ns = np.maximum((gpu.end_ns - gpu.start_ns).astype(np.float64), 1.0)
@@ -212,7 +225,7 @@ def _left(case: Case, part: float) -> F64:
     return np.where(once, 1.0, np.maximum(share * ns, floor) / ns)
 
 
-def _attention(case: Case, level: int) -> Change:
+def _attention(case: Analysis, level: int) -> Change:
     """Packed rows: all as before but attention."""
     nodes = case.nodes_of_gpu(case.category("attention"))
 
@@ -220,3 +233,20 @@ def _attention(case: Case, level: int) -> Change:
         return scaled(graph, nodes, ATTENTION_LONGER[level])
 
     return change
+
+
+def less_memory(memory: RecordedMemory, mean_tokens: float | None) -> Iterator[MemoryFix]:
+    """Passes of the mean length instead of one long one among short ones."""
+    if mean_tokens and memory.recorded.tokens > UNEVEN * mean_tokens:
+        equal = changes.shorter_passes(mean_tokens / memory.recorded.tokens)
+        yield MemoryFix("equal_passes", "packing (equal passes)", equal)
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    absent=ABSENT,
+    memory=MemoryRemedy(("equal_passes",), less_memory),
+    synonyms=("packing", "padding_free", "group_by_length", "length_grouping"),
+    titles=("no_padding_the_same_samples", "batches_of_samples_of_similar_length"),
+)

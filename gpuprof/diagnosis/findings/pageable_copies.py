@@ -8,14 +8,16 @@ import numpy as np
 
 from gpuprof.calibration import allocator as calibrated
 from gpuprof.calibration import thresholds as thresholds_calibrated
-from gpuprof.diagnosis.case import Case, Change
+from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.detect.copy_waits import copies_to_device
+from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.pair.candidates import Candidate, claim_where, is_copying
 from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.quantities import FEWER, idle_ns, quantity
 from gpuprof.diagnosis.detect.pair.signs import advised, long_wait_ns
 from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
+from gpuprof.diagnosis.fix import call
 from gpuprof.replay.graph import COPY, SYNC, Graph, launcher_of
 from gpuprof.replay.transform import without_waits
 
@@ -60,7 +62,7 @@ that the training process creates in each step gains only the faster transfer.
 )
 
 
-def find(case: Case) -> Iterator[Proposal]:
+def find(case: Analysis) -> Iterator[Proposal]:
     """Pinned memory and asynchronous copies."""
     trace, graph = case.trace, case.graph
     pageable = trace.rows_named(trace.gpu.name, lambda text: "HtoD" in text and "Pageable" in text)
@@ -106,21 +108,24 @@ def find(case: Case) -> Iterator[Proposal]:
         title="pinned memory, asynchronous copies",
         evidence=spans(case, text, copies),
         fix=case.stack.fix(
-            'DataLoader(..., pin_memory=True), then batch.to("cuda", non_blocking=True)\n'
-            "and other tensors: tensor.pin_memory() once, before the training",
+            call("DataLoader", ..., pin_memory=True)
+            + ", then "
+            + call("batch.to", "cuda", non_blocking=True)
+            + "\nand other tensors: tensor.pin_memory() once, before the training",
             case.stack.setting(
                 {"dataloader_pin_memory": True},
                 note='\nand what you copy yourself: tensor.pin_memory().to("cuda", non_blocking=True)',
             ),
-            inference='inputs.pin_memory().to("cuda", non_blocking=True)  # or buffers that are pinned once and reused',
-        ),
+            inference=call("inputs.pin_memory().to", "cuda", non_blocking=True)
+            + "  # or buffers that are pinned once and reused",
+        ).by("pageable_copies"),
         change=pinned(1),
         best=pinned(0),
         worst=pinned(2),
     )
 
 
-def _absent(case: Case) -> str | None:
+def _absent(case: Analysis) -> str | None:
     gpu = case.trace.gpu
     pageable = case.trace.rows_named(gpu.name, lambda text: "HtoD" in text and "Pageable" in text)
     copies = case.nodes_of_gpu(pageable) & case.graph.on_gpu
@@ -147,3 +152,13 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
             claim_where(is_copying),
             took.more,
         )
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    absent=ABSENT,
+    change=change,
+    synonyms=("pinned", "pin_memory", "pinned_memory", "non_blocking", "pageable"),
+    titles=("pinned_memory_asynchronous_copies",),
+)

@@ -8,13 +8,15 @@ from dataclasses import replace
 import numpy as np
 
 from gpuprof.calibration import saving as calibrated
+from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.baseline import LONG
 from gpuprof.diagnosis.budget import NAMES
 from gpuprof.diagnosis.budget_model import Budget
-from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.diagnosis import Evidence
+from gpuprof.diagnosis.fix import Code, call, joined
 from gpuprof.replay.graph import Graph
 from gpuprof.timeline.phases import OTHER
 
@@ -55,7 +57,7 @@ training saves. Events further apart than the timed steps (20 by default) are no
 )
 
 
-def find(case: Case) -> Iterator[Proposal]:
+def find(case: Analysis) -> Iterator[Proposal]:
     """Rarer or asynchronous saving, where unprofiled steps show what it costs, or recorded ones do."""
     graph = case.graph
     if case.budget is not None and case.budget.source == "free":
@@ -83,7 +85,7 @@ def find(case: Case) -> Iterator[Proposal]:
     yield _proposal(case, spans(case, text, other & long[graph.step]), mean / median)
 
 
-def _timed(case: Case, budget: Budget) -> Iterator[Proposal]:
+def _timed(case: Analysis, budget: Budget) -> Iterator[Proposal]:
     """From the budget of timed steps: what saving, evaluating and logging add to the mean step."""
     found = [one for one in budget.excess if one.cause in CAUSES and (one.mean_ns or 0) >= LEAST * budget.mean_ns]
     if not found:
@@ -101,19 +103,25 @@ def _timed(case: Case, budget: Budget) -> Iterator[Proposal]:
     )
 
 
-def _proposal(case: Case, evidence: tuple[Evidence, ...], work: float) -> Proposal:
+def _proposal(case: Analysis, evidence: tuple[Evidence, ...], work: float) -> Proposal:
     """work: the mean step over the usual one, which is what is done more in the same time."""
     return Proposal(
         title="saving and evaluating less often",
         evidence=evidence,
         fix=case.stack.fix(
-            "torch.distributed.checkpoint.async_save(state, checkpoint_id=path)  # and fewer evaluations",
+            call("torch.distributed.checkpoint.async_save", Code("state"), checkpoint_id=Code("path"))
+            + "  # and fewer evaluations",
             case.stack.setting(
                 {"save_strategy": "epoch", "eval_strategy": "epoch"},
                 {"save_only_model": True},
                 note="\nor larger save_steps, eval_steps and logging_steps",
             ),
-            lightning="Trainer(val_check_interval=1.0)\nModelCheckpoint(every_n_epochs=1, save_weights_only=True)",
+            lightning=joined(
+                (
+                    call("Trainer", val_check_interval=1.0),
+                    call("ModelCheckpoint", every_n_epochs=1, save_weights_only=True),
+                )
+            ),
         ),
         change=_unchanged,
         work=work,
@@ -123,3 +131,11 @@ def _proposal(case: Case, evidence: tuple[Evidence, ...], work: float) -> Propos
 
 def _unchanged(graph: Graph) -> Graph:
     return graph
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    synonyms=("saving", "save_steps", "evaluation", "eval_steps", "logging", "checkpoints"),
+    titles=("saving_and_evaluating_less_often",),
+)

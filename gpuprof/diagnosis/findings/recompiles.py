@@ -9,14 +9,16 @@ import numpy as np
 
 from gpuprof.calibration import shapes as calibrated
 from gpuprof.calibration import thresholds as thresholds_calibrated
-from gpuprof.diagnosis.case import Case, Change
+from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.detect.compiling import MULTIPLE, compiling_nodes, in_most_steps
+from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.pair.candidates import OWN, Candidate, claim_idle
 from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.quantities import idle_ns, quantity
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.diagnosis import Evidence
+from gpuprof.diagnosis.fix import Code, Fix, as_fix, call, described
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.planning import planning
 from gpuprof.replay.transform import removed, scaled
@@ -79,7 +81,7 @@ Padding to a multiple adds some tokens.
 )
 
 
-def find(case: Case) -> Iterator[Proposal]:
+def find(case: Analysis) -> Iterator[Proposal]:
     """Fixed shapes, or a backend that does not plan."""
     graph, trace = case.graph, case.trace
     host = (graph.lane >= 0) & ~graph.waits
@@ -105,12 +107,17 @@ def find(case: Case) -> Iterator[Proposal]:
 
     def change_to(kernels: float, stays: float) -> Change:
         attention = np.append(case.category("attention"), False)[graph.gpu_row] & graph.on_gpu
+        planning_at, first_at = np.flatnonzero(plans), np.flatnonzero(first)
+        compiles = bool(compiling.any())
 
         def change(graph: Graph) -> Graph:
-            less = removed(graph, compiling)
-            duration = np.where(plans, np.minimum(less.duration_ns, planned.usual_ns), less.duration_ns)
-            once = USUAL_NS + stays * (duration - USUAL_NS)
-            less = less.with_durations(np.where(first, np.minimum(duration, once), duration))
+            less = removed(graph, compiling) if compiles else graph
+            duration = less.duration_ns.copy()
+            duration[planning_at] = np.minimum(duration[planning_at], planned.usual_ns[planning_at])
+            once = USUAL_NS + stays * (duration[first_at] - USUAL_NS)
+            duration[first_at] = np.minimum(duration[first_at], once)
+            if not np.array_equal(duration, less.duration_ns):
+                less = less.with_durations(duration)
             return scaled(less, attention, kernels) if kernels != 1.0 else less
 
         return change
@@ -136,7 +143,7 @@ def find(case: Case) -> Iterator[Proposal]:
     )
 
 
-def _new_shapes_excess(case: Case) -> float:
+def _new_shapes_excess(case: Analysis) -> float:
     """What new shapes add to the mean step, ns; 0 where that is not worth a fix or was not timed."""
     budget = case.budget
     found = next((one for one in budget.excess if one.cause == "new_shapes"), None) if budget else None
@@ -145,7 +152,7 @@ def _new_shapes_excess(case: Case) -> float:
     return float(found.mean_ns or 0)
 
 
-def _spread(case: Case) -> float:
+def _spread(case: Analysis) -> float:
     """How well the step without new shapes is known: of few such steps, badly."""
     budget = case.budget
     found = next((one for one in budget.excess if one.cause == "new_shapes"), None) if budget else None
@@ -154,7 +161,7 @@ def _spread(case: Case) -> float:
     return PADDED if budget.steps - found.steps >= FEWEST_KNOWN else FEW_KNOWN
 
 
-def _per_length(case: Case) -> Iterator[Proposal]:
+def _per_length(case: Analysis) -> Iterator[Proposal]:
     """Timed steps with new shapes are longer than those with shapes seen before, whatever was recorded."""
     if not _new_shapes_excess(case):
         return
@@ -169,7 +176,7 @@ def _per_length(case: Case) -> Iterator[Proposal]:
     )
 
 
-def _of_timed(case: Case) -> tuple[Evidence, ...]:
+def _of_timed(case: Analysis) -> tuple[Evidence, ...]:
     """What the timed steps show of new shapes, and what they will cost the rest of the run."""
     budget, run = case.budget, case.run
     if budget is None or not _new_shapes_excess(case):
@@ -204,7 +211,7 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
         )
 
 
-def _first_calls(case: Case, host: Mask, steps: np.ndarray) -> Mask:
+def _first_calls(case: Analysis, host: Mask, steps: np.ndarray) -> Mask:
     """Pieces of the host's own work that are long because all is new to the steps that compile: in torch's ops that
     launch something, and in what runs generated code. Work that only the processor does is as long every time."""
     graph = case.graph
@@ -212,7 +219,7 @@ def _first_calls(case: Case, host: Mask, steps: np.ndarray) -> Mask:
     return host & (graph.call < 0) & inside & np.isin(graph.step, steps) & (graph.duration_ns >= FIRST_NS)
 
 
-def _launching(case: Case) -> Mask:
+def _launching(case: Analysis) -> Mask:
     """torch's own ops that launch work of the GPU themselves."""
     ops = case.trace.ops
     launches = np.zeros(len(ops), bool)
@@ -221,23 +228,37 @@ def _launching(case: Case) -> Mask:
     return launches & (ops.kind == OP) & case.ops_named(lambda name: name.startswith("aten::"))
 
 
-def _fix(case: Case, cudnn: bool, compiling: bool) -> str:
+def _fix(case: Analysis, cudnn: bool, compiling: bool) -> Fix:
     if not case.trains_on_tokens:
-        fixed = "batches of few different shapes: resize, crop or bucket the samples, drop_last=True"
-        return f"{fixed}\nor model.compile(dynamic=True)" if compiling else fixed
+        few = as_fix("batches of few different shapes: resize, crop or bucket the samples, drop_last=True")
+        return few + "\nor " + call("model.compile", dynamic=True).otherwise() if compiling else few
+    other = call("torch.backends.cuda.enable_cudnn_sdp", False)
     fixed = case.stack.fix(
         f"pad each batch to a multiple of {MULTIPLE}, so that there are few lengths",
-        transformers=f"DataCollatorForLanguageModeling(tokenizer, mlm=False, pad_to_multiple_of={MULTIPLE})"
+        transformers=call("DataCollatorForLanguageModeling", Code("tokenizer"), mlm=False, pad_to_multiple_of=MULTIPLE)
         if case.stack.is_causal
-        else f"a data collator with padding=True, pad_to_multiple_of={MULTIPLE}",
+        else described("a data collator with ", "collator", padding=True, pad_to_multiple_of=MULTIPLE),
         trl=case.stack.setting({"pad_to_multiple_of": MULTIPLE}),
-    )
+    ).by("pad_to_multiple", MULTIPLE)
     if compiling:
-        vary = "model.compile(dynamic=True), torch._dynamo.mark_dynamic(tensor, 1)"
-        other = "torch.backends.cuda.enable_cudnn_sdp(False)"
-        return f"{fixed}\nor let the length vary: {vary}" + (
-            f"\nwith {other}  # cuDNN plans per length" if cudnn else ""
-        )
+        dynamic = call("model.compile", dynamic=True).otherwise()
+        marked = call("torch._dynamo.mark_dynamic", Code("tensor"), 1).otherwise()
+        vary = fixed + "\nor let the length vary: " + dynamic + ", " + marked
+        return vary + "\nwith " + other.otherwise() + "  # cuDNN plans per length" if cudnn else vary
     if cudnn:
-        return f"torch.backends.cuda.enable_cudnn_sdp(False)  # flash attention does not plan\nor {fixed}"
+        return other.by("recompiles") + "  # flash attention does not plan\nor " + fixed.otherwise()
     return fixed
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    change=change,
+    synonyms=("recompilation", "dynamic_shapes", "recompile", "pad_to_multiple_of"),
+    titles=(
+        "no_cudnn_attention_it_plans_again_for_every_length",
+        "fixed_shapes",
+        "lengths_padded_to_a_multiple_of",
+        "fewer_different_shapes",
+    ),
+)

@@ -11,16 +11,22 @@ import numpy as np
 from gpuprof.calibration import memory as memory_calibrated
 from gpuprof.calibration import recompute as calibrated
 from gpuprof.calibration import thresholds as thresholds_calibrated
-from gpuprof.diagnosis.case import Case, Change
+from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.detect.batch_scaling import FACTORS, indices
+from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.kept_ops import kept_of, mean_tokens
+from gpuprof.diagnosis.detect.memory_remedy import MemoryRemedy
 from gpuprof.diagnosis.detect.pair.candidates import OWN, Candidate, is_model_wait
 from gpuprof.diagnosis.detect.pair.cells import Cell
 from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.quantities import kernel_counts, kernel_ns, quantity
 from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.detect.recomputed_passes import CHECKPOINT, USABLE_SHARE, free_bytes, recomputed
+from gpuprof.diagnosis.fix import call, without_call
+from gpuprof.projection import memory_changes as changes
+from gpuprof.projection.memory import RecordedMemory
+from gpuprof.projection.memory_fixes import MemoryFix
 from gpuprof.replay.graph import HOST, Graph
 from gpuprof.replay.stretches import nodes_in
 from gpuprof.replay.transform import removed
@@ -73,7 +79,7 @@ matrix multiplications (selective checkpointing), gains in proportion to what is
 )
 
 
-def find(case: Case) -> Iterator[Proposal]:
+def find(case: Analysis) -> Iterator[Proposal]:
     """The step without its second forward pass, where the memory may suffice."""
     again = recomputed(case)
     if not again.any():
@@ -96,10 +102,14 @@ def find(case: Case) -> Iterator[Proposal]:
         title="no gradient checkpointing",
         evidence=spans(case, text, again),
         fix=case.stack.fix(
-            "remove model.gradient_checkpointing_enable() or torch.utils.checkpoint",
+            without_call(
+                "remove model.gradient_checkpointing_enable() or torch.utils.checkpoint",
+                "model.gradient_checkpointing_enable",
+                "torch.utils.checkpoint",
+            ),
             case.stack.setting({case.stack.checkpointing: False}),
-            unsloth="FastLanguageModel.get_peft_model(..., use_gradient_checkpointing=False)",
-        )
+            unsloth=call("FastLanguageModel.get_peft_model", ..., use_gradient_checkpointing=False),
+        ).by("recompute")
         + _memory_text(extra, free, size),
         change=change(1),
         best=change(0),
@@ -108,7 +118,7 @@ def find(case: Case) -> Iterator[Proposal]:
     )
 
 
-def _absent(case: Case) -> str | None:
+def _absent(case: Analysis) -> str | None:
     if not recomputed(case).any():
         return "no forward work is repeated in the backward pass"
     extra, (free, size) = extra_bytes(case), free_bytes(case)
@@ -163,7 +173,7 @@ def _once(graph: Graph, again: Mask, hooked: tuple[Mask, Mask], level: int) -> G
     return shorter.with_durations(duration)
 
 
-def _hooked(case: Case, again: Mask) -> tuple[Mask, Mask]:
+def _hooked(case: Analysis, again: Mask) -> tuple[Mask, Mask]:
     """Host work of forward and of backward where each saved tensor goes through a Python function: in checkpointing
     that is not an autograd function of its own (then its backward bears its name).
 
@@ -180,13 +190,13 @@ def _hooked(case: Case, again: Mask) -> tuple[Mask, Mask]:
     return forward, host & (graph.phase == BACKWARD)
 
 
-def extra_bytes(case: Case) -> tuple[float, float] | None:
+def extra_bytes(case: Analysis) -> tuple[float, float] | None:
     """What would have to be kept without repeating it, usually and at most: counted op by op, else by what the repeated
     ops read and write; None where that is not known either."""
     return _counted_bytes(case) or _moved_share(case)
 
 
-def _counted_bytes(case: Case) -> tuple[float, float] | None:
+def _counted_bytes(case: Analysis) -> tuple[float, float] | None:
     """By what autograd keeps of the recorded ops, less the layers' inputs, which are kept already; of the longest pass.
     None where that cannot be counted."""
     model = (case.run.model if case.run else None) or {}
@@ -200,7 +210,7 @@ def _counted_bytes(case: Case) -> tuple[float, float] | None:
     return extra, KEPT_AT_MOST * extra
 
 
-def _moved_share(case: Case) -> tuple[float, float] | None:
+def _moved_share(case: Analysis) -> tuple[float, float] | None:
     """A share of what the repeated ops read and write."""
     if case.roofline is None:
         return None
@@ -221,3 +231,28 @@ def _memory_text(extra: tuple[float, float] | None, free: float | None, size: fl
     if free is not None:
         return f"{needs}, of {max(free, 0) / 2**30:,.0f} GiB that are free"
     return f"{needs}{f' of {size / 2**30:,.0f}' if size else ''}; the present peak was not recorded"
+
+
+def less_memory(memory: RecordedMemory, _: float | None) -> Iterator[MemoryFix]:
+    """The other way round: what the layers keep without checkpointing."""
+    recorded = memory.recorded
+    if not recorded.layers or not recorded.hidden or not recorded.checkpointing:
+        return
+    if recorded.layer_bytes is None:
+        why = "what its layers would keep cannot be counted from the recorded ops"
+        yield MemoryFix("no_checkpointing", "no gradient checkpointing", None, unknown=why)
+        return
+    inputs = recorded.layers * recorded.kept_bytes
+    without = changes.without_checkpointing(recorded.layers, recorded.layer_bytes, inputs)
+    yield MemoryFix("no_checkpointing", "no gradient checkpointing", without)
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    absent=ABSENT,
+    change=change,
+    memory=MemoryRemedy(("no_checkpointing",), less_memory),
+    synonyms=("gradient_checkpointing", "checkpointing", "activation_checkpointing", "recomputation"),
+    titles=("no_gradient_checkpointing",),
+)

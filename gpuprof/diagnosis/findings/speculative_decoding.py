@@ -8,10 +8,12 @@ from collections.abc import Iterator
 import numpy as np
 
 from gpuprof.calibration import inference as calibrated
-from gpuprof.diagnosis.case import Case, Change
+from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.detect.batch_scaling import scaled_batch
+from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
+from gpuprof.diagnosis.fix import Code, call, option
 from gpuprof.projection.batch import model_phases
 from gpuprof.replay.graph import Graph
 
@@ -49,13 +51,23 @@ _SPECULATES = re.compile(
     r"TARGET_VERIFY|DRAFT_EXTEND|eagle_worker|spec_decode/(eagle|medusa|ngram)|assisted_decoding|candidate_generator"
 )
 _FIXES = {
-    "vllm": 'vllm serve ... --speculative-config \'{"method": "ngram", "num_speculative_tokens": 4}\'  # or eagle3',
-    "sglang": "sglang ... --speculative-algorithm EAGLE3 --speculative-draft-model-path ...",
+    "vllm": option(
+        'vllm serve ... --speculative-config \'{"method": "ngram", "num_speculative_tokens": 4}\'',
+        "--speculative-config",
+        {"method": "ngram", "num_speculative_tokens": 4},
+        "vllm serve",
+    )
+    + "  # or eagle3",
+    "sglang": option("sglang ... --speculative-algorithm EAGLE3", "--speculative-algorithm", "EAGLE3", "sglang")
+    + " --speculative-draft-model-path ...",
 }
-_OTHERWISE = "model.generate(..., assistant_model=small_model)  # of the same family, or prompt_lookup_num_tokens=4"
+_OTHERWISE = (
+    call("model.generate", ..., assistant_model=Code("small_model"))
+    + "  # of the same family, or prompt_lookup_num_tokens=4"
+)
 
 
-def find(case: Case) -> Iterator[Proposal]:
+def find(case: Analysis) -> Iterator[Proposal]:
     """Drafted tokens, where decoding is for few sequences."""
     work, graph = case.workload, case.graph
     if not work.decodes or work.batch is None or work.batch > FEW or speculates(case):
@@ -87,7 +99,14 @@ def find(case: Case) -> Iterator[Proposal]:
     )
 
 
-def speculates(case: Case) -> bool:
+def speculates(case: Analysis) -> bool:
     """Whether tokens are drafted already."""
     trace = case.trace
     return any(bool(trace.rows_named(table.name, _SPECULATES.search).any()) for table in (trace.ops, trace.frames))
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    synonyms=("speculative", "draft_model", "assisted_generation"),
+)

@@ -8,9 +8,11 @@ from collections.abc import Iterator
 import numpy as np
 
 from gpuprof.calibration import inference as calibrated
-from gpuprof.diagnosis.case import Case, Change
+from gpuprof.diagnosis.analysis import Analysis, Change
+from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
+from gpuprof.diagnosis.fix import Code, assigned, call
 from gpuprof.replay.graph import Graph
 from gpuprof.tracefile.trace import NO_TEXT, Mask
 
@@ -43,7 +45,7 @@ model. Its memory is taken from the beginning.
 _LIST = re.compile(r"\[[\d, ]*\]")
 
 
-def find(case: Case) -> Iterator[Proposal]:
+def find(case: Analysis) -> Iterator[Proposal]:
     """A cache of fixed length, where it is concatenated."""
     if not case.workload.is_inference:
         return
@@ -64,15 +66,16 @@ def find(case: Case) -> Iterator[Proposal]:
     yield Proposal(
         title="static key-value cache",
         evidence=spans(case, f"{count:,.0f} concatenations a step copy the cache: {gpu_ms:,.2f} ms of GPU time", nodes),
-        fix='model.generation_config.cache_implementation = "static"\n'
-        "or in your own code: transformers.StaticCache(config=model.config, max_cache_len=...)",
+        fix=assigned("model.generation_config.cache_implementation", "static")
+        + "\nor in your own code: "
+        + call("transformers.StaticCache", config=Code("model.config"), max_cache_len=Code("...")).otherwise(),
         change=change(1),
         best=change(0),
         worst=change(2),
     )
 
 
-def appends(case: Case) -> Mask:
+def appends(case: Analysis) -> Mask:
     """Rows of the ops that append one position to a cache."""
     trace = case.trace
     rows = case.ops_named(lambda name: name == "aten::cat") & (trace.ops.dims != NO_TEXT)
@@ -89,3 +92,11 @@ def _appends(dims: str) -> bool:
         return False
     differs = [at for at in range(4) if shapes[0][at] != shapes[1][at]]
     return differs in ([1], [2]) and shapes[1][differs[0]] == 1
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    synonyms=("kv_cache", "cache_implementation", "key_value_cache"),
+    titles=("static_key_value_cache",),
+)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.proposal import MARKED, SEVERE, WORTH, Page
 from gpuprof.diagnosis.diagnosis import Evidence, Finding, Range
+from gpuprof.diagnosis.fix import Fix, as_fix, call
 from gpuprof.diagnosis.sentences import in_ms
 from gpuprof.replay.noise import PROCESS_NOISE
 
@@ -78,13 +80,14 @@ def find_straggler(gang: Gang) -> Finding | None:
         gain * math.exp(sign * math.hypot(math.log1p(PROCESS_NOISE), max(0.0, *(sign * one for one in apart))))
         for sign in (-1, 1)
     )
-    speedup = Range(less, gain, more)
+    speedup, fix = Range(less, gain, more), _fix(gang, slow.rank)
     return Finding(
         id=PAGE.id,
         title=f"rank {slow.rank} as fast as the others",
         severity="high" if speedup.expected >= SEVERE else "medium" if speedup.expected >= MARKED else "low",
         evidence=(_waits(gang), *(_more(slow.rank, one) for one in named(gang))),
-        fix=_fix(gang, slow.rank),
+        fix=str(fix),
+        settings=fix.settings,
         step_ns=Range(round(low), round(expected), round(high)),
         speedup=speedup,
     )
@@ -115,23 +118,32 @@ def _more(rank: int, one: Excess) -> Evidence:
     return Evidence(text, doing.start_ns, doing.longest_ns, where)
 
 
-def _fix(gang: Gang, rank: int) -> str:
+def _fix(gang: Gang, rank: int) -> Fix:
     first = next(iter(named(gang)), None)
     doing = first.doing if first else None
     place = f" ({doing.frame or doing.what}, {doing.phase})" if doing else ""
     if gang.excess_bound == "input":
         return (
-            f"Give rank {rank} batches as cheap as those of the others, or more workers: DataLoader(..., num_workers=8)"
+            as_fix(f"Give rank {rank} batches as cheap as those of the others, or more workers: ")
+            + call("DataLoader", ..., num_workers=8).otherwise()
         )
     if gang.excess_bound == "transfer":
-        return f"Copy on rank {rank}{place} from pinned memory: DataLoader(..., pin_memory=True), non_blocking=True"
+        pinned = call("DataLoader", ..., pin_memory=True) + ", non_blocking=True"
+        return f"Copy on rank {rank}{place} from pinned memory: " + pinned
     if gang.excess_bound == "device":
-        return (
+        return as_fix(
             f"Give rank {rank} no more tokens a step than the others (length-grouped batches); if they are equal its"
             " GPU is slower: nvidia-smi -q -d PERFORMANCE,CLOCK on its machine"
         )
-    return (
+    return as_fix(
         f"Remove from rank {rank} what only this rank does in every step{place}: log, evaluate and save less"
         f" often or in another"
         " thread; if all ranks run the same code its CPU is slower or busy: top, taskset"
     )
+
+
+FINDING = Declaration(
+    page=PAGE,
+    synonyms=("slow_rank", "stragglers", "imbalance", "load_imbalance"),
+    titles=("as_fast_as_the_others", "rank_as_fast_as_the_others"),
+)

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gpuprof.diagnosis.case import Case, Change
+from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.detect.copy_waits import copies_to_device
+from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.expert_loops import find_loops
 from gpuprof.diagnosis.detect.pair.candidates import Candidate, is_model_wait
@@ -16,8 +17,9 @@ from gpuprof.diagnosis.detect.pair.cells import Cell
 from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.quantities import FEW, FEWER, quantity
 from gpuprof.diagnosis.detect.pair.signs import advised
-from gpuprof.diagnosis.detect.proposal import WORTH, Page, Proposal
+from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.diagnosis import Evidence
+from gpuprof.diagnosis.fix import Code, Fix, as_fix, call, joined, without_call
 from gpuprof.diagnosis.gaps import ALLOCATOR_CALL, SYNC_CALL
 from gpuprof.diagnosis.sentences import ms_or_us
 from gpuprof.replay.calls import STREAM_WAIT
@@ -34,6 +36,10 @@ COPIES = ("aten::to", "aten::_to_copy", "aten::copy_", "aten::cpu")
 SHAPE = re.compile(r"^aten::(nonzero\w*|_nonzero\w*|masked_select|unique\w*|_unique\w*|repeat_interleave|bincount)$")
 """Ops the size of whose result is a value on the GPU: the host waits for it to know what to allocate."""
 CHECK = re.compile(r"^aten::(isnan|isinf|isfinite)$")
+LEAST = 1.01
+"""Waits that all together make the step this many times as long are worth a look."""
+MORE = 1.01
+"""Several kinds of waits are one fix where that gains this many times what one kind gains."""
 FRAMES_SHOWN = 3
 EVERY = 50
 """Steps from one log line to the next that a person still can follow."""
@@ -49,8 +55,9 @@ prepared the next launches.
     detected="""
 CPU calls that wait for a device, a stream or a copy to the CPU, grouped by the op that made them. Not counted: copies
 of batches to the GPU (`pageable_copies`), calls of the allocator (`allocator`), and calls inside a loop over experts
-(`expert_loop`). The finding is shown if the step gets at least 5 % shorter when it is replayed without the waits: a
-wait that finds the GPU idle, or that ends soon, costs nothing.
+(`expert_loop`). Waits are looked at if the step gets at least 1 % shorter when it is replayed without all of them: a
+wait that finds the GPU idle, or that ends soon, costs nothing. Several kinds of waits are also priced together, because
+the CPU runs ahead only where none of them stops it.
 """,
     gain="""
 The calls no longer wait, and the ops that read a value are removed together with their copies (at worst they stay and
@@ -60,52 +67,112 @@ the size of their result stay, without their wait.
     wrong="""
 If the value decides what is computed next, it cannot be read later; compute with a mask instead. A wait at the end of
 each step that only serves to time the step disappears when timing is switched off. On several ranks, what one rank
-gains by running ahead it loses waiting for the others: where communication costs more than the CPU, nothing is
-proposed. Without the waits the CPU runs more batches ahead, which takes a little more memory.
+gains by running ahead it may lose waiting for the others: where communication costs more than the CPU, it gains nothing
+at worst. Without the waits the CPU runs more batches ahead, which takes a little more memory.
 """,
 )
 
 
-def find(case: Case) -> Iterator[Proposal]:
+def find(case: Analysis) -> Iterator[Proposal]:
     """One proposal each for values that are looked at, for sizes that depend on values, and for explicit waits."""
     graph = case.graph
     waits = waiting_nodes(case)
-    # What all waits together cost must be worth it before any of them is looked at.
-    if not waits.any() or case.step_ns < WORTH * _least(case, waits):
+    # What all waits together cost must be worth a look before any of them is looked at.
+    if not waits.any() or case.step_ns < LEAST * _least(case, waits):
         return
-    if case.sensitivities.communication > case.sensitivities.host:
-        return  # this rank waits for its peers, and would do so elsewhere
+    nothing = np.zeros(len(graph), bool)
     looks, shapes, explicit = (waits & mask for mask in _kinds(case, waits))
+    ops = _outermost_named(case, looks)
+    own = _own_nodes(case, ops) & ~_loop_nodes(case) if looks.any() else nothing
+    # A rank that runs ahead waits for its peers instead, unless these run ahead as well.
+    alone = case.sensitivities.communication <= case.sensitivities.host
+    kinds: list[tuple[Mask, Proposal]] = []
     if looks.any():
-        ops = _outermost_named(case, looks)
-        own = _own_nodes(case, ops) & ~_loop_nodes(case)
-        yield Proposal(
+        kinds.append((looks, Proposal(
             title="no values read from the GPU within the step",
             evidence=_evidence(case, looks, "values read from the GPU", ops),
-            fix=_look_fix(case, looks),
+            fix=_look_fix(case, looks).by("syncs"),
             change=_without(looks, own),
             best=_without(looks, own),
-            worst=_without(looks, np.zeros(len(graph), bool)),
+            worst=_without(looks, nothing) if alone else _unchanged,
             key="values",
-        )
+        )))  # fmt: skip
     if shapes.any():
-        yield Proposal(
+        kinds.append((shapes, Proposal(
             title="no sizes that depend on values",
             evidence=_evidence(case, shapes, "waits for the size of a result", _outermost_named(case, shapes)),
-            fix="compute on all rows with a mask: torch.where, masked_fill, a loss with ignore_index\n"
-            "if rows must be selected: torch.nonzero_static(mask, size=n), repeat_interleave(..., output_size=n)",
-            change=_without(shapes, np.zeros(len(graph), bool)),
+            fix=_size_fix(case, shapes).by("syncs"),
+            change=_without(shapes, nothing),
+            worst=None if alone else _unchanged,
             key="shapes",
-        )
+        )))  # fmt: skip
     if explicit.any():
-        yield Proposal(
+        kinds.append((explicit, Proposal(
             title="no torch.cuda.synchronize() in the step",
             evidence=_evidence(case, explicit, "torch.cuda.synchronize() or a similar call", np.empty(0, np.int64)),
-            fix=f"torch.cuda.synchronize() only every {EVERY} steps\n"
-            "or, to time steps: torch.cuda.Event(enable_timing=True), which waits for nothing",
-            change=_without(explicit, np.zeros(len(graph), bool)),
+            fix=without_call(f"torch.cuda.synchronize() only every {EVERY} steps", "torch.cuda.synchronize").by("syncs")
+            + "\nor, to time steps: "
+            + call("torch.cuda.Event", enable_timing=True).otherwise()
+            + ", which waits for nothing",
+            change=_without(explicit, nothing),
+            worst=None if alone else _unchanged,
             key="explicit",
-        )
+        )))  # fmt: skip
+    singles = [one for _, one in kinds]
+    if len(kinds) > 1:
+        together = _together(case, kinds, own, alone)
+        if MORE * case.step_of(together.change(graph)) < min(case.step_of(one.change(graph)) for one in singles):
+            yield together
+            return
+    yield from singles
+
+
+def _together(case: Analysis, kinds: list[tuple[Mask, Proposal]], own: Mask, alone: bool) -> Proposal:
+    """All kinds of waits at once: the CPU runs ahead only where none of them stops it."""
+    waits = np.logical_or.reduce([mask for mask, _ in kinds])
+    worst = _without(waits, np.zeros(len(case.graph), bool))
+    return Proposal(
+        title="no waits for the GPU within the step",
+        evidence=tuple(one for _, proposal in kinds for one in proposal.evidence),
+        fix=joined([proposal.fix for _, proposal in kinds]).by("syncs"),
+        change=_without(waits, own),
+        best=_without(waits, own),
+        worst=worst if alone else _unchanged,
+        key="all",
+    )
+
+
+def _unchanged(graph: Graph) -> Graph:
+    return graph
+
+
+WAYS = (
+    (
+        re.compile(r"repeat_interleave"),
+        call("torch.repeat_interleave", ..., output_size=Code("total")) + "  # total: known on the CPU",
+    ),
+    (re.compile(r"bincount"), as_fix("torch.zeros(n).scatter_add_(0, ids, ones)  # bincount asks for its size")),
+    (re.compile(r"unique"), as_fix("unique values in the collator, on the CPU, as the batch's lengths")),
+    (
+        re.compile(r"nonzero|masked_select|index"),
+        call("torch.nonzero_static", Code("mask"), size=Code("n")) + "  # n: known on the CPU",
+    ),
+)
+"""An op that waits for the size of its result → how the library does without."""
+
+
+def _size_fix(case: Analysis, shapes: Mask) -> Fix:
+    """The ways out of the recorded ops first, then what always helps."""
+    rows = np.unique(case.graph.scope[shapes])
+    nesting, names = case.timeline.nesting, set[str]()
+    for row in rows[rows >= 0].tolist():
+        while row >= 0 and case.trace.ops.kind[row] != ANNOTATION:
+            names.add(case.trace.strings[case.trace.ops.name[row]])
+            row = int(nesting.parent[row])
+    found = [way for pattern, way in WAYS if any(pattern.search(name) for name in names)]
+    general = "or on all rows with a mask: torch.where, masked_fill, a loss with ignore_index"
+    lengths = "lengths of a packed batch: made in the collator, and passed as numbers of Python (max_length=...)"
+    return joined([*found, general, lengths])
 
 
 def change(a: Facts, b: Facts) -> Iterator[Candidate]:
@@ -131,12 +198,12 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
         )
 
 
-def _least(case: Case, waits: Mask) -> float:
+def _least(case: Analysis, waits: Mask) -> float:
     """What a step takes without any of these waits and without all that their ops do, ns."""
     return case.step_of(_without(waits, _own_nodes(case, _outermost_named(case, waits)))(case.graph))
 
 
-def waiting_nodes(case: Case) -> Mask:
+def waiting_nodes(case: Analysis) -> Mask:
     """Waits for the device that nothing else explains: no copies to the GPU, no allocator, no expert loop."""
     graph, trace = case.graph, case.trace
     waits = np.zeros(len(graph), bool)
@@ -149,7 +216,7 @@ def waiting_nodes(case: Case) -> Mask:
     return waits & ~copies_to_device(case, waits) & ~_loop_nodes(case)
 
 
-def _kinds(case: Case, waits: Mask) -> tuple[Mask, Mask, Mask]:
+def _kinds(case: Analysis, waits: Mask) -> tuple[Mask, Mask, Mask]:
     """Of the waits: for values, for sizes, and those that no op makes."""
     graph, trace = case.graph, case.trace
     sizes = np.append(case.ops_within(case.ops_named(SHAPE.search)), False)[graph.scope]
@@ -161,7 +228,7 @@ def _kinds(case: Case, waits: Mask) -> tuple[Mask, Mask, Mask]:
     return looks, waits & sizes, waits & ~in_op & called & ~looks
 
 
-def _after_fetches(case: Case) -> Mask:
+def _after_fetches(case: Analysis) -> Mask:
     """Calls that wait for a stream on which their thread's last launch was a copy to the host: how PyTorch reads a
     value, where no op tells."""
     trace, links = case.trace, case.timeline.links
@@ -181,7 +248,7 @@ def _after_fetches(case: Case) -> Mask:
     return found
 
 
-def _outermost_named(case: Case, waits: Mask) -> I64:
+def _outermost_named(case: Analysis, waits: Mask) -> I64:
     """Rows of the outermost ops (not annotations) around some waits."""
     reads, parent = _reads(case), case.timeline.nesting.parent
     rows = np.unique(case.graph.scope[waits])
@@ -195,12 +262,12 @@ def _outermost_named(case: Case, waits: Mask) -> I64:
         rows = np.where(up, above, rows)
 
 
-def _reads(case: Case) -> Mask:
+def _reads(case: Analysis) -> Mask:
     """Ops that do nothing but read a value: `item` and its like, and copies."""
     return case.ops_named(lambda text: LOOK.search(text) or text in COPIES)
 
 
-def _own_nodes(case: Case, ops: I64) -> Mask:
+def _own_nodes(case: Analysis, ops: I64) -> Mask:
     """Nodes of the ops themselves, their copies on the device included; of explicit reads only."""
     mask = np.zeros(len(case.trace.ops), bool)
     mask[ops] = True
@@ -208,7 +275,7 @@ def _own_nodes(case: Case, ops: I64) -> Mask:
     return case.nodes_within(mask) & ~case.graph.waits
 
 
-def _loop_nodes(case: Case) -> Mask:
+def _loop_nodes(case: Analysis) -> Mask:
     """Nodes within loops over experts; found once for a case."""
     if "expert_loop_nodes" not in case.memo:
         loops = find_loops(case)
@@ -225,7 +292,7 @@ def _without(waits: Mask, own: Mask) -> Change:
     return change
 
 
-def _evidence(case: Case, waits: Mask, what: str, ops: I64) -> tuple[Evidence, ...]:
+def _evidence(case: Analysis, waits: Mask, what: str, ops: I64) -> tuple[Evidence, ...]:
     graph = case.graph
     count = case.per_step(float(waits.sum()))
     text = f"{what}: {count:,.0f} a step"
@@ -251,14 +318,14 @@ def _most(ids: np.ndarray) -> list[tuple[int, int]]:
     return [(int(distinct[i]), int(counts[i])) for i in order]
 
 
-def _look_fix(case: Case, looks: Mask) -> str:
+def _look_fix(case: Analysis, looks: Mask) -> Fix:
     torch = (
         f"total += loss.detach()  # on the GPU; total.item() every {EVERY} steps\n"
-        "torch.nn.utils.get_total_norm(grads)  # instead of a norm per parameter\n"
+        "torch.nn.utils.clip_grad_norm_(parameters, limit, foreach=True)  # all norms at once, none read\n"
         "torch.where(...)  # instead of `if tensor:`"
     )
     if case.workload.is_inference:
-        return (
+        return as_fix(
             "keep results on the GPU until all are computed: one .cpu() at the end\n"
             f"test for the end of a sequence every {EVERY} tokens, not after each\n"
             "torch.where(...)  # instead of `if tensor:`"
@@ -267,3 +334,17 @@ def _look_fix(case: Case, looks: Mask) -> str:
     extra = {"logging_nan_inf_filter": False} if checks else {}
     note = f"\nand in callbacks and losses of your own:\n{torch}"
     return case.stack.fix(torch, case.stack.setting({"logging_steps": EVERY}, extra, note=note))
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    change=change,
+    synonyms=("sync", "item", "synchronize", "synchronization", "cpu_sync", "loss_item"),
+    titles=(
+        "no_values_read_from_the_gpu_within_the_step",
+        "no_sizes_that_depend_on_values",
+        "no_torch_cuda_synchronize_in_the_step",
+        "no_waits_for_the_gpu_within_the_step",
+    ),
+)

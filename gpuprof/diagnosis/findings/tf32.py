@@ -12,7 +12,8 @@ from gpuprof.costs.dtypes import CODE
 from gpuprof.costs.floors import MATMUL_FLOOR_NS
 from gpuprof.costs.roofline import Roofline
 from gpuprof.costs.work import recorded_sms
-from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.analysis import Analysis
+from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.matmul_types import why_unknown
 from gpuprof.diagnosis.detect.pair.candidates import Candidate, claim_where
@@ -20,6 +21,7 @@ from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.quantities import FEWER, kernel_counts, kernel_ns, number, quantity
 from gpuprof.diagnosis.detect.pair.signs import advised
 from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
+from gpuprof.diagnosis.fix import call
 from gpuprof.replay.transform import scaled
 from gpuprof.tracefile.trace import F64, I64, Mask
 
@@ -48,7 +50,7 @@ bf16 gains more, with less precision. GPUs before Ampere have no TF32.
 )
 
 
-def find(case: Case) -> Iterator[Proposal]:
+def find(case: Analysis) -> Iterator[Proposal]:
     """TF32 for what is multiplied in fp32."""
     roof = case.roofline
     if roof is None or "tf32" not in roof.ceilings.flops:
@@ -66,14 +68,15 @@ def find(case: Case) -> Iterator[Proposal]:
         f"{case.per_step(took) / 1e6:,.1f} ms, "
         f"{100 * took / whole:,.0f} % of the GPU's time"
     )
+    precision = call("torch.set_float32_matmul_precision", "high")
     yield Proposal(
         title="TF32 matrix multiplications",
         evidence=spans(case, text, nodes),
         fix=case.stack.fix(
-            'torch.set_float32_matmul_precision("high")',
+            precision,
             case.stack.setting({"tf32": True}),
-            lightning='torch.set_float32_matmul_precision("high")',
-        ),
+            lightning=precision,
+        ).by("tf32"),
         change=partial(scaled, nodes=nodes, factor=left[1]),
         best=partial(scaled, nodes=nodes, factor=left[0]),
         worst=partial(scaled, nodes=nodes, factor=left[2]),
@@ -82,7 +85,7 @@ def find(case: Case) -> Iterator[Proposal]:
     )
 
 
-def _absent(case: Case) -> str | None:
+def _absent(case: Analysis) -> str | None:
     if case.roofline is None:
         return None
     if "tf32" not in case.roofline.ceilings.flops:
@@ -111,7 +114,7 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
         )
 
 
-def _idle_sms(case: Case, event: I64) -> F64:
+def _idle_sms(case: Analysis, event: I64) -> F64:
     """How many times as long a kernel takes than if its blocks filled every SM until its end: small matrix
     multiplications have fewer blocks than the GPU has SMs. The tiles are taken to be those of the recorded kernel."""
     gpu = case.trace.gpu
@@ -122,7 +125,7 @@ def _idle_sms(case: Case, event: I64) -> F64:
     return np.ceil(blocks / sms) * sms / blocks
 
 
-def _left(case: Case, roof: Roofline, nodes: Mask, level: int) -> F64:
+def _left(case: Analysis, roof: Roofline, nodes: Mask, level: int) -> F64:
     """Per node the share of its time that is left."""
     graph = case.graph
     left = np.ones(len(graph))
@@ -134,3 +137,13 @@ def _left(case: Case, roof: Roofline, nodes: Mask, level: int) -> F64:
     wanted = np.maximum(np.maximum(tensor, memory) * 1e9, MATMUL_FLOOR_NS)
     left[rows] = np.divide(np.minimum(wanted, duration), duration, out=np.ones(len(rows)), where=duration > 0)
     return left
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    absent=ABSENT,
+    change=change,
+    synonyms=("allow_tf32", "float32_matmul_precision"),
+    titles=("tf32_matrix_multiplications",),
+)

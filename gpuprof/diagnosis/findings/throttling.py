@@ -10,9 +10,11 @@ import numpy as np
 
 from gpuprof.calibration import thresholds as calibrated
 from gpuprof.costs.split import COMPUTE, LATENCY
-from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.analysis import Analysis
+from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
+from gpuprof.diagnosis.fix import as_fix
 from gpuprof.replay.graph import DEVICE
 from gpuprof.replay.transform import scaled
 from gpuprof.tracefile.trace import F64, KERNEL
@@ -53,7 +55,7 @@ heavy matrix multiplications, hot or not. Kernels may also slow down because ano
 )
 
 
-def find(case: Case) -> Iterator[Proposal]:
+def find(case: Analysis) -> Iterator[Proposal]:
     """Better cooling or supply, where the clock was held back."""
     held = _held_back(case)
     drift = _drift(case) if held is None else None
@@ -67,14 +69,16 @@ def find(case: Case) -> Iterator[Proposal]:
     yield Proposal(
         title="cooling and power for the full GPU clock",
         evidence=spans(case, text, nodes & (left < 1)),
-        fix="look at `nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER` under load; "
-        "clean or space the GPUs, raise the fans, check the supply",
+        fix=as_fix(
+            "look at `nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER` under load; "
+            "clean or space the GPUs, raise the fans, check the supply"
+        ),
         change=partial(scaled, nodes=nodes, factor=left),
         worst=partial(scaled, nodes=nodes, factor=half),
     )
 
 
-def _held_back(case: Case) -> tuple[float, str] | None:
+def _held_back(case: Analysis) -> tuple[float, str] | None:
     """(clock now over the highest seen, statement) of the GPU that was held back most; None if none was."""
     telemetry = case.run.telemetry if case.run else None
     found = None
@@ -94,14 +98,14 @@ def _held_back(case: Case) -> tuple[float, str] | None:
     return found
 
 
-def _by_clock(case: Case) -> np.ndarray:
+def _by_clock(case: Analysis) -> np.ndarray:
     """Nodes of kernels whose time scales with the clock; all, where it is not known what limits them."""
     if case.roofline is None:
         return case.graph.resource == DEVICE
     return case.nodes_of_gpu(np.isin(case.roofline.split.bound, (COMPUTE, LATENCY)))
 
 
-def _drift(case: Case) -> tuple[float, str] | None:
+def _drift(case: Analysis) -> tuple[float, str] | None:
     """(time of kernels in the first steps over the last, statement); None where they do not get slower."""
     graph, gpu = case.graph, case.trace.gpu
     if graph.steps < LEAST_STEPS:
@@ -137,3 +141,11 @@ def _ratio(key: np.ndarray, took: F64, first: np.ndarray, last: np.ndarray) -> F
     both = (counts[0] > 0) & (counts[1] > 0)
     early, late = (s[both] / c[both] for s, c in zip(sums, counts, strict=True))
     return late / early
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    synonyms=("thermal", "clocks", "power_limit", "temperature", "power"),
+    titles=("cooling_and_power_for_the_full_gpu_clock",),
+)

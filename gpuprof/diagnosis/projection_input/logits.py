@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 
 from gpuprof.costs.gemm import is_matmul
-from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.passes import shapes_in
 from gpuprof.projection.activations import Loss
 from gpuprof.tracefile.trace import NO_TEXT
@@ -17,7 +17,7 @@ ROUND = 64
 have."""
 
 
-def loss_of(case: Case, vocabulary: int, tokens: float, passes: float) -> Loss | None:
+def loss_of(case: Analysis, vocabulary: int, tokens: float, passes: float) -> Loss | None:
     """How the step's products with the vocabulary as their width were cut; None where no shapes were recorded.
 
     tokens: of the longest pass in the window, of which it has `passes`.
@@ -34,7 +34,7 @@ def loss_of(case: Case, vocabulary: int, tokens: float, passes: float) -> Loss |
     return Loss(vocabulary, min(most / tokens, 1.0), most if fixed else None)
 
 
-def _product_rows(case: Case, vocabulary: int) -> list[int]:
+def _product_rows(case: Analysis, vocabulary: int) -> list[int]:
     """Rows of each matmul [rows, width] · [width, vocabulary] of the window that the GPU did."""
     timeline, ops = case.timeline, case.trace.ops
     op = np.unique(timeline.links.op[timeline.members])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.batch_scaling import indices
 from gpuprof.diagnosis.detect.kept_ops import kept_of, mean_tokens, training_of
 from gpuprof.diagnosis.detect.recomputed_passes import recomputed
@@ -29,12 +29,12 @@ OFFLOADED = 0.5
 all but the last layer's."""
 
 
-def recorded_memory(diagnosis: Diagnosis, case: Case, micro: float, expert_share: float) -> RecordedMemory | None:
+def recorded_memory(diagnosis: Diagnosis, case: Analysis, micro: float, expert_share: float) -> RecordedMemory | None:
     """The memory of a run; None where the run did not record it, or not what it went through.
 
     micro: forward passes of a step. expert_share: of the layers' weights those of experts.
     """
-    run, folder = diagnosis.run, diagnosis._folder
+    run, folder = diagnosis.run, diagnosis.folder
     if run is None or not run.memory.peak_bytes or run.memory.allocated_bytes is None:
         return None
     rank = diagnosis.environment.rank or 0
@@ -119,7 +119,7 @@ def _embedding_bytes(model: dict) -> float:
     return float(min(int(np.round(whole / matrix)), 2) * matrix * HALF_BYTES) if matrix else 0.0
 
 
-def _offloads(case: Case, token_bytes: float, passes: float) -> bool:
+def _offloads(case: Analysis, token_bytes: float, passes: float) -> bool:
     """Whether the forward pass copies the inputs of layers to the host; `token_bytes`: of a token's in all layers."""
     timeline, gpu, shape = case.timeline, case.trace.gpu, indices(case)
     if not shape or not token_bytes:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from gpuprof.costs.ceilings import ceilings_of
 from gpuprof.costs.hardware import Gpu, find
 from gpuprof.costs.roofline import roofline
-from gpuprof.diagnosis.analyse import limits
+from gpuprof.diagnosis.analysis import Analysis, analysis_of
 from gpuprof.diagnosis.budget_model import Budget
-from gpuprof.diagnosis.case import Case
 from gpuprof.diagnosis.detect.batch_scaling import indices, micro_tokens
 from gpuprof.diagnosis.detect.expert_loops import find_loops
 from gpuprof.diagnosis.detect.passes import backward_of, without_recompute
 from gpuprof.diagnosis.diagnosis import Diagnosis
+from gpuprof.diagnosis.limits import limits
+from gpuprof.diagnosis.memory_remedies import memory_fixes
 from gpuprof.diagnosis.projection_input.memory import gradient_size, recorded_memory, trained_parameters
 from gpuprof.errors import GpuprofError
 from gpuprof.projection.depth import find_layers
@@ -21,17 +22,22 @@ from gpuprof.replay.stretches import nodes_in
 from gpuprof.tracefile.trace import Mask
 
 
+def _why_not(diagnosis: Diagnosis) -> str:
+    if diagnosis._analysis is None:
+        return "its diagnosis was loaded from JSON, which holds no events; diagnose the recording again"
+    error = next((issue.message for issue in diagnosis.quality.issues if issue.severity == "error"), "")
+    return diagnosis.replay.reason or error or diagnosis.verdict.summary or "its step could not be replayed"
+
+
 def subject_of(diagnosis: Diagnosis, recorded_on: Gpu | None = None) -> Subject:
     """The recording behind a diagnosis, ready to be projected; `recorded_on`: where it does not name its GPU.
 
     Raises GpuprofError, one line, where nothing can be projected from it.
     """
-    case = diagnosis._case
+    case = analysis_of(diagnosis)
     path = diagnosis.source.path
     if case is None:
-        error = next((issue.message for issue in diagnosis.quality.issues if issue.severity == "error"), "")
-        why = diagnosis.replay.reason or error or diagnosis.verdict.summary or "its step could not be replayed"
-        raise GpuprofError(f"{path}: nothing can be projected from this recording: {why}")
+        raise GpuprofError(f"{path}: nothing can be projected from this recording: {_why_not(diagnosis)}")
     info = next(iter(diagnosis.environment.gpus), None)
     gpu = recorded_on or (find(info.name, info.memory_bytes) if info else None)
     if gpu is None:
@@ -50,6 +56,7 @@ def subject_of(diagnosis: Diagnosis, recorded_on: Gpu | None = None) -> Subject:
     micro = (work.micro_steps if work else None) or 1.0
     tokens = (work.tokens if work else None) or micro_tokens(case)
     trained = trained_parameters(model, (run.optimizer if run else None) or {})
+    memory = recorded_memory(diagnosis, case, micro, 0.0 if nodes is None else _expert_weights(model))
     return Subject(
         path=path,
         gpu=gpu,
@@ -70,7 +77,8 @@ def subject_of(diagnosis: Diagnosis, recorded_on: Gpu | None = None) -> Subject:
         experts=experts.get("count") if nodes is not None else None,
         experts_active=experts.get("active"),
         expert_adapters=_expert_adapters(model) if nodes is not None else 0.0,
-        memory=recorded_memory(diagnosis, case, micro, 0.0 if nodes is None else _expert_weights(model)),
+        memory=memory,
+        memory_fixes=() if memory is None else memory_fixes(memory, None if tokens is None else tokens / micro),
         world_size=diagnosis.environment.world_size or 1,
         trained_bytes=trained * gradient_size(model) or None,
         unit=diagnosis.unit,
@@ -78,7 +86,7 @@ def subject_of(diagnosis: Diagnosis, recorded_on: Gpu | None = None) -> Subject:
     )
 
 
-def _step(case: Case, budget: Budget | None) -> Interval:
+def _step(case: Analysis, budget: Budget | None) -> Interval:
     """The mean step with its 80 % interval: as wide as that of the usual step, or of a mean that was timed."""
     removal, mean = case.removal, case.mean_ns
     low, high = (mean * end / removal.step_ns for end in (removal.low_ns, removal.high_ns))
@@ -87,7 +95,7 @@ def _step(case: Case, budget: Budget | None) -> Interval:
     return Interval(min(low, mean), mean, max(high, mean))
 
 
-def _samples(diagnosis: Diagnosis, case: Case) -> float | None:
+def _samples(diagnosis: Diagnosis, case: Analysis) -> float | None:
     """Samples of a step. A batch that was joined into one row counts as the loader's batch."""
     run = diagnosis.run
     samples = run.work.samples if run else None
@@ -101,7 +109,7 @@ def _samples(diagnosis: Diagnosis, case: Case) -> float | None:
     return size * micro if samples / micro == 1 and isinstance(size, int) and size > 1 else samples
 
 
-def _expert_nodes(case: Case) -> Mask | None:
+def _expert_nodes(case: Analysis) -> Mask | None:
     """Nodes of loops over experts, forward and backward; None where there are none."""
     loops = find_loops(case)
     if loops is None:

@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 
-from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.timeline.nesting import climb
 from gpuprof.tracefile.trace import OP, Mask
 
@@ -18,7 +18,7 @@ OTHERS = "other ops"
 _NUMBER = re.compile(r"#\d+")
 
 
-def by_name(case: Case, nodes: Mask, outside: str = "Python code") -> list[tuple[str, Mask]]:
+def by_name(case: Analysis, nodes: Mask, outside: str = "Python code") -> list[tuple[str, Mask]]:
     """(name, nodes) for each op that some nodes lie in; `outside`: the name of what lies in no op or range."""
     graph, trace = case.graph, case.trace
     rows = np.flatnonzero(nodes)
@@ -38,16 +38,17 @@ def by_name(case: Case, nodes: Mask, outside: str = "Python code") -> list[tuple
 
 
 def largest_first(
-    case: Case, groups: list[tuple[str, Mask]], waiting: bool = False, others: str = OTHERS
+    case: Analysis, groups: list[tuple[str, Mask]], waiting: bool = False, others: str = OTHERS
 ) -> list[tuple[str, Mask]]:
     """The largest groups first, the small ones together; `waiting`: their size is what they waited."""
     graph = case.graph
     ns = graph.recorded_end_ns - graph.recorded_start_ns if waiting else graph.duration_ns
     sized = sorted(((float(ns[nodes].clip(0).sum()), name, nodes) for name, nodes in groups), key=lambda one: -one[0])
-    least = LEAST * case.step_ns * graph.steps
+    # How long a recorded wait was says little of what the step gains without it: the queue behind it is refilled, too.
+    least = 0.0 if waiting else LEAST * case.step_ns * graph.steps
     alone = [(name, nodes) for size, name, nodes in sized[:MOST] if size >= least]
     rest = [nodes for _, _, nodes in sized[len(alone) :]]
-    if sum(size for size, _, _ in sized[len(alone) :]) >= least:
+    if rest and sum(size for size, _, _ in sized[len(alone) :]) >= least:
         together = np.logical_or.reduce(rest)
         alone.append((others if len(rest) > 1 else sized[len(alone)][1], together))
     return alone

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 import numpy as np
 
 from gpuprof.calibration import slow as calibrated
-from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.estimate import host_causes
 from gpuprof.diagnosis.gaps import ALLOCATOR_CALL, CAUSES
 from gpuprof.diagnosis.reach.groups import by_name, largest_first
@@ -42,7 +42,7 @@ _WHY = {
 }
 
 
-def slow_ops(case: Case, advised: Collection[str]) -> Iterator[Part]:
+def slow_ops(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
     """Ops whose CPU time is far above that of their like, by what they do and which op it is."""
     found, trace, graph = slow_calls(case.timeline), case.trace, case.graph
     if not len(found):
@@ -89,7 +89,7 @@ def _mask(size: int, rows: np.ndarray) -> Mask:
     return mask
 
 
-def waits(case: Case, advised: Collection[str]) -> Iterator[Part]:
+def waits(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
     """Synchronising calls: the CPU waits for the GPU, and the GPU then for the CPU."""
     graph = case.graph
     target = np.zeros(len(graph), bool)
@@ -107,7 +107,7 @@ def waits(case: Case, advised: Collection[str]) -> Iterator[Part]:
         )
 
 
-def blocking_copies(case: Case, advised: Collection[str]) -> Iterator[Part]:
+def blocking_copies(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
     """Copies from or to pageable memory, which block the CPU until they are done."""
     graph = case.graph
     nodes = np.zeros(len(graph), bool)
@@ -128,7 +128,7 @@ def _without(graph: Graph, nodes: Mask, kind: int) -> Graph:
     return without_edges(graph, nodes[graph.edges.target] & (graph.edges.kind == kind))
 
 
-def allocations(case: Case, advised: Collection[str]) -> Iterator[Part]:
+def allocations(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
     """Calls that allocate or free memory of the GPU in a steady step."""
     graph = case.graph
     nodes = case.nodes_in_calls(case.trace.rows_named(case.trace.calls.name, ALLOCATOR_CALL.search))
@@ -149,7 +149,7 @@ def allocations(case: Case, advised: Collection[str]) -> Iterator[Part]:
     )
 
 
-def python_stretches(case: Case, advised: Collection[str]) -> Iterator[Part]:
+def python_stretches(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
     """Python code in no op and no call that takes long at a stretch; its reach is what lies between two ops usually."""
     graph = case.graph
     python = (host_causes(graph) == CAUSES.index("python")) & (graph.resource == HOST) & ~graph.waits

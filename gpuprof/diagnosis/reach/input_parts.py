@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.reach.part import Part
 from gpuprof.replay.collectives import waiting, without_waiting
 from gpuprof.replay.graph import INPUT, Graph
@@ -12,7 +12,7 @@ from gpuprof.replay.mean_step import FETCH_NS
 from gpuprof.replay.transform import scaled
 
 
-def batches(case: Case, advised: Collection[str]) -> Iterator[Part]:
+def batches(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
     """Making batches in the training process, or waiting for those that make them; its reach is taking one that is
     ready."""
     nodes = case.graph.resource == INPUT
@@ -32,7 +32,7 @@ def batches(case: Case, advised: Collection[str]) -> Iterator[Part]:
     )
 
 
-def peers(case: Case, advised: Collection[str]) -> Iterator[Part]:
+def peers(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
     """Waiting inside collectives for ranks that come later."""
     nodes = waiting(case.graph)
     if not nodes.any():

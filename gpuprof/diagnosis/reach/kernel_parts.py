@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 import numpy as np
 
 from gpuprof.calibration import reach as calibrated
-from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.reach.kernel_reach import (
     ATTENTION,
     COPY,
@@ -32,7 +32,7 @@ SHORT_NS = calibrated.ELEMENTWISE_TINY_NS.high
 """Kernels that are no longer take what a launch takes, whatever their work: that is their reach."""
 
 
-def slow_kernels(case: Case, advised: Collection[str]) -> Iterator[Part]:
+def slow_kernels(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
     """Kernels that take longer than nine of ten of their kind and size would, by kind and op."""
     if case.roofline is None:
         return
@@ -58,7 +58,7 @@ def slow_kernels(case: Case, advised: Collection[str]) -> Iterator[Part]:
         )
 
 
-def unknown_kernels(case: Case, advised: Collection[str]) -> Iterator[Part]:
+def unknown_kernels(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
     """Kernels whose work is not known, or no rate for their kind: by their whole size."""
     gpu = case.trace.gpu
     ns = _durations(case)
@@ -80,7 +80,7 @@ def unknown_kernels(case: Case, advised: Collection[str]) -> Iterator[Part]:
         )
 
 
-def _reach(case: Case) -> KernelReach:
+def _reach(case: Analysis) -> KernelReach:
     """What every kernel should take, found once."""
     assert case.roofline is not None
     if "kernel_reach" not in case.memo:
@@ -88,19 +88,19 @@ def _reach(case: Case) -> KernelReach:
     return case.memo["kernel_reach"]
 
 
-def _durations(case: Case) -> F64:
+def _durations(case: Analysis) -> F64:
     gpu = case.trace.gpu
     return (gpu.end_ns - gpu.start_ns).clip(0).astype(np.float64)
 
 
-def _in_graph(case: Case) -> Mask:
+def _in_graph(case: Analysis) -> Mask:
     """GPU events that are replayed."""
     rows = np.zeros(len(case.trace.gpu), bool)
     rows[case.graph.gpu_row[case.graph.on_gpu]] = True
     return rows
 
 
-def _groups(case: Case, rows: I64, size: F64, kind: I64) -> Iterator[tuple[int, Mask]]:
+def _groups(case: Analysis, rows: I64, size: F64, kind: I64) -> Iterator[tuple[int, Mask]]:
     """(kind, mask of GPU events) of kernels of one kind and op, else of one name: the largest first, the small
     ones together."""
     trace, op = case.trace, case.timeline.links.op

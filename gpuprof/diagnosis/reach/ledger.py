@@ -1,11 +1,11 @@
 """The ledger: each thing above reach goes, one after the other, and the step is replayed.
 
-The order is stated and fixed, because things hide each other: waiting for input; single slow CPU calls; waiting for
-the GPU; copies that block; allocating; reference implementations that a fused one replaces, and scores that a mask
-throws away; work that is done again; padding; logits that no label needs; kernels below the rate of their kind; long
-stretches of Python; waiting for other ranks; and last, kernels for which no rate is known. What is left is the reach:
-the useful work of the same training at the rates that its kinds of op reach on this GPU at their sizes, behind this CPU
-at its own pace.
+The order is stated and fixed, because things hide each other: waiting for input; single slow CPU calls; state in host
+memory; waiting for the GPU; copies that block; allocating; reference implementations that a fused one replaces, and
+scores that a mask throws away; work that is done again; padding; logits that no label needs; kernels below the rate of
+their kind; long stretches of Python; waiting for other ranks; and last, kernels for which no rate is known. What is
+left is the reach: the useful work of the same training at the rates that its kinds of op reach on this GPU at their
+sizes, behind this CPU at its own pace.
 """
 
 from __future__ import annotations
@@ -14,21 +14,32 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from gpuprof.diagnosis.above_reach import AboveReach, Item, Where
-from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.reach.host_parts import allocations, blocking_copies, python_stretches, slow_ops, waits
 from gpuprof.diagnosis.reach.input_parts import batches, peers
 from gpuprof.diagnosis.reach.kernel_parts import slow_kernels, unknown_kernels
 from gpuprof.diagnosis.reach.part import Part
 from gpuprof.diagnosis.reach.places import places, spot_of
-from gpuprof.diagnosis.reach.repeated_parts import padding, recomputed, references, unlabelled
+from gpuprof.diagnosis.reach.repeated_parts import (
+    offloaded,
+    padding,
+    recomputed,
+    reference_modules,
+    references,
+    unlabelled,
+)
 
 ORDER = (
-    batches, slow_ops, waits, blocking_copies, allocations, references, recomputed, padding, unlabelled, slow_kernels,
-    python_stretches, peers, unknown_kernels,
+    batches, slow_ops, offloaded, waits, blocking_copies, allocations, references, reference_modules, recomputed,
+    padding, unlabelled, slow_kernels, python_stretches, peers, unknown_kernels,
 )  # fmt: skip
 
 
-def above_reach(case: Case, usual_ns: int | None, advised: Collection[str]) -> AboveReach | None:
+LEAST = 1e-3
+"""Share of the step below which what a part is above its reach is no item: it stays in the reach."""
+
+
+def above_reach(case: Analysis, usual_ns: int | None, advised: Collection[str]) -> AboveReach | None:
     """The ledger of the usual step; None where nothing was replayed.
 
     `usual_ns`: as it was measured, where it was; `advised`: ids of the findings that are advised.
@@ -41,6 +52,9 @@ def above_reach(case: Case, usual_ns: int | None, advised: Collection[str]) -> A
     for find in ORDER:
         for part in find(case, advised):
             own_ns = float(graph.duration_ns[part.nodes].sum()) / graph.steps
+            waited = graph.waits[part.nodes].any()
+            if not waited and own_ns * (1 - (part.reach or 0.0)) < LEAST * now:
+                continue
             graph = part.change(graph)
             then = round(mean.simulated(graph))
             if now != then:

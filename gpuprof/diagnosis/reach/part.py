@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpuprof.diagnosis.above_reach import Kind
-from gpuprof.diagnosis.case import Change
+from gpuprof.diagnosis.analysis import Change
 from gpuprof.tracefile.trace import Mask
 
 

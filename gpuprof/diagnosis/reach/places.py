@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuprof.diagnosis.above_reach import Where
-from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.timeline.frames import FrameIndex, module_class
 from gpuprof.timeline.nesting import climb
 from gpuprof.tracefile.trace import ABSENT, OP, Mask
@@ -30,7 +30,7 @@ class Spot:
 NOWHERE = Spot(-1, ABSENT, -1)
 
 
-def spot_of(case: Case, nodes: Mask) -> Spot:
+def spot_of(case: Analysis, nodes: Mask) -> Spot:
     """The longest of some nodes, among those of the op that has most of their time."""
     graph, timeline, ops = case.graph, case.timeline, case.trace.ops
     rows = np.flatnonzero(nodes)
@@ -51,7 +51,7 @@ def spot_of(case: Case, nodes: Mask) -> Spot:
     return Spot(int(graph.lane[node]), moment, int(op[longest]))
 
 
-def places(case: Case, spots: Sequence[Spot]) -> list[Where]:
+def places(case: Analysis, spots: Sequence[Spot]) -> list[Where]:
     """The op of each spot, and the module and function around it."""
     trace = case.trace
     if not spots:

@@ -10,7 +10,7 @@ import numpy as np
 
 from gpuprof.costs.dtypes import DTYPES, UNKNOWN
 from gpuprof.costs.work import recorded_sms
-from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.reach.kernel_reach import ATTENTION, GEMM, kinds_of
 from gpuprof.tracefile.trace import I64
 
@@ -31,7 +31,7 @@ _UNVECTORISED = re.compile(r"(?<!vectorized_)(?<!unrolled_)elementwise_kernel|co
 _DENSE_ATTENTION = re.compile(r"efficient_attention|fmha|cudnn_attention|attention_forward|attention_backward")
 
 
-def reason(case: Case, rows: I64) -> str | None:
+def reason(case: Analysis, rows: I64) -> str | None:
     """The reasons that hold for most of the time of some GPU events, in a sentence; None where none can be read."""
     gpu = case.trace.gpu
     ns = (gpu.end_ns - gpu.start_ns)[rows].clip(0).astype(np.float64)
@@ -47,7 +47,7 @@ def reason(case: Case, rows: I64) -> str | None:
     return "; ".join(said[:2]) or None
 
 
-def _dims(case: Case, row: int) -> list[Any]:
+def _dims(case: Analysis, row: int) -> list[Any]:
     """Shapes of the arguments of the op that launched a GPU event."""
     op = int(case.timeline.links.op[row])
     if op < 0:
@@ -59,18 +59,18 @@ def _dims(case: Case, row: int) -> list[Any]:
     return found if isinstance(found, list) else []
 
 
-def _shapes(case: Case, row: int) -> list[list[int]]:
+def _shapes(case: Analysis, row: int) -> list[list[int]]:
     """Those of its arguments that are tensors."""
     return [d for d in _dims(case, row) if isinstance(d, list) and d and all(isinstance(n, int) for n in d)]
 
 
-def _pageable(case: Case, rows: I64, ns: np.ndarray, longest: I64, kind: int) -> str | None:
+def _pageable(case: Analysis, rows: I64, ns: np.ndarray, longest: I64, kind: int) -> str | None:
     names = case.trace.gpu.name[rows]
     pageable = [name for name in np.unique(names).tolist() if "Pageable" in case.trace.strings[name]]
     return "the memory is pageable" if 2 * ns[np.isin(names, pageable)].sum() > ns.sum() else None
 
 
-def _precision(case: Case, rows: I64, ns: np.ndarray, longest: I64, kind: int) -> str | None:
+def _precision(case: Analysis, rows: I64, ns: np.ndarray, longest: I64, kind: int) -> str | None:
     if kind not in (GEMM, ATTENTION) or case.roofline is None:
         return None
     code = case.roofline.work.dtype[rows]
@@ -78,7 +78,7 @@ def _precision(case: Case, rows: I64, ns: np.ndarray, longest: I64, kind: int) -
     return "it computes in fp32, without tensor cores" if 2 * ns[fp32].sum() > ns.sum() else None
 
 
-def _mask(case: Case, rows: I64, ns: np.ndarray, longest: I64, kind: int) -> str | None:
+def _mask(case: Analysis, rows: I64, ns: np.ndarray, longest: I64, kind: int) -> str | None:
     """A mask as a tensor of all scores."""
     if kind != ATTENTION:
         return None
@@ -95,7 +95,7 @@ def _mask(case: Case, rows: I64, ns: np.ndarray, longest: I64, kind: int) -> str
     return None
 
 
-def _alignment(case: Case, rows: I64, ns: np.ndarray, longest: I64, kind: int) -> str | None:
+def _alignment(case: Analysis, rows: I64, ns: np.ndarray, longest: I64, kind: int) -> str | None:
     if kind != GEMM:
         return None
     matrices = [shape for row in longest.tolist() for shape in _shapes(case, row) if len(shape) in (2, 3)]
@@ -103,7 +103,7 @@ def _alignment(case: Case, rows: I64, ns: np.ndarray, longest: I64, kind: int) -
     return f"a dimension of {max(odd, key=odd.count):,} is no multiple of {ALIGNED}" if odd else None
 
 
-def _layout(case: Case, rows: I64, ns: np.ndarray, longest: I64, kind: int) -> str | None:
+def _layout(case: Analysis, rows: I64, ns: np.ndarray, longest: I64, kind: int) -> str | None:
     if kind in (GEMM, ATTENTION):
         return None
     names = case.trace.gpu.name[rows]
@@ -112,7 +112,7 @@ def _layout(case: Case, rows: I64, ns: np.ndarray, longest: I64, kind: int) -> s
     return "tensors are strided or unaligned: not the vectorised kernel" if 2 * ns[slow].sum() > ns.sum() else None
 
 
-def _waves(case: Case, rows: I64, ns: np.ndarray, longest: I64, kind: int) -> str | None:
+def _waves(case: Analysis, rows: I64, ns: np.ndarray, longest: I64, kind: int) -> str | None:
     """Too few blocks, or a last wave that is nearly empty."""
     gpu = case.trace.gpu
     grid = np.stack([gpu.grid_x[rows], gpu.grid_y[rows], gpu.grid_z[rows]]).astype(np.float64)
@@ -129,7 +129,7 @@ def _waves(case: Case, rows: I64, ns: np.ndarray, longest: I64, kind: int) -> st
     return None
 
 
-def _first_use(case: Case, rows: I64, ns: np.ndarray, longest: I64, kind: int) -> str | None:
+def _first_use(case: Analysis, rows: I64, ns: np.ndarray, longest: I64, kind: int) -> str | None:
     name = case.trace.gpu.name[rows]
     for one in np.unique(name).tolist():
         mine = ns[name == one]
@@ -138,7 +138,7 @@ def _first_use(case: Case, rows: I64, ns: np.ndarray, longest: I64, kind: int) -
     return None
 
 
-def _clock(case: Case, rows: I64, ns: np.ndarray, longest: I64, kind: int) -> str | None:
+def _clock(case: Analysis, rows: I64, ns: np.ndarray, longest: I64, kind: int) -> str | None:
     telemetry = case.run.telemetry if case.run else None
     held = {reason: share for gpu in (telemetry.gpus if telemetry else ()) for reason, share in gpu.throttled.items()}
     worst = max(held, key=lambda reason: held[reason], default=None)

@@ -7,8 +7,9 @@ from collections.abc import Collection, Iterator
 
 import numpy as np
 
-from gpuprof.diagnosis.case import Case
-from gpuprof.diagnosis.findings import FINDINGS
+from gpuprof.calibration import reference as reference_calibrated
+from gpuprof.diagnosis.analysis import Analysis
+from gpuprof.diagnosis.findings import FINDINGS, missing_kernels, offload
 from gpuprof.diagnosis.findings.padding import LEAST_PADDING, fewer_tokens
 from gpuprof.diagnosis.findings.recompute import recomputed as repeated_nodes
 from gpuprof.diagnosis.reach.part import Part
@@ -18,6 +19,8 @@ from gpuprof.timeline.phases import BACKWARD, FORWARD, RECOMPUTE
 
 REFERENCES = ("eager_attention", "expert_loop", "adapter_casts", "optimizer", "masked_attention")
 """Findings that replace ops by others that compute the same in fewer kernels, or without what is thrown away."""
+MOST_NAMED = 3
+"""Classes of modules that are named."""
 MOST_LABELLED = 0.9
 """Share of labelled tokens above which there is nothing to leave out."""
 LEAST_VOCABULARY = 1_000
@@ -35,7 +38,7 @@ _WHAT = {
 _WHY = {"masked_attention": "the kernel is given a mask over all pairs of tokens, and computes them all"}
 
 
-def references(case: Case, advised: Collection[str]) -> Iterator[Part]:
+def references(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
     """Ops in a sequence for which a fused implementation exists: what its replacement in the graph leaves is reach."""
     for page, find in FINDINGS:
         if page.id not in REFERENCES or not (page.id in advised or page.id in ALWAYS):
@@ -59,7 +62,45 @@ def references(case: Case, advised: Collection[str]) -> Iterator[Part]:
             break
 
 
-def recomputed(case: Case, advised: Collection[str]) -> Iterator[Part]:
+def reference_modules(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
+    """Modules of which a library warned that it computes them by a slow reference implementation."""
+    program = case.run.program if case.run else None
+    names = sorted({each.name for each in program.reference}) if program else []
+    nodes = missing_kernels.modules_nodes(case, names)
+    if nodes is None or not nodes.any():
+        return
+    left = reference_calibrated.LEFT.value
+    yield Part(
+        kind="gpu",
+        what=f"a reference implementation in {', '.join(names[:MOST_NAMED])}",
+        nodes=nodes,
+        change=lambda graph: scaled(graph, nodes, left),
+        reach=left,
+        why="the package with its kernel is missing, as the library warns; a kernel is taken to need a quarter",
+        findings=(missing_kernels.PAGE.id,),
+    )
+
+
+def offloaded(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
+    """What is kept in host memory although the GPU has room: its copies, and the optimizer on the CPU."""
+    if offload.PAGE.id not in advised:
+        return
+    for proposal in offload.find(case):
+        after = proposal.change(case.graph)
+        nodes = after.duration_ns < case.graph.duration_ns
+        own = float(case.graph.duration_ns[nodes].sum())
+        yield Part(
+            kind="memory",
+            what="training state in host memory",
+            nodes=nodes,
+            change=proposal.change,
+            reach=float(after.duration_ns[nodes].sum()) / own if own else 0.0,
+            why="it is copied there and back, or computed there, although it fits the GPU",
+            findings=(offload.PAGE.id,),
+        )
+
+
+def recomputed(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
     """The forward pass that checkpointing computes again."""
     again = repeated_nodes(case)
     if not again.any():
@@ -78,7 +119,7 @@ def recomputed(case: Case, advised: Collection[str]) -> Iterator[Part]:
     )
 
 
-def unlabelled(case: Case, advised: Collection[str]) -> Iterator[Part]:
+def unlabelled(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
     """Logits of tokens that have no label, and their part of the loss."""
     labelled = case.run.work.labelled_share if case.run else None
     vocabulary = (case.run.model or {}).get("vocabulary") if case.run else None
@@ -100,7 +141,7 @@ def unlabelled(case: Case, advised: Collection[str]) -> Iterator[Part]:
     )
 
 
-def padding(case: Case, advised: Collection[str]) -> Iterator[Part]:
+def padding(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
     """Tokens that are padding."""
     work = case.run.work if case.run else None
     real = None if work is None else work.real_share

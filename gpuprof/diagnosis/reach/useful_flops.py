@@ -8,12 +8,12 @@ import numpy as np
 
 from gpuprof.costs.dtypes import DTYPES, UNKNOWN
 from gpuprof.costs.roofline import Roofline
-from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.findings.masked_attention import masked_kernels, useful_share
 from gpuprof.timeline.phases import BACKWARD, FORWARD
 
 
-def with_useful_flops(case: Case, roof: Roofline) -> Roofline:
+def with_useful_flops(case: Analysis, roof: Roofline) -> Roofline:
     """The roofline with the model FLOPs of useful work, which MFU counts; HFU counts all that ran. As it is where that
     is not known.
 

@@ -7,7 +7,9 @@ Everything here runs in the training's own process: standard library and the tra
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
 from typing import Any
 
 NAMES = (
@@ -32,6 +34,24 @@ NAMES = (
 """In the order in which they are listed, and in which several are applied."""
 PROBE = "probe"
 """Not a fix, and not listed: what `gpuprof fit` changes."""
+
+
+def patch_at(path: str) -> Any:
+    """The module of a patch in a file of its own, as a plug-in brings it, loaded as if it were one of these: it may
+    import from `.context`. Raises ImportError, or whatever it raises itself."""
+    name = f"{__name__}._at_{abs(hash(path)):x}"
+    if name not in sys.modules:
+        spec = spec_from_file_location(name, path)
+        if spec is None or spec.loader is None:
+            raise ImportError(f"{path} is no Python file")
+        module = module_from_spec(spec)
+        sys.modules[name] = module
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[name]
+            raise
+    return sys.modules[name]
 
 
 def patch_named(name: str) -> Any:

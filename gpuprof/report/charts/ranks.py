@@ -28,7 +28,7 @@ def ranks(diagnosis: Diagnosis) -> Figure | None:
     along, across = ("x", "y") if upright else ("y", "x")
     traces = []
     for name, paint, times in (
-        ("by itself", SERIES_PAINTS[2], [rank.pace_ns for rank in found]),
+        ("by itself", SERIES_PAINTS[2], [rank.pace_ns or 0 for rank in found]),
         ("waiting for others", CAUSE_PAINTS["communication"], [rank.waiting_ns or 0 for rank in found]),
     ):
         bar: dict[str, Any] = {

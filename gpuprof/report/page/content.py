@@ -13,7 +13,7 @@ from gpuprof.diagnosis.budget import NAMES
 from gpuprof.diagnosis.budget_model import Budget, Excess
 from gpuprof.diagnosis.detect.evidence import AND_ON
 from gpuprof.diagnosis.diagnosis import Diagnosis, Evidence, Finding, Range
-from gpuprof.diagnosis.findings import PAGES
+from gpuprof.diagnosis.plug_ins import declarations
 from gpuprof.diagnosis.sentences import capital, gpu_named
 from gpuprof.report import fixes, run_words, stepbar, words
 from gpuprof.report.charts.groups import known_roofline
@@ -391,12 +391,9 @@ def _place(evidence: Evidence, diagnosis: Diagnosis) -> Place:
     return Place(shown(evidence.part, 60), what, False, start, ns, where, at)
 
 
-_PAGES = {page.id: page for page in PAGES}
-
-
 def _why(finding: str) -> str:
     """What the finding means and when it is wrong, from its page of documentation."""
-    page = _PAGES.get(finding)
+    page = next((one.page for one in declarations() if one.id == finding), None)
     if page is None:
         return ""
     # As strict as it gets: the text is our own, and still no markup in it is passed on.

@@ -13,7 +13,7 @@ import numpy as np
 from gpuprof.diagnosis.diagnosis import Diagnosis
 
 if TYPE_CHECKING:
-    from gpuprof.diagnosis.ranks import RankSummary
+    from gpuprof.ranks.summary import RankSummary
 
 MOST = 16
 """Ranks that get a report of their own: each is read and diagnosed again, and takes some MB."""

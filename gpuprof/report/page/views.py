@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from gpuprof.diagnosis.analysis import analysis_of
 from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.diagnosis.host import sampled_stacks
 from gpuprof.diagnosis.sentences import gpu_named
@@ -48,7 +49,7 @@ def packed_views(diagnosis: Diagnosis, most_events: int = MOST_EVENTS) -> tuple[
     span_high = max([part.high_ns, *(int(t.end_ns.max()) for t in tracks if len(t.end_ns))])
     trees = flames(timeline, tables.columns, texts)
     if diagnosis.host is not None and diagnosis.folder is not None:
-        found = sampled_stacks(diagnosis.folder.path, diagnosis.folder.rank, diagnosis.case)
+        found = sampled_stacks(diagnosis.folder.path, diagnosis.folder.rank, analysis_of(diagnosis))
         trees += [] if found is None else [sampled(found, len(timeline.steps.start_ns), texts)]
     kernels = kernel_rows(tables, texts)
     counters = []
@@ -57,7 +58,7 @@ def packed_views(diagnosis: Diagnosis, most_events: int = MOST_EVENTS) -> tuple[
         columns |= {f"counter{i}.time": line.time_ns - span_low, f"counter{i}.value": line.value}
     for i, tree in enumerate(trees):
         columns |= _tree_columns(f"tree{i}", tree)
-    known_paints, legends = view_colours.header()
+    known_paints, legends = view_colours.header(generates=len(timeline.host.generation) > 0)
     header = {
         "version": VERSION,
         "span": [span_low - origin, span_high - origin],

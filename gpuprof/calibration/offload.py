@@ -1,0 +1,30 @@
+"""Keeping weights, gradients, optimizer states or activations in host memory."""
+
+from __future__ import annotations
+
+from gpuprof.calibration.number import Number
+
+LEAST_BYTES = Number(
+    64e6, 16e6, 256e6, "bytes", "assumed",
+    "Bytes a step in one direction from which on copies between host and GPU are more than batches and losses: a batch "
+    "of images is as large, but goes one way only.",
+)  # fmt: skip
+STATE_BYTES = Number(
+    12.0, 8.0, 16.0, "bytes", "published",
+    "Of an offloaded Adam per parameter: fp32 weights and two moments; with gradients in fp32 16 (Ren et al., 2021, "
+    "ZeRO-Offload).",
+)  # fmt: skip
+TRAFFIC_BYTES = Number(
+    28.0, 22.0, 34.0, "bytes", "assumed",
+    "Per parameter of a fused Adam step on the GPU: reads gradient, weight and two moments, writes the latter three.",
+)  # fmt: skip
+STAYS = Number(
+    0.15, 0.0, 0.4, "", "assumed",
+    "Share of the long CPU stretches of a step that offloads its optimizer which is not the optimizer's: hooks, "
+    "bookkeeping of buckets, checks for overflow.",
+)  # fmt: skip
+LEAST_SILENCE = Number(
+    0.1, 0.05, 0.2, "", "assumed",
+    "Share of the step in stretches without a launch from which on an optimizer runs on the CPU, wherever its copies "
+    "are: Python between the ops of a training on the GPU takes less at a stretch.",
+)  # fmt: skip

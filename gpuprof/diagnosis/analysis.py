@@ -1,0 +1,512 @@
+"""One recording with everything that is known about it, each fact found once, when it is first asked for.
+
+Findings, the verdict, comparisons, projections and reports all read the same object; what is concluded from it is a
+plain `Diagnosis`, made by `diagnose`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gpuprof.calibration import profiler as calibrated
+from gpuprof.costs.roofline import Roofline, roofline
+from gpuprof.diagnosis.baseline import RareStep
+from gpuprof.diagnosis.baseline_mismatch import mismatch
+from gpuprof.diagnosis.budget_model import Budget
+from gpuprof.diagnosis.diagnosis import (
+    Device,
+    Diagnosis,
+    Environment,
+    Issue,
+    Kernels,
+    Profiler,
+    Quality,
+    Replay,
+    Source,
+    Steps,
+)
+from gpuprof.diagnosis.environment import environment_of, source_of
+from gpuprof.diagnosis.frozen_passes import FrozenPasses, find_frozen_passes
+from gpuprof.diagnosis.gaps import GapColumns, find_gaps
+from gpuprof.diagnosis.input_kind import trains_on_tokens, without_tokens
+from gpuprof.diagnosis.kernels import kernel_summary
+from gpuprof.diagnosis.limits import bound_parts
+from gpuprof.diagnosis.quality import judged, quality_of, with_issue
+from gpuprof.diagnosis.replayed import replayed
+from gpuprof.diagnosis.representative_steps import representative
+from gpuprof.diagnosis.run import RunFacts, run_facts
+from gpuprof.diagnosis.run_budget import Feed
+from gpuprof.diagnosis.run_model import Run
+from gpuprof.diagnosis.shares import Shares, average_step, devices, profiler_cost
+from gpuprof.diagnosis.stack import Stack, stack_of
+from gpuprof.diagnosis.tables import Tables
+from gpuprof.diagnosis.timed_steps import TimedSteps
+from gpuprof.replay.graph import Graph
+from gpuprof.replay.mean_step import MeanStep
+from gpuprof.replay.profiler_fit import Removal
+from gpuprof.replay.sensitivity import Sensitivities, sensitivities
+from gpuprof.replay.simulate import ROUNDS, Schedule, simulate, step_of
+from gpuprof.timeline.categories import CATEGORIES
+from gpuprof.timeline.nesting import climb, inside
+from gpuprof.timeline.syncs import end_in_sync
+from gpuprof.timeline.timeline import Timeline, build_timeline
+from gpuprof.timeline.workload import Workload
+from gpuprof.tracefile.run import RunFolder
+from gpuprof.tracefile.trace import F64, I64, Mask, Trace
+
+if TYPE_CHECKING:
+    from gpuprof.projection.projection import Projection
+
+Change = Callable[[Graph], Graph]
+
+NOT_REPLAYED = Replay(None, False)
+
+WAITING = calibrated.NSYS_WAITING.value
+"""Nsight Systems slows a process down before it records, too: launch-bound steps are up to this many times as long."""
+SLOWED = 0.05
+"""A step that recording slows down by less than this is the GPU's, and no tool that waits slows it down."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What was read of a recording, and what is asked of it."""
+
+    trace: Trace | None
+    """None of a run that was not recorded."""
+    folder: RunFolder | None = None
+    """The run that it is of, whose unprofiled steps it is compared with."""
+    named: Trace | None = None
+    """The same program recorded by torch.profiler, whose ops a trace of Nsight Systems is to have."""
+    failure: str = ""
+    """Why a recording of the run could not be read."""
+    step: str | None = None
+    """Regular expression on the range that is a step."""
+    skip: int = 0
+    """Steps to leave out at the start."""
+    step_ms: float | None = None
+    """A step measured without a profiler."""
+    top: int = 10
+    """Rows in the lists of gaps and kernels."""
+    ranks: int = 1
+    """Ranks of the training whose recordings are there."""
+    of_all_ns: float | None = None
+    """The step of all these ranks, replayed together."""
+    project: Callable[..., Projection] | None = None
+    """Projects a diagnosis: its arguments are the diagnosis, the names of GPUs, and options."""
+
+
+@dataclass(frozen=True, eq=False)
+class Analysis:
+    """All facts about one recording. Names that speak of the replay (`removal`, `graph`, `mean`, …) are there where
+    `replay.shown`; those of steps where `recorded` is not None."""
+
+    question: Question
+    given: Mapping[str, Any] = field(default_factory=dict)
+    """Facts that are taken as they are, by name; all others are found from these and the question."""
+
+    def __post_init__(self) -> None:
+        unknown = [name for name in self.given if not hasattr(type(self), name)]
+        if unknown:
+            raise TypeError(f"an Analysis has no {', '.join(unknown)}")
+        self.__dict__.update(self.given)
+
+    def with_facts(self, **facts: Any) -> Analysis:
+        """The same with some facts taken as they are; what follows from them is found again."""
+        return Analysis(self.question, {**self.given, **facts})
+
+    # -- what was recorded
+
+    @cached_property
+    def recorded(self) -> Timeline | None:
+        """All steps that were recorded, with what the run knows of them; None where there is no GPU work nor a step."""
+        found = self._read[0]
+        run = None if found is None else self.run
+        # A run knows of an optimizer or a trainer whatever its window shows.
+        if found is not None and run is not None and (run.optimizer or run.step_source in ("optimizer", "trainer")):
+            return replace(found, workload=Workload("training", reason="the run has an optimizer"))
+        return found
+
+    @property
+    def whole(self) -> Timeline:
+        """All recorded steps, where there are any."""
+        assert self.recorded is not None
+        return self.recorded
+
+    @cached_property
+    def _read(self) -> tuple[Timeline | None, tuple[Issue, ...]]:
+        """The timeline before the run is asked, and what is to be said of the recordings that it is of."""
+        asked = self.question
+        if asked.trace is None:
+            return None, ()
+        timeline = build_timeline(asked.trace, asked.step, asked.skip)
+        if asked.named is not None:
+            from gpuprof.diagnosis.paired_recordings import both_kinds
+
+            timeline, said = both_kinds(timeline, asked.named, asked.step, asked.skip)
+            return timeline, tuple(said)
+        text = f"Another recording of this run could not be read: {asked.failure}."
+        return timeline, (Issue("recording_unread", "warning", text),) if asked.failure else ()
+
+    @cached_property
+    def run_facts(self) -> RunFacts | None:
+        """What the run says, and what is odd about it; None of a bare trace."""
+        if self.question.folder is None:
+            return None
+        timeline = self._read[0]
+        facts = run_facts(self.question.folder, timeline is not None and end_in_sync(timeline.trace, timeline))
+        if timeline is not None and not trains_on_tokens(timeline, facts.run):
+            return replace(facts, run=without_tokens(facts.run))
+        return facts
+
+    @cached_property
+    def run(self) -> Run | None:
+        return self.run_facts and self.run_facts.run
+
+    @property
+    def folder(self) -> RunFolder | None:
+        """Its steps and samples over time."""
+        return self.question.folder
+
+    @cached_property
+    def source(self) -> Source:
+        trace, folder = self._trace, self.folder
+        if trace is None:
+            assert folder is not None
+            return Source(folder.path, "run", 0, 0)
+        return source_of(trace, folder)
+
+    @cached_property
+    def environment(self) -> Environment:
+        return environment_of(self._trace, self.folder)
+
+    @cached_property
+    def versions(self) -> Mapping[str, str | int | float]:
+        """Of torch (`torch_version`), CUDA and packages, from the trace and the run."""
+        return self.environment.versions
+
+    @property
+    def _trace(self) -> Trace | None:
+        timeline = self._read[0]
+        return self.question.trace if timeline is None else timeline.trace
+
+    @cached_property
+    def quality(self) -> Quality:
+        """How far the recording can be relied on."""
+        trace, folder, facts = self._trace, self.folder, self.run_facts
+        assert trace is not None
+        on_cpu = folder is not None and folder.own.gpu is None and bool(folder.own.versions)
+        found, said = quality_of(trace, self._read[0], facts, on_cpu), self._read[1]
+        found = judged((*found.issues, *said)) if said else found
+        if self.recorded is None or not self.device_times:
+            return found
+        asked = self.question.step_ms is not None
+        return with_issue(found, mismatch(self.step_times, self.averages, self.rare, of_run=not asked))
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the file was read to its end."""
+        return not self.whole.trace.reading.truncated
+
+    # -- what the steps were spent on
+
+    @cached_property
+    def gaps(self) -> GapColumns:
+        return find_gaps(self.whole)
+
+    @cached_property
+    def device_times(self) -> tuple[Device, ...]:
+        """How each device that worked spent the window."""
+        return devices(self.whole, self.gaps)
+
+    @cached_property
+    def profiler(self) -> Profiler | None:
+        """What recording may have cost by the events that it counted."""
+        return profiler_cost(self.whole, self.device_times)
+
+    @cached_property
+    def step_times(self) -> Steps:
+        """The recorded steps and the unprofiled one; without an estimate."""
+        steps, unprofiled = self.whole.steps, self._unprofiled_ns
+        each = tuple((steps.end_ns - steps.start_ns).tolist())
+        recorded = int(np.median(each))
+        return Steps(
+            source=steps.source,
+            name=steps.name,
+            count=len(each),
+            each_ns=each,
+            recorded_ns=recorded,
+            unprofiled_ns=unprofiled,
+            estimated_ns=None,
+            inflation=None if unprofiled is None else recorded / unprofiled,
+            cut=steps.cut,
+        )
+
+    @property
+    def _unprofiled_ns(self) -> int | None:
+        """The step without the profiler: as the user says, else as the run timed it."""
+        if self.question.step_ms is not None:
+            return round(self.question.step_ms * 1e6)
+        facts = self.run_facts
+        if facts is None or facts.unprofiled is None or self.whole.steps.source == "none":
+            return None  # without steps the window is no step, and cannot be compared with one
+        return facts.unprofiled.ns
+
+    @cached_property
+    def averages(self) -> list[Shares]:
+        """The mean step of each device."""
+        return [average_step(device, self.step_times.count) for device in self.device_times]
+
+    @cached_property
+    def roofline(self) -> Roofline | None:
+        return roofline(self.whole)
+
+    @cached_property
+    def kernels(self) -> Kernels:
+        return kernel_summary(self.whole, self.question.top, self.roofline)
+
+    @property
+    def alone(self) -> bool:
+        """Whether there is one GPU and one rank."""
+        talks = any(device.communication_ns for device in self.device_times)
+        ranks = self.environment.world_size or (2 if talks else 1)
+        return ranks == 1 and len(self.device_times) <= 1
+
+    @cached_property
+    def tables(self) -> Tables:
+        """The columns behind the summaries."""
+        return Tables(self.whole, self.gaps, self.roofline if self.device_times else None, self.question.project)
+
+    # -- the mean step of the run
+
+    @property
+    def _of_run(self) -> RunFacts | None:
+        """The run, where its mean step may be that of the recorded ones."""
+        by_user = self.question.step_ms is not None
+        return None if by_user or self.recorded is None or self.recorded.steps.source == "none" else self.run_facts
+
+    @cached_property
+    def budget(self) -> Budget | None:
+        """Of the mean step, where a run timed enough steps."""
+        facts = self.run_facts if self.question.trace is None else self._of_run
+        return facts and facts.budget
+
+    @cached_property
+    def timed(self) -> TimedSteps | None:
+        """The steps that the budget is of."""
+        return self._of_run and self._of_run.timed
+
+    @cached_property
+    def feed(self) -> Feed | None:
+        """The workers that prepare batches, where their pace is known."""
+        return self.run_facts and self.run_facts.feed
+
+    @property
+    def plans_apart(self) -> bool:
+        """Whether the timed steps say what planning for new shapes costs, so that the usual step is one without."""
+        found = self.budget
+        return found is not None and any(one.cause == "new_shapes" for one in (*found.excess, *found.once))
+
+    @property
+    def rare(self) -> RareStep | None:
+        return self.run.baseline.rare if self.run else None
+
+    @property
+    def free_ns(self) -> int | None:
+        """The usual free-running step at the work of the recorded ones, where it was timed."""
+        return self.run.baseline.free_ns if self.run is not None and self.budget is not None else None
+
+    @property
+    def ends_ns(self) -> tuple[float, float] | None:
+        """Of the 80 % interval of the mean step, where it was timed."""
+        return None if self.budget is None else (float(self.budget.low), float(self.budget.high))
+
+    # -- the replay
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        """The steps that are replayed: all, or some of many."""
+        return representative(self.whole)
+
+    @cached_property
+    def origin_ns(self) -> int:
+        """Start of the diagnosed window, which what is shown counts from, on the trace's own clock."""
+        return self.whole.window[0]
+
+    @cached_property
+    def _replayed(self) -> tuple[Replay, Removal | None]:
+        if self.recorded is None or not self.device_times or self.quality.status == "unusable":
+            return NOT_REPLAYED, None
+        steps = self.step_times
+        asked = self.question
+        return replayed(self.timeline, steps.unprofiled_ns, self._spread_ns, asked.of_all_ns, self.plans_apart)
+
+    @property
+    def _spread_ns(self) -> tuple[float, float] | None:
+        """The 80 % interval of the measured step, where the run timed it."""
+        facts, inflation = self.run_facts, self.step_times.inflation
+        if self.question.step_ms is not None or facts is None or facts.unprofiled is None:
+            return None
+        low, high = float(facts.unprofiled.low_ns), float(facts.unprofiled.high_ns)
+        slowed = facts.under_nsys and inflation is not None and inflation > 1 + SLOWED
+        return (low / WAITING if slowed else low), high
+
+    @property
+    def replay(self) -> Replay:
+        """How well the steps could be replayed."""
+        return self._replayed[0]
+
+    @property
+    def is_replayed(self) -> bool:
+        return "removal" in self.given or self._replayed[1] is not None
+
+    @cached_property
+    def removal(self) -> Removal:
+        """The graph of the steps without the profiler's cost."""
+        found = self._replayed[1]
+        assert found is not None
+        return found
+
+    @property
+    def graph(self) -> Graph:
+        """The recorded steps without the profiler's cost."""
+        return self.removal.graph
+
+    @property
+    def step_ns(self) -> float:
+        """The usual step."""
+        return self.removal.step_ns
+
+    @cached_property
+    def mean(self) -> MeanStep:
+        """From a graph to the mean step; without a budget it is the usual step."""
+        if self.budget is None:
+            return MeanStep(self.graph)
+        lumps = {one.cause: float(one.mean_ns or 0) for one in self.budget.excess if one.cause != "input"}
+        if self.budget.paused_ns:
+            lumps["pauses"] = float(self.budget.paused_ns)
+        mean = MeanStep(
+            self.graph,
+            usual_ns=self.budget.usual_ns,
+            mean_ns=self.budget.mean_ns,
+            loader=None if self.feed is None else self.feed.loader,
+            batches=1.0 if self.feed is None else self.feed.batches,
+            lumps_ns=lumps,
+            paced=self.feed is not None and self.feed.measured,
+        )
+        return mean.with_waits()
+
+    @cached_property
+    def bound_parts(self) -> dict[str, F64]:
+        """Per GPU event its whole time under what limits it."""
+        return bound_parts(self.timeline, self.roofline)
+
+    @cached_property
+    def sensitivities(self) -> Sensitivities:
+        return sensitivities(self.graph, self.bound_parts, self.mean)
+
+    @cached_property
+    def stack(self) -> Stack:
+        """The libraries of the program, and what may be written into it."""
+        packages = frozenset() if self.folder is None else frozenset(self.folder.own.versions)
+        whole = self.whole
+        return stack_of(whole.trace, self.run, packages, inference=whole.workload.is_inference)
+
+    @cached_property
+    def memo(self) -> dict[str, Any]:
+        """What several findings look for, found once."""
+        return {}
+
+    @property
+    def trace(self) -> Trace:
+        return self.timeline.trace
+
+    @property
+    def workload(self) -> Workload:
+        """Whether it is training or inference."""
+        return self.timeline.workload
+
+    @cached_property
+    def mean_ns(self) -> float:
+        """The mean step as it is: what every gain is measured against."""
+        return self.mean.now_ns()
+
+    @property
+    def steps(self) -> int:
+        """How many are replayed."""
+        return self.graph.steps
+
+    @cached_property
+    def trains_on_tokens(self) -> bool:
+        """Whether the trained model takes the tokens of a text: advice for language models is for nothing else."""
+        return trains_on_tokens(self.timeline, self.run)
+
+    @cached_property
+    def frozen_passes(self) -> FrozenPasses | None:
+        """Modules that run in a step and are not trained by it, where the recording tells modules."""
+        return find_frozen_passes(self.timeline)
+
+    def step_of(self, graph: Graph) -> float:
+        """What a step takes of a changed graph, ns."""
+        return step_of(graph)
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        """The unchanged graph in its loop."""
+        return simulate(self.graph, ROUNDS)
+
+    @property
+    def devices(self) -> int:
+        """GPUs that did work."""
+        return max(len(self.timeline.devices), 1)
+
+    # -- where things are, as masks
+
+    def ops_named(self, test: Callable[[str], object]) -> Mask:
+        """Rows of ops (annotations too) whose name passes."""
+        return self.trace.rows_named(self.trace.ops.name, test)
+
+    def ops_within(self, ops: Mask) -> Mask:
+        """Rows of ops that are, or lie in, one of the ops of a mask."""
+        return inside(self.timeline.nesting, ops)
+
+    def outermost(self, ops: Mask) -> I64:
+        """Rows of the mask that lie in no other of its rows."""
+        rows = np.flatnonzero(ops)
+        above = climb(self.timeline.nesting.parent[rows], self.timeline.nesting.parent, ops)
+        return rows[above < 0]
+
+    def nodes_within(self, ops: Mask) -> Mask:
+        """Nodes of the graph, host work and what it launched, that lie in the ops of a mask or in what those hold."""
+        inside = np.append(self.ops_within(ops), False)
+        return inside[self.graph.scope]
+
+    def nodes_of_gpu(self, rows: Mask) -> Mask:
+        """Nodes of the GPU events of a mask over the trace's."""
+        return np.append(rows, False)[self.graph.gpu_row]
+
+    def nodes_in_calls(self, calls: Mask) -> Mask:
+        """Host nodes (own work and waits) of the calls of a mask over the trace's."""
+        return np.append(calls, False)[self.graph.call] & ~self.graph.on_gpu
+
+    def category(self, *names: str) -> Mask:
+        """GPU events of the trace of some categories."""
+        return np.isin(self.timeline.category, [CATEGORIES.index(name) for name in names])
+
+    def per_step(self, ns_or_count: float) -> float:
+        return ns_or_count / self.steps
+
+    def gpu_ns(self, rows: Mask) -> float:
+        """Summed duration of GPU events."""
+        gpu = self.trace.gpu
+        return float((gpu.end_ns - gpu.start_ns)[rows].clip(0).sum())
+
+
+def analysis_of(diagnosis: Diagnosis) -> Analysis | None:
+    """What a diagnosis was made from, where its steps could be replayed; None of one that was loaded from JSON."""
+    found = diagnosis._analysis
+    return found if isinstance(found, Analysis) and found.is_replayed else None

@@ -1,0 +1,38 @@
+"""A measured step that is not of the steps that were recorded."""
+
+from __future__ import annotations
+
+from gpuprof.diagnosis.baseline import RareStep
+from gpuprof.diagnosis.diagnosis import Issue, Steps
+from gpuprof.diagnosis.shares import Shares
+from gpuprof.replay.noise import MACHINE_NOISE
+
+
+def mismatch(steps: Steps, recorded: list[Shares], rare: RareStep | None, of_run: bool) -> Issue | None:
+    """A measured step that cannot be the like of those that were recorded; one of these may be a rare one."""
+    measured = steps.unprofiled_ns
+    if measured is None:
+        return None
+    work = max(s.compute_ns + s.copy_ns for s in recorded)
+    if measured < (1 - MACHINE_NOISE) * work:
+        if rare and of_run:
+            return None
+        what = f"is shorter than the GPU's own work in the recorded step ({work / 1e6:,.1f} ms)"
+    elif measured > (1 + MACHINE_NOISE) * steps.recorded_ns:
+        what = f"is longer than the step as recorded ({steps.recorded_ns / 1e6:,.1f} ms)"
+    else:
+        return None
+    if of_run:
+        return Issue(
+            "baseline_mismatch",
+            "warning",
+            f"The unprofiled step of {measured / 1e6:,.1f} ms {what}: the timed steps of this run differ from"
+            " the recorded ones. Record again with a longer baseline, or give the step yourself: --step-ms MS.",
+        )
+    return Issue(
+        "step_ms_mismatch",
+        "warning",
+        f"The measured step of {measured / 1e6:,.1f} ms {what}: it belongs to another batch, GPU or program."
+        f" Time the same"
+        " step, with the same shapes.",
+    )

@@ -1,0 +1,109 @@
+"""Sets counters of Nsight Compute next to the claims about the same kernels.
+
+A kernel of the table is found in the recording by its name and the size of its launch; Nsight Compute and the profiler
+write the same names in different ways, so types of parameters and blanks do not count.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from gpuprof.calibration import thresholds as calibrated
+from gpuprof.costs.split import LATENCY, NO_BOUND, PARTS
+from gpuprof.diagnosis.analysis import Analysis, analysis_of
+from gpuprof.diagnosis.counters_model import CountedKernel, Counters
+from gpuprof.diagnosis.diagnosis import Diagnosis
+from gpuprof.errors import GpuprofError
+from gpuprof.tracefile.nsight_compute import DRAM, DURATION, SM, TENSOR, Counted
+from gpuprof.tracefile.trace import KERNEL
+
+SHOWN = 10
+USED = calibrated.COUNTER_USED.value
+"""Percent from which on tensor pipes or DRAM are used so much that they may be the limit."""
+_CLASS = re.compile(r"\b[A-Z][a-z]\w*")
+
+
+def with_counters(diagnosis: Diagnosis, counted: Sequence[Counted]) -> Diagnosis:
+    """The diagnosis with the counters of its kernels. Raises GpuprofError where none of them is in the recording, or
+    the limits of kernels are not known."""
+    case = None if diagnosis.sensitivities is None else analysis_of(diagnosis)
+    if case is None or case.roofline is None:
+        raise GpuprofError("--ncu: what limits kernels is not known of this recording, so counters cannot be compared")
+    found = beside(case, counted)
+    if not found.largest:
+        raise GpuprofError("--ncu: no kernel of the table is in this recording; count kernels of the same program")
+    return replace(diagnosis, counters=found)
+
+
+def beside(case: Analysis, counted: Sequence[Counted]) -> Counters:
+    """Counters and claims of the kernels that are both in a recording and in a table."""
+    assert case.roofline is not None
+    gpu, rows = case.trace.gpu, case.timeline.members
+    rows = rows[gpu.kind[rows] == KERNEL]
+    took = (gpu.end_ns - gpu.start_ns)[rows].clip(0)
+    metrics: dict[tuple[object, ...], list[Counted]] = {}
+    for one in counted:
+        if TENSOR in one.metrics and DRAM in one.metrics:
+            metrics.setdefault((_plain(one.name), *one.grid, *one.block), []).append(one)
+    plain = {name: _plain(case.trace.strings[name]) for name in np.unique(gpu.name[rows]).tolist()}
+    launch = [getattr(gpu, f"{what}_{axis}") for what in ("grid", "block") for axis in "xyz"]
+    groups: dict[tuple[object, ...], list[int]] = {}
+    for at, row in enumerate(rows.tolist()):
+        groups.setdefault((plain[int(gpu.name[row])], *(int(column[row]) for column in launch)), []).append(at)
+    bound = case.roofline.split.bound[rows]
+    lines, agreeing, claimed_ns, matched = [], 0, 0, 0
+    for key, places in groups.items():
+        if key not in metrics:
+            continue
+        line = _line(case, metrics[key], rows[places], took[places], bound[places])
+        ns = int(took[places].sum())
+        matched += ns
+        if line.agrees is not None:
+            claimed_ns += ns
+            agreeing += ns if line.agrees else 0
+        lines.append(line)
+    lines.sort(key=lambda one: -one.ns)
+    return Counters(
+        kernels=len(counted),
+        matched_share=matched / max(int(took.sum()), 1),
+        agreeing_share=agreeing / claimed_ns if claimed_ns else None,
+        largest=tuple(lines[:SHOWN]),
+    )
+
+
+def _line(
+    case: Analysis, counted: list[Counted], rows: np.ndarray, took: np.ndarray, bound: np.ndarray
+) -> CountedKernel:
+    tensor, dram = (float(np.mean([one.metrics[name] for one in counted])) for name in (TENSOR, DRAM))
+    times = [one.metrics[DURATION] for one in counted if DURATION in one.metrics]
+    shares = np.array([int(took[bound == code].sum()) for code in range(LATENCY + 1)])
+    claimed = PARTS[int(shares.argmax())] if 2 * shares.sum() > took.sum() and (bound != NO_BOUND).any() else None
+    sm = [one.metrics[SM] for one in counted if SM in one.metrics]
+    hardware = "compute" if tensor >= dram else "memory"
+    if claimed == "latency" and max(tensor, dram) < USED:
+        hardware = "latency"
+    return CountedKernel(
+        name=case.trace.strings[int(case.trace.gpu.name[rows[0]])],
+        ns=round(int(took.sum()) / case.steps),
+        count=len(rows),
+        claimed=claimed,
+        counted=hardware,
+        agrees=None if claimed is None else claimed == hardware,
+        tensor_percent=tensor,
+        dram_percent=dram,
+        sm_percent=float(np.mean(sm)) if sm else None,
+        counted_ns=round(float(np.mean(times))) if times else None,
+    )
+
+
+def _plain(name: str) -> str:
+    """A kernel's own name with the classes among its parameters: `vectorized_elementwise_kernel FillFunctor`.
+    Namespaces, plain types and how a lambda is numbered depend on who writes the name."""
+    text = name.removeprefix("void ").replace("(anonymous namespace)", "").replace("<unnamed>", "")
+    own, _, rest = text.partition("<")
+    own = own.partition("(")[0].strip().rpartition("::")[2]
+    return " ".join((own, *sorted(set(_CLASS.findall(rest)))))

@@ -1,0 +1,42 @@
+"""Counters of Nsight Compute next to what the roofline says of the same kernels. Plain data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class CountedKernel:
+    """Kernels of one name with the same launch."""
+
+    name: str
+    ns: int
+    """Of a step, as recorded without counters."""
+    count: int
+    """In the recorded steps."""
+    claimed: str | None
+    """compute | memory | latency, by the roofline; None where their work is not known."""
+    counted: str
+    """The same by the counters: the larger of tensor-pipe and DRAM activity; latency where that is claimed, and neither
+    is used much."""
+    agrees: bool | None
+    tensor_percent: float
+    dram_percent: float
+    sm_percent: float | None
+    """Busiest part of the SMs: high without tensor pipes for fp32, and for many instructions a byte."""
+    counted_ns: int | None
+    """What one took under Nsight Compute, on average."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """What a table of counters says of the recorded kernels."""
+
+    kernels: int
+    """In the table."""
+    matched_share: float
+    """Of the recorded kernels' time, 0 to 1, that of kernels in the table."""
+    agreeing_share: float | None
+    """Of the time of those whose limit is claimed, 0 to 1, that where the counters say the same."""
+    largest: tuple[CountedKernel, ...]
+    """Most time first."""

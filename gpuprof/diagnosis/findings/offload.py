@@ -1,0 +1,248 @@
+"""Optimizer states, weights or activations are kept in host memory although the GPU has room for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from gpuprof.calibration import offload as calibrated
+from gpuprof.calibration import slow as slow_calibrated
+from gpuprof.diagnosis.analysis import Analysis, Change
+from gpuprof.diagnosis.detect.declaration import Declaration
+from gpuprof.diagnosis.detect.evidence import spans
+from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
+from gpuprof.diagnosis.detect.recomputed_passes import free_bytes
+from gpuprof.diagnosis.fix import Fix, as_fix, call, joined
+from gpuprof.replay.graph import COPY, HOST, SYNC, Graph
+from gpuprof.replay.transform import without_edges
+from gpuprof.timeline.phases import FORWARD, RECOMPUTE
+from gpuprof.timeline.slow_calls import within_slow
+from gpuprof.tracefile.trace import F64, MEMCPY, OP, Mask
+
+LEAST_BYTES = calibrated.LEAST_BYTES.value
+STRETCH_NS = slow_calibrated.STRETCH_NS.value
+MOSTLY = 0.5
+"""Share of the bytes that must be copied in a phase for that to be what they are."""
+PER_PARAMETER = (0.25, 16.0)
+"""Bytes that are moved in a step for each parameter: 2 to 4, less on each of several ranks, more with accumulation."""
+FEWEST_TENSORS = 20
+"""Copies of a step, at least, that are weights: a model has hundreds, a batch a few."""
+LEAST_SILENCE = calibrated.LEAST_SILENCE.value
+"""Share of the step in long stretches without a launch, from which on an optimizer runs in them, wherever the copies
+are."""
+GIB = 2**30
+
+Kind = Literal["optimizer", "weights", "activations"]
+
+PAGE = Page(
+    id="offload",
+    title="Training state is kept in host memory although the GPU has room",
+    means="""
+Offloading (DeepSpeed's ZeRO-Offload, FSDP's `CPUOffload`, accelerate's hooks, checkpoints on the CPU) saves GPU memory:
+gradients are copied to the host, the CPU runs the optimizer, weights are copied back; or weights come for each layer,
+or activations go and come. The GPU waits for the link and for the CPU. Where the memory would fit, that time is wasted.
+""",
+    detected="""
+Copies of at least 64 MB a step to the host and as much back, or to the GPU alone in forward passes: the *optimizer*
+where stretches of over 1 ms in which the CPU launches nothing take a tenth of the step, or the copies leave outside of
+the forward pass, and both ways have 0.25 to 16 bytes for each trained parameter; *activations* where they leave in the
+forward pass; *weights* where as much comes in forward passes, in 20 tensors or more, and nothing leaves. Advised only
+if the run's peak and what would have to stay on the GPU fit its memory.
+""",
+    gain="""
+The copies go, with the waits for them. Of an optimizer also the long stretches of CPU time in which nothing is
+launched: 15 % of them stay (0 to 40 %, assumed), and a fused step on the GPU takes 28 bytes of traffic for each trained
+parameter.
+""",
+    wrong="""
+The peak of the longest batch counts. Offloading is needed where other ranks have less memory, or the state of all
+parameters does not fit. With ZeRO each rank has its share of the states.
+""",
+    applies=("training",),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Offload:
+    """What is kept in host memory."""
+
+    kind: Kind
+    copies: Mask
+    """Nodes of the GPU's copies."""
+    stretches: Mask
+    """Nodes of the CPU in which it launches nothing for long; only of an optimizer."""
+    down_bytes: float
+    """Copied to the host in a step; `up_bytes` to the GPU."""
+    up_bytes: float
+    needed_bytes: float
+    """More on the GPU without it."""
+
+
+def find(case: Analysis) -> Iterator[Proposal]:
+    """The same training with all on the GPU, where that fits."""
+    found = find_offload(case)
+    if found is None:
+        return
+    free, _ = free_bytes(case)
+    if free is None or found.needed_bytes > free:
+        return
+    graph = case.graph
+    copies_ms = case.per_step(float(graph.duration_ns[found.copies].sum())) / 1e6
+    cpu_ms = case.per_step(float(graph.duration_ns[found.stretches].sum())) / 1e6
+    text = (
+        f"{found.down_bytes / GIB:,.2f} GiB a step go to host memory and {found.up_bytes / GIB:,.2f} GiB come back"
+        f" ({copies_ms:,.1f} ms of copies)"
+        + (f"; the CPU then works for {cpu_ms:,.1f} ms and launches nothing" if cpu_ms else "")
+        + f". It would take {found.needed_bytes / GIB:,.1f} GiB more on the GPU, of {free / GIB:,.0f} GiB that are free"
+    )
+    yield Proposal(
+        title=_TITLES[found.kind],
+        evidence=spans(case, text, found.copies | found.stretches),
+        fix=_fix(case, found.kind),
+        change=_change(case, found, 1),
+        best=_change(case, found, 0),
+        worst=_change(case, found, 2),
+        excludes=("pageable_copies",),
+    )
+
+
+_TITLES = {
+    "optimizer": "the optimizer on the GPU",
+    "weights": "all weights on the GPU",
+    "activations": "checkpoints of activations on the GPU",
+}
+
+
+def find_offload(case: Analysis) -> Offload | None:
+    """What is offloaded, by the copies of a step; None where nothing is."""
+    trace, graph, timeline = case.trace, case.graph, case.timeline
+    gpu = trace.gpu
+    size = np.where(gpu.kind == MEMCPY, gpu.bytes, 0).clip(0).astype(np.float64)
+    member = np.zeros(len(gpu), bool)
+    member[timeline.members] = True
+    down = member & trace.rows_named(gpu.name, lambda text: "DtoH" in text)
+    up = member & trace.rows_named(gpu.name, lambda text: "HtoD" in text)
+    down_bytes, up_bytes = (float(size[rows].sum()) / case.steps for rows in (down, up))
+    if up_bytes < LEAST_BYTES:
+        return None
+    forward = np.isin(timeline.phase, (FORWARD, RECOMPUTE))
+    copies = case.nodes_of_gpu((down | up) & (size > 0)) & graph.on_gpu
+    nothing = np.zeros(len(graph), bool)
+    trained = float(((case.run.model or {}).get("trainable") if case.run else None) or 0)
+    if down_bytes >= LEAST_BYTES:
+        stretches = _stretches(case)
+        in_forward = float(size[down & forward].sum()) / case.steps
+        silent = case.per_step(float(graph.duration_ns[stretches].sum()))
+        if in_forward > MOSTLY * down_bytes and silent < LEAST_SILENCE * case.step_ns:
+            return Offload("activations", copies, nothing, down_bytes, up_bytes, down_bytes)
+        if not stretches.any() or not all(_is_of(trained, one) for one in (down_bytes, up_bytes)):
+            return None
+        return Offload("optimizer", copies, stretches, down_bytes, up_bytes, calibrated.STATE_BYTES.value * trained)
+    if float(size[up & forward].sum()) / case.steps > MOSTLY * up_bytes and _of_weights(
+        case, up & (size > 0), up_bytes
+    ):
+        return Offload("weights", case.nodes_of_gpu(up) & graph.on_gpu, nothing, down_bytes, up_bytes, up_bytes)
+    return None
+
+
+def _stretches(case: Analysis) -> Mask:
+    """Pieces of the CPU's work of over 1 ms in which it launches nothing: in no call, and in no op that launches."""
+    graph, ops = case.graph, case.trace.ops
+    launches = np.zeros(len(ops) + 1, bool)
+    rows = case.timeline.links.op
+    launches[rows[rows >= 0]] = True
+    computes = np.append(ops.kind == OP, False) & launches
+    own = (graph.lane >= 0) & ~graph.waits & (graph.resource == HOST) & (graph.call < 0)
+    slow = np.append(within_slow(case.timeline), False)[graph.scope]
+    return own & ~computes[graph.scope] & ~slow & (graph.duration_ns >= STRETCH_NS)
+
+
+def _is_of(parameters: float, moved_bytes: float) -> bool:
+    """Whether as many bytes are moved as gradients or weights of these parameters have, of one rank of several too."""
+    return PER_PARAMETER[0] * parameters <= moved_bytes <= PER_PARAMETER[1] * parameters and parameters > 0
+
+
+def _of_weights(case: Analysis, up: Mask, up_bytes: float) -> bool:
+    """Whether what comes to the GPU are weights: many tensors, and a good part of the model's parameters."""
+    parameters = float(((case.run.model or {}).get("parameters") if case.run else None) or 0)
+    return int(up.sum()) >= FEWEST_TENSORS * case.steps and _is_of(parameters, up_bytes)
+
+
+def _change(case: Analysis, found: Offload, level: int) -> Change:
+    stays = calibrated.STAYS.rising[level]
+    on_gpu_ns = 0.0
+    if found.kind == "optimizer" and case.roofline is not None:
+        trained = found.needed_bytes / calibrated.STATE_BYTES.value
+        traffic = calibrated.TRAFFIC_BYTES.rising[level] * trained
+        on_gpu_ns = traffic / case.roofline.ceilings.memory_bytes_per_s * 1e9
+    copying = np.append(np.zeros(len(case.trace.calls), bool), False)
+    copying[case.graph.call[found.copies]] = True
+    copying[-1] = False
+
+    def change(graph: Graph) -> Graph:
+        waits = copying[graph.call] & graph.waits
+        free = without_edges(graph, waits[graph.edges.target] & np.isin(graph.edges.kind, (SYNC, COPY)))
+        duration = np.where(found.copies, 0.0, free.duration_ns)
+        duration = np.where(found.stretches, stays * duration, duration)
+        return free.with_durations(_with_step(duration, free, found, on_gpu_ns))
+
+    return change
+
+
+def _with_step(duration: F64, graph: Graph, found: Offload, ns: float) -> F64:
+    """The optimizer's step on the GPU, in each step in the place of the longest stretch."""
+    if ns <= 0:
+        return duration
+    for step in range(graph.steps):
+        mine = np.flatnonzero(found.stretches & (graph.step == step))
+        if len(mine):
+            duration[mine[graph.duration_ns[mine].argmax()]] += ns
+    return duration
+
+
+def _fix(case: Analysis, kind: Kind) -> Fix:
+    """For what the run imported."""
+    packages = {str(name).lower() for name in case.versions}
+    if kind == "activations":
+        return case.stack.fix(
+            "keep checkpoints on the GPU: torch.autograd.graph.save_on_cpu() off, offload_to_cpu=False",
+            unsloth=call("FastLanguageModel.get_peft_model", ..., use_gradient_checkpointing=True),
+            trl=case.stack.setting({"activation_offloading": False}),
+        )
+    if kind == "weights":
+        loaded = call("from_pretrained", ..., device_map={"": 0})
+        return (
+            "load the model on one GPU: " + loaded + "\nFSDP: " + call("CPUOffload", offload_params=False).otherwise()
+        )
+    ways = {
+        "deepspeed": as_fix(
+            '"zero_optimization": {"offload_optimizer": {"device": "none"}}  # in the DeepSpeed configuration'
+        ),
+        "fsdp": as_fix("fsdp_offload_params: false, or ") + call("CPUOffload", offload_params=False) + "  # FSDP",
+        "accelerate": as_fix("accelerate config: offload_optimizer_device: none"),
+    }
+    first, *others = [way for name, way in ways.items() if name in packages] or list(ways.values())
+    return joined((first, *(other.otherwise() for other in others)), "\nor ")
+
+
+def _absent(case: Analysis) -> str | None:
+    found, (free, _) = find_offload(case), free_bytes(case)
+    if found is None:
+        return None
+    needed = f"{_TITLES[found.kind]} would take about {found.needed_bytes / GIB:,.0f} GiB more"
+    return f"{needed}, and {free / GIB:,.0f} GiB are free" if free is not None else f"{needed}; the peak is not known"
+
+
+ABSENT = Absent("no offloading to the CPU", _absent)
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    absent=ABSENT,
+    synonyms=("cpu_offload", "zero_offload", "offload_optimizer", "deepspeed", "cpuoffload", "activation_offloading"),
+    titles=("the_optimizer_on_the_gpu", "all_weights_on_the_gpu", "checkpoints_of_activations_on_the_gpu"),
+)

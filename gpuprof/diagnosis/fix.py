@@ -1,0 +1,188 @@
+"""A fix as data: what is set, where and to which value; the patch by which `gpuprof try` makes it; and its text.
+
+A fix is written as parts in the order in which they are read: settings, each typed somewhere, and prose between them.
+`str(fix)` is what a report shows. Nothing reads that text again: who needs a value takes it from the settings.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+Surface = Literal["argument", "flag", "environment", "call", "assignment", "file"]
+"""Where a setting is made: a field of the trainer's arguments, an option of a command, a variable of the environment, a
+call in the program, a value that the program assigns, a line of a file."""
+
+UNNAMED = "in the trainer's arguments:\n"
+"""Before settings of a class that is not known."""
+
+
+class Code(str):
+    """A value that is an expression, such as `8 * batch_size`; a number in digits is one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One thing to set."""
+
+    surface: Surface
+    name: str
+    """Of the field, option, variable or function, or the place that is assigned to."""
+    value: Any = None
+    """As JSON. Of a call its arguments by name, those without one by position ("0", "1" …). An expression is
+    `{"expression": text}`."""
+    of: str | None = None
+    """Class of the arguments, or the command that has the option; None where it is not known, or the program's own."""
+    remove: bool = False
+    """Whether it is taken out rather than set."""
+    instead: bool = False
+    """Whether it belongs to another way of the same fix."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patch:
+    """A patch of `gpuprof.record.patches`, or of a plug-in, and its value; empty: the patch's default."""
+
+    name: str
+    value: str = ""
+
+    @property
+    def command(self) -> str:
+        """What settles whether the fix gains, to which the training's own command is added."""
+        return f"gpuprof try --fix {self.name}{f'={self.value}' if self.value else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A piece of the text, with what it sets; prose sets nothing."""
+
+    text: str
+    settings: tuple[Setting, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Fix:
+    """What to do about a finding, for the program that was recorded. False where it is empty."""
+
+    parts: tuple[Part, ...] = ()
+    patch: Patch | None = None
+    """None: it is made by hand."""
+
+    def __str__(self) -> str:
+        return "".join(part.text for part in self.parts)
+
+    def __bool__(self) -> bool:
+        return any(part.text for part in self.parts)
+
+    def __add__(self, more: Fix | str) -> Fix:
+        return Fix((*self.parts, *as_fix(more).parts), self.patch)
+
+    def __radd__(self, before: str) -> Fix:
+        return Fix((*as_fix(before).parts, *self.parts), self.patch)
+
+    @property
+    def settings(self) -> tuple[Setting, ...]:
+        """All of them, in the order of the text."""
+        return tuple(setting for part in self.parts for setting in part.settings)
+
+    def by(self, patch: str, value: object = "") -> Fix:
+        """The same, with the patch that makes it."""
+        return replace(self, patch=Patch(patch, str(value)))
+
+    def otherwise(self) -> Fix:
+        """The same as another way of a fix, which is made instead of what stands before it."""
+        return replace(
+            self,
+            parts=tuple(
+                replace(part, settings=tuple(replace(one, instead=True) for one in part.settings))
+                for part in self.parts
+            ),
+        )
+
+
+def as_fix(text: Fix | str) -> Fix:
+    """Prose as a fix."""
+    if isinstance(text, Fix):
+        return text
+    return Fix((Part(text),)) if text else Fix()
+
+
+def joined(fixes: Sequence[Fix | str], between: str = "\n") -> Fix:
+    """Several that are made together."""
+    whole = Fix()
+    for at, fix in enumerate(fixes):
+        whole = whole + (between if at else "") + fix
+    return whole
+
+
+def arguments(owner: str | None, values: Mapping[str, Any]) -> Fix:
+    """Fields of a trainer's arguments: `TrainingArguments(tf32=True)`."""
+    fields = ", ".join(f"{name}={in_code(value)}" for name, value in values.items())
+    text = f"{owner}({fields})" if owner else f"{UNNAMED}{fields}"
+    found = (Setting("argument", name, in_json(value), owner or None) for name, value in values.items())
+    return Fix((Part(text, tuple(found)),))
+
+
+def call(name: str, *positional: Any, **named: Any) -> Fix:
+    """A call: `call("DataLoader", ..., num_workers=8)` is `DataLoader(..., num_workers=8)`; the dots stand for what is
+    there already."""
+    given = ["..." if one is ... else in_code(one) for one in positional]
+    given += [f"{key}={in_code(value)}" for key, value in named.items()]
+    values = {str(at): in_json(one) for at, one in enumerate(positional) if one is not ...}
+    values |= {key: in_json(value) for key, value in named.items()}
+    return Fix((Part(f"{name}({', '.join(given)})", (Setting("call", name, values),)),))
+
+
+def without_call(text: str, *names: str) -> Fix:
+    """Calls that are taken out; `text` says so."""
+    return Fix((Part(text, tuple(Setting("call", name, remove=True) for name in names)),))
+
+
+def assigned(name: str, value: Any) -> Fix:
+    """A value that the program assigns: `model = torch.compile(model)`."""
+    return Fix((Part(f"{name} = {in_code(value)}", (Setting("assignment", name, in_json(value)),)),))
+
+
+def environment(name: str, value: str) -> Fix:
+    """A variable of the environment: `NAME=value`."""
+    return Fix((Part(f"{name}={value}", (Setting("environment", name, value),)),))
+
+
+def option(text: str, name: str, value: Any = True, of: str | None = None) -> Fix:
+    """An option of a command, as `text` writes it; value None: it is left out."""
+    return Fix((Part(text, (Setting("flag", name, value, of, remove=value is None),)),))
+
+
+def in_file(text: str, name: str, value: Any, of: str) -> Fix:
+    """An entry of a file or of options that are passed as one, as `text` writes it."""
+    return Fix((Part(text, (Setting("file", name, value, of),)),))
+
+
+def described(text: str, name: str, **named: Any) -> Fix:
+    """Arguments of a call that the program makes itself, in words: `a collator with padding=True`."""
+    given = ", ".join(f"{key}={in_code(value)}" for key, value in named.items())
+    setting = Setting("call", name, {key: in_json(value) for key, value in named.items()})
+    return Fix((Part(f"{text}{given}", (setting,)),))
+
+
+def in_code(value: Any) -> str:
+    """A value as Python writes it, strings in double quotes."""
+    if isinstance(value, (Code, Fix)):
+        return str(value)
+    if isinstance(value, str):
+        return json.dumps(value)
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{in_code(k)}: {in_code(v)}" for k, v in value.items()) + "}"
+    return repr(value)
+
+
+def in_json(value: Any) -> Any:
+    """A value as JSON."""
+    if isinstance(value, (Code, Fix)):
+        text = str(value)
+        return int(text) if text.isdecimal() else {"expression": text}
+    if isinstance(value, Mapping):
+        return {str(key): in_json(one) for key, one in value.items()}
+    return value

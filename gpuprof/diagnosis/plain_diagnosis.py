@@ -1,0 +1,107 @@
+"""A Diagnosis out of an analysis: what was recorded, summed up, with what was concluded from it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpuprof.diagnosis.above_reach import AboveReach
+from gpuprof.diagnosis.analysis import Analysis
+from gpuprof.diagnosis.budget_model import Budget
+from gpuprof.diagnosis.diagnosis import (
+    Combined,
+    Considered,
+    DeviceEstimate,
+    Diagnosis,
+    Finding,
+    PhaseTime,
+    Profiler,
+    Quality,
+    RooflineSummary,
+    StartUpPart,
+    StartUpTime,
+    Steps,
+    Verdict,
+    Window,
+)
+from gpuprof.diagnosis.findings import missing_kernels
+from gpuprof.diagnosis.gap_summary import gap_summary
+from gpuprof.diagnosis.quality import judged, no_verdict
+from gpuprof.diagnosis.range_times import phase_activity, range_times
+from gpuprof.diagnosis.trial_results import with_measured
+from gpuprof.replay.sensitivity import Sensitivities
+from gpuprof.timeline.devices import phase_times
+from gpuprof.timeline.timeline import Timeline
+
+
+def plain_diagnosis(
+    analysis: Analysis,
+    *,
+    verdict: Verdict,
+    quality: Quality,
+    steps: Steps,
+    profiler: Profiler | None = None,
+    budget: Budget | None = None,
+    devices_estimated: tuple[DeviceEstimate, ...] | None = None,
+    roofline: RooflineSummary | None = None,
+    sensitivities: Sensitivities | None = None,
+    findings: Sequence[Finding] = (),
+    combined: Combined | None = None,
+    considered: tuple[Considered, ...] = (),
+    worth_trying: Sequence[Finding] = (),
+    above_reach: AboveReach | None = None,
+) -> Diagnosis:
+    """All of a diagnosis of recorded steps; `profiler` and `budget`: where more is concluded than was recorded."""
+    timeline, folder, on_gpu = analysis.whole, analysis.folder, bool(analysis.device_times)
+    note = missing_kernels.note(analysis.run, analysis if analysis.is_replayed else None)
+    return Diagnosis(
+        source=analysis.source,
+        quality=quality if note is None else judged((*quality.issues, note)),
+        environment=analysis.environment,
+        steps=steps,
+        budget=budget or analysis.budget,
+        window=Window(*timeline.window),
+        devices=analysis.device_times,
+        devices_estimated=devices_estimated,
+        gaps=gap_summary(timeline, analysis.gaps, analysis.question.top) if on_gpu else None,
+        kernels=analysis.kernels if on_gpu else None,
+        phases=_phases(timeline),
+        profiler=profiler or analysis.profiler,
+        verdict=verdict,
+        run=analysis.run,
+        workload=timeline.workload,
+        start_up=_start_up(timeline),
+        roofline=roofline,
+        replay=analysis.replay,
+        sensitivities=sensitivities,
+        findings=with_measured(findings, folder.path if folder else None),
+        combined=combined,
+        considered=considered,
+        worth_trying=with_measured(worth_trying, folder.path if folder else None),
+        above_reach=above_reach,
+        ranges=range_times(timeline),
+        activity=phase_activity(timeline),
+        _analysis=analysis,
+    )
+
+
+def without_steps(analysis: Analysis, quality: Quality) -> Diagnosis:
+    """Without a timeline: what is wrong with the recording, and what the run knows."""
+    return Diagnosis(
+        source=analysis.source, quality=quality, environment=analysis.environment, run=analysis.run, steps=None,
+        budget=analysis.budget, window=None, devices=(), devices_estimated=None, gaps=None, kernels=None, phases=(),
+        profiler=None, verdict=no_verdict(quality), _analysis=analysis,
+    )  # fmt: skip
+
+
+def _start_up(timeline: Timeline) -> StartUpTime:
+    found = timeline.start_up
+    return StartUpTime(found.ns, found.share, tuple(StartUpPart(name, ns) for name, ns in found.parts))
+
+
+def _phases(timeline: Timeline) -> tuple[PhaseTime, ...]:
+    if not timeline.devices or not timeline.host.known:
+        return ()
+    times = phase_times(
+        timeline.trace, timeline.links, timeline.kind, timeline.phase, timeline.devices, timeline.window
+    )
+    return tuple(PhaseTime(name, busy + idle, busy, idle) for name, (busy, idle) in times.items() if busy + idle)

@@ -1,0 +1,88 @@
+"""The steps of a recording as a graph that can be replayed, without the profiler's cost, or why there is none."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpuprof.calibration import thresholds as calibrated
+from gpuprof.diagnosis.diagnosis import Replay
+from gpuprof.replay.build import build
+from gpuprof.replay.carried_in import carried_over
+from gpuprof.replay.collectives import model_collectives
+from gpuprof.replay.graph import Graph
+from gpuprof.replay.planning import without_planning
+from gpuprof.replay.profiler_fit import Removal, at_step, remove_profiler
+from gpuprof.replay.simulate import simulate, step_of
+from gpuprof.replay.transform import scale
+from gpuprof.timeline.timeline import Timeline
+
+WORST_ERROR = 0.05
+"""A graph that misses the recorded steps by more than this predicts nothing."""
+UNLAUNCHED = 0.25
+"""With more of the GPU's time than this in work whose launch was not recorded, nothing about the host can be
+replayed."""
+
+UNEXPLAINED = calibrated.UNEXPLAINED.value
+"""The same for time that no work accounts for."""
+
+
+def replayed(
+    timeline: Timeline,
+    measured_ns: float | None,
+    spread: tuple[float, float] | None,
+    of_all_ns: float | None = None,
+    plans_apart: bool = False,
+) -> tuple[Replay, Removal | None]:
+    """The steps of a timeline as a graph without the profiler's cost; none where they cannot be replayed, and why.
+
+    `measured_ns`, `spread`: an unprofiled step and its 80 % interval, where it was timed; `of_all_ns`: the step of all
+    ranks, replayed together, which that of one is taken to be where none was timed; `plans_apart`: the unprofiled step
+    is one without new shapes, so what the recorded steps planned for theirs is taken out.
+    """
+    graph = build(timeline)
+    if not len(graph) or not graph.on_gpu.any():
+        return Replay(None, False, "no GPU work to replay"), None
+    graph = model_collectives(carried_over(graph))
+    error = replay_error(graph)
+    if not error <= WORST_ERROR:
+        text = f"the replay misses the recorded steps by {100 * error:.0f} %"
+        return Replay(error, False, text), None
+    lost = _unlaunched_share(timeline)
+    if lost > UNLAUNCHED:
+        text = f"{100 * lost:.0f} % of the GPU's time is in work whose launch was not recorded"
+        return Replay(error, False, text), None
+    unknown = 1 - _explained(graph)
+    if unknown > UNEXPLAINED:
+        idle = min(device.idle_ns for device in timeline.devices) / (timeline.window[1] - timeline.window[0])
+        text = f"{100 * unknown:.0f} % of the step is waiting that the recording does not explain"
+        if unknown > idle:
+            text += ", of the CPU or of single streams while other work keeps the GPU busy"
+        return Replay(error, False, text), None
+    if plans_apart:
+        graph = without_planning(graph)
+    removal = remove_profiler(graph, measured_ns, spread)
+    if measured_ns is None and of_all_ns:
+        removal = at_step(graph, removal, of_all_ns)
+    return Replay(error, True, steps=graph.steps), removal
+
+
+def replay_error(graph: Graph) -> float:
+    """How far the untouched graph's steps end from where they ended, at most, as a share of the window."""
+    low, _ = graph.timeline.window
+    recorded = (graph.timeline.steps.end_ns - low).astype(np.float64)
+    found = simulate(graph).step_end_ns
+    return float(np.abs(found - recorded).max() / recorded[-1])
+
+
+def _explained(graph: Graph) -> float:
+    """The part of a step that its work accounts for: with all work twice as fast a step of nothing else is halved."""
+    step = step_of(graph)
+    faster = scale(graph, host=0.5, input=0.5, transfer=0.5, communication=0.5, device=0.5)
+    return 2 * (1 - step_of(faster) / step) if step > 0 else 0.0
+
+
+def _unlaunched_share(timeline: Timeline) -> float:
+    gpu, rows = timeline.trace.gpu, timeline.members
+    ns = (gpu.end_ns - gpu.start_ns)[rows].clip(0)
+    total = float(ns.sum())
+    return float(ns[timeline.links.call[rows] < 0].sum()) / total if total else 0.0

@@ -1,0 +1,27 @@
+"""Counters of Nsight Compute next to what was said of the same kernels, as lines."""
+
+from __future__ import annotations
+
+from gpuprof.diagnosis.diagnosis import Diagnosis
+from gpuprof.report.names import shown_kernel
+from gpuprof.report.numbers import duration, percent
+
+SHOWN = 5
+NAME = 36
+
+
+def lines(diagnosis: Diagnosis, most: int = SHOWN) -> list[str]:
+    """How much agrees, and the largest kernels; none where no table was given."""
+    found = diagnosis.counters
+    if found is None:
+        return []
+    said = f"{percent(found.matched_share)} of the kernels' time is in the table"
+    if found.agreeing_share is not None:
+        said += f"; the counters agree with the limit of {percent(found.agreeing_share)} of it"
+    rows = [
+        f"{duration(one.ns)}  {shown_kernel(one.name, NAME)}: {one.claimed or 'not known'}; counted {one.counted},"
+        f" tensor {one.tensor_percent:.0f} %, DRAM {one.dram_percent:.0f} %"
+        + (f", SM {one.sm_percent:.0f} %" if one.sm_percent is not None else "")
+        for one in found.largest[:most]
+    ]
+    return [said, *rows]

@@ -1,0 +1,97 @@
+"""An optimizer on the CPU, although the GPU has room: copies both ways and a long silence."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from helpers.case import case_of, only, run_of
+from helpers.program import MS, US, Program
+
+from gpuprof.diagnosis.analysis import Analysis
+from gpuprof.diagnosis.findings import offload
+from gpuprof.diagnosis.reach.ledger import above_reach
+from gpuprof.diagnosis.run_model import RunMemory
+
+H200 = [{"id": 0, "name": "NVIDIA H200", "totalGlobalMem": 150_000_000_000, "numSms": 132}]
+GB = 10**9
+
+
+def trained(
+    folder: Path, *, down: int = GB, up: int = GB, silence: int = 200 * MS, pieces: int = 1, peak: int = 4 * 2**30
+) -> Analysis:
+    """10 ms of matmuls, gradients to the host in 50 ms, an optimizer of `silence` on the CPU, weights back in 50 ms."""
+    made = Program()
+    for _ in range(3):
+
+        def body():
+            for _ in range(10):
+                made.mm(4096, 4096, 4096, gpu=1 * MS)
+            for name, size in (("Memcpy DtoH (Device -> Pageable)", down), ("Memcpy HtoD (Pageable -> Device)", up)):
+                for _ in range(pieces if size else 0):
+                    start = made.now
+                    begin = max(start + 5 * US, made.free.get(7, 0))
+                    end, each = begin + 50 * MS // pieces, size // pieces
+                    made.trace.launch(name, (start, end + US), (begin, end), tid=made.tid, cat="gpu_memcpy", bytes=each)
+                    made.free[7], made.now = end, end + 2 * US
+                if "DtoH" in name:
+                    made.python(silence)
+
+        made.step(body)
+    path = made.trace.write(folder / "trace.json")
+    document = json.loads(path.read_text())
+    document["deviceProperties"] = H200
+    path.write_text(json.dumps(document))
+    run = replace(
+        run_of(memory=RunMemory(peak, peak, peak)), model={"trainable": 500_000_000, "parameters": 500_000_000}
+    )
+    return case_of(path, as_recorded=True, run=run)
+
+
+def test_an_optimizer_on_the_cpu_that_would_fit(tmp_path):
+    case = trained(tmp_path)
+    found = offload.find_offload(case)
+    assert found is not None
+    assert found.kind == "optimizer"
+    assert found.down_bytes == pytest.approx(GB)
+    proposal = only(offload, case)
+    step = case.step_of(proposal.change(case.graph))
+    assert case.roofline is not None
+    on_gpu = 28 * 0.5e9 / case.roofline.ceilings.memory_bytes_per_s * 1e9
+    assert case.step_ns == pytest.approx(310 * MS, rel=0.02)
+    # The matmuls of the next step run while the CPU does what stays of its own work.
+    assert step == pytest.approx(0.15 * 200 * MS + on_gpu, rel=0.03)
+    assert "5.6 GiB more" in proposal.evidence[0].text
+    assert "offload_optimizer" in str(proposal.fix)
+
+
+@pytest.mark.parametrize("more", [{"peak": 138 * 10**9}, {"up": 10**6}], ids=lambda one: next(iter(one)))
+def test_not_where_it_would_not_fit_or_nothing_is_offloaded(tmp_path, more):
+    assert not list(offload.find(trained(tmp_path, **more)))
+
+
+@pytest.mark.parametrize(
+    ("more", "kind"), [({"down": 0, "pieces": 25}, "weights"), ({"silence": 100 * US}, "activations")]
+)
+def test_what_is_offloaded(tmp_path, more, kind):
+    """Weights only come, in the forward pass; activations go and come back without a long silence."""
+    found = offload.find_offload(trained(tmp_path, **more))
+    assert found is not None
+    assert found.kind == kind
+    assert found.needed_bytes == pytest.approx(GB)
+
+
+def test_what_does_not_fit_is_considered(tmp_path):
+    why = offload.ABSENT.why(trained(tmp_path, peak=138 * 10**9))
+    assert why is not None
+    assert "6 GiB more" in why
+
+
+def test_it_is_the_largest_item_above_reach(tmp_path):
+    found = above_reach(trained(tmp_path), None, ("offload",))
+    assert found is not None
+    first = found.largest[0]
+    assert (first.kind, first.finding) == ("memory", "offload")
+    assert first.ns > 0.8 * found.usual_ns
