@@ -362,6 +362,8 @@ class Finding:
     """The command that settles whether it gains; None where it has to be made by hand."""
     needs: str | None = None
     """What has to be done first, or has to hold; None: nothing."""
+    acts_on: tuple[str, ...] = ()
+    """Resources that it takes work off: host | input | transfer | communication | device; most first."""
     parts: tuple[str, ...] = ()
     """The links of a chain of fixes, in their order; empty of a single fix."""
     settings: tuple[Setting, ...] = ()

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from gpuprof.diagnosis.acts_on import acts_on
 from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.budget_model import Budget
 from gpuprof.diagnosis.chance import probability, time_left, with_odds
@@ -418,6 +419,7 @@ def _finding(case: Analysis, one: _Predicted) -> Finding:
         probability=round(one.probability, 3),
         settle=None if proposal.parts or not proposal.fix.patch else proposal.fix.patch.command,
         needs=proposal.needs or None,
+        acts_on=acts_on(case, proposal),
         parts=proposal.parts,
     )
 

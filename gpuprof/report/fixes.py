@@ -71,6 +71,8 @@ def fixes(diagnosis: Diagnosis, width: int, brevity: Brevity) -> list[Text | Tab
     if both and brevity.together:
         gained = gain(both, now, diagnosis.unit)
         lines.append(Text.assemble((numbers(diagnosis, both), "bold"), f" together   {gained}"))
+    if brevity.fixes > NUMBER and (why := why_first(diagnosis)):
+        lines.append(Text(why, "dim"))
     if diagnosis.findings and brevity.together and (unsure := uncertain_mean(diagnosis)):
         lines.append(Text(unsure, "dim"))
     return lines
@@ -96,6 +98,30 @@ def worth_trying(diagnosis: Diagnosis, width: int, shown: int | None = None) -> 
         title = shortened(escape(one.title), width - len(tail))
         lines.append(Text.assemble((title, "bold"), tail, no_wrap=True, overflow="ellipsis"))
     return lines
+
+
+RESOURCE_OF = {"compute": "device", "memory": "device", "latency": "device"}
+NAMES = {"host": "the CPU (host)", "input": "input", "transfer": "copies", "communication": "communication",
+         "device": "the GPU's own work"}  # fmt: skip
+
+
+def why_first(diagnosis: Diagnosis) -> str:
+    """Why the first fix acts on something other than what the verdict names; empty where they agree, or neither is
+    known."""
+    bound, findings = diagnosis.verdict.bound, (*diagnosis.findings, *diagnosis.worth_trying)
+    if bound in (None, "balanced") or not findings or not findings[0].acts_on:
+        return ""
+    resource, first = RESOURCE_OF.get(bound, bound), findings[0]
+    if resource in first.acts_on:
+        return ""
+    named = next((i for i, one in enumerate(findings, 1) if resource in one.acts_on), None)
+    head = f"The verdict names {NAMES[resource]}, and the first fix acts on {NAMES[first.acts_on[0]]}"
+    if named is None:
+        return f"{head}: no fix is known that takes work off {NAMES[resource]} here."
+    other = findings[named - 1]
+    if other.changes and not first.changes:
+        return f"{head}: number {named} acts on {NAMES[resource]}, but changes the training."
+    return f"{head}: number {named} acts on {NAMES[resource]}, and is expected to gain less over the rest of the run."
 
 
 def chance(finding: Finding) -> str:

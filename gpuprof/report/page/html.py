@@ -79,6 +79,7 @@ def render(diagnosis: Diagnosis, most_events: int = MOST_EVENTS, links: Sequence
         uncertain=content.uncertain_mean(diagnosis),
         considered=content.considered(diagnosis),
         tries=content.tries(diagnosis),
+        why_first=fixes.why_first(diagnosis),
         remaining=fixes.remaining(diagnosis),
         profiler=words.profiler(diagnosis),
         lacks=content.lacks(diagnosis),
