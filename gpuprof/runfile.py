@@ -24,6 +24,7 @@ clock, `unix_ns` moments since 1970.
         nsys.log             what nsys printed
         hang/                stack.rank0, flight.rank0 …: Python stacks and torch's flight recorder of each rank when it
                              took no step for long; hang.json: what `gpuprof hang` says of them
+        history.json         verdict and numbers of the run, for `gpuprof history`
         trial.json           by `gpuprof try`: fixes that were applied from outside, and what they gained
         gpuprof.log          what gpuprof did, and what it failed to do
 
@@ -109,6 +110,9 @@ RUN_VARIABLE = "GPUPROF_RUN"
 HANG = "hang"
 """Folder in a run's that a rank writes its stacks and collectives into when it stalls, or is asked to."""
 
+SUMMARY = "history.json"
+"""What `gpuprof history` says of a run: its verdict and numbers, so that it need not be diagnosed again."""
+
 TRIAL = "trial.json"
 """What `gpuprof try` measured of fixes for this run, in the run's folder."""
 TRIAL_VARIABLE = "GPUPROF_TRIAL"
@@ -180,6 +184,20 @@ def snapshots_in(run: Path) -> list[Path]:
     """The snapshots of a run: those of failed allocations first, lower ranks first. Raises OSError."""
     found = [path for path in run.iterdir() if re.fullmatch(r"memory\.rank\d+(\.oom)?\.pickle", path.name)]
     return sorted(found, key=lambda path: (".oom." not in path.name, len(path.name), path.name))
+
+
+_RECORDING = re.compile(
+    r"(?:trace|stacks)\.rank\d+\.json(?:\.gz)?|memory\.rank\d+\.(?:json(?:\.gz)?|(?:oom\.)?pickle)"
+    r"|trace\.rank\d+\.digest\.npz|nsys\.(?:sqlite|nsys-rep|qdstrm)|.*\.partial"
+)
+
+
+def recordings_in(run: Path) -> list[Path]:
+    """The files of a run that are large and can be done without: traces, snapshots, reports of Nsight Systems; what
+    says how the run went stays. Links and folders are none. Raises OSError."""
+    return sorted(
+        path for path in run.iterdir() if _RECORDING.fullmatch(path.name) and stat.S_ISREG(path.lstat().st_mode)
+    )
 
 
 def open_regular(path: Path) -> BinaryIO:
