@@ -31,9 +31,11 @@ from gpuprof.diagnosis.diagnose import diagnose
 from gpuprof.diagnosis.findings import (
     adapter_casts,
     allocator,
+    compile,
     eager_attention,
     expert_loop,
     input_workers,
+    larger_batch,
     optimizer,
     padding,
     pageable_copies,
@@ -75,7 +77,7 @@ def by_fix(*knobs: Knob) -> Subject:
     return refits
 
 
-COMPILED = Knob(("compile.HOST",), compiled_passes, ("HOST",))
+COMPILED = Knob(("compile.HOST",), compile, ("HOST",), kept_in=compiled_passes)
 KNOBS.append(COMPILED)
 
 
@@ -263,7 +265,7 @@ SUBJECTS: dict[str, Subject] = {
         Knob(("allocator.LEFT",), allocator, ("LEFT",)),
         Knob(("allocator.CACHE_LOSS",), pageable_copies, ("CACHE_LOSS",)),
     ),
-    "batch": by_fix(Knob(("batch.ROUND",), batch_scaling, ("ROUND",))),
+    "batch": by_fix(Knob(("batch.ROUND",), larger_batch, ("ROUND",), kept_in=batch_scaling)),
     "compile": compiled,
     "experts": by_fix(
         Knob(("experts.ROW_PASSES", "experts.GATE_PASSES"), expert_loop, ("ROW_PASSES", "GATE_PASSES")),

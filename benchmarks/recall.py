@@ -1,6 +1,6 @@
 """How much of what was measured to gain gpuprof shows, and how often what it shows gains.
 
-    python -m benchmarks.recall [--role test] [--shared FOLDER] [--only NAME] [--jobs 2] [--out pairs.json]
+    python -m benchmarks.recall [--role test] [--shared FOLDER] [--only NAME] [--jobs 2] [--out pairs.json] [--page]
 
 A pair is a program and one change of it whose gain was measured, turn by turn in fresh processes without a profiler:
 fixes of gpuprof's own catalogue and edits from outside it (`finding` is null in scenario.json), which count as missed.
@@ -13,7 +13,8 @@ other than the measured one is the same advice, but says nothing of the gain's i
   that failed or lost more than 3 %.
 - Reliability: of shown and considered fixes with a probability, the share that gained 2 %, by probability.
 
-Shares come with their 80 % interval (Wilson's), by pair. Role `fit` is for designing, role `test` for quoting.
+Shares come with their 80 % interval (Wilson's), by pair. Role `fit` is for designing, role `test` for quoting. `--page`
+keeps the pairs in recall.json and writes their section of docs/accuracy.md again.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import gpuprof
 from benchmarks.accuracy import ROOT, of_timed_steps, pairs, shared
@@ -35,8 +36,12 @@ from benchmarks.accuracy import Case as TimedCase
 from benchmarks.fit_or_test import role_of
 from benchmarks.out_of_sample import TRUTH, wilson
 from gpuprof.diagnosis.diagnosis import Considered, Diagnosis, Finding
-from scenarios.catalogue import Scenario, scenarios
+from scenarios.catalogue import Scenario, campaign_names, scenario, scenarios
 
+MORE_TRUTH = Path(__file__).with_name("recall_truth.json")
+KEPT = Path(__file__).with_name("recall.json")
+PAGE = ROOT / "docs" / "accuracy.md"
+HEADING = "## Recall: how much of what gains is shown\n"
 GAINS = 1.10
 """From which measured gain on a change must be shown."""
 GAINED = 1.02
@@ -156,7 +161,8 @@ def of_case(case: TimedCase, role: str) -> Program:
 
 def of_other_projects(folder: Path) -> Iterator[Program]:
     """Programs of other projects whose recordings lie in FOLDER; none where they are not there."""
-    for name, found in json.loads(TRUTH.read_text(encoding="utf-8"))["runs"].items():
+    both = [json.loads(path.read_text(encoding="utf-8"))["runs"].items() for path in (TRUTH, MORE_TRUTH)]
+    for name, found in itertools.chain(*both):
         path = folder / Path(found["place"]).relative_to("shared")
         changes = [
             Timed(one["name"], one["finding"], None, one.get("work", 1.0),
@@ -169,7 +175,7 @@ def of_other_projects(folder: Path) -> Iterator[Program]:
 
 def programs(folder: Path) -> Iterator[Program]:
     """All programs with a recording and a measured change."""
-    yield from filter(None, map(of_scenario, scenarios()))
+    yield from filter(None, map(of_scenario, (*scenarios(), *map(scenario, campaign_names()))))
     for case in pairs():
         if case.fixes:
             yield of_case(case, role_of(f"tests/data/pairs/{case.path.name}"))
@@ -282,6 +288,77 @@ def report(found: Sequence[Pair]) -> Iterator[str]:
                 yield f"  probability {low:.1f}–{high:.1f}: said {mean:.2f}, gained {hits}"
 
 
+SECTION = """{heading}
+A pair is a program and one change of it whose gain was measured in fresh processes, `python -m benchmarks.recall`; the
+changes are fixes of gpuprof's catalogue and edits from outside it, which count as missed. Of those that gained 10 % or
+more: how many stand in *Fixes* or *Worth trying*, how many among the first three, and how many gains lie in the
+predicted 80 % interval. Of what is shown and was measured: how much gained 2 % or more. With 80 % intervals of the
+shares. Recordings of the role `test` only; below, for comparison, those that numbers may be fitted to.
+
+| | role test: {tested} pairs of {programs} programs | role fit: {fitted} pairs |
+|---|---|---|
+"""
+ROWS = {
+    "shown": "gained 10 %: shown in either list",
+    "in the first three": "… among the first three",
+    "gain in the interval": "… with the gain in the interval, of those predicted",
+    "Fixes that gained": "*Fixes* that gained 2 %",
+    "Fixes that failed or lost": "*Fixes* that failed or lost more than 3 %",
+    "Worth trying that gained": "*Worth trying* that gained 2 %",
+}
+RELIABILITY = """
+| probability that is stated | role test: mean, and share that gained 2 % | role fit |
+|---|---|---|
+"""
+MISSED = """
+Gained 10 % and not shown (role test):
+
+"""
+
+
+def section(found: Sequence[Pair]) -> str:
+    """The section of docs/accuracy.md."""
+    test, fit = ([pair for pair in found if pair.role == role] for role in ("test", "fit"))
+    text = SECTION.format(
+        heading=HEADING, tested=len(test), programs=len({pair.program for pair in test}), fitted=len(fit)
+    )
+    sums = summary(test), summary(fit)
+    text += "".join(f"| {title} | {sums[0][key]} | {sums[1][key]} |\n" for key, title in ROWS.items())
+    text += RELIABILITY
+    rows = [{row[0]: row for row in reliability(pairs)} for pairs in (test, fit)]
+    for low, high in itertools.pairwise(BINS):
+        if any(low in one for one in rows):
+            cells = [f"{one[low][2]:.2f}: {one[low][3]}" if low in one else "–" for one in rows]
+            text += f"| {low:.1f} to {high:.1f} | {cells[0]} | {cells[1]} |\n"
+    missed = [pair for pair in test if pair.gain.middle >= GAINS and not pair.shown]
+    return (
+        text
+        + (MISSED if missed else "")
+        + "".join(
+            f"- {pair.program}, {pair.change}: {pair.gain.middle:.2f}×; {pair.why or 'nothing is said of it'}\n"
+            for pair in missed
+        )
+    )
+
+
+def kept() -> list[Pair]:
+    """The pairs of recall.json."""
+    rows = json.loads(KEPT.read_text(encoding="utf-8"))
+    return [
+        Pair(**{**row, "gain": Gain(**row["gain"]), "predicted": row["predicted"] and tuple(row["predicted"])})
+        for row in rows
+    ]
+
+
+def with_section(page: str, text: str) -> str:
+    """A page with this section in place of the one of the same heading, or else before its second heading."""
+    before, found, rest = page.partition(HEADING)
+    if not found:
+        before, _, rest = page.partition("\n## ")
+        return f"{before}\n{text}\n## {rest}"
+    return f"{before}{text}\n## {rest.partition(chr(10) + '## ')[2]}"
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--shared", type=Path, default=ROOT.parent / "shared")
@@ -289,6 +366,7 @@ def main() -> int:
     parser.add_argument("--only", default="")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--page", action="store_true")
     options = parser.parse_args()
     chosen = [
         one for one in programs(options.shared)
@@ -297,13 +375,14 @@ def main() -> int:
     with ProcessPoolExecutor(options.jobs) as pool:
         found = [pair for pairs_of_one in pool.map(met, chosen) for pair in pairs_of_one]
     print("\n".join(report(found)))
+    if options.page:
+        options.out = KEPT
+        PAGE.write_text(with_section(PAGE.read_text(encoding="utf-8"), section(found)), encoding="utf-8")
     if options.out:
-        options.out.write_text(json.dumps([_plain(pair) for pair in found], indent=1) + "\n", encoding="utf-8")
+        options.out.write_text(
+            "[\n" + ",\n".join(json.dumps(asdict(pair)) for pair in found) + "\n]" + "\n", encoding="utf-8"
+        )
     return 0
-
-
-def _plain(pair: Pair) -> dict[str, Any]:
-    return asdict(pair)
 
 
 if __name__ == "__main__":

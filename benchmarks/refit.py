@@ -68,11 +68,13 @@ class Knob:
     """In the table."""
     finding: ModuleType
     attributes: tuple[str, ...] = ()
-    """Where the finding keeps them; none: `host` is what is scaled."""
+    """How they are called in `kept_in`; none: `host` is what is scaled."""
     host: bool = False
     """Whether the number is a factor on the host's time after the fix."""
     fix: str = ""
     """Which of the timed fixes that the finding proposes, where there are several."""
+    kept_in: ModuleType | None = None
+    """The module that has them, where it is not the finding's own."""
 
 
 @dataclass(frozen=True)
@@ -139,8 +141,9 @@ def _direction(steps: Sequence[float]) -> int:
 
 def _predicted(knob: Knob, looked: Looked, timed: Fix, factor: float) -> tuple[float, Proposal] | None:
     """The step after the fix with the numbers this many times as large, and the proposal."""
-    values = {name: scaled(getattr(knob.finding, name), factor) for name in knob.attributes}
-    with patch.dict(vars(knob.finding), values):
+    home = knob.kept_in or knob.finding
+    values = {name: scaled(getattr(home, name), factor) for name in knob.attributes}
+    with patch.dict(vars(home), values):
         same = [one for one in knob.finding.find(looked) if timed.title in (None, one.title)]
         nearest = min(same, key=lambda one: abs(one.work - timed.work), default=None)
         if nearest is None or abs(nearest.work / timed.work - 1) >= SAME_WORK:

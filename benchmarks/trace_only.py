@@ -110,6 +110,13 @@ def of_one_gpu(case: Case) -> bool:
     return case.run and (case.path.is_relative_to(RUNS) or catalogue.scenario(case.name).gpus == 1)
 
 
+def plans(whole: Diagnosis) -> bool:
+    """Whether the run's usual step is one without new shapes, for which recorded steps may plan: a trace alone does not
+    say which of its steps are usual."""
+    found = whole.budget
+    return found is not None and any(one.cause == "new_shapes" for one in (*found.excess, *found.once))
+
+
 def of_trace(result: Result) -> Alone:
     """A recording that is no run's: its result is what the trace alone says."""
     assert result.case.unprofiled_ms is not None
@@ -119,7 +126,7 @@ def of_trace(result: Result) -> Alone:
 def everything(results: Iterable[Result]) -> list[Alone]:
     """All that there are: the runs of these results and of RUNS, and the results that are of a trace alone anyway."""
     results = list(results)
-    of_runs = [alone(r.case, r.diagnosis) for r in results if of_one_gpu(r.case)]
+    of_runs = [alone(r.case, r.diagnosis) for r in results if of_one_gpu(r.case) and not plans(r.diagnosis)]
     bare = [of_trace(r) for r in results if not r.case.run and r.case.unprofiled_ms is not None]
     return [*of_runs, *map(alone, runs()), *bare]
 

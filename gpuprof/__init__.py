@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.comparison.comparison import Comparison
-    from gpuprof.diagnosis.diagnosis import Diagnosis, Finding
+    from gpuprof.diagnosis.diagnosis import Diagnosis
     from gpuprof.diagnosis.load import load_diagnosis
     from gpuprof.errors import GpuprofError
     from gpuprof.projection.projection import Projection
+    from gpuprof.record.phase_marks import phase
     from gpuprof.record.recorder import Recorder, TrainerCallback
     from gpuprof.report import charts
     from gpuprof.report.page.file import write_comparison, write_report
@@ -39,6 +40,7 @@ __all__ = [
     "diagnose",
     "load",
     "load_diagnosis",
+    "phase",
     "project",
     "write_comparison",
     "write_report",
@@ -55,6 +57,7 @@ _HOMES = {
     "Trace": "gpuprof.tracefile.trace",
     "TrainerCallback": "gpuprof.record.recorder",
     "load_diagnosis": "gpuprof.diagnosis.load",
+    "phase": "gpuprof.record.phase_marks",
     "write_comparison": "gpuprof.report.page.file",
     "write_report": "gpuprof.report.page.file",
 }
@@ -134,7 +137,9 @@ def compare(
         side if isinstance(side, Diagnosis) else diagnose(side, step=step, skip=skip, progress=progress)
         for side in (a, b)
     )
-    return comparing.compare(one, other, top)
+    comparison = comparing.compare(one, other, top)
+    _shown_by(type(comparison), "comparison")
+    return comparison
 
 
 def project(
@@ -181,32 +186,57 @@ def project(
         recording = diagnose_recording(
             resolve(recording), step=step, skip=skip, step_ms=step_ms, progress=progress, advise=False
         )
-    return projecting.project(subject_of(recording, source), asked)
+    projection = projecting.project(subject_of(recording, source), asked)
+    _shown_by(type(projection), "projection")
+    return projection
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """`%load_ext gpuprof`: the magics `%%gpuprof` and `%gpuprof`."""
+    from gpuprof.cli.notebook import register
+
+    register(shell)
 
 
 def _draw_in_notebooks() -> None:
-    """Gives Diagnosis, Finding and Trace the `_repr_html_` that notebooks look for.
+    """Gives Diagnosis, Finding and Trace the `_repr_html_` that notebooks look for, and what `print` shows.
 
     They live on floors below report/ and may not import it; this, the roof, may.
     """
     from gpuprof.diagnosis.diagnosis import Diagnosis, Finding
     from gpuprof.tracefile.trace import Trace
 
-    Diagnosis._repr_html_ = _diagnosis_html  # type: ignore[attr-defined]
-    Finding._repr_html_ = _finding_html  # type: ignore[attr-defined]
+    _shown_by(Diagnosis, "diagnosis")
+    _shown_by(Finding, "finding")
     Trace._repr_html_ = _trace_html  # type: ignore[attr-defined]
 
 
-def _diagnosis_html(diagnosis: Diagnosis) -> str:
-    from gpuprof.report.notebook import diagnosis_html
+def _shown_by(kind: type, name: str) -> None:
+    """Lets `print` and notebooks show a class by `report.as_text.<name>_text` and `report.notebook.<name>_html`."""
+    if "_repr_html_" in vars(kind):
+        return
 
-    return diagnosis_html(diagnosis)
+    def text(self: Any) -> str:
+        from gpuprof.report import as_text
 
+        return getattr(as_text, f"{name}_text")(self)
 
-def _finding_html(finding: Finding) -> str:
-    from gpuprof.report.notebook import finding_html
+    def html(self: Any) -> str:
+        from gpuprof.report import notebook
 
-    return finding_html(finding)
+        return getattr(notebook, f"{name}_html")(self)
+
+    def pretty(self: Any, printer: Any, cycle: bool) -> None:
+        printer.text(text(self))
+
+    def short(self: Any) -> str:
+        return f"<{kind.__name__}: {self.summary}>"
+
+    shown: dict[str, Any] = {"__str__": text, "_repr_html_": html, "_repr_pretty_": pretty}
+    if name in ("comparison", "projection"):  # their fields are pages long
+        shown["__repr__"] = short
+    for attribute, function in shown.items():
+        setattr(kind, attribute, function)
 
 
 def _trace_html(trace: Trace) -> str:
@@ -216,11 +246,14 @@ def _trace_html(trace: Trace) -> str:
 
 
 def __getattr__(name: str) -> Any:
-    """Types and the charts, on first use."""
+    """Types, the charts and `phase`, on first use."""
     if name in _HOMES:
         from importlib import import_module
 
-        return getattr(import_module(_HOMES[name]), name)
+        found = getattr(import_module(_HOMES[name]), name)
+        if name == "load_diagnosis":
+            _draw_in_notebooks()
+        return found
     if name == "charts":
         from importlib import import_module
 

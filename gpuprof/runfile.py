@@ -24,6 +24,7 @@ clock, `unix_ns` moments since 1970.
         nsys.log             what nsys printed
         hang/                stack.rank0, flight.rank0 …: Python stacks and torch's flight recorder of each rank when it
                              took no step for long; hang.json: what `gpuprof hang` says of them
+        history.json         verdict and numbers of the run, for `gpuprof history`
         trial.json           by `gpuprof try`: fixes that were applied from outside, and what they gained
         gpuprof.log          what gpuprof did, and what it failed to do
 
@@ -37,7 +38,8 @@ rank<N>.json: schema, rank, local_rank, world_size, pid, python, torch, cuda, pa
 (recorder | trainer | optimizer), steps_seen (that have ended so far), stages[{stage, first_step, steps, unix_ns (its
 begin), ns|null}] (ns: the whole stage between two device synchronisations, where it was timed), windows[{window:
 trace|stacks|memory|nsys, file, first_step, steps, shapes, stacks, memory, bytes|null (nsys), stop_ns (how long the
-training stalled while the profiler stopped and wrote the file)}], imported
+training stalled while the profiler stopped and wrote the file); unrecorded[{step, forwards, ns}] (stretches of generate
+loops that were left out), where there are any}], imported
 (unix_ns at which torch and the trainer's library had been imported)|null, notes[str] (what the user should know: a
 profiler of their own was active, shapes left out ...). Once the run has settled also: gpu{index, uuid, name,
 memory_bytes}|null (index: as the process counts the GPUs that it sees; uuid: as torch reports it, without the prefix
@@ -54,7 +56,10 @@ samples|null, tokens|null (padded), real_tokens|null, pairs|null (of tokens in o
 document, without padding), labelled_tokens|null, new_shapes|null (calls of the model with shapes that it had not
 seen), allocated_bytes|null, reserved_bytes|null, peak_bytes|null, device_allocations|null (calls of
 cudaMalloc and cudaFree since the start), profiled (a profiler was active); where they are not 0 also the host time that
-the step spent on save_ns, evaluation_ns, logging_ns, garbage_collection_ns, compile_ns.
+the step spent on save_ns, evaluation_ns, logging_ns, garbage_collection_ns, compile_ns. Of a training on its own
+generations also phases_ns{phase: host time} (sums to ns), rewards_ns{reward function: host time}, rewards_cpu_ns (CPU
+time of its thread) and generation{calls, forwards, slots, sequences, prefill_ns, decode_ns, tokens|null, longest|null,
+p95|null} (of generate loops).
 
 samples.rank<N>.json: schema, python, period_ns (from one sample to the next, on average), begun_ns, ended_ns (on the
 monotonic clock), unread (stacks that made no sense), first_step (its number), steps_ns[] (the beginning of the first
@@ -104,6 +109,9 @@ RUN_VARIABLE = "GPUPROF_RUN"
 
 HANG = "hang"
 """Folder in a run's that a rank writes its stacks and collectives into when it stalls, or is asked to."""
+
+SUMMARY = "history.json"
+"""What `gpuprof history` says of a run: its verdict and numbers, so that it need not be diagnosed again."""
 
 TRIAL = "trial.json"
 """What `gpuprof try` measured of fixes for this run, in the run's folder."""
@@ -176,6 +184,20 @@ def snapshots_in(run: Path) -> list[Path]:
     """The snapshots of a run: those of failed allocations first, lower ranks first. Raises OSError."""
     found = [path for path in run.iterdir() if re.fullmatch(r"memory\.rank\d+(\.oom)?\.pickle", path.name)]
     return sorted(found, key=lambda path: (".oom." not in path.name, len(path.name), path.name))
+
+
+_RECORDING = re.compile(
+    r"(?:trace|stacks)\.rank\d+\.json(?:\.gz)?|memory\.rank\d+\.(?:json(?:\.gz)?|(?:oom\.)?pickle)"
+    r"|trace\.rank\d+\.digest\.npz|nsys\.(?:sqlite|nsys-rep|qdstrm)|.*\.partial"
+)
+
+
+def recordings_in(run: Path) -> list[Path]:
+    """The files of a run that are large and can be done without: traces, snapshots, reports of Nsight Systems; what
+    says how the run went stays. Links and folders are none. Raises OSError."""
+    return sorted(
+        path for path in run.iterdir() if _RECORDING.fullmatch(path.name) and stat.S_ISREG(path.lstat().st_mode)
+    )
 
 
 def open_regular(path: Path) -> BinaryIO:

@@ -97,3 +97,20 @@ TIME_DYNAMIC = Number(
     "compilation: 1.1, 1.8 and 2.1 in the three Llama models. A third length costs nothing.",
     (), "python -m benchmarks.compile_time",
 )  # fmt: skip
+REMOVABLE = Number(
+    0.7, 0.4, 0.9, "", "assumed",
+    "Probability that a model can be compiled as a whole once the waits in its passes are gone, where all of them read "
+    "values: a condition that a recording does not show.",
+)  # fmt: skip
+SIZED = Number(
+    0.55, 0.3, 0.8, "", "assumed",
+    "The same where some of the waits are for the size of a result, which needs another computation.",
+)  # fmt: skip
+BUCKETED = Number(
+    0.8, 0.5, 0.95, "", "assumed",
+    "Probability that batches of different lengths can be padded to a few lengths, and the passes captured for each.",
+)  # fmt: skip
+VARYING = Number(
+    0.8, 0.5, 1.0, "", "assumed",
+    "By how much less likely a chain that ends in torch.compile works where the shapes of batches vary, too.",
+)  # fmt: skip

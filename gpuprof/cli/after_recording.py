@@ -14,6 +14,7 @@ import os
 import re
 import shutil
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 from gpuprof import runfile
 from gpuprof.record.last_words import VERDICT
 from gpuprof.record.options import options_of
+from gpuprof.record.recording_cost import in_words
 from gpuprof.record.tell import tell
 
 if TYPE_CHECKING:
@@ -110,7 +112,7 @@ def show_verdict(folder: Path) -> Diagnosis:
     Where that file is there already, the diagnosis has been shown.
     """
     import gpuprof
-    from gpuprof.report import words
+    from gpuprof.report import history, words
     from gpuprof.report.names import escape
 
     diagnosis = gpuprof.diagnose(folder)
@@ -122,7 +124,18 @@ def show_verdict(folder: Path) -> Diagnosis:
     heading = "  ".join(text for text in (words.label(diagnosis), words.step_time(diagnosis)) if text)
     with runfile.whole_file(folder / VERDICT) as file:
         file.write(f"{escape(heading)}\n{escape(diagnosis.verdict.summary)}\n".encode())
+    history.remember(folder, history.entry(str(folder), None, diagnosis))
+    _tell_cost(folder, diagnosis)
     return diagnosis
+
+
+def _tell_cost(folder: Path, diagnosis: Diagnosis) -> None:
+    """What the recording took, part by part, on stderr and in the run's log."""
+    rank = 0 if diagnosis.folder is None else diagnosis.folder.rank
+    said = in_words(runfile.read_json(folder / runfile.rank_file(rank)) or {}, time.time_ns())
+    if said is not None:
+        tell(said)
+        runfile.log(folder, said)
 
 
 def _page(diagnosis: Diagnosis) -> bytes:

@@ -34,6 +34,7 @@ COMMANDS = {
     "gpus": "gpuprof.cli.gpus",
     "doctor": "gpuprof.cli.doctor",
     "history": "gpuprof.cli.history",
+    "clean": "gpuprof.cli.clean",
     "mcp": "gpuprof.cli.mcp",
     "skill": "gpuprof.cli.skill",
     "demo": "gpuprof.cli.demo",

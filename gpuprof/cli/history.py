@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -25,17 +26,21 @@ if TYPE_CHECKING:
 @click.option("--markdown", is_flag=True, help="Print a Markdown table.")
 @click.option("--last", type=click.IntRange(min=1), default=20, metavar="N", show_default=True,
               help="Of a folder of runs, show the newest N.")  # fmt: skip
-def command(paths: tuple[str, ...], json: bool, markdown: bool, last: int) -> int:
+@click.option("--explain", is_flag=True, help="Compare the run at which the step became slower with the one before.")
+@click.option("--fresh", is_flag=True, help="Diagnose every run again.")
+def command(paths: tuple[str, ...], json: bool, markdown: bool, last: int, explain: bool, fresh: bool) -> int:
     """Show mean step, verdict, GPU busy time and tokens per second of RUNS, in the order given.
 
     RUNS are recordings as gpuprof diagnose takes them, or a folder of runs, which stands for its runs, oldest first.
-    Without RUNS: gpuprof-runs. A recording that cannot be read is named on stderr, and left out.
+    Without RUNS: gpuprof-runs. A recording that cannot be read is named on stderr, and left out. A run is diagnosed
+    once; what was found then stays in its folder.
     """
     if json and markdown:
         raise click.UsageError("--json and --markdown exclude each other")
     from gpuprof.report import history
 
-    entries = [found for one in _recordings(paths or (RUNS,), last) if (found := _entry(one)) is not None]
+    recordings = _recordings(paths or (RUNS,), last)
+    entries = [found for one in recordings if (found := _entry(one, fresh)) is not None]
     if not entries:
         raise GpuprofError("none of these recordings could be diagnosed")
     if json:
@@ -45,8 +50,35 @@ def command(paths: tuple[str, ...], json: bool, markdown: bool, last: int) -> in
     elif markdown:
         write(history.as_markdown(entries))
     else:
-        show(lambda width: _table(entries, width))
+        show(lambda width: _table(history.shortened(entries), width))
+        _slower(entries, explain)
     return 0
+
+
+def _slower(entries: list[Entry], explain: bool) -> None:
+    """Names the run at which the step became slower, and says why if that is wanted."""
+    from gpuprof.report import history
+    from gpuprof.report.names import escape
+    from gpuprof.report.numbers import duration
+
+    found = history.slower_at(entries)
+    if found is None:
+        if explain:
+            say("the step did not become slower")
+        return
+    at, before_ms, after_ms = found
+    before, after = entries[at - 1].path, entries[at].path
+    times = f"{duration(before_ms * 1e6)} → {duration(after_ms * 1e6)} (+{100 * (after_ms / before_ms - 1):.0f} %)"
+    write(f"\nslower from {escape(Path(after).name)} on: {times} for the same work\n")
+    if not explain:
+        write("gpuprof history --explain compares it with the run before\n")
+    if explain:
+        from gpuprof import compare
+        from gpuprof.report.comparison_terminal import render
+
+        comparison = compare(before, after)
+        write("\n")
+        show(lambda width: render(comparison, width))
 
 
 def _recordings(paths: tuple[str, ...], last: int) -> list[Recording]:
@@ -57,15 +89,22 @@ def _recordings(paths: tuple[str, ...], last: int) -> list[Recording]:
     return found
 
 
-def _entry(recording: Recording) -> Entry | None:
-    from gpuprof.report.history import entry
+def _entry(recording: Recording, fresh: bool) -> Entry | None:
+    from gpuprof.report import history
 
+    folder, began = recording.run_folder, _began(recording)
+    found = None if fresh or folder is None else history.remembered(folder, str(recording), began)
+    if found is not None:
+        return found
     try:
         diagnosis = diagnose_given(recording)
     except GpuprofError as error:
         say(str(error))
         return None
-    return entry(str(recording), _began(recording), diagnosis)
+    found = history.entry(str(recording), began, diagnosis)
+    if folder is not None and diagnosis.run is not None and diagnosis.run.status != "running":
+        history.remember(folder, found)
+    return found
 
 
 def _began(recording: Recording) -> str | None:
@@ -89,7 +128,10 @@ def _table(entries: list[Entry], width: int) -> RenderableType:
     from gpuprof.report.names import escape
 
     right = Column(right=True)
-    columns = (Column("bold", elastic=True), Column("dim"), right, Column("cyan"), Column(elastic=True), right, right)
-    rows = [tuple(escape(cell) for cell in row) for row in history.rows(entries)]
-    lines = table([history.HEAD, *rows], columns, width)
+    columns = [Column("bold", elastic=True), Column("dim"), right, Column("cyan"), Column(elastic=True), right, right]
+    rows = [list(history.HEAD), *history.rows(entries, width=width)]
+    if width < history.NARROW and history.named_by_date(entries):
+        columns.pop(1)
+        rows = [[*row[:1], *row[2:]] for row in rows]
+    lines = table([[escape(cell) for cell in row] for row in rows], columns, width)
     return Group(Text(lines[0].plain, "dim"), *lines[1:])

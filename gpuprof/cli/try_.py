@@ -298,7 +298,8 @@ def _show_list(subject: Subject | None, argv: Sequence[str], as_json: bool) -> N
 
 
 def _listing(subject: Subject | None, argv: Sequence[str]) -> dict[str, Any]:
-    from gpuprof.trial.fixes import Candidate, names, patch_for
+    from gpuprof.trial.fixes import Candidate
+    from gpuprof.trial.patches import names, patch_for
     from gpuprof.trial.subject import with_flags
     from gpuprof.trial.trial import Fix
     from gpuprof.trial.written import changes_of

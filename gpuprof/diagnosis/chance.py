@@ -33,6 +33,23 @@ def time_left(gain: Range) -> float:
     return sum(1 / _quantile(gain, score) for score in _SCORES) / len(_SCORES)
 
 
+def with_odds(gain: Range, odds: float) -> Range:
+    """The gain of a fix that works with a probability of `odds`, and else changes nothing: median and 80 % interval of
+    the mixture. A gain below 1 where it works stays one."""
+    if odds >= 1:
+        return gain
+    return Range(*(_of_mixture(gain, odds, level) for level in (0.1, 0.5, 0.9)))
+
+
+def _of_mixture(gain: Range, odds: float, level: float) -> float:
+    below = odds * (1 - probability(gain, 1.0))
+    if level < below:
+        return _quantile(gain, _NORMAL.inv_cdf(level / odds))
+    if level <= below + 1 - odds:
+        return 1.0
+    return _quantile(gain, _NORMAL.inv_cdf((level - (1 - odds)) / odds))
+
+
 def _quantile(gain: Range, score: float) -> float:
     end = gain.high if score > 0 else 1 / gain.low
     middle = gain.expected if score > 0 else 1 / gain.expected

@@ -35,6 +35,10 @@ def diagnose_recording(
         found.trace, run=found.run, named=found.named, failure=found.failure, step=step, skip=skip, step_ms=step_ms,
         top=top, advise=advise, ranks=1 if gang is None else len(gang.ranks), of_all_ns=gang and gang.known_step_ns,
     )  # fmt: skip
+    if diagnosis.folder is not None and diagnosis.folder.phased:
+        from gpuprof.diagnosis.iterations.section import with_iteration
+
+        diagnosis = with_iteration(diagnosis)
     if gang is None:
         return diagnosis
     from gpuprof.diagnosis.combine_ranks import with_ranks

@@ -23,6 +23,7 @@ from gpuprof.timeline.workload import Unit, Workload
 from gpuprof.tracefile.source import Issue, Source
 
 if TYPE_CHECKING:
+    from gpuprof.diagnosis.iteration_model import Iteration
     from gpuprof.diagnosis.tables import Tables
     from gpuprof.diagnosis.timed_steps import TimedSteps
     from gpuprof.memory.memory_report import MemoryReport
@@ -359,6 +360,12 @@ class Finding:
     """That it gains 2 % or more, 0 to 1."""
     settle: str | None = None
     """The command that settles whether it gains; None where it has to be made by hand."""
+    needs: str | None = None
+    """What has to be done first, or has to hold; None: nothing."""
+    acts_on: tuple[str, ...] = ()
+    """Resources that it takes work off: host | input | transfer | communication | device; most first."""
+    parts: tuple[str, ...] = ()
+    """The links of a chain of fixes, in their order; empty of a single fix."""
     settings: tuple[Setting, ...] = ()
     """What the fix sets, in the order of its text."""
     patch: Patch | None = None
@@ -486,6 +493,8 @@ class Diagnosis:
     """One summary per rank, where several were diagnosed together."""
     memory: MemoryReport | None = None
     """Who held the GPU's memory, where a snapshot or memory events were recorded."""
+    iteration: Iteration | None = None
+    """Of a training on its own generations: the mean iteration by phase. None of any other."""
     job: Job | None = None
     """Their joint replay."""
     _analysis: Any = field(default=None, repr=False, compare=False)

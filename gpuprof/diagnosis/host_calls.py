@@ -1,9 +1,9 @@
 """From sampled stacks to functions and their share of the step.
 
 A function has all samples that it is anywhere in the stack of. Which functions are worth a line is decided sample by
-sample: each is charged to one function. That is the innermost call, or the one that it is a helper of: a function most
-of whose samples come from one caller is its caller's, up to the user's own code. Functions that call the model, run the
-backward pass or hold the loop of the training are no cost as a whole; of them single lines are charged.
+sample: each is charged to one. Functions that call the model, run the backward pass or hold the loop of the training
+are no cost as a whole. Below the innermost of these in a stack, the first function of the user's own is charged, else
+the first one; where several places call it, or there is none, the line of the innermost one that leads to it.
 """
 
 from __future__ import annotations
@@ -11,15 +11,14 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
 from gpuprof.tracefile.samples import Function, HostSamples
 from gpuprof.tracefile.trace import I64
 
-HELPER = 0.8
-"""A function with this share of its samples from one caller is a helper of that one."""
+FROM_ONE_LINE = 0.8
+"""A function with this share of its samples from one line has a name of its own rather than that line's."""
 CALLS_THE_MODEL = 0.02
 """Share of a function's samples that are in a module or a backward pass called from it, from which on it is part of the
 loop rather than a cost."""
@@ -99,8 +98,8 @@ class Stacks:
 def costs(stacks: Stacks) -> list[Cost]:
     """What samples are charged to, most samples first."""
     counts = Counter[tuple[Frame, ...]](stacks.of_sample)
-    loops, helps = _loops(stacks, counts), _helpers(counts)
-    charge = {path: _charge(path, stacks, loops, helps) for path in counts if path}
+    loops = _loops(stacks, counts)
+    charge = _charges(stacks, counts, loops)
     charged: dict[tuple[int, int], list[tuple[Frame, ...]]] = defaultdict(list)
     for path, key in charge.items():
         charged[key].append(path)
@@ -127,7 +126,7 @@ def _is_shell(cost: Cost, others: list[Cost], stacks: Stacks) -> bool:
     if cost.one_line or not _is_wrapper(stacks.functions[cost.function]):
         return False
     return any(
-        other is not cost and len(np.intersect1d(cost.samples, other.samples)) >= HELPER * len(cost.samples)
+        other is not cost and len(np.intersect1d(cost.samples, other.samples)) >= FROM_ONE_LINE * len(cost.samples)
         for other in others
     )
 
@@ -208,44 +207,32 @@ def _loops(stacks: Stacks, counts: Counter[tuple[Frame, ...]]) -> set[int]:
     return found | {path[0].function for path in counts if path} | stacks.boundary
 
 
-def _helpers(counts: Counter[tuple[Frame, ...]]) -> dict[int, int]:
-    """Function → the one that it is a helper of."""
+def _charges(
+    stacks: Stacks, counts: Counter[tuple[Frame, ...]], loops: set[int]
+) -> dict[tuple[Frame, ...], tuple[int, int]]:
+    """Stack → (function, line or -1 for all of it) that it is charged to."""
+    places: dict[tuple[Frame, ...], tuple[Frame, int]] = {}
     total: Counter[int] = Counter()
-    pairs: Counter[tuple[int, int]] = Counter()
+    from_line: Counter[tuple[Frame, int]] = Counter()
     for path, count in counts.items():
-        seen: set[tuple[int, int]] = set()
-        for caller, callee in pairwise(path):
-            if caller.function != callee.function:
-                seen.add((caller.function, callee.function))
-        for pair in seen:
-            pairs[pair] += count
-        for function in {frame.function for frame in path}:
-            total[function] += count
-    return {callee: caller for (caller, callee), count in pairs.items() if count >= HELPER * total[callee]}
-
-
-def _charge(path: tuple[Frame, ...], stacks: Stacks, loops: set[int], helps: dict[int, int]) -> tuple[int, int]:
-    """(function, line or -1 for all of it) that a stack is charged to."""
-    functions = stacks.functions
-    k = len(path) - 1
-    if path[k].function in loops:
-        # A wrapper has no lines of interest; its caller has.
-        while k > 0 and _is_wrapper(functions[path[k].function]) and path[k].function not in stacks.boundary:
-            k -= 1
-        return path[k].function, path[k].line
-    chain = [k]
-    while k > 0:
-        here, caller = path[k].function, path[k - 1].function
-        if caller != here:
-            if caller in loops or helps.get(here) != caller:
-                break
-            if functions[here].kind == "own" and functions[caller].kind != "own":
-                break
-        k -= 1
-        chain.append(k)
-    own = [i for i in chain if functions[path[i].function].kind == "own"]
-    plain = [i for i in chain if not _is_wrapper(functions[path[i].function])]
-    return path[(own or plain or chain)[-1]].function, -1
+        if not path:
+            continue
+        k = max((i for i, frame in enumerate(path) if frame.function in loops), default=-1)
+        below = [frame.function for frame in path[k + 1 :]]
+        own = [function for function in below if stacks.functions[function].kind == "own"]
+        plain = [function for function in below if not _is_wrapper(stacks.functions[function])]
+        called = next(iter(own or plain or below), -1)
+        while k > 0 and _is_wrapper(stacks.functions[path[k].function]) and path[k].function not in stacks.boundary:
+            k -= 1  # a wrapper has no lines of interest; its caller has
+        place = path[max(k, 0)], called
+        places[path] = place
+        total[called] += count
+        from_line[place] += count
+    found = {}
+    for path, (loop, called) in places.items():
+        is_named = called >= 0 and from_line[loop, called] >= FROM_ONE_LINE * total[called]
+        found[path] = (called, -1) if is_named else (loop.function, loop.line)
+    return found
 
 
 def _is_wrapper(function: Function) -> bool:

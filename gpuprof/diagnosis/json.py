@@ -39,6 +39,7 @@ def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
         "start_up": plain(d.start_up),
         "steps": plain(d.steps),
         "budget": plain(d.budget),
+        "iteration": plain(d.iteration),
         "window": _window(d.window),
         "devices": plain(d.devices),
         "devices_estimated": plain(d.devices_estimated),

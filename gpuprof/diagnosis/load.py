@@ -10,6 +10,7 @@ from typing import Any
 
 from gpuprof.diagnosis.baseline import RareStep
 from gpuprof.diagnosis.diagnosis import SCHEMA, Diagnosis
+from gpuprof.diagnosis.iteration_model import Iteration
 from gpuprof.diagnosis.typed import NotOfType, typed
 from gpuprof.errors import GpuprofError
 from gpuprof.memory.advice import Advice
@@ -18,7 +19,7 @@ from gpuprof.ranks.summary import Job, RankSummary
 from gpuprof.replay.sensitivity import Sensitivities
 from gpuprof.runfile import open_regular
 
-_NAMES = {one.__name__: one for one in (Advice, Job, MemoryReport, RankSummary, RareStep, Sensitivities)}
+_NAMES = {one.__name__: one for one in (Advice, Iteration, Job, MemoryReport, RankSummary, RareStep, Sensitivities)}
 """Types of fields that the modules of these fields import for type checkers only."""
 _HOW = "gpuprof diagnose --json writes a diagnosis"
 

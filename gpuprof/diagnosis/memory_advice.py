@@ -20,7 +20,6 @@ from gpuprof.projection.memory_fixes import (
     OPTIMIZER,
     MemoryFix,
     checkpointing_every,
-    memory_fixes,
     recorded_footprint,
 )
 from gpuprof.projection.paging import moved_ns
@@ -51,7 +50,7 @@ def memory_advice(diagnosis: Diagnosis, gpus: Sequence[Gpu] = (), together: Sequ
         return None
     found = recorded_footprint(memory)
     tokens, places = memory.recorded.tokens, (subject.gpu, *(gpu for gpu in gpus if gpu != subject.gpu))
-    fixes = memory_fixes(memory, subject.pass_tokens)
+    fixes = subject.memory_fixes
     remedies = [_remedy(fix, (fix,), found, subject, case, places) for fix in fixes]
     remedies += _segments(memory)
     if together:

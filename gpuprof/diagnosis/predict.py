@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from gpuprof.diagnosis.acts_on import acts_on
 from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.budget_model import Budget
-from gpuprof.diagnosis.chance import probability, time_left
-from gpuprof.diagnosis.detect.proposal import EVEN, MARKED, SEVERE, SURE, WORTH, Proposal
+from gpuprof.diagnosis.chance import probability, time_left, with_odds
+from gpuprof.diagnosis.detect.proposal import CERTAIN, EVEN, MARKED, SEVERE, SURE, WORTH, Proposal
 from gpuprof.diagnosis.diagnosis import TRIED, Combined, Considered, Finding, Range, Remaining
 from gpuprof.diagnosis.findings import ABSENT, FINDINGS
 from gpuprof.diagnosis.plug_ins import plug_ins
@@ -54,23 +55,38 @@ class _Predicted:
     @property
     def probability(self) -> float:
         """That it gains 2 % or more."""
-        return probability(self.prediction.speedup, SURE)
+        return self.proposal.odds * probability(self.prediction.speedup, SURE)
+
+    @property
+    def time_left(self) -> float:
+        """What the work takes with it as a share of what it takes now; where it does not work, as long as now."""
+        odds = self.proposal.odds
+        return odds * time_left(self.prediction.speedup) + 1 - odds
+
+    def shown(self, now_ns: float) -> Prediction:
+        """What is said of it: a chain may also change nothing of the step as it is, `now_ns`."""
+        if self.proposal.odds >= 1:
+            return self.prediction
+        gain, step = self.prediction.speedup, self.prediction.step
+        mixed = with_odds(gain, self.proposal.odds)
+        usual = round(step.expected * gain.expected / mixed.expected)
+        as_it_is = round(now_ns * self.proposal.work)
+        return Prediction(Range(min(step.low, usual), usual, max(step.high, as_it_is, usual)), mixed)
 
     @property
     def list(self) -> Literal["fixes", "worth_trying"] | None:
         """Where it is advised; None: nowhere."""
         speedup = self.prediction.speedup
-        if speedup.expected >= WORTH and speedup.low >= SURE:
+        if speedup.expected >= WORTH and speedup.low >= SURE and self.probability >= CERTAIN:
             return "fixes"
-        expected = 1 / time_left(speedup)
-        return "worth_trying" if expected >= WORTH and self.probability >= EVEN else None
+        return "worth_trying" if 1 / self.time_left >= WORTH and self.probability >= EVEN else None
 
     def rank(self, left_ns: float | None) -> tuple[bool, int, bool]:
         """The smaller, the further up: what leaves the training as it is before what changes it, then by what is
         expected of it over the rest of the run, `left_ns`, in which it has to earn back what it costs once; among
         those that differ by less than a hundredth of it first what the verdict names."""
         once = self.proposal.once_ns[1] / left_ns if left_ns else 0.0
-        return bool(self.proposal.changes), round(100 * (time_left(self.prediction.speedup) + once)), not self.named
+        return bool(self.proposal.changes), round(100 * (self.time_left + once)), not self.named
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +157,8 @@ def _considered(case: Analysis, finding: str, proposals: list[_Predicted], failu
 def _why_not(case: Analysis, one: _Predicted) -> str:
     """Why a fix is not advised; empty if it is."""
     speedup = one.prediction.speedup
+    if one.list is None and one.proposal.needs and time_left(speedup) * WORTH <= 1:
+        return f"works with a probability of {one.proposal.odds:.2f} only; needs: {one.proposal.needs}"
     if one.list is None:
         return small_change(case, one.proposal, speedup)
     cost, left = one.proposal.once_ns[1], _steps_left(case)
@@ -382,7 +400,8 @@ def _away(*parts: float) -> float:
 
 
 def _finding(case: Analysis, one: _Predicted) -> Finding:
-    proposal, step, speedup = one.proposal, one.prediction.step, one.prediction.speedup
+    proposal, shown = one.proposal, one.shown(case.mean_ns)
+    step, speedup = shown.step, shown.speedup
     return Finding(
         id=one.id,
         title=proposal.title,
@@ -398,7 +417,10 @@ def _finding(case: Analysis, one: _Predicted) -> Finding:
         changes=proposal.changes or None,
         once_ns=Range(*map(round, proposal.once_ns)) if proposal.once_ns[1] else None,
         probability=round(one.probability, 3),
-        settle=proposal.fix.patch and proposal.fix.patch.command,
+        settle=None if proposal.parts or not proposal.fix.patch else proposal.fix.patch.command,
+        needs=proposal.needs or None,
+        acts_on=acts_on(case, proposal),
+        parts=proposal.parts,
     )
 
 

@@ -20,11 +20,12 @@ def small_change(case: Analysis, proposal: Proposal, gain: Range) -> str:
         return f"{proposal.work:.3g} times the work takes {longer:.3g} times as long"
     gpu, cpu = _taken_off(case, proposal)
     taken = [f"{in_ms(ns)} of {name} time" for ns, name in ((gpu, "GPU"), (cpu, "CPU")) if ns > 0]
-    what = f"takes {' and '.join(taken)} off a step of {in_ms(case.mean_ns)}" if taken else "takes no work off a step"
     change = 1 - 1 / gain.expected
-    if abs(change) < NEGLIGIBLE:
-        return f"{what}, which changes it by less than 1 %"
-    return f"{what}, which {'shortens' if change > 0 else 'lengthens'} it by {100 * abs(change):.0f} %"
+    how = "by less than 1 %" if abs(change) < NEGLIGIBLE else f"by {100 * abs(change):.0f} %"
+    verb = "changes" if abs(change) < NEGLIGIBLE else "shortens" if change > 0 else "lengthens"
+    if not taken:
+        return f"{verb} a step of {in_ms(case.mean_ns)} {how}"
+    return f"takes {' and '.join(taken)} off a step of {in_ms(case.mean_ns)}, which {verb} it {how}"
 
 
 def _taken_off(case: Analysis, proposal: Proposal) -> tuple[float, float]:

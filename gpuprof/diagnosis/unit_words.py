@@ -35,7 +35,8 @@ def reworded(diagnosis: Diagnosis) -> Diagnosis:
 def _finding(one: Finding, unit: Unit) -> Finding:
     evidence = tuple(replace(found, text=in_unit(found.text, unit)) for found in one.evidence)
     changes = one.changes and in_unit(one.changes, unit)
-    return replace(one, title=in_unit(one.title, unit), evidence=evidence, changes=changes)
+    needs = one.needs and in_unit(one.needs, unit)
+    return replace(one, title=in_unit(one.title, unit), evidence=evidence, changes=changes, needs=needs)
 
 
 def _considered(one: Considered, unit: Unit) -> Considered:

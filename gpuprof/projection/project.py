@@ -19,7 +19,6 @@ from gpuprof.projection.explain import explain
 from gpuprof.projection.footprint import footprint
 from gpuprof.projection.host import RANGE
 from gpuprof.projection.memory import fit, share_that_fits
-from gpuprof.projection.memory_fixes import memory_fixes
 from gpuprof.projection.per_sample_attention import ROUND
 from gpuprof.projection.projected_step import LIKELIEST, ProjectedStep, combined
 from gpuprof.projection.projection import (
@@ -214,7 +213,7 @@ def _memory(projected: ProjectedStep, gpu: Gpu) -> MemoryFit | None:
     if memory is None or (projected.deeper, projected.wider, projected.longer) != (1, 1, 1):
         return found
     then = []
-    for fix in memory_fixes(memory, projected.subject.pass_tokens):
+    for fix in projected.subject.memory_fixes:
         if fix.change is not None:
             one = fit(gpu, fix.change(footprint(memory.recorded, use)).usage(), tokens, batch, own)
             ends = one.largest_batch, one.largest_batch_low, one.largest_batch_high

@@ -10,6 +10,7 @@ from gpuprof.costs.hardware import Gpu
 from gpuprof.costs.roofline import Roofline
 from gpuprof.projection.depth import Layers
 from gpuprof.projection.memory import RecordedMemory
+from gpuprof.projection.memory_fixes import MemoryFix
 from gpuprof.projection.projection import Interval
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.mean_step import MeanStep
@@ -51,6 +52,8 @@ class Subject:
     expert_adapters: float = 0.0
     """Of the trained parameters those on experts, as a share."""
     memory: RecordedMemory | None = None
+    memory_fixes: tuple[MemoryFix, ...] = ()
+    """What its findings offer to save memory."""
     world_size: int = 1
     """GPUs that the recorded training went on."""
     trained_bytes: float | None = None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,9 @@ class Holder:
         self._run: Path | None = None
         self._session: Session | None = None
         self._begun = False
-        self._attached = False
+        self._attached = self._follows_forks = False
+        self._undo: list[Callable[[], Any]] = []
+        """What takes the hooks away again."""
 
     def record_into(self, run: str | os.PathLike[str]) -> None:
         """From now on, sessions of this process write into this run folder."""
@@ -39,6 +42,11 @@ class Holder:
         session = self._session
         return None if session is None or session.ended else session
 
+    def current(self) -> Session | None:
+        """The session that records at this moment; none is begun for the question."""
+        session = self._session
+        return None if session is None or session.ended else session
+
     def _forked(self) -> None:
         self._begun, self._session = False, None
 
@@ -47,7 +55,9 @@ class Holder:
         if self._attached:
             return
         self._attached = True
-        os.register_at_fork(after_in_child=self._forked)
+        if not self._follows_forks:
+            self._follows_forks = True
+            os.register_at_fork(after_in_child=self._forked)
         opened: list[tuple[int, Callable[[], None]]] = []
 
         def before(optimizer: Any, _: Any, __: Any) -> None:
@@ -68,14 +78,30 @@ class Holder:
         for hook in (before, after):
             # Where torch.compile meets it, it runs as it is, outside the graph.
             hook._torchdynamo_disable = True  # type: ignore[attr-defined]
-        module.register_optimizer_step_pre_hook(before)
-        module.register_optimizer_step_post_hook(after)
+        self._undo.append(module.register_optimizer_step_pre_hook(before).remove)
+        self._undo.append(module.register_optimizer_step_post_hook(after).remove)
 
-    def attach_trainer(self, module: Any) -> None:
-        """Lets every Trainer of the process report its steps. module: transformers.trainer."""
+    def attach_trainer(self, module: Any, made: Iterable[Any] = ()) -> None:
+        """Lets every Trainer that is made from now on report its steps, and those that are made already. module:
+        transformers.trainer."""
         from .trainer import callback_class
 
-        module.DEFAULT_CALLBACKS.append(callback_class(module.TrainerCallback, self.session))
+        callback = callback_class(module.TrainerCallback, self.session)
+        module.DEFAULT_CALLBACKS.append(callback)
+        self._undo.append(lambda: module.DEFAULT_CALLBACKS.remove(callback))
+        for trainer in made:
+            trainer.add_callback(callback)
+            self._undo.append(lambda trainer=trainer: trainer.remove_callback(callback))
+
+    def release(self) -> None:
+        """Ends the session, if there is one, and takes all hooks and callbacks away. Never raises."""
+        session, self._session, self._run, self._begun = self._session, None, None, False
+        undo, self._undo, self._attached = self._undo, [], False
+        if session is not None:
+            session.close()
+        for one in undo:
+            with contextlib.suppress(Exception):  # who took a callback out of a trainer was the program
+                one()
 
 
 holder = Holder()

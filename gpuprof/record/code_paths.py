@@ -9,6 +9,9 @@ from collections.abc import Sequence
 
 OWN, LIBRARY, STANDARD, GENERATED, OURS = "own", "library", "standard", "generated", "gpuprof"
 """Whose code a file is: the user's, an installed package's, Python's, made while the program ran, or gpuprof's."""
+_CELL = re.compile(r".*[/\\]ipykernel_\d+[/\\]\d+\.py|<ipython-input-.*>", re.DOTALL)
+CELL = "cell.py"
+"""The file of all cells of a notebook: what they are called changes from one run of them to the next."""
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 _INSTALLED = re.compile(r".*[/\\](?:site|dist)-packages[/\\](.+)", re.DOTALL)
@@ -26,6 +29,8 @@ def shortened(file: str, roots: Sequence[str]) -> tuple[str, str]:
         found = pattern.fullmatch(file)
         if found:
             return kind, "/".join(found.groups())
+    if _CELL.fullmatch(file):
+        return OWN, CELL
     if file.startswith("<"):
         return (STANDARD if file.startswith("<frozen") else GENERATED), file
     library = os.path.dirname(os.__file__)

@@ -107,6 +107,7 @@ class Recorder:
         self._look_for_trackers()
         session.close()
         self._end("failed" if kind else "finished")
+        _tell(f"recorded; next: gpuprof diagnose {self.folder}")
         if kind is None:
             self._publish()
 
@@ -136,13 +137,20 @@ class Recorder:
         """A run folder of our own, and a session in it."""
         from importlib import import_module
 
+        from .attach import holder
+
+        self._make_run(Path(sys.argv[0] if sys.argv and sys.argv[0] else "python").stem or "python")
+        if self.folder is not None:
+            holder.attach_optimizers(import_module("torch.optim.optimizer"))
+
+    def _make_run(self, stem: str) -> None:
+        """A run folder of our own, which the session of this process will write into. stem: what it is named after."""
         from . import telemetry
         from .attach import holder
         from .environment import place_among_ranks
         from .folder import make_folder, point_latest
 
         rank, _, ranks = place_among_ranks()
-        stem = Path(sys.argv[0] if sys.argv and sys.argv[0] else "python").stem or "python"
         if rank and self._out is None:
             return
         if rank and ranks > 1:
@@ -156,7 +164,6 @@ class Recorder:
             self._write_manifest("running", None)
             self._telemetry = telemetry.start(self.folder)
         holder.record_into(self.folder)
-        holder.attach_optimizers(import_module("torch.optim.optimizer"))
 
     def _write_manifest(self, status: str, ended: int | None) -> None:
         assert self.folder is not None
@@ -181,7 +188,6 @@ class Recorder:
             if self._telemetry is not None:
                 telemetry.stop(self._telemetry)
                 self._write_manifest(status, time.time_ns())
-                _tell(f"recorded; next: gpuprof diagnose {self.folder}")
         except OSError as error:
             _tell(f"{self.folder}: {error}")
 

@@ -26,6 +26,12 @@ SAMPLED = ((0.05, 50), (0.25, 25), (1.0, 10), (5.0, 4), (float("inf"), 2))
 until sampling.ENOUGH_S have passed."""
 SAMPLED_OF_UNKNOWN = 5
 """Where the training does not say how long it is: a short one is to get its window."""
+LONG_ITERATION_S = 1.0
+"""Iterations of a training on its own generations that are shorter are treated as any step."""
+ITERATIONS = ((2.0, 6, 2), (8.0, 3, 1), (float("inf"), 2, 1))
+"""(seconds an iteration, iterations that are timed, those that are recorded at most), as coarse as BASELINES."""
+LONG_SETTLE = 2
+"""Iterations that settle, of long ones."""
 WINDOW_S = 60.0
 """A window does not record for longer than this if fewer steps will do."""
 
@@ -43,6 +49,8 @@ class Plan:
     trace: int = STEPS
     stacks: int = 0
     memory: int = 0
+    synchronised: int | None = None
+    """Of the baseline's, the steps closed by a synchronisation; None: the same number as free-running ones."""
 
     def stages(self, first_window: str = "trace") -> list[tuple[str, int]]:
         """(stage, steps) without those that have none. first_window: the stage of the steps in `trace`."""
@@ -53,7 +61,7 @@ class Plan:
         stages = [
             ("settle", self.settle),
             ("baseline_free", self.baseline),
-            ("baseline_sync", self.baseline),
+            ("baseline_sync", self.baseline if self.synchronised is None else self.synchronised),
             ("sampling", self.sample),
             *windows,
             ("after", AFTER),
@@ -100,6 +108,23 @@ def plan(
         # The last step is often a smaller batch.
         found = _shrink(found, total - 1, keep_settle=settle is not None, keep_baseline=chosen_baseline)
     return found
+
+
+def of_iterations(found: Plan, iteration_s: float, steps: int, total: int | None = None) -> Plan:
+    """The plan for a training whose iterations generate what the next `steps` optimizer steps train on.
+
+    Stages consist of whole iterations. Long ones get few of each, so that the verdict comes within a minute where one
+    takes 4 s: generation waits for the GPU at every token, so steps that end in a synchronisation are no different.
+    found: the plan without regard to the training's end. iteration_s: seconds of one. total: steps that are left.
+    """
+    if iteration_s >= LONG_ITERATION_S or steps > 1:
+        baseline, traced = next((timed, traced) for limit, timed, traced in ITERATIONS if iteration_s < limit)
+        found = replace(
+            found, baseline=baseline * steps, synchronised=0, sample=min(found.sample, 1) * steps, warm_up=1,
+            trace=steps * max(1, min(found.trace // steps, traced)) if found.trace else 0,
+            stacks=min(found.stacks, steps), memory=min(found.memory, steps),
+        )  # fmt: skip
+    return found if total is None else _shrink(found, total - 1, keep_settle=False, keep_baseline=False)
 
 
 _FLOORS = {"sample": 0, "memory": 0, "stacks": 0, "baseline": 1, "settle": 1, "warm_up": 1, "trace": 1}

@@ -7,6 +7,7 @@ from typing import Any
 
 from .batch import WorkMeter
 from .lumps import Lumps
+from .phase_clock import PhaseClock
 from .samples import StepSamples
 from .timing import MemoryMeter
 
@@ -21,6 +22,7 @@ class StepMeter:
         """Waiting for the DataLoader."""
         self.micro_steps = 0
         self.lumps = Lumps()
+        self.phases = PhaseClock()
         self._trained_ns = 0
         """The last moment at which the step at hand trained, or its beginning."""
         self._last_fetch_ns = 0
@@ -37,6 +39,7 @@ class StepMeter:
         self.work.take()
         self.samples.take(passes=1)
         self.lumps.take()
+        self.phases.begin(now)
 
     def backward(self, now: int) -> None:
         """A backward pass begins."""
@@ -89,6 +92,7 @@ class StepMeter:
             "labelled_tokens": work.labelled_tokens,
             "new_shapes": new_shapes,
             **{f"{kind}_ns": ns for kind, ns in self.lumps.take().items() if ns},
+            **self.phases.take(now),
             **self._memory.read(now),
             "profiled": profiled,
         }

@@ -39,7 +39,7 @@ def useful_pairs(batch: Mapping[str, Any], rows: int, length: int) -> int | None
 def labelled_tokens(batch: Mapping[str, Any], rows: int, length: int) -> int | None:
     """Tokens with a label; None without labels of each token in host memory."""
     labels = batch.get("labels")
-    if not _on_cpu(labels) or tuple(labels.shape) != (rows, length) or labels.is_floating_point():
+    if labels is None or not _on_cpu(labels) or tuple(labels.shape) != (rows, length) or labels.is_floating_point():
         return None
     return int((labels != IGNORED).sum())
 

@@ -21,6 +21,7 @@ from .memory import (
     gpu_memory,
     resident_bytes,
 )
+from .pause import Pause
 from .ranges import Ranges
 from .transforms import Transforms
 
@@ -70,6 +71,8 @@ class Window:
         self.busy = False
         """Whether what a profiler of torch does at this moment is our own doing."""
         self._profiler: Any = None
+        self._pause: Pause | None = None
+        self._unrecorded: list[dict[str, int]] = []
 
     def start(self, metadata: dict[str, str]) -> None:
         """Begins to warm up."""
@@ -130,8 +133,30 @@ class Window:
         self.steps = max(0, ended - self.first_step + 1)
         self._end(time.perf_counter_ns())
 
+    def can_pause(self) -> bool:
+        """Whether this window's profiler can stop recording and go on later."""
+        return self.active and self.name == "trace" and hasattr(self._profiler, "toggle_collection_dynamic")
+
+    def pause(self) -> None:
+        """Records nothing until `resume`, but one range around what is left out."""
+        if self._pause is None and self.can_pause():
+            self._pause = Pause(self._profiler, self._ranges)
+
+    def resume(self, step: int, forwards: int) -> None:
+        """Records again. step: the one at hand; forwards: forward passes of a generate loop that were left out."""
+        if self._pause is not None:
+            pause, self._pause = self._pause, None
+            self._unrecorded.append({"step": step, "forwards": forwards, "ns": pause.end()})
+
+    @property
+    def paused(self) -> bool:
+        """Whether nothing is recorded at this moment."""
+        return self._pause is not None
+
     def _end(self, begun_ns: int) -> None:
         """begun_ns: since when the training waits for the profiler to stop."""
+        if self._pause is not None:
+            self.resume(0, 0)
         self._let_transforms_go()
         self._doing(self._profiler.stop)
         self.active = False
@@ -139,6 +164,8 @@ class Window:
         self._profiler.schedule = self._profiler.on_trace_ready = None
         self._profiler = None
         if self.result is not None:
+            if self._unrecorded:
+                self.result["unrecorded"] = self._unrecorded
             self.result["stop_ns"] = time.perf_counter_ns() - begun_ns
 
     def _doing(self, what: Any) -> None:

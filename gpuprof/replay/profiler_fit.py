@@ -28,7 +28,7 @@ QUICKER, CLEAR = 0.9, 0.01
 it."""
 FITTED = 1e-3
 """A fit is good when the step is this near to the measured one."""
-NARROW = 5e-4
+NARROW = 1e-4
 """The cost of an event and the speed of a host are known no better than to this share."""
 NEAR = 0.01
 """A step that is only estimated needs no fit where it is this near already."""

@@ -38,7 +38,7 @@ def scale(
         (HOST, host), (INPUT, input), (TRANSFER, transfer), (COMMUNICATION, communication), (DEVICE, device),
     ):  # fmt: skip
         factors[code] = factor
-    return _lasting(graph, graph.duration_ns * factors[graph.resource])
+    return _lasting(graph, graph.duration_ns * factors.take(graph.resource))
 
 
 def scaled(graph: Graph, nodes: Mask, factor: float | F64) -> Graph:

@@ -71,6 +71,8 @@ def fixes(diagnosis: Diagnosis, width: int, brevity: Brevity) -> list[Text | Tab
     if both and brevity.together:
         gained = gain(both, now, diagnosis.unit)
         lines.append(Text.assemble((numbers(diagnosis, both), "bold"), f" together   {gained}"))
+    if brevity.fixes > NUMBER and (why := why_first(diagnosis)):
+        lines.append(Text(why, "dim"))
     if diagnosis.findings and brevity.together and (unsure := uncertain_mean(diagnosis)):
         lines.append(Text(unsure, "dim"))
     return lines
@@ -98,6 +100,30 @@ def worth_trying(diagnosis: Diagnosis, width: int, shown: int | None = None) -> 
     return lines
 
 
+RESOURCE_OF = {"compute": "device", "memory": "device", "latency": "device"}
+NAMES = {"host": "the CPU (host)", "input": "input", "transfer": "copies", "communication": "communication",
+         "device": "the GPU's own work"}  # fmt: skip
+
+
+def why_first(diagnosis: Diagnosis) -> str:
+    """Why the first fix acts on something other than what the verdict names; empty where they agree, or neither is
+    known."""
+    bound, findings = diagnosis.verdict.bound, (*diagnosis.findings, *diagnosis.worth_trying)
+    if bound in (None, "balanced") or not findings or not findings[0].acts_on:
+        return ""
+    resource, first = RESOURCE_OF.get(bound, bound), findings[0]
+    if resource in first.acts_on:
+        return ""
+    named = next((i for i, one in enumerate(findings, 1) if resource in one.acts_on), None)
+    head = f"The verdict names {NAMES[resource]}, and the first fix acts on {NAMES[first.acts_on[0]]}"
+    if named is None:
+        return f"{head}: no fix is known that takes work off {NAMES[resource]} here."
+    other = findings[named - 1]
+    if other.changes and not first.changes:
+        return f"{head}: number {named} acts on {NAMES[resource]}, but changes the training."
+    return f"{head}: number {named} acts on {NAMES[resource]}, and is expected to gain less over the rest of the run."
+
+
 def chance(finding: Finding) -> str:
     """`78 % likely`: that it gains 2 % or more."""
     return f"{100 * finding.probability:.0f} % likely"
@@ -105,7 +131,7 @@ def chance(finding: Finding) -> str:
 
 def settle(finding: Finding) -> str:
     """What settles whether it gains."""
-    return f"{finding.settle} …" if finding.settle else "make it by hand, record again, then gpuprof compare"
+    return f"{finding.settle} …" if finding.settle else "gpuprof compare, recorded again after a change by hand"
 
 
 def _commands(finding: Finding) -> tuple[str, ...]:
@@ -149,7 +175,8 @@ def _head(finding: Finding, gained: str, width: int) -> list[Text]:
 def conditions(finding: Finding, diagnosis: Diagnosis) -> list[str]:
     """What else a fix means: what it changes about the training or its results, and what it costs before it gains."""
     what = "results" if diagnosis.workload and diagnosis.workload.is_inference else "training"
-    found = [f"changes the {what}: {escape(finding.changes)}"] if finding.changes else []
+    found = [f"needs: {escape(finding.needs)}"] if finding.needs else []
+    found += [f"changes the {what}: {escape(finding.changes)}"] if finding.changes else []
     if finding.once_ns:
         found.append(f"costs {duration_range(finding.once_ns.low, finding.once_ns.high)} once, before it pays off")
     return found

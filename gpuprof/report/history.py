@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING
 
-from gpuprof.diagnosis.diagnosis import Diagnosis
-from gpuprof.diagnosis.json import to_json
 from gpuprof.record.scalars import PREFIX, scalars
-from gpuprof.report import markdown, words
 from gpuprof.report.numbers import duration, percent, rate
+from gpuprof.runfile import SUMMARY, read_json, write_json
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.diagnosis import Diagnosis
 
 SCHEMA = "gpuprof.history/1"
-BAR = 20
-"""Cells of the longest bar."""
+ENTRY_SCHEMA = "gpuprof.history_entry/1"
+BAR, SHORT_BAR = 20, 6
+"""Cells of the longest bar, and where the table has to be narrow."""
+NARROW = 110
+"""Columns below which the table is narrow."""
 HEAD = ("run", "began", "step", "", "verdict", "GPU busy", "tokens/s")
+SLOWER = 1.05
+"""A step that takes this many times as long as before has become slower."""
+NEIGHBOURS = 3
+"""Entries before and after that are compared, by their median."""
+
+
+_DATED = re.compile(r"\d{4}-\d\d-\d\d_\d{6}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,21 +46,84 @@ class Entry:
 
 def entry(path: str, began: str | None, diagnosis: Diagnosis) -> Entry:
     """What a history says of one diagnosis."""
+    from gpuprof.diagnosis.json import to_json
+    from gpuprof.report import words
+
     values = {name.removeprefix(PREFIX): value for name, value in scalars(to_json(diagnosis)).items()}
     return Entry(path, began, diagnosis.quality.status, words.label(diagnosis), values)
 
 
-def rows(entries: list[Entry], bar: str = "█") -> list[tuple[str, ...]]:
-    """A row of texts for each, as in HEAD; the bar is the mean step on a scale of all."""
+def remember(run: Path, one: Entry) -> None:
+    """Leaves an entry in the folder of its run, where that can be written."""
+    document = {"schema": ENTRY_SCHEMA, "status": one.status, "verdict": one.verdict, "values": one.values}
+    try:
+        write_json(run / SUMMARY, document)
+    except OSError:  # the folder is someone else's, or the disk is full
+        return
+
+
+def remembered(run: Path, path: str, began: str | None) -> Entry | None:
+    """The entry that was left in a run's folder; None where there is none that can be read."""
+    found = read_json(run / SUMMARY)
+    if found is None or found.get("schema") != ENTRY_SCHEMA:
+        return None
+    status, verdict, values = (found.get(name) for name in ("status", "verdict", "values"))
+    if not (isinstance(status, str) and isinstance(verdict, str) and isinstance(values, dict)):
+        return None
+    numbers = {str(name): float(value) for name, value in values.items() if isinstance(value, (int, float))}
+    return Entry(path, began, status, verdict, numbers)
+
+
+def slower_at(entries: list[Entry]) -> tuple[int, float, float] | None:
+    """(index of the run from which on the step is slower, ms before and from then on): the largest such jump between
+    the medians of up to NEIGHBOURS runs. By the time for a token, scaled to the step of the run before, where all
+    know it: a larger batch is not slower. None where there is no jump."""
+    costs = [_cost(one) for one in entries]
+    known = [i for i, cost in enumerate(costs) if cost is not None]
+    if all(one.values.get("tokens_per_s") for one in entries):
+        values = {i: 1e3 / entries[i].values["tokens_per_s"] for i in known}
+    else:
+        values = {i: costs[i] or 0.0 for i in known}
+    best: tuple[float, int, float, float] | None = None
+    for k in range(1, len(known)):
+        before = median(values[i] for i in known[max(k - NEIGHBOURS, 0) : k])
+        after = median(values[i] for i in known[k : k + NEIGHBOURS])
+        jump = min(after, values[known[k]]) / before if before > 0 else 0.0
+        if jump >= SLOWER and (best is None or jump > best[0]):
+            step = costs[known[k - 1]] or 0.0
+            best = jump, known[k], step, step * values[known[k]] / values[known[k - 1]]
+    return None if best is None else best[1:]
+
+
+def _cost(one: Entry) -> float | None:
+    return one.values.get("mean_step_ms") or None
+
+
+def shortened(entries: list[Entry]) -> list[Entry]:
+    """The entries with the folder left out that all their paths are in."""
+    folders = {str(Path(one.path).parent) for one in entries}
+    if len(folders) != 1 or len(entries) < 2:
+        return entries
+    return [replace(one, path=Path(one.path).name) for one in entries]
+
+
+def named_by_date(entries: list[Entry]) -> bool:
+    """Whether the names of all runs begin with the date, as those of `gpuprof trace` do."""
+    return all(_DATED.match(Path(one.path).name) for one in entries)
+
+
+def rows(entries: list[Entry], bar: str = "█", width: int = 1000) -> list[tuple[str, ...]]:
+    """A row of texts for each, as in HEAD; the bar is the mean step on a scale of all. width: of the table."""
     longest = max((one.values.get("mean_step_ms", 0.0) for one in entries), default=0.0)
+    most, from_ = (BAR, 0) if width >= NARROW else (SHORT_BAR, 5)
     found = []
     for one in entries:
         step, busy, tokens = (one.values.get(name) for name in ("mean_step_ms", "gpu_busy", "tokens_per_s"))
-        cells = max(round(BAR * step / longest), 1) if step and longest else 0
+        cells = max(round(most * step / longest), 1) if step and longest else 0
         found.append(
             (
                 one.path,
-                (one.began or "–")[:16].replace("T", " "),
+                (one.began or "–")[from_ if one.began else 0 : 16].replace("T", " "),
                 duration(step * 1e6) if step else "–",
                 bar * cells,
                 one.verdict,
@@ -67,4 +145,6 @@ def document(entries: list[Entry]) -> dict[str, object]:
 
 def as_markdown(entries: list[Entry]) -> str:
     """The history as a table."""
+    from gpuprof.report import markdown
+
     return markdown.table(HEAD, rows(entries)) + "\n"

@@ -11,12 +11,16 @@ from html import escape as html_escape
 from typing import TYPE_CHECKING
 
 from gpuprof.diagnosis.diagnosis import Diagnosis, Finding
-from gpuprof.report import run_words, stepbar, words
+from gpuprof.report import host_words, run_words, stepbar, words
+from gpuprof.report.as_text import predicted
 from gpuprof.report.names import escape, shown, shown_kernel
-from gpuprof.report.numbers import amount, duration, duration_range, share
+from gpuprof.report.numbers import amount, duration, duration_range, percent, share
 from gpuprof.report.stepbar import Bar, Part
+from gpuprof.timeline.workload import words_of
 
 if TYPE_CHECKING:
+    from gpuprof.diagnosis.comparison.comparison import Comparison
+    from gpuprof.projection.projection import Projection
     from gpuprof.tracefile.trace import Trace
 
 ROWS = 8
@@ -51,7 +55,7 @@ _STYLE = """
 
 
 def diagnosis_html(diagnosis: Diagnosis) -> str:
-    """Verdict, quality, step bar, gaps and kernels."""
+    """Verdict, quality, step bar, fixes, functions, gaps and kernels."""
     parts = [
         f"<h3>{_text(words.label(diagnosis))}</h3>",
         _facts(diagnosis),
@@ -59,6 +63,8 @@ def diagnosis_html(diagnosis: Diagnosis) -> str:
         *(f'<p class="dim">{_text(line)}</p>' for line in run_words.lines(diagnosis)),
         _issues(diagnosis),
         _bars(diagnosis),
+        _fixes(diagnosis),
+        _functions(diagnosis),
         _gaps(diagnosis),
         _kernels(diagnosis),
         f"<p>{_text(words.profiler(diagnosis) or '')}</p>",
@@ -69,15 +75,63 @@ def diagnosis_html(diagnosis: Diagnosis) -> str:
 
 def finding_html(finding: Finding) -> str:
     """What to change and what it gains."""
-    step, gain = finding.step_ns, finding.speedup
-    work = f" with {finding.work:.3g}× the work" if finding.work != 1.0 else ""
-    predicted = f"{duration_range(step.low, step.high)} a step{work}, {gain.low:.2f}–{gain.high:.2f}× as fast"
     parts = [
         f"<h3>{_text(finding.title)}</h3>",
-        f"<p><b>{_text(predicted)}</b></p>",
-        f"<p><code>{_text(finding.fix)}</code></p>",
+        f"<p><b>{_text(predicted(finding))}</b></p>",
+        _code(finding.fix),
         f'<p class="dim">{_text(finding.changes)}</p>' if finding.changes else "",
         "".join(f'<p class="dim">{_text(one.text)}</p>' for one in finding.evidence),
+    ]
+    return _page(parts)
+
+
+def comparison_html(comparison: Comparison) -> str:
+    """Both steps, what changed, and what the reader must know."""
+    from gpuprof.report import comparison_words
+
+    rows = [
+        (
+            f"<b>{_text(one.title)}</b>",
+            _text(comparison_words.signed(one.difference_ns)),
+            "" if one.share is None else _text(percent(one.share)),
+            _text(comparison_words.sentence(one)),
+        )
+        for one in comparison_words.shown_mechanisms(comparison)
+    ]
+    parts = [
+        f"<h3>{_text(comparison_words.outcome(comparison))}</h3>",
+        f"<p><b>{_text(comparison_words.steps(comparison))}</b></p>",
+        f"<p>{_text(comparison.summary)}</p>",
+        f"<h4>What changed</h4>{_table(rows, numbers=(1, 2))}" if rows else "",
+        f'<p class="dim">{_text(comparison_words.unexplained(comparison) or "")}</p>',
+        "".join(f'<p class="issue {_text(note.severity)}">{_text(note.message)}</p>' for note in comparison.notes),
+    ]
+    return _page(parts)
+
+
+def projection_html(projection: Projection) -> str:
+    """The step on each GPU: time, speedup, what limits it, what fits."""
+    head = ("GPU", words_of(projection.unit), "80 %", "× recorded", "limited by", "fits", "largest batch")
+    rows = [
+        (
+            f"<b>{_text(one.gpu)}</b>",
+            duration(one.step_ns.expected),
+            duration_range(one.step_ns.low, one.step_ns.high),
+            f"{one.speedup.expected:.2f}× ({one.speedup.low:.2f}–{one.speedup.high:.2f})",
+            _text(one.bound or "–"),
+            "–" if one.memory is None else "yes" if one.memory.fits else "no",
+            "–" if one.memory is None or one.memory.largest_batch is None else f"{one.memory.largest_batch:,}",
+        )
+        for one in projection.gpus
+    ]
+    recorded = projection.recorded
+    of = f"{duration(recorded.step_ns.expected)} {words_of(projection.unit)} on {recorded.device_name or recorded.gpu}"
+    parts = [
+        f"<h3>{_text(projection.summary)}</h3>",
+        f"<p><b>recorded: {_text(of)}</b></p>",
+        _table([head, *rows], numbers=(1, 2, 3, 6)),
+        f"<p>{_text(projection.explanation.summary)}</p>" if projection.explanation else "",
+        "".join(f'<p class="dim">{_text(line)}</p>' for line in projection.assumptions),
     ]
     return _page(parts)
 
@@ -217,6 +271,36 @@ def _kernels(diagnosis: Diagnosis) -> str:
     return f"<h4>Kernels{_a_step(diagnosis)}</h4><p>{duration(kernels.total_ns / steps)}: {categories}</p>" + _table(
         rows, numbers=(0, 1, 2)
     )
+
+
+def _fixes(diagnosis: Diagnosis) -> str:
+    rows = [
+        (f"<b>{_text(one.title)}</b>", _text(predicted(one)), _code(one.fix) + _dim(one.changes))
+        for one in diagnosis.findings[:ROWS]
+    ]
+    return f"<h4>Fixes</h4>{_table(rows, numbers=())}" if rows else ""
+
+
+def _functions(diagnosis: Diagnosis) -> str:
+    rows = [
+        (
+            f"<b><code>{_name(one.function)}</code></b>",
+            duration(one.ns.expected),
+            _text(host_words.gain(one, diagnosis.step_ns)),
+            f'<code class="dim">{_name(one.place)}</code>',
+        )
+        for one in host_words.worth_saying(diagnosis)[:ROWS]
+    ]
+    return f"<h4>Python functions, per step without a profiler</h4>{_table(rows, numbers=(1,))}" if rows else ""
+
+
+def _code(text: str) -> str:
+    """Code line by line."""
+    return "".join(f"<p><code>{_text(line)}</code></p>" for line in text.splitlines())
+
+
+def _dim(text: str | None) -> str:
+    return f'<p class="dim">{_text(text)}</p>' if text else ""
 
 
 def _a_step(diagnosis: Diagnosis) -> str:

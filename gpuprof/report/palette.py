@@ -104,6 +104,7 @@ PHASE_PAINTS = _keyed(
         Paint("optimizer", "optimizer", "#35246b", "#54409c"),
         Paint("communication", "communication", "#cc79a7", "#d993b8"),
         Paint("other", "other", _GREY, _DARK_GREY),
+        Paint("generation", "generation", "#c98a00", "#e3b23c"),
     )
 )
 """Parts of a training step: shades of violet; data and communication as everywhere."""

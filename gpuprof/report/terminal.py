@@ -26,6 +26,7 @@ from gpuprof.report import (
     words,
 )
 from gpuprof.report.brevity import Brevity, shorter_and_shorter, summary
+from gpuprof.report.drawn import drawn
 from gpuprof.report.lines import Column, flow, table
 from gpuprof.report.names import escape, shorten_kernel, shown, shown_kernel
 from gpuprof.report.numbers import amount, count, duration, share
@@ -110,7 +111,7 @@ def _in_brief(diagnosis: Diagnosis, width: int, brevity: Brevity) -> tuple[list[
     """The answer, and what else belongs to it but may stand further down."""
     inner = width - GUTTER
     head, bad = _top(diagnosis, width, brevity)
-    blocks = [head, section(diagnosis.unit, _step(diagnosis, inner, brevity.least_part))]
+    blocks = [head, *_iteration(diagnosis, inner), section(diagnosis.unit, _step(diagnosis, inner, brevity.least_part))]
     if diagnosis.findings:
         blocks.append(section("fixes", fixes.fixes(diagnosis, inner, brevity)))
     else:
@@ -150,6 +151,7 @@ def _everything(diagnosis: Diagnosis, width: int, rows: int, next_step: str | No
     return [
         *_top(diagnosis, width),
         section("run", [Text(line) for line in run_words.lines(diagnosis)]),
+        *_iteration(diagnosis, inner),
         section(diagnosis.unit, _step(diagnosis, inner)) + section("2× as fast", fixes.sensitivities(diagnosis, inner)),
         section("reach", _above(diagnosis, inner, most=max(rows, above_words.SHOWN), least=SEEN)),
         section("ncu", _counted(diagnosis, max(rows, counters_words.SHOWN))),
@@ -194,6 +196,19 @@ def _above(
 def _memory(diagnosis: Diagnosis, width: int) -> list[Text]:
     """Who holds the peak, what failed, and the change that saves most."""
     return [] if diagnosis.memory is None else [Text(line) for line in memory_words.lines(diagnosis.memory)]
+
+
+def _iteration(diagnosis: Diagnosis, width: int) -> list[Block]:
+    """Of a training on its own generations: the iteration by phase, and what would shorten it."""
+    found = diagnosis.iteration
+    if found is None:
+        return []
+    from gpuprof.report import iteration_lines
+
+    block = section("iteration", iteration_lines.budget(found, width))
+    for name, lines in iteration_lines.details(found).items():
+        block += section(name, lines)
+    return [block, section("shorter", iteration_lines.changes(found))]
 
 
 def spaced(blocks: Iterable[Sequence[Text | Table]]) -> list[Text | Table]:
@@ -484,9 +499,4 @@ def _activity(diagnosis: Diagnosis, width: int) -> list[Text]:
 
 def plain(diagnosis: Diagnosis, width: int = 80, rows: int = ROWS, *, verbose: bool = True) -> str:
     """The same as text without colours, all of it unless `verbose` is false."""
-    from rich.console import Console
-
-    console = Console(width=width, color_system=None, force_terminal=False, legacy_windows=False)
-    with console.capture() as captured:
-        console.print(render(diagnosis, width, rows, verbose=verbose), soft_wrap=False)
-    return "".join(f"{line.rstrip()}\n" for line in captured.get().splitlines())
+    return f"{drawn(render(diagnosis, width, rows, verbose=verbose), width)}\n"

@@ -14,7 +14,7 @@ A recording without ops, ranges and threads of autograd has no phases: all of it
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -26,8 +26,8 @@ from gpuprof.timeline.steps import Steps
 from gpuprof.tracefile.distinct import ordered
 from gpuprof.tracefile.trace import ABSENT, ANNOTATION, AUTOGRAD_ENGINE, I32, I64, OP, U8, Mask, Trace
 
-PHASES = ("data", "forward", "backward", "recompute", "optimizer", "communication", "other")
-DATA, FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, COMMUNICATION, OTHER = range(len(PHASES))
+PHASES = ("data", "forward", "backward", "recompute", "optimizer", "communication", "other", "generation")
+DATA, FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, COMMUNICATION, OTHER, GENERATION = range(len(PHASES))
 _UNSET = 255
 
 _AUTOGRAD_NAME = re.compile(r"^(thread \d+ \()?pt_autograd_")
@@ -81,6 +81,10 @@ class HostPhases:
     """Of optimizer ranges with a backward pass in them (a closure's), what comes after the last one."""
     known: bool = True
     """Whether anything in the recording tells one phase from another."""
+    generation: Intervals = EMPTY
+    """Host time in which a training generates what it trains on."""
+    around: Intervals = EMPTY
+    """Of such a training, host time of rewards, environments and what else no model is trained in."""
 
     def at(self, thread: I32, t: I64) -> U8:
         """Phase of moments outside all ops, on the given threads."""
@@ -109,7 +113,19 @@ class HostPhases:
         phases[~soon_backward & ~soon_optimizer & ~was_backward & ~was_optimizer] = FORWARD
         phases[inside] = BACKWARD
         phases[_inside(self.updates, t)] = OPTIMIZER
+        phases[_inside(self.around, t)] = OTHER
+        phases[_inside(self.generation, t)] = GENERATION
         return phases
+
+    def with_generation(self, trace: Trace, generation: Intervals, around: Intervals) -> HostPhases:
+        """The same with generation and what is around it, by their host time; what autograd does stays as it is."""
+        if not len(generation) and not len(around):
+            return self
+        ops, phase = trace.ops, self.op.copy()
+        free = np.isin(phase, (FORWARD, OPTIMIZER, OTHER)) & ~np.isin(ops.thread, list(self.autograd))
+        phase[free & _inside(around, ops.start_ns)] = OTHER
+        phase[free & _inside(generation, ops.start_ns)] = GENERATION
+        return replace(self, op=phase, generation=generation, around=around)
 
 
 def host_phases(trace: Trace, nesting: Nesting, steps: Steps, links: Links) -> HostPhases:

@@ -9,6 +9,7 @@ import numpy as np
 
 from gpuprof.timeline.categories import categories
 from gpuprof.timeline.devices import COMMUNICATE, DeviceTimeline, device_timelines, kinds
+from gpuprof.timeline.generation_spans import with_generation
 from gpuprof.timeline.links import Links, link
 from gpuprof.timeline.nesting import Nesting, busiest_thread, nest
 from gpuprof.timeline.phases import COMMUNICATION, HostPhases, gpu_phases, host_phases
@@ -61,7 +62,7 @@ def build_timeline(trace: Trace, step: str | None = None, skip: int = 0) -> Time
     if steps is None or not possible(trace, steps):
         return None
     category = categories(trace, links.op)
-    host = host_phases(trace, nesting, steps, links)
+    host = with_generation(trace, host_phases(trace, nesting, steps, links))
     kind = kinds(trace, category)
     low, high = steps.window
     phase = gpu_phases(trace, links, host)

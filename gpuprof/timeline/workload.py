@@ -18,7 +18,8 @@ from gpuprof.timeline.categories import CATEGORIES, TENSOR_CATEGORIES
 from gpuprof.timeline.phases import OPTIMIZER, HostPhases
 from gpuprof.timeline.serving import Activity, activity_of, engine_of, is_iteration
 from gpuprof.timeline.steps import Steps
-from gpuprof.tracefile.trace import ANNOTATION, NO_TEXT, OP, U8, Trace
+from gpuprof.tracefile.distinct import ordered
+from gpuprof.tracefile.trace import ANNOTATION, I64, NO_TEXT, OP, U8, Trace
 
 Kind = Literal["training", "inference", "unknown"]
 Unit = Literal["step", "iteration", "request", "token"]
@@ -137,7 +138,7 @@ def _one_token_passes(trace: Trace, steps: Steps) -> tuple[float, int | None]:
     count, batch = 0, None
     for dims, many in zip(*np.unique(ops.dims[rows], return_counts=True), strict=True):
         shape = _shape(trace.text(int(dims)), 1)
-        if len(shape) == 2 and shape[1] == 1:
+        if _is_single(shape):
             count, batch = count + int(many), shape[0]
     if count:
         return count / len(steps.start_ns), batch
@@ -146,6 +147,20 @@ def _one_token_passes(trace: Trace, steps: Steps) -> tuple[float, int | None]:
         if len(query) == 4 and len(keys) == 4 and query[2] == 1 and keys[2] > 1:
             return 1.0, query[0]
     return 0.0, None
+
+
+def single_token_embeddings(trace: Trace) -> I64:
+    """Beginnings of the ops that embed one token of each sequence, in order."""
+    ops = trace.ops
+    named = (ops.kind == OP) & (ops.dims != NO_TEXT) & trace.rows_named(ops.name, lambda text: text == _EMBEDDING)
+    rows = np.flatnonzero(named)
+    single = [int(dims) for dims in np.unique(ops.dims[rows]).tolist() if _is_single(_shape(trace.text(int(dims)), 1))]
+    return ordered(ops.start_ns[rows[np.isin(ops.dims[rows], single)]])
+
+
+def _is_single(tokens: tuple[int, ...]) -> bool:
+    """Whether a matrix of tokens has one of each sequence."""
+    return len(tokens) == 2 and tokens[1] == 1
 
 
 def _shape(dims: str | None, at: int) -> tuple[int, ...]:

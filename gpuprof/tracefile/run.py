@@ -26,6 +26,7 @@ from gpuprof.errors import UnreadableTrace
 from gpuprof.nsight.convert import REPORTS
 from gpuprof.tracefile.nsys.address import split_process, with_process
 from gpuprof.tracefile.nsys.report import EXPORTS
+from gpuprof.tracefile.phased_steps import PhasedStep, phased_steps
 from gpuprof.tracefile.program import Program, program_of
 from gpuprof.tracefile.trace import ABSENT, F64, I32, I64, LATEST_NS, U8, Columns, Mask
 
@@ -137,6 +138,8 @@ class RecordedWindow:
     file: str | None
     first_step: int | None
     steps: int | None
+    unrecorded: int = 0
+    """Forward passes of generate loops that it left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +194,8 @@ class RunFolder:
     """Moment at which the program was started, unix ns."""
     cpus: float | None = None
     """Processors that the run may use: those of its affinity, or its control group's share of them."""
+    phased: tuple[PhasedStep, ...] = ()
+    """Steps whose host time was split by phase: of a training on its own generations."""
 
     @property
     def window(self) -> str:
@@ -295,7 +300,8 @@ def read_run(folder: Path, rank: int | None = None) -> RunFolder:
     names = _names(folder)
     manifest = _document(folder / runfile.MANIFEST, damaged)
     ranks = _ranks(folder, names, damaged)
-    steps = _steps(_lines(folder / runfile.STEPS, damaged))
+    lines = _lines(folder / runfile.STEPS, damaged)
+    steps = _steps(lines)
     used = {_bare_uuid(r.gpu.uuid) for r in ranks if r.gpu and r.gpu.uuid}
     telemetry, reasons = _telemetry(_lines(folder / runfile.TELEMETRY, damaged), used)
     status = manifest.get("status")
@@ -321,6 +327,7 @@ def read_run(folder: Path, rank: int | None = None) -> RunFolder:
         damaged=tuple(damaged),
         started_ns=_whole(manifest.get("started"), least=1, most=LATEST_NS),
         cpus=_cpus(manifest.get("host")),
+        phased=phased_steps(lines),
     )
 
 
@@ -433,7 +440,11 @@ def _rank(rank: int, document: dict[str, Any]) -> Rank:
         ),
         windows=tuple(
             RecordedWindow(
-                name, _text(window.get("file")), _whole(window.get("first_step")), _whole(window.get("steps"))
+                name,
+                _text(window.get("file")),
+                _whole(window.get("first_step")),
+                _whole(window.get("steps")),
+                sum(_whole(one.get("forwards")) or 0 for one in _dicts(window.get("unrecorded"))),
             )
             for window in _dicts(document.get("windows"))
             if (name := _text(window.get("window")))

@@ -6,15 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from gpuprof.diagnosis.diagnosis import Diagnosis, Finding
-from gpuprof.diagnosis.plug_ins import patches
 from gpuprof.errors import GpuprofError
-from gpuprof.record.patches import NAMES, patch_at, patch_named
-from gpuprof.record.patches.context import Patch
 from gpuprof.trial.own_flags import OwnFlags
+from gpuprof.trial.patches import names, patch_for
 from gpuprof.trial.trial import Fix, Interval
-
-ALTERNATIVES = (frozenset({"compile", "cuda_graphs"}), frozenset({"recompiles", "pad_to_multiple"}))
-"""Of each of these at most one is part of a combination."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,23 +24,6 @@ class Candidate:
     """What to write, as the finding says it; empty where none does."""
     flags: OwnFlags | None = None
     """The program's own flags that make it; None where it is applied from outside."""
-
-
-def names() -> tuple[str, ...]:
-    """Of all fixes: gpuprof's own in the order in which several are applied, then those of plug-ins."""
-    return (*NAMES, *patches())
-
-
-def patch_for(name: str) -> Patch:
-    """What a patch says of itself. Raises GpuprofError, one line, where that of a plug-in cannot be loaded."""
-    path = patches().get(name)
-    if path is None:
-        return patch_named(name).PATCH
-    try:
-        return patch_at(str(path)).PATCH
-    except Exception as error:
-        why = f"{type(error).__name__}: {error}"
-        raise GpuprofError(f"the patch of the plug-in {name} cannot be loaded: {why}") from error
 
 
 def parse(text: str) -> list[Fix]:
@@ -111,7 +89,8 @@ def combination(names: Sequence[str]) -> list[str]:
     """The fixes, best first, that can be made together: the better one of alternatives."""
     chosen: list[str] = []
     for name in names:
-        if not any(name in group and group & set(chosen) for group in ALTERNATIVES):
+        group = patch_for(name).group
+        if not group or group not in {patch_for(one).group for one in chosen}:
             chosen.append(name)
     return chosen
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -89,3 +91,74 @@ def test_what_cannot_be_read_is_left_out_and_named(tmp_path: Path):
     assert done.returncode == 2 and "none of these" in done.stderr
     done = in_process("history", cwd=tmp_path)
     assert done.returncode == 2 and "gpuprof trace" in one_line(done.stderr)
+
+
+def runs_of(folder: Path, *steps_ms: float) -> Path:
+    for day, ms in enumerate(steps_ms, 1):
+        usual_run(ms).write(folder / "gpuprof-runs" / f"2026-01-{day:02}_000000_train")
+    return folder / "gpuprof-runs"
+
+
+def test_the_run_at_which_the_step_became_slower_is_named_and_explained(tmp_path: Path):
+    runs = runs_of(tmp_path, 80, 81, 100, 99)
+    done = in_process("history", runs, COLUMNS="80")
+    assert done.returncode == 0, done.stderr
+    head, *lines = done.stdout.splitlines()
+    assert head.split()[-1] == "tokens/s" and all(len(line) <= 80 for line in (head, *lines[:4]))
+    assert lines[0].startswith("2026-01-01_000000_train ") and lines[0].split()[-1].replace(",", "").isdigit()
+    assert "slower from 2026-01-03_000000_train on: 81 ms → 100 ms (+2" in done.stdout
+    done = in_process("history", runs, "--explain")
+    assert "A TAKES" not in done.stdout and "waterfall" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([(80, 0), (81, 0), (100, 0), (99, 0)], 2),
+        ([(80, 0), (82, 0), (81, 0)], None),
+        ([(80, 0), (140, 0), (81, 0), (80, 0)], None),  # one odd run
+        ([(80, 1000), (160, 2000), (161, 2000)], None),  # twice the batch
+        ([(80, 1000), (80, 1000), (80, 700)], 2),  # as long for less
+        ([(100, 0), (80, 0)], None),
+        ([], None),
+    ],
+)
+def test_slower_is_the_time_for_the_same_work(values: list[tuple[float, float]], expected: int | None):
+    entries = [
+        history.Entry(f"run{i}", None, "ok", "", {"mean_step_ms": ms} | ({"tokens_per_s": rate} if rate else {}))
+        for i, (ms, rate) in enumerate(values)
+    ]
+    found = history.slower_at(entries)
+    assert (None if found is None else found[0]) == expected
+
+
+def test_hundreds_of_runs_are_shown_in_a_second(tmp_path: Path):
+    runs = runs_of(tmp_path, 80)
+    first = runs / "2026-01-01_000000_train"
+    assert in_process("history", runs).returncode == 0
+    (first / "trace.rank0.json.gz").unlink()
+    for i in range(300):
+        shutil.copytree(first, runs / f"2026-02-{i // 24 + 1:02}_{i % 24:02}0000_train")
+    begun = time.process_time()
+    done = in_process("history", runs, "--last", "1000")
+    assert len(done.stdout.splitlines()) == 302
+    assert time.process_time() - begun < 1.0
+
+
+def test_clean_removes_what_is_large_of_old_runs(tmp_path: Path):
+    runs = runs_of(tmp_path, 80, 81, 82)
+    running = runs / "2026-01-01_000000_train" / "manifest.json"
+    running.write_text(json.dumps(json.loads(running.read_text()) | {"status": "running"}))
+    (runs / "2026-01-02_000000_train" / "memory.rank0.pickle").write_bytes(b"x" * 1000)
+    (runs / "2026-01-02_000000_train" / "nsys.sqlite").symlink_to(A)
+    before = {path: path.read_bytes() for path in runs.rglob("*") if path.is_file()}
+    done = in_process("clean", runs, "--keep", "1", "--dry-run")
+    assert done.returncode == 0 and "would be freed in 1 run of 3" in done.stdout
+    assert before == {path: path.read_bytes() for path in runs.rglob("*") if path.is_file()}
+    done = in_process("clean", runs, "--keep", "1")
+    assert re.fullmatch(r"1\.\d MB freed in 1 run of 3; logs and step times stay\n", done.stdout)
+    gone = {path.relative_to(runs).as_posix() for path in before if not path.exists()}
+    assert gone == {f"2026-01-02_000000_train/{name}" for name in ("memory.rank0.pickle", "trace.rank0.json.gz")}
+    assert in_process("history", runs).stdout.count("_train") >= 3
+    done = in_process("clean", tmp_path / "nothing")
+    assert done.returncode == 2 and "holds no run" in one_line(done.stderr)

@@ -156,7 +156,8 @@ def test_a_finding_that_raises_takes_no_other_with_it(tmp_path: Path):
     site.mkdir()
     installed(site, raising="raising = raising:FINDING")
     code = """
-        from gpuprof.diagnosis.detect.proposal import Declaration, Page
+        from gpuprof.diagnosis.detect.declaration import Declaration
+        from gpuprof.diagnosis.detect.proposal import Page
 
         def find(case):
             raise ZeroDivisionError

@@ -17,7 +17,9 @@ from typing import Any
 import pytest
 from helpers.paths import ROOT
 from helpers.run_schema import errors, errors_in
-from helpers.trainings import trace
+from helpers.trainings import Run, trace
+
+import gpuprof
 
 TORCH = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
 PYTHONS = sorted(Path("~/.pyenv/versions").expanduser().glob("3.1[0-3]*/bin/python")) or [Path(sys.executable)]
@@ -114,6 +116,7 @@ def test_functions_have_the_shares_that_they_take(tmp_path: Path, python: Path):
 
 PLANTED = """
 import json, time
+import torch.utils.checkpoint
 
 took = {}
 
@@ -134,10 +137,34 @@ def collate(rows):
     spin("collate", 0.008)
     return {"input_ids": torch.stack(rows)}
 
+class Block(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.Linear(16, 16)
+    def forward(self, x):
+        spin("forward", 0.004)  # once in the forward pass, once when it is recomputed
+        return self.inner(x)
+
+class Checkpointed(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.block = Block()
+    def forward(self, x):
+        between()
+        return torch.utils.checkpoint.checkpoint(self.block, x, use_reentrant=False)
+
+def between():
+    spin("between", 0.001)
+
 def walk(model):
-    spin("walk", 0.02)
+    begun = time.perf_counter()
+    while time.perf_counter() < begun + 0.02:
+        for module in model.modules():
+            module.training
+    took["walk"] = time.perf_counter() - begun
 
 model = Model()
+model.layers = torch.nn.ModuleList([Checkpointed() for _ in range(4)])
 opt = torch.optim.AdamW(model.parameters(), lr=1e-3)
 truth = []
 for i, batch in enumerate(torch.utils.data.DataLoader(Rows(), batch_size=4, collate_fn=collate)):
@@ -147,7 +174,7 @@ for i, batch in enumerate(torch.utils.data.DataLoader(Rows(), batch_size=4, coll
     opt.zero_grad()
     truth.append(took)
     took = {}
-    if i == 160:
+    if i == 120:
         break
 print(json.dumps(truth))
 """
@@ -169,10 +196,30 @@ def test_a_training_is_sampled_after_its_baseline(tmp_path: Path):
     took = {name: share * step_ms for name, share in shares(found).items()}
     first = found["first_step"] - 1
     truth = json.loads(run.stdout)[first : first + stage["steps"]]
-    for name in ("walk", "collate", "__getitem__"):
+    for name in ("walk", "collate", "__getitem__", "between"):
         assert took[name] == pytest.approx(1e3 * fmean(step[name] for step in truth), rel=0.2), name
+    assert_named(run, found, truth)
     kinds = {what for what, _ in found["marks"]}
     assert kinds == {"data", "data_end", "forward", "backward", "backward_end", "optimizer"}
+
+
+def assert_named(run: Run, found: dict[str, Any], truth: list[dict[str, float]]) -> None:
+    """The functions that the diagnosis names are those that were planted, with their time and their line."""
+    host = gpuprof.diagnose(run.folder).host
+    assert host is not None
+    named = {one.function.rpartition(".")[2]: one for one in host.functions if one.kind == "own"}
+    body = (run.folder.parent / "train.py").read_text().splitlines()
+    for name, where in (
+        ("walk", "module"), ("collate", "spin"), ("__getitem__", "spin"), ("forward", "spin"), ("between", "spin"),
+    ):  # fmt: skip
+        true_ns = 1e9 * fmean(step[name] for step in truth)
+        one = named[name]
+        assert one.file == "train.py"
+        assert where in body[one.line - 1], name
+        half = (one.ns.high - one.ns.low) / 2
+        assert abs(one.ns.expected - true_ns) < 0.1 * true_ns + 2 * half, name
+        assert one.step_ns is None, "nothing is replayed without a GPU"
+        assert one.why_unknown is not None
 
 
 @TORCH

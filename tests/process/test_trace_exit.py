@@ -473,7 +473,7 @@ def test_the_verdict_at_the_end_of_a_short_run(trace: Path, tmp_path: Path):
     folder = only_run(tmp_path)
     assert str((tmp_path / runfile.RUNS / runfile.LATEST).readlink()) == folder.name
     names = {path.name for path in folder.iterdir()}
-    assert names == {"manifest.json", "rank0.json", "trace.rank0.json.gz", "verdict.txt", "report.html"}
+    assert names == {"manifest.json", "rank0.json", "trace.rank0.json.gz", "verdict.txt", "report.html", "history.json"}
     assert len((folder / "verdict.txt").read_text().splitlines()) == 2
 
 

@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuprof.diagnosis.memory_remedies import memory_fixes
 from gpuprof.projection import memory_changes as changes
 from gpuprof.projection.activations import Loss, Recorded
 from gpuprof.projection.footprint import Footprint
 from gpuprof.projection.memory import RecordedMemory
-from gpuprof.projection.memory_fixes import memory_fixes, recorded_footprint
+from gpuprof.projection.memory_fixes import recorded_footprint
 
 GIB = 2**30
 

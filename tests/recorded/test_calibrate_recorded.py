@@ -16,11 +16,11 @@ from benchmarks.refit import Knob, Refit
 from gpuprof.calibration.table import numbers
 from gpuprof.diagnosis.analysis import analysis_of
 from gpuprof.diagnosis.detect import compiled_passes
-from gpuprof.diagnosis.findings import recompute
+from gpuprof.diagnosis.findings import compile, recompute
 from scenarios import catalogue
 
 PAIR = "tests/data/pairs/tiny.json.gz"
-HOST = Knob(("compile.HOST",), compiled_passes, ("HOST",))
+HOST = Knob(("compile.HOST",), compile, ("HOST",), kept_in=compiled_passes)
 
 
 @pytest.mark.parametrize("truth", [0.7, 1.3])

@@ -43,19 +43,13 @@ def item(found, word: str):
 
 
 def test_a_slow_kernel_costs_what_is_above_the_rate_of_its_kind(tmp_path):
-    """4096³ in bf16 takes 0.17 ms at the roof of an H100; 2 ms of a kernel are listed down to that."""
-    gpus = {
-        "deviceProperties": [
-            {"id": 0, "name": "NVIDIA H100 80GB HBM3", "totalGlobalMem": 85_000_000_000, "numSms": 132}
-        ]
-    }
+    """4096³ in bf16 takes 0.17 ms at the roof; 2 ms of a kernel are listed down to that."""
 
     def body(made: Program):
         for _ in range(20):
             made.mm(4096, 4096, 4096, gpu=2 * MS)
 
     made = steps(body)
-    made.trace.document = {**getattr(made.trace, "document", {}), **gpus}
     case = made.case(tmp_path)
     assert case.roofline is not None, "the GPU is known"
     found = above_reach(case, None, ())
@@ -63,6 +57,7 @@ def test_a_slow_kernel_costs_what_is_above_the_rate_of_its_kind(tmp_path):
     roof = 2 * 4096**3 / case.roofline.ceilings.flops["bf16"] * 1e9
     assert slow.own_ns == pytest.approx(40 * MS, rel=0.01)
     assert slow.reach_ns == pytest.approx(20 * roof / table.GEMM_LONG.value, rel=0.02)
+    assert slow.reach_ns is not None
     assert slow.ns == pytest.approx(slow.own_ns - slow.reach_ns, rel=0.05)
     assert slow.where.op == "aten::mm"
 

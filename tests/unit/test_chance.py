@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpuprof.diagnosis.chance import probability, time_left
+from gpuprof.diagnosis.chance import probability, time_left, with_odds
 from gpuprof.diagnosis.diagnosis import Range
 
 GAINS = [Range(0.89, 1.25, 1.57), Range(0.97, 1.79, 2.06), Range(1.03, 1.05, 1.4), Range(0.8, 0.98, 1.1)]
@@ -39,3 +39,12 @@ def test_what_is_known_exactly_is_certain():
     sure = Range(1.1, 1.1, 1.1)
     assert probability(sure, 1.02) == 1.0 and probability(sure, 1.2) == 0.0
     assert time_left(sure) == pytest.approx(1 / 1.1)
+
+
+@pytest.mark.parametrize("gain", GAINS)
+@pytest.mark.parametrize("odds", [0.45, 0.7, 0.95, 1.0])
+def test_what_may_not_work_is_a_mixture_with_no_change(gain: Range, odds: float):
+    works = np.random.default_rng(2).random(1_000_000) < odds
+    low, middle, high = np.quantile(np.where(works, draws(gain), 1.0), (0.1, 0.5, 0.9))
+    found = with_odds(gain, odds)
+    assert (found.low, found.expected, found.high) == pytest.approx((low, middle, high), rel=5e-3)

@@ -27,6 +27,8 @@ ROOTS = ["/home/me/project", "/home/me/project/src", "/opt/editable"]
         (threading.__file__, ("standard", "threading.py")),
         (gpuprof.__file__ or "", ("gpuprof", "gpuprof/__init__.py")),
         ("train.py", ("own", "train.py")),
+        ("/tmp/ipykernel_4711/1234567890.py", ("own", "cell.py")),
+        ("<ipython-input-3-0123abcd>", ("own", "cell.py")),
     ],
 )
 def test_a_path_is_kept_without_where_it_lies(file: str, expected: tuple[str, str]):

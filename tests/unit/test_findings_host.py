@@ -26,7 +26,7 @@ from gpuprof.diagnosis.findings import (
     recompiles,
     syncs,
 )
-from gpuprof.diagnosis.predict import WORTH, predict
+from gpuprof.diagnosis.predict import WORTH, fixes, predict
 from gpuprof.diagnosis.verdict import host_cause
 from gpuprof.replay.mean_step import MeanStep
 
@@ -140,6 +140,40 @@ def test_no_compile_where_values_part_the_graph(tmp_path):
     assert compiled_passes.passes(few) is not None
 
 
+def test_where_values_part_the_graph_the_price_is_that_of_a_chain(tmp_path):
+    """What compiling gains once the waits are gone, which is stated and may not be possible; a size that depends on
+    values is less likely to go."""
+    case = eager(tmp_path, within=lambda program, i: program.item() if i % 6 == 0 else None)
+    chain, plain = only(compile, case), only(compile, eager(tmp_path))
+    assert chain.parts[-1] == "torch.compile" and "of the GPU" not in chain.needs and "aten::item" in chain.needs
+    alike = eager(tmp_path)
+    assert case.step_of(chain.change(case.graph)) == pytest.approx(alike.step_of(plain.change(alike.graph)), rel=0.15)
+    sized = only(compile, eager(tmp_path, within=lambda program, i: program.nonzero([64]) if i % 6 == 0 else None))
+    assert 0.5 < sized.odds < chain.odds < 1.0
+    found = {one.id: one for one in fixes(case).worth_trying}
+    assert found["compile"].needs == chain.needs and found["compile"].speedup.low == 1.0
+    assert "compile" not in {one.id for one in fixes(case).findings}
+
+
+def test_waits_of_two_kinds_that_only_gain_together_are_one_fix(tmp_path):
+    """The CPU runs ahead of the GPU only where neither a value nor a size stops it."""
+    program = Program()
+
+    def body() -> None:
+        for _ in range(25):
+            program.small_mm(10 * US, 200 * US)
+        program.item()
+        program.nonzero([64])
+        for _ in range(25):
+            program.small_mm(200 * US, 10 * US)
+
+    for _ in range(4):
+        program.step(body)
+    found = list(syncs.find(program.case(tmp_path)))
+    assert [one.title for one in found] == ["no waits for the GPU within the step"]
+    assert "torch.nonzero_static" in str(found[0].fix) and "clip_grad_norm_" in str(found[0].fix)
+
+
 @pytest.mark.parametrize("mark", ["Torch-Compiled Region: 0/0", "CompiledFunction"])
 def test_no_compile_where_it_is_compiled(tmp_path, mark):
     program = Program()
@@ -198,14 +232,17 @@ def test_a_step_that_a_graph_launches_is_not_advised_graphs(tmp_path):
     assert cuda_graphs.ABSENT.why(graphed) == "CUDA graphs launch most kernels already"
 
 
-def test_no_graphs_where_lengths_vary(tmp_path):
+def test_graphs_where_lengths_vary_are_priced_with_the_padding_that_they_need(tmp_path):
+    """Lengths of 100 to 102 become 128: the kernels take 1.27 times as long, and it may not be possible."""
     length = iter(range(100, 200))
 
     def begin(program: Program):
         program.op("aten::embedding", kernel="indexSelect", dims=[[1000, 64], [1, next(length)]])
 
     case = eager(tmp_path, begin=begin)
-    assert not list(cuda_graphs.find(case))
+    found = only(cuda_graphs, case)
+    assert found.parts == ("lengths padded to 64", "torch.compile with CUDA graphs")
+    assert "1.27 times the tokens" in found.needs and found.odds == 0.8
     assert "dynamic=True" in str(only(compile, case).fix)
 
 

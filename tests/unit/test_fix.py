@@ -11,10 +11,11 @@ from helpers.make_run import RECORDING
 from helpers.paths import ROOT
 
 import gpuprof
-from gpuprof.diagnosis.findings import FINDINGS
+from gpuprof.diagnosis.findings import FINDINGS, eager_attention
 from gpuprof.diagnosis.fix import (
     Code,
     Fix,
+    Patch,
     Setting,
     arguments,
     assigned,
@@ -102,3 +103,10 @@ def test_nothing_reads_the_text_of_a_fix():
     for name in ("fixes", "own_flags", "run"):
         source = (Path(str(ROOT)) / "gpuprof" / "trial" / f"{name}.py").read_text(encoding="utf-8")
         assert "re.compile" not in source and "finding.fix." not in source and ".split()" not in source, name
+
+
+@pytest.mark.parametrize(("name", "value"), [("gpt_oss_20b_unsloth", "flex_attention"), ("eager_attention", "")])
+def test_a_trial_applies_the_implementation_that_is_advised(name: str, value: str):
+    """Attention with sinks has no SDPA: flex_attention is advised, and that is what is tried."""
+    case = case_of(ROOT / "scenarios" / name / "recording")
+    assert [one.fix.patch for one in eager_attention.find(case)] == [Patch("eager_attention", value)]

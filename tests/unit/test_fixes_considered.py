@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from helpers.case import run_of
+from helpers.make_diagnosis import host_bound
 from helpers.program import MS, SHORT, US, Program
 from helpers.replay_oracle import LOADER
 
@@ -17,6 +18,7 @@ from gpuprof.diagnosis.detect.proposal import SURE
 from gpuprof.diagnosis.findings import ABSENT, FINDINGS
 from gpuprof.diagnosis.predict import fixes
 from gpuprof.replay.bound import Bound
+from gpuprof.report.fixes import why_first
 
 
 def launching(tmp_path: Path, **run) -> Analysis:
@@ -128,3 +130,18 @@ def test_a_fix_that_failed_when_tried_is_listed_as_failed_and_not_advised(tmp_pa
     (failed,) = (one for one in after.considered if one.id == "cuda_graphs")
     assert failed.reason == "failed in gpuprof try: output of CUDAGraphs that has been overwritten"
     assert failed.speedup is not None
+
+
+def test_a_first_fix_of_something_else_than_the_verdict_names_says_why(tmp_path: Path):
+    """CUDA graphs gain more than workers on a step that the verdict calls input-bound; fix 2 acts on input."""
+    found = fixes(launching(tmp_path))
+    first, other = found.findings[0], replace(found.findings[0], id="input_workers", acts_on=("input",))
+    assert first.acts_on[0] == "host"
+    diagnosis = host_bound()
+    agreed = replace(diagnosis, findings=(first, other), worth_trying=())
+    assert why_first(agreed) == ""
+    differs = replace(agreed, verdict=replace(diagnosis.verdict, bound="input"))
+    assert "number 2 acts on input, and is expected to gain less" in why_first(differs)
+    assert "no fix is known" in why_first(replace(differs, findings=(first,)))
+    changing = replace(other, changes="twice the samples")
+    assert "number 2 acts on input, but changes the training" in why_first(replace(differs, findings=(first, changing)))

@@ -58,6 +58,7 @@ def test_an_optimizer_on_the_cpu_that_would_fit(tmp_path):
     assert found.down_bytes == pytest.approx(GB)
     proposal = only(offload, case)
     step = case.step_of(proposal.change(case.graph))
+    assert case.roofline is not None
     on_gpu = 28 * 0.5e9 / case.roofline.ceilings.memory_bytes_per_s * 1e9
     assert case.step_ns == pytest.approx(310 * MS, rel=0.02)
     # The matmuls of the next step run while the CPU does what stays of its own work.

@@ -12,6 +12,8 @@ from helpers.program import MS, US, Program
 
 import gpuprof
 from gpuprof.diagnosis.findings import missing_kernels
+from gpuprof.diagnosis.reach.ledger import above_reach
+from gpuprof.diagnosis.run_model import Run
 from gpuprof.report.run_words import model as model_line
 from gpuprof.report.terminal import plain
 from gpuprof.tracefile.program import Program as Known
@@ -59,7 +61,7 @@ def test_what_cannot_be_a_name_is_left_out(junk):
     assert program_of({"flags": [{"names": ["--ok", "--no\x1b[2J"], "kind": "value"}] * 5000})
 
 
-def slow_program(tmp_path: Path):
+def slow_program(tmp_path: Path, run: Run | None = None):
     """Per step two modules of 1 ms CPU, that compute slowly and hold a linear layer, and 3 ms of other work."""
     program = Program()
 
@@ -75,7 +77,7 @@ def slow_program(tmp_path: Path):
 
     for _ in range(3):
         program.step(body)
-    return program.case(tmp_path)
+    return program.case(tmp_path, run)
 
 
 def test_the_share_of_a_slow_path_is_that_of_its_modules_without_their_linear_layers(tmp_path: Path):
@@ -89,6 +91,17 @@ def test_the_share_of_a_slow_path_is_that_of_its_modules_without_their_linear_la
     assert "take 40 % of the GPU's and 40 % of the CPU's time" in issue.message, issue.message
     assert "a kernel gains up to 40 %" in issue.message and SAID.rstrip(".") in issue.message
     assert case.step_ns == pytest.approx(252 * 20 * US, rel=0.02) and case.step_ns > 5 * MS
+
+
+def test_a_reference_implementation_lies_above_reach_with_a_price(tmp_path: Path):
+    """A quarter of its time is left of 100 of 252 ops that set the pace."""
+    case = slow_program(tmp_path, replace(run_of(), program=SLOW))
+    found = above_reach(case, None, ())
+    assert found is not None
+    item = next(one for one in found.items if "reference implementation in Net" in one.what)
+    assert item.ns == pytest.approx(0.75 * 100 / 252 * case.step_ns, rel=0.05)
+    issue = missing_kernels.note(case.run, case)
+    assert issue is not None and "if it takes a quarter of their time" in issue.message
 
 
 def test_without_ranges_the_share_is_not_known(tmp_path: Path):

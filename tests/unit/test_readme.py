@@ -9,6 +9,8 @@ from helpers.command import in_process
 from helpers.make_run import RECORDING, UNPROFILED_MS
 from helpers.paths import ROOT
 
+from benchmarks import recall
+
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 ACCURACY = (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")
 
@@ -69,3 +71,14 @@ def test_the_screen_is_what_the_command_prints():
     (shown,) = re.findall(r"```text\n(.*?)```", README, re.DOTALL)
     printed = in_process("diagnose", RECORDING, "--step-ms", UNPROFILED_MS, COLUMNS="80").stdout
     assert printed.replace("\N{NO-BREAK SPACE}", " ").startswith(shown)
+
+
+def test_recall():
+    """Of the role `test`; the section of docs/accuracy.md is that of the pairs that are kept."""
+    assert recall.section(recall.kept()) in ACCURACY
+    found = recall.summary([pair for pair in recall.kept() if pair.role == "test"])
+    said = row("fixes that gain 10 % or more")
+    shown, first = found["shown"], found["in the first three"]
+    gained, lost = found["Fixes that gained"], found["Fixes that failed or lost"]
+    assert f"{shown.hits} of {shown.of} are shown, {first.hits} among the first three" in said
+    assert f"{gained.hits} of {gained.of} *Fixes* gained, {lost.hits} lost" in said

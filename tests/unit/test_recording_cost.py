@@ -1,56 +1,39 @@
-"""What recording is said to have cost: no more than what it adds to the replayed step."""
+"""What a recording took, part by part."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from gpuprof.record.recording_cost import in_words, parts, recorded_until
 
-import pytest
-from helpers.paths import ROOT
-from helpers.program import MS, US, Program
-
-import gpuprof
-from gpuprof.diagnosis.diagnosis import Diagnosis
-from gpuprof.report.terminal import plain
-
-LAYERS, BEFORE = 100, 8 * MS
+S = 1_000_000_000
+STAGES = (("settle", 0), ("baseline_free", 2), ("baseline_sync", 4), ("sampling", 5), ("warmup", 9), ("trace", 10))
 
 
-def diagnosed(folder: Path, before: int) -> Diagnosis:
-    """One step of 100 kernels of 100 µs; the GPU is at work for `before` ns that were launched earlier."""
-    program = Program()
-    if before:
-        program.trace.gpu("nvjet_hsh_128x64", 0, program.now + before)
-        program.free[7] = program.now + before
-
-    def body():
-        for _ in range(LAYERS):
-            program.small_mm(gpu=100 * US)
-
-    program.step(body, sync=True)
-    return gpuprof.diagnose(program.trace.write(folder / "trace.json"))
+def rank(*more: tuple[str, int], stop_s: float = 1.5) -> dict[str, object]:
+    return {
+        "stages": [{"stage": name, "unix_ns": (100 + at) * S} for name, at in (*STAGES, *more)],
+        "windows": [{"window": "trace", "stop_ns": round(stop_s * S)}] if more else [],
+    }
 
 
-def test_waiting_for_work_of_before_is_no_cost_of_recording(tmp_path):
-    found = diagnosed(tmp_path, BEFORE)
-    steps, cost = found.steps, found.profiler
-    assert steps and cost and steps.estimated_ns and steps.inflation
-    assert steps.recorded_ns - steps.estimated_ns > 0.9 * BEFORE
-    assert cost.high_ns < 1 * MS
-    assert steps.inflation < 1.1
-    headline = plain(found, 120)
-    assert "ms as recorded)" in headline
-    assert "under the profiler" not in headline
+def test_every_second_is_in_one_part():
+    found = parts(rank(("after", 14)))
+    assert found == {
+        "settling": 2 * S, "baseline": 3 * S, "sampling": 4 * S, "recorded steps": 3.5 * S, "stall": 1.5 * S,
+    }  # fmt: skip
+    assert sum(found.values()) == 14 * S
 
 
-def test_without_it_the_step_is_as_long_as_under_the_profiler(tmp_path):
-    assert "under the profiler" in plain(diagnosed(tmp_path, 0), 120)
+def test_the_verdict_counts_from_the_last_recorded_step():
+    document = rank(("after", 14))
+    assert recorded_until(document) == 112.5 * S
+    assert in_words(document, 117 * S) == (
+        "the recording took 14.0 s: settling 2.0 s, baseline 3.0 s, sampling 4.0 s, recorded steps 3.5 s, stall 1.5 s;"
+        " the verdict came 4.5 s after the last recorded step"
+    )
 
 
-@pytest.mark.parametrize(("name", "passes_before_ms"), [("eager_attention_full", 11), ("eager_attention", 4)])
-def test_so_it_is_in_recordings(name, passes_before_ms):
-    """Of these steps so much of the time is the one before's, by the replay with all that recording cost."""
-    found = gpuprof.diagnose(ROOT / "tests" / "data" / "pairs" / f"{name}.json.gz")
-    steps, cost = found.steps, found.profiler
-    assert steps and cost and steps.estimated_ns
-    more = (steps.recorded_ns - steps.estimated_ns) / MS
-    assert cost.typical_ns / MS == pytest.approx(more - passes_before_ms, abs=0.5)
+def test_what_is_not_known_is_left_out():
+    assert recorded_until(rank()) is None
+    assert "verdict" not in (in_words(rank(), 117 * S) or "verdict")
+    for odd in ({}, {"stages": None}, {"stages": [1, {"stage": "settle"}], "windows": [None, {"stop_ns": "x"}]}):
+        assert in_words(odd, 1) is None

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from helpers.program import MS, US, Program
 
+from gpuprof import diagnose
 from gpuprof.diagnosis.analysis import analysis_of
 from gpuprof.diagnosis.estimate import host_causes
 from gpuprof.diagnosis.gaps import CAUSES, find_gaps
@@ -15,7 +16,6 @@ from gpuprof.diagnosis.verdict import host_cause
 from gpuprof.replay.planning import planning, without_planning
 from gpuprof.replay.simulate import step_of
 from gpuprof.timeline.slow_calls import KINDS, slow_calls
-from gpuprof.tracefile.recording import resolve
 
 SHARED = Path(__file__).parents[3] / "shared"
 ATTENTION = "aten::some_attention"
@@ -110,13 +110,10 @@ def test_without_planning_ops_take_their_usual_time(tmp_path):
 @pytest.mark.skipif(not SHARED.exists(), reason="recordings that do not come with a checkout")
 def test_the_planning_of_attention_is_not_launching():
     """A run whose single calls of attention took 41 to 55 ms of CPU time: the truth that came with the recording."""
-    recording = resolve(str(SHARED / "traces" / "wild" / "moe")).read()
-    from gpuprof import diagnose
-
-    assert recording.run is not None
     diagnosis = diagnose(SHARED / "traces" / "wild" / "moe")
-    assert analysis_of(diagnosis) is not None
-    found = slow_calls(analysis_of(diagnosis).timeline)
+    analysis = analysis_of(diagnosis)
+    assert analysis is not None
+    found = slow_calls(analysis.timeline)
     long = found.own_ns > 30 * MS
     assert np.count_nonzero(long) == 3
     assert {KINDS[kind] for kind in found.kind[long].tolist()} == {"planning"}

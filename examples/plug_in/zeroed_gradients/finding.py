@@ -8,10 +8,11 @@ from functools import partial
 from pathlib import Path
 
 from gpuprof.diagnosis.analysis import Analysis
+from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.pair.candidates import OWN, Candidate, claim_where
 from gpuprof.diagnosis.detect.pair.facts import Facts
-from gpuprof.diagnosis.detect.proposal import Declaration, Page, Proposal
+from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.fix import call
 from gpuprof.replay.transform import removed
 

@@ -92,13 +92,21 @@ def micro_size(case: Analysis) -> int | None:
 
 def indices(case: Analysis) -> tuple[int, ...] | None:
     """Shape of the indices that one forward pass embeds, the largest; None where it is not known."""
+    return max((shape for shape in index_shapes(case) if shape), key=math.prod, default=None)
+
+
+def index_shapes(case: Analysis) -> list[tuple[int, ...]]:
+    """Shapes of the indices that are embedded in the window, each as often as it is."""
     ops = case.trace.ops
     low, high = case.timeline.window
     rows = np.flatnonzero(
         case.ops_named(lambda text: text == "aten::embedding") & (ops.start_ns >= low) & (ops.end_ns <= high)
     )
-    shapes = (shapes_in(case, dims)[1:2] for dims in np.unique(ops.dims[rows]).tolist())
-    return max((shape[0] for shape in shapes if shape and shape[0]), key=math.prod, default=None)
+    found = []
+    for dims, count in zip(*np.unique(ops.dims[rows], return_counts=True), strict=True):
+        shape = shapes_in(case, int(dims))[1:2]
+        found += [shape[0]] * int(count) if shape and shape[0] else []
+    return found
 
 
 def room_note(case: Analysis) -> str:

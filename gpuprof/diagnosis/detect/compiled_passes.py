@@ -84,7 +84,7 @@ EAGER = "torch.nn's Transformer looks at its mask's values, and stays eager; pas
 
 def looks_at_mask(case: Analysis) -> bool:
     """Whether torch's own encoder or decoder waits for a value of its mask, and would not be compiled."""
-    return bool((_waiting(case) & case.nodes_within(case.ops_named(OWN.__contains__))).any())
+    return bool((waiting(case) & case.nodes_within(case.ops_named(OWN.__contains__))).any())
 
 
 def passes_launch(case: Analysis) -> str:
@@ -109,19 +109,27 @@ def shapes_vary(case: Analysis) -> bool:
     return False
 
 
-@remembered
 def passes(case: Analysis) -> Passes | None:
     """The work that would be compiled; None where it is already, or cannot be as a whole."""
+    return None if waits_too_often(case) or looks_at_mask(case) else whole_passes(case)
+
+
+def waits_too_often(case: Analysis) -> bool:
+    """Whether a forward and backward pass waits for the GPU more often than a compiled model may."""
+    return waits_in_passes(case) > MOST_BREAKS * max(len(case.timeline.host.backward), 1)
+
+
+@remembered
+def whole_passes(case: Analysis) -> Passes | None:
+    """The work that would be compiled if no wait split it; None where it is already, or nothing could be fused."""
     graph, trace, links = case.graph, case.trace, case.timeline.links
     if case.stack.kind == "unsloth":  # compiles what it can by itself, and brings kernels for the rest
         return None
     if compiled_share(case.timeline) >= MOST_COMPILED or is_before_2(case):
         return None
-    within, starts = _within(case)
+    within, starts = within_passes(case)
     within &= ~_compiled_nodes(case)
     if not len(starts):
-        return None
-    if waits_in_passes(case) > MOST_BREAKS * len(case.timeline.host.backward) or looks_at_mask(case):
         return None
     accumulate = case.nodes_within(case.ops_named(lambda text: text == ACCUMULATE))
     fusable = np.append(case.category(*FUSABLE), False)[graph.gpu_row] & graph.on_gpu & within & ~accumulate
@@ -174,15 +182,15 @@ def _compiled_nodes(case: Analysis) -> Mask:
 
 def waits_in_passes(case: Analysis) -> int:
     """Waits for the GPU inside forward and backward passes."""
-    return int((_waiting(case) & _within(case)[0]).sum())
+    return int((waiting(case) & within_passes(case)[0]).sum())
 
 
-def _waiting(case: Analysis) -> Mask:
+def waiting(case: Analysis) -> Mask:
     """Nodes that wait for GPU work or a copy."""
     graph = case.graph
-    waiting = np.zeros(len(graph), bool)
-    waiting[graph.edges.target[np.isin(graph.edges.kind, (SYNC, COPY))]] = True
-    return waiting
+    found = np.zeros(len(graph), bool)
+    found[graph.edges.target[np.isin(graph.edges.kind, (SYNC, COPY))]] = True
+    return found
 
 
 def compiled(found: Passes, way: int, launched: float = 1.0) -> Change:
@@ -249,7 +257,7 @@ def _chains(graph: Graph, fusable: Mask) -> tuple[I64, I64, I64]:
     return group, speaker, source[speaker]
 
 
-def _within(case: Analysis) -> tuple[Mask, I64]:
+def within_passes(case: Analysis) -> tuple[Mask, I64]:
     """Nodes of the model's forward and backward passes, and the first host node of each pass.
 
     A forward pass begins with its first embedding or product: what comes before prepares the batch, or belongs

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from gpuprof.diagnosis.analysis import Analysis, Change
-from gpuprof.diagnosis.detect.pair.candidates import Recogniser
 from gpuprof.diagnosis.diagnosis import Evidence
 from gpuprof.diagnosis.fix import Fix
 from gpuprof.replay.bound import Bound
@@ -17,6 +15,8 @@ WORTH = 1.05
 """A fix that gains less cannot be distinguished from noise: steps of one program differ by as much."""
 SURE = 1.02
 """A fix is sure where it gains this much at the low end of its 80 % interval: nine of ten do."""
+CERTAIN = 0.9
+"""Likewise, where it also needs something that a recording does not show."""
 EVEN = 0.5
 """A fix that is less likely than this to gain that much is not worth trying."""
 SEVERE, MARKED = 1.3, 1.1
@@ -87,6 +87,12 @@ class Proposal:
     last: bool = False
     """Whether it rewrites whatever the other fixes leave (a compiler), and so is made after them: what they replace
     it cannot make faster too."""
+    needs: str = ""
+    """What has to be done first, or has to hold, where the fix is a chain; empty: nothing."""
+    odds: float = 1.0
+    """Probability that it works at all, where what it needs cannot be seen in the recording; else it gains nothing."""
+    parts: tuple[str, ...] = ()
+    """The links of a chain in a few words each, in the order in which they are made; empty of a single fix."""
     key: str = ""
     """Tells several proposals of one finding apart."""
 
@@ -102,30 +108,3 @@ class Absent:
 
 Finder = Callable[[Analysis], Iterable[Proposal]]
 """`find(case)` of a file in findings/: the fixes it has for a recording, none where the problem is not there."""
-
-
-@dataclass(frozen=True, slots=True)
-class Declaration:
-    """One kind of finding with everything that belongs to it. Each file of findings/ declares one, as FINDING; so does
-    each plug-in."""
-
-    page: Page
-    find: Finder | None = None
-    """None: it is not found in one recording's steps, but in those of several ranks, in memory or in warnings."""
-    absent: Absent | None = None
-    """Where users expect the remedy: why it is not advised."""
-    change: Recogniser | None = None
-    """How a comparison recognises that such a fix was made."""
-    memory: str | None = None
-    """Id of the change of the memory's footprint that is the same remedy: its time is that of the first fix."""
-    synonyms: tuple[str, ...] = ()
-    """Names of its remedy and of its subject, as `finding_names.key` writes them."""
-    titles: tuple[str, ...] = ()
-    """Titles that its fixes have in a diagnosis, as `finding_names.without_numbers` leaves them, without those that are
-    synonyms."""
-    patch: Path | None = None
-    """Of a plug-in the file of its patch, with `PATCH` and `apply` as those in gpuprof.record.patches."""
-
-    @property
-    def id(self) -> str:
-        return self.page.id

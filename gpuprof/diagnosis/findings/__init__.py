@@ -7,8 +7,8 @@ and the names by which people ask for it. Others come from plug-ins (`gpuprof.di
 
 from __future__ import annotations
 
-from gpuprof.diagnosis.detect.pair.candidates import Recogniser
-from gpuprof.diagnosis.detect.proposal import Absent, Declaration, Finder, Page
+from gpuprof.diagnosis.detect.declaration import Declaration
+from gpuprof.diagnosis.detect.proposal import Absent, Finder, Page
 from gpuprof.diagnosis.findings import (
     accumulation,
     adapter_casts,
@@ -93,6 +93,3 @@ PAGES: tuple[Page, ...] = tuple(one.page for one in BUILT_IN)
 
 ABSENT: dict[str, Absent] = {one.id: one.absent for one in BUILT_IN if one.absent is not None}
 """Usual remedies: why they are not advised where their problem is not there."""
-
-CHANGES: tuple[Recogniser, ...] = tuple(one.change for one in BUILT_IN if one.change is not None)
-"""What is looked for between two recordings."""

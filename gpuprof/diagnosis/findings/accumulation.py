@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.detect.batch_scaling import largest_factor, micro_size, room_note, scaled_batch, slower_host
+from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.micro_batches import micro_batch_of, micro_batches
-from gpuprof.diagnosis.detect.proposal import Declaration, Page, Proposal
+from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.fix import Code, call, joined
 from gpuprof.projection.batch import model_phases
 from gpuprof.replay.graph import Graph

@@ -11,14 +11,19 @@ from gpuprof.calibration import kernels as calibrated
 from gpuprof.costs.arguments import parse
 from gpuprof.costs.floors import ELEMENTWISE_FLOOR_NS, THIN_MATMUL_FLOOR_NS
 from gpuprof.diagnosis.analysis import Analysis, Change
+from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
+from gpuprof.diagnosis.detect.memory_remedy import MemoryRemedy
 from gpuprof.diagnosis.detect.pair.candidates import PASSES, Candidate, claim_model
 from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.quantities import FEWER, kernel_counts, kernel_ns
 from gpuprof.diagnosis.detect.pair.signs import advised, alike_compiled, fewer_kernels
 from gpuprof.diagnosis.detect.passes import backward_of, siblings, without_recompute
-from gpuprof.diagnosis.detect.proposal import Declaration, Page, Proposal
+from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.fix import Code, call
+from gpuprof.projection import memory_changes as changes
+from gpuprof.projection.memory import RecordedMemory
+from gpuprof.projection.memory_fixes import MemoryFix
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.replay.transform import Removing, scaled
@@ -222,11 +227,27 @@ def _apply(graph: Graph, without_casts: Change, inside: Mask, left: F64) -> Grap
     return scaled(without_casts(graph), inside & graph.on_gpu, left)
 
 
+def less_memory(memory: RecordedMemory, _: float | None) -> Iterator[MemoryFix]:
+    """Adapters whose weights, gradients and state take half, and inputs that are not cast for them."""
+    trained = memory.trained
+    if trained is None or not trained.single_adapters:
+        return
+    says = "adapters are trained in half precision"
+    if memory.cast_bytes is None and not memory.recorded.checkpointing:
+        why = "which inputs are cast for the adapters cannot be counted from the recorded ops"
+        yield MemoryFix("half_adapters", "adapters in bf16", None, says, why)
+        return
+    # With checkpointing casts live as long as one layer is recomputed.
+    cast = 0.0 if memory.recorded.checkpointing else memory.cast_bytes or 0.0
+    own, state_left = (changes.half_adapters(trained.parameters, cast, with_state) for with_state in (True, False))
+    yield MemoryFix("half_adapters", "adapters in bf16", own, says, with_other_state=state_left)
+
+
 FINDING = Declaration(
     page=PAGE,
     find=find,
     change=change,
-    memory="half_adapters",
+    memory=MemoryRemedy(("half_adapters",), less_memory),
     synonyms=("lora_casts", "autocast_adapter_dtype", "fp32_adapters", "adapters"),
     titles=("adapters_in_bf16",),
 )

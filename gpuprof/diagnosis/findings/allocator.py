@@ -8,11 +8,12 @@ import numpy as np
 
 from gpuprof.calibration import allocator as calibrated
 from gpuprof.diagnosis.analysis import Analysis, Change
+from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.pair.candidates import Candidate, claim_idle
 from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.quantities import idle_ns, quantity
-from gpuprof.diagnosis.detect.proposal import Declaration, Page, Proposal
+from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.fix import environment, without_call
 from gpuprof.diagnosis.gaps import ALLOCATOR_CALL
 from gpuprof.replay.graph import SYNC, Graph

@@ -10,7 +10,6 @@ from gpuprof.diagnosis.detect.compiled_code import MOST_COMPILED, compiled_share
 from gpuprof.diagnosis.detect.compiled_passes import (
     EAGER,
     LEFT,
-    MOST_BREAKS,
     REWRITTEN,
     TOO_OLD,
     code_of,
@@ -20,14 +19,18 @@ from gpuprof.diagnosis.detect.compiled_passes import (
     passes_launch,
     shapes_vary,
     waits_in_passes,
+    waits_too_often,
+    whole_passes,
 )
+from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
+from gpuprof.diagnosis.detect.graph_breaks import breaks, once_gone
 from gpuprof.diagnosis.detect.micro_batches import micro_batches
 from gpuprof.diagnosis.detect.pair.candidates import MODEL, Candidate, claim_model
 from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.quantities import kernel_counts, quantity
 from gpuprof.diagnosis.detect.pair.signs import alike_compiled, fewer_launches, other_graphs
-from gpuprof.diagnosis.detect.proposal import Absent, Declaration, Page, Proposal
+from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.detect.torch_version import is_before_2
 from gpuprof.diagnosis.fix import Code, Fix, assigned, call
 from gpuprof.projection.batch import model_phases
@@ -43,11 +46,13 @@ launches, and intermediate results of fused operations never go through GPU memo
 """,
     detected="""
 Eager forward and backward passes that get shorter in the replay when they are changed as described below. Not shown
-if at least a quarter of the kernels that a compiler writes or fuses are compiled already, or if a pass waits for
-values from the GPU more than four times (a loop over experts, `.item()` in a hook): such waits break the graph into
-parts that are too small to gain. Nor if the encoder or decoder of `torch.nn.Transformer` waits: it looks at the values
-of its mask unless `is_causal` is passed, and a graph that breaks in torch's own modules leaves all of their layers
-eager. Nor where the recording is from a torch older than 2.0.
+if at least a quarter of the kernels that a compiler writes or fuses are compiled already, or where the recording is
+from a torch older than 2.0. If a pass waits for values from the GPU more than four times (`.item()` in a hook), the
+waits break the graph into parts that are too small to gain; likewise if the encoder or decoder of
+`torch.nn.Transformer` waits: it looks at the values of its mask unless `is_causal` is passed. Then the price is that of
+a chain: the waits go first, which is the condition, and the whole works with a probability of 0.7, of 0.55 if a wait is
+for the size of a result, and 0.8 times that if the shapes of batches vary (assumed). A loop over experts has a finding
+of its own.
 """,
     gain="""
 In forward, backward and recomputation, consecutive kernels of elementwise operations, casts, norms, softmax and
@@ -67,7 +72,8 @@ launches, and subtracted from what the rest of the run gains). Code that Dynamo 
 
 def find(case: Analysis) -> Iterator[Proposal]:
     """torch.compile, where nothing is compiled and the passes do not wait for values."""
-    found = passes(case)
+    broken = breaks(case)
+    found = passes(case) if broken is None else whole_passes(case)
     if found is None:
         return
     graph = case.graph
@@ -77,7 +83,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     host_ms = case.per_step(float(graph.duration_ns[found.host].sum())) / 1e6
     varies = shapes_vary(case)
     yield Proposal(
-        title="torch.compile",
+        title="torch.compile" if broken is None else "torch.compile, once nothing breaks the graph",
         evidence=spans(
             case,
             f"{passes_launch(case)} {before:,.0f} kernels a step one by one, which takes the CPU "
@@ -93,13 +99,16 @@ def find(case: Analysis) -> Iterator[Proposal]:
             inference=_for_inference(case, varies),
             lightning=assigned("model", call("torch.compile", Code("model"))) + "  # before Trainer.fit",
         ).by("compile"),
-        change=compiled(found, 1),
-        best=compiled(found, 0),
-        worst=compiled(found, 2),
+        change=once_gone(broken, compiled(found, 1)),
+        best=once_gone(broken, compiled(found, 0)),
+        worst=once_gone(broken, compiled(found, 2)),
         once_ns=compile_ns(before / max(micro_batches(case) or 1, 1), varies),
         excludes=("cuda_graphs", "fused_elementwise"),
         launches=True,
         last=True,
+        needs="" if broken is None else broken.condition,
+        odds=1.0 if broken is None else broken.odds,
+        parts=() if broken is None else (broken.part, "torch.compile"),
     )
 
 
@@ -112,8 +121,8 @@ def _absent(case: Analysis) -> str | None:
         return f"the recorded code is compiled already ({100 * share:.0f} % of what can be fused)"
     if looks_at_mask(case):
         return EAGER
-    waits = waits_in_passes(case)
-    if waits > MOST_BREAKS * max(len(case.timeline.host.backward), 1):
+    if waits_too_often(case):
+        waits = waits_in_passes(case)
         return f"forward and backward wait {case.per_step(waits):,.0f} times a step for the GPU, which splits the graph"
     return None
 
@@ -148,4 +157,5 @@ FINDING = Declaration(
     absent=ABSENT,
     change=change,
     synonyms=("torch_compile", "inductor", "fusion"),
+    titles=("torch_compile_once_nothing_breaks_the_graph",),
 )

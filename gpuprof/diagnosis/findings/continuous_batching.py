@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator
 
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.batch_scaling import best_factor, scaled_batch, slower_host
+from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
-from gpuprof.diagnosis.detect.proposal import Declaration, Page, Proposal
+from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.fix import Code, Fix, as_fix, call
 from gpuprof.projection.batch import model_phases
 from gpuprof.replay.graph import DEVICE

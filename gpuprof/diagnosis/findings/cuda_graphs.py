@@ -12,25 +12,27 @@ from gpuprof.calibration import compile as calibrated
 from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.detect.compile_time import compile_ns
 from gpuprof.diagnosis.detect.compiled_passes import (
-    EAGER,
     REWRITTEN,
     TOO_OLD,
     Passes,
     code_of,
     compiled,
-    looks_at_mask,
     passes,
     passes_launch,
     shapes_vary,
+    whole_passes,
 )
 from gpuprof.diagnosis.detect.compiler_names import GRAPH_LAUNCH
+from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
+from gpuprof.diagnosis.detect.expert_loops import find_loops
+from gpuprof.diagnosis.detect.graph_breaks import first_links, once_gone
 from gpuprof.diagnosis.detect.micro_batches import micro_batches
 from gpuprof.diagnosis.detect.pair.candidates import Candidate, claim_model
 from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.quantities import number, quantity
 from gpuprof.diagnosis.detect.pair.signs import alike_compiled, fewer_launches, graph_shares, other_graphs
-from gpuprof.diagnosis.detect.proposal import Absent, Declaration, Page, Proposal
+from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.detect.torch_version import is_before_2
 from gpuprof.diagnosis.fix import Code, Fix, assigned, call, in_file, joined, option
 from gpuprof.projection.batch import model_phases
@@ -74,8 +76,10 @@ forward or backward pass once and replays them with one call, so that the GPU ru
 """,
     detected="""
 Passes that `torch.compile` could fuse (see `compile`), or passes that are compiled already but launched kernel by
-kernel. Collectives of NCCL can be captured, too. Not shown if CUDA graphs launch most kernels already, if the passes
-wait for values from the GPU, or if the recorded steps have batches of different shapes.
+kernel. Collectives of NCCL can be captured, too. Not shown if CUDA graphs launch most kernels already. If the passes
+wait for values from the GPU, the price is that of a chain (see `compile`). If the recorded steps have batches of
+different shapes, these are padded to a multiple of 64 first, which makes the kernels that grow with the tokens that
+much longer; that this is possible has a probability of 0.8 (assumed).
 """,
     gain="""
 As for `compile`; in addition the CPU no longer launches the kernels of the passes (at worst a seventh of that work
@@ -98,9 +102,9 @@ def find(case: Analysis) -> Iterator[Proposal]:
     if case.workload.decodes and case.workload.engine in SERVERS:
         yield from _of_engine(case)
         return
-    if in_graphs(case) or shapes_vary(case):
+    if in_graphs(case):
         return
-    graph = case.graph
+    graph, chain = case.graph, first_links(case)
     accumulates = (micro_batches(case) or 1) > 1
     compile_model = call("model.compile", mode="reduce-overhead") + "  # keep shapes fixed"
     begins = call("torch.compiler.cudagraph_mark_step_begin") + "  # before each pass"
@@ -115,23 +119,32 @@ def find(case: Analysis) -> Iterator[Proposal]:
         lightning=assigned("model", call("torch.compile", Code("model"), mode="reduce-overhead"))
         + f"  # before Trainer.fit; keep shapes fixed{condition}",
     ).by("cuda_graphs")
-    found = passes(case)
+    found = passes(case) if chain is None else whole_passes(case)
     if found is not None:
-        if case.step_of(compiled(found, 1)(graph)) < WORTH * case.step_of(_graphed(found, 1)(graph)):
+        if case.step_of(once_gone(chain, compiled(found, 1))(graph)) < WORTH * case.step_of(
+            once_gone(chain, _graphed(found, 1))(graph)
+        ):
             return
         count = float(model_phases(graph)[graph.on_gpu].sum()) / graph.steps
         yield Proposal(
-            title="torch.compile with CUDA graphs",
+            title="torch.compile with CUDA graphs"
+            if chain is None
+            else "torch.compile with CUDA graphs, once batches are alike and nothing waits",
             evidence=spans(case, f"{passes_launch(case)} {count:,.0f} kernels a step one by one", found.host),
             fix=fix,
-            change=_graphed(found, 1),
-            best=_graphed(found, 0),
-            worst=_graphed(found, 2),
-            once_ns=compile_ns(count / max(micro_batches(case) or 1, 1), False),
+            change=once_gone(chain, _graphed(found, 1)),
+            best=once_gone(chain, _graphed(found, 0)),
+            worst=once_gone(chain, _graphed(found, 2)),
+            once_ns=compile_ns(count / max(micro_batches(case) or 1, 1), shapes_vary(case)),
             excludes=("compile", "fused_elementwise"),
-            launches=True,
+            launches=not shapes_vary(case),
             last=True,
+            needs="" if chain is None else chain.condition,
+            odds=1.0 if chain is None else chain.odds,
+            parts=() if chain is None else (*chain.parts, "torch.compile with CUDA graphs"),
         )
+        return
+    if shapes_vary(case):
         return
     host = _compiled_host(case)
     if host is None:
@@ -246,10 +259,10 @@ def _absent(case: Analysis) -> str | None:
         return "CUDA graphs launch most kernels already"
     if is_before_2(case):
         return TOO_OLD
-    if shapes_vary(case):
+    if find_loops(case) is not None:
+        return "a loop over experts waits for the GPU, and a graph cannot wait"
+    if shapes_vary(case) and whole_passes(case) is None:
         return "the shapes of batches vary, and a graph is captured for each shape"
-    if looks_at_mask(case):
-        return EAGER
     host = case.sensitivities.host
     if host is not None and host < SMALL:
         return "the GPU is the limit: launching faster gains nothing"
@@ -334,5 +347,10 @@ FINDING = Declaration(
     absent=ABSENT,
     change=change,
     synonyms=("cuda_graph", "cudagraphs", "reduce_overhead", "graphs"),
-    titles=("torch_compile_with_cuda_graphs", "cuda_graphs_for_the_compiled_model", "cuda_graphs_for_decoding"),
+    titles=(
+        "torch_compile_with_cuda_graphs",
+        "torch_compile_with_cuda_graphs_once_batches_are_alike_and_nothing_waits",
+        "cuda_graphs_for_the_compiled_model",
+        "cuda_graphs_for_decoding",
+    ),
 )

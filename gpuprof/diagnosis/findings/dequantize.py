@@ -9,13 +9,14 @@ import numpy as np
 
 from gpuprof.calibration import kernels as calibrated
 from gpuprof.diagnosis.analysis import Analysis
+from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.pair.candidates import Candidate, claim_model
 from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.quantities import kernel_counts, kernel_ns
 from gpuprof.diagnosis.detect.pair.signs import fewer_kernels
 from gpuprof.diagnosis.detect.passes import siblings
-from gpuprof.diagnosis.detect.proposal import Declaration, Page, Proposal
+from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.detect.recomputed_passes import USABLE_SHARE, free_bytes
 from gpuprof.diagnosis.fix import as_fix, call
 from gpuprof.replay.graph import Graph

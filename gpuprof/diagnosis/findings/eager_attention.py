@@ -12,17 +12,22 @@ from gpuprof.calibration import kernels as calibrated
 from gpuprof.costs.arguments import parse
 from gpuprof.costs.attention import Shape, backward_flops, forward_flops
 from gpuprof.diagnosis.analysis import Analysis
+from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
+from gpuprof.diagnosis.detect.memory_remedy import MemoryRemedy
 from gpuprof.diagnosis.detect.pair.candidates import PASSES, Candidate, claim_model
 from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.quantities import kernel_counts
 from gpuprof.diagnosis.detect.pair.signs import fewer_kernels
 from gpuprof.diagnosis.detect.passes import backward_of, host_ns_per_launch, without_recompute
-from gpuprof.diagnosis.detect.proposal import Absent, Declaration, Page, Proposal
+from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.detect.replace_work import Replacement, replacement_of, with_replacement
 from gpuprof.diagnosis.fix import Code, Fix, call
 from gpuprof.diagnosis.sentences import in_ms
 from gpuprof.diagnosis.stack import CAUSAL
+from gpuprof.projection import memory_changes as changes
+from gpuprof.projection.memory import RecordedMemory
+from gpuprof.projection.memory_fixes import MemoryFix
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.timeline.phases import FORWARD, RECOMPUTE
@@ -124,7 +129,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     yield Proposal(
         title="fused attention instead of eager",
         evidence=spans(case, text, inside & graph.on_gpu),
-        fix=_fix(case, found).by("eager_attention"),
+        fix=_fix(case, found),
         change=change(1),
         best=change(0),
         worst=change(2),
@@ -157,7 +162,7 @@ def _fix(case: Analysis, found: Attentions) -> Fix:
     if not case.trains_on_tokens:
         own = call(SDPA, *map(Code, "qkv")) + ", as diffusers' and timm's own attention does"
         loaded = ";\nof transformers: " + call("from_pretrained", ..., attn_implementation="sdpa").otherwise()
-        return own + (loaded if case.stack.takes_attention("sdpa") else "")
+        return own.by("eager_attention") + (loaded if case.stack.takes_attention("sdpa") else "")
     if found.sinks:
         name, note = "flex_attention", "\n# sinks: SDPA has none; on Hopper also kernels-community/vllm-flash-attn3"
     elif found.capped:
@@ -167,13 +172,13 @@ def _fix(case: Analysis, found: Attentions) -> Fix:
     stack, loaded = case.stack, _loaded(case, found, name)
     own = _own_call(found)
     if not stack.takes_attention(name):
-        return own
+        return own.by("eager_attention")
     return stack.fix(
         loaded + note + "\nor in your own code: " + own.otherwise() if loaded else own,
         trl=stack.setting({"model_init_kwargs": {"attn_implementation": name}}, note=note),
         transformers=loaded + note if loaded else "",
         unsloth=call("FastLanguageModel.from_pretrained", ..., attn_implementation=name) + note,
-    )
+    ).by("eager_attention", "" if name == "sdpa" else name)
 
 
 def _own_call(found: Attentions) -> Fix:
@@ -290,12 +295,18 @@ def _fused_ns(case: Analysis, found: Attentions, level: int) -> np.ndarray:
     return result.reshape(-1)
 
 
+def less_memory(memory: RecordedMemory, _: float | None) -> Iterator[MemoryFix]:
+    """Attention that writes no scores."""
+    if memory.recorded.score_bytes and not memory.recorded.checkpointing:
+        yield MemoryFix("fused_attention", "fused attention", changes.fused_attention())
+
+
 FINDING = Declaration(
     page=PAGE,
     find=find,
     absent=ABSENT,
     change=change,
-    memory="fused_attention",
+    memory=MemoryRemedy(("fused_attention",), less_memory),
     synonyms=("attention", "flash_attention", "flash_attn", "sdpa", "attn_implementation", "eager"),
     titles=("fused_attention_instead_of_eager",),
 )

@@ -10,6 +10,7 @@ import numpy as np
 from gpuprof.calibration import experts as calibrated
 from gpuprof.costs.arguments import Tensor, parse
 from gpuprof.diagnosis.analysis import Analysis
+from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.expert_loops import PRODUCTS, Loops, find_loops
 from gpuprof.diagnosis.detect.pair.candidates import PASSES, Candidate, claim_model
@@ -17,7 +18,7 @@ from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.quantities import FEWER, kernel_counts, quantity
 from gpuprof.diagnosis.detect.pair.signs import fewer_kernels
 from gpuprof.diagnosis.detect.passes import backward_of, host_ns_per_launch, without_recompute
-from gpuprof.diagnosis.detect.proposal import Declaration, Page, Proposal
+from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.detect.replace_work import replacement_of, with_replacement
 from gpuprof.diagnosis.fix import environment
 from gpuprof.replay.stretches import nodes_in

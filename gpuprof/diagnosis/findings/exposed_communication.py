@@ -9,8 +9,9 @@ import numpy as np
 
 from gpuprof.calibration import collectives as calibrated
 from gpuprof.diagnosis.analysis import Analysis
+from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
-from gpuprof.diagnosis.detect.proposal import Declaration, Page, Proposal
+from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.fix import Code, Fix, call
 from gpuprof.replay.collectives import estimate_transfers, waiting
 from gpuprof.replay.graph import COMMUNICATION, DEVICE

@@ -10,8 +10,9 @@ import numpy as np
 
 from gpuprof.calibration import images as calibrated
 from gpuprof.diagnosis.analysis import Analysis
+from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
-from gpuprof.diagnosis.detect.proposal import Declaration, Page, Proposal
+from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.fix import Fix, arguments, option
 from gpuprof.diagnosis.frozen_passes import FrozenPasses
 from gpuprof.diagnosis.sentences import ms_or_us

@@ -11,13 +11,14 @@ import numpy as np
 from gpuprof.calibration import kernels as calibrated
 from gpuprof.costs.arguments import parse
 from gpuprof.diagnosis.analysis import Analysis
+from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.pair.candidates import PASSES, Candidate, claim_model
 from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.quantities import FEWER, kernel_counts, kernel_ns
 from gpuprof.diagnosis.detect.pair.signs import advised, alike_compiled, fewer_kernels
 from gpuprof.diagnosis.detect.passes import backward_of, host_ns_per_launch, shapes_in, siblings, without_recompute
-from gpuprof.diagnosis.detect.proposal import Absent, Declaration, Page, Proposal
+from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.detect.replace_work import Replacement, replacement_of, with_replacement
 from gpuprof.diagnosis.fix import Fix, as_fix, assigned, call, joined
 from gpuprof.replay.graph import Graph

@@ -9,8 +9,9 @@ import numpy as np
 
 from gpuprof.calibration import loader as calibrated
 from gpuprof.diagnosis.analysis import Analysis
+from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
-from gpuprof.diagnosis.detect.proposal import Declaration, Page, Proposal
+from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.fix import Code, Fix, call
 from gpuprof.diagnosis.sentences import in_ms
 from gpuprof.projection.sample_preparation import preparing

@@ -8,12 +8,13 @@ from functools import partial
 
 from gpuprof.calibration import loader as calibrated
 from gpuprof.diagnosis.analysis import Analysis, Change
+from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.pair.candidates import Candidate, claim_where
 from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.quantities import FEWER, idle_ns
 from gpuprof.diagnosis.detect.pair.signs import long_wait_ns
-from gpuprof.diagnosis.detect.proposal import Absent, Declaration, Page, Proposal
+from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.diagnosis import Evidence
 from gpuprof.diagnosis.fix import Code, call
 from gpuprof.diagnosis.run_budget import Feed

@@ -15,8 +15,9 @@ from gpuprof.diagnosis.detect.batch_scaling import (
     scaled_batch,
     slower_host,
 )
+from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
-from gpuprof.diagnosis.detect.proposal import Absent, Declaration, Page, Proposal
+from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.fix import Code, arguments, call
 from gpuprof.projection.batch import (
     communication_at_worst,

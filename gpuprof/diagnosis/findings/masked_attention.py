@@ -13,8 +13,9 @@ from gpuprof.costs.arguments import Arguments, parse
 from gpuprof.costs.attention import attends_packed, has_mask, is_attention, is_backward, is_causal
 from gpuprof.costs.dtypes import DTYPES, UNKNOWN
 from gpuprof.diagnosis.analysis import Analysis
+from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
-from gpuprof.diagnosis.detect.proposal import Absent, Declaration, Page, Proposal
+from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.fix import Fix, as_fix, joined
 from gpuprof.replay.transform import scaled
 from gpuprof.tracefile.trace import F64, KERNEL, NO_TEXT, Mask

@@ -11,8 +11,9 @@ from gpuprof.calibration import batch as calibrated
 from gpuprof.costs import hardware
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.batch_scaling import MEMORY_SHARE
+from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
-from gpuprof.diagnosis.detect.proposal import Declaration, Page, Proposal
+from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.fix import Code, call
 from gpuprof.replay.transform import removed
 from gpuprof.timeline.gpu_concurrency import take_turns

@@ -9,13 +9,19 @@ import numpy as np
 
 from gpuprof.calibration import kernels as calibrated
 from gpuprof.diagnosis.analysis import Analysis, Change
+from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
+from gpuprof.diagnosis.detect.memory_remedy import MemoryRemedy
 from gpuprof.diagnosis.detect.pair.candidates import Candidate, claim_where
 from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.quantities import kernel_counts, kernel_ns
-from gpuprof.diagnosis.detect.proposal import Absent, Declaration, Page, Proposal
+from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.detect.torch_version import is_before_2
 from gpuprof.diagnosis.fix import Fix, call
+from gpuprof.projection import memory_changes as changes
+from gpuprof.projection.memory import RecordedMemory
+from gpuprof.projection.memory_fixes import OPTIMIZER as STATE
+from gpuprof.projection.memory_fixes import MemoryFix, recorded_footprint
 from gpuprof.replay.graph import Graph, launcher_of
 from gpuprof.replay.transform import removed, without_waits
 from gpuprof.timeline.nesting import climb
@@ -179,11 +185,17 @@ def _per_step(graph: Graph, nodes: np.ndarray) -> np.ndarray:
     return np.bincount(graph.step[nodes], weights=graph.duration_ns[nodes], minlength=graph.steps)
 
 
+def less_memory(memory: RecordedMemory, _: float | None) -> Iterator[MemoryFix]:
+    """No temporary copy of the parameters, where the optimizer's step makes the peak."""
+    if recorded_footprint(memory).likely.floor_bytes and memory.recorded.temporary_bytes:
+        yield MemoryFix("fused_optimizer", "fused optimizer", changes.no_temporaries(), replaces=STATE)
+
+
 FINDING = Declaration(
     page=PAGE,
     find=find,
     absent=ABSENT,
     change=change,
-    memory="fused_optimizer",
+    memory=MemoryRemedy(("fused_optimizer",), less_memory),
     synonyms=("fused_optimizer", "adamw", "adamw_torch_fused", "foreach", "fused_adamw"),
 )

@@ -13,16 +13,23 @@ from gpuprof.costs.split import roof_ns
 from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.detect.batch_scaling import micro_tokens
 from gpuprof.diagnosis.detect.compiling import MULTIPLE
+from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
-from gpuprof.diagnosis.detect.proposal import Absent, Declaration, Page, Proposal
+from gpuprof.diagnosis.detect.memory_remedy import MemoryRemedy
+from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.fix import Fix, call, described
 from gpuprof.diagnosis.run_model import Work
+from gpuprof.projection import memory_changes as changes
 from gpuprof.projection.batch import GROWS, once_for_each_weight
+from gpuprof.projection.memory import RecordedMemory
+from gpuprof.projection.memory_fixes import MemoryFix
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.transform import scaled
 from gpuprof.timeline.phases import BACKWARD, FORWARD, RECOMPUTE
 from gpuprof.tracefile.trace import F64
 
+UNEVEN = 1.1
+"""The longest pass over the mean one from which passes of equal length are worth naming."""
 LEAST_PADDING = 0.08
 """Share of padding below which nothing is advised: packing leaves some of the last row empty too."""
 FILLED = calibrated.FILLED.falling
@@ -228,11 +235,18 @@ def _attention(case: Analysis, level: int) -> Change:
     return change
 
 
+def less_memory(memory: RecordedMemory, mean_tokens: float | None) -> Iterator[MemoryFix]:
+    """Passes of the mean length instead of one long one among short ones."""
+    if mean_tokens and memory.recorded.tokens > UNEVEN * mean_tokens:
+        equal = changes.shorter_passes(mean_tokens / memory.recorded.tokens)
+        yield MemoryFix("equal_passes", "packing (equal passes)", equal)
+
+
 FINDING = Declaration(
     page=PAGE,
     find=find,
     absent=ABSENT,
-    memory="equal_passes",
+    memory=MemoryRemedy(("equal_passes",), less_memory),
     synonyms=("packing", "padding_free", "group_by_length", "length_grouping"),
     titles=("no_padding_the_same_samples", "batches_of_samples_of_similar_length"),
 )

@@ -10,12 +10,13 @@ from gpuprof.calibration import allocator as calibrated
 from gpuprof.calibration import thresholds as thresholds_calibrated
 from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.detect.copy_waits import copies_to_device
+from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.pair.candidates import Candidate, claim_where, is_copying
 from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.quantities import FEWER, idle_ns, quantity
 from gpuprof.diagnosis.detect.pair.signs import advised, long_wait_ns
-from gpuprof.diagnosis.detect.proposal import Absent, Declaration, Page, Proposal
+from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.fix import call
 from gpuprof.replay.graph import COPY, SYNC, Graph, launcher_of
 from gpuprof.replay.transform import without_waits

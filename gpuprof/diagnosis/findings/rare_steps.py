@@ -12,8 +12,9 @@ from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.baseline import LONG
 from gpuprof.diagnosis.budget import NAMES
 from gpuprof.diagnosis.budget_model import Budget
+from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
-from gpuprof.diagnosis.detect.proposal import Declaration, Page, Proposal
+from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.diagnosis import Evidence
 from gpuprof.diagnosis.fix import Code, call, joined
 from gpuprof.replay.graph import Graph

@@ -11,11 +11,12 @@ from gpuprof.calibration import shapes as calibrated
 from gpuprof.calibration import thresholds as thresholds_calibrated
 from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.detect.compiling import MULTIPLE, compiling_nodes, in_most_steps
+from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.pair.candidates import OWN, Candidate, claim_idle
 from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.quantities import idle_ns, quantity
-from gpuprof.diagnosis.detect.proposal import Declaration, Page, Proposal
+from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.diagnosis import Evidence
 from gpuprof.diagnosis.fix import Code, Fix, as_fix, call, described
 from gpuprof.replay.graph import Graph
@@ -106,12 +107,17 @@ def find(case: Analysis) -> Iterator[Proposal]:
 
     def change_to(kernels: float, stays: float) -> Change:
         attention = np.append(case.category("attention"), False)[graph.gpu_row] & graph.on_gpu
+        planning_at, first_at = np.flatnonzero(plans), np.flatnonzero(first)
+        compiles = bool(compiling.any())
 
         def change(graph: Graph) -> Graph:
-            less = removed(graph, compiling)
-            duration = np.where(plans, np.minimum(less.duration_ns, planned.usual_ns), less.duration_ns)
-            once = USUAL_NS + stays * (duration - USUAL_NS)
-            less = less.with_durations(np.where(first, np.minimum(duration, once), duration))
+            less = removed(graph, compiling) if compiles else graph
+            duration = less.duration_ns.copy()
+            duration[planning_at] = np.minimum(duration[planning_at], planned.usual_ns[planning_at])
+            once = USUAL_NS + stays * (duration[first_at] - USUAL_NS)
+            duration[first_at] = np.minimum(duration[first_at], once)
+            if not np.array_equal(duration, less.duration_ns):
+                less = less.with_durations(duration)
             return scaled(less, attention, kernels) if kernels != 1.0 else less
 
         return change

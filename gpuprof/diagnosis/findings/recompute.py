@@ -13,15 +13,20 @@ from gpuprof.calibration import recompute as calibrated
 from gpuprof.calibration import thresholds as thresholds_calibrated
 from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.detect.batch_scaling import FACTORS, indices
+from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.kept_ops import kept_of, mean_tokens
+from gpuprof.diagnosis.detect.memory_remedy import MemoryRemedy
 from gpuprof.diagnosis.detect.pair.candidates import OWN, Candidate, is_model_wait
 from gpuprof.diagnosis.detect.pair.cells import Cell
 from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.quantities import kernel_counts, kernel_ns, quantity
-from gpuprof.diagnosis.detect.proposal import Absent, Declaration, Page, Proposal
+from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.detect.recomputed_passes import CHECKPOINT, USABLE_SHARE, free_bytes, recomputed
 from gpuprof.diagnosis.fix import call, without_call
+from gpuprof.projection import memory_changes as changes
+from gpuprof.projection.memory import RecordedMemory
+from gpuprof.projection.memory_fixes import MemoryFix
 from gpuprof.replay.graph import HOST, Graph
 from gpuprof.replay.stretches import nodes_in
 from gpuprof.replay.transform import removed
@@ -228,12 +233,26 @@ def _memory_text(extra: tuple[float, float] | None, free: float | None, size: fl
     return f"{needs}{f' of {size / 2**30:,.0f}' if size else ''}; the present peak was not recorded"
 
 
+def less_memory(memory: RecordedMemory, _: float | None) -> Iterator[MemoryFix]:
+    """The other way round: what the layers keep without checkpointing."""
+    recorded = memory.recorded
+    if not recorded.layers or not recorded.hidden or not recorded.checkpointing:
+        return
+    if recorded.layer_bytes is None:
+        why = "what its layers would keep cannot be counted from the recorded ops"
+        yield MemoryFix("no_checkpointing", "no gradient checkpointing", None, unknown=why)
+        return
+    inputs = recorded.layers * recorded.kept_bytes
+    without = changes.without_checkpointing(recorded.layers, recorded.layer_bytes, inputs)
+    yield MemoryFix("no_checkpointing", "no gradient checkpointing", without)
+
+
 FINDING = Declaration(
     page=PAGE,
     find=find,
     absent=ABSENT,
     change=change,
-    memory="no_checkpointing",
+    memory=MemoryRemedy(("no_checkpointing",), less_memory),
     synonyms=("gradient_checkpointing", "checkpointing", "activation_checkpointing", "recomputation"),
     titles=("no_gradient_checkpointing",),
 )

@@ -10,8 +10,9 @@ import numpy as np
 from gpuprof.calibration import inference as calibrated
 from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.detect.batch_scaling import scaled_batch
+from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
-from gpuprof.diagnosis.detect.proposal import Declaration, Page, Proposal
+from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.fix import Code, call, option
 from gpuprof.projection.batch import model_phases
 from gpuprof.replay.graph import Graph

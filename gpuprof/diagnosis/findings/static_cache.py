@@ -9,8 +9,9 @@ import numpy as np
 
 from gpuprof.calibration import inference as calibrated
 from gpuprof.diagnosis.analysis import Analysis, Change
+from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
-from gpuprof.diagnosis.detect.proposal import Declaration, Page, Proposal
+from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.fix import Code, assigned, call
 from gpuprof.replay.graph import Graph
 from gpuprof.tracefile.trace import NO_TEXT, Mask

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from gpuprof.diagnosis.detect.proposal import MARKED, SEVERE, WORTH, Declaration, Page
+from gpuprof.diagnosis.detect.declaration import Declaration
+from gpuprof.diagnosis.detect.proposal import MARKED, SEVERE, WORTH, Page
 from gpuprof.diagnosis.diagnosis import Evidence, Finding, Range
 from gpuprof.diagnosis.fix import Fix, as_fix, call
 from gpuprof.diagnosis.sentences import in_ms

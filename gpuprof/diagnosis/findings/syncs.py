@@ -9,6 +9,7 @@ import numpy as np
 
 from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.detect.copy_waits import copies_to_device
+from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.expert_loops import find_loops
 from gpuprof.diagnosis.detect.pair.candidates import Candidate, is_model_wait
@@ -16,9 +17,9 @@ from gpuprof.diagnosis.detect.pair.cells import Cell
 from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.quantities import FEW, FEWER, quantity
 from gpuprof.diagnosis.detect.pair.signs import advised
-from gpuprof.diagnosis.detect.proposal import WORTH, Declaration, Page, Proposal
+from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.diagnosis import Evidence
-from gpuprof.diagnosis.fix import Code, Fix, as_fix, call, without_call
+from gpuprof.diagnosis.fix import Code, Fix, as_fix, call, joined, without_call
 from gpuprof.diagnosis.gaps import ALLOCATOR_CALL, SYNC_CALL
 from gpuprof.diagnosis.sentences import ms_or_us
 from gpuprof.replay.calls import STREAM_WAIT
@@ -35,6 +36,10 @@ COPIES = ("aten::to", "aten::_to_copy", "aten::copy_", "aten::cpu")
 SHAPE = re.compile(r"^aten::(nonzero\w*|_nonzero\w*|masked_select|unique\w*|_unique\w*|repeat_interleave|bincount)$")
 """Ops the size of whose result is a value on the GPU: the host waits for it to know what to allocate."""
 CHECK = re.compile(r"^aten::(isnan|isinf|isfinite)$")
+LEAST = 1.01
+"""Waits that all together make the step this many times as long are worth a look."""
+MORE = 1.01
+"""Several kinds of waits are one fix where that gains this many times what one kind gains."""
 FRAMES_SHOWN = 3
 EVERY = 50
 """Steps from one log line to the next that a person still can follow."""
@@ -50,8 +55,9 @@ prepared the next launches.
     detected="""
 CPU calls that wait for a device, a stream or a copy to the CPU, grouped by the op that made them. Not counted: copies
 of batches to the GPU (`pageable_copies`), calls of the allocator (`allocator`), and calls inside a loop over experts
-(`expert_loop`). The finding is shown if the step gets at least 5 % shorter when it is replayed without the waits: a
-wait that finds the GPU idle, or that ends soon, costs nothing.
+(`expert_loop`). Waits are looked at if the step gets at least 1 % shorter when it is replayed without all of them: a
+wait that finds the GPU idle, or that ends soon, costs nothing. Several kinds of waits are also priced together, because
+the CPU runs ahead only where none of them stops it.
 """,
     gain="""
 The calls no longer wait, and the ops that read a value are removed together with their copies (at worst they stay and
@@ -61,8 +67,8 @@ the size of their result stay, without their wait.
     wrong="""
 If the value decides what is computed next, it cannot be read later; compute with a mask instead. A wait at the end of
 each step that only serves to time the step disappears when timing is switched off. On several ranks, what one rank
-gains by running ahead it loses waiting for the others: where communication costs more than the CPU, nothing is
-proposed. Without the waits the CPU runs more batches ahead, which takes a little more memory.
+gains by running ahead it may lose waiting for the others: where communication costs more than the CPU, it gains nothing
+at worst. Without the waits the CPU runs more batches ahead, which takes a little more memory.
 """,
 )
 
@@ -71,49 +77,102 @@ def find(case: Analysis) -> Iterator[Proposal]:
     """One proposal each for values that are looked at, for sizes that depend on values, and for explicit waits."""
     graph = case.graph
     waits = waiting_nodes(case)
-    # What all waits together cost must be worth it before any of them is looked at.
-    if not waits.any() or case.step_ns < WORTH * _least(case, waits):
+    # What all waits together cost must be worth a look before any of them is looked at.
+    if not waits.any() or case.step_ns < LEAST * _least(case, waits):
         return
-    if case.sensitivities.communication > case.sensitivities.host:
-        return  # this rank waits for its peers, and would do so elsewhere
+    nothing = np.zeros(len(graph), bool)
     looks, shapes, explicit = (waits & mask for mask in _kinds(case, waits))
+    ops = _outermost_named(case, looks)
+    own = _own_nodes(case, ops) & ~_loop_nodes(case) if looks.any() else nothing
+    # A rank that runs ahead waits for its peers instead, unless these run ahead as well.
+    alone = case.sensitivities.communication <= case.sensitivities.host
+    kinds: list[tuple[Mask, Proposal]] = []
     if looks.any():
-        ops = _outermost_named(case, looks)
-        own = _own_nodes(case, ops) & ~_loop_nodes(case)
-        yield Proposal(
+        kinds.append((looks, Proposal(
             title="no values read from the GPU within the step",
             evidence=_evidence(case, looks, "values read from the GPU", ops),
             fix=_look_fix(case, looks).by("syncs"),
             change=_without(looks, own),
             best=_without(looks, own),
-            worst=_without(looks, np.zeros(len(graph), bool)),
+            worst=_without(looks, nothing) if alone else _unchanged,
             key="values",
-        )
+        )))  # fmt: skip
     if shapes.any():
-        yield Proposal(
+        kinds.append((shapes, Proposal(
             title="no sizes that depend on values",
             evidence=_evidence(case, shapes, "waits for the size of a result", _outermost_named(case, shapes)),
-            fix=as_fix("compute on all rows with a mask: torch.where, masked_fill, a loss with ignore_index\n").by(
-                "syncs"
-            )
-            + "if rows must be selected: "
-            + call("torch.nonzero_static", Code("mask"), size=Code("n")).otherwise()
-            + ", "
-            + call("repeat_interleave", ..., output_size=Code("n")).otherwise(),
-            change=_without(shapes, np.zeros(len(graph), bool)),
+            fix=_size_fix(case, shapes).by("syncs"),
+            change=_without(shapes, nothing),
+            worst=None if alone else _unchanged,
             key="shapes",
-        )
+        )))  # fmt: skip
     if explicit.any():
-        yield Proposal(
+        kinds.append((explicit, Proposal(
             title="no torch.cuda.synchronize() in the step",
             evidence=_evidence(case, explicit, "torch.cuda.synchronize() or a similar call", np.empty(0, np.int64)),
             fix=without_call(f"torch.cuda.synchronize() only every {EVERY} steps", "torch.cuda.synchronize").by("syncs")
             + "\nor, to time steps: "
             + call("torch.cuda.Event", enable_timing=True).otherwise()
             + ", which waits for nothing",
-            change=_without(explicit, np.zeros(len(graph), bool)),
+            change=_without(explicit, nothing),
+            worst=None if alone else _unchanged,
             key="explicit",
-        )
+        )))  # fmt: skip
+    singles = [one for _, one in kinds]
+    if len(kinds) > 1:
+        together = _together(case, kinds, own, alone)
+        if MORE * case.step_of(together.change(graph)) < min(case.step_of(one.change(graph)) for one in singles):
+            yield together
+            return
+    yield from singles
+
+
+def _together(case: Analysis, kinds: list[tuple[Mask, Proposal]], own: Mask, alone: bool) -> Proposal:
+    """All kinds of waits at once: the CPU runs ahead only where none of them stops it."""
+    waits = np.logical_or.reduce([mask for mask, _ in kinds])
+    worst = _without(waits, np.zeros(len(case.graph), bool))
+    return Proposal(
+        title="no waits for the GPU within the step",
+        evidence=tuple(one for _, proposal in kinds for one in proposal.evidence),
+        fix=joined([proposal.fix for _, proposal in kinds]).by("syncs"),
+        change=_without(waits, own),
+        best=_without(waits, own),
+        worst=worst if alone else _unchanged,
+        key="all",
+    )
+
+
+def _unchanged(graph: Graph) -> Graph:
+    return graph
+
+
+WAYS = (
+    (
+        re.compile(r"repeat_interleave"),
+        call("torch.repeat_interleave", ..., output_size=Code("total")) + "  # total: known on the CPU",
+    ),
+    (re.compile(r"bincount"), as_fix("torch.zeros(n).scatter_add_(0, ids, ones)  # bincount asks for its size")),
+    (re.compile(r"unique"), as_fix("unique values in the collator, on the CPU, as the batch's lengths")),
+    (
+        re.compile(r"nonzero|masked_select|index"),
+        call("torch.nonzero_static", Code("mask"), size=Code("n")) + "  # n: known on the CPU",
+    ),
+)
+"""An op that waits for the size of its result → how the library does without."""
+
+
+def _size_fix(case: Analysis, shapes: Mask) -> Fix:
+    """The ways out of the recorded ops first, then what always helps."""
+    rows = np.unique(case.graph.scope[shapes])
+    nesting, names = case.timeline.nesting, set[str]()
+    for row in rows[rows >= 0].tolist():
+        while row >= 0 and case.trace.ops.kind[row] != ANNOTATION:
+            names.add(case.trace.strings[case.trace.ops.name[row]])
+            row = int(nesting.parent[row])
+    found = [way for pattern, way in WAYS if any(pattern.search(name) for name in names)]
+    general = "or on all rows with a mask: torch.where, masked_fill, a loss with ignore_index"
+    lengths = "lengths of a packed batch: made in the collator, and passed as numbers of Python (max_length=...)"
+    return joined([*found, general, lengths])
 
 
 def change(a: Facts, b: Facts) -> Iterator[Candidate]:
@@ -262,7 +321,7 @@ def _most(ids: np.ndarray) -> list[tuple[int, int]]:
 def _look_fix(case: Analysis, looks: Mask) -> Fix:
     torch = (
         f"total += loss.detach()  # on the GPU; total.item() every {EVERY} steps\n"
-        "torch.nn.utils.get_total_norm(grads)  # instead of a norm per parameter\n"
+        "torch.nn.utils.clip_grad_norm_(parameters, limit, foreach=True)  # all norms at once, none read\n"
         "torch.where(...)  # instead of `if tensor:`"
     )
     if case.workload.is_inference:
@@ -286,5 +345,6 @@ FINDING = Declaration(
         "no_values_read_from_the_gpu_within_the_step",
         "no_sizes_that_depend_on_values",
         "no_torch_cuda_synchronize_in_the_step",
+        "no_waits_for_the_gpu_within_the_step",
     ),
 )

@@ -11,8 +11,9 @@ import numpy as np
 from gpuprof.calibration import thresholds as calibrated
 from gpuprof.costs.split import COMPUTE, LATENCY
 from gpuprof.diagnosis.analysis import Analysis
+from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
-from gpuprof.diagnosis.detect.proposal import Declaration, Page, Proposal
+from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.fix import as_fix
 from gpuprof.replay.graph import DEVICE
 from gpuprof.replay.transform import scaled

@@ -12,6 +12,7 @@ from gpuprof.diagnosis.detect.expert_loops import find_loops
 from gpuprof.diagnosis.detect.passes import backward_of, without_recompute
 from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.diagnosis.limits import limits
+from gpuprof.diagnosis.memory_remedies import memory_fixes
 from gpuprof.diagnosis.projection_input.memory import gradient_size, recorded_memory, trained_parameters
 from gpuprof.errors import GpuprofError
 from gpuprof.projection.depth import find_layers
@@ -55,6 +56,7 @@ def subject_of(diagnosis: Diagnosis, recorded_on: Gpu | None = None) -> Subject:
     micro = (work.micro_steps if work else None) or 1.0
     tokens = (work.tokens if work else None) or micro_tokens(case)
     trained = trained_parameters(model, (run.optimizer if run else None) or {})
+    memory = recorded_memory(diagnosis, case, micro, 0.0 if nodes is None else _expert_weights(model))
     return Subject(
         path=path,
         gpu=gpu,
@@ -75,7 +77,8 @@ def subject_of(diagnosis: Diagnosis, recorded_on: Gpu | None = None) -> Subject:
         experts=experts.get("count") if nodes is not None else None,
         experts_active=experts.get("active"),
         expert_adapters=_expert_adapters(model) if nodes is not None else 0.0,
-        memory=recorded_memory(diagnosis, case, micro, 0.0 if nodes is None else _expert_weights(model)),
+        memory=memory,
+        memory_fixes=() if memory is None else memory_fixes(memory, None if tokens is None else tokens / micro),
         world_size=diagnosis.environment.world_size or 1,
         trained_bytes=trained * gradient_size(model) or None,
         unit=diagnosis.unit,

@@ -44,10 +44,11 @@ def largest_first(
     graph = case.graph
     ns = graph.recorded_end_ns - graph.recorded_start_ns if waiting else graph.duration_ns
     sized = sorted(((float(ns[nodes].clip(0).sum()), name, nodes) for name, nodes in groups), key=lambda one: -one[0])
-    least = LEAST * case.step_ns * graph.steps
+    # How long a recorded wait was says little of what the step gains without it: the queue behind it is refilled, too.
+    least = 0.0 if waiting else LEAST * case.step_ns * graph.steps
     alone = [(name, nodes) for size, name, nodes in sized[:MOST] if size >= least]
     rest = [nodes for _, _, nodes in sized[len(alone) :]]
-    if sum(size for size, _, _ in sized[len(alone) :]) >= least:
+    if rest and sum(size for size, _, _ in sized[len(alone) :]) >= least:
         together = np.logical_or.reduce(rest)
         alone.append((others if len(rest) > 1 else sized[len(alone)][1], together))
     return alone

@@ -6,6 +6,7 @@ size reach in recordings of trainings (calibration/reach.py). A kernel counts as
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -79,6 +80,23 @@ CELLS = (
 """Every kind and size that recordings show; kernels of others have no known reach."""
 
 
+_SIZES = (SHORTEST_NS, LONG_NS, LARGE_NS)
+
+
+def _table(pick: Callable[[Number], tuple[float, float]]) -> F64:
+    """[kinds, sizes] of a number of each cell; NaN where there is no cell. `pick`: for the tiny, and for the others."""
+    found = np.full((len(KIND_NAMES), len(_SIZES) + 1), np.nan)
+    for cell in CELLS:
+        for at, low in enumerate((0.0, *_SIZES)):
+            if cell.from_ns <= low < cell.to_ns:
+                found[list(cell.kinds), at] = pick(cell.number)[0 if at == 0 else 1]
+    return found
+
+
+_VALUE = _table(lambda number: (number.value, number.value))
+_BOUND = _table(lambda number: (number.high, number.low))
+
+
 @dataclass(frozen=True, slots=True)
 class KernelReach:
     """Per GPU event of the trace."""
@@ -109,13 +127,12 @@ def kernel_reach(timeline: Timeline, roof: Roofline) -> KernelReach:
     gpu = timeline.trace.gpu
     took = (gpu.end_ns - gpu.start_ns).clip(0).astype(np.float64)
     kind, roofs = kinds_of(timeline), roof_times(roof)
-    reach, most = np.full(len(gpu), np.nan), np.full(len(gpu), np.nan)
-    for cell in CELLS:
-        with np.errstate(invalid="ignore"):
-            mine = np.isin(kind, cell.kinds) & (roofs >= cell.from_ns) & (roofs < cell.to_ns)
-        if cell.to_ns <= SHORTEST_NS:
-            reach[mine], most[mine] = cell.number.value, cell.number.high
-        else:
-            reach[mine], most[mine] = roofs[mine] / cell.number.value, roofs[mine] / cell.number.low
+    size = np.digitize(np.nan_to_num(roofs), _SIZES)
+    tiny = size == 0
+    value, bound = _VALUE[kind, size], _BOUND[kind, size]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        reach = np.where(tiny, value, roofs / value)
+        most = np.where(tiny, bound, roofs / bound)
+    reach[~np.isfinite(roofs)] = np.nan
     slow = np.isfinite(reach) & (took > most)
     return KernelReach(np.where(np.isfinite(reach), np.minimum(reach, took), np.nan), slow, kind)

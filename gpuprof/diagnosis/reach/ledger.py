@@ -24,14 +24,19 @@ from gpuprof.diagnosis.reach.repeated_parts import (
     offloaded,
     padding,
     recomputed,
+    reference_modules,
     references,
     unlabelled,
 )
 
 ORDER = (
-    batches, slow_ops, offloaded, waits, blocking_copies, allocations, references, recomputed, padding, unlabelled,
-    slow_kernels, python_stretches, peers, unknown_kernels,
+    batches, slow_ops, offloaded, waits, blocking_copies, allocations, references, reference_modules, recomputed,
+    padding, unlabelled, slow_kernels, python_stretches, peers, unknown_kernels,
 )  # fmt: skip
+
+
+LEAST = 1e-3
+"""Share of the step below which what a part is above its reach is no item: it stays in the reach."""
 
 
 def above_reach(case: Analysis, usual_ns: int | None, advised: Collection[str]) -> AboveReach | None:
@@ -47,6 +52,9 @@ def above_reach(case: Analysis, usual_ns: int | None, advised: Collection[str]) 
     for find in ORDER:
         for part in find(case, advised):
             own_ns = float(graph.duration_ns[part.nodes].sum()) / graph.steps
+            waited = graph.waits[part.nodes].any()
+            if not waited and own_ns * (1 - (part.reach or 0.0)) < LEAST * now:
+                continue
             graph = part.change(graph)
             then = round(mean.simulated(graph))
             if now != then:

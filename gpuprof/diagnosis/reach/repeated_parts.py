@@ -7,8 +7,9 @@ from collections.abc import Collection, Iterator
 
 import numpy as np
 
+from gpuprof.calibration import reference as reference_calibrated
 from gpuprof.diagnosis.analysis import Analysis
-from gpuprof.diagnosis.findings import FINDINGS, offload
+from gpuprof.diagnosis.findings import FINDINGS, missing_kernels, offload
 from gpuprof.diagnosis.findings.padding import LEAST_PADDING, fewer_tokens
 from gpuprof.diagnosis.findings.recompute import recomputed as repeated_nodes
 from gpuprof.diagnosis.reach.part import Part
@@ -18,6 +19,8 @@ from gpuprof.timeline.phases import BACKWARD, FORWARD, RECOMPUTE
 
 REFERENCES = ("eager_attention", "expert_loop", "adapter_casts", "optimizer", "masked_attention")
 """Findings that replace ops by others that compute the same in fewer kernels, or without what is thrown away."""
+MOST_NAMED = 3
+"""Classes of modules that are named."""
 MOST_LABELLED = 0.9
 """Share of labelled tokens above which there is nothing to leave out."""
 LEAST_VOCABULARY = 1_000
@@ -57,6 +60,25 @@ def references(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
                 findings=(page.id,),
             )
             break
+
+
+def reference_modules(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
+    """Modules of which a library warned that it computes them by a slow reference implementation."""
+    program = case.run.program if case.run else None
+    names = sorted({each.name for each in program.reference}) if program else []
+    nodes = missing_kernels.modules_nodes(case, names)
+    if nodes is None or not nodes.any():
+        return
+    left = reference_calibrated.LEFT.value
+    yield Part(
+        kind="gpu",
+        what=f"a reference implementation in {', '.join(names[:MOST_NAMED])}",
+        nodes=nodes,
+        change=lambda graph: scaled(graph, nodes, left),
+        reach=left,
+        why="the package with its kernel is missing, as the library warns; a kernel is taken to need a quarter",
+        findings=(missing_kernels.PAGE.id,),
+    )
 
 
 def offloaded(case: Analysis, advised: Collection[str]) -> Iterator[Part]:

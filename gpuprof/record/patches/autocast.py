@@ -13,6 +13,7 @@ PATCH = Patch(
     does="forward passes compute matrix multiplications in bf16 (autocast); weights stay as they are",
     line='with torch.autocast("cuda", dtype=torch.bfloat16): ...   (TrainingArguments(bf16=True))',
     cannot="models that are in bf16 already",
+    fields=lambda value, known: ({"bf16": True}, {}),
 )
 
 

@@ -7,10 +7,18 @@ from collections.abc import Callable
 from typing import Any
 
 from ..hooks import named_blocks
-from .context import Context, Patch, Proof
+from .context import Context, Known, Patch, Proof, Settings
 from .graph_replays import keep_between_replays
 
 _MODES = ("default", "reduce-overhead", "blocks")
+
+
+def _fields(value: str, known: Known) -> tuple[Settings, Settings] | None:
+    if value == "blocks":
+        return None
+    return {"torch_compile": True} | ({} if value == "default" else {"torch_compile_mode": value}), {}
+
+
 PATCH = Patch(
     name="compile",
     does="torch.compile on the model, or on each of its repeated blocks, from the second step on",
@@ -19,6 +27,8 @@ PATCH = Patch(
     default="default",
     values=", ".join(_MODES),
     check=lambda value: value in _MODES,
+    fields=_fields,
+    group="compiler",
 )
 
 

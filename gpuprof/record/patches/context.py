@@ -3,8 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
+
+Settings = dict[str, Any]
+
+
+class Known(NamedTuple):
+    """What a run knows of a trainer's arguments."""
+
+    now: Mapping[str, Any]
+    """Their values."""
+    fields: Collection[str]
+    """The names of the fields that their class has; empty where it is not known."""
 
 
 class Patch(NamedTuple):
@@ -23,6 +34,11 @@ class Patch(NamedTuple):
     """What values it takes, as the help says it."""
     check: Callable[[str], bool] = lambda value: not value
     """Whether it takes this value."""
+    fields: Callable[[str, Known], tuple[Settings, Settings] | None] = lambda value, known: None
+    """`fields(value, known)`: the fields of transformers' arguments that the fix needs, and those that it is better
+    with; None where only the patch makes it. The program's own flags for them are tried before the patch."""
+    group: str = ""
+    """Of patches of one group at most one is part of a combination; empty: it goes with all others."""
 
 
 class Proof(NamedTuple):
@@ -37,7 +53,6 @@ def whole_number(least: int, most: int) -> Callable[[str], bool]:
     return lambda value: value.isascii() and value.isdigit() and least <= int(value) <= most
 
 
-Settings = dict[str, Any]
 Choose = Callable[[Any], Settings]
 
 

@@ -13,6 +13,8 @@ PATCH = Patch(
     line='model.compile(mode="reduce-overhead")\n'
     "torch.compiler.cudagraph_mark_step_begin()  # before each forward pass; clone gradients and outputs kept after it",
     cannot="models whose shapes change from step to step",
+    fields=lambda value, known: ({"torch_compile": True, "torch_compile_mode": "reduce-overhead"}, {}),
+    group="compiler",
 )
 
 

@@ -16,6 +16,7 @@ PATCH = Patch(
     default="sdpa",
     values=", ".join(_KNOWN),
     check=lambda value: value in _KNOWN,
+    fields=lambda value, known: ({"attn_implementation": value}, {}),
 )
 
 

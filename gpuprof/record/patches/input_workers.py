@@ -16,6 +16,7 @@ PATCH = Patch(
     default="4",
     values="the number of workers",
     check=whole_number(1, 256),
+    fields=lambda value, known: ({"dataloader_num_workers": int(value)}, {"dataloader_persistent_workers": True}),
 )
 
 _ORDER = (

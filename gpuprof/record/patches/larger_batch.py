@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from .context import Context, Patch, Proof, whole_number
+from .context import Context, Known, Patch, Proof, Settings, whole_number
+
+
+def _fields(value: str, known: Known) -> tuple[Settings, Settings] | None:
+    """Where the run knows the batch and its accumulation, and this can be divided."""
+    names, factor = ("per_device_train_batch_size", "gradient_accumulation_steps"), int(value)
+    batch, accumulation = (known.now.get(name) for name in names)
+    if not isinstance(batch, int) or not isinstance(accumulation, int) or accumulation % factor:
+        return None
+    return {names[0]: batch * factor, names[1]: accumulation // factor}, {}
+
 
 PATCH = Patch(
     name="larger_batch",
@@ -15,6 +25,7 @@ PATCH = Patch(
     default="2",
     values="how many times the micro-batch",
     check=whole_number(2, 1024),
+    fields=_fields,
 )
 _BATCH, _ACCUMULATION = "per_device_train_batch_size", "gradient_accumulation_steps"
 

@@ -15,6 +15,8 @@ PATCH = Patch(
     default="64",
     values="the length that all lengths are a multiple of",
     check=whole_number(2, 65536),
+    fields=lambda value, known: ({"pad_to_multiple_of": int(value)}, {}),
+    group="shapes",
 )
 _FIELD = "pad_to_multiple_of"
 

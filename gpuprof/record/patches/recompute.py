@@ -5,13 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from .context import Context, Patch, Proof, wrap
+from .context import Context, Known, Patch, Proof, Settings, wrap
+
+
+def _fields(value: str, known: Known) -> tuple[Settings, Settings]:
+    """transformers renamed it."""
+    newer = "activation_checkpointing" in known.fields
+    return {"activation_checkpointing" if newer else "gradient_checkpointing": False}, {}
+
 
 PATCH = Patch(
     name="recompute",
     does="torch.utils.checkpoint keeps activations instead of recomputing them",
     line="gradient_checkpointing=False",
     cannot="checkpointing of other libraries, such as unsloth's",
+    fields=_fields,
 )
 _OPTIONS = ("use_reentrant", "context_fn", "determinism_check", "debug", "early_stop", "preserve_rng_state")
 

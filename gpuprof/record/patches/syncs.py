@@ -5,15 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from .context import Context, Patch, Proof
+from .context import Context, Known, Patch, Proof, Settings
+
+_SELDOM = 100
+
+
+def _fields(value: str, known: Known) -> tuple[Settings, Settings]:
+    steps = known.now.get("logging_steps")
+    seldom = {"logging_steps": _SELDOM} if isinstance(steps, (int, float)) and 0 < steps < _SELDOM else {}
+    return {"logging_nan_inf_filter": False}, seldom
+
 
 PATCH = Patch(
     name="syncs",
     does="the trainer does not look for NaN in every loss, and logs every 100 steps at most",
     line="TrainingArguments(logging_nan_inf_filter=False, logging_steps=100)",
     cannot="`.item()` and the like in the program's own code: the recording names their places",
+    fields=_fields,
 )
-_SELDOM = 100
 
 
 def apply(context: Context) -> Callable[[], Proof]:

@@ -13,6 +13,7 @@ PATCH = Patch(
     does="fp32 matrix multiplications and convolutions use TF32 tensor cores",
     line='torch.set_float32_matmul_precision("high")',
     cannot="a program that sets the precision itself, after its imports",
+    fields=lambda value, known: ({"tf32": True}, {}),
 )
 _AMPERE = 8
 

@@ -23,6 +23,7 @@ from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.report import charts, fixes, palette, words
 from gpuprof.report.names import escape
 from gpuprof.report.page import content
+from gpuprof.report.page.iteration import iteration_part
 from gpuprof.report.page.memory_peak import at_peak
 from gpuprof.report.page.packing import embed
 from gpuprof.report.page.rank_pages import Link
@@ -67,6 +68,7 @@ def render(diagnosis: Diagnosis, most_events: int = MOST_EVENTS, links: Sequence
         summary=escape(words.summary(diagnosis)),
         tiles=content.tiles(diagnosis),
         bars=[*content.step_bars(diagnosis), *reach_bars(diagnosis)],
+        iteration=iteration_part(diagnosis),
         budget=content.budget_rows(diagnosis),
         once=content.once(diagnosis),
         issues=[(i.severity, escape(i.message)) for i in diagnosis.quality.issues],
@@ -77,6 +79,7 @@ def render(diagnosis: Diagnosis, most_events: int = MOST_EVENTS, links: Sequence
         uncertain=content.uncertain_mean(diagnosis),
         considered=content.considered(diagnosis),
         tries=content.tries(diagnosis),
+        why_first=fixes.why_first(diagnosis),
         remaining=fixes.remaining(diagnosis),
         profiler=words.profiler(diagnosis),
         lacks=content.lacks(diagnosis),

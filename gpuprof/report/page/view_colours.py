@@ -18,7 +18,7 @@ from gpuprof.report.palette import (
     category_group,
 )
 from gpuprof.timeline.categories import CATEGORIES
-from gpuprof.timeline.phases import PHASES
+from gpuprof.timeline.phases import GENERATION, PHASES
 from gpuprof.tracefile.trace import I64
 
 _SETS = (
@@ -45,12 +45,14 @@ BY_CAUSE: I64 = np.array([number("cause", name) for name in CAUSES])
 BY_PHASE: I64 = np.array([number("phase", name) for name in PHASES])
 
 
-def header() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """(paints, legends) as the viewer reads them."""
+def header(generates: bool = False) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """(paints, legends) as the viewer reads them. generates: whether the training generates what it trains on."""
     paints = [
         {"key": p.key, "label": p.label, "light": p.light, "dark": p.dark, "wait": kind == "cause"} for kind, p in _ALL
     ]
     legends = [
-        {"title": title, "paints": [number(kind, key) for key in paints_]} for title, kind, paints_ in _SETS if title
+        {"title": title, "paints": [number(kind, key) for key in paints_ if generates or key != PHASES[GENERATION]]}
+        for title, kind, paints_ in _SETS
+        if title
     ]
     return paints, legends

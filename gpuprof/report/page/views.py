@@ -58,7 +58,7 @@ def packed_views(diagnosis: Diagnosis, most_events: int = MOST_EVENTS) -> tuple[
         columns |= {f"counter{i}.time": line.time_ns - span_low, f"counter{i}.value": line.value}
     for i, tree in enumerate(trees):
         columns |= _tree_columns(f"tree{i}", tree)
-    known_paints, legends = view_colours.header()
+    known_paints, legends = view_colours.header(generates=len(timeline.host.generation) > 0)
     header = {
         "version": VERSION,
         "span": [span_low - origin, span_high - origin],

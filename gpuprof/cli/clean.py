@@ -1,0 +1,60 @@
+"""`gpuprof clean`: removes the traces of old runs; what says how they went stays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from gpuprof.cli.output import say, write
+from gpuprof.errors import GpuprofError
+from gpuprof.runfile import MANIFEST, RUNS, read_json, recordings_in
+
+
+@click.command(short_help="Remove the traces of old runs; their logs stay.")
+@click.argument("folder", default=RUNS, type=click.Path(path_type=Path))
+@click.option("--keep", type=click.IntRange(min=0), default=5, metavar="N", show_default=True,
+              help="Leave the newest N runs as they are.")  # fmt: skip
+@click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
+def command(folder: Path, keep: int, dry_run: bool) -> int:
+    """Remove traces, memory snapshots and Nsight Systems reports of all but the newest runs in FOLDER (gpuprof-runs).
+
+    Step times, telemetry, logs, verdicts and reports stay, and gpuprof history still shows these runs. Runs that have
+    not ended are left alone.
+    """
+    from gpuprof.report.numbers import amount
+    from gpuprof.tracefile.run import runs_in
+
+    runs = runs_in(folder)
+    if not runs:
+        raise GpuprofError(f"{folder} holds no run")
+    freed, cleaned = 0, 0
+    for run in runs[: max(len(runs) - keep, 0)]:
+        if (read_json(run / MANIFEST) or {}).get("status") == "running":
+            continue
+        bytes_ = _clean(run, dry_run)
+        freed, cleaned = freed + bytes_, cleaned + bool(bytes_)
+    verb = "would be freed" if dry_run else "freed"
+    write(f"{_size(freed)} {verb} in {amount(cleaned, 'run')} of {len(runs)}; logs and step times stay\n")
+    return 0
+
+
+def _clean(run: Path, dry_run: bool) -> int:
+    """Removes what is large in a run; the bytes of it."""
+    freed = 0
+    try:
+        for path in recordings_in(run):
+            size = path.lstat().st_size
+            if not dry_run:
+                path.unlink()
+            freed += size
+    except OSError as error:
+        say(f"{run}: {error.strerror}")
+    return freed
+
+
+def _size(count: int) -> str:
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= scale:
+            return f"{count / scale:,.1f} {unit}"
+    return f"{count} bytes"

@@ -1,0 +1,72 @@
+"""`%load_ext gpuprof`: `%%gpuprof` records what a cell trains, `%gpuprof diagnose` shows what is known of a run."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+from gpuprof.cli import trace_without_click
+from gpuprof.errors import GpuprofError
+
+USAGE = """\
+%%gpuprof [--steps N] [--settle N] [--baseline N] [--no-sampling] [--out DIR] …   records what the cell trains
+%gpuprof diagnose [RUN]      why a step of a run takes as long as it does; the latest if none is named
+%gpuprof compare RUN RUN     where the difference between two runs comes from"""
+_OPTIONS = ("settle", "baseline", "steps", "stacks", "memory", "sampling", "shapes", "modules", "nvtx")
+"""Options of `gpuprof trace` that a cell takes."""
+
+
+def register(shell: Any) -> None:
+    """Adds the magics to an IPython shell."""
+
+    def gpuprof(line: str, cell: str | None = None) -> Any:
+        """Record what a cell trains (%%gpuprof), or show a run (%gpuprof diagnose)."""
+        from IPython.core.error import UsageError  # pyright: ignore[reportMissingImports]
+
+        try:
+            return _line(line) if cell is None else _cell(shell, line, cell)
+        except (GpuprofError, OSError) as error:
+            raise UsageError(" ".join(str(error).split())) from None
+
+    gpuprof.__doc__ = USAGE
+    shell.register_magic_function(gpuprof, "line_cell", "gpuprof")
+
+
+def _line(line: str) -> Any:
+    import gpuprof
+
+    words = shlex.split(line)
+    if words[:1] == ["diagnose"] and len(words) <= 2:
+        return gpuprof.diagnose(words[1] if len(words) == 2 else None)
+    if words[:1] == ["compare"] and len(words) == 3:
+        return gpuprof.compare(words[1], words[2])
+    print(USAGE)
+    return None
+
+
+def _cell(shell: Any, line: str, cell: str) -> Any:
+    """Runs the cell as it would run without the magic, and returns the diagnosis of what it trained."""
+    import gpuprof
+    from gpuprof.cli.output import say
+    from gpuprof.record.cell import CellRecorder
+
+    request = trace_without_click.parse([*shlex.split(line), "cell"])
+    if request is None or request.module is not None or list(request.words) != ["cell"]:
+        raise GpuprofError(f"{line!r} is not understood; {USAGE.splitlines()[0]}")
+    recorder = CellRecorder(out=request.out, **{name: request.options[name] for name in _OPTIONS})
+    if recorder.is_recorded_around:
+        say("this kernel runs under gpuprof trace, which records it; the cell runs as usual")
+        shell.run_cell(cell, store_history=False)
+        return None
+    recorder.begin(list(shell.user_ns.values()))
+    failed: str | None = "interrupted"
+    try:
+        result = shell.run_cell(cell, store_history=False)
+        error = result.error_before_exec or result.error_in_exec
+        failed = None if error is None else type(error).__name__
+    finally:
+        recorder.end(failed is not None)
+    said, has_any = recorder.outcome(failed)
+    if said:
+        say(said)
+    return gpuprof.diagnose(recorder.folder) if has_any else None

@@ -1,0 +1,31 @@
+"""Which resource a fix takes work off, to compare the first fix with the verdict."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpuprof.diagnosis.analysis import Analysis
+from gpuprof.diagnosis.detect.proposal import Proposal
+from gpuprof.replay.graph import COMMUNICATION, DEVICE, HOST, INPUT, TRANSFER
+
+LEAST = 0.03
+"""Share of the step that a fix takes off a resource at least, to act on it."""
+CODES = {"host": HOST, "input": INPUT, "transfer": TRANSFER, "communication": COMMUNICATION, "device": DEVICE}
+
+
+def acts_on(case: Analysis, proposal: Proposal) -> tuple[str, ...]:
+    """host | input | transfer | communication | device: what a fix takes work off, for the same samples, most first."""
+    graph, found = case.graph, dict[str, float]()
+    then = proposal.change(graph)
+    if len(then) == len(graph):
+        for name, code in CODES.items():
+            mask = graph.resource == code
+            saved = float(graph.duration_ns[mask].sum()) - float(then.duration_ns[mask].sum()) / proposal.work
+            found[name] = saved / max(graph.steps, 1)
+        # A wait that is gone is work that the CPU does earlier.
+        if not np.array_equal(then.edges.lag_ns, graph.edges.lag_ns):
+            found["host"] = max(found["host"], LEAST * case.mean_ns)
+    if proposal.loader is not None:
+        found["input"] = max(found.get("input", 0.0), LEAST * case.mean_ns)
+    named = [name for name, ns in found.items() if ns >= LEAST * case.mean_ns]
+    return tuple(sorted(named, key=lambda name: -found[name]))

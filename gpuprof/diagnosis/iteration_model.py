@@ -1,0 +1,119 @@
+"""What is said of an iteration: one frozen dataclass per concept. Times are whole nanoseconds of the mean iteration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseBudget:
+    """A phase of the mean iteration; all of them sum to it exactly."""
+
+    phase: str
+    """One of `gpuprof.record.phase_names.TIMED`."""
+    ns: int
+    low_ns: int
+    high_ns: int
+    """The tenth and ninetieth percentile over the iterations; of few of them the least and the most."""
+
+
+@dataclass(frozen=True, slots=True)
+class RewardTime:
+    """One reward function."""
+
+    name: str
+    ns: int
+    cpu_ns: int | None
+    """CPU time of its thread; what is far less than `ns` waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationBudget:
+    """What generation consists of."""
+
+    prefill_ns: int
+    """Until the first token of each generate loop."""
+    decode_ns: int
+    """After it."""
+    forwards: float
+    sequences: float
+    token_ns: int | None
+    """Host time of one forward pass of decoding; None where no loop was seen (a serving engine)."""
+    tokens: float | None
+    """Of all completions; None where the trainer does not keep them in host memory."""
+    tokens_per_s: float | None
+    """Of completions, over the time of generation."""
+    ended_share: float | None
+    """Of the tokens that the loops computed, those of sequences that had ended before."""
+    longest: float | None
+    p95: float | None
+    """Tokens of the longest completion, and of the one that 95 % are not longer than."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedPhase:
+    """A phase in the recorded window, per iteration: host time of its ranges, without what was not recorded, and the
+    part of it in which a GPU was at work."""
+
+    phase: str
+    ns: int
+    busy_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unrecorded:
+    """What the window left out of generate loops, per iteration."""
+
+    ns: int
+    forwards: float
+
+
+@dataclass(frozen=True, slots=True)
+class IterationRange:
+    """An expected iteration and its interval, ns."""
+
+    low: int
+    expected: int
+    high: int
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Something that would shorten the iteration, computed from its budget."""
+
+    id: str
+    title: str
+    fix: str
+    """In the trainer's own arguments."""
+    iteration_ns: IterationRange
+    speedup: float
+    basis: str
+    """What the figure rests on, and what it assumes."""
+    changes: str | None
+    """What it changes about the training itself; None: nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Iteration:
+    """The mean iteration of a training on its own generations, as free-running steps were timed."""
+
+    steps: int
+    """Optimizer steps of an iteration."""
+    count: int
+    """Iterations that were timed."""
+    mean_ns: int
+    phases: tuple[PhaseBudget, ...]
+    training_ns: int
+    """Forward, backward and optimizer together."""
+    rewards: tuple[RewardTime, ...]
+    """Longest first; they may overlap."""
+    generation: GenerationBudget | None
+    recorded: tuple[RecordedPhase, ...]
+    """Empty where no iteration was recorded."""
+    unrecorded: Unrecorded | None
+    changes: tuple[Change, ...]
+    """The largest gain first."""
+
+    def ns_of(self, *phases: str) -> int:
+        """Host time of these phases together."""
+        return sum(one.ns for one in self.phases if one.phase in phases)

@@ -1,0 +1,138 @@
+"""The mean iteration by phase, of the steps that were timed without a profiler."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate, pairwise
+
+from gpuprof.diagnosis.iteration_model import GenerationBudget, Iteration, PhaseBudget, RewardTime
+from gpuprof.record.phase_names import BACKWARD, FORWARD, GENERATION, OPTIMIZER, TIMED
+from gpuprof.tracefile.phased_steps import Generated, PhasedStep
+from gpuprof.tracefile.run import RunFolder
+
+STAGES = (("baseline_free",), ("baseline_free", "baseline_sync", "sampling", "settle"))
+"""Stages whose steps ran without a profiler; the next ones where the first hold no whole iteration."""
+SEEN = 2
+"""Steps that generate, from which on the training is taken to be one on its own generations."""
+_FEW = 5
+"""Of fewer iterations the least and the most are shown instead of percentiles."""
+
+
+def iteration_budget(folder: RunFolder) -> Iteration | None:
+    """The mean iteration of a run; None where its training does not generate what it trains on."""
+    steps = sorted((one for one in folder.phased if one.rank == folder.rank), key=lambda one: one.step)
+    every = steps_of_iteration(steps)
+    if every is None:
+        return None
+    found: list[list[PhasedStep]] = []
+    for stages in STAGES:
+        found = whole_iterations([one for one in steps if one.stage in stages and one.step > every], every)
+        if found:
+            break
+    if not found:
+        return None
+    count = len(found)
+    total = sum(one.ns for iteration in found for one in iteration)
+    times = {name: [sum(one.phases.get(name, 0) for one in iteration) for iteration in found] for name in TIMED}
+    mean_ns = round(total / count)
+    phases = _phases({name: each for name, each in times.items() if any(each)}, mean_ns)
+    return Iteration(
+        steps=every,
+        count=count,
+        mean_ns=mean_ns,
+        phases=phases,
+        training_ns=sum(one.ns for one in phases if one.phase in (FORWARD, BACKWARD, OPTIMIZER)),
+        rewards=_rewards(found),
+        generation=_generation(found),
+        recorded=(),
+        unrecorded=None,
+        changes=(),
+    )
+
+
+def steps_of_iteration(steps: Sequence[PhasedStep]) -> int | None:
+    """Optimizer steps from one generation to the next, the usual number; None where fewer than SEEN steps generate."""
+    generating = [one.step for one in steps if one.phases.get(GENERATION)]
+    if len(generating) < SEEN:
+        return None
+    return max(statistics.mode(b - a for a, b in pairwise(generating)), 1)
+
+
+def whole_iterations(steps: Sequence[PhasedStep], every: int) -> list[list[PhasedStep]]:
+    """Groups of `every` consecutive steps. Each holds one generation, wherever in it that is."""
+    groups: list[list[PhasedStep]] = []
+    begun: list[PhasedStep] = []
+    for one in steps:
+        if begun and one.step != begun[-1].step + 1:
+            begun = []
+        begun.append(one)
+        if len(begun) == every:
+            groups.append(begun)
+            begun = []
+    return groups
+
+
+def _phases(times: dict[str, list[int]], mean_ns: int) -> tuple[PhaseBudget, ...]:
+    """They sum to the mean exactly: the running sum is rounded."""
+    count = len(next(iter(times.values())))
+    until = [0, *(round(ns / count) for ns in accumulate(sum(each) for each in times.values()))]
+    until[-1] = mean_ns
+    return tuple(
+        PhaseBudget(name, until[i + 1] - until[i], _end(each, 0.1), _end(each, 0.9))
+        for i, (name, each) in enumerate(times.items())
+    )
+
+
+def _end(each: list[int], share: float) -> int:
+    if len(each) < _FEW:
+        return min(each) if share < 0.5 else max(each)
+    return sorted(each)[min(int(share * len(each)), len(each) - 1)]
+
+
+def _rewards(iterations: list[list[PhasedStep]]) -> tuple[RewardTime, ...]:
+    steps = [one for iteration in iterations for one in iteration]
+    names = dict.fromkeys(name for one in steps for name in one.rewards)
+    found = [
+        RewardTime(
+            name,
+            round(sum(one.rewards.get(name, 0) for one in steps) / len(iterations)),
+            round(sum(one.rewards_cpu.get(name, 0) for one in steps) / len(iterations))
+            if any(name in one.rewards_cpu for one in steps)
+            else None,
+        )
+        for name in names
+    ]
+    return tuple(sorted(found, key=lambda one: -one.ns))
+
+
+def _generation(iterations: list[list[PhasedStep]]) -> GenerationBudget | None:
+    all_ = [one.generated for iteration in iterations for one in iteration if one.generated is not None]
+    if not all_:
+        return None
+    count, ns = len(iterations), sum(one.phases.get(GENERATION, 0) for each in iterations for one in each)
+
+    def total(of: Callable[[Generated], int | None]) -> int:
+        return sum(of(one) or 0 for one in all_)
+
+    decoding = total(lambda one: max(one.forwards - one.calls, 0))
+    decode_ns = total(lambda one: one.decode_ns)
+    tokens = total(lambda one: one.tokens) if all(one.tokens is not None for one in all_) else None
+    slots = total(lambda one: one.slots)
+    return GenerationBudget(
+        prefill_ns=round(total(lambda one: one.prefill_ns) / count),
+        decode_ns=round(decode_ns / count),
+        forwards=total(lambda one: one.forwards) / count,
+        sequences=total(lambda one: one.sequences) / count,
+        token_ns=round(decode_ns / decoding) if decoding else None,
+        tokens=None if tokens is None else tokens / count,
+        tokens_per_s=tokens / (ns / 1e9) if tokens and ns else None,
+        ended_share=max(1 - tokens / slots, 0.0) if tokens is not None and slots else None,
+        longest=_mean(one.longest for one in all_),
+        p95=_mean(one.p95 for one in all_),
+    )
+
+
+def _mean(values: Iterable[int | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if known else None

@@ -1,0 +1,133 @@
+"""What a session does about the phases of iterations: splits the steps' time, and writes ranges."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from .decode_window import DecodeWindow
+from .guard import guarded
+from .phase_clock import PhaseClock
+from .phase_names import GENERATION, PART_RANGE, range_of
+from .phase_patches import PhasePatches
+
+
+class Around(Protocol):
+    """What is used of the session."""
+
+    ended: bool
+
+    def fail(self, error: Exception) -> None: ...
+    def close(self) -> None: ...
+    def is_here(self) -> bool: ...
+    def open_range(self, name: str) -> Callable[[], None] | None: ...
+    def pausable_window(self) -> Any: ...
+    def pause_window(self, window: Any, forwards: int | None) -> None: ...
+
+
+class PhaseMeter:
+    """Follows the phases of one session's thread. clock: that of the step at hand."""
+
+    def __init__(self, session: Around, clock: PhaseClock) -> None:
+        self._session, self._clock = session, clock
+        self._patches = PhasePatches(self)
+        self._loops = 0
+        """Generate loops that are open: one may call another."""
+        self._decode = DecodeWindow(0)
+        self._forwards = self._left_out = 0
+        """Forward passes of the loop at hand, and those that the window leaves out so far."""
+
+    @property
+    def ended(self) -> bool:
+        """As `guarded` asks it."""
+        return self._session.ended
+
+    def fail(self, error: Exception) -> None:
+        """An error of gpuprof's own."""
+        self._session.fail(error)
+
+    def close(self) -> None:
+        """Ends the recording."""
+        self._session.close()
+
+    @guarded
+    def watch(self) -> None:
+        """Looks for trainers and generate loops that the program has imported."""
+        self._patches.watch()
+
+    def leave(self) -> None:
+        """Leaves them as they were found. Later steps have no phases, until the program marks one."""
+        self._patches.leave()
+        self._clock.marked = False
+
+    @guarded
+    def on_phase(self, phase: str, part: str | None = None) -> Callable[[], None] | None:
+        """A phase begins on this thread, or (phase "") a part of one; what is returned is called at its end."""
+        if not self._session.is_here():
+            return None
+        if part is not None:
+            return self._session.open_range(PART_RANGE + part)
+        self._clock.marked = True
+        depth, close_range = self._clock.enter(phase), self._session.open_range(range_of(phase))
+
+        def close() -> None:
+            if close_range is not None:
+                close_range()
+            self._left(depth)
+
+        return close
+
+    @guarded
+    def _left(self, depth: int) -> None:
+        self._clock.leave(depth)
+
+    @guarded
+    def on_part(self, name: str, ns: int, cpu_ns: int) -> None:
+        """A reward function took so long, on any thread, and so much of that thread's CPU time."""
+        self._clock.add_part(name, ns, cpu_ns)
+
+    def is_in_reward(self) -> bool:
+        """Whether rewards are being computed."""
+        return self._clock.in_reward
+
+    @guarded
+    def on_generate(self, generating: bool) -> None:
+        """A generate loop begins or ends."""
+        if not self._session.is_here() or self._clock.phase != GENERATION:
+            return
+        self._loops = max(self._loops + (1 if generating else -1), 0)
+        if self._loops != (1 if generating else 0):
+            return
+        if generating:
+            self._clock.generation.begin()
+            self._forwards = 0
+            return
+        self._clock.generation.end()
+        self._record(True)
+        self._decode.seen(self._forwards)
+
+    @guarded
+    def on_token(self, sequences: int) -> None:
+        """A forward pass of a generate loop is over."""
+        if not self._loops or not self._session.is_here():
+            return
+        self._forwards = self._clock.generation.token(sequences)
+        self._record(self._decode.records(self._forwards + 1))
+
+    def _record(self, on: bool) -> None:
+        """Whether the window, if there is one, records what comes next."""
+        window = self._session.pausable_window()
+        if window is None:
+            return
+        self._left_out += 0 if on else 1
+        if window.paused and on:
+            self._session.pause_window(window, self._left_out)
+            self._left_out = 0
+        elif not window.paused and not on:
+            self._session.pause_window(window, None)
+
+    @guarded
+    def on_completions(self, lengths: list[int]) -> None:
+        """Completions of these lengths were generated."""
+        if self._session.is_here():
+            self._clock.generation.completed(lengths)

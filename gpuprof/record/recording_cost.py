@@ -1,0 +1,64 @@
+"""What a recording took, part by part, from what a rank says of itself."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+_NAMES = {
+    "settle": "settling", "baseline_free": "baseline", "baseline_sync": "baseline", "sampling": "sampling",
+    "warmup": "recorded steps", "trace": "recorded steps", "stacks": "recorded steps", "memory": "recorded steps",
+    "nsys": "recorded steps",
+}  # fmt: skip
+
+
+def parts(rank: dict[str, Any]) -> dict[str, int]:
+    """Name → ns on the clock of settling, baseline, sampling, recorded steps and stall (of the training, while the
+    profiler stopped), of a document rank<N>.json; of the stages that have ended."""
+    stages = [one for one in rank.get("stages") or () if isinstance(one, dict) and _whole(one.get("unix_ns"))]
+    found: dict[str, int] = {}
+    for one, following in pairwise(stages):
+        name = _NAMES.get(str(one.get("stage")))
+        if name is not None:
+            found[name] = found.get(name, 0) + max(following["unix_ns"] - one["unix_ns"], 0)
+    stall = stall_ns(rank)
+    if stall and "recorded steps" in found:
+        found["recorded steps"] = max(found["recorded steps"] - stall, 0)
+        found["stall"] = stall
+    return found
+
+
+def stall_ns(rank: dict[str, Any]) -> int:
+    """How long the training stalled while profilers stopped."""
+    windows = [one for one in rank.get("windows") or () if isinstance(one, dict)]
+    return sum(one["stop_ns"] for one in windows if _whole(one.get("stop_ns")))
+
+
+def recorded_until(rank: dict[str, Any]) -> int | None:
+    """When the last recorded step ended, unix ns: the profiler stopped then, and later the next stage began. None where
+    no stage followed."""
+    after = [one for one in rank.get("stages") or () if isinstance(one, dict) and one.get("stage") == "after"]
+    began = after[-1].get("unix_ns") if after else None
+    windows = [one for one in rank.get("windows") or () if isinstance(one, dict)]
+    last = windows[-1].get("stop_ns") if windows else 0
+    return began - (last if _whole(last) else 0) if isinstance(began, int) and _whole(began) else None
+
+
+def in_words(rank: dict[str, Any], now_ns: int) -> str | None:
+    """`the recording took 12 s: settling 1.8 s, …; the verdict came 3.1 s after the last recorded step`.
+    now_ns: of the verdict, unix ns. None where nothing is known."""
+    found = parts(rank)
+    if not found:
+        return None
+    each = ", ".join(f"{name} {_seconds(ns)}" for name, ns in found.items())
+    until = recorded_until(rank)
+    verdict = "" if until is None else f"; the verdict came {_seconds(now_ns - until)} after the last recorded step"
+    return f"the recording took {_seconds(sum(found.values()))}: {each}{verdict}"
+
+
+def _seconds(ns: int) -> str:
+    return f"{ns / 1e9:.1f} s"
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0

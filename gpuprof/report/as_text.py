@@ -1,0 +1,50 @@
+"""A Diagnosis, a Finding, a Comparison or a Projection as text: what `print` shows of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpuprof.report.drawn import WIDTH, drawn
+from gpuprof.report.names import escape
+from gpuprof.report.numbers import duration_range
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.comparison.comparison import Comparison
+    from gpuprof.diagnosis.diagnosis import Diagnosis, Finding
+    from gpuprof.projection.projection import Projection
+
+
+def diagnosis_text(diagnosis: Diagnosis) -> str:
+    """The answer as `gpuprof diagnose` prints it."""
+    from gpuprof.report.terminal import render
+
+    return drawn(render(diagnosis, WIDTH))
+
+
+def comparison_text(comparison: Comparison) -> str:
+    """As `gpuprof compare` prints it."""
+    from gpuprof.report.comparison_terminal import render
+
+    return drawn(render(comparison, WIDTH))
+
+
+def projection_text(projection: Projection) -> str:
+    """As `gpuprof project` prints it."""
+    from gpuprof.report.projection import render
+
+    return drawn(render(projection, WIDTH))
+
+
+def finding_text(finding: Finding) -> str:
+    """What to change, what it gains, and why."""
+    lines = [f"{finding.title}   {predicted(finding)}"]
+    lines += [f"    {line}" for line in finding.fix.splitlines()]
+    lines += [f"  {text}" for text in (finding.changes, *(one.text for one in finding.evidence)) if text]
+    return "\n".join(escape(line) for line in lines)
+
+
+def predicted(finding: Finding) -> str:
+    """`26–51 ms a step, 2.2–4.0× as fast`."""
+    step, gain = finding.step_ns, finding.speedup
+    work = f" with {finding.work:.3g}× the work" if finding.work != 1.0 else ""
+    return f"{duration_range(step.low, step.high)} a step{work}, {gain.low:.2f}–{gain.high:.2f}× as fast"

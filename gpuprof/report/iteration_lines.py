@@ -1,0 +1,46 @@
+"""The iteration of a training on its own generations, as lines for a terminal."""
+
+from __future__ import annotations
+
+from rich.text import Text
+
+from gpuprof.diagnosis.iteration_model import Iteration
+from gpuprof.report import iteration_words as words
+from gpuprof.report.lines import flow
+from gpuprof.report.names import escape
+from gpuprof.report.stepbar import Bar, Part, cells
+
+
+def budget(iteration: Iteration, width: int) -> list[Text]:
+    """The bar, its legend, and what it is of."""
+    found = words.bar(iteration)
+    whole = Bar(0, iteration.mean_ns, tuple(Part(one.phase, one.ns, False) for one in found))
+    line = Text(no_wrap=True, overflow="crop")
+    for one, n in zip(found, cells(whole, width), strict=True):
+        line.append(words.PAINTS[one.phase].fill * n, words.PAINTS[one.phase].terminal)
+    entries = []
+    for phase, part in words.legend(iteration):
+        paint = words.PAINTS[phase]
+        entries.append(Text.assemble((paint.fill, paint.terminal), f" {phase} ", (part, "bold")))
+    return [line, *flow(entries, width), Text(words.summary(iteration), "dim")]
+
+
+def details(iteration: Iteration) -> dict[str, list[Text]]:
+    """Name of a line → its text: generation, rewards, and what was not recorded."""
+    said = {
+        "generation": words.generation(iteration),
+        "rewards": words.rewards(iteration),
+        "left out": words.unrecorded(iteration),
+    }
+    return {name: [Text(text)] for name, text in said.items() if text}
+
+
+def changes(iteration: Iteration, most: int = words.CHANGES) -> list[Text]:
+    """What would shorten it: title and gain, what it changes, and how."""
+    lines: list[Text] = []
+    for number, one in enumerate(iteration.changes[:most], 1):
+        lines.append(Text.assemble(f"{number}  ", (escape(one.title), "bold"), f"   {words.gain(one, iteration)}"))
+        if condition := words.condition(one):
+            lines.append(Text(f"   {condition}", "dim"))
+        lines.append(Text(f"   {escape(one.fix)}", "cyan"))
+    return lines

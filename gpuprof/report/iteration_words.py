@@ -1,0 +1,128 @@
+"""The iteration of a training on its own generations, in words: its phases as a bar, generation, rewards, changes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpuprof.diagnosis.iteration_model import Change, GenerationBudget, Iteration
+from gpuprof.diagnosis.iterations.changes import WAITS, decode_busy_share
+from gpuprof.record.phase_names import BACKWARD, FORWARD, GENERATION, IDLE, OPTIMIZER, OTHER, REWARD, TRAINING
+from gpuprof.report.names import escape
+from gpuprof.report.numbers import amount, count, duration, duration_range, share
+from gpuprof.report.stepbar import Paint
+
+PAINTS: dict[str, Paint] = {
+    GENERATION: Paint("yellow", "#d98f00", "█"),
+    "environment": Paint("bright_yellow", "#c9b458", "▤"),
+    REWARD: Paint("magenta", "#b5568f", "▓"),
+    "log-probabilities": Paint("cyan", "#3b8ea5", "▒"),
+    "advantage": Paint("bright_cyan", "#8fbfcf", "░"),
+    TRAINING: Paint("green", "#2f7d57", "█"),
+    "weight sync": Paint("blue", "#3d5a99", "▚"),
+    "data": Paint("bright_blue", "#7aa6d8", "╲"),
+    "validation": Paint("bright_green", "#7fb069", "▥"),
+    "save": Paint("bright_red", "#a65f3e", "▦"),
+    OTHER: Paint("bright_black", "#9aa2ab", "?"),
+    IDLE: Paint("bright_black", "#c9ced4", "┄"),
+}
+"""How a phase looks; fills differ, so that none needs its colour."""
+_TRAINING = (FORWARD, BACKWARD, OPTIMIZER)
+SEEN = 0.005
+"""Share of the iteration below which a phase has no entry in the legend."""
+REWARDS, CHANGES = 4, 4
+"""Reward functions and changes that are named."""
+
+
+@dataclass(frozen=True, slots=True)
+class BarPhase:
+    """A phase of the bar; forward, backward and optimizer are one."""
+
+    phase: str
+    ns: int
+    detail: str = ""
+
+
+def bar(iteration: Iteration) -> tuple[BarPhase, ...]:
+    """The phases in the order of an iteration; they sum to the mean iteration exactly."""
+    found: list[BarPhase] = []
+    for one in iteration.phases:
+        if one.phase not in _TRAINING:
+            found.append(BarPhase(one.phase, one.ns))
+        elif not any(part.phase == TRAINING for part in found):
+            parts = [part for part in iteration.phases if part.phase in _TRAINING]
+            detail = ", ".join(f"{part.phase} {share(part.ns, iteration.mean_ns)}" for part in parts)
+            found.append(BarPhase(TRAINING, iteration.training_ns, detail))
+    return tuple(found)
+
+
+def legend(iteration: Iteration) -> list[tuple[str, str]]:
+    """(phase, its share) of the phases that are seen, the largest first, those of the training in brackets."""
+    seen = sorted((one for one in bar(iteration) if one.ns >= SEEN * iteration.mean_ns), key=lambda one: -one.ns)
+    return [(one.phase, share(one.ns, iteration.mean_ns) + (f" ({one.detail})" if one.detail else "")) for one in seen]
+
+
+def summary(iteration: Iteration) -> str:
+    """How long an iteration is, and of what that is known."""
+    steps = amount(iteration.steps, "optimizer step")
+    timed = amount(iteration.count, "iteration")
+    return f"{duration(iteration.mean_ns)} an iteration of {steps}; {timed} timed without a profiler"
+
+
+def generation(iteration: Iteration) -> str:
+    """What generation consists of; empty where no generate loop was seen."""
+    found = iteration.generation
+    if found is None or not found.forwards:
+        return _engine(found)
+    said = [
+        f"prompts {duration(found.prefill_ns)}, then {count(found.forwards)} decode steps"
+        + (f" of {duration(found.token_ns)}" if found.token_ns else "")
+        + f" for {amount(found.sequences, 'sequence')}"
+    ]
+    if found.tokens_per_s:
+        said.append(f"{count(found.tokens_per_s)} tokens/s")
+    if found.ended_share and found.ended_share >= SEEN:
+        said.append(f"{share(found.ended_share, 1)} of the computed tokens are of sequences that had ended")
+    busy = decode_busy_share(iteration)
+    if busy is not None:
+        said.append(f"the GPU works {share(busy, 1)} of it")
+    return "; ".join(said)
+
+
+def _engine(found: GenerationBudget | None) -> str:
+    if found is None or not found.tokens_per_s:
+        return ""
+    return f"{count(found.tokens_per_s)} tokens/s for {amount(found.sequences, 'sequence')}"
+
+
+def rewards(iteration: Iteration) -> str:
+    """The reward functions, longest first, and which of them wait; empty where their names are not known."""
+    named = []
+    for one in iteration.rewards[:REWARDS]:
+        waits = one.cpu_ns is not None and one.cpu_ns < WAITS * one.ns and one.ns >= SEEN * iteration.mean_ns
+        named.append(f"{escape(one.name)} {duration(one.ns)}" + (" (waits)" if waits else ""))
+    more = len(iteration.rewards) - REWARDS
+    return " · ".join(named) + (f" and {more} more" if more > 0 else "")
+
+
+def unrecorded(iteration: Iteration) -> str:
+    """What the window left out; empty where it left out nothing."""
+    found = iteration.unrecorded
+    if found is None:
+        return ""
+    passes = amount(round(found.forwards), "decode step")
+    return (
+        f"{duration(found.ns)} of generation ({passes} an iteration) was not recorded: of a long loop the first, the"
+        " middle and the last steps are. What is said of generation's kernels is of those"
+    )
+
+
+def gain(change: Change, iteration: Iteration) -> str:
+    """`2.1 s → 1.7–1.9 s   1.2×`."""
+    found = change.iteration_ns
+    after = duration_range(found.low, found.high)
+    return f"{duration(iteration.mean_ns)} → {after}   {change.speedup:.2g}×"
+
+
+def condition(change: Change) -> str:
+    """What it changes about the training; empty where it changes nothing."""
+    return f"changes the training: {escape(change.changes)}" if change.changes else ""

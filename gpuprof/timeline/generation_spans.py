@@ -1,0 +1,62 @@
+"""Which host time of a training generates tokens: by ranges that say so, else by long series of single-token passes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from gpuprof.record.phase_names import ADVANTAGE, ENVIRONMENT, GENERATION, REWARD, WEIGHT_SYNC, WHOLE
+from gpuprof.timeline.intervals import EMPTY, Intervals, union
+from gpuprof.timeline.iteration_phases import PhaseSpan, is_pause, phase_of, phase_spans
+from gpuprof.timeline.phases import HostPhases
+from gpuprof.timeline.workload import single_token_embeddings
+from gpuprof.tracefile.trace import I64, Trace
+
+LEAST_TOKENS = 8
+"""Passes of one token a sequence, one after another, that are taken to be decoding. Assumed: a training passes whole
+sequences, and a program that measures a single token does not do it this often in a row."""
+
+
+AROUND = (ENVIRONMENT, REWARD, ADVANTAGE, WEIGHT_SYNC, *WHOLE)
+"""Phases in which no model is trained, nor tokens generated to train on."""
+
+
+def with_generation(trace: Trace, host: HostPhases) -> HostPhases:
+    """The phases of a training's ops, those of generation included. Without a backward pass there is no training: what
+    only generates is inference."""
+    if not len(host.backward):
+        return host
+    spans = phase_spans(trace)
+    if not spans:
+        return host.with_generation(trace, decoding(trace, host.backward), EMPTY)
+    found = host.with_generation(trace, _of(spans, (GENERATION,)), _of(spans, AROUND))
+    # A range says what its time is of, that of a pause of the recording too.
+    named = found.named | trace.rows_named(trace.ops.name, lambda text: phase_of(text) is not None or is_pause(text))
+    return replace(found, named=named)
+
+
+def _of(spans: tuple[PhaseSpan, ...], phases: tuple[str, ...]) -> Intervals:
+    mine = [span for span in spans if span.phase in phases]
+    return union(np.array([one.start_ns for one in mine], np.int64), np.array([one.end_ns for one in mine], np.int64))
+
+
+def decoding(trace: Trace, backward: Intervals) -> Intervals:
+    """Series of at least LEAST_TOKENS forward passes of one token a sequence without a backward pass between them.
+
+    A series lasts from the first of them until the pass after the last would have begun, if all take the usual time.
+    """
+    begun: I64 = single_token_embeddings(trace)
+    if len(begun) < LEAST_TOKENS:
+        return EMPTY
+    series = np.searchsorted(backward.start, begun)
+    starts, ends = [], []
+    for k in np.unique(series).tolist():
+        own = begun[series == k]
+        if len(own) < LEAST_TOKENS:
+            continue
+        each = int(np.median(np.diff(own)))
+        limit = int(backward.start[k]) if k < len(backward) else int(own[-1]) + each
+        starts.append(int(own[0]))
+        ends.append(min(int(own[-1]) + each, limit))
+    return union(np.array(starts, np.int64), np.array(ends, np.int64))

@@ -1,0 +1,141 @@
+"""Phases of iterations in a recording, by the ranges that mark them, and what the recording left out of them.
+
+The recorder's own ranges are named `phase: generation`; those of some frameworks are known. At each moment the
+innermost range has the time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpuprof.record.phase_names import (
+    ADVANTAGE,
+    BACKWARD,
+    GENERATION,
+    LOG_PROBABILITIES,
+    OPTIMIZER,
+    RANGE,
+    REWARD,
+    SAVE,
+    TIMED,
+    TRAINING,
+    UNRECORDED_RANGE,
+    VALIDATION,
+    WEIGHT_SYNC,
+    WHOLE,
+)
+from gpuprof.timeline.intervals import Cover, Intervals, clip, complement, join, union
+from gpuprof.timeline.nesting import busiest_thread
+from gpuprof.tracefile.trace import ANNOTATION, I64, Trace
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseSpan:
+    """A stretch of host time that one phase has, on the trace's clock."""
+
+    phase: str
+    start_ns: int
+    end_ns: int
+
+
+def phase_of(name: str) -> str | None:
+    """The phase that a range of this name marks."""
+    if name in (BACKWARD, OPTIMIZER):  # the recorder's own ranges of any training
+        return name
+    phase = name[len(RANGE) :] if name.startswith(RANGE) else None
+    return phase if phase in TIMED or phase == TRAINING else None
+
+
+FRAMEWORKS: dict[str, dict[str, str]] = {
+    "verl": {
+        "gen": GENERATION, "reward": REWARD, "old_log_prob": LOG_PROBABILITIES, "ref": LOG_PROBABILITIES,
+        "values": LOG_PROBABILITIES, "adv": ADVANTAGE, "update_actor": TRAINING, "update_critic": TRAINING,
+        "update_weights": WEIGHT_SYNC, "testing": VALIDATION, "save_checkpoint": SAVE,
+    },
+    "NeMo-RL": {
+        "exposed_generation": GENERATION, "reward_calculation": REWARD,
+        "policy_and_reference_logprobs": LOG_PROBABILITIES, "policy_training": TRAINING, "weight_sync": WEIGHT_SYNC,
+        "validation": VALIDATION,
+    },
+}  # fmt: skip
+"""What frameworks call their phases, where a recording has them as ranges: verl's `marked_timer`, NeMo-RL's timers.
+Read from their sources in November 2026."""
+LEAST_NAMES = 3
+"""Names of one framework in a recording, generation among them, from which on it is taken to be that framework's: one
+such name alone may be anything."""
+
+
+def _framework(names: set[str]) -> dict[str, str]:
+    """Name of a range → its phase, for the framework that marked the recording; empty where none did."""
+    for table in FRAMEWORKS.values():
+        found = names & table.keys()
+        if len(found) >= LEAST_NAMES and any(table[name] == GENERATION for name in found):
+            return table
+    return {}
+
+
+def is_pause(name: str) -> bool:
+    """Whether a range of this name is around what the recorder left out."""
+    return name.startswith(UNRECORDED_RANGE)
+
+
+def phase_spans(trace: Trace) -> tuple[PhaseSpan, ...]:
+    """Spans of the marked phases, in order and without overlap. Time outside of all ranges is in none."""
+    ops = trace.ops
+    marks = np.unique(ops.name[ops.kind == ANNOTATION]).tolist()
+    others = _framework({trace.strings[i] for i in marks})
+    names = {i: phase for i in marks if (phase := phase_of(trace.strings[i]) or others.get(trace.strings[i]))}
+    if set(names.values()) <= {BACKWARD, OPTIMIZER}:
+        return ()
+    rows = np.flatnonzero((ops.kind == ANNOTATION) & np.isin(ops.name, list(names)))
+    rows = rows[ops.thread[rows] == busiest_thread(ops.thread[rows], ops.start_ns[rows])]
+    rows = rows[np.lexsort((-ops.end_ns[rows], ops.start_ns[rows]))]
+    found: list[PhaseSpan] = []
+    stack: list[tuple[str, int]] = []
+    at = 0
+
+    def until(moment: int) -> None:
+        nonlocal at
+        if stack and moment > at and stack[-1][0] != TRAINING:
+            found.append(PhaseSpan(stack[-1][0], at, moment))
+        at = max(at, moment)
+
+    for row in rows.tolist():
+        start, end, phase = int(ops.start_ns[row]), int(ops.end_ns[row]), names[int(ops.name[row])]
+        while stack and stack[-1][1] <= start:
+            until(stack[-1][1])
+            stack.pop()
+        until(start)
+        at = start
+        stack.append((stack[-1][0] if stack and stack[-1][0] in WHOLE else phase, end))
+    while stack:
+        until(stack[-1][1])
+        stack.pop()
+    return tuple(found)
+
+
+def unrecorded(trace: Trace) -> Intervals:
+    """Host time of generation that the recorder left out of the window."""
+    ops = trace.ops
+    rows = np.flatnonzero(trace.rows_named(ops.name, is_pause))
+    return union(ops.start_ns[rows], ops.end_ns[rows])
+
+
+def times_in_window(
+    spans: tuple[PhaseSpan, ...], left_out: Intervals, busy: Intervals, window: tuple[int, int]
+) -> dict[str, tuple[int, int]]:
+    """Phase → (host ns, of it ns in which a device works), within the window and without what was left out."""
+    low, high = window
+    hidden, works = clip(left_out, low, high), Cover(busy)
+    found: dict[str, tuple[int, int]] = {}
+    for phase in dict.fromkeys(span.phase for span in spans):
+        mine = [span for span in spans if span.phase == phase]
+        starts: I64 = np.array([span.start_ns for span in mine], np.int64)
+        ends: I64 = np.array([span.end_ns for span in mine], np.int64)
+        # Own time without what is hidden: the complement of all that is one of the two.
+        others = complement(clip(union(starts, ends), low, high), low, high)
+        own = complement(join(others, hidden), low, high)
+        found[phase] = (own.total, int(works.between(own.start, own.end).sum()))
+    return {phase: times for phase, times in found.items() if times[0]}

@@ -1,0 +1,80 @@
+"""Steps of trainings on their own generations: the host time of each by phase, as lines of steps.jsonl have it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from gpuprof.record.phase_names import TIMED
+
+_LARGEST = 2**53
+_MOST_REWARDS = 64
+_LONGEST_NAME = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """What the generate loops of a step did."""
+
+    calls: int
+    forwards: int
+    """Forward passes of the model, that of the prompt included."""
+    slots: int
+    """Sequences of each forward pass, summed: tokens that were computed, ended sequences included."""
+    sequences: int
+    prefill_ns: int
+    decode_ns: int
+    tokens: int | None
+    """Of all completions, the end token included; None where the trainer does not keep them in host memory."""
+    longest: int | None
+    p95: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class PhasedStep:
+    """One optimizer step. `phases` sums to `ns`."""
+
+    rank: int
+    step: int
+    stage: str
+    ns: int
+    phases: dict[str, int]
+    rewards: dict[str, int]
+    """Reward function → host ns, which may overlap."""
+    rewards_cpu: dict[str, int]
+    """The same of the CPU time of their thread, where it was measured."""
+    generated: Generated | None
+
+
+def phased_steps(lines: Iterable[dict[str, Any]]) -> tuple[PhasedStep, ...]:
+    """Steps with phases, in file order. Lines that make no sense are passed over; names are bounded."""
+    return tuple(step for line in lines if (step := _step(line)) is not None)
+
+
+def _step(line: dict[str, Any]) -> PhasedStep | None:
+    phases = {name: ns for name, ns in _times(line.get("phases_ns")).items() if name in TIMED}
+    number, ns, stage = _whole(line.get("step")), _whole(line.get("ns")), line.get("stage")
+    if not phases or number is None or ns is None or not isinstance(stage, str) or sum(phases.values()) != ns:
+        return None
+    rewards, cpu = _times(line.get("rewards_ns")), _times(line.get("rewards_cpu_ns"))
+    generated = _generated(line.get("generation"))
+    return PhasedStep(_whole(line.get("rank")) or 0, number, stage, ns, phases, rewards, cpu, generated)
+
+
+def _generated(value: Any) -> Generated | None:
+    if not isinstance(value, dict):
+        return None
+    counts = [_whole(value.get(name)) or 0 for name in Generated.__slots__[:6]]
+    return Generated(*counts, *(_whole(value.get(name)) for name in Generated.__slots__[6:]))
+
+
+def _times(value: Any) -> dict[str, int]:
+    if not isinstance(value, dict):
+        return {}
+    items = list(value.items())[:_MOST_REWARDS]
+    return {str(name)[:_LONGEST_NAME]: ns for name, found in items if (ns := _whole(found)) is not None}
+
+
+def _whole(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _LARGEST else None

@@ -1,0 +1,148 @@
+"""Generation within a training: by ranges that mark it, else by series of single-token forward passes."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import gpuprof
+from gpuprof.timeline.intervals import EMPTY, union
+from gpuprof.timeline.iteration_phases import phase_of, phase_spans, times_in_window, unrecorded
+from gpuprof.timeline.phases import GENERATION, PHASES
+from gpuprof.timeline.timeline import Timeline, build_timeline
+
+torch = pytest.importorskip("torch")
+WORDS, WIDTH, LENGTH = 50, 16, 24
+
+
+class Model(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = torch.nn.Embedding(WORDS, WIDTH)
+        self.head = torch.nn.Linear(WIDTH, WORDS)
+
+    def forward(self, tokens):
+        return self.head(self.embedding(tokens))
+
+
+def iteration(model: Model, optimizer, length: int, marked: bool) -> None:
+    def phase(name: str):
+        return gpuprof.phase(name) if marked else torch.no_grad()
+
+    tokens = torch.zeros(4, 5, dtype=torch.long)
+    with phase("generation"), torch.no_grad():
+        for _ in range(length):
+            tokens = model(tokens)[:, -1:].argmax(-1)
+    with phase("reward"):
+        torch.ones(64, 64).sum()
+    model(torch.zeros(4, 30, dtype=torch.long)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def recorded(path: Path, length: int, marked: bool, then: Callable[[], None] = lambda: None) -> Timeline:
+    model = Model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    iteration(model, optimizer, length, marked)
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=activities, record_shapes=True) as profiler:
+        for _ in range(3):
+            with torch.profiler.record_function("train_step"):
+                iteration(model, optimizer, length, marked)
+    profiler.export_chrome_trace(str(path))
+    timeline = build_timeline(gpuprof.load(path))
+    assert timeline is not None
+    return timeline
+
+
+def generated(timeline: Timeline, name: str) -> tuple[int, int]:
+    """Of the ops of this name, those in generation, and all."""
+    trace = timeline.trace
+    rows = np.flatnonzero(trace.rows_named(trace.ops.name, name.__eq__))
+    return int(np.sum(timeline.host.op[rows] == GENERATION)), len(rows)
+
+
+@pytest.mark.parametrize("marked", [True, False])
+def test_decoding_is_not_a_forward_pass(tmp_path: Path, marked: bool):
+    timeline = recorded(tmp_path / "trace.json", LENGTH, marked)
+    mine, all_ = generated(timeline, "aten::embedding")
+    assert all_ == 3 * (LENGTH + 1)
+    # Without marks the prompt, which is no single token, is not seen to belong to it.
+    assert mine == 3 * LENGTH - (0 if marked else 3)
+    names = {PHASES[code] for code in np.unique(timeline.host.op).tolist()}
+    assert {"forward", "backward", "optimizer", "generation"} <= names
+
+
+def test_a_few_single_tokens_are_no_decoding(tmp_path: Path):
+    timeline = recorded(tmp_path / "trace.json", 6, marked=False)
+    assert generated(timeline, "aten::embedding")[0] == 0
+
+
+def test_marks_are_spans_without_overlap(tmp_path: Path):
+    timeline = recorded(tmp_path / "trace.json", LENGTH, marked=True)
+    spans = phase_spans(timeline.trace)
+    assert all(a.end_ns <= b.start_ns for a, b in itertools.pairwise(spans))
+    assert [span.phase for span in spans if span.phase in ("generation", "reward")] == ["generation", "reward"] * 3
+    times = times_in_window(spans, EMPTY, EMPTY, timeline.window)
+    assert times["generation"][0] > times["reward"][0] > 0
+
+
+def test_what_was_left_out_is_not_counted():
+    spans = phase_spans_of((("generation", 0, 100), ("reward", 100, 150)))
+    hidden = union(np.array([20]), np.array([60]))
+    busy = union(np.array([0, 50]), np.array([10, 120]))
+    assert times_in_window(spans, hidden, busy, (0, 200)) == {"generation": (60, 50), "reward": (50, 20)}
+
+
+def phase_spans_of(given):
+    from gpuprof.timeline.iteration_phases import PhaseSpan
+
+    return tuple(PhaseSpan(*one) for one in given)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_marks_of_a_framework(tmp_path: Path, known: bool):
+    """verl's names count where several of them are there; one alone may be anything."""
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    names = ("gen", "reward", "old_log_prob", "update_actor") if known else ("gen", "mine", "other")
+    with torch.profiler.profile(activities=activities) as profiler:
+        for name in names:
+            with torch.profiler.record_function(name):
+                torch.ones(3).sum()
+    profiler.export_chrome_trace(str(tmp_path / "trace.json"))
+    spans = phase_spans(gpuprof.load(tmp_path / "trace.json"))
+    # What a training phase consists of is found by other means.
+    assert [span.phase for span in spans] == (["generation", "reward", "log-probabilities"] if known else [])
+
+
+def test_names_that_are_no_phases():
+    assert phase_of("phase: generation") == "generation"
+    for name in ("generation", "phase: ", "phase: unheard of", "my phase: reward"):
+        assert phase_of(name) is None
+
+
+def test_a_pause_of_the_profiler_is_a_range(tmp_path: Path):
+    from gpuprof.record.pause import Pause
+    from gpuprof.record.ranges import Ranges
+
+    ranges = Ranges()
+    ranges.record(True)
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=activities) as profiler:
+        torch.ones(3).sum()
+        pause = Pause(profiler, ranges)
+        for _ in range(5):
+            torch.ones(3).exp()
+        assert pause.end() > 0
+        torch.ones(3).sum()
+    profiler.export_chrome_trace(str(tmp_path / "trace.json"))
+    trace = gpuprof.load(tmp_path / "trace.json")
+    assert not trace.rows_named(trace.ops.name, "aten::exp".__eq__).any()
+    sums = trace.ops.start_ns[trace.rows_named(trace.ops.name, "aten::sum".__eq__)]
+    left_out = unrecorded(trace)
+    assert len(left_out) == 1
+    assert sums.min() < left_out.start[0] < left_out.end[0] < sums.max()

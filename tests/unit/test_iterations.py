@@ -1,0 +1,191 @@
+"""The iteration of a training on its own generations: its budget sums exactly, and what would shorten it is computed
+from it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.make_run import MS, RunBuilder
+from helpers.valid_json import is_valid
+
+import gpuprof
+from gpuprof.cli import main
+from gpuprof.diagnosis.diagnose_recording import diagnose_recording
+from gpuprof.diagnosis.iteration_model import Iteration, RecordedPhase
+from gpuprof.diagnosis.iterations.budget import iteration_budget, whole_iterations
+from gpuprof.diagnosis.iterations.changes import Trainer, changes
+from gpuprof.diagnosis.iterations.pages import PAGES
+from gpuprof.diagnosis.json import to_json
+from gpuprof.report import iteration_words
+from gpuprof.report.terminal import plain
+from gpuprof.tracefile.phased_steps import phased_steps
+from gpuprof.tracefile.recording import resolve
+from gpuprof.tracefile.run import read_run
+
+GRPO = Trainer(frozenset({"max_completion_length", "use_vllm", "per_device_train_batch_size"}), "GRPOTrainer")
+
+
+def line(step: int, stage: str, phases: dict[str, int], **more: Any) -> dict[str, Any]:
+    """A step's line; phases in ms."""
+    times = {name: ms * MS for name, ms in phases.items()}
+    ns = sum(times.values())
+    return {
+        "rank": 0, "step": step, "stage": stage, "unix_ns": 1_790_000_000_000_000_000 + step * ns, "ns": ns,
+        "device_ns": None, "data_ns": 0, "micro_steps": 1, "samples": 8, "tokens": None, "real_tokens": None,
+        "allocated_bytes": None, "reserved_bytes": None, "peak_bytes": None, "profiled": False, "phases_ns": times,
+        **more,
+    }  # fmt: skip
+
+
+GENERATED = {
+    "calls": 1, "forwards": 100, "slots": 800, "sequences": 8, "prefill_ns": 10 * MS, "decode_ns": 990 * MS,
+    "tokens": 400, "longest": 100, "p95": 60,
+}  # fmt: skip
+WAITING = {
+    "rewards_ns": {"judge": 300 * MS, "facts": 200 * MS, "length": MS},
+    "rewards_cpu_ns": {"judge": MS, "facts": MS, "length": MS},
+}
+PHASES = {"generation": 1000, "reward": 501, "log-probabilities": 99, "forward": 100, "backward": 250, "optimizer": 50}
+
+
+def generating(step: int, stage: str = "baseline_free", **phases: int) -> dict[str, Any]:
+    return line(step, stage, {**PHASES, **phases}, generation=GENERATED, **WAITING)
+
+
+def run_of(folder: Path, lines: list[dict[str, Any]]) -> Path:
+    path = RunBuilder().write(folder, None)
+    (path / "steps.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines), encoding="utf-8")
+    return path
+
+
+def budget_of(folder: Path, lines: list[dict[str, Any]]) -> Iteration | None:
+    return iteration_budget(read_run(run_of(folder, lines)))
+
+
+@pytest.fixture
+def usual(tmp_path: Path) -> Iteration:
+    found = budget_of(tmp_path / "run", [generating(1, "settle"), *(generating(n) for n in range(2, 8))])
+    assert found is not None
+    return found
+
+
+def test_the_phases_sum_to_the_mean_exactly(tmp_path: Path):
+    lines = [generating(n, generation=1000 + 7 * n, reward=501 + n) for n in range(1, 8)]
+    found = budget_of(tmp_path / "run", lines)
+    assert found is not None
+    assert sum(one.ns for one in found.phases) == found.mean_ns
+    assert sum(one.ns for one in iteration_words.bar(found)) == found.mean_ns
+    assert found.count == 6  # the first one made everything for the first time
+    generation = next(one for one in found.phases if one.phase == "generation")
+    assert generation.low_ns <= generation.ns <= generation.high_ns
+
+
+def test_an_iteration_of_several_optimizer_steps(tmp_path: Path):
+    only_trains = {name: ms for name, ms in PHASES.items() if name not in ("generation", "reward")}
+    lines = [generating(n) if n % 4 == 1 else line(n, "baseline_free", only_trains) for n in range(1, 14)]
+    found = budget_of(tmp_path / "run", lines)
+    assert found is not None
+    assert (found.steps, found.count) == (4, 2)
+    assert found.mean_ns == (2000 + 3 * 499) * MS
+    assert found.training_ns == 4 * 400 * MS
+
+
+def test_steps_that_are_missing_part_iterations():
+    steps = phased_steps([generating(n) for n in (1, 2, 4, 5, 6)])
+    groups = [[one.step for one in group] for group in whole_iterations(steps, 2)]
+    assert groups == [[1, 2], [4, 5]]
+
+
+def test_a_supervised_run_has_none(tmp_path: Path):
+    lines = [line(n, "baseline_free", {"forward": 10, "other": 1}) for n in range(1, 9)]
+    assert budget_of(tmp_path / "run", lines) is None
+    # A validation that generates now and then is none either.
+    lines[3] = generating(4)
+    assert budget_of(tmp_path / "other", lines) is None
+
+
+def test_lines_that_make_no_sense_are_passed_over():
+    good = generating(3)
+    bad = [
+        {**good, "phases_ns": {"generation": -5}}, {**good, "phases_ns": "all"}, {**good, "phases_ns": {"rollout": 1}},
+        {**good, "ns": good["ns"] + 1}, {**good, "step": None}, {**good, "stage": 7},
+    ]  # fmt: skip
+    assert [one.step for one in phased_steps([*bad, good])] == [3]
+    (odd,) = phased_steps([{**good, "generation": {"calls": "one"}, "rewards_ns": [1]}])
+    assert odd.rewards == {} and odd.generated is not None and odd.generated.calls == 0
+
+
+def test_what_generation_consists_of(usual: Iteration):
+    found = usual.generation
+    assert found is not None
+    assert (found.prefill_ns, found.decode_ns, found.forwards) == (10 * MS, 990 * MS, 100)
+    assert found.token_ns == 10 * MS
+    assert found.tokens_per_s == pytest.approx(400)
+    assert found.ended_share == pytest.approx(0.5)
+
+
+def test_changes_are_computed_from_the_budget(usual: Iteration):
+    found = {one.id: one for one in changes(usual, GRPO)}
+    tail = found["completion_tail"]
+    assert tail.iteration_ns.expected == pytest.approx((2000 - 0.4 * 990) * MS)
+    assert tail.fix == "max_completion_length=60"
+    assert tail.changes is not None
+    rewards = found["rewards_at_once"]
+    assert rewards.iteration_ns.expected == 1800 * MS
+    assert rewards.changes is None
+    ahead = found["generation_ahead"]
+    assert ahead.iteration_ns.low == 1501 * MS
+    for one in found.values():
+        assert one.iteration_ns.low <= one.iteration_ns.expected <= one.iteration_ns.high < usual.mean_ns
+        assert one.speedup == pytest.approx(usual.mean_ns / one.iteration_ns.expected)
+
+
+def test_rewards_that_compute_do_not_gain_from_waiting_together(usual: Iteration):
+    computing = replace(usual, rewards=tuple(replace(one, cpu_ns=one.ns) for one in usual.rewards))
+    assert "rewards_at_once" not in {one.id for one in changes(computing, GRPO)}
+    together = replace(usual, rewards=tuple(replace(one, ns=2 * one.ns) for one in usual.rewards))
+    assert "rewards_at_once" not in {one.id for one in changes(together, GRPO)}  # they overlap already
+
+
+def test_decoding_at_the_pace_of_the_gpu_needs_a_recording(usual: Iteration):
+    assert "decode_cpu" not in {one.id for one in changes(usual, GRPO)}
+    recorded = replace(usual, recorded=(RecordedPhase("generation", 400 * MS, 40 * MS),))
+    found = {one.id: one for one in changes(recorded, GRPO)}
+    assert found["decode_cpu"].iteration_ns.low == pytest.approx((2000 - 0.9 * 990) * MS)
+    assert "use_vllm=True" in found["decode_cpu"].fix
+    busy = replace(usual, recorded=(RecordedPhase("generation", 400 * MS, 396 * MS),))
+    assert "decode_cpu" not in {one.id for one in changes(busy, GRPO)}
+
+
+def test_an_argument_that_the_trainer_lacks_is_not_advised(usual: Iteration):
+    without = Trainer(frozenset({"learning_rate"}), "GRPOTrainer")
+    assert "completion_tail" not in {one.id for one in changes(usual, without)}
+
+
+def test_the_diagnosis_has_it(tmp_path: Path):
+    path = run_of(tmp_path / "run", [generating(n) for n in range(1, 8)])
+    found = diagnose_recording(resolve(str(path)))
+    assert found.iteration is not None
+    document = to_json(found)
+    assert is_valid(found)
+    assert document["iteration"]["mean_ns"] == 2000 * MS
+    assert gpuprof.load_diagnosis(document) == found
+    text = plain(found, 100)
+    assert "generation 50 %" in text and "reward 25 %" in text
+    assert "training 20 % (forward 5 %, backward 12 %, optimizer 2 %)" in text or "training 20 %" in text
+    assert "Run reward functions at the same time" in text
+
+
+def test_each_change_has_a_page(usual: Iteration):
+    recorded = replace(usual, recorded=(RecordedPhase("generation", 400 * MS, 40 * MS),))
+    offered = {one.id for one in changes(recorded, GRPO)}
+    assert offered == {page.id for page in PAGES}
+
+
+def test_a_change_is_explained(capsys: pytest.CaptureFixture[str]):
+    assert main(["explain", "rewards_at_once"]) == 0
+    assert "TRL calls functions" in capsys.readouterr().out

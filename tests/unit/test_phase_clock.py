@@ -1,0 +1,177 @@
+"""Host time of a step by phase: exact, the innermost phase has it, and nothing is said before a phase was marked."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+import gpuprof
+from gpuprof.record.decode_window import FIRST, LAST, MIDDLE, SHORT, DecodeWindow
+from gpuprof.record.phase_clock import PhaseClock
+from gpuprof.record.phase_patches import completion_lengths
+from gpuprof.record.schedule import LONG_ITERATION_S, of_iterations, plan
+
+MS = 1_000_000
+
+
+def wait(ms: float) -> None:
+    end = time.perf_counter_ns() + int(ms * MS)
+    while time.perf_counter_ns() < end:
+        pass
+
+
+class Marked:
+    """A phase of a clock, as a session marks it."""
+
+    def __init__(self, clock: PhaseClock, phase: str) -> None:
+        self.clock, self.phase = clock, phase
+
+    def __enter__(self) -> None:
+        self.clock.marked = True
+        self.depth = self.clock.enter(self.phase)
+
+    def __exit__(self, *_: object) -> None:
+        self.clock.leave(self.depth)
+
+
+def test_an_iteration_is_split_exactly():
+    clock = PhaseClock()
+    begun = time.perf_counter_ns()
+    clock.begin(begun)
+    wait(1)
+    with Marked(clock, "advantage"):
+        with Marked(clock, "generation"):
+            wait(4)
+        with Marked(clock, "reward"):
+            wait(3)
+        wait(2)
+    clock.trained()
+    wait(2)
+    depth = clock.backward()
+    wait(3)
+    clock.backward_ended(depth)
+    wait(1)
+    now = time.perf_counter_ns()
+    found = clock.take(now)["phases_ns"]
+    assert sum(found.values()) == now - begun
+    expected = {"other": 1, "generation": 4, "reward": 3, "advantage": 2, "forward": 2, "backward": 3, "optimizer": 1}
+    assert set(found) == set(expected)
+    for name, ms in expected.items():
+        assert found[name] >= ms * MS, name
+
+
+def test_a_supervised_step_says_nothing():
+    clock = PhaseClock()
+    clock.begin(time.perf_counter_ns())
+    clock.trained()
+    clock.backward_ended(clock.backward())
+    assert clock.take(time.perf_counter_ns()) == {}
+
+
+def test_generation_in_a_validation_is_validation():
+    clock = PhaseClock()
+    clock.begin(time.perf_counter_ns())
+    with Marked(clock, "validation"), Marked(clock, "generation"):
+        assert clock.phase == "validation"
+        wait(1)
+    assert set(clock.take(time.perf_counter_ns())["phases_ns"]) <= {"other", "validation"}
+
+
+def test_a_phase_that_was_left_open_ends_with_the_one_around_it():
+    clock = PhaseClock()
+    clock.begin(time.perf_counter_ns())
+    outer = clock.enter("reward")
+    clock.enter("generation")
+    clock.leave(outer)
+    assert clock.phase == "other"
+    clock.leave(outer)  # once more does no harm
+    assert clock.phase == "other"
+
+
+def test_within_training_the_parts_are_found():
+    clock = PhaseClock()
+    clock.begin(time.perf_counter_ns())
+    with Marked(clock, "training"):
+        assert clock.phase == "forward"
+        depth = clock.backward()
+        assert clock.phase == "backward"
+        clock.backward_ended(depth)
+        assert clock.phase == "optimizer"
+
+
+def test_steps_from_one_generation_to_the_next_are_counted():
+    clock = PhaseClock()
+    counted = []
+    for step in range(7):
+        clock.begin(time.perf_counter_ns())
+        if step % 3 == 0:
+            with Marked(clock, "generation"):
+                wait(0.01)
+        clock.take(time.perf_counter_ns())
+        counted.append(clock.iteration_steps)
+    assert counted == [0, 0, 0, 3, 3, 3, 3]
+
+
+def test_a_long_loop_is_recorded_at_its_ends_and_in_the_middle():
+    window = DecodeWindow(0)
+    assert all(window.records(number) for number in range(1, 500))  # nothing is known of its length
+    window.seen(400)
+    recorded = [number for number in range(1, 401) if window.records(number)]
+    assert recorded[:FIRST] == list(range(1, FIRST + 1))
+    assert recorded[-LAST + 1 :] == list(range(400 - LAST + 2, 401))
+    assert sum(150 < number < 250 for number in recorded) == MIDDLE
+    assert len(recorded) < SHORT
+    window.seen(SHORT)
+    assert all(window.records(number) for number in range(1, SHORT + 1))
+
+
+@pytest.mark.parametrize("returned", [None, [[1]], ([1],), ("prompts", "text"), ("prompts", [1, 2])])
+def test_lengths_are_only_read_from_lists(returned):
+    assert completion_lengths(returned) == []
+
+
+def test_lengths_of_completions():
+    assert completion_lengths((["p"], [[1, 2, 3], [4]], None)) == [3, 1]
+
+
+def test_iterations_of_4_s_have_a_verdict_within_a_minute():
+    found = of_iterations(plan(settle=0, step_s=4.0), 4.0, 1)
+    settled = 2  # iterations before the plan is made
+    recording = (settled + found.needs()) * 4.0
+    assert found.trace == 1
+    assert recording + 20 <= 60.0  # the free stretch goes on for at most 20 s, the rest is reading
+
+
+def test_stages_hold_whole_iterations():
+    found = of_iterations(plan(settle=0, step_s=1.0), 4.0, 4)
+    assert found.trace % 4 == 0 == found.baseline % 4
+    assert found.trace
+
+
+def test_short_iterations_are_planned_as_steps():
+    before = plan(step_s=0.1)
+    assert of_iterations(before, LONG_ITERATION_S / 2, 1) == before
+
+
+def test_a_phase_costs_nothing_where_nothing_records():
+    with gpuprof.phase("generation"):
+        pass
+    begun = time.perf_counter_ns()
+    for _ in range(2000):
+        with gpuprof.phase("reward"):
+            pass
+    assert (time.perf_counter_ns() - begun) / 2000 < 50_000
+
+
+def test_an_unknown_phase_is_refused():
+    with pytest.raises(ValueError, match="generation, environment"):
+        gpuprof.phase("rollout")
+
+
+def test_a_profiler_of_the_programs_own_sees_the_phase():
+    torch = pytest.importorskip("torch")
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=activities) as profiler, gpuprof.phase("generation"):
+        torch.ones(3).sum()
+    assert "phase: generation" in {event.key for event in profiler.key_averages()}

@@ -1,0 +1,44 @@
+"""The recall benchmark's arithmetic: gains from turns, shares, reliability; on made-up pairs with known figures."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.recall import Gain, Pair, gain_of, reliability, section, summary, with_section
+
+SHOWN = Pair("a", "test", "x", "compile", Gain(1.2, 1.25, 1.3), "fixes", 1, (1.1, 1.3, 1.5), 0.95)
+TRIED = replace(SHOWN, change="y", where="worth_trying", rank=4, predicted=(1.0, 1.1, 1.15), probability=0.6)
+MISSED = replace(SHOWN, program="b", where="absent", rank=None, predicted=None, probability=None)
+LOST = replace(SHOWN, program="b", change="z", gain=Gain(0.9, 0.95, 0.99))
+SMALL = replace(SHOWN, program="c", where="worth_trying", gain=Gain(1.0, 1.01, 1.02), probability=0.55)
+FAILED = replace(SHOWN, program="d", gain=Gain(0.0, 0.0, 0.0))
+
+
+def test_a_gain_is_that_of_equal_work_turn_by_turn():
+    found = gain_of([100.0, 120.0], [50.0, 40.0])
+    assert (found.low, found.middle, found.high) == (2.0, pytest.approx(110 / 45), 3.0)
+    assert gain_of([100.0], [200.0], 4.0).middle == 2.0
+    assert gain_of([100.0], []) == Gain(0.0, 0.0, 0.0), "it did not run"
+
+
+def test_shares():
+    found = {name: (one.hits, one.of) for name, one in summary([SHOWN, TRIED, MISSED, LOST, SMALL, FAILED]).items()}
+    assert found["shown"] == (2, 3) and found["in the first three"] == (1, 3)
+    assert found["gain in the interval"] == (1, 2), "1.0 to 1.15 does not meet 1.2 to 1.3"
+    assert found["Fixes that gained"] == (1, 3) and found["Fixes that failed or lost"] == (2, 3)
+    assert found["Worth trying that gained"] == (1, 2)
+
+
+def test_reliability_is_by_class():
+    (low, high, mean, share), *_ = reliability([TRIED, SMALL, SHOWN])
+    assert (low, high, share.hits, share.of) == (0.5, 0.7, 1, 2) and mean == pytest.approx(0.575)
+
+
+def test_the_section_is_replaced_and_not_added_twice():
+    page = "# Accuracy\n\nText.\n\n## Next\n\nRest.\n"
+    once = with_section(page, section([SHOWN, MISSED]))
+    twice = with_section(once, section([SHOWN]))
+    assert once.count("## Recall") == twice.count("## Recall") == 1
+    assert twice.endswith("\n## Next\n\nRest.\n") and "- b, x: 1.25×" in once and "- b, x" not in twice
