@@ -50,7 +50,7 @@ def guarded(tool: Callable[..., str], allow_urls: bool) -> Callable[..., str]:
 
 def clean_text(answer: str) -> str:
     """An answer of a tool; Markdown, which is our own page, stays as it is."""
-    from gpuprof.interop.untrusted import cleaned
+    from gpuprof.report.untrusted import cleaned
 
     if not answer.startswith("{"):
         return answer
@@ -65,7 +65,7 @@ def clean_error(error: BaseException) -> str:
 
 
 def _argument(name: str, value: Any, allow_urls: bool) -> Any:
-    from gpuprof.interop.untrusted import unfenced
+    from gpuprof.report.untrusted import unfenced
     from gpuprof.tracefile.remote import url_of
 
     if isinstance(value, list):
@@ -132,7 +132,7 @@ def strict_server() -> Any:
             known = next((one.input_schema["properties"] for one in await self.list_tools() if one.name == name), None)
             unknown = sorted(set(arguments) - set(known)) if known is not None else []
             if unknown:
-                from gpuprof.interop.untrusted import fenced
+                from gpuprof.report.untrusted import fenced
 
                 raise ToolError(f"{name} has no argument {fenced(unknown[0])}; it takes {', '.join(known or ())}")
             return await super().call_tool(name, arguments, context)

@@ -24,7 +24,7 @@ async def try_fixes(command: list[str], fixes: list[str] | None = None, budget: 
     connections beyond this machine are blocked. Times are nanoseconds.
     """
     from gpuprof.interop.agent_answers import text
-    from gpuprof.interop.untrusted import cleaned
+    from gpuprof.report.untrusted import cleaned
 
     if not command:
         raise GpuprofError('command is empty: name what to run, for example ["train.py", "--lr", "1e-4"]')

@@ -14,7 +14,7 @@ from helpers.command import variables
 from helpers.paths import ROOT
 
 from gpuprof.cli.mcp_guard import Merged
-from gpuprof.interop.untrusted import CLOSE, OPEN, cleaned, fenced, unfenced
+from gpuprof.report.untrusted import CLOSE, OPEN, cleaned, fenced, unfenced
 
 TRACE = ROOT / "tests" / "data" / "tiny_lora_dataloader.json.gz"
 
