@@ -10,14 +10,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from gpuprof.diagnosis.fix import Code, Fix, arguments, as_fix, call, joined, option
 from gpuprof.diagnosis.run_model import Run
-from gpuprof.diagnosis.trainer_names import trl_trainer
+from gpuprof.diagnosis.trainer_arguments import INFERRED, shown_name, trainer_arguments
 from gpuprof.tracefile.program import Flag, Program
 from gpuprof.tracefile.trace import Trace
 
@@ -50,8 +50,6 @@ _SAME = {
 }
 """Field of transformers' arguments → names that programs' own flags have for the same."""
 CAUSAL = "AutoModelForCausalLM"
-_INFERRED = ("SFTConfig", "TrainingArguments")
-"""Classes of arguments that fixes name where the program's own is not known."""
 _TASK = re.compile(r"For(CausalLM|MaskedLM|SequenceClassification|TokenClassification|QuestionAnswering)$")
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w{0,99}", re.ASCII)
 
@@ -116,7 +114,7 @@ class Stack:
     @property
     def arguments(self) -> str:
         """The class that holds the training arguments; empty where it is one of TRL's, and not known which."""
-        return self.own_arguments or ("" if self.kind in ("trl", "unsloth") else "TrainingArguments")
+        return shown_name(self.own_arguments, self.kind)
 
     def has(self, name: str) -> bool | None:
         """Whether the arguments have a field; None where they are not known."""
@@ -177,7 +175,7 @@ class Stack:
         for one in fix.settings:
             if one.surface != "argument" or one.of is None:
                 continue
-            if one.of != self.arguments and one.of in _INFERRED:
+            if one.of != self.arguments and one.of in INFERRED:
                 return False
             if one.of == self.arguments and self.has(one.name) is False:
                 return False
@@ -227,29 +225,23 @@ def stack_of(
         names = np.unique(np.concatenate([trace.ops.name, trace.frames.name]))
         texts = [trace.strings[i] for i in names.tolist() if i >= 0]
         kind = next((k for k, pattern in _IN_TRACE if any(pattern.search(t) for t in texts)), "torch")
-        return _with_shown(Stack(kind, any("lora" in t.lower() or "peft/" in t for t in texts)), trace)
+        found = trainer_arguments(kind, Program(), trace)
+        peft = any("lora" in t.lower() or "peft/" in t for t in texts)
+        return Stack(kind, peft, own_arguments=found.name, trainer=found.trainer)
     program, model = run.program or Program(), run.model or {}
-    arguments, trainer = program.arguments, program.trainer
-    stack = Stack(
-        _kind(run, program, packages),
+    kind = _kind(run, program, packages)
+    found = trainer_arguments(kind, program, trace)
+    return Stack(
+        kind,
         "peft" in packages,
-        own_arguments=arguments and arguments.name.removeprefix("Unsloth"),
-        fields=frozenset(program.fields) if arguments is not None and program.fields else None,
-        trainer=trainer and trainer.name.removeprefix("Unsloth"),
+        own_arguments=found.name,
+        fields=found.fields,
+        trainer=found.trainer,
         flags=program.flags,
         model_class=_identifier(model.get("class")),
         package=_identifier(model.get("library")),
         attentions=_attentions(model),
     )
-    return stack if arguments is not None else _with_shown(stack, trace)
-
-
-def _with_shown(stack: Stack, trace: Trace) -> Stack:
-    """With TRL's trainer that the trace shows, and the class of its arguments."""
-    shown = trl_trainer(trace) if stack.kind in ("trl", "unsloth") else None
-    if shown is None:
-        return stack
-    return replace(stack, trainer=stack.trainer or f"{shown}Trainer", own_arguments=f"{shown}Config")
 
 
 def _kind(run: Run, program: Program, packages: frozenset[str]) -> str:

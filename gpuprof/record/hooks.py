@@ -19,10 +19,15 @@ class FetchListener(Protocol):
     def on_fetch(self, batches: Any) -> Callable[[Any], None] | None: ...
 
 
-class Listener(FetchListener, Protocol):
+class BackwardListener(Protocol):
+    """What is done when a backward pass of some tensors begins; what is returned is called at its end."""
+
+    def on_backward(self, tensors: Any, /) -> Callable[[], None] | None: ...
+
+
+class Listener(FetchListener, BackwardListener, Protocol):
     """What a session does when something happens in the training."""
 
-    def on_backward(self) -> Callable[[], None] | None: ...
     def on_profiler_begin(self) -> None: ...
 
 
@@ -48,7 +53,7 @@ class Patch:
             delattr(self._owner, self._name)
 
 
-def patch_backward(listener: Listener) -> Patch:
+def patch_backward(listener: BackwardListener) -> Patch:
     """Calls back for every backward pass, but not of those that run inside one (checkpointing)."""
     import torch
 
@@ -59,7 +64,7 @@ def patch_backward(listener: Listener) -> Patch:
             if not inside.acquire(blocking=False):
                 return backward(*args, **kwargs)
             try:
-                close = listener.on_backward()
+                close = listener.on_backward(args[0] if args else kwargs.get("tensors"))
                 try:
                     return backward(*args, **kwargs)
                 finally:

@@ -42,9 +42,9 @@ from .samples import sampled
 from .sampling import NotSampled, Sampling
 from .schedule import AFTER, LONG_ITERATION_S, LONG_SETTLE, LONGEST_SETTLE, SETTLE_S, of_iterations, plan
 from .stall import StallWatch
-from .step_finder import INSIDE, StepFinder
+from .step_clock import StepClock
 from .step_meter import StepMeter
-from .timing import FreeRunning, devices_in_use, is_capturing, is_in_backward, synchronise, training_thread
+from .timing import FreeRunning, devices_in_use, synchronise
 from .training import Training
 from .window import SHAPES_GPU_BYTES, Window, room_for_window, why_no_stacks
 
@@ -65,18 +65,12 @@ class Session:
     """
 
     def __init__(self, folder: Path, options: dict[str, Any], source: str) -> None:
-        self.folder, self.options, self.source = folder, options, source
-        self.pid, self.thread = os.getpid(), training_thread()
+        self.folder, self.options = folder, options
+        self._clock = StepClock(source, self._end_step, self._meet_optimizer)
         self.rank, self.local_rank, self.world_size = place_among_ranks()
         self.ended = False
         self._journal = Journal(folder, self.rank, self._leads())
         # What is followed.
-        self._finder = StepFinder()
-        self._follows_optimizers = source == "optimizer"
-        self._stepped_inside: Any = None
-        """An optimizer that has stepped inside of the backward pass at hand."""
-        self._steps_inside = False
-        """Whether optimizers do so, and backward passes have to be followed to the end."""
         self._patches: list[Patch] = []
         self._backward_patch: Patch | None = None
         self._ranges = Ranges()
@@ -111,7 +105,6 @@ class Session:
         """Whether a profiler of ours has run in this process."""
         self._line_due_ns = 0
         # The step at hand.
-        self._step = 0
         self._meter = StepMeter()
         self.phases = PhaseMeter(self, self._meter.phases)
         self._stall = StallWatch(folder, self.rank, self.world_size, self._journal.tell)
@@ -169,46 +162,30 @@ class Session:
         if self._recorded:
             forks.in_child(recording=self._window is not None)
 
-    def _is_here(self) -> bool:
-        """Whether this is the thread that trains, and not inside the capture of a CUDA graph, where nothing may be
-        done that the graph would replay, or that would spoil it."""
-        return threading.get_ident() == self.thread and (self._over or not is_capturing())
+    @property
+    def _step(self) -> int:
+        """Steps that have ended."""
+        return self._clock.step
 
     # -- what happens in the training
 
     @guarded
     def on_optimizer_end(self, optimizer: Any) -> None:
-        """An optimizer has done its step, here or in a hook of a backward pass, on a thread of autograd.
+        """An optimizer has done its step, here or in a hook of a backward pass, on a thread of autograd."""
+        self._clock.optimizer_ended(optimizer)
 
-        The training's step does not end inside a backward pass: a profiler that began there would crash the process,
-        as autograd restores the state that the thread had before, without a profiler.
-        """
-        if is_in_backward():
-            self._stepped_inside = optimizer
-        elif self._is_here():
-            self._follow(optimizer, id(optimizer))
-
-    def _follow(self, optimizer: Any, key: int) -> None:
+    def _meet_optimizer(self, optimizer: Any) -> None:
         if not self._training.known:
             self._training.meet(optimizer=optimizer)
-        if self._follows_optimizers and self._finder.ended(key):
-            self._end_step()
-
-    def _follow_inside(self) -> None:
-        """The backward pass is over in which optimizers have stepped, if any has."""
-        optimizer, self._stepped_inside = self._stepped_inside, None
-        if optimizer is not None:
-            self._steps_inside = True
-            self._follow(optimizer, INSIDE)
 
     @guarded
     def on_training(self, source: str, left: int | None, model: Any, optimizer: Any) -> None:
         """Someone who knows begins to count steps. left: how many there will be."""
-        if not self._is_here():
+        if not self._clock.is_here():
             return
-        self.source, self._follows_optimizers = source, False
+        self._clock.counted_by(source, left)
         self.phases.watch()
-        self._training.total = None if left is None else self._step + left
+        self._training.total = self._clock.total
         self._training.meet(model, optimizer)
         if not self._step:
             self._left = plan(**planned(self.options), total=left).settle
@@ -217,21 +194,22 @@ class Session:
     @guarded
     def on_intervals(self, read: Callable[[], dict[str, int]]) -> None:
         """Who counts the steps knows how often it saves, evaluates and logs."""
-        if self._is_here():
+        if self._clock.is_here():
             self._training.intervals = read()
 
     @guarded
     def on_arguments(self, args: Any) -> None:
         """Who counts the steps is a trainer with these arguments."""
-        if self._is_here():
+        if self._clock.is_here():
             self._training.program.meet_trainer(args)
 
     @guarded
     def on_training_end(self) -> None:
         """Who counted the steps is done; what follows (an evaluation, another training) is none of its steps."""
-        if not self._is_here():
+        if not self._clock.is_here():
             return
-        self._follows_optimizers, self._finder, self._training.total = True, StepFinder(), None
+        self._clock.left_alone()
+        self._training.total = None
         if self._window is not None:
             self._close_window()
             self._next_stage()
@@ -242,17 +220,15 @@ class Session:
     @guarded
     def step_ended(self) -> None:
         """Who counts the steps says that one has ended."""
-        if self._is_here():
-            self._end_step()
+        self._clock.counted()
 
     @guarded
-    def on_backward(self) -> Callable[[], None] | None:
+    def on_backward(self, _: Any = None) -> Callable[[], None] | None:
         """A backward pass begins; what is returned is called at its end."""
-        if not self._is_here():
+        if not self._clock.is_here():
             return None
         self._close_if_asked()
-        self._follow_inside()
-        self._finder.backward()
+        self._clock.backward_begins()
         self._meter.backward(time.perf_counter_ns())
         self._mark("backward")
         depth = self._meter.phases.backward()
@@ -269,13 +245,12 @@ class Session:
 
     @guarded
     def _backward_ended(self) -> None:
-        if self._is_here():
-            self._follow_inside()
+        self._clock.backward_ends()
 
     @guarded
     def on_fetch(self, batches: Any) -> Callable[[Any], None] | None:
         """A batch is asked for; what is returned is called with it. batches: the DataLoader's iterator."""
-        if not self._is_here():
+        if not self._clock.is_here():
             return None
         self._close_if_asked()
         self._training.meet(batches=batches)
@@ -309,7 +284,7 @@ class Session:
     @guarded
     def on_call(self, arguments: Any) -> None:
         """The model is called."""
-        if not self._is_here():
+        if not self._clock.is_here():
             return
         if self._training.is_in_training_mode:
             self._meter.trained(time.perf_counter_ns())
@@ -322,14 +297,14 @@ class Session:
     @guarded
     def on_evaluation(self) -> None:
         """Who counts the steps says that the model is evaluated."""
-        if self._is_here():
+        if self._clock.is_here():
             self._meter.evaluated()
 
     @guarded
     def on_profiler_begin(self) -> None:
         """A profiler is about to begin; if it is not ours, ours makes room for it."""
         window = self._window
-        here = threading.get_ident() == self.thread
+        here = threading.get_ident() == self._clock.thread
         if window is None or (window.busy and here):
             return
         if here:
@@ -354,7 +329,7 @@ class Session:
 
     def optimizer_range(self) -> Callable[[], None] | None:
         """The range of an optimizer's step, where someone listens."""
-        if self.ended or not (self._ranges.listening or self._sampling) or not self._is_here():
+        if self.ended or not (self._ranges.listening or self._sampling) or not self._clock.is_here():
             return None
         self._mark("optimizer")
         return self._ranges.open("optimizer")
@@ -363,7 +338,7 @@ class Session:
 
     def is_here(self) -> bool:
         """Whether the caller is the thread that trains, while steps are timed."""
-        return not self._over and self._is_here()
+        return not self._over and self._clock.is_here()
 
     def open_range(self, name: str) -> Callable[[], None] | None:
         """A range for whoever listens."""
@@ -386,7 +361,6 @@ class Session:
     # -- the end of a step
 
     def _end_step(self) -> None:
-        self._step += 1
         self._stall.step_ended()
         if self._over:
             self._end_late_step()
@@ -588,12 +562,11 @@ class Session:
 
     def _finish(self) -> None:
         """The plan is done: from now on steps are only counted."""
-        self._over = True
+        self._over, self._clock.may_capture = True, False
         self._let_go()
-        needed = self._follows_optimizers and (self._finder.needs_backwards or self._steps_inside)
-        if self._backward_patch is not None and not needed:
+        if self._backward_patch is not None and not self._clock.needs_backwards:
             self._backward_patch.undo()
-            self._finder.without_backwards()
+            self._clock.without_backwards()
         self._line_due_ns = time.perf_counter_ns() + THINNED_NS
         self._training.forget()
         self._write()
@@ -717,7 +690,7 @@ class Session:
         return any(stage == "warmup" for stage, _ in self._queue)
 
     def _close_window(self) -> None:
-        if self._window is None or threading.get_ident() != self.thread:
+        if self._window is None or threading.get_ident() != self._clock.thread:
             return
         window = self._window
         try:
@@ -782,11 +755,11 @@ class Session:
     def _write(self) -> None:
         place = {"rank": self.rank, "local_rank": self.local_rank, "world_size": self.world_size}
         self._journal.facts["program"] = self._training.program.facts()
-        self._journal.write(place | {"step_source": self.source, "steps_seen": self._step})
+        self._journal.write(place | {"step_source": self._clock.source, "steps_seen": self._step})
 
     def close(self) -> None:
         """Ends the recording, keeping what there is; the training may go on. Never raises."""
-        if self.ended or os.getpid() != self.pid:
+        if self.ended or os.getpid() != self._clock.pid:
             return
         self.ended = True
         self._queue.clear()

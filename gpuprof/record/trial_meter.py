@@ -14,7 +14,6 @@ import os
 import resource
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -28,11 +27,11 @@ from .environment import describe_gpu, describe_process, place_among_ranks
 from .first_models import FirstModels
 from .free_run_length import MOST_STEPS, block_of, half_width, more_steps
 from .guard import guarded
-from .hooks import Patch, patch_loader
+from .hooks import patch_backward, patch_loader
 from .patches.context import Hub, Proof
 from .samples import StepSamples, sampled
-from .step_finder import INSIDE, StepFinder
-from .timing import devices_in_use, is_capturing, is_in_backward, synchronise
+from .step_clock import OPTIMIZER, StepClock
+from .timing import devices_in_use, synchronise
 
 SETTLE = 10
 """Steps that are left out at least."""
@@ -68,7 +67,8 @@ class TrialMeter:
 
     def __init__(self, folder: Path, plan: dict[str, Any], hub: Hub, proofs: dict[str, Callable[[], Proof]]) -> None:
         self.folder, self.hub, self._proofs = folder, hub, proofs
-        self.pid, self.thread = os.getpid(), threading.get_ident()
+        self._clock = StepClock(OPTIMIZER, self._end_step)
+        self.pid = self._clock.pid
         self.ended = False
         self._rank, _, self._world = place_among_ranks()
         self._settle: int = plan.get("settle") or 0
@@ -76,16 +76,12 @@ class TrialMeter:
         self._seconds = float(plan.get("seconds") or 20.0)
         self._gate: str | None = plan.get("gate")
         self._brief = bool(plan.get("brief"))
-        self._source = "optimizer"
-        self._finder = StepFinder()
         self._digests, self._work, self._loaded = Digests(), WorkMeter(), StepSamples()
         self._passes = 0
         """Backward passes of the step at hand."""
-        self._total: int | None = None
         self._loader: Any = None
         self._models = FirstModels(hub)
         # Where we are.
-        self._step = 0
         self._begun_ns = time.perf_counter_ns()
         self._compiled, self._compiled_at = 0, 0
         self._free_ns: list[int] = []
@@ -99,8 +95,6 @@ class TrialMeter:
         self._with_samples = self._with_tokens = 0
         """Steps of which samples and tokens are known."""
         self._devices: list[int] = []
-        self._inside_backward = threading.Lock()
-        self._stepped_inside = False
 
     # -- beginning
 
@@ -111,9 +105,7 @@ class TrialMeter:
 
     def watch_passes(self) -> None:
         """Looks at backward passes, and at the models of the first step; torch is there."""
-        import torch
-
-        Patch(torch.autograd, "backward", self._watched)
+        patch_backward(self)
         os.register_at_fork(after_in_child=self._forked)
         self._models.watch()
 
@@ -128,46 +120,38 @@ class TrialMeter:
         """The program's own signal handler has raised: the training goes its own way."""
         self.ended = True
 
-    def _is_here(self) -> bool:
-        return os.getpid() == self.pid and threading.get_ident() == self.thread and not is_capturing()
+    @property
+    def _step(self) -> int:
+        """Steps that have ended."""
+        return self._clock.step
+
+    @property
+    def _total(self) -> int | None:
+        """How many there will be."""
+        return self._clock.total
 
     # -- what happens in the training
 
-    def _watched(self, backward: Any) -> Any:
-        def wrapper(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-            if not self._inside_backward.acquire(blocking=False):  # inside of another (checkpointing)
-                return backward(tensors, *args, **kwargs)
-            try:
-                self.on_backward_of(tensors)
-                result = backward(tensors, *args, **kwargs)
-                self.on_backward_end()
-                return result
-            finally:
-                self._inside_backward.release()
-
-        return wrapper
+    @guarded
+    def on_backward(self, tensors: Any) -> Callable[[], None] | None:
+        """A backward pass of these tensors begins; what is returned is called at its end."""
+        if not self._clock.is_here():
+            return None
+        self._clock.backward_begins()
+        self._loaded.backward()
+        self._passes += 1
+        if self._digests.wants_losses:
+            self._digests.backward(tensors)
+        return self._backward_ended
 
     @guarded
-    def on_backward_of(self, tensors: Any) -> None:
-        """A backward pass begins."""
-        if self._is_here():
-            self._finder.backward()
-            self._loaded.backward()
-            self._passes += 1
-            if self._digests.wants_losses:
-                self._digests.backward(tensors)
-
-    @guarded
-    def on_backward_end(self) -> None:
-        """A backward pass is over, in which optimizers may have stepped."""
-        stepped, self._stepped_inside = self._stepped_inside, False
-        if stepped and self._is_here() and self._source == "optimizer" and self._finder.ended(INSIDE):
-            self._end_step()
+    def _backward_ended(self) -> None:
+        self._clock.backward_ends()
 
     @guarded
     def on_fetch(self, batches: Any) -> Callable[[Any], None] | None:
         """A batch is asked for; what is returned is called with it."""
-        if not self._is_here():
+        if not self._clock.is_here():
             return None
         self._loader = batches
         return functools.partial(self._fetched, batches)
@@ -188,23 +172,19 @@ class TrialMeter:
 
     @guarded
     def _update(self, optimizer: Any) -> None:
-        if self._is_here() and self._digests.wants_losses:
+        if self._clock.is_here() and self._digests.wants_losses:
             self._digests.update(optimizer)
 
     @guarded
     def on_optimizer_end(self, optimizer: Any) -> None:
         """An optimizer has done its step: one inside of a backward pass ends a step with that."""
-        if is_in_backward():
-            self._stepped_inside = True
-        elif self._is_here() and self._source == "optimizer" and self._finder.ended(id(optimizer)):
-            self._end_step()
+        self._clock.optimizer_ended(optimizer)
 
     @guarded
     def on_training(self, source: str, left: int | None, model: Any = None, optimizer: Any = None, *_: Any) -> None:
         """Someone who knows begins to count steps. left: how many there will be."""
-        if self._is_here():
-            self._source = source
-            self._total = None if left is None else self._step + left
+        if self._clock.is_here():
+            self._clock.counted_by(source, left)
 
     @guarded
     def on_intervals(self, read: Any) -> None:
@@ -221,13 +201,12 @@ class TrialMeter:
     @guarded
     def step_ended(self) -> None:
         """Who counts the steps says that one has ended."""
-        if self._is_here():
-            self._end_step()
+        self._clock.counted()
 
     @guarded
     def on_training_end(self) -> None:
         """Who counted the steps is done."""
-        if self._is_here():
+        if self._clock.is_here():
             self._too_short()
 
     def _ends(self) -> None:
@@ -240,7 +219,6 @@ class TrialMeter:
     # -- the end of a step
 
     def _end_step(self) -> None:
-        self._step += 1
         now = time.perf_counter_ns()
         if self._step == 1:
             atexit.register(self._ends)
@@ -367,7 +345,7 @@ class TrialMeter:
     def _write(self, error: str | None) -> None:
         facts: dict[str, Any] = {
             "rank": self._rank, "world_size": self._world, "error": error, "settle": self._settle,
-            "steps": len(self._free_ns), "source": self._source, "first_unix_ns": self._first_unix_ns,
+            "steps": len(self._free_ns), "source": self._clock.source, "first_unix_ns": self._first_unix_ns,
             "step_ns": self._free_ns, "mean_ns": None, "half_width_ns": None, "compilations": self._compiled,
             "samples": self._samples / self._with_samples if self._with_samples else None,
             "tokens": self._tokens / self._with_tokens if self._tokens else None,

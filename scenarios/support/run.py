@@ -190,10 +190,9 @@ class Run:
                     raise SystemExit("the measurement has ended")
 
     def _synchronise(self) -> None:
-        import torch
+        from gpuprof.record.timing import devices_in_use, synchronise
 
-        if not self.tiny:
-            torch.cuda.synchronize()
+        synchronise(devices_in_use())
 
 
 class _Energy:

@@ -104,6 +104,21 @@ def phase_spans_of(given):
     return tuple(PhaseSpan(*one) for one in given)
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_marks_of_a_framework(tmp_path: Path, known: bool):
+    """verl's names count where several of them are there; one alone may be anything."""
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    names = ("gen", "reward", "old_log_prob", "update_actor") if known else ("gen", "mine", "other")
+    with torch.profiler.profile(activities=activities) as profiler:
+        for name in names:
+            with torch.profiler.record_function(name):
+                torch.ones(3).sum()
+    profiler.export_chrome_trace(str(tmp_path / "trace.json"))
+    spans = phase_spans(gpuprof.load(tmp_path / "trace.json"))
+    # What a training phase consists of is found by other means.
+    assert [span.phase for span in spans] == (["generation", "reward", "log-probabilities"] if known else [])
+
+
 def test_names_that_are_no_phases():
     assert phase_of("phase: generation") == "generation"
     for name in ("generation", "phase: ", "phase: unheard of", "my phase: reward"):

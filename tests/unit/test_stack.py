@@ -24,7 +24,7 @@ from gpuprof.diagnosis.findings import FINDINGS
 from gpuprof.diagnosis.fix import Code, arguments
 from gpuprof.diagnosis.run_model import Work
 from gpuprof.diagnosis.stack import Stack, stack_of
-from gpuprof.diagnosis.trainer_names import of_file
+from gpuprof.diagnosis.trainer_arguments import of_file
 from gpuprof.tracefile.program import ClassName, Flag
 from gpuprof.tracefile.program import Program as Known
 from gpuprof.tracefile.recording import resolve

@@ -9,7 +9,6 @@ import numpy as np
 
 from gpuprof.calibration import kernels as calibrated
 from gpuprof.costs.dtypes import CODE
-from gpuprof.costs.floors import MATMUL_FLOOR_NS
 from gpuprof.costs.roofline import Roofline
 from gpuprof.costs.work import recorded_sms
 from gpuprof.diagnosis.analysis import Analysis
@@ -27,6 +26,8 @@ from gpuprof.tracefile.trace import F64, I64, Mask
 
 TENSOR_SHARE, MEMORY_SHARE = calibrated.TF32_TENSOR.falling, calibrated.TF32_MEMORY.falling
 """What products reach in TF32 of the tensor and of the memory ceiling."""
+ADDED_NS = calibrated.MATMUL_ADDED_NS.value
+"""What they take in addition, as those in bf16."""
 
 PAGE = Page(
     id="tf32",
@@ -40,8 +41,8 @@ default.
 Kernels of matrix multiplications whose operands are fp32 and whose names are not those of tensor-core kernels.
 """,
     gain="""
-Each such matrix multiplication takes the time of its FLOPs at 65 % of the TF32 ceiling or of its bytes at 70 % of the
-memory ceiling, whichever is longer, at least 4 µs and never more than it took.
+Each such matrix multiplication takes 4 µs and the time of its FLOPs at 65 % of the TF32 ceiling or of its bytes at 70 %
+of the memory ceiling, whichever is longer, and never more than it took.
 """,
     wrong="""
 If part of a matrix multiplication (a transpose, a cast) runs as a separate kernel, that kernel stays. Training in
@@ -134,7 +135,7 @@ def _left(case: Analysis, roof: Roofline, nodes: Mask, level: int) -> F64:
     ceilings, work, duration = roof.ceilings, roof.work, graph.duration_ns[rows]
     tensor = work.flops[event] / ceilings.flops["tf32"] / TENSOR_SHARE[level] * _idle_sms(case, event)
     memory = np.nan_to_num(work.bytes[event]) / ceilings.memory_bytes_per_s / MEMORY_SHARE[level]
-    wanted = np.maximum(np.maximum(tensor, memory) * 1e9, MATMUL_FLOOR_NS)
+    wanted = ADDED_NS + np.maximum(tensor, memory) * 1e9
     left[rows] = np.divide(np.minimum(wanted, duration), duration, out=np.ones(len(rows)), where=duration > 0)
     return left
 

@@ -1,0 +1,88 @@
+"""The class that holds a trainer's settings: what it is called, and which fields it has.
+
+From what the recorder saw; where it did not, of TRL's trainers by the names in the trace, their files and classes; else
+what usual programs of that kind have.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpuprof.tracefile.program import Program
+from gpuprof.tracefile.trace import Trace
+
+_FILE = re.compile(r"(?:^|/)trl/(?:trainer|experimental/\w+)/(\w+)_trainer\.py\b(?!.*<module>)")
+_CLASS = re.compile(r"\b([A-Z]\w*)Trainer\b(?!.*<module>)")
+_WORDS = frozenset(("async", "distillation", "iterative", "nash", "online", "reward", "server"))
+"""Parts of files' names that are words; the others are acronyms."""
+_LONGEST_ACRONYM = 5
+_BASE = "base"
+
+USUAL = "TrainingArguments"
+INFERRED = ("SFTConfig", USUAL)
+"""Classes that fixes name where the program's own is not known."""
+_COPY = "Unsloth"
+"""Begins the names of unsloth's copies of TRL's classes, which programs know by TRL's own names."""
+_OF_TRL = ("trl", "unsloth")
+"""Kinds of programs whose arguments are of one of TRL's classes."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerArguments:
+    """What is known of a program's trainer and of the class of its arguments."""
+
+    name: str | None = None
+    """Of the class; None where it is not known."""
+    fields: frozenset[str] | None = None
+    """Its fields; None where they are not known."""
+    trainer: str | None = None
+    """The trainer's class; None where it is not known."""
+
+
+def trainer_arguments(kind: str, program: Program, trace: Trace) -> TrainerArguments:
+    """Of a program of a kind of `stack`: as it was recorded, else as the trace shows it."""
+    arguments, trainer = program.arguments, program.trainer
+    name = trainer and trainer.name.removeprefix(_COPY)
+    if arguments is not None:
+        fields = frozenset(program.fields) if program.fields else None
+        return TrainerArguments(arguments.name.removeprefix(_COPY), fields, name)
+    shown = trl_trainer(trace) if kind in _OF_TRL else None
+    if shown is None:
+        return TrainerArguments(trainer=name)
+    return TrainerArguments(f"{shown}Config", None, name or f"{shown}Trainer")
+
+
+def shown_name(own: str | None, kind: str) -> str:
+    """The class to name in advice: the program's own, else the usual one; empty where it is one of TRL's, and not known
+    which."""
+    return own or ("" if kind in _OF_TRL else USUAL)
+
+
+def trl_trainer(trace: Trace) -> str | None:
+    """`DPO` of DPOTrainer, whose arguments are a DPOConfig; None where the trace shows none."""
+    names, counts = np.unique(np.concatenate([trace.ops.name, trace.frames.name]), return_counts=True)
+    found: Counter[str] = Counter()
+    for name, count in zip(names.tolist(), counts.tolist(), strict=True):
+        trainer = _named(trace.strings[name]) if name >= 0 else None
+        if trainer is not None:
+            found[trainer] += count
+    return max(found, key=lambda one: found[one], default=None)
+
+
+def _named(text: str) -> str | None:
+    in_file, in_class = _FILE.search(text), _CLASS.search(text)
+    if in_file is not None:
+        return of_file(in_file[1])
+    return None if in_class is None else in_class[1].removeprefix(_COPY).lstrip("_") or None
+
+
+def of_file(name: str) -> str | None:
+    """The class of `online_dpo`, without Trainer; None where its spelling is not known."""
+    parts = name.split("_")
+    if name == _BASE or any(part not in _WORDS and len(part) > _LONGEST_ACRONYM for part in parts):
+        return None
+    return "".join(part.capitalize() if part in _WORDS else part.upper() for part in parts)

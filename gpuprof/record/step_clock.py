@@ -1,0 +1,115 @@
+"""Says when a step of the training has ended: when who counts the steps says so, a trainer or `Recorder.step`, else by
+what the optimizers do.
+
+A recording, a trial and a scenario all listen to one, so that each means the same by a step.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from .step_finder import INSIDE, StepFinder
+from .timing import is_capturing, is_in_backward, training_thread
+
+OPTIMIZER = "optimizer"
+"""The source of steps where no one counts them."""
+
+
+class StepClock:
+    """The steps of one process's training.
+
+    source: who says where steps end (recorder, trainer or optimizer). on_end: called at the end of each, once it is
+    counted. on_optimizer: called with an optimizer that has done its step, before that may end one of the training.
+    """
+
+    def __init__(
+        self, source: str, on_end: Callable[[], None], on_optimizer: Callable[[Any], None] | None = None
+    ) -> None:
+        self.source = source
+        self.pid, self.thread = os.getpid(), training_thread()
+        self.step = 0
+        """Steps that have ended."""
+        self.total: int | None = None
+        """How many there will be, where someone says it."""
+        self.may_capture = True
+        """Whether CUDA graphs may be captured from now on, which is looked for before anything is done."""
+        self._on_end, self._on_optimizer = on_end, on_optimizer
+        self._follows_optimizers = source == OPTIMIZER
+        self._finder = StepFinder()
+        self._inside: Any = None
+        """An optimizer that has stepped inside of the backward pass at hand."""
+        self._steps_inside = False
+        """Whether optimizers do so, and backward passes have to be followed to the end."""
+
+    def is_here(self) -> bool:
+        """Whether this is the thread that trains, and not inside the capture of a CUDA graph, where nothing may be
+        done that the graph would replay, or that would spoil it."""
+        here = threading.get_ident() == self.thread and os.getpid() == self.pid
+        return here and not (self.may_capture and is_capturing())
+
+    # -- what the optimizers do
+
+    def optimizer_ended(self, optimizer: Any) -> None:
+        """An optimizer has done its step, here or in a hook of a backward pass, on a thread of autograd.
+
+        The training's step does not end inside a backward pass: a profiler that began there would crash the process,
+        as autograd restores the state that the thread had before, without a profiler.
+        """
+        if is_in_backward():
+            self._inside = optimizer
+        elif self.is_here():
+            self._follow(optimizer, id(optimizer))
+
+    def backward_begins(self) -> None:
+        """A backward pass begins in the thread that trains."""
+        self._follow_inside()
+        self._finder.backward()
+
+    def backward_ends(self) -> None:
+        """It is over, and optimizers may have stepped inside."""
+        if self.is_here():
+            self._follow_inside()
+
+    @property
+    def needs_backwards(self) -> bool:
+        """Whether only backward passes tell the steps apart."""
+        return self._follows_optimizers and (self._finder.needs_backwards or self._steps_inside)
+
+    def without_backwards(self) -> None:
+        """No backward pass will be reported any more."""
+        self._finder.without_backwards()
+
+    def _follow(self, optimizer: Any, key: int) -> None:
+        if self._on_optimizer is not None:
+            self._on_optimizer(optimizer)
+        if self._follows_optimizers and self._finder.ended(key):
+            self._end()
+
+    def _follow_inside(self) -> None:
+        optimizer, self._inside = self._inside, None
+        if optimizer is not None:
+            self._steps_inside = True
+            self._follow(optimizer, INSIDE)
+
+    # -- who counts the steps
+
+    def counted_by(self, source: str, left: int | None) -> None:
+        """Someone who knows begins to count steps. left: how many there will be."""
+        self.source, self._follows_optimizers = source, False
+        self.total = None if left is None else self.step + left
+
+    def counted(self) -> None:
+        """Who counts the steps says that one has ended."""
+        if self.is_here():
+            self._end()
+
+    def left_alone(self) -> None:
+        """Who counted the steps is done; what follows (an evaluation, another training) is none of its steps."""
+        self._follows_optimizers, self._finder, self.total = True, StepFinder(), None
+
+    def _end(self) -> None:
+        self.step += 1
+        self._on_end()
