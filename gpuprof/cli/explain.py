@@ -67,7 +67,7 @@ def _line(file: str, line: int, path: str | None) -> int:
     folder = diagnosis.folder
     if folder is None or diagnosis.host is None:
         raise GpuprofError(f"{run}: no Python functions were sampled there (gpuprof trace does, without --no-sampling)")
-    found = explain_line(folder.path, folder.rank, analysis_of(diagnosis), file, line)
+    found = explain_line(folder.path, folder.rank, analysis_of(diagnosis), diagnosis.step_ns, file, line)
     if found is None:
         raise GpuprofError(f"{file}:{line} is in none of the {diagnosis.host.samples:,} samples of {run}")
     write("".join(f"{escape(text)}\n" for text in explained(found, diagnosis)))
