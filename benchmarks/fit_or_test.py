@@ -58,7 +58,8 @@ class TestRecordingRead(Exception):
 @cache
 def roles() -> dict[str, Role]:
     """Every place with a role, scenarios and pairs among them. KeyError for a pair without one."""
-    found: dict[str, Role] = {f"scenarios/{one.name}": one.role for one in catalogue.scenarios()}
+    campaign = map(catalogue.scenario, catalogue.campaign_names())
+    found: dict[str, Role] = {f"scenarios/{one.name}": one.role for one in (*catalogue.scenarios(), *campaign)}
     pairs = json.loads((ROOT / PAIRS / "truth.json").read_text(encoding="utf-8"))["runs"]
     found |= {f"{PAIRS}/{pair['trace']}": pair["role"] for pair in pairs.values()}
     return {**found, **PLACES}

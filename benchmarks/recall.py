@@ -36,7 +36,7 @@ from benchmarks.accuracy import Case as TimedCase
 from benchmarks.fit_or_test import role_of
 from benchmarks.out_of_sample import TRUTH, wilson
 from gpuprof.diagnosis.diagnosis import Considered, Diagnosis, Finding
-from scenarios.catalogue import Scenario, scenarios
+from scenarios.catalogue import Scenario, campaign_names, scenario, scenarios
 
 MORE_TRUTH = Path(__file__).with_name("recall_truth.json")
 KEPT = Path(__file__).with_name("recall.json")
@@ -175,7 +175,7 @@ def of_other_projects(folder: Path) -> Iterator[Program]:
 
 def programs(folder: Path) -> Iterator[Program]:
     """All programs with a recording and a measured change."""
-    yield from filter(None, map(of_scenario, scenarios()))
+    yield from filter(None, map(of_scenario, (*scenarios(), *map(scenario, campaign_names()))))
     for case in pairs():
         if case.fixes:
             yield of_case(case, role_of(f"tests/data/pairs/{case.path.name}"))

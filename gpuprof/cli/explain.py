@@ -46,7 +46,9 @@ def command(finding: str | None, path: str | None, markdown: Path | None) -> int
         return _line(place[1], int(place[2]), path)
     if path is not None:
         raise GpuprofError("a run is named only after FILE:LINE; a finding is the same for all runs")
-    page = _of_latest_run(int(finding), pages) if finding.strip().isdecimal() else _named(finding, findings)
+    page = _iteration_changes().get(finding.strip())
+    if page is None:
+        page = _of_latest_run(int(finding), pages) if finding.strip().isdecimal() else _named(finding, findings)
     show(lambda width: render(page, width))
     return 0
 
@@ -65,7 +67,7 @@ def _line(file: str, line: int, path: str | None) -> int:
     folder = diagnosis.folder
     if folder is None or diagnosis.host is None:
         raise GpuprofError(f"{run}: no Python functions were sampled there (gpuprof trace does, without --no-sampling)")
-    found = explain_line(folder.path, folder.rank, analysis_of(diagnosis), file, line)
+    found = explain_line(folder.path, folder.rank, analysis_of(diagnosis), diagnosis.step_ns, file, line)
     if found is None:
         raise GpuprofError(f"{file}:{line} is in none of the {diagnosis.host.samples:,} samples of {run}")
     write("".join(f"{escape(text)}\n" for text in explained(found, diagnosis)))
@@ -112,6 +114,13 @@ def _write(pages: dict[str, Page], folder: Path) -> None:
         (folder / "README.md").write_text(index(list(pages.values())), encoding="utf-8")
     except OSError as error:
         raise GpuprofError(f"{folder}: the pages cannot be written: {error.strerror}") from error
+
+
+def _iteration_changes() -> dict[str, Page]:
+    """The changes that would shorten the iteration of a training on its own generations."""
+    from gpuprof.diagnosis.iterations.pages import PAGES
+
+    return {page.id: page for page in PAGES}
 
 
 def _findings() -> tuple[Declaration, ...]:

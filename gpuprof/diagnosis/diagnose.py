@@ -92,7 +92,9 @@ def _with_host(diagnosis: Diagnosis, analysis: Analysis) -> Diagnosis:
     """The diagnosis with the Python functions of the run's unprofiled steps, where they were sampled."""
     run = analysis.folder
     samples = None if run is None else read_samples(Path(run.path), run.rank)
-    return replace(diagnosis, host=host_of(samples, analysis_of(diagnosis))) if samples is not None else diagnosis
+    if samples is None:
+        return diagnosis
+    return replace(diagnosis, host=host_of(samples, analysis_of(diagnosis), diagnosis.step_ns))
 
 
 def _with_memory(diagnosis: Diagnosis, analysis: Analysis) -> Diagnosis:

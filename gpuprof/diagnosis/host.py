@@ -29,6 +29,8 @@ LEAST_SAMPLES, LEAST_SHARE = 5, 0.01
 MOST, MOST_PRICED = 50, 25
 FOUND = 0.7
 """Of a function's time, the share that has to lie at its place in the replayed steps for it to have a price."""
+MOSTLY_WAITS = 0.5
+"""Share of a function's time in which it waits for workers, from which on it has no time of its own to save."""
 _Z80 = 1.2816
 _PHASES = {
     "step": "other", "data": "data", "data_end": "other", "forward": "forward", "backward": "backward",
@@ -36,14 +38,15 @@ _PHASES = {
 }  # fmt: skip
 
 
-def host_of(samples: HostSamples | None, case: Analysis | None) -> Host | None:
-    """None where nothing was sampled. case: the replayed steps; without them functions have no price."""
+def host_of(samples: HostSamples | None, case: Analysis | None, now_ns: float | None) -> Host | None:
+    """None where nothing was sampled. case: the replayed steps; without them functions have no price. now_ns: the mean
+    step that the diagnosis states, which prices are compared with."""
     if samples is None:
         return None
     stacks = Stacks(samples)
     least = max(LEAST_SAMPLES, LEAST_SHARE * len(samples))
     found = [cost for cost in costs(stacks) if len(cost.samples) >= least][:MOST]
-    prices = None if case is None else _Prices(case, samples)
+    prices = None if case is None else _Prices(case, samples, now_ns)
     why = "the steps could not be replayed" if case is None else ""
     functions = [_function(cost, stacks, prices if i < MOST_PRICED else None, why) for i, cost in enumerate(found)]
     now = 0.0 if prices is None else prices.now_ns
@@ -74,10 +77,12 @@ def sampled_stacks(run: str, rank: int, case: Analysis | None) -> SampledStacks 
     samples = read_samples(Path(run), rank)
     if samples is None:
         return None
-    return SampledStacks(Stacks(samples), None if case is None else _Prices(case, samples).waits_of_samples())
+    return SampledStacks(Stacks(samples), None if case is None else _Prices(case, samples, None).waits_of_samples())
 
 
-def explain_line(run: str, rank: int, case: Analysis | None, file: str, line: int) -> HostFunction | None:
+def explain_line(
+    run: str, rank: int, case: Analysis | None, now_ns: float | None, file: str, line: int
+) -> HostFunction | None:
     """What a line of a file costs; where no sample was at it, the function that it is in. None where that has no
     samples either, or the run has none. file: its path as samples have it, or the end of that."""
     samples = read_samples(Path(run), rank)
@@ -87,7 +92,7 @@ def explain_line(run: str, rank: int, case: Analysis | None, file: str, line: in
     cost = cost_at(stacks, file, line)
     if cost is None:
         return None
-    prices = None if case is None else _Prices(case, samples)
+    prices = None if case is None else _Prices(case, samples, now_ns)
     return _function(cost, stacks, prices, "the steps could not be replayed" if case is None else "")
 
 
@@ -135,10 +140,10 @@ def _time(cost: Cost, samples: HostSamples) -> Range:
 class _Prices:
     """Replays of the steps without a function."""
 
-    def __init__(self, case: Analysis, samples: HostSamples) -> None:
+    def __init__(self, case: Analysis, samples: HostSamples, now_ns: float | None) -> None:
         self._case, self._samples = case, samples
         self._places: Places | None = places(case, samples)
-        self.now_ns = case.mean_ns
+        self.now_ns = now_ns or case.mean_ns
         graph, schedule = case.graph, case.schedule
         self._work = np.flatnonzero(host_work(graph))
         if self._places is not None:
@@ -177,6 +182,8 @@ class _Prices:
     def without(self, cost: Cost, ns: Range) -> tuple[Range | None, str]:
         """The mean step if a function were free, or why that is not known."""
         found = self._places
+        if cost.waits_for_workers >= MOSTLY_WAITS:
+            return None, "it waits for the workers of the DataLoader"
         if found is None:
             return None, "the sampled steps have other parts than the recorded ones"
         placed = found.bin_of[cost.samples] >= 0
@@ -187,7 +194,7 @@ class _Prices:
         scale = case.step_ns / self._samples.step_ns
         lies = found.until(shares, found.edges[-1:])[0] / graph.steps
         wanted = ns.expected * scale * placed.mean()
-        if lies < FOUND * wanted:
+        if lies < FOUND * wanted * ns.low / max(ns.expected, 1.0):
             return None, "the recorded steps do not hold its time at its place"
         shares = shares * min(wanted / lies, 1.0) if lies > 0 else shares
         removed = found.until(shares, self._end) - found.until(shares, self._start)
@@ -196,7 +203,7 @@ class _Prices:
         factor[self._work] = 1 - np.clip(removed / np.maximum(duration, 1.0), 0, 1)
         changed = scaled(graph, factor < 1, factor)
         after = case.mean.of_step(case.mean.with_faster_cpu(graph, changed))
-        gain = max(self.now_ns - after, 0.0)
+        gain = max(1 - after / case.mean_ns, 0.0) * self.now_ns if case.mean_ns > 0 else 0.0
         spread = math.hypot((ns.high - ns.low) / 2 / max(ns.expected, 1.0), calibrated.PLACED.value)
         low, high = gain * (1 + spread), gain * max(1 - spread, 0.0)
         step = Range(*(round(max(self.now_ns - one, 1.0)) for one in (low, gain, high)))

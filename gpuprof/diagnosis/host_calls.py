@@ -23,6 +23,9 @@ CALLS_THE_MODEL = 0.02
 """Share of a function's samples that are in a module or a backward pass called from it, from which on it is part of the
 loop rather than a cost."""
 
+SHELL = 0.6
+"""A wrapper whose samples are to this share those of one function that it wraps is not listed next to that."""
+
 _BOUNDARIES = {
     "torch/nn/modules/module.py": ("_call_impl", "_wrapped_call_impl"),
     "torch/autograd/graph.py": ("_engine_run_backward",),
@@ -30,9 +33,13 @@ _BOUNDARIES = {
     "torch/_dynamo/eval_frame.py": ("_fn", "__call__"),
 }
 _ENGINE = {"torch/autograd/graph.py": ("_engine_run_backward",), "torch/autograd/__init__.py": ("backward",)}
+_TORCH = "torch/"
+_LOADER = ("_get_data", "_try_get_data")
+"""Where the DataLoader waits for its workers (torch/utils/data/dataloader.py)."""
 _WRAPPERS = frozenset(
     ("wrapper", "wrapped", "inner", "_fn", "_use_grad", "decorate_context", "maybe_fallback", "wrapped_fn",
-     "<lambda>", "<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>", "decorator", "wrapped_func", "new_forward")
+     "_no_grad_wrapper", "<lambda>", "<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>", "decorator", "wrapped_func",
+     "new_forward")
 )  # fmt: skip
 """Names that say nothing of what a function does."""
 
@@ -58,6 +65,8 @@ class Cost:
     own: int
     """Of these, those with its innermost call, or native code that it calls."""
     called_from: str | None
+    waits_for_workers: float
+    """Share of its samples in which the DataLoader waits for its workers."""
 
 
 class Stacks:
@@ -68,7 +77,12 @@ class Stacks:
         self.samples = samples
         self.functions = samples.functions
         self._paths: dict[int, tuple[Frame, ...]] = {}
-        self._engine = {i for i, one in enumerate(self.functions) if _is(one, _ENGINE)}
+        self.engine = {i for i, one in enumerate(self.functions) if _is(one, _ENGINE)}
+        self.loader = {
+            i
+            for i, one in enumerate(self.functions)
+            if one.file == "torch/utils/data/dataloader.py" and one.name.rpartition(".")[2] in _LOADER
+        }
         self.boundary = {i for i, one in enumerate(self.functions) if _is(one, _BOUNDARIES)}
         self.of_sample = [
             self._of(node, other) for node, other in zip(samples.node.tolist(), samples.autograd.tolist(), strict=True)
@@ -76,7 +90,7 @@ class Stacks:
 
     def _of(self, node: int, other: int) -> tuple[Frame, ...]:
         main = self._path(node)
-        if other >= 0 and (not main or main[-1].function in self._engine):
+        if other >= 0 and (not main or main[-1].function in self.engine):
             return (*main, *self._path(other))
         return main
 
@@ -126,7 +140,7 @@ def _is_shell(cost: Cost, others: list[Cost], stacks: Stacks) -> bool:
     if cost.one_line or not _is_wrapper(stacks.functions[cost.function]):
         return False
     return any(
-        other is not cost and len(np.intersect1d(cost.samples, other.samples)) >= FROM_ONE_LINE * len(cost.samples)
+        other is not cost and len(np.intersect1d(cost.samples, other.samples)) >= SHELL * len(cost.samples)
         for other in others
     )
 
@@ -167,8 +181,10 @@ def _cost(
 ) -> Cost:  # fmt: skip
     lines: Counter[int] = Counter()
     callers: Counter[str] = Counter()
-    own, samples = 0, []
+    own, waiting, samples = 0, 0, []
     for path in paths:
+        if any(frame.function in stacks.loader for frame in path):
+            waiting += counts[path]
         k = max(i for i, frame in enumerate(path) if frame.function == function)
         lines[path[k].line] += counts[path]
         if k == len(path) - 1:
@@ -185,6 +201,7 @@ def _cost(
         samples=np.array(sorted(samples), np.int64),
         own=own,
         called_from=callers.most_common(1)[0][0] if callers and not is_own else None,
+        waits_for_workers=waiting / max(len(samples), 1),
     )
 
 
@@ -224,9 +241,13 @@ def _charges(
         called = next(iter(own or plain or below), -1)
         while k > 0 and _is_wrapper(stacks.functions[path[k].function]) and path[k].function not in stacks.boundary:
             k -= 1  # a wrapper has no lines of interest; its caller has
+        if k >= 0 and called < 0 and path[k].function in stacks.engine:
+            # Native code of a backward pass: the line that called it, out of torch's own files.
+            k = max((i for i in range(k) if not stacks.functions[path[i].function].file.startswith(_TORCH)), default=k)
         place = path[max(k, 0)], called
         places[path] = place
-        total[called] += count
+        for function in {frame.function for frame in path}:
+            total[function] += count
         from_line[place] += count
     found = {}
     for path, (loop, called) in places.items():

@@ -22,7 +22,7 @@ IN_BIN = 15
 """Samples in a bin, at least on average."""
 MOST_BINS = 400
 ODD = 2.0
-"""A sampled step that is this many times as long as the usual one holds what the recorded steps do not."""
+"""A sampled step that is this many times as long as the usual one, and as any replayed one, holds what these do not."""
 _STARTS = {"data": ("data", "data_end"), "backward": ("backward", "backward_end"), "forward": ("forward",),
            "optimizer": ("optimizer",)}  # fmt: skip
 _DROPPED = ((), ("forward",), ("forward", "optimizer"), ("forward", "optimizer", "data", "data_end"))
@@ -89,8 +89,8 @@ def _bins(
     samples: HostSamples, moments: F64, parts: tuple[str, ...], marks: list[list[tuple[str, int]]], alike: set[int]
 ) -> Places:
     """moments: per replayed step the beginnings of its parts, and its end. marks: of the sampled steps."""
-    lengths = np.diff(samples.steps_ns)
-    alike -= set(np.flatnonzero(lengths > ODD * np.median(lengths)).tolist())
+    lengths, longest = np.diff(samples.steps_ns), float((moments[:, -1] - moments[:, 0]).max())
+    alike -= set(np.flatnonzero(lengths > ODD * max(float(np.median(lengths)), longest)).tolist())
     step = (np.searchsorted(samples.steps_ns, samples.at_ns, side="right") - 1).clip(0, samples.steps - 1)
     part, way = np.full(len(samples), -1), np.zeros(len(samples))
     for i in alike:

@@ -56,8 +56,9 @@ class PhaseMeter:
         self._patches.watch()
 
     def leave(self) -> None:
-        """Leaves them as they were found."""
+        """Leaves them as they were found. Later steps have no phases, until the program marks one."""
         self._patches.leave()
+        self._clock.marked = False
 
     @guarded
     def on_phase(self, phase: str, part: str | None = None) -> Callable[[], None] | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..runfile import REPORT, RUN_VARIABLE, log
-from .scalars import scalars
+from .scalars import in_words, scalars
 from .trackers import Trackers
 
 TIMEOUT_S = 300.0
@@ -32,7 +32,7 @@ def publish(folder: Path, trackers: Trackers) -> str | None:
         report = folder / REPORT
         step = (document.get("run") or {}).get("steps_seen") or 0
         found = scalars(document)
-        summary = document["verdict"]["summary"]
+        summary = in_words(document)
         done, failed = trackers.log(found, summary, step, report if report.is_file() else None)
         for name, error in failed:
             log(folder, f"{name} took no numbers: {type(error).__name__}: {error}")

@@ -29,6 +29,17 @@ def scalars(diagnosis: dict[str, Any]) -> dict[str, float]:
     return {PREFIX + name: float(value) for name, value in found.items() if value is not None}
 
 
+def in_words(diagnosis: dict[str, Any]) -> str:
+    """The verdict of a document `gpuprof.diagnosis/1`, and in a sentence each the first fix and what is first worth
+    trying."""
+    said = [str(diagnosis["verdict"]["summary"])]
+    for name, key in (("Fix", "findings"), ("Worth trying", "worth_trying")):
+        for one in (diagnosis.get(key) or [])[:1]:
+            gain = one["speedup"]
+            said.append(f"{name}: {one['title']} ({gain['low']:.2f} to {gain['high']:.2f}×).")
+    return " ".join(said)
+
+
 def _step(diagnosis: dict[str, Any]) -> dict[str, float | None]:
     budget, steps = diagnosis.get("budget"), diagnosis.get("steps") or {}
     if budget is not None:

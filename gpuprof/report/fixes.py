@@ -131,7 +131,7 @@ def chance(finding: Finding) -> str:
 
 def settle(finding: Finding) -> str:
     """What settles whether it gains."""
-    return f"{finding.settle} …" if finding.settle else "make it by hand, record again, then gpuprof compare"
+    return f"{finding.settle} …" if finding.settle else "gpuprof compare, recorded again after a change by hand"
 
 
 def _commands(finding: Finding) -> tuple[str, ...]:

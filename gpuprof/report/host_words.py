@@ -15,6 +15,7 @@ WORTH_SAYING = 0.02
 """Share of the step that a function has to gain for a line in the answer; without a price its time has to be as long as
 WORTH_LONG of it."""
 WORTH_LONG = 0.1
+_ENGINE, BACKWARD = "_engine_run_backward", "backward pass"
 
 
 def worth_saying(diagnosis: Diagnosis) -> list[HostFunction]:
@@ -36,26 +37,38 @@ def worth_saying(diagnosis: Diagnosis) -> list[HostFunction]:
 def lines(diagnosis: Diagnosis, width: int, functions: list[HostFunction]) -> list[Text]:
     """A row per function: its name, its place, its time, and the step if it were free."""
     now = diagnosis.step_ns
+    # One caller of all says nothing of any: then the places themselves.
+    callers = {one.called_from for one in functions}
     rows = [
         (
-            shown(one.function, 60),
+            shown(name(one), 60),
             duration(one.ns.expected),
             gain(one, now),
-            shown(one.place if one.called_from is None else f"{one.place} ← {one.called_from}", 120),
+            shown(_short(one.place if len(callers) == 1 else one.called_from or one.place), 60),
         )
         for one in functions
     ]
-    columns = (Column("bold", elastic=True), Column(right=True), Column(), Column("dim", elastic=True))
+    columns = (Column("bold", elastic=True), Column(right=True), Column(), Column("dim"))
     return table(rows, columns, width)
 
 
+def name(one: HostFunction) -> str:
+    """The function; what runs autograd's engine is the backward pass to its user."""
+    return BACKWARD if one.function == _ENGINE else one.function
+
+
+def _short(place: str) -> str:
+    """`trainer.py:120` of a longer path: `gpuprof explain` and the report have all of it."""
+    return place.rpartition("/")[2]
+
+
 def gain(one: HostFunction, now_ns: float | None) -> str:
-    """`106 → 63 ms if free`, or that it is not known."""
+    """`→ 63 ms if free`, or that it is not known."""
     if one.step_ns is None or not now_ns:
         return "gain not known"
     if now_ns - one.step_ns.expected < 0.005 * now_ns:
         return "hidden: gains nothing"
-    return f"{duration(now_ns)} → {duration(one.step_ns.expected)} if free"
+    return f"→ {duration(one.step_ns.expected)} if free"
 
 
 def explained(one: HostFunction, diagnosis: Diagnosis) -> list[str]:

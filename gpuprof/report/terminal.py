@@ -345,7 +345,9 @@ def _large(part: Part, bar: Bar, share: float) -> bool:
 
 def _entry(part: Part, bar: Bar) -> Text:
     look = stepbar.paint(part)
-    return Text.assemble((look.fill, look.terminal), f" {part.key} ", (share(part.ns, bar.total_ns), "bold"))
+    return Text.assemble(
+        (look.fill, look.terminal), f" {part.key.replace('_', ' ')} ", (share(part.ns, bar.total_ns), "bold")
+    )
 
 
 # -- waiting

@@ -1,6 +1,7 @@
 """Phases of iterations in a recording, by the ranges that mark them, and what the recording left out of them.
 
-The recorder's own ranges are named `phase: generation`. At each moment the innermost range has the time.
+The recorder's own ranges are named `phase: generation`; those of some frameworks are known. At each moment the
+innermost range has the time.
 """
 
 from __future__ import annotations
@@ -9,7 +10,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuprof.record.phase_names import BACKWARD, OPTIMIZER, RANGE, TIMED, TRAINING, UNRECORDED_RANGE, WHOLE
+from gpuprof.record.phase_names import (
+    ADVANTAGE,
+    BACKWARD,
+    GENERATION,
+    LOG_PROBABILITIES,
+    OPTIMIZER,
+    RANGE,
+    REWARD,
+    SAVE,
+    TIMED,
+    TRAINING,
+    UNRECORDED_RANGE,
+    VALIDATION,
+    WEIGHT_SYNC,
+    WHOLE,
+)
 from gpuprof.timeline.intervals import Cover, Intervals, clip, complement, join, union
 from gpuprof.timeline.nesting import busiest_thread
 from gpuprof.tracefile.trace import ANNOTATION, I64, Trace
@@ -32,6 +48,34 @@ def phase_of(name: str) -> str | None:
     return phase if phase in TIMED or phase == TRAINING else None
 
 
+FRAMEWORKS: dict[str, dict[str, str]] = {
+    "verl": {
+        "gen": GENERATION, "reward": REWARD, "old_log_prob": LOG_PROBABILITIES, "ref": LOG_PROBABILITIES,
+        "values": LOG_PROBABILITIES, "adv": ADVANTAGE, "update_actor": TRAINING, "update_critic": TRAINING,
+        "update_weights": WEIGHT_SYNC, "testing": VALIDATION, "save_checkpoint": SAVE,
+    },
+    "NeMo-RL": {
+        "exposed_generation": GENERATION, "reward_calculation": REWARD,
+        "policy_and_reference_logprobs": LOG_PROBABILITIES, "policy_training": TRAINING, "weight_sync": WEIGHT_SYNC,
+        "validation": VALIDATION,
+    },
+}  # fmt: skip
+"""What frameworks call their phases, where a recording has them as ranges: verl's `marked_timer`, NeMo-RL's timers.
+Read from their sources in November 2026."""
+LEAST_NAMES = 3
+"""Names of one framework in a recording, generation among them, from which on it is taken to be that framework's: one
+such name alone may be anything."""
+
+
+def _framework(names: set[str]) -> dict[str, str]:
+    """Name of a range → its phase, for the framework that marked the recording; empty where none did."""
+    for table in FRAMEWORKS.values():
+        found = names & table.keys()
+        if len(found) >= LEAST_NAMES and any(table[name] == GENERATION for name in found):
+            return table
+    return {}
+
+
 def is_pause(name: str) -> bool:
     """Whether a range of this name is around what the recorder left out."""
     return name.startswith(UNRECORDED_RANGE)
@@ -41,7 +85,8 @@ def phase_spans(trace: Trace) -> tuple[PhaseSpan, ...]:
     """Spans of the marked phases, in order and without overlap. Time outside of all ranges is in none."""
     ops = trace.ops
     marks = np.unique(ops.name[ops.kind == ANNOTATION]).tolist()
-    names = {i: phase for i in marks if (phase := phase_of(trace.strings[i]))}
+    others = _framework({trace.strings[i] for i in marks})
+    names = {i: phase for i in marks if (phase := phase_of(trace.strings[i]) or others.get(trace.strings[i]))}
     if set(names.values()) <= {BACKWARD, OPTIMIZER}:
         return ()
     rows = np.flatnonzero((ops.kind == ANNOTATION) & np.isin(ops.name, list(names)))

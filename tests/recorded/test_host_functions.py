@@ -109,11 +109,11 @@ def test_a_line_is_explained(tmp_path: Path):
     diagnosis, planted = diagnosed("tiny_lora", tmp_path)
     folder, case = diagnosis.folder, analysis_of(diagnosis)
     assert folder is not None and case is not None
-    found = explain_line(folder.path, folder.rank, case, "train.py", 11)
+    found = explain_line(folder.path, folder.rank, case, diagnosis.step_ns, "train.py", 11)
     assert found is not None and found.function == next(iter(planted))
-    near = explain_line(folder.path, folder.rank, case, "project/train.py", 13)
+    near = explain_line(folder.path, folder.rank, case, diagnosis.step_ns, "project/train.py", 13)
     assert near is not None and near.function == found.function, "the function that the line is in"
-    assert explain_line(folder.path, folder.rank, case, "other.py", 11) is None
+    assert explain_line(folder.path, folder.rank, case, diagnosis.step_ns, "other.py", 11) is None
 
 
 def test_steps_of_other_parts_have_no_price(tmp_path: Path):
@@ -136,3 +136,20 @@ def test_a_damaged_file_is_passed_over(tmp_path: Path, cut: int):
     text = json.dumps(planted_samples(case_of("tiny_lora"), {}))
     (folder / "samples.rank0.json").write_text(text[:cut])
     assert gpuprof.diagnose(folder).host is None
+
+
+def test_waiting_for_workers_has_no_price(tmp_path: Path):
+    case = case_of("tiny_lora")
+    planted = planted_in(case)
+    document = planted_samples(case, planted)
+    first = document["functions"].index(next(one for one in document["functions"] if one[2] == "walk"))  # type: ignore[attr-defined]
+    document["functions"][first] = [  # type: ignore[index]
+        "library", "torch/utils/data/dataloader.py", "_MultiProcessingDataLoaderIter._try_get_data", 1,
+    ]  # fmt: skip
+    folder = tmp_path / "run"
+    shutil.copytree(RUNS / "tiny_lora", folder)
+    write_samples(document, folder)
+    host = gpuprof.diagnose(folder).host
+    assert host is not None
+    waiting = [one for one in host.functions if one.function.endswith("_try_get_data")]
+    assert [one.why_unknown for one in waiting] == ["it waits for the workers of the DataLoader"]

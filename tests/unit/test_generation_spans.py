@@ -104,6 +104,21 @@ def phase_spans_of(given):
     return tuple(PhaseSpan(*one) for one in given)
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_marks_of_a_framework(tmp_path: Path, known: bool):
+    """verl's names count where several of them are there; one alone may be anything."""
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    names = ("gen", "reward", "old_log_prob", "update_actor") if known else ("gen", "mine", "other")
+    with torch.profiler.profile(activities=activities) as profiler:
+        for name in names:
+            with torch.profiler.record_function(name):
+                torch.ones(3).sum()
+    profiler.export_chrome_trace(str(tmp_path / "trace.json"))
+    spans = phase_spans(gpuprof.load(tmp_path / "trace.json"))
+    # What a training phase consists of is found by other means.
+    assert [span.phase for span in spans] == (["generation", "reward", "log-probabilities"] if known else [])
+
+
 def test_names_that_are_no_phases():
     assert phase_of("phase: generation") == "generation"
     for name in ("generation", "phase: ", "phase: unheard of", "my phase: reward"):
@@ -131,3 +146,24 @@ def test_a_pause_of_the_profiler_is_a_range(tmp_path: Path):
     left_out = unrecorded(trace)
     assert len(left_out) == 1
     assert sums.min() < left_out.start[0] < left_out.end[0] < sums.max()
+
+
+def test_a_profiler_that_cannot_pause_leaves_no_range():
+    from gpuprof.record.pause import Pause
+    from gpuprof.record.ranges import Ranges
+
+    class Unable:
+        activities = ()
+
+        def toggle_collection_dynamic(self, on: bool, activities: list) -> None:
+            raise RuntimeError("not here")
+
+    ranges = Ranges()
+    ranges.record(True)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+        with pytest.raises(RuntimeError, match="not here"):
+            Pause(Unable(), ranges)
+        torch.ones(3).sum()
+    names = [event.key for event in profiler.key_averages()]
+    assert names.count("not recorded: decoding") == 1  # it has ended: what follows is outside
+    assert "aten::sum" in names

@@ -13,10 +13,12 @@ from helpers.make_run import MS, RunBuilder
 from helpers.valid_json import is_valid
 
 import gpuprof
+from gpuprof.cli import main
 from gpuprof.diagnosis.diagnose_recording import diagnose_recording
 from gpuprof.diagnosis.iteration_model import Iteration, RecordedPhase
 from gpuprof.diagnosis.iterations.budget import iteration_budget, whole_iterations
 from gpuprof.diagnosis.iterations.changes import Trainer, changes
+from gpuprof.diagnosis.iterations.pages import PAGES
 from gpuprof.diagnosis.json import to_json
 from gpuprof.report import iteration_words
 from gpuprof.report.terminal import plain
@@ -176,3 +178,14 @@ def test_the_diagnosis_has_it(tmp_path: Path):
     assert "generation 50 %" in text and "reward 25 %" in text
     assert "training 20 % (forward 5 %, backward 12 %, optimizer 2 %)" in text or "training 20 %" in text
     assert "Run reward functions at the same time" in text
+
+
+def test_each_change_has_a_page(usual: Iteration):
+    recorded = replace(usual, recorded=(RecordedPhase("generation", 400 * MS, 40 * MS),))
+    offered = {one.id for one in changes(recorded, GRPO)}
+    assert offered == {page.id for page in PAGES}
+
+
+def test_a_change_is_explained(capsys: pytest.CaptureFixture[str]):
+    assert main(["explain", "rewards_at_once"]) == 0
+    assert "TRL calls functions" in capsys.readouterr().out

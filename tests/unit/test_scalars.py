@@ -10,7 +10,7 @@ from helpers.make_run import usual_run
 
 import gpuprof
 from gpuprof.diagnosis.json import to_json
-from gpuprof.record.scalars import scalars
+from gpuprof.record.scalars import in_words, scalars
 
 
 def test_a_run_gives_all_that_is_known_of_it(tmp_path: Path):
@@ -59,3 +59,10 @@ def test_the_gpu_is_not_busy_in_pauses_and_not_known_to_be_in_variation():
 @pytest.mark.parametrize("make", [made.timed, made.no_steps, made.unusable, made.empty])
 def test_what_is_not_known_is_left_out(make):
     assert all(isinstance(value, float) for value in scalars(to_json(make())).values())
+
+
+def test_trackers_get_the_first_fix_and_what_is_worth_trying():
+    one = {"title": "torch.compile", "speedup": {"low": 0.9, "expected": 1.2, "high": 1.5}}
+    document = {"verdict": {"summary": "The GPU waits."}, "findings": [], "worth_trying": [one, one]}
+    assert in_words(document) == "The GPU waits. Worth trying: torch.compile (0.90 to 1.50×)."
+    assert in_words({"verdict": {"summary": "The GPU waits."}}) == "The GPU waits."

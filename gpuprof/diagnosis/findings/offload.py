@@ -18,7 +18,7 @@ from gpuprof.diagnosis.detect.recomputed_passes import free_bytes
 from gpuprof.diagnosis.fix import Fix, as_fix, call, joined
 from gpuprof.replay.graph import COPY, HOST, SYNC, Graph
 from gpuprof.replay.transform import without_edges
-from gpuprof.timeline.phases import FORWARD, RECOMPUTE
+from gpuprof.timeline.phases import FORWARD, OPTIMIZER, RECOMPUTE
 from gpuprof.timeline.slow_calls import within_slow
 from gpuprof.tracefile.trace import F64, MEMCPY, OP, Mask
 
@@ -54,8 +54,8 @@ if the run's peak and what would have to stay on the GPU fit its memory.
 """,
     gain="""
 The copies go, with the waits for them. Of an optimizer also the long stretches of CPU time in which nothing is
-launched: 15 % of them stay (0 to 40 %, assumed), and a fused step on the GPU takes 28 bytes of traffic for each trained
-parameter.
+launched, and all of its own CPU time in which nothing is: 15 % of them stay (0 to 40 %, assumed), and a fused step on
+the GPU takes 28 bytes of traffic for each trained parameter.
 """,
     wrong="""
 The peak of the longest batch counts. Offloading is needed where other ranks have less memory, or the state of all
@@ -131,7 +131,7 @@ def find_offload(case: Analysis) -> Offload | None:
     forward = np.isin(timeline.phase, (FORWARD, RECOMPUTE))
     copies = case.nodes_of_gpu((down | up) & (size > 0)) & graph.on_gpu
     nothing = np.zeros(len(graph), bool)
-    trained = float(((case.run.model or {}).get("trainable") if case.run else None) or 0)
+    trained = _trained(case)
     if down_bytes >= LEAST_BYTES:
         stretches = _stretches(case)
         in_forward = float(size[down & forward].sum()) / case.steps
@@ -140,6 +140,7 @@ def find_offload(case: Analysis) -> Offload | None:
             return Offload("activations", copies, nothing, down_bytes, up_bytes, down_bytes)
         if not stretches.any() or not all(_is_of(trained, one) for one in (down_bytes, up_bytes)):
             return None
+        stretches |= _optimizer_on_cpu(case)
         return Offload("optimizer", copies, stretches, down_bytes, up_bytes, calibrated.STATE_BYTES.value * trained)
     if float(size[up & forward].sum()) / case.steps > MOSTLY * up_bytes and _of_weights(
         case, up & (size > 0), up_bytes
@@ -148,16 +149,32 @@ def find_offload(case: Analysis) -> Offload | None:
     return None
 
 
+def _trained(case: Analysis) -> float:
+    """Parameters that are trained, by the model, else by the optimizer; 0 where neither is known."""
+    run = case.run
+    known = ((run.model or {}).get("trainable"), (run.optimizer or {}).get("parameters")) if run else ()
+    return float(next((count for count in known if count), 0))
+
+
 def _stretches(case: Analysis) -> Mask:
     """Pieces of the CPU's work of over 1 ms in which it launches nothing: in no call, and in no op that launches."""
+    slow = np.append(within_slow(case.timeline), False)[case.graph.scope]
+    return _without_launches(case) & ~slow & (case.graph.duration_ns >= STRETCH_NS)
+
+
+def _optimizer_on_cpu(case: Analysis) -> Mask:
+    """Pieces of the optimizer's work, short ones too, in which the CPU launches nothing: it computes there itself."""
+    return _without_launches(case) & (case.graph.phase == OPTIMIZER)
+
+
+def _without_launches(case: Analysis) -> Mask:
+    """The CPU's work in no call and in no op that launches."""
     graph, ops = case.graph, case.trace.ops
     launches = np.zeros(len(ops) + 1, bool)
     rows = case.timeline.links.op
     launches[rows[rows >= 0]] = True
     computes = np.append(ops.kind == OP, False) & launches
-    own = (graph.lane >= 0) & ~graph.waits & (graph.resource == HOST) & (graph.call < 0)
-    slow = np.append(within_slow(case.timeline), False)[graph.scope]
-    return own & ~computes[graph.scope] & ~slow & (graph.duration_ns >= STRETCH_NS)
+    return (graph.lane >= 0) & ~graph.waits & (graph.resource == HOST) & (graph.call < 0) & ~computes[graph.scope]
 
 
 def _is_of(parameters: float, moved_bytes: float) -> bool:

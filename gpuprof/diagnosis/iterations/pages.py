@@ -1,0 +1,108 @@
+"""What `gpuprof explain` says of the changes that would shorten an iteration."""
+
+from __future__ import annotations
+
+from gpuprof.diagnosis.detect.proposal import Page
+
+_TRAINING = ("training",)
+
+PAGES: tuple[Page, ...] = (
+    Page(
+        id="completion_tail",
+        applies=_TRAINING,
+        title="A few long completions keep generation going",
+        means="""
+A batch decodes until its last completion ends. Where most end much earlier, the last decode steps compute tokens of a
+few sequences, and the ended ones are padding.
+""",
+        detected="""
+The lengths of the completions of each iteration, as the trainer keeps them in host memory: the longest and the 95th
+percentile, which is below 90 % of the longest.
+""",
+        gain="""
+Decoding takes the time of its steps up to the 95th percentile, at the mean time of a step; ± 10 % of what is saved.
+""",
+        wrong="""
+Longer completions are cut, and what a reward function says of those is another thing: compare the rewards. Decode
+steps get slower as the cache grows, so cutting the last ones saves a little more than their share.
+""",
+    ),
+    Page(
+        id="rewards_at_once",
+        applies=_TRAINING,
+        title="Reward functions wait one after another",
+        means="""
+Functions that ask another program (a judge behind an API, a sandbox) wait for most of their time. TRL calls functions
+one after another, and awaits coroutines together.
+""",
+        detected="""
+Wall time and CPU time of each reward function, at TRL's own timers. A function waits if its thread uses less than 30
+% of the time; at least two have to, and they must not overlap already.
+""",
+        gain="""
+Together they take as long as the slowest of them; what they compute stays.
+""",
+        wrong="""
+If the functions wait for the same service, and it answers one request at a time, nothing is gained.
+""",
+    ),
+    Page(
+        id="generation_ahead",
+        applies=_TRAINING,
+        title="Generation and training take turns",
+        means="""
+While completions are generated and scored nothing is trained, and the other way round. An asynchronous trainer
+generates the next batch on other GPUs while this one trains.
+""",
+        detected="""
+The budget of the mean iteration by phase.
+""",
+        gain="""
+The shorter side (generation, environment and rewards, or all the rest) is hidden behind the longer one, less the copy
+of the weights where that was measured; at least half of it.
+""",
+        wrong="""
+It needs GPUs of its own for the generator, and completions come from the policy of an iteration before: rewards may
+rise more slowly per iteration. What the copy of the weights takes is not known before it is tried.
+""",
+    ),
+    Page(
+        id="decode_cpu",
+        applies=_TRAINING,
+        title="Decoding waits for the CPU",
+        means="""
+A decode step launches each kernel of the model for one token of each sequence. For small models and few sequences the
+CPU takes longer for that than the GPU. A serving engine, or a compiled decode step over a static cache, launches
+once.
+""",
+        detected="""
+The share of the recorded decode steps in which a GPU works.
+""",
+        gain="""
+At best decoding takes only the GPU's own time; the interval is 30 to 100 % of that gain, which is assumed.
+""",
+        wrong="""
+An engine in the same process needs memory of its own, and the weights have to be copied to it after each update.
+Compiling takes a minute once, and again for other shapes.
+""",
+    ),
+    Page(
+        id="rollout_batch",
+        applies=_TRAINING,
+        title="More completions at once would take as long",
+        means="""
+Where the CPU limits decoding, a decode step of twice the sequences takes no longer.
+""",
+        detected="""
+The share of the recorded decode steps in which a GPU works, which is below one half.
+""",
+        gain="""
+Per completion: decoding costs half, or what the GPU needs for twice the sequences. The figure is the iteration of
+half of them.
+""",
+        wrong="""
+More prompts in an iteration are another training: fewer updates for the same completions. The cache and the logits of
+the larger batch have to fit.
+""",
+    ),
+)
