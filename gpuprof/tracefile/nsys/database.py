@@ -24,6 +24,10 @@ from gpuprof.tracefile.trace import ABSENT, I64
 SQLITE_MAGIC = b"SQLite format 3\0"
 BOMB_RATIO = 400
 """Exports shrink 3 to 10 times; one page without end, which is what a bomb is, 1,000 times."""
+DAMAGED = (sqlite3.DatabaseError, UnicodeDecodeError)
+"""What reading a damaged file raises; the second where SQLite's message quotes what is no text."""
+LONGEST_ERROR = 200
+"""Characters of one of SQLite's errors."""
 ROWS_AT_A_TIME = 100_000
 _CHUNK_BYTES = 1 << 20
 
@@ -94,8 +98,16 @@ class Database:
             cursor = self._connection.execute(query)
             while rows := cursor.fetchmany(ROWS_AT_A_TIME):
                 yield rows
-        except sqlite3.DatabaseError as error:
-            self.damage = self.damage or f"the database is damaged ({error})"
+        except DAMAGED as error:
+            self.damage = self.damage or f"the database is damaged ({_one_line(error)})"
+
+
+def _one_line(error: Exception) -> str:
+    """SQLite quotes the schema, which has lines, and which may hold anything once it is damaged."""
+    if isinstance(error, UnicodeDecodeError):
+        return "malformed database schema"
+    text = "".join(char if char.isprintable() else " " for char in str(error)[:2000])
+    return " ".join(text.split())[:LONGEST_ERROR]
 
 
 def _number(column: str) -> str:
@@ -118,8 +130,8 @@ def opened(path: Path) -> Iterator[Database]:
                 raise UnreadableTrace(f"{path}: cannot be unpacked in {folder} ({error.strerror})") from None
         try:
             database = Database(plain)
-        except sqlite3.DatabaseError as error:
-            why = cut or str(error)
+        except DAMAGED as error:
+            why = cut or _one_line(error)
             raise UnreadableTrace(f"{path} is a damaged SQLite file ({why}): export the report again") from None
         except OSError as error:
             raise UnreadableTrace(f"{path}: cannot be read ({error.strerror})") from None
