@@ -186,12 +186,8 @@ def damage_arrays(data: bytes, rng: random.Random) -> bytes:
         array = arrays[name].copy()
         how = rng.randrange(5)
         if how < 2 and array.size and array.dtype.kind in "iuf":
-            flat, number = array.reshape(-1), rng.choice([-1, 0, 1, 1000, 2**31 - 1, 2**62, -(2**62)])
-            flat[rng.randrange(array.size)] = (
-                np.array(number % 2**62).astype(array.dtype)
-                if number > 0
-                else number * (array.dtype.kind != "u") % (2**31 if array.itemsize < 8 else 2**62)
-            )
+            number = rng.choice([-1, 0, 1, 1000, 2**31 - 1, 2**62, -(2**62)])
+            array.reshape(-1)[rng.randrange(array.size)] = np.array([number]).astype(array.dtype)[0]
         elif how == 2 and array.ndim:
             array = array[: rng.randrange(len(array) + 1)]
         elif how == 3:

@@ -11,7 +11,7 @@ import pytest
 from helpers.command import variables
 from helpers.paths import ROOT
 
-SHARES = {"traces": 2000, "exports": 1000, "runs": 1500, "digests": 2000, "snapshots": 1500, "dumps": 2000}
+SHARES = {"traces": 2500, "exports": 1500, "digests": 2000, "snapshots": 1500, "dumps": 2200, "runs": 300}
 """Cases of each kind."""
 FEW = 25
 MOST_MIB = 1024
@@ -38,6 +38,7 @@ def test_some_of_a_kind(tmp_path: Path, kind: str):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("kind", SHARES)
 def test_ten_thousand(tmp_path: Path, kind: str):
     assert sum(SHARES.values()) == 10_000

@@ -24,7 +24,7 @@ from gpuprof.tracefile.trace import ABSENT, I64
 SQLITE_MAGIC = b"SQLite format 3\0"
 BOMB_RATIO = 400
 """Exports shrink 3 to 10 times; one page without end, which is what a bomb is, 1,000 times."""
-DAMAGED = (sqlite3.DatabaseError, UnicodeDecodeError)
+SQLITE_ERRORS = (sqlite3.DatabaseError, UnicodeDecodeError)
 """What reading a damaged file raises; the second where SQLite's message quotes what is no text."""
 LONGEST_ERROR = 200
 """Characters of one of SQLite's errors."""
@@ -98,7 +98,7 @@ class Database:
             cursor = self._connection.execute(query)
             while rows := cursor.fetchmany(ROWS_AT_A_TIME):
                 yield rows
-        except DAMAGED as error:
+        except SQLITE_ERRORS as error:
             self.damage = self.damage or f"the database is damaged ({_one_line(error)})"
 
 
@@ -130,7 +130,7 @@ def opened(path: Path) -> Iterator[Database]:
                 raise UnreadableTrace(f"{path}: cannot be unpacked in {folder} ({error.strerror})") from None
         try:
             database = Database(plain)
-        except DAMAGED as error:
+        except SQLITE_ERRORS as error:
             why = cut or _one_line(error)
             raise UnreadableTrace(f"{path} is a damaged SQLite file ({why}): export the report again") from None
         except OSError as error:
