@@ -10,14 +10,22 @@ from .ranges import Ranges
 
 
 class Pause:
-    """Begins where it is made. The range around it is in the trace: it begins while ops are recorded, and ends when
-    they are again. profiler: one that has `toggle_collection_dynamic` (torch 2.6 and newer)."""
+    """Begins where it is made; raises what the profiler does if it cannot pause.
+
+    The range around it is in the trace: it begins while ops are recorded, and ends when they are again. profiler: one
+    that has `toggle_collection_dynamic` (torch 2.6 and newer).
+    """
 
     def __init__(self, profiler: Any, ranges: Ranges) -> None:
         self._profiler = profiler
         self._close = ranges.open(UNRECORDED_RANGE)
         self._begun_ns = time.perf_counter_ns()
-        self._toggle(False)
+        try:
+            self._toggle(False)
+        except BaseException:
+            if self._close is not None:
+                self._close()
+            raise
 
     def end(self) -> int:
         """Records again; returns the ns that were left out."""

@@ -40,8 +40,10 @@ def recorded_until(rank: dict[str, Any]) -> int | None:
     after = [one for one in rank.get("stages") or () if isinstance(one, dict) and one.get("stage") == "after"]
     began = after[-1].get("unix_ns") if after else None
     windows = [one for one in rank.get("windows") or () if isinstance(one, dict)]
-    last = windows[-1].get("stop_ns") if windows else 0
-    return began - (last if _whole(last) else 0) if isinstance(began, int) and _whole(began) else None
+    last: Any = windows[-1].get("stop_ns") if windows else 0
+    if not isinstance(began, int) or not _whole(began):
+        return None
+    return began - (last if _whole(last) else 0)
 
 
 def in_words(rank: dict[str, Any], now_ns: int) -> str | None:

@@ -71,6 +71,8 @@ class Window:
         self.busy = False
         """Whether what a profiler of torch does at this moment is our own doing."""
         self._profiler: Any = None
+        self._pauses = True
+        """Whether its profiler may be asked to leave something out."""
         self._pause: Pause | None = None
         self._unrecorded: list[dict[str, int]] = []
 
@@ -135,12 +137,18 @@ class Window:
 
     def can_pause(self) -> bool:
         """Whether this window's profiler can stop recording and go on later."""
-        return self.active and self.name == "trace" and hasattr(self._profiler, "toggle_collection_dynamic")
+        able = self._pauses and hasattr(self._profiler, "toggle_collection_dynamic")
+        return self.active and self.name == "trace" and able
 
     def pause(self) -> None:
         """Records nothing until `resume`, but one range around what is left out."""
-        if self._pause is None and self.can_pause():
+        if self._pause is not None or not self.can_pause():
+            return
+        try:
             self._pause = Pause(self._profiler, self._ranges)
+        except Exception as error:  # a torch that has it, and cannot do it here: all is recorded
+            self._pauses = False
+            self.notes.append(f"a long decode loop was recorded whole: torch.profiler could not pause ({error!r})")
 
     def resume(self, step: int, forwards: int) -> None:
         """Records again. step: the one at hand; forwards: forward passes of a generate loop that were left out."""

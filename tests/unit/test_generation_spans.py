@@ -146,3 +146,24 @@ def test_a_pause_of_the_profiler_is_a_range(tmp_path: Path):
     left_out = unrecorded(trace)
     assert len(left_out) == 1
     assert sums.min() < left_out.start[0] < left_out.end[0] < sums.max()
+
+
+def test_a_profiler_that_cannot_pause_leaves_no_range():
+    from gpuprof.record.pause import Pause
+    from gpuprof.record.ranges import Ranges
+
+    class Unable:
+        activities = ()
+
+        def toggle_collection_dynamic(self, on: bool, activities: list) -> None:
+            raise RuntimeError("not here")
+
+    ranges = Ranges()
+    ranges.record(True)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+        with pytest.raises(RuntimeError, match="not here"):
+            Pause(Unable(), ranges)
+        torch.ones(3).sum()
+    names = [event.key for event in profiler.key_averages()]
+    assert names.count("not recorded: decoding") == 1  # it has ended: what follows is outside
+    assert "aten::sum" in names
