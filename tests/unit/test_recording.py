@@ -12,9 +12,11 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from helpers.command import in_process, one_line, working_in
 from helpers.make_nsys import training
@@ -25,15 +27,13 @@ from helpers.rank_program import MS, RankProgram, write
 import gpuprof
 from gpuprof.cli import mcp
 from gpuprof.cli.entry import COMMANDS
+from gpuprof.cli.recordings import RECORDING
 from gpuprof.errors import GpuprofError
 from gpuprof.memory.load import load_memory
 from gpuprof.runfile import LATEST, RUNS
 from gpuprof.tracefile.recording import resolve
 
 TO = "H100 SXM"
-WITHOUT_RECORDING = {"trace", "demo", "gpus", "try", "fit", "doctor", "mcp", "skill", "hang"}
-"""Commands that are given a program, dumps of a job, or nothing."""
-
 SEVERAL = r"recordings: name that of one rank|is a folder: name one trace file in it|of several ranks: name that of one"
 NO_MEMORY = r"holds no memory (events|snapshot)|not a memory snapshot"
 NO_STEPS = r"a memory snapshot, not a trace: gpuprof memory reads it"
@@ -228,9 +228,13 @@ def test_every_command_takes_every_kind(taker: str, kind: str, place: Path):
 
 
 def test_no_command_is_left_out():
-    takers = {name for name in (*ONE_PATH, *SEVERAL_TAKEN) if name in COMMANDS}
-    assert takers | WITHOUT_RECORDING == set(COMMANDS)
-    assert takers.isdisjoint(WITHOUT_RECORDING)
+    modules = {name: import_module(module) for name, module in COMMANDS.items()}
+    takers = {name for name, module in modules.items() if any(one.type is RECORDING for one in module.command.params)}
+    assert takers == {name for name in (*ONE_PATH, *SEVERAL_TAKEN) if name in COMMANDS}
+    arguments = [(name, one) for name, module in modules.items() for one in module.command.params
+                 if isinstance(one, click.Argument) and isinstance(one.type, click.Path)]  # fmt: skip
+    paths = {(name, one.name) for name, one in arguments if one.type is not RECORDING}
+    assert paths == {("clean", "folder")}, "what takes a recording says so by its type"
 
 
 def test_latest_is_a_name_like_any_other_where_there_is_one(place: Path, tmp_path: Path):
