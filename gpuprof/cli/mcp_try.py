@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 from pathlib import Path
 
 from gpuprof.errors import GpuprofError
+from gpuprof.nsight.convert import READ_ONLY
 from gpuprof.trial.own_process import own_command
 
 _ENDING_S = 30.0
@@ -22,6 +24,7 @@ async def try_fixes(command: list[str], fixes: list[str] | None = None, budget: 
     connections beyond this machine are blocked. Times are nanoseconds.
     """
     from gpuprof.interop.agent_answers import text
+    from gpuprof.report.untrusted import cleaned
 
     if not command:
         raise GpuprofError('command is empty: name what to run, for example ["train.py", "--lr", "1e-4"]')
@@ -33,8 +36,8 @@ async def try_fixes(command: list[str], fixes: list[str] | None = None, budget: 
     if code or not out.strip():
         if code or not said:
             raise GpuprofError(said[-1] if said else f"gpuprof try ended with exit code {code} and said nothing")
-        return text({"rows": [], "notes": said[-1:]})
-    return text(json.loads(out))
+        return text(cleaned({"rows": [], "notes": said[-1:]}))
+    return text(cleaned(json.loads(out)))
 
 
 def _arguments(command: list[str], fixes: list[str], budget: str) -> list[str]:
@@ -48,9 +51,10 @@ async def _run(arguments: list[str], folder: Path) -> tuple[int, str, str]:
 
     import anyio  # comes with mcp
 
+    environment = {name: value for name, value in os.environ.items() if name != READ_ONLY}
     process = await asyncio.create_subprocess_exec(
-        *own_command("try", *arguments, with_parent=True), cwd=folder, stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        *own_command("try", *arguments, with_parent=True), cwd=folder, env=environment,
+        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     try:
         out, err = await process.communicate()

@@ -15,6 +15,7 @@ from gpuprof.hang import processes
 from gpuprof.hang.dump import Dump, frames_of, is_dump, rank_of, read
 from gpuprof.hang.rank_state import RankState
 from gpuprof.hang.stacks import Stack, is_stack, parse
+from gpuprof.tracefile.recording import resolve
 
 MOST_TEXT = 4 << 20
 """Bytes of a stack's file that are looked at."""
@@ -32,19 +33,12 @@ def states_of(places: Sequence[str]) -> tuple[list[RankState], int | None]:
     """
     if places and all(place.isdigit() and not Path(place).exists() for place in places):
         return states_of_processes([int(place) for place in places]), time.time_ns()
-    folder = Path(places[0]).expanduser() if len(places) == 1 else None if places else latest_run()
+    named = resolve(places[0] if places else None) if len(places) < 2 else None
+    folder = named and named.run_folder
     if folder is not None and (folder / runfile.MANIFEST).is_file():
         asked = ask(folder)
         return states_of_run(folder), time.time_ns() if asked else None
     return states_of_dumps([Path(place).expanduser() for place in places]), None
-
-
-def latest_run() -> Path:
-    """The latest run in the working directory. Raises GpuprofError where there is none."""
-    folder = Path(runfile.RUNS) / runfile.LATEST
-    if not folder.is_dir():
-        raise GpuprofError(f"there is no run in {runfile.RUNS}: name a run, flight recorder dumps, or processes")
-    return folder.resolve()
 
 
 def ask(folder: Path) -> bool:

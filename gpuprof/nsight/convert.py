@@ -16,6 +16,8 @@ REPORTS = (REPORT, STREAM)
 """Endings of what can be converted."""
 CONVERSION_S = 900.0
 """Seconds that a conversion may take: a report of gigabytes takes minutes."""
+READ_ONLY = "GPUPROF_READ_ONLY"
+"""Set where nothing may be converted, since that runs a program and writes a file."""
 KEEPS_ENVIRONMENT = (
     "holds the whole environment of the process, tokens included: do not pass it on; the export does not"
 )
@@ -31,6 +33,8 @@ def to_sqlite(path: Path, into: Path) -> Path:
         raise NsysError(f"{path}: is no report of Nsight Systems ({' or '.join(REPORTS)})")
     if not path.is_file():
         raise NsysError(f"{path}: no such file")
+    if os.environ.get(READ_ONLY):
+        raise NsysError(f"{path}: reports are not converted here: run nsys export --type=sqlite on it first")
     try:
         nsys = find()
     except NsysError as error:

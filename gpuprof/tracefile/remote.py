@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +13,9 @@ from typing import Any
 from gpuprof.errors import GpuprofError, UnreadableTrace
 from gpuprof.tracefile.traces_in_folder import traces_among
 
+MOST_BYTES = "GPUPROF_MOST_DOWNLOADED_BYTES"
+"""A variable: what is fetched of one URL at most. Without it there is no limit."""
+_CHUNK = 1 << 20
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]+):/{1,2}(.+)", re.DOTALL)
 
 
@@ -24,6 +26,8 @@ def url_of(path: str | os.PathLike[str]) -> str | None:
     match = _URL.fullmatch(text)
     if match is None or ("://" not in text and Path(text).exists()):
         return None
+    if match[1].lower() in ("file", "local"):  # of this machine: the path begins at the root
+        return f"{match[1]}:///{match[2].lstrip('/')}"
     return f"{match[1]}://{match[2]}"
 
 
@@ -63,7 +67,7 @@ def content(url: str) -> bytes | None:
     """All of a small file; None where it is not there."""
     system, path = _system(url)
     try:
-        return system.cat_file(path)
+        return system.cat_file(path, end=_most())
     except Exception:  # each store has its own kinds of errors
         return None
 
@@ -91,13 +95,29 @@ def local_copy(place: str) -> Iterator[Path]:
         local = Path(folder) / (path.rstrip("/").rsplit("/", 1)[-1] or "recording")
         try:
             with system.open(path, "rb") as source, local.open("wb") as target:
-                shutil.copyfileobj(source, target, 1 << 20)
+                _copy(source, target, url)
+        except UnreadableTrace:
+            raise
         except Exception as error:
             raise UnreadableTrace(f"{url}: cannot be read ({_first_line(error)})") from None
         try:
             yield local
         except UnreadableTrace as error:
             raise UnreadableTrace(str(error).replace(str(local), url)) from None
+
+
+def _copy(source: Any, target: Any, url: str) -> None:
+    most, copied = _most(), 0
+    while chunk := source.read(_CHUNK):
+        copied += len(chunk)
+        if most is not None and copied > most:
+            raise UnreadableTrace(f"{url}: holds more than the {most:,} bytes that may be fetched ({MOST_BYTES})")
+        target.write(chunk)
+
+
+def _most() -> int | None:
+    text = os.environ.get(MOST_BYTES, "")
+    return int(text) if text.isascii() and text.isdigit() else None
 
 
 def _system(url: str) -> tuple[Any, str]:

@@ -427,9 +427,9 @@ def _rank(rank: int, document: dict[str, Any]) -> Rank:
         steps_total=_whole(document.get("steps_total")),
         steps_seen=_whole(document.get("steps_seen")),
         intervals=_intervals(document.get("intervals")),
-        model=_object(document.get("model")),
-        optimizer=_object(document.get("optimizer")),
-        loader=_object(document.get("loader")),
+        model=_object(_of_counts(document.get("model"))),
+        optimizer=_object(_of_counts(document.get("optimizer"))),
+        loader=_object(_of_counts(document.get("loader"))),
         program=program_of(document.get("program")),
         stages=tuple(
             StageTime(
@@ -589,6 +589,17 @@ def _list(value: Any) -> list[Any]:
 
 def _dicts(value: Any) -> list[dict[str, Any]]:
     return [item for item in _list(value) if isinstance(item, dict)]
+
+
+def _of_counts(value: Any, depth: int = 0) -> Any:
+    """What describes a model, an optimizer or a loader: its numbers count something, so a negative one is unknown."""
+    if depth > _DEEPEST:
+        return None
+    if isinstance(value, dict):
+        return {key: _of_counts(item, depth + 1) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_of_counts(item, depth + 1) for item in value]
+    return None if isinstance(value, (int, float)) and value < 0 else value
 
 
 def _object(value: Any) -> dict[str, Any] | None:

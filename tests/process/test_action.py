@@ -80,6 +80,8 @@ def run_action(workspace: Path, github: dict[str, str], **inputs: str) -> Job:
         job.names.append(step["name"])
         if "uses" in step:
             job.used[step["name"]] = {name: text(str(one), known) for name, one in step["with"].items()}
+            if step["name"] == "Restore the baseline" and (workspace / "cache").is_dir():
+                shutil.copytree(workspace / "cache", workspace / ".gpuprof-baseline")  # as actions/cache would
             continue
         for path in files.values():
             path.write_text("")
@@ -138,7 +140,9 @@ def test_a_limit_that_is_exceeded_fails_the_last_step(tmp_path: Path):
 @needs_bash
 def test_a_pull_request_is_compared_with_the_stored_baseline(tmp_path: Path):
     (tmp_path / ".gpuprof-baseline").mkdir()
-    shutil.copy(COMPILED, tmp_path / ".gpuprof-baseline")
+    (tmp_path / ".gpuprof-baseline" / "a.json").write_text("left by an earlier job")
+    (tmp_path / "cache").mkdir()
+    shutil.copy(COMPILED, tmp_path / "cache")
     inputs = {"recording": str(EAGER), "baseline_name": "train", "comment": "false"}
     job = run_action(tmp_path, PULL, **inputs, fail_on="kernels:5% syncs:1000%")
     assert (job.code, job.names[-1]) == (1, "Gate")
@@ -146,6 +150,14 @@ def test_a_pull_request_is_compared_with_the_stored_baseline(tmp_path: Path):
     assert "B TAKES" in job.summary.splitlines()[0]
     compared = json.loads((tmp_path / "temp" / "gpuprof" / "comparison.json").read_text())
     assert compared["schema"] == "gpuprof.comparison/1"
+
+
+@needs_bash
+@pytest.mark.parametrize("name", ["recording", "baseline"])
+def test_a_path_that_looks_like_an_option_is_refused(tmp_path: Path, name: str):
+    job = run_action(tmp_path, PUSH, **{"recording": str(EAGER), name: "--html=/etc/passwd"})
+    assert (job.code, job.names[-1]) == (2, "Check the inputs")
+    assert "::error::--html=/etc/passwd begins with -" in job.log
 
 
 @needs_bash

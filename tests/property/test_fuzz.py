@@ -12,6 +12,7 @@ import gzip
 import json
 import os
 import random
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from decimal import Decimal
@@ -333,6 +334,17 @@ def test_both_readers_keep_the_same_events(damage: Callable, tmp_path: Path):
                 assert kept(path, 1 << 40) == streamed, f"recording {recording}"
                 if streamed and not data.startswith(GZIP_MAGIC):
                     assert streamed[0] >= events_in(cut_at_separators(data)), f"recording {recording}"
+
+
+def test_keys_that_are_written_with_escapes_are_the_same_keys(tmp_path: Path):
+    path, text = tmp_path / "escaped.json", document(next(iter(slices()))).decode()
+    document_keys = sorted(set(re.findall(r'"([A-Za-z][\w .]*)":', text)))
+    assert {"traceEvents", "name", "args"} <= set(document_keys)
+    path.write_text(text)
+    plain = kept(path, 0)
+    for key in document_keys:
+        path.write_text(text.replace(f'"{key}":', f'"\\u{ord(key[0]):04x}{key[1:]}":'))
+        assert kept(path, 0) == plain == kept(path, 1 << 40), key
 
 
 def kept(path: Path, small_bytes: int) -> tuple[int, ...] | None:

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gpuprof
+from gpuprof.diagnosis.json import dumps
 from gpuprof.errors import GpuprofError
 from gpuprof.report.notebook import diagnosis_html
 from gpuprof.report.terminal import plain
@@ -115,3 +116,12 @@ def test_damage_never_ends_in_a_traceback(small, hurts):
         diagnosis_html(diagnosis)
         if diagnosis.quality.status != "unusable":
             assert diagnosis.run and diagnosis.devices
+
+
+@pytest.mark.parametrize("key", ["model", "optimizer", "loader"])
+def test_negative_counts_are_unknown(tmp_path: Path, key: str):
+    run = RunBuilder().stage("settle", [9.0] * 2).stage("baseline_free", [9.0] * 4)
+    run.rank[key] = {"parameters": -5, "layers": 3, "lora": {"r": -8, "adapted": [-1, 2]}}
+    found = json.loads(dumps(gpuprof.diagnose(run.write(tmp_path / "run"))))["run"][key]
+    assert found["parameters"] is None and found["layers"] == 3
+    assert found["lora"] == {"r": None, "adapted": [None, 2]}

@@ -130,12 +130,22 @@ def _members(data: bytes, at: int, stop_at: str | None = None) -> tuple[dict, in
         if data[at : at + 1] != b":":
             raise ValueError("no colon")
         at = _skip(data, at + 1)
-        name = key[1].decode("utf-8", "replace")
+        name = _key(key[0])
         if name == stop_at and data[at : at + 1] == b"[":
             return keys, at + 1, True
         end = _value_end(data, at)
         keys[name] = _loads(data[at:end])
         at = end
+
+
+def _key(quoted: bytes) -> str:
+    """A key as it is meant, also where it is written with escapes."""
+    if b"\\" in quoted:
+        try:
+            return str(json.loads(quoted))
+        except ValueError:
+            pass
+    return quoted[1:-1].decode("utf-8", "replace")
 
 
 def _value_end(data: bytes, at: int) -> int:

@@ -36,7 +36,7 @@ class Sandbox:
 
     @property
     def line(self) -> str:
-        """What is said to the user."""
+        """What the user reads about it."""
         if self.kind == NAMESPACE:
             return "sandbox: the processes see private copies of all files (mount namespace)"
         others = "are refused (Landlock)" if self.kind == LANDLOCK else "are only noticed"

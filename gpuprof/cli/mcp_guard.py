@@ -1,0 +1,140 @@
+"""What stands between an agent and the tools of `gpuprof mcp`.
+
+Arguments are checked, names in answers are fenced, and equal calls that run at the same time are one.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+from gpuprof.errors import GpuprofError
+
+PLACES = ("path", "a", "b", "folder")
+"""Arguments that name a recording or a folder."""
+LONGEST_ERROR = 600
+"""Characters of an error."""
+DOWNLOAD_BYTES = 1 << 30
+"""What is fetched of one URL at most."""
+
+
+def limit_reading() -> None:
+    """Of this process and those that it starts: nothing is converted or written, and downloads are bounded."""
+    from gpuprof.nsight.convert import READ_ONLY
+    from gpuprof.tracefile.remote import MOST_BYTES
+
+    os.environ[READ_ONLY] = "1"
+    os.environ.setdefault(MOST_BYTES, str(DOWNLOAD_BYTES))
+
+
+def guarded(tool: Callable[..., str], allow_urls: bool) -> Callable[..., str]:
+    """A tool that reads: refuses URLs unless they are allowed, merges equal calls, and fences names in its answer."""
+    merged = Merged(tool)
+    signature = inspect.signature(tool)
+
+    @functools.wraps(tool)
+    def call(*args: Any, **kwargs: Any) -> str:
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        arguments = {name: _argument(name, value, allow_urls) for name, value in bound.arguments.items()}
+        return clean_text(merged(**arguments))
+
+    return call
+
+
+def clean_text(answer: str) -> str:
+    """An answer of a tool; Markdown, which is our own page, stays as it is."""
+    from gpuprof.report.untrusted import cleaned
+
+    if not answer.startswith("{"):
+        return answer
+    return json.dumps(cleaned(json.loads(answer)), separators=(",", ":"))
+
+
+def clean_error(error: BaseException) -> str:
+    """The one line of an error, which may quote a file."""
+    from gpuprof.report.names import escape, shorten
+
+    return shorten(escape(" ".join(str(error).split())[: 4 * LONGEST_ERROR]), LONGEST_ERROR)
+
+
+def _argument(name: str, value: Any, allow_urls: bool) -> Any:
+    from gpuprof.report.untrusted import unfenced
+    from gpuprof.tracefile.remote import url_of
+
+    if isinstance(value, list):
+        return [_argument(name, one, allow_urls) for one in value]
+    if not isinstance(value, str):
+        return value
+    text = unfenced(value)
+    if name in PLACES and not allow_urls and url_of(text) is not None:
+        raise GpuprofError(
+            f"{text}: this server reads local files only; whoever starts it allows URLs with gpuprof mcp --allow-urls"
+        )
+    return text
+
+
+class Merged:
+    """A function whose equal calls, while one of them runs, wait for that one's answer."""
+
+    def __init__(self, function: Callable[..., str]) -> None:
+        self._function = function
+        self._lock = threading.Lock()
+        self._running: dict[str, Future[str]] = {}
+
+    def __call__(self, **arguments: Any) -> str:
+        key = json.dumps(arguments, sort_keys=True, default=str)
+        with self._lock:
+            found = self._running.get(key)
+            mine: Future[str] = Future()
+            if found is None:
+                self._running[key] = mine
+        if found is not None:
+            return found.result()
+        try:
+            answer = self._function(**arguments)
+        except BaseException as error:
+            mine.set_exception(error)
+            raise
+        else:
+            mine.set_result(answer)
+            return answer
+        finally:
+            with self._lock:
+                del self._running[key]
+
+
+def strict_server() -> Any:
+    """The SDK's class of servers, made to refuse arguments that a tool does not have.
+
+    Raises ModuleNotFoundError where the SDK is missing or older than 2.
+    """
+    from mcp.server.mcpserver import MCPServer  # pyright: ignore[reportMissingImports]
+    from mcp.server.mcpserver.exceptions import ToolError  # pyright: ignore[reportMissingImports]
+
+    class Strict(MCPServer):
+        """Refuses unknown arguments, which the SDK drops."""
+
+        async def list_tools(self) -> Any:
+            tools = await super().list_tools()
+            return [
+                one.model_copy(update={"input_schema": {**one.input_schema, "additionalProperties": False}})
+                for one in tools
+            ]
+
+        async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:
+            known = next((one.input_schema["properties"] for one in await self.list_tools() if one.name == name), None)
+            unknown = sorted(set(arguments) - set(known)) if known is not None else []
+            if unknown:
+                from gpuprof.report.untrusted import fenced
+
+                raise ToolError(f"{name} has no argument {fenced(unknown[0])}; it takes {', '.join(known or ())}")
+            return await super().call_tool(name, arguments, context)
+
+    return Strict
