@@ -97,7 +97,7 @@ class Result:
         d = self.diagnosis
         if self.case.unprofiled_ms is None or d.profiler is None or d.steps is None or self.case.steps_differ:
             return None
-        low, high = ((d.steps.recorded_ns - ns) / MS for ns in (d.profiler.high_ns, d.profiler.low_ns))
+        low, high = unprofiled_ms(d)
         return low <= self.case.unprofiled_ms[1] and high >= self.case.unprofiled_ms[0]
 
     @property
@@ -112,6 +112,16 @@ def error(value: float, truth: tuple[float, float]) -> float:
     """Relative distance from an interval, 0 inside."""
     low, high = truth
     return value / high - 1 if value > high else value / low - 1 if value < low else 0.0
+
+
+def unprofiled_ms(diagnosis: Diagnosis) -> tuple[float, float]:
+    """The 80 % interval of the unprofiled step, ms."""
+    steps, cost = diagnosis.steps, diagnosis.profiler
+    assert steps is not None and cost is not None
+    # What the cost counts from: next to an estimated step the replayed one.
+    estimated = steps.unprofiled_ns is None and steps.estimated_ns is not None
+    slowed_ns = (steps.estimated_ns or 0) + cost.typical_ns if estimated else steps.recorded_ns
+    return (slowed_ns - cost.high_ns) / MS, (slowed_ns - cost.low_ns) / MS
 
 
 def pairs(folder: Path = ROOT / "tests" / "data" / "pairs", role: Role | None = None) -> Iterator[Case]:

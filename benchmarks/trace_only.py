@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import gpuprof
-from benchmarks.accuracy import MS, ROOT, Case, Result, cases, error, run
+from benchmarks.accuracy import MS, ROOT, Case, Result, cases, error, run, unprofiled_ms
 from gpuprof.diagnosis.diagnose import diagnose
 from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.tracefile.read import read_trace
@@ -79,12 +79,6 @@ class Alone:
     def left_out(self) -> bool:
         """Whether the file lacks ops that were recorded."""
         return any(issue.id == LEFT_OUT for issue in self.diagnosis.quality.issues)
-
-
-def unprofiled_ms(diagnosis: Diagnosis) -> tuple[float, float]:
-    steps, cost = diagnosis.steps, diagnosis.profiler
-    assert steps is not None and cost is not None
-    return (steps.recorded_ns - cost.high_ns) / MS, (steps.recorded_ns - cost.low_ns) / MS
 
 
 def runs() -> Iterator[Case]:

@@ -50,7 +50,7 @@ from gpuprof.replay.graph import Graph
 from gpuprof.replay.mean_step import MeanStep
 from gpuprof.replay.profiler_fit import Removal
 from gpuprof.replay.sensitivity import Sensitivities, sensitivities
-from gpuprof.replay.simulate import ROUNDS, Schedule, simulate, step_of
+from gpuprof.replay.simulate import Schedule, in_loop, step_of
 from gpuprof.timeline.categories import CATEGORIES
 from gpuprof.timeline.nesting import climb, inside
 from gpuprof.timeline.syncs import end_in_sync
@@ -457,7 +457,7 @@ class Analysis:
     @cached_property
     def schedule(self) -> Schedule:
         """The unchanged graph in its loop."""
-        return simulate(self.graph, ROUNDS)
+        return in_loop(self.graph)
 
     @property
     def devices(self) -> int:

@@ -73,7 +73,8 @@ def _too_short(folder: Path, ranks: list[dict[str, Any]], options: dict[str, Any
     steps = "1 step" if taken == 1 else f"{taken} steps"
     if taken >= needed:
         return f"nothing was traced in {steps} ({runfile.LOG} may say why)"
-    return f"nothing was traced: it took {steps}, and {needed} are needed (fewer with --settle 1 --baseline 1)"
+    fewer = "fewer with --settle 1 --baseline 1 --no-sampling"
+    return f"nothing was traced: it took {steps}, and {needed} are needed ({fewer})"
 
 
 def _as_argument(folder: Path) -> str:

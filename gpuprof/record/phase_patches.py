@@ -45,9 +45,9 @@ class PhasePatches:
         if generation is not None:
             self._put(generation, "generate", self._generate)
             self._put(generation, "_update_model_kwargs_for_generation", self._token)
-        trainer = getattr(sys.modules.get("transformers.trainer"), "Trainer", None)
+        trainer: Any = getattr(sys.modules.get("transformers.trainer"), "Trainer", None)
         generating = [] if trainer is None else [kind for kind in _subclasses(trainer) if _generates(kind)]
-        for owner in dict.fromkeys(base for kind in generating for base in kind.__mro__ if issubclass(base, trainer)):
+        for owner in dict.fromkeys(base for kind in generating for base in kind.__mro__ if trainer in base.__mro__):
             for name, phase in METHODS.items():
                 if name in vars(owner):
                     self._put(owner, name, lambda call, name=name, phase=phase: self._method(call, name, phase))

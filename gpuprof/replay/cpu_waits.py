@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuprof.replay.graph import INPUT, Graph, launcher_of
-from gpuprof.replay.simulate import ROUNDS, simulate
+from gpuprof.replay.simulate import in_loop
 from gpuprof.timeline.intervals import Cover, Intervals, complement, union
 from gpuprof.tracefile.remembered import remembered
 from gpuprof.tracefile.trace import F64, I64
@@ -40,7 +40,7 @@ class CpuWaits:
 @remembered
 def cpu_waits(graph: Graph) -> CpuWaits:
     """What the GPU waits for in a step of the loop, where several do of the one that waits most for the CPU."""
-    schedule = simulate(graph, ROUNDS)
+    schedule = in_loop(graph)
     marks = np.concatenate([schedule.finished_ns[-2, -1:], schedule.finished_ns[-1]])
     gpu = np.flatnonzero(graph.on_gpu)
     device = graph.timeline.trace.gpu.device[graph.gpu_row[gpu]]

@@ -88,6 +88,12 @@ def _scratch(values: F64) -> F64:
 
 
 @remembered
+def in_loop(graph: Graph) -> Schedule:
+    """The graph in its loop."""
+    return simulate(graph, ROUNDS)
+
+
+@remembered
 def step_of(graph: Graph) -> float:
     """How long a step of the loop takes, ns."""
     return simulate(graph, ROUNDS, times=False).step_ns

@@ -10,7 +10,7 @@ from typing import Any
 
 from gpuprof.report.names import escape, shorten
 
-OPEN, CLOSE = "⟦", "⟧"
+BEGIN, END = "⟦", "⟧"
 """Around what a recording says. In a name they are escaped, so that none can end its fence."""
 LONGEST = 120
 """Characters of a name."""
@@ -30,12 +30,12 @@ PATHS = frozenset({"path", "paths"})
 
 def fenced(name: str) -> str:
     """A name from a recording: at most LONGEST characters, every character showing, in a fence."""
-    return f"{OPEN}{_short(_without_fence(name), LONGEST)}{CLOSE}"
+    return f"{BEGIN}{_short(_without_fence(name), LONGEST)}{END}"
 
 
 def unfenced(text: str) -> str:
     """What an agent hands back, without the fence that it was shown in."""
-    return text[1:-1] if len(text) > 1 and text.startswith(OPEN) and text.endswith(CLOSE) else text
+    return text[1:-1] if len(text) > 1 and text.startswith(BEGIN) and text.endswith(END) else text
 
 
 def sentence(text: str) -> str:
@@ -60,7 +60,7 @@ def cleaned(value: Any, key: str = "") -> Any:
 
 
 def _without_fence(text: str) -> str:
-    return text.replace(OPEN, "\\u27e6").replace(CLOSE, "\\u27e7")
+    return text.replace(BEGIN, "\\u27e6").replace(END, "\\u27e7")
 
 
 def _short(text: str, most: int) -> str:

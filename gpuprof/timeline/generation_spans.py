@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from gpuprof.calibration import iterations as calibrated
 from gpuprof.record.phase_names import ADVANTAGE, ENVIRONMENT, GENERATION, REWARD, WEIGHT_SYNC, WHOLE
 from gpuprof.timeline.intervals import EMPTY, Intervals, union
 from gpuprof.timeline.iteration_phases import PhaseSpan, is_pause, phase_of, phase_spans
@@ -13,9 +14,7 @@ from gpuprof.timeline.phases import HostPhases
 from gpuprof.timeline.workload import single_token_embeddings
 from gpuprof.tracefile.trace import I64, Trace
 
-LEAST_TOKENS = 8
-"""Passes of one token a sequence, one after another, that are taken to be decoding. Assumed: a training passes whole
-sequences, and a program that measures a single token does not do it this often in a row."""
+LEAST_TOKENS = int(calibrated.LEAST_TOKENS.value)
 
 
 AROUND = (ENVIRONMENT, REWARD, ADVANTAGE, WEIGHT_SYNC, *WHOLE)

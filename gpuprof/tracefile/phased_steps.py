@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from gpuprof.record.phase_names import TIMED
@@ -65,8 +65,9 @@ def _step(line: dict[str, Any]) -> PhasedStep | None:
 def _generated(value: Any) -> Generated | None:
     if not isinstance(value, dict):
         return None
-    counts = [_whole(value.get(name)) or 0 for name in Generated.__slots__[:6]]
-    return Generated(*counts, *(_whole(value.get(name)) for name in Generated.__slots__[6:]))
+    names = [field.name for field in fields(Generated)]
+    counts = [_whole(value.get(name)) or 0 for name in names[:6]]
+    return Generated(*counts, *(_whole(value.get(name)) for name in names[6:]))
 
 
 def _times(value: Any) -> dict[str, int]:

@@ -20,10 +20,8 @@ TWINS = [(str(one.before), str(one.after), one.finding) for one in fixed_pairs.r
 NAMES = [one.name for one in fixed_pairs.recorded()]
 VALIDATOR = Draft202012Validator(schema())
 
-OUTSIDE = {ROOT / "scenarios" / name / "recording" for name in ("expert_loop", "padding")}
-"""The step is estimated at 38.0 to 44.4 ms, and took 36.4 in that process. Of the whole recording it is estimated at
-37.0 to 43.2: what is committed lacks inner ops, 0.68 of them for each op that is left, where gpuprof assumes 0.93. The
-step of padding's packing is predicted 7 % too long from the trace alone."""
+OUTSIDE = {ROOT / "scenarios" / name / "recording" for name in ("padding",)}
+"""The step of padding's packing is predicted 7 % too long from the trace alone."""
 
 
 @pytest.mark.parametrize(("a", "b", "mechanism"), TWINS, ids=NAMES)

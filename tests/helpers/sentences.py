@@ -17,7 +17,7 @@ SUBJECTS = {
     "launch": "the CPU (host), which launches", "python": "the CPU (host), which runs Python",
     "sync": "the CPU (host), which itself waited", "input": "the next batch", "transfer": "copies that block",
     "allocator": "the CPU (host), which allocates", "profiler": "the profiler's own", "device": "work that is already",
-    "communication": ("other ranks", "collectives"), "unknown": "something that",
+    "communication": ("other ranks", "collectives"), "unknown": "something that", "slow_call": "single CPU calls that",
 }  # fmt: skip
 """Cause → how a sentence about it begins."""
 COMPILES = "the CPU (host), which compiles"
@@ -56,7 +56,7 @@ def _rest(diagnosis: Diagnosis) -> Iterator[str]:
     idle = {one.cause: one.ns for one in busiest.idle_by_cause}
     first, whole = max(idle, key=lambda cause: idle[cause]), sum(idle.values())
     if match[4].startswith(COMPILES):
-        part = sum(idle.get(cause, 0) for cause in ("launch", "python", "sync"))
+        part = sum(idle.get(cause, 0) for cause in ("launch", "python", "sync", "slow_call"))
     else:
         part = idle[first]
         if not match[4].startswith(SUBJECTS[first]):

@@ -27,7 +27,7 @@ def train(run: Run) -> None:
 
 if __name__ == "__main__":
     torch = types.ModuleType("torch")
-    torch.__dict__["cuda"] = types.SimpleNamespace(is_available=lambda: False)
+    torch.__dict__["cuda"] = types.SimpleNamespace(is_available=lambda: False, is_initialized=lambda: False)
     sys.modules["torch"] = torch
     del sys.argv[1:3]
     main(train)

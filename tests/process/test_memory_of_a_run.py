@@ -36,6 +36,21 @@ def with_snapshot(tmp_path: Path) -> Path:
     return run
 
 
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run as a DataLoader of one sample a batch would have fed it: only a loader tells the samples of a pass."""
+    return with_loader(RUN, tmp_path_factory.mktemp("loaded") / "run")
+
+
+def with_loader(run: Path, to: Path) -> Path:
+    """A copy of a recording whose batches come from a DataLoader of one sample each."""
+    shutil.copytree(run, to)
+    rank = json.loads((to / "rank0.json").read_text())
+    rank["loader"] = {"batch_size": 1}
+    (to / "rank0.json").write_text(json.dumps(rank))
+    return to
+
+
 @cache
 def document(*arguments: object) -> dict:
     """What a command says, to be left as it is: tests that ask for the same get the same."""
@@ -44,8 +59,8 @@ def document(*arguments: object) -> dict:
     return json.loads(done.stdout, parse_constant=pytest.fail)
 
 
-def test_a_run_without_a_snapshot_says_what_its_peak_is_made_of():
-    found = document("memory", RUN, "--to", "L40S")
+def test_a_run_without_a_snapshot_says_what_its_peak_is_made_of(loaded: Path):
+    found = document("memory", loaded, "--to", "L40S")
     assert not list(Draft202012Validator(schema()).iter_errors(found))
     advice = found["advice"]
     assert found["devices"] == []
@@ -62,26 +77,26 @@ def test_a_run_without_a_snapshot_says_what_its_peak_is_made_of():
     assert now < slower < 2 * now
 
 
-def test_what_fits_is_what_a_projection_says():
-    advice = document("memory", RUN, "--to", "L40S")["advice"]
-    projected = document("project", RUN, "--to", "L40S")["gpus"][0]["memory"]
+def test_what_fits_is_what_a_projection_says(loaded: Path):
+    advice = document("memory", loaded, "--to", "L40S")["advice"]
+    projected = document("project", loaded, "--to", "L40S")["gpus"][0]["memory"]
     assert advice["fits"][1]["batch"]["expected"] == projected["largest_batch"]
 
 
-def test_several_changes_together_and_in_a_projection():
-    found = document("memory", RUN, "--with", "checkpointing,half_micro_batch", "--to", "RTX 4090")["advice"]
+def test_several_changes_together_and_in_a_projection(loaded: Path):
+    found = document("memory", loaded, "--with", "checkpointing,half_micro_batch", "--to", "RTX 4090")["advice"]
     remedies = {one["id"]: one for one in found["remedies"]}
     both = remedies["together"]
     assert both["peak_bytes"]["expected"] <= min(
         remedies[name]["peak_bytes"]["expected"] for name in ("checkpointing", "half_micro_batch")
     )
     assert both["step_ns"]["expected"] > remedies["half_micro_batch"]["step_ns"]["expected"]
-    projected = document("project", RUN, "--to", "RTX 4090")["gpus"][0]["memory"]
+    projected = document("project", loaded, "--to", "RTX 4090")["gpus"][0]["memory"]
     fits = {one["fix"]: one["largest_batch"] for one in projected["with_fixes"]}
     for name in fits:
         assert remedies[name]["fits"][1]["batch"]["expected"] == fits[name]
     assert "with all of --with, RTX 4090: batch up to" in " ".join(
-        in_process("memory", RUN, "--with", "checkpointing", "--to", "RTX 4090").stdout.split()
+        in_process("memory", loaded, "--with", "checkpointing", "--to", "RTX 4090").stdout.split()
     )
 
 
@@ -123,10 +138,11 @@ def test_a_chunked_loss_costs_about_the_same():
     assert loss["low"] < found["now_ns"] < loss["high"] < 1.2 * found["now_ns"]
 
 
-def test_a_paged_optimizer_says_what_each_step_moves():
+def test_a_paged_optimizer_says_what_each_step_moves(tmp_path: Path):
     run = ROOT / "scenarios" / "optimizer_memory" / "recording"
     if not run.is_dir():
         pytest.skip("the scenario's recording is not there")
+    run = with_loader(run, tmp_path / "run")
     found = document("memory", run, "--to", "RTX 4090")
     assert not list(Draft202012Validator(schema()).iter_errors(found))
     remedies = {one["id"]: one for one in found["advice"]["remedies"]}
@@ -148,8 +164,8 @@ def test_an_optimizer_on_the_cpu_takes_longer_and_adapters_are_too_small_to_page
     assert not [name for name in remedies if name.startswith("paged")]
 
 
-def test_the_answer_names_both_prices():
-    done = in_process("memory", RUN, COLUMNS="100")
+def test_the_answer_names_both_prices(loaded: Path):
+    done = in_process("memory", loaded, COLUMNS="100")
     assert done.returncode == 0
     lines = [line for line in done.stdout.splitlines() if "checkpoint all layers" in line]
     assert lines and " ms " in lines[0] and "GiB" in lines[0]

@@ -30,8 +30,8 @@ LOOP = """
                 optimizer.zero_grad()
                 recorder.step()
 """
-TIMES = {"gpuprof/mean_step_ms", "gpuprof/tokens_per_s", "gpuprof/samples_per_s"}
-"""What is known of a training on a CPU, whose GPU is none."""
+TIMES = {"gpuprof/mean_step_ms", "gpuprof/usual_step_ms", "gpuprof/tokens_per_s"}
+"""What is known of a training on a CPU, whose GPU is none; its samples only where a DataLoader hands them out."""
 
 
 def train(folder: Path, code: str, **env: str) -> str:
@@ -175,6 +175,7 @@ def test_a_trainer_whose_callback_closes_its_board_first(tmp_path: Path):
     values = scalars_in(folder)
     assert "train/loss" in values or "train/train_loss" in values
     is_sound({name: value for name, (_, value) in values.items() if name.startswith("gpuprof/")})
+    assert values["gpuprof/samples_per_s"][1] > 0
 
 
 def test_without_a_tracker_nothing_is_diagnosed_and_none_is_imported(tmp_path: Path):

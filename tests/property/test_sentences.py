@@ -31,7 +31,7 @@ def test_the_subject_is_the_largest_part_and_most_is_half_at_least(idle_ns, comp
     whole = sum(idle_ns.values())
     if match[4].startswith(COMPILES):
         assert compiling_ns > whole / 2
-        part = sum(idle_ns.get(cause, 0) for cause in ("launch", "python", "sync"))
+        part = sum(idle_ns.get(cause, 0) for cause in ("launch", "python", "sync", "slow_call"))
     else:
         named = [cause for cause, begin in SUBJECTS.items() if match[4].startswith(begin)]
         assert len(named) == 1

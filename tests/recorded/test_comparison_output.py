@@ -255,7 +255,7 @@ def test_the_command(tmp_path: Path):
 
 
 def test_gates_of_the_command(capsys, monkeypatch):
-    monkeypatch.setattr(gpuprof, "diagnose", lambda paths, **_: diagnosed(str(paths[0])))
+    monkeypatch.setattr(gpuprof, "diagnose", lambda recording, **_: diagnosed(str(recording)))
     fast, slow = RUNS / "tiny_lora", RUNS.parent / "hosts" / "small_batch"
     assert run(capsys, "compare", slow, fast, "--fail-on", "step_time:5%")[0] == 0
     code, _, err = run(capsys, "compare", fast, slow, "--fail-on", "step_time:5%", "--fail-on", "kernels:50%")

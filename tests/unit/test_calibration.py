@@ -41,6 +41,7 @@ BOUNDED = {"allocator.PINNED_RATE": "a share that cannot exceed 1, and at worst 
 """Assumed numbers whose interval is narrower than 1.5 times, with the reason."""
 
 DEFINITIONS = {
+    "gpuprof/trial/sandbox/view.py:KEPT_CAPABILITIES": "numbers of Linux",
     "gpuprof/costs/work.py:UNKNOWN_L2_BYTES, UNKNOWN_MULTIPROCESSORS": "an A100's datasheet",
     "gpuprof/diagnosis/limits.py:READS_WEIGHTS": "from datasheets: operations for each byte",
     "gpuprof/projection/sample_preparation.py:LONG_NS": "what is long enough to look at",

@@ -10,19 +10,15 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from gpuprof.calibration import iterations as calibrated
 from gpuprof.diagnosis.iteration_model import Change, Iteration, IterationRange
 from gpuprof.record.phase_names import ENVIRONMENT, GENERATION, REWARD, WEIGHT_SYNC
 
-LEAST_GAIN = 0.03
-"""Share of the iteration below which a change is not worth a line. Assumed."""
-WAITS = 0.3
-"""A reward function whose thread uses less CPU time than this share of its wall time waits for something else. Assumed:
-functions that wait use next to nothing, functions that compute nearly all of it."""
+LEAST_GAIN = calibrated.LEAST_GAIN.value
+WAITS = calibrated.WAITS.value
+SPREAD = calibrated.SPREAD.value
 SHORTER_TAIL = 0.9
 """The 95th percentile of the completions' lengths is below this share of the longest where there is a tail to cut."""
-SPREAD = 0.1
-"""Half the interval of an expected time, as a share of the time that changes: decode steps and waits of different
-iterations differ by about this. Assumed until changes were measured."""
 
 
 @dataclass(frozen=True, slots=True)
