@@ -14,7 +14,7 @@ from helpers.command import variables
 from helpers.paths import ROOT
 
 from gpuprof.cli.mcp_guard import Merged
-from gpuprof.report.untrusted import CLOSE, OPEN, cleaned, fenced, unfenced
+from gpuprof.report.untrusted import BEGIN, END, cleaned, fenced, unfenced
 
 TRACE = ROOT / "tests" / "data" / "tiny_lora_dataloader.json.gz"
 
@@ -59,7 +59,7 @@ def test_urls_reports_and_unknown_arguments_are_refused(tmp_path: Path):
     assert all(is_error and "\n" not in text for is_error, text in found), found
     assert all("--allow-urls" in text for _, text in found[:4])
     assert "not converted here" in found[4][1]
-    assert f"diagnose has no argument {OPEN}depth{CLOSE}; it takes path" in found[5][1]
+    assert f"diagnose has no argument {BEGIN}depth{END}; it takes path" in found[5][1]
     assert "explain has no argument" in found[6][1]
     assert [path.name for path in tmp_path.iterdir()] == ["report.nsys-rep"]
 
@@ -86,8 +86,8 @@ def test_names_from_a_trace_are_cut_escaped_and_fenced(tmp_path: Path):
     (is_error, text), _ = texts(tmp_path, [("kernels", {"path": str(path), "limit": 5}), ("gaps", {"path": str(path)})])
     assert not is_error
     names = [row["name"] for row in json.loads(text)["rows"]]
-    assert names and all(name.startswith(OPEN) and name.endswith(CLOSE) and len(name) <= 122 for name in names)
-    assert all(name.count(CLOSE) == 1 and name.isprintable() for name in names)
+    assert names and all(name.startswith(BEGIN) and name.endswith(END) and len(name) <= 122 for name in names)
+    assert all(name.count(END) == 1 and name.isprintable() for name in names)
 
 
 def test_a_fence_cannot_be_closed_from_inside_and_is_taken_off_again():
