@@ -380,10 +380,10 @@ def sandbox_of(network: bool, tree: Path | None) -> Sandbox:
 
 
 def _make_caches() -> list[Path]:
-    """Makes the folders of caches that there are not, so that they can be shown in a sandbox; which they are."""
+    """Makes the folders of downloads that there are not, so that a sandbox can show them; which they are."""
     made = []
     for path in map(Path, caches()):
-        if path.name != ".triton" and not os.path.lexists(path):
+        if path.name not in (".triton", ".nv", "matplotlib") and not os.path.lexists(path):
             with contextlib.suppress(OSError):
                 path.mkdir()
                 made.append(path)
