@@ -7,7 +7,7 @@ Cost: stretches of 60 steps of a small training on the CPU, sampled every 2 ms a
 process; the quotient of the medians, and its 80 % interval by bootstrap over the stretches. Exits with 1 above 2 %.
 On the clock that needs a core to spare; the CPU time of the thread that trains does not.
 
-Soak: a program that calls, returns, raises and compiles functions as quickly as it can is sampled for so many minutes,
+Soak: a program that calls, returns, raises and compiles functions as quickly as it can is sampled for MINUTES,
 in each Python in turn; exits with 1 if one of them crashes, or if more than 2 % of the samples could not be read.
 """
 

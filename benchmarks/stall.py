@@ -47,7 +47,7 @@ class Stall:
 
 
 def measure(kernels: int, kind: str, folder: Path) -> list[Stall]:
-    """Records a training with so many kernels in its window. RuntimeError with the end of the output if that failed."""
+    """Records a training with about `kernels` in its window. RuntimeError with the end of the output if that failed."""
     run = folder / f"{kind}-{kernels}"
     command = [sys.executable, "-m", "gpuprof", "trace", "--no-report", "--stop", "--settle", "3"]
     command += ["--baseline", str(BASELINE), "--steps", str(STEPS), *KINDS[kind], "--out", str(run)]

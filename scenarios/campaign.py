@@ -352,7 +352,7 @@ class Campaign:
     # -- recordings
 
     def record(self, recorder: Traced) -> None:
-        """Lets `gpuprof trace` record one; what it does after the training ends goes on beside the next builds."""
+        """Lets `gpuprof trace` record one; its reading continues while the next ones are built."""
         at = time.monotonic()
         self.gates.open(recorder)
         manifest = recorder.folder / "manifest.json"

@@ -30,7 +30,7 @@ class Work:
 
     @property
     def is_told(self) -> bool:
-        """Whether tensors in host memory told more than the shapes do."""
+        """Whether tensors in host memory said more than the shapes do."""
         return any(one is not None for one in (self.real_tokens, self.useful_pairs, self.labelled_tokens))
 
     def __add__(self, other: Work) -> Work:

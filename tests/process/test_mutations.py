@@ -18,7 +18,7 @@ MOST_MIB = 1024
 
 
 def damaged(kind: str, count: int, folder: Path) -> None:
-    """Reads so many damaged files in a process of its own."""
+    """Reads a number of damaged files in a process of its own."""
     done = subprocess.run(
         [sys.executable, "-m", "helpers.mutations", kind, str(count), str(folder)], cwd=ROOT, check=False, text=True,
         capture_output=True, env=variables(PYTHONPATH=f"{ROOT}:{ROOT / 'tests'}", GPUPROF_CACHE=str(folder / "cache")),
