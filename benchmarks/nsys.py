@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import gzip
-import resource
 import sqlite3
 import tempfile
 import time
@@ -20,6 +19,7 @@ from pathlib import Path
 
 import gpuprof
 from benchmarks.accuracy import ROOT
+from gpuprof.record.memory import most_resident_bytes
 
 TABLES = (
     "CUPTI_ACTIVITY_KIND_KERNEL",
@@ -48,7 +48,7 @@ def main() -> None:
             ("gpuprof.diagnose", lambda: gpuprof.diagnose(path)),
         ):
             print(f"{name:18}{best(work):6.2f} s")
-    print(f"peak memory       {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6:6.2f} GB")
+    print(f"peak memory       {most_resident_bytes() / 1e9:6.2f} GB")
 
 
 def best(work: Callable[[], object], times: int = 3) -> float:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import resource
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -20,6 +19,7 @@ from benchmarks.rank_jobs import Shape, Slow, digests, programs, simulate
 from gpuprof.diagnosis.rank_digest import digest_of_trace
 from gpuprof.diagnosis.ranks import gang_of
 from gpuprof.ranks.storage import from_bytes, to_bytes
+from gpuprof.record.memory import most_resident_bytes
 from gpuprof.tracefile.read import read_trace
 
 Result = TypeVar("Result")
@@ -159,7 +159,7 @@ def _spent(recording: Path) -> float:
 
 
 def _peak_mb() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return most_resident_bytes() / 2**20
 
 
 def _make(shape: Shape, slow: Slow, folder: Path) -> int:

@@ -11,7 +11,6 @@ import atexit
 import functools
 import math
 import os
-import resource
 import signal
 import sys
 import time
@@ -28,6 +27,7 @@ from .first_models import FirstModels
 from .free_run_length import MOST_STEPS, block_of, half_width, more_steps
 from .guard import guarded
 from .hooks import patch_backward, patch_loader
+from .memory import most_resident_bytes
 from .patches.context import Hub, Proof
 from .samples import StepSamples, sampled
 from .step_clock import OPTIMIZER, StepClock
@@ -367,7 +367,7 @@ class TrialMeter:
 
         if self._devices:
             return {"peak_bytes": sum(torch.cuda.max_memory_allocated(one) for one in self._devices), "peak_of": "gpu"}
-        return {"peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, "peak_of": "host"}
+        return {"peak_bytes": most_resident_bytes(), "peak_of": "host"}
 
     def _load(self) -> dict[str, Any]:
         """What other programs did to the CPUs, which each of several ranks would take the others for; and our own CPU

@@ -10,13 +10,13 @@ import gzip
 import json
 import pickle
 import random
-import resource
 import shutil
 import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from gpuprof.record.memory import most_resident_bytes
 from helpers.paths import ROOT
 
 LIMIT_S = 30
@@ -249,7 +249,7 @@ def main(kind: str, count: int, folder: Path) -> None:
         except BaseException as error:
             done["crashed"].append(f"{case}: {type(error).__name__}: {str(error)[:200]}")
         done["longest_s"] = max(done["longest_s"], LIMIT_S - signal.alarm(0))
-    done["peak_mib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+    done["peak_mib"] = most_resident_bytes() >> 20
     print(json.dumps(done))
 
 

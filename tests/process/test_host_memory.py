@@ -1,0 +1,27 @@
+"""The most host memory that a process has held."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from helpers.paths import ROOT
+
+MIB = 1 << 20
+CHILD = """
+import sys
+from gpuprof.record.memory import most_resident_bytes
+begun = most_resident_bytes()
+held = bytearray(b"x") * (100 << 20)
+del held
+print(begun, most_resident_bytes())
+"""
+
+
+def test_memory_of_the_parent_is_not_counted():
+    """A process that is started by one with 600 MiB begins small, and its own 100 MiB count after they are freed."""
+    parent = f"import subprocess, sys; held = bytearray(b'x') * (600 << 20); subprocess.run([sys.executable, '-c', {CHILD!r}])"
+    done = subprocess.run([sys.executable, "-c", parent], cwd=ROOT, capture_output=True, text=True, check=True)
+    begun, ended = map(int, done.stdout.split())
+    assert begun < 100 * MIB
+    assert 100 * MIB <= ended - begun < 150 * MIB
