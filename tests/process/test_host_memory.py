@@ -20,8 +20,12 @@ print(begun, most_resident_bytes())
 
 def test_memory_of_the_parent_is_not_counted():
     """A process that is started by one with 600 MiB begins small, and its own 100 MiB count after they are freed."""
-    parent = f"import subprocess, sys; held = bytearray(b'x') * (600 << 20); subprocess.run([sys.executable, '-c', {CHILD!r}])"
-    done = subprocess.run([sys.executable, "-c", parent], cwd=ROOT, capture_output=True, text=True, check=True)
+    starts = (
+        "import subprocess, sys; held = bytearray(b'x') * (600 << 20); subprocess.run([sys.executable, '-c', {!r}])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", starts.format(CHILD)], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     begun, ended = map(int, done.stdout.split())
     assert begun < 100 * MIB
     assert 100 * MIB <= ended - begun < 150 * MIB
