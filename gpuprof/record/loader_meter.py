@@ -61,11 +61,18 @@ class LoaderMeter:
         self._patches: list[Patch] = []
 
     def watch(self, fetch: Any) -> None:
-        """Wraps the fetchers of torch.utils.data._utils.fetch; workers forked from now on count."""
+        """Wraps the fetchers of torch.utils.data._utils.fetch, once; workers forked from now on count."""
+        if self._patches:
+            return
         for name in ("_MapDatasetFetcher", "_IterableDatasetFetcher"):
             fetcher = getattr(fetch, name, None)
             if fetcher is not None:
                 self._patches.append(Patch(fetcher, "fetch", self._counted))
+
+    @property
+    def is_watching(self) -> bool:
+        """Whether the fetchers are wrapped."""
+        return bool(self._patches)
 
     def _counted(self, fetch: Any) -> Any:
         def wrapper(*args: Any, **kwargs: Any) -> Any:
