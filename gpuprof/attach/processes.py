@@ -12,7 +12,7 @@ from gpuprof.errors import GpuprofError
 from gpuprof.hang.processes import environment_of, life_of
 from gpuprof.record.on_demand import VARIABLE, is_wanted
 
-HOW_TO_ARM = f"start it with gpuprof trace --on-demand, or with {VARIABLE}=1 and gpuprof.on_demand() in its code"
+HOW_TO_ARM = "start it with gpuprof trace --on-demand, or put import gpuprof; gpuprof.on_demand() at its beginning"
 _PYTHON = re.compile(r"(?:lib)?python(\d)\.(\d+)")
 JOINABLE = (3, 14)
 """The first Python that runs a file in another process (sys.remote_exec)."""
@@ -64,11 +64,12 @@ def python_of(pid: int) -> tuple[int, int] | None:
     return (int(found[1]), int(found[2])) if found else None
 
 
-def is_elsewhere(pid: int) -> bool:
-    """Whether a process has another pid namespace, or sees other file systems, than this one."""
+def is_elsewhere(pid: int, proc: Path = Path("/proc")) -> bool:
+    """Whether a process has another pid namespace, or sees other file systems, than this one. proc: where processes are
+    described."""
     for kind in ("pid", "mnt"):
         try:
-            if os.stat(f"/proc/{pid}/ns/{kind}").st_ino != os.stat(f"/proc/self/ns/{kind}").st_ino:
+            if (proc / str(pid) / "ns" / kind).stat().st_ino != (proc / "self" / "ns" / kind).stat().st_ino:
                 return True
         except OSError:  # not ours to look at
             continue

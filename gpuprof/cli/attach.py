@@ -30,8 +30,11 @@ LEAVING_S = 10.0
 @click.option("--stacks", type=click.IntRange(1, LARGEST), metavar="N", help="Then record N more with Python stacks.")
 @click.option("--out", metavar="DIR", help="Run folder, new or empty (default gpuprof-runs/DATE_NAME_PID).")
 @click.option("--no-report", is_flag=True, help="Write no report.html into the run folder.")
+@click.option("--python-path", is_flag=True, help="Print the folder that arms every Python it is on the path of.")
 @click.option("--json", "as_json", is_flag=True, help="Print the diagnosis, or the list of jobs, as JSON.")
-def command(place: str | None, out: str | None, no_report: bool, as_json: bool, **options: int | None) -> int:
+def command(
+    place: str | None, out: str | None, no_report: bool, python_path: bool, as_json: bool, **options: int | None
+) -> int:
     """Record some steps of a training that is running, and print why they take as long as they do.
 
     Without PID: the armed jobs of this user on this machine. A job is armed by gpuprof trace --on-demand TARGET, or by
@@ -40,6 +43,11 @@ def command(place: str | None, out: str | None, no_report: bool, as_json: bool, 
     """
     if not sys.platform.startswith("linux"):
         raise GpuprofError("gpuprof attach runs on Linux only; gpuprof diagnose reads recordings on any system")
+    if python_path:
+        from gpuprof.record.supervise import INJECT
+
+        write(f"{INJECT}\n")
+        return 0
     if place is None:
         return _list(as_json)
     from gpuprof.attach.joining import ranks_named
