@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from gpuprof.attach.opened import Opened
     from gpuprof.diagnosis.diagnosis import Diagnosis
 
+DISK_GB = 2.0
+"""What a watch keeps where no one says otherwise: some tens of windows of most fine-tunes."""
 LEAVING_S = 10.0
 """After the verdict the job times some more steps to see whether it is as fast as before; for so long at most."""
 
@@ -30,10 +32,22 @@ LEAVING_S = 10.0
 @click.option("--stacks", type=click.IntRange(1, LARGEST), metavar="N", help="Then record N more with Python stacks.")
 @click.option("--out", metavar="DIR", help="Run folder, new or empty (default gpuprof-runs/DATE_NAME_PID).")
 @click.option("--no-report", is_flag=True, help="Write no report.html into the run folder.")
+@click.option("--watch", is_flag=True, help="Watch the step time, and record when it changes; until the job ends.")
+@click.option(
+    "--disk", type=click.FloatRange(min=0, min_open=True), default=DISK_GB, metavar="GB", show_default=True,
+    help="With --watch: keep recordings of so many GB at most.",
+)
 @click.option("--python-path", is_flag=True, help="Print the folder that arms every Python it is on the path of.")
 @click.option("--json", "as_json", is_flag=True, help="Print the diagnosis, or the list of jobs, as JSON.")
 def command(
-    place: str | None, out: str | None, no_report: bool, python_path: bool, as_json: bool, **options: int | None
+    place: str | None,
+    out: str | None,
+    no_report: bool,
+    watch: bool,
+    disk: float,
+    python_path: bool,
+    as_json: bool,
+    **options: int | None,
 ) -> int:
     """Record some steps of a training that is running, and print why they take as long as they do.
 
@@ -48,6 +62,8 @@ def command(
 
         write(f"{INJECT}\n")
         return 0
+    if watch and (as_json or out is not None or place is None):
+        raise click.UsageError("--watch takes a PID, writes a folder for each recording, and prints text")
     if place is None:
         return _list(as_json)
     from gpuprof.attach.joining import ranks_named
@@ -56,6 +72,8 @@ def command(
     chosen: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     if no_report:
         chosen["report"] = False
+    if watch:
+        return _watch(ranks, chosen, disk)
     from gpuprof.attach.opened import open_recording
 
     opened = open_recording(ranks, chosen, out)
@@ -70,12 +88,32 @@ def _whom(ranks: list[Job]) -> str:
     return f"{first.name} (process {first.pid}{here}), step {first.step:,}"
 
 
-def read(opened: Opened, as_json: bool) -> Diagnosis:
-    """Follows a recording to its end, prints its verdict, and leaves its job. Raises GpuprofError where none comes."""
+def _watch(ranks: list[Job], options: dict[str, Any], disk_gb: float) -> int:
+    """Until the job ends, or Ctrl-C."""
+    from gpuprof.attach.watching import Watcher
+    from gpuprof.cli.watch_recordings import Recordings
+    from gpuprof.report.numbers import amount
+
+    recordings = Recordings(ranks, options, round(disk_gb * 1e9), lambda opened: read(opened, False, quiet=True))
+    watcher = Watcher(ranks[0], recordings, say)
+    say(f"{_whom(ranks)}: watching its step time (Ctrl-C ends that)")
+    try:
+        watcher.run()
+        why = "the job has ended"
+    except KeyboardInterrupt:
+        why = "the watch ends"
+    recorded = amount(len(recordings.folders), "recording")
+    say(f"{why} after {watcher.steps:,} steps: {amount(watcher.changes, 'change')} of the step time, {recorded}")
+    return 0
+
+
+def read(opened: Opened, as_json: bool, quiet: bool = False) -> Diagnosis:
+    """Follows a recording to its end, prints its verdict unless quiet, and leaves its job. Raises GpuprofError where
+    none comes."""
     status = "failed"
     try:
         opened.follow(say)
-        diagnosis = _diagnose(opened.folder, as_json)
+        diagnosis = _diagnose(opened.folder, as_json, quiet)
         status = "finished"
     except KeyboardInterrupt:
         status = "interrupted"
@@ -90,13 +128,14 @@ def read(opened: Opened, as_json: bool) -> Diagnosis:
     return diagnosis
 
 
-def _diagnose(folder: Path, as_json: bool) -> Diagnosis:
+def _diagnose(folder: Path, as_json: bool, quiet: bool) -> Diagnosis:
     from gpuprof.cli.after_recording import keep_verdict
     from gpuprof.cli.printing import DIAGNOSIS
     from gpuprof.cli.recordings import diagnose_given, given
 
     diagnosis = diagnose_given(given(str(folder)))
-    DIAGNOSIS.put(diagnosis, as_json, None, None)
+    if not quiet:
+        DIAGNOSIS.put(diagnosis, as_json, None, None)
     keep_verdict(folder, diagnosis)
     return diagnosis
 

@@ -49,6 +49,8 @@ def train(how: str, ranks: int) -> None:
     loader = torch.utils.data.DataLoader(Endless(), 16)
     ended, steps_ns = [False], []
     signal.signal(signal.SIGTERM, lambda *_: ended.__setitem__(0, True))
+    pauses_s = [0.002]
+    signal.signal(signal.SIGUSR1, lambda *_: pauses_s.__setitem__(0, 0.01))  # a new level of the step time
     joined = how != "joined"
     for batch in loader:
         begun = time.thread_time_ns()
@@ -59,7 +61,7 @@ def train(how: str, ranks: int) -> None:
         optimizer.step()
         optimizer.zero_grad()
         steps_ns.append(time.thread_time_ns() - begun)
-        time.sleep(0.002)
+        time.sleep(pauses_s[0])
         if not joined and len(steps_ns) == 20:
             from gpuprof.attach.joining import file_to_run
 
