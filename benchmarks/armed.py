@@ -5,7 +5,7 @@
 `step`: an optimizer step of one tiny parameter and its backward pass, in blocks with and without the armed counter that
 alternate within one process; the difference of their medians is the cost of a step. `batch`: the same of a batch from a
 DataLoader without workers. `after`: of two trainings of some milliseconds a step that run at the same time one is
-recorded by `gpuprof attach`; the CPU time of its thread, and its wall time, of a step after the recording over before it,
+recorded by `gpuprof attach`; the CPU time of its thread, and its wall time, of a step after the recording over before,
 over the same ratio of the other one.
 """
 
@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, cast
 
 from gpuprof.attach.jobs import armed
 
@@ -48,12 +49,14 @@ def cost(act: Callable[[], object], arm: Callable[[bool], None], rounds: int) ->
 
 def step_cost(rounds: int) -> dict[str, float]:
     """µs a step and a batch, of this process, which is armed for it."""
+    from importlib import import_module
+
     import torch
-    from torch.optim import optimizer as module
 
     import gpuprof
     from gpuprof.record.loader_meter import meter
 
+    module = import_module("torch.optim.optimizer")
     torch.set_num_threads(1)
     gpuprof.on_demand()
     parameter = torch.nn.Parameter(torch.zeros(1))
@@ -74,8 +77,8 @@ def step_cost(rounds: int) -> dict[str, float]:
             one.clear()
             one.update(saved if on else {})
 
-    found = dict(zip(("step_us", "step_without_us"), cost(step, arm, rounds), strict=True))
-    batches = iter(torch.utils.data.DataLoader(range(10**9), 1))
+    found: dict[str, float] = dict(zip(("step_us", "step_without_us"), cost(step, arm, rounds), strict=True))
+    batches = iter(torch.utils.data.DataLoader(cast("Any", range(10**9)), 1))
 
     def measure(on: bool) -> None:
         meter.stop()

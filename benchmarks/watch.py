@@ -1,4 +1,4 @@
-"""How often `gpuprof attach --watch` sees a change of the step time where there is none, and how soon where there is one.
+"""How often `gpuprof attach --watch` sees a change of the step time where there is none, and how soon a real one.
 
     python -m benchmarks.watch [--steps N] [--json FILE]
 
@@ -53,7 +53,7 @@ def alarms(step_ns: Sequence[float]) -> list[tuple[int, Change]]:
 
 
 def recorded(folders: Sequence[Path]) -> Iterator[tuple[str, list[float]]]:
-    """(where from, ns of unprofiled steps in a row) of recordings and of the processes of truths, below some folders."""
+    """(where from, ns of unprofiled steps in a row) of recordings and of processes of truths, below some folders."""
     for folder in folders:
         for path in sorted(folder.rglob("steps.jsonl")):
             series: dict[tuple[int, str], list[float]] = {}

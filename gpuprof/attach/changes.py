@@ -1,10 +1,9 @@
-"""Whether the step time of a running training has come to a new level, or drifts: a fold over its steps, without a clock
-and without a file.
+"""Whether the step time of a running training has come to a new level, or drifts: a fold over its steps.
 
 Steps have long tails, and patterns: a save now and then, a loader whose every fourth batch is late. So the medians of
-blocks of steps are compared. Of all pairs of one of the last RECENT blocks and one of the REFERENCE blocks nearly all must
-point the same way (the U statistic of Mann and Whitney 1947, which no distribution changes), and the levels must differ by
-LEAST. The mean must have moved in the same direction: another order of the same steps moves only the median.
+blocks of steps are compared. Of all pairs of one of the last RECENT blocks and one of the REFERENCE blocks, most
+must point the same way (the U statistic of Mann and Whitney 1947, whatever the distribution), and the levels must differ
+by LEAST. The mean must have moved in the same direction: another order of the same steps moves only the median.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ LONGEST = 10.0
 SAME = 0.07
 """Two levels that differ by less than this share are the same one (assumed)."""
 PAIRS = 0.95
-"""Share of the pairs of blocks that must point the same way. Of blocks of one distribution, eight and eight, that many do
-so in 0.05 % of the comparisons, a way each (assumed; `python -m benchmarks.watch` says how often it fails)."""
+"""Share of the pairs of blocks that must point the same way. Of blocks of one distribution, eight and eight, that many
+do so in 0.05 % of the comparisons, a way each (assumed; `python -m benchmarks.watch` says how often it fails)."""
 SETTLE = 32
 """Steps that are passed over at first, and after a recording: clocks, caches and the loader's queue settle."""
 MOST_BLOCKS = 128

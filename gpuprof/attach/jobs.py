@@ -152,4 +152,3 @@ def _whole(value: object) -> int:
 
 def _maybe(value: object) -> int | None:
     return None if value is None else _whole(value)
-

@@ -77,7 +77,9 @@ class Opened:
             say(f"step {now.step:,}: {STAGES[now.stage]}")
         stands = (now.since_ns or 0) > STANDSTILL_S * 1e9
         if stands and not self._standing:
-            say(f"no step has ended for {STANDSTILL_S:.0f} s after step {now.step:,}; gpuprof hang {now.pid} says where")
+            say(
+                f"no step has ended for {STANDSTILL_S:.0f} s after step {now.step:,}; gpuprof hang {now.pid} says where"
+            )
         self._standing = stands
 
     def is_recorded(self) -> bool:
@@ -172,7 +174,7 @@ def _ask(one: Job, folder: Path, at_step: int) -> dict[str, Any]:
 
 
 def _make(job: Job, options: dict[str, Any], out: str | None) -> Path:
-    stem = os.path.splitext(job.name)[0] or "job"
+    stem = Path(job.name).stem or "job"
     try:
         folder = make_folder(f"{stem}_{job.pid}", out)
         runfile.write_json(folder / runfile.MANIFEST, _manifest(job, options))
@@ -202,7 +204,7 @@ def _command(pid: int) -> list[str]:
 
 def _link(pid: int, name: str) -> str | None:
     try:
-        return os.readlink(f"/proc/{pid}/{name}")
+        return str(Path(f"/proc/{pid}/{name}").readlink())
     except OSError:
         return None
 

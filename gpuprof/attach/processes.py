@@ -87,7 +87,7 @@ def parent_of(pid: int) -> int | None:
 
 def _owner(pid: int) -> int | None:
     try:
-        return os.stat(f"/proc/{pid}").st_uid
+        return Path(f"/proc/{pid}").stat().st_uid
     except OSError:
         return None
 
@@ -111,4 +111,4 @@ def _command(pid: int) -> str:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
         return ""
-    return os.path.basename(words[0].decode("utf-8", "replace"))
+    return Path(words[0].decode("utf-8", "replace")).name

@@ -34,7 +34,11 @@ LEAVING_S = 10.0
 @click.option("--no-report", is_flag=True, help="Write no report.html into the run folder.")
 @click.option("--watch", is_flag=True, help="Watch the step time, and record when it changes; until the job ends.")
 @click.option(
-    "--disk", type=click.FloatRange(min=0, min_open=True), default=DISK_GB, metavar="GB", show_default=True,
+    "--disk",
+    type=click.FloatRange(min=0, min_open=True),
+    default=DISK_GB,
+    metavar="GB",
+    show_default=True,
     help="With --watch: keep recordings of so many GB at most.",
 )
 @click.option("--python-path", is_flag=True, help="Print the folder that arms every Python it is on the path of.")

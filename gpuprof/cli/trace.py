@@ -153,9 +153,7 @@ def _command() -> click.Command:
     @click.option("--on-demand", is_flag=True, help="Record nothing yet: gpuprof attach does, while TARGET runs.")
     @click.option("-m", "module", metavar="MODULE", help="Run a module, like python -m.")
     @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="TARGET…")
-    def command(
-        out: str | None, on_demand: bool, module: str | None, words: tuple[str, ...], **options: Any
-    ) -> int:
+    def command(out: str | None, on_demand: bool, module: str | None, words: tuple[str, ...], **options: Any) -> int:
         """Run TARGET unchanged, record a few of its steps, and print why they take as long as they do.
 
         TARGET is your usual command: train.py --lr 1e-4, torchrun …, accelerate launch …, python …. Everything after

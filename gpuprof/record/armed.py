@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -298,7 +299,7 @@ class Armed:
         first = last - len(ends) + 1  # its beginning is not known
         begin = min(max(after, first), last)
         chosen = ends[begin - first : begin - first + MOST_SENT + 1]
-        each = [b - a for a, b in zip(chosen, chosen[1:], strict=False)]
+        each = [b - a for a, b in pairwise(chosen)]
         return {"first": begin + 1, "ns": each, "recorded": list(self._recorded)}
 
     def _accept(self, request: Message) -> Message:

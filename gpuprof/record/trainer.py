@@ -25,9 +25,7 @@ def steps_left(state: Any) -> int | None:
     return max(0, state.max_steps - done)
 
 
-def announce(
-    session: Session, args: Any, state: Any, model: Callable[[], Any], optimizer: Callable[[], Any]
-) -> None:
+def announce(session: Session, args: Any, state: Any, model: Callable[[], Any], optimizer: Callable[[], Any]) -> None:
     """Says to a session what a trainer trains, and for how long. model, optimizer: give them, or None."""
     session.on_training("trainer", steps_left(state), model(), optimizer())
     session.on_intervals(lambda: trainer_intervals(args, state))

@@ -77,10 +77,11 @@ def train(how: str, ranks: int) -> None:
 
 def _hooks() -> dict[str, Any]:
     """What in torch a recording hooks into, as far as it can be seen."""
-    import torch
-    from torch.optim import optimizer
-    from torch.utils.data import dataloader
+    from importlib import import_module
 
+    import torch
+
+    optimizer, dataloader = map(import_module, ("torch.optim.optimizer", "torch.utils.data.dataloader"))
     return {
         "backward": torch.autograd.backward.__code__.co_filename,
         "next": dataloader._BaseDataLoaderIter.__next__.__code__.co_filename,

@@ -103,8 +103,10 @@ def test_the_job_ends(tmp_path: Path):
             running.wait_for(state="recording")
             os.kill(running.pid, signal.SIGKILL)
             assert one.wait(30) == 2 and one.stderr
-            assert one.stderr.read().splitlines()[-1].endswith(
-                f"process {running.pid} ended before its steps were recorded: nothing is diagnosed"
+            assert (
+                one.stderr.read()
+                .splitlines()[-1]
+                .endswith(f"process {running.pid} ended before its steps were recorded: nothing is diagnosed")
             )
         again = running.attach(running.pid)
         assert again.returncode == 2 and f"there is no process {running.pid}" in again.stderr
@@ -181,3 +183,45 @@ def test_nothing_is_recorded_with_options_of_a_recording(tmp_path: Path):
     words = [sys.executable, "-m", "gpuprof", "trace", "--on-demand", "--steps", "5", "train.py"]
     found = subprocess.run(words, cwd=tmp_path, env=variables(), capture_output=True, text=True)
     assert "give --steps to gpuprof attach" in line(found)
+
+
+def test_a_watch_records_a_new_level_once(tmp_path: Path):
+    """The usual step first, then its change; and not again when it comes back."""
+    with job(tmp_path) as running:
+        running.wait_for()
+        words = [
+            sys.executable,
+            "-m",
+            "gpuprof",
+            "attach",
+            "--watch",
+            str(running.pid),
+            "--baseline",
+            "2",
+            "--no-report",
+        ]
+        with subprocess.Popen(words, cwd=tmp_path, env=variables(), stderr=subprocess.PIPE, text=True) as watch:
+            assert watch.stderr
+            said: list[str] = []
+
+            def until(text: str) -> None:
+                while not said or text not in said[-1]:
+                    assert watch.stderr
+                    said.append(watch.stderr.readline())
+                    assert said[-1], "".join(said)
+
+            until("the usual step is known; it is recorded")
+            running.wait_for(state="recording")
+            running.wait_for(state="armed")
+            os.kill(running.pid, signal.SIGUSR1)
+            until("a new level for about")
+            assert ": it is recorded" in said[-1]
+            until(": recording")
+            running.wait_for(state="armed")
+            running.end()
+            until("the job has ended after")
+            assert watch.wait(30) == 0
+    runs = sorted(path for path in (tmp_path / "gpuprof-runs").iterdir() if not path.is_symlink())
+    assert len(runs) == 2 and "1 change of the step time, 2 recordings" in said[-1]
+    assert "a new level" in (runs[1] / "changed.txt").read_text()
+    assert not (runs[0] / "changed.txt").exists()
