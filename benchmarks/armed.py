@@ -84,6 +84,7 @@ def step_cost(rounds: int) -> dict[str, float]:
         meter.stop()
         if on:
             meter.watch(sys.modules["torch.utils.data._utils.fetch"])
+            meter.only_workers = True
 
     found |= dict(zip(("batch_us", "batch_without_us"), cost(lambda: next(batches), measure, rounds), strict=True))
     return found

@@ -1,9 +1,8 @@
 """Whether the step time of a running training has come to a new level, or drifts: a fold over its steps.
 
 Steps have long tails, and patterns: a save now and then, a loader whose every fourth batch is late. So the medians of
-blocks of steps are compared. Of all pairs of one of the last RECENT blocks and one of the REFERENCE blocks, most
-must point the same way (the U statistic of Mann and Whitney 1947, whatever the distribution), and the levels must differ
-by LEAST. The mean must have moved in the same direction: another order of the same steps moves only the median.
+blocks of steps are compared. Of all pairs of one of the last RECENT blocks and one of the REFERENCE blocks, nearly all
+must point the same way (the U statistic of Mann and Whitney 1947), and the levels must differ by LEAST. The mean must have moved in the same direction: another order of the same steps moves only the median.
 """
 
 from __future__ import annotations

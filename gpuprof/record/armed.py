@@ -218,6 +218,7 @@ class Armed:
         clock = self._clock
         assert clock is not None
         say(f"step {self._step}: gpuprof attach records some steps into {request.folder}")
+        loader_meter.only_workers = False
         session = self._sessions.begin(request.folder, clock.source, quiet=True)
         if session is None:
             self._why = f"the recording could not begin; {request.folder}/gpuprof.log says why"
@@ -238,6 +239,7 @@ class Armed:
         self._sessions.end()
         self._recorded[-1][1] = self._step
         self._recording = None
+        loader_meter.only_workers = True
         if self._measures_loader:
             fetch = sys.modules.get("torch.utils.data._utils.fetch")
             if fetch is not None:

@@ -61,6 +61,7 @@ def arm() -> None:
         from .loader_meter import meter
 
         meter.watch(module)
+        meter.only_workers = True
 
     def argparse(module: Any) -> None:
         from .flags import flags
