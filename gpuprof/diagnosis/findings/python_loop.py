@@ -56,7 +56,7 @@ three numbers are assumed.
 """,
     wrong="""
 Where a round needs the result of the one before, the loop cannot be written in this way: the recording shows ops
-without their tensors, so the probability is 70 %, but for norms and copies of many tensors. Rounds of very different
+without their tensors, so the probability is 70 %; 85 % for norms and copies of many tensors. Rounds of very different
 sizes need padding or segments.
 """,
 )
@@ -106,7 +106,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
         change=change(1),
         best=change(0),
         worst=change(2),
-        odds=1.0 if separate else calibrated.INDEPENDENT.value,
+        odds=(calibrated.SEPARATE if separate else calibrated.INDEPENDENT).value,
         needs="" if separate else "no round of the loop needs the result of the one before",
     )
 
