@@ -61,7 +61,7 @@ def fixes(diagnosis: Diagnosis, width: int, brevity: Brevity) -> list[Text | Tab
         lines.append(_numbered(number, [*head, *(Text(line, "dim") for line in conditions(finding, diagnosis)), *code]))
     more = diagnosis.findings[brevity.fixes :]
     if more and brevity.titles:
-        named = (f"{number}  {escape(f.title)}" for number, f in enumerate(more, brevity.fixes + 1))
+        named = (f"{number}: {escape(f.title)}" for number, f in enumerate(more, brevity.fixes + 1))
         lines += flow([Text("with -v", "dim"), *(Text(one, "dim") for one in named)], width)
     elif more:
         lines.append(Text(f"and {len(more)} more, with -v", "dim"))

@@ -92,7 +92,7 @@ def test_time_and_gain_agree(work, speedup, says):
 def test_of_many_fixes_the_rest_is_named():
     many = [finding(id=f"id{i}", title=f"fix number {i}") for i in range(8)]
     text = " ".join(" ".join(line.split()) for line in lines_of(*many))
-    assert "5 fix number 4" in text and "with -v 6 fix number 5 7 fix number 6 8 fix number 7" in text
+    assert "5 fix number 4" in text and "with -v 6: fix number 5 7: fix number 6 8: fix number 7" in text
 
 
 def test_what_several_gain_together():
