@@ -136,10 +136,11 @@ def show_verdict(folder: Path) -> Diagnosis:
 
 def keep_verdict(folder: Path, diagnosis: Diagnosis) -> None:
     """Its first lines in a file of the run, and its numbers for `gpuprof history`."""
+    from gpuprof.diagnosis.headline import headline
     from gpuprof.report import history, words
     from gpuprof.report.names import escape
 
-    heading = "  ".join(text for text in (words.label(diagnosis), words.step_time(diagnosis)) if text)
+    heading = "  ".join(text for text in (headline(diagnosis), words.step_time(diagnosis)) if text)
     with runfile.whole_file(folder / VERDICT) as file:
         file.write(f"{escape(heading)}\n{escape(diagnosis.verdict.summary)}\n".encode())
     history.remember(folder, history.entry(str(folder), None, diagnosis))
