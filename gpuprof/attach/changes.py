@@ -2,7 +2,8 @@
 
 Steps have long tails, and patterns: a save now and then, a loader whose every fourth batch is late. So the medians of
 blocks of steps are compared. Of all pairs of one of the last RECENT blocks and one of the REFERENCE blocks, nearly all
-must point the same way (the U statistic of Mann and Whitney 1947), and the levels must differ by LEAST. The mean must have moved in the same direction: another order of the same steps moves only the median.
+must point the same way (the U statistic of Mann and Whitney 1947), and the levels must differ by LEAST. The
+mean must have moved in the same direction: another order of the same steps moves only the median.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ BLOCK = 16
 REFERENCE = 8
 """Blocks that are the usual level: the first ones after SETTLE steps."""
 RECENT = 8
-"""Blocks that are compared with it. A change is seen at the earliest when it has lasted for so many."""
+"""Blocks that are compared with it. A change is seen at the earliest when it has lasted for this number of blocks."""
 LEAST = 0.10
 """Changes of the step time by less than this share are none (assumed)."""
 LONGEST = 10.0
-"""A step that takes more medians than this counts as so many: a checkpoint must not decide the mean (assumed)."""
+"""A step that takes more medians than this counts as this number: a checkpoint must not decide the mean (assumed)."""
 SAME = 0.07
 """Two levels that differ by less than this share are the same one (assumed)."""
 PAIRS = 0.95
@@ -33,7 +34,7 @@ SETTLE = 32
 MOST_BLOCKS = 128
 """Blocks after the reference that are remembered, to tell a drift from a new level."""
 FOLLOWS = 4 * RECENT
-"""A change in the direction of the last one, within so many blocks of it, has the same cause."""
+"""A change in the direction of the last one, within this number of blocks, has the same cause."""
 MOST_KNOWN = 32
 """Levels that are remembered."""
 

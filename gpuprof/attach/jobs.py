@@ -100,7 +100,7 @@ def job_of(said: Message, socket: Path) -> Job:
 def named(place: str) -> list[Job]:
     """The ranks of the job that a user means by a process id or a run's folder, lowest rank first.
 
-    A launcher stands for the processes that it started. Raises GpuprofError, one line, where there is none.
+    A launcher means the processes that it started. Raises GpuprofError, one line, where there is none.
     """
     jobs = armed()
     pids = [int(place)] if place.isdigit() and len(place) <= 10 and not Path(place).exists() else _pids_of(Path(place))

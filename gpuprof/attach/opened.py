@@ -91,7 +91,7 @@ class Opened:
         return str(notes[-1]) if notes else f"{self.folder / runfile.LOG} may say why"
 
     def leave(self, patience_s: float) -> bool:
-        """Waits until the processes are as before; those that are not after `patience_s` are told to end. Whether all
+        """Waits until the processes are as before; those that are not after `patience_s` are asked to end. Whether all
         were seen to be."""
         until = time.monotonic() + patience_s
         while any(_records(one, self.folder) for one in self.ranks):

@@ -1,4 +1,4 @@
-"""Why a process cannot be attached to, as the operating system tells it."""
+"""Why a process cannot be attached to, read from /proc."""
 
 from __future__ import annotations
 

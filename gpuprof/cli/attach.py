@@ -39,7 +39,7 @@ LEAVING_S = 10.0
     default=DISK_GB,
     metavar="GB",
     show_default=True,
-    help="With --watch: keep recordings of so many GB at most.",
+    help="With --watch: keep recordings of this many GB at most.",
 )
 @click.option("--python-path", is_flag=True, help="Print the folder that arms every Python it is on the path of.")
 @click.option("--json", "as_json", is_flag=True, help="Print the diagnosis, or the list of jobs, as JSON.")

@@ -36,9 +36,9 @@ KEPT = 4096
 MOST_SENT = 1000
 """Step times in one answer."""
 RATED = 33
-"""The rate that is told is that of this many last steps, less one."""
+"""The rate is reported over this many last steps, less one."""
 LOOKED_AT = 16
-"""Steps that backward passes are followed for at first, to see whether the steps can be told apart without them."""
+"""Steps that backward passes are followed for at first, to see whether the ends of steps can be found without them."""
 MOST_RECORDINGS = 64
 """Recordings whose place among the steps is remembered."""
 

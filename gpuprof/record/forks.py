@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 
 class Forking(Protocol):
-    """What is told, in a forked child, that it is one."""
+    """What is called in a forked child."""
 
     def forked(self) -> None: ...
 
