@@ -34,7 +34,8 @@ SETTLE = 32
 MOST_BLOCKS = 128
 """Blocks after the reference that are remembered, to tell a drift from a new level."""
 FOLLOWS = 4 * RECENT
-"""A change in the direction of the last one, within this number of blocks, has the same cause."""
+"""A change in the direction of the last one, within this number of blocks, has the same cause; a drift within twice as
+many (assumed)."""
 MOST_KNOWN = 32
 """Levels that are remembered."""
 
@@ -159,7 +160,7 @@ def _changed(watch: Watch, direction: int) -> tuple[Watch, Change]:
     lasted = len(blocks) - began
     known = any(abs(math.log(after / level)) < math.log1p(SAME) for level in watch.known_ns)
     # What follows a change of the same direction within a few blocks is the rest of it.
-    follows = watch.moving == direction and len(watch.since) <= FOLLOWS
+    follows = watch.moving == direction and len(watch.since) <= FOLLOWS * (1 + is_drift)
     goes_on = follows or (is_drift and watch.drifts == direction)
     cause = "known" if known else "same" if goes_on else "new"
     change = Change("drift" if is_drift else "level", before, after, lasted * BLOCK, cause)

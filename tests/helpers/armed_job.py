@@ -1,8 +1,8 @@
 """A small training on the CPU that is armed, for `gpuprof attach`; it trains until it is told to end.
 
 The first word says how it is armed: `trace` (by gpuprof trace --on-demand), `code` (gpuprof.on_demand()), `joined` (it
-runs the file that gpuprof attach has a Python 3.14 run, once it trains) or `not`. At its end it prints a line of JSON:
-what it found of hooks in torch, and the CPU time of its steps before, during and after recordings.
+runs the file that gpuprof attach has a Python 3.14 run, once it trains). At its end it prints a line of JSON: what it
+found of hooks in torch, the CPU time of each step, and of some steps how many Python functions they called.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from helpers.paths import ROOT
 from helpers.started import environment
 
 PATIENCE_S = 60.0
+COUNTED_EVERY = 30
 
 
 def train(how: str, ranks: int) -> None:
@@ -48,11 +49,16 @@ def train(how: str, ranks: int) -> None:
 
     loader = torch.utils.data.DataLoader(Endless(), 16)
     ended, steps_ns = [False], []
+    calls: dict[int, list[int]] = {}
     signal.signal(signal.SIGTERM, lambda *_: ended.__setitem__(0, True))
     pauses_s = [0.002]
     signal.signal(signal.SIGUSR1, lambda *_: pauses_s.__setitem__(0, 0.01))  # a new level of the step time
     joined = how != "joined"
     for batch in loader:
+        counted = len(steps_ns) % COUNTED_EVERY == 0
+        count = calls[len(steps_ns)] = [0] if counted else [-1]
+        if counted:
+            sys.setprofile(lambda _, what, __, count=count: count.__setitem__(0, count[0] + (what == "call")))
         begun = time.thread_time_ns()
         model(batch).square().mean().backward()
         if ranks > 1:
@@ -60,6 +66,7 @@ def train(how: str, ranks: int) -> None:
                 torch.distributed.all_reduce(parameter.grad)
         optimizer.step()
         optimizer.zero_grad()
+        sys.setprofile(None)
         steps_ns.append(time.thread_time_ns() - begun)
         time.sleep(pauses_s[0])
         if not joined and len(steps_ns) == 20:
@@ -72,7 +79,8 @@ def train(how: str, ranks: int) -> None:
             torch.distributed.all_reduce(stop)
         if stop:
             break
-    print(json.dumps({"untouched": untouched, "left": _hooks(), "steps_ns": steps_ns}), flush=True)
+    counts = {step: count[0] for step, count in calls.items() if count[0] > 0}
+    print(json.dumps({"untouched": untouched, "left": _hooks(), "steps_ns": steps_ns, "calls": counts}), flush=True)
 
 
 def _hooks() -> dict[str, Any]:

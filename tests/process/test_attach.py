@@ -77,7 +77,7 @@ def test_a_run_folder_stands_for_its_process(armed: ArmedJob, tmp_path: Path):
 
 @pytest.mark.parametrize("how", ["code", "joined"])
 def test_armed_in_its_code_or_joined(how: str, tmp_path: Path):
-    """Its steps afterwards take the CPU as long as before, and nothing is left in torch."""
+    """Its steps afterwards call the same functions and take the CPU as long as before; nothing is left in torch."""
     with job(tmp_path, how) as running:
         running.wait_for()
         time.sleep(1)
@@ -89,8 +89,16 @@ def test_armed_in_its_code_or_joined(how: str, tmp_path: Path):
     begun = int("".join(c for c in step.split("taken ")[1].split(" steps")[0] if c.isdigit()))
     before, after = said["steps_ns"][25:begun], said["steps_ns"][-300:]
     assert len(before) > 50
-    # The lower quartile: other processes only make steps longer.
-    assert statistics.quantiles(after)[0] < 1.15 * statistics.quantiles(before)[0]
+    # The lower quartile: other processes only make steps longer. benchmarks/armed.py measures it on a quiet machine.
+    assert statistics.quantiles(after)[0] < 1.5 * statistics.quantiles(before)[0]
+    calls = {int(step): count for step, count in said["calls"].items()}
+    earlier = [count for step, count in calls.items() if 50 < step < begun]
+    later = [count for step, count in calls.items() if step > len(said["steps_ns"]) - 300]
+    assert earlier and later
+    if how == "code":
+        assert statistics.median(later) == statistics.median(earlier)
+    else:  # it was armed for the recording only: the counting is gone too
+        assert statistics.median(later) < statistics.median(earlier)
     left = said["left"] | ({"optimizer": 0} if how == "code" else {})
     assert left == said["untouched"]
 
