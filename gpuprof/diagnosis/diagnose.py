@@ -13,8 +13,7 @@ from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.diagnosis.host import host_of
 from gpuprof.diagnosis.plain_diagnosis import without_steps
 from gpuprof.diagnosis.quality import judged, of_start_up
-from gpuprof.diagnosis.run import no_trace
-from gpuprof.diagnosis.unit_words import reworded
+from gpuprof.diagnosis.run_issues import no_trace
 from gpuprof.errors import GpuprofError
 from gpuprof.timeline.startup import MOST_START_UP, MUCH_START_UP
 from gpuprof.tracefile.run import RunFolder
@@ -61,8 +60,9 @@ def diagnose(
         return without_steps(analysis, analysis.quality)
     found = _concluded(analysis, advise)
     if found.start_up is not None and analysis.device_times and found.start_up.share >= MOST_START_UP:
-        found = replace(found, verdict=of_start_up(found.verdict, analysis.whole.start_up), sensitivities=None)
-    found = reworded(found)
+        found = replace(
+            found, verdict=of_start_up(found.verdict, analysis.whole.start_up, analysis.unit), sensitivities=None
+        )
     return _with_memory(_with_host(found, analysis), analysis) if advise or not analysis.device_times else found
 
 
@@ -83,7 +83,7 @@ def _without_trace(analysis: Analysis) -> Diagnosis:
     assert facts is not None
     assert run is not None
     said = ("no_baseline", "baseline_work", "run_ended")  # by the first issue, or of no use without a trace
-    others = (issue for issue in facts.issues if issue.id not in said)
+    others = (issue for issue in analysis.run_issues if issue.id not in said)
     quality = judged((no_trace(run, facts.run, analysis.question.failure), *others))
     return without_steps(analysis, quality)
 

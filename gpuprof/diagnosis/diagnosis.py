@@ -19,7 +19,8 @@ from gpuprof.diagnosis.run_model import Run
 from gpuprof.diagnosis.value_range import Range
 from gpuprof.errors import GpuprofError
 from gpuprof.replay.bound import Bound
-from gpuprof.timeline.workload import Unit, Workload
+from gpuprof.timeline.unit import STEP, Unit
+from gpuprof.timeline.workload import Workload
 from gpuprof.tracefile.source import Issue, Source
 
 if TYPE_CHECKING:
@@ -515,7 +516,7 @@ class Diagnosis:
     @property
     def unit(self) -> Unit:
         """What a step is called: step, iteration, request or token."""
-        return self.workload.unit if self.workload else "step"
+        return self.workload.unit if self.workload else STEP
 
     @property
     def tables(self) -> Tables:

@@ -165,8 +165,8 @@ def _why_not(case: Analysis, one: _Predicted) -> str:
     gain = case.mean_ns - one.prediction.step.expected / one.proposal.work
     if cost and left is not None and cost >= gain * left:
         return (
-            f"it costs about {cost / 1e9:,.0f} s once and gains {in_ms(gain)} a step: earned back after "
-            f"{math.ceil(cost / gain):,} steps, and {left:,} are left"
+            f"it costs about {cost / 1e9:,.0f} s once and gains {in_ms(gain)} {case.unit.a}: earned back after "
+            f"{math.ceil(cost / gain):,} {case.unit}s, and {left:,} are left"
         )
     return ""
 

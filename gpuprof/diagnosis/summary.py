@@ -10,6 +10,7 @@ from gpuprof.diagnosis.rest_of_step import rest_of_step
 from gpuprof.diagnosis.sentences import capital, in_ms
 from gpuprof.diagnosis.shares import Shares
 from gpuprof.replay.bound import SMALL
+from gpuprof.timeline.unit import STEP, Unit
 
 SAME = 0.006
 """Share by which two step times may differ and still read as one: texts round to three digits."""
@@ -24,23 +25,25 @@ def summary(
     alone: bool = False,
     stepless: bool = False,
     budget: Budget | None = None,
+    unit: Unit = STEP,
 ) -> str:
     """Two or three sentences: how much of the step the device works, and what it waits for.
 
     `stepless`: no steps were found, so it is all that was recorded. `budget`: of the mean step, which the headline
     states, where a run timed its steps.
     """
-    text = _summary(shares, kernels, limits, turns, compiling_ns, alone, _which_step(shares.step_ns, budget))
-    return text.replace(" a step", " recorded", 1).replace(" a step", "") if stepless else text
+    which = _which_step(shares.step_ns, budget, unit)
+    whole, each = (" recorded", "") if stepless else (f" {unit.a}", f" {unit.a}")
+    return _summary(shares, kernels, limits, turns, compiling_ns, alone, which, "" if which else whole, each)
 
 
-def _which_step(step_ns: float, budget: Budget | None) -> str:
+def _which_step(step_ns: float, budget: Budget | None, unit: Unit) -> str:
     """Which step the sentence is about, as its beginning; empty if it is the headline's, the mean one."""
     if budget is None or _reads_as(step_ns, budget.mean_ns):
         return ""
     if _reads_as(step_ns, budget.usual_ns):
-        return "In a usual step "
-    return "In a step with the work of those recorded, "
+        return f"In a usual {unit} "
+    return f"In {unit.a} with the work of those recorded, "
 
 
 def _reads_as(one_ns: float, other_ns: float) -> bool:
@@ -55,16 +58,19 @@ def _summary(
     compiling_ns: float,
     alone: bool,
     which: str,
+    whole: str,
+    each: str,
 ) -> str:
     """Of a step.
 
     `limits`: compute | memory | latency → its share of the kernels' time, where that is known. `turns`: how many GPUs
     of the process work one after the other. `compiling_ns`: host time of a step in which code is compiled. `alone`: one
-    GPU and one rank, so that no others are spoken of. `which`: names the step where it is not the headline's.
+    GPU and one rank, so that no others are spoken of. `which`: names the step where it is not the headline's. `whole`,
+    `each`: ` a step`, of its time and of what is counted in it.
     """
     step = shares.step_ns
     gpu = f"{which}the {'busiest ' if turns else ''}GPU works"
-    text = f"{capital(gpu)} {in_ms(shares.busy_ns)} of {in_ms(step)}{'' if which else ' a step'}"
+    text = f"{capital(gpu)} {in_ms(shares.busy_ns)} of {in_ms(step)}{whole}"
     if shares.communication_ns > 0.05 * step:
         text += f", {in_ms(shares.communication_ns)} of it in communication that nothing overlaps"
     if shares.copy_ns > 0.05 * step:
@@ -81,7 +87,7 @@ def _summary(
         )
     if turns:
         return f"{text} The {turns} GPUs take turns: while one works, the others wait for what it computes."
-    return f"{text} {rest_of_step(shares.idle_ns, kernels, compiling_ns, alone)}"
+    return f"{text} {rest_of_step(shares.idle_ns, kernels, compiling_ns, alone, each)}"
 
 
 _LIMITS = {"compute": "arithmetic", "memory": "memory traffic", "latency": "kernel launch latency"}

@@ -13,7 +13,7 @@ from gpuprof.report.lines import flow
 from gpuprof.report.names import escape
 from gpuprof.report.names import shown as shortened
 from gpuprof.report.numbers import duration, duration_range, long_duration
-from gpuprof.timeline.workload import Unit
+from gpuprof.timeline.unit import STEP, Unit
 
 RESOURCES = ("host", "input", "transfer", "communication", "device", "compute", "memory", "latency")
 PARTS = ("compute", "memory", "latency")
@@ -211,7 +211,7 @@ def _numbered(number: int, lines: list[Text]) -> Table:
     return grid
 
 
-def gain(found: Finding | Combined, now_ns: float, unit: Unit = "step") -> str:
+def gain(found: Finding | Combined, now_ns: float, unit: Unit = STEP) -> str:
     """`74 → 13–30 ms   2.5–5.7×`, or for more work in a step `same step, 8× the work`."""
     if found.work != 1.0:
         change = found.step_ns.expected / now_ns

@@ -93,7 +93,8 @@ def breaks(case: Analysis) -> Breaks | None:
     most = _most_frequent(case, waits)
     return Breaks(
         without, f"{count:,.0f} waits removed",
-        f"forward and backward no longer wait {count:,.0f} times a step for the GPU{f' ({most})' if most else ''}",
+        f"forward and backward no longer wait {count:,.0f} times {case.unit.a} for the"
+        f" GPU{f' ({most})' if most else ''}",
         odds,
     )  # fmt: skip
 

@@ -26,7 +26,9 @@ def why_unknown(case: Analysis, roof: Roofline) -> str | None:
     if unknown <= MOST * took:
         return None
     each = case.per_step(unknown)
-    return f"matrix multiplications take {in_ms(each)} a step, and their operands are not known from this recording"
+    return (
+        f"matrix multiplications take {in_ms(each)} {case.unit.a}, and their operands are not known from this recording"
+    )
 
 
 def typed_fp32(case: Analysis, roof: Roofline) -> Mask:

@@ -87,8 +87,10 @@ def find(case: Analysis) -> Iterator[Proposal]:
         )
         fix += "\nor, if memory is short without it:\n" + segments.otherwise()
     yield Proposal(
-        title="no empty_cache() in the step" if by_hand else "memory kept by the allocator",
-        evidence=spans(case, f"{count:,.0f} calls of {', '.join(names)} a step take the CPU {host_ms:,.1f} ms", own),
+        title=f"no empty_cache() in the {case.unit}" if by_hand else "memory kept by the allocator",
+        evidence=spans(
+            case, f"{count:,.0f} calls of {', '.join(names)} {case.unit.a} take the CPU {host_ms:,.1f} ms", own
+        ),
         fix=fix.by("allocator"),
         change=without(LEFT[1]),
         best=without(LEFT[0]),
@@ -103,7 +105,7 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
         yield Candidate(
             PAGE.id,
             "memory requested from the driver",
-            f"calls that allocate or free: {calls} a step",
+            f"calls that allocate or free: {calls} {a.unit.a}",
             claim_idle("allocator"),
             calls.more,
         )

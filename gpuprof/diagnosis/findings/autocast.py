@@ -91,7 +91,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     if took < LEAST_SHARE * whole or not took:
         return
     text = (
-        f"{case.per_step(nodes.sum()):,.0f} matrix multiplications a step of fp32 operands: "
+        f"{case.per_step(nodes.sum()):,.0f} matrix multiplications {case.unit.a} of fp32 operands: "
         f"{in_ms(case.per_step(took))}, {100 * took / whole:,.0f} % of the GPU's time"
         + (", with attention in fp32" if attention.any() else "")
     )
@@ -150,7 +150,7 @@ def _absent(case: Analysis) -> str | None:
         return "this GPU has no tensor cores for a 16-bit format"
     nodes = _products(case, roof)
     took = case.per_step(float(case.graph.duration_ns[nodes].sum()))
-    known = f"fp32 matrix multiplications take {in_ms(took)} a step" if took else "nothing is multiplied in fp32"
+    known = f"fp32 matrix multiplications take {in_ms(took)} {case.unit.a}" if took else "nothing is multiplied in fp32"
     return why_unknown(case, roof) or known
 
 

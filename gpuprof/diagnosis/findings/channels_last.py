@@ -71,7 +71,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     count, took = int(nodes.sum()), case.per_step(float(graph.duration_ns[nodes].sum()))
     whole = case.per_step(float(graph.duration_ns[graph.on_gpu].sum()))
     text = (
-        f"{case.per_step(count):,.0f} kernels a step convert tensors for convolutions from one memory layout to "
+        f"{case.per_step(count):,.0f} kernels {case.unit.a} convert tensors for convolutions from one memory layout to "
         f"another: {ms_or_us(took)}, {100 * took / max(whole, 1.0):,.0f} % of the GPU's time"
     )
     norms = _in_window(case, GROUP_NORMS)

@@ -86,7 +86,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
         title="torch.compile" if broken is None else "torch.compile, once nothing breaks the graph",
         evidence=spans(
             case,
-            f"{passes_launch(case)} {before:,.0f} kernels a step one by one, which takes the CPU "
+            f"{passes_launch(case)} {before:,.0f} kernels {case.unit.a} one by one, which takes the CPU "
             f"{host_ms:,.0f} ms; "
             f"fused they are about {after:,.0f}",
             found.host,
@@ -123,7 +123,10 @@ def _absent(case: Analysis) -> str | None:
         return EAGER
     if waits_too_often(case):
         waits = waits_in_passes(case)
-        return f"forward and backward wait {case.per_step(waits):,.0f} times a step for the GPU, which splits the graph"
+        return (
+            f"forward and backward wait {case.per_step(waits):,.0f} times {case.unit.a} for the GPU, which splits the"
+            " graph"
+        )
     return None
 
 
@@ -138,7 +141,7 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
         PAGE.id,
         "torch.compile",
         f"B runs {code_of(b)}, A {code_of(a)}; kernels of the forward and backward pass: "
-        f"{kernel_counts(a, b, (), MODEL)} a step",
+        f"{kernel_counts(a, b, (), MODEL)} {a.unit.a}",
         claim_model(REWRITTEN, fewer_launches(a, b)),
         -quantity(a, b, lambda side: side.counts.compiled).more,
     )

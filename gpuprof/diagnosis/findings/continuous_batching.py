@@ -76,7 +76,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     model = model_phases(graph)
     now = f"{batch:,} requests at once" if batch else "a batch"
     text = (
-        f"{now}: the GPU works {busy / 1e6:,.1f} of {case.step_ns / 1e6:,.1f} ms a step; "
+        f"{now}: the GPU works {busy / 1e6:,.1f} of {case.step_ns / 1e6:,.1f} ms {case.unit.a}; "
         f"{factor} times as many would take {step_ns / 1e6:,.1f} ms"
     )
     more = f"{batch * factor} requests" if batch else f"{factor} times the requests"

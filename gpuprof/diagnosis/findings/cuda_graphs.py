@@ -130,7 +130,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
             title="torch.compile with CUDA graphs"
             if chain is None
             else "torch.compile with CUDA graphs, once batches are alike and nothing waits",
-            evidence=spans(case, f"{passes_launch(case)} {count:,.0f} kernels a step one by one", found.host),
+            evidence=spans(case, f"{passes_launch(case)} {count:,.0f} kernels {case.unit.a} one by one", found.host),
             fix=fix,
             change=once_gone(chain, _graphed(found, 1)),
             best=once_gone(chain, _graphed(found, 0)),
@@ -167,7 +167,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
 
     regions = graph.on_gpu & case.nodes_within(case.ops_named(REGION.search))
     compiled_ms = case.per_step(float(graph.duration_ns[host].sum())) / 1e6
-    text = f"compiled code takes the CPU {compiled_ms:,.1f} ms a step to launch its kernels one by one"
+    text = f"compiled code takes the CPU {compiled_ms:,.1f} ms {case.unit.a} to launch its kernels one by one"
     yield Proposal(
         title="CUDA graphs for the compiled model",
         evidence=spans(case, text, host),
@@ -215,7 +215,7 @@ def _of_engine(case: Analysis) -> Iterator[Proposal]:
     count = float(model.sum()) / graph.steps
     yield Proposal(
         title="CUDA graphs for decoding",
-        evidence=spans(case, f"the forward pass launches {count:,.0f} kernels a step one by one", host),
+        evidence=spans(case, f"the forward pass launches {count:,.0f} kernels {case.unit.a} one by one", host),
         fix=_for_inference(case),
         change=captured(1),
         best=captured(0),
@@ -284,8 +284,8 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
     yield Candidate(
         PAGE.id,
         "torch.compile with CUDA graphs" if with_compile else "CUDA graphs",
-        f"{more} launches {number(in_graphs)} kernels a step from CUDA graphs{also}, {less} "
-        f"{'none' if min(shares.a, shares.b) == 0 else 'few'}; launch calls: {launches} a step",
+        f"{more} launches {number(in_graphs)} kernels {a.unit.a} from CUDA graphs{also}, {less} "
+        f"{'none' if min(shares.a, shares.b) == 0 else 'few'}; launch calls: {launches} {a.unit.a}",
         claim_model(REWRITTEN if with_compile else (), fewer_launches(a, b)),
         -shares.more,
     )

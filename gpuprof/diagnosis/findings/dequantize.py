@@ -76,7 +76,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     gpu = gone & graph.on_gpu
     host_ms = case.per_step(float(graph.duration_ns[gone & ~graph.on_gpu].sum())) / 1e6
     text = (
-        f"{case.per_step(int(case.nodes_of_gpu(kernels).sum())):,.0f} kernels a step unpack weights: "
+        f"{case.per_step(int(case.nodes_of_gpu(kernels).sum())):,.0f} kernels {case.unit.a} unpack weights: "
         f"{case.per_step(float(graph.duration_ns[gpu].sum())) / 1e6:,.1f} ms of GPU and {host_ms:,.1f} ms of CPU time"
     )
     known = f", of {free / 2**30:,.0f} GiB that are free" if free is not None else "; free memory was not recorded"
@@ -106,7 +106,7 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
         yield Candidate(
             PAGE.id,
             "unpacking quantised weights",
-            f"kernels that unpack weights: {pieces} a step, {took.ms} ms of GPU time; "
+            f"kernels that unpack weights: {pieces} {a.unit.a}, {took.ms} ms of GPU time; "
             f"kernels in all: {kernel_counts(a, b)}",
             claim_model((*kind, "elementwise", "cast/copy", "memcpy"), fewer_kernels(a, b)),
             pieces.more,

@@ -121,10 +121,10 @@ def find(case: Analysis) -> Iterator[Proposal]:
     largest = max(found.shapes, key=lambda s: s.batch * s.heads * s.queries * s.keys)
     scores = largest.batch * largest.heads * largest.queries * largest.keys * int(found.size.max())
     text = (
-        f"{count / case.steps:,.0f} attentions a step write scores of "
+        f"{count / case.steps:,.0f} attentions {case.unit.a} write scores of "
         f"{largest.queries:,.0f} × {largest.keys:,.0f} for "
         f"{largest.batch * largest.heads:,.0f} heads ({scores / 1e9:,.2f} GB each time): "
-        f"{gpu_ms:,.1f} ms of GPU time a step"
+        f"{gpu_ms:,.1f} ms of GPU time {case.unit.a}"
     )
     yield Proposal(
         title="fused attention instead of eager",
@@ -138,7 +138,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
 
 def _absent(case: Analysis) -> str | None:
     fused = case.per_step(case.gpu_ns(case.category("attention")))
-    return f"attention runs in fused kernels already ({in_ms(fused)} a step)" if fused else None
+    return f"attention runs in fused kernels already ({in_ms(fused)} {case.unit.a})" if fused else None
 
 
 ABSENT = Absent("FlashAttention or another fused attention", _absent)
@@ -152,7 +152,7 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
         yield Candidate(
             PAGE.id,
             "fused attention",
-            f"kernels of fused attention: {fused} a step, softmax kernels: {scores}",
+            f"kernels of fused attention: {fused} {a.unit.a}, softmax kernels: {scores}",
             claim_model(CATEGORIES, fewer_kernels(a, b)),
             scores.more,
         )

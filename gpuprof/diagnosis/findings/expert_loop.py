@@ -98,9 +98,9 @@ def find(case: Analysis) -> Iterator[Proposal]:
     waits = graph.waits & inside
     host_ms = case.per_step(float(graph.duration_ns[inside & ~graph.on_gpu].sum())) / 1e6
     text = (
-        f"{layers:,.0f} loops a step over {loops.blocks.mean():,.0f} experts each: "
+        f"{layers:,.0f} loops {case.unit.a} over {loops.blocks.mean():,.0f} experts each: "
         f"{case.per_step(work.sum()):,.0f} kernels, "
-        f"{case.per_step(waits.sum()):,.0f} waits for the GPU and {host_ms:,.1f} ms of CPU time a step"
+        f"{case.per_step(waits.sum()):,.0f} waits for the GPU and {host_ms:,.1f} ms of CPU time {case.unit.a}"
     )
     loaded = case.stack.loaded(experts_implementation="grouped_mm")
     yield Proposal(
@@ -127,7 +127,7 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
         yield Candidate(
             PAGE.id,
             "experts computed together",
-            f"grouped GEMMs: {grouped} a step, single GEMMs: {single}, kernels in all: {kernel_counts(a, b)}, "
+            f"grouped GEMMs: {grouped} {a.unit.a}, single GEMMs: {single}, kernels in all: {kernel_counts(a, b)}, "
             f"waits for the GPU: {quantity(a, b, lambda side: side.counts.syncs)}",
             claim_model(CATEGORIES, fewer_kernels(a, b)),
             single.more,

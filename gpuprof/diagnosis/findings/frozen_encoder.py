@@ -93,7 +93,8 @@ def _proposal(case: Analysis, passes: FrozenPasses, chosen: Mask, *, reference: 
     count = case.per_step(int(chosen.sum()))
     what = "the model itself, or one like it," if reference else "modules that are not trained"
     text = (
-        f"{count:,.0f} forward pass{'es' if round(count) != 1 else ''} of {what} a step without a backward pass: "
+        f"{count:,.0f} forward pass{'es' if round(count) != 1 else ''} of {what} {case.unit.a} without a backward"
+        " pass: "
         f"{ms_or_us(gpu_ns)} of GPU time, {ms_or_us(host_ns)} of CPU time"
     )
     yield Proposal(

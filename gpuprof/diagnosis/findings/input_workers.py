@@ -105,9 +105,9 @@ def find(case: Analysis) -> Iterator[Proposal]:
         title=_title(workers, wanted),
         evidence=spans(
             case,
-            f"{input_ns / 1e6:,.1f} ms a step go into preparing the next batch, in {_own_process(case)}"
+            f"{input_ns / 1e6:,.1f} ms {case.unit.a} go into preparing the next batch, in {_own_process(case)}"
             if workers == 0
-            else f"the training waits {input_ns / 1e6:,.1f} ms a step for its workers to prepare the next batch",
+            else f"the training waits {input_ns / 1e6:,.1f} ms {case.unit.a} for its workers to prepare the next batch",
             nodes,
         ),
         fix=case.stack.fix(
@@ -150,7 +150,7 @@ def _absent(case: Analysis) -> str | None:
     waited += case.per_step(float(graph.duration_ns[graph.resource == INPUT].sum()))
     if case.workload.is_inference and not waited:
         return None  # requests need no DataLoader
-    return f"a step waits {in_ms(waited)} for its batches"
+    return f"{case.unit.a} waits {in_ms(waited)} for its batches"
 
 
 ABSENT = Absent("more DataLoader workers", _absent)
@@ -163,7 +163,7 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
         yield Candidate(
             PAGE.id,
             "waiting for data",
-            f"the GPU waits {waits.ms} ms a step for its next batch",
+            f"the GPU waits {waits.ms} ms {a.unit.a} for its next batch",
             claim_where(lambda cell: cell[0] == "idle" and (cell[1] == "input" or cell[2] == "data")),
             waits.more,
         )
@@ -178,7 +178,13 @@ def _more_workers(case: Analysis, feed: Feed) -> Iterator[Proposal]:
     if wanted <= loader.workers:
         return
     waits = next((one for one in case.budget.excess if one.cause == "input"), None) if case.budget else None
-    waited = "" if waits is None else f"; {waits.steps} of {case.budget.steps} timed steps wait" if case.budget else ""
+    waited = (
+        ""
+        if waits is None
+        else f"; {waits.steps} of {case.budget.steps} timed {case.unit}s wait"
+        if case.budget
+        else ""
+    )
     source = "measured in the workers" if feed.measured else "estimated from what they deliver"
     text = (
         f"{loader.workers} workers need {loader.batch_ns / 1e6:,.0f} ms each for a batch ({source}), so one is ready "

@@ -101,7 +101,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
 
     took = case.per_step(float(graph.duration_ns[copies].sum()))
     text = (
-        f"{moved / 1e6:,.1f} MB a step are copied to the GPU from pageable memory, in {took / 1e6:,.1f} ms "
+        f"{moved / 1e6:,.1f} MB {case.unit.a} are copied to the GPU from pageable memory, in {took / 1e6:,.1f} ms "
         f"({moved / max(took, 1.0):,.1f} GB/s), while the CPU is blocked"
     )
     yield Proposal(
@@ -130,7 +130,7 @@ def _absent(case: Analysis) -> str | None:
     pageable = case.trace.rows_named(gpu.name, lambda text: "HtoD" in text and "Pageable" in text)
     copies = case.nodes_of_gpu(pageable) & case.graph.on_gpu
     moved = float(np.append(gpu.bytes, 0)[case.graph.gpu_row][copies].clip(0).sum()) / case.graph.steps
-    return f"{moved / 1e6:,.2f} MB a step are copied to the GPU from pageable memory"
+    return f"{moved / 1e6:,.2f} MB {case.unit.a} are copied to the GPU from pageable memory"
 
 
 ABSENT = Absent("pinned memory", _absent)
@@ -146,9 +146,9 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
         yield Candidate(
             PAGE.id,
             "copies that block the CPU",
-            f"copies that block the CPU: {quantity(a, b, lambda side: side.counts.blocking_copies)} a step, of "
+            f"copies that block the CPU: {quantity(a, b, lambda side: side.counts.blocking_copies)} {a.unit.a}, of "
             f"{pageable.a / 1e6:,.1f} → {pageable.b / 1e6:,.1f} MB in pageable memory; copies and waits for them "
-            f"take {took.ms} ms of the GPU's step",
+            f"take {took.ms} ms of the GPU's {a.unit}",
             claim_where(is_copying),
             took.more,
         )

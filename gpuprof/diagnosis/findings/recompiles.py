@@ -131,7 +131,9 @@ def find(case: Analysis) -> Iterator[Proposal]:
     yield Proposal(
         title="no cuDNN attention (it plans again for every length)" if instead else "fixed shapes",
         evidence=spans(
-            case, f"{' and '.join(what)} in most steps: {lost_ms:,.1f} ms of CPU time a step", compiling | plans
+            case,
+            f"{' and '.join(what)} in most {case.unit}s: {lost_ms:,.1f} ms of CPU time {case.unit.a}",
+            compiling | plans,
         )
         + _of_timed(case),
         fix=_fix(case, cudnn, bool(compiling.any())),
@@ -183,14 +185,15 @@ def _of_timed(case: Analysis) -> tuple[Evidence, ...]:
         return ()
     found = next(one for one in budget.excess if one.cause == "new_shapes")
     text = (
-        f"{found.steps} of {budget.steps} timed steps meet new shapes and take "
-        f"{(found.mean_ns or 0) * budget.steps / max(found.steps, 1) / 1e6:,.0f} ms more than steps with known ones"
+        f"{found.steps} of {budget.steps} timed {case.unit}s meet new shapes and take "
+        f"{(found.mean_ns or 0) * budget.steps / max(found.steps, 1) / 1e6:,.0f} ms more than {case.unit}s with known"
+        " ones"
     )
     ahead = next((one.ahead_ns for one in budget.once if one.cause == "new_shapes"), None)
     if ahead is not None and run is not None and run.steps_total:
         text += (
             f"; they repeat, so it becomes rarer: about {ahead / 1e9:,.1f} s in what is left of {run.steps_total:,} "
-            "steps"
+            f"{case.unit}s"
         )
     return (Evidence(text),)
 
@@ -204,8 +207,8 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
         weight = OWN if took.difference > MOSTLY * waits.difference else 1.0
         yield Candidate(
             PAGE.id,
-            "compiling during the step",
-            f"the CPU compiles or loads code for {took.ms} ms a step",
+            f"compiling during the {a.unit}",
+            f"the CPU compiles or loads code for {took.ms} ms {a.unit.a}",
             claim_idle(*COMPILING_CAUSES, weight=weight),
             took.more,
         )

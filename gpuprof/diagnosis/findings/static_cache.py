@@ -65,7 +65,9 @@ def find(case: Analysis) -> Iterator[Proposal]:
     gpu_ms = case.per_step(float(graph.duration_ns[nodes & graph.on_gpu].sum())) / 1e6
     yield Proposal(
         title="static key-value cache",
-        evidence=spans(case, f"{count:,.0f} concatenations a step copy the cache: {gpu_ms:,.2f} ms of GPU time", nodes),
+        evidence=spans(
+            case, f"{count:,.0f} concatenations {case.unit.a} copy the cache: {gpu_ms:,.2f} ms of GPU time", nodes
+        ),
         fix=assigned("model.generation_config.cache_implementation", "static")
         + "\nor in your own code: "
         + call("transformers.StaticCache", config=Code("model.config"), max_cache_len=Code("...")).otherwise(),

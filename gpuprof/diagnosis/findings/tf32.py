@@ -65,7 +65,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     left = [_left(case, roof, nodes, level) for level in range(3)]
     whole = float(graph.duration_ns[graph.on_gpu].sum())
     text = (
-        f"{case.per_step(nodes.sum()):,.0f} fp32 matrix multiplications a step without tensor cores: "
+        f"{case.per_step(nodes.sum()):,.0f} fp32 matrix multiplications {case.unit.a} without tensor cores: "
         f"{case.per_step(took) / 1e6:,.1f} ms, "
         f"{100 * took / whole:,.0f} % of the GPU's time"
     )
@@ -109,7 +109,7 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
         yield Candidate(
             PAGE.id,
             "matrix multiplications on tensor cores",
-            f"{number(pieces.a)} matrix multiplications take {took.ms} ms of GPU time a step",
+            f"{number(pieces.a)} matrix multiplications take {took.ms} ms of GPU time {a.unit.a}",
             claim_where(lambda cell: cell[:2] == ("busy", "gemm")),
             took.more,
         )

@@ -129,7 +129,7 @@ def _drift(case: Analysis) -> tuple[float, str] | None:
     percent = 100 * (slower - 1)
     return (
         1 / slower,
-        f"the same kernels take {percent:,.0f} % longer in the last {third} recorded steps than in the first",
+        f"the same kernels take {percent:,.0f} % longer in the last {third} recorded {case.unit}s than in the first",
     )
 
 

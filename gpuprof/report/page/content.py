@@ -22,7 +22,6 @@ from gpuprof.report.names import escape, shown, shown_kernel
 from gpuprof.report.numbers import amount, count, duration, duration_range, gib, rate, share
 from gpuprof.report.palette import BOUND_PAINTS, BUDGET_PAINTS, CAUSE_PAINTS
 from gpuprof.report.stepbar import Bar
-from gpuprof.timeline.workload import words_of
 from gpuprof.tracefile.trace import AUTOGRAD_ENGINE
 
 KERNELS = 12
@@ -173,7 +172,7 @@ def tiles(diagnosis: Diagnosis) -> list[Tile]:
 def _step_tile(diagnosis: Diagnosis) -> Tile:
     steps = diagnosis.steps
     assert steps is not None
-    recorded, each = duration(steps.recorded_ns), words_of(diagnosis.unit)
+    recorded, each = duration(steps.recorded_ns), diagnosis.unit.a
     if steps.source == "none":
         return Tile(recorded, "recorded", f"no {diagnosis.unit}s were found")
     budget = diagnosis.budget
@@ -387,7 +386,7 @@ def _place(evidence: Evidence, diagnosis: Diagnosis) -> Place:
     where, at = shown(evidence.where or "", 60), f"{duration(ns)} at {duration(start)}"
     if evidence.part is None or evidence.part_ns is None:
         return Place(what, what, and_on, start, ns, where, at)
-    at = f"{duration(evidence.part_ns)} {words_of(diagnosis.unit)}; longest {at}"
+    at = f"{duration(evidence.part_ns)} {diagnosis.unit.a}; longest {at}"
     return Place(shown(evidence.part, 60), what, False, start, ns, where, at)
 
 
