@@ -303,6 +303,10 @@ class Evidence:
     """The module and phase, else the op, whose longest place this is: `LlamaMLP, backward`."""
     part_ns: int | None = None
     """What that part of the program has of the statement's time in a step, without the profiler's cost."""
+    begins_with: str | None = None
+    """The kernel, op or call that begins the stretch, where `text` says that it is not most of it; else None."""
+    on_gpu: bool = False
+    """Whether the track is a GPU's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,10 +389,6 @@ class Finding:
         yield "changes", self.changes, None
 
 
-TRIED = "failed in gpuprof try: "
-"""How the reason begins of a remedy that was advised, tried, and failed."""
-
-
 @dataclass(frozen=True, slots=True)
 class Considered:
     """A usual remedy that is ruled out, and by what fact."""
@@ -401,6 +401,8 @@ class Considered:
     """The mean step with it, where that was predicted; its interval as in a finding."""
     speedup: Range | None = None
     """Of the training with it, where that was predicted: why it is not advised."""
+    failed: bool = False
+    """Whether it was advised, tried, and failed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,6 @@ from markdown_it import MarkdownIt
 
 from gpuprof.diagnosis.budget import NAMES
 from gpuprof.diagnosis.budget_model import Budget, Excess
-from gpuprof.diagnosis.detect.evidence import AND_ON
 from gpuprof.diagnosis.diagnosis import Diagnosis, Evidence, Finding, Range
 from gpuprof.diagnosis.plug_ins import declarations
 from gpuprof.diagnosis.sentences import capital, gpu_named
@@ -255,7 +254,7 @@ def _step_bar(bar: Bar, title: str, limits: dict[str, float]) -> StepBar:
                 rest -= of * one.ns
         if rest >= 0.5:
             parts.append(part(f"work-{one.key}", "other kernels" if rest < one.ns else one.key, rest, False))
-    said = ", ".join(f"{stepbar.waits(p.label) if p.idle else p.label} {p.text}" for p in parts if p.named)
+    said = ", ".join(f"{'waits: ' if p.idle else ''}{p.label} {p.text}" for p in parts if p.named)
     return StepBar(title, tuple(parts), said)
 
 
@@ -380,9 +379,8 @@ def _place(evidence: Evidence, diagnosis: Diagnosis) -> Place:
     start, ns = evidence.start_ns or 0, evidence.ns or 0
     # Kernels have long names of which a part tells; ops are written as they are called, less the prefix of autograd's
     # engine, which says less than the room it takes.
-    on_gpu = (evidence.where or "").startswith("GPU")
-    what, and_on = evidence.text.removesuffix(AND_ON), evidence.text.endswith(AND_ON)
-    what = shown_kernel(what, 60) if on_gpu else shown(what.removeprefix(AUTOGRAD_ENGINE), 60)
+    what, and_on = evidence.begins_with or evidence.text, evidence.begins_with is not None
+    what = shown_kernel(what, 60) if evidence.on_gpu else shown(what.removeprefix(AUTOGRAD_ENGINE), 60)
     where, at = shown(evidence.where or "", 60), f"{duration(ns)} at {duration(start)}"
     if evidence.part is None or evidence.part_ns is None:
         return Place(what, what, and_on, start, ns, where, at)
