@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.diagnosis import Evidence
 from gpuprof.diagnosis.sentences import gpu_named
 from gpuprof.timeline.frames import FrameIndex, module_class
@@ -16,6 +16,9 @@ from gpuprof.timeline.phases import PHASES
 from gpuprof.tracefile.distinct import distinct, numbered
 from gpuprof.tracefile.remembered import remembered
 from gpuprof.tracefile.trace import AUTOGRAD_ENGINE, F64, I64, OP, Mask
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis
 
 SHOWN = 3
 """Parts of the program that are named."""

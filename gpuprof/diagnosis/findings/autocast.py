@@ -4,6 +4,7 @@ without bf16 in fp16."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,8 +12,6 @@ from gpuprof.calibration import kernels as calibrated
 from gpuprof.costs.dtypes import CODE, type_in_kernel_name
 from gpuprof.costs.floors import ELEMENTWISE_FLOOR_NS, MATMUL_FLOOR_NS
 from gpuprof.costs.matmul_rates import half_precision_ns
-from gpuprof.costs.roofline import Roofline
-from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.detect.attention_planning import bf16_would_plan
 from gpuprof.diagnosis.detect.compiled_passes import shapes_vary
 from gpuprof.diagnosis.detect.declaration import Declaration
@@ -26,6 +25,10 @@ from gpuprof.projection.batch import model_phases
 from gpuprof.replay.graph import Graph, launcher_of
 from gpuprof.timeline.phases import BACKWARD
 from gpuprof.tracefile.trace import F64, I64, Mask
+
+if TYPE_CHECKING:
+    from gpuprof.costs.roofline import Roofline
+    from gpuprof.diagnosis.analysis import Analysis, Change
 
 CAST_BYTES = 6.0
 """Bytes that a cast reads and writes for an element: fp32 in, bf16 out."""

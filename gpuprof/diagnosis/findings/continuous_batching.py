@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
-from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.batch_scaling import best_factor, scaled_batch, slower_host
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
@@ -12,6 +12,9 @@ from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.fix import Code, Fix, as_fix, call
 from gpuprof.projection.batch import model_phases
 from gpuprof.replay.graph import DEVICE
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis
 
 PAGE = Page(
     id="continuous_batching",
