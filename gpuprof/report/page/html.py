@@ -30,7 +30,6 @@ from gpuprof.report.page.rank_pages import Link
 from gpuprof.report.page.reach_bar import reach_bars
 from gpuprof.report.page.timeline_window import MOST_EVENTS
 from gpuprof.report.page.views import packed_views
-from gpuprof.report.stepbar import waits
 
 _HERE = files("gpuprof.report.page")
 
@@ -138,7 +137,7 @@ def template(name: str) -> jinja2.Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(tied=tied, waits=waits)
+    environment.filters.update(tied=tied)
     return environment.get_template(name)
 
 
