@@ -139,19 +139,17 @@ def _baseline_issues(facts: RunFacts, unit: Unit) -> Iterator[Issue]:
         yield Issue(
             "baseline_varies",
             "warning",
-            f"Unprofiled {unit}s of the same work take from {ms_or_us(unprofiled.low_ns)} to"
-            f" {ms_or_us(unprofiled.high_ns)}: {ms_or_us(unprofiled.ns)} is the median, and recorded"
-            f" {unit}s may differ as well. Something else may be using the machine, or some {unit}s do more (logging,"
-            " input).",
+            f"Unprofiled {unit}s of the same work take between {ms_or_us(unprofiled.low_ns)} and"
+            f" {ms_or_us(unprofiled.high_ns)}, and recorded {unit}s may differ as well. Something else may be using"
+            f" the machine, or some {unit}s do more (logging, input).",
         )
         return
     if found is not None and found.residual_ns > SKEWED * found.usual_ns:
         yield Issue(
             "baseline_skewed",
             "info",
-            f"An unprofiled {unit} usually takes {ms_or_us(found.usual_ns)} but {ms_or_us(found.mean_ns)} on average,"
-            " and"
-            f" no measured cause explains {ms_or_us(found.residual_ns)} of the difference.",
+            f"Of what the mean unprofiled {unit} takes beyond the usual one, no measured cause explains"
+            f" {ms_or_us(found.residual_ns)}.",
         )
 
 
