@@ -44,19 +44,21 @@ def render(trial: Trial, width: int = 80) -> Group:
 def _best(trial: Trial) -> list[Text]:
     """What was confirmed, and what to paste for it."""
     base, row = duration(trial.baseline.step_ns), best_row(trial)
-    reached = "" if trial.until is None or trial.stop.reason != "until" else f"   {trial.until:g}× is reached"
-    missed = "" if trial.until is None or reached else f"   {trial.until:g}× is not reached"
+    until = (
+        "" if trial.until is None else f"{trial.until:g}× is {'' if trial.stop.reason == 'until' else 'not '}reached"
+    )
     if row is None:
-        head = Text.assemble(("NOTHING CONFIRMED", "bold"), f"   {base} a step as it is{missed}")
         full = 2 * sum(one.is_disturbed for one in trial.processes) > len(trial.processes)
-        why = "Other programs kept the CPUs full: try again on a quiet machine."
-        return [head, Text(why)] if full else [head]
-    same_or_not = f"   the training: {same(row)}" if row.sameness else ""
+        why = "other programs kept the CPUs full: try again on a quiet machine" if full else ""
+        head = Text.assemble(("NOTHING CONFIRMED", "bold"), f"   {base} a step as it is")
+        return [head, *(Text(f"{line[0].upper()}{line[1:]}") for line in (why, until) if line)]
     head = f"{escape(row.name)}   {base} → {duration(row.step_ns or 0)} a step   {gain(row.speedup)}"
-    lines = [Text.assemble(("CONFIRMED", "bold green"), "   ", (head, "bold"), f"{reached}{missed}{same_or_not}")]
+    lines = [Text.assemble(("CONFIRMED", "bold green"), "   ", (head, "bold"))]
     for number, line in enumerate(row.lines.splitlines()):
         lines.append(Text.assemble((PASTE if number == 0 else " " * len(PASTE), "dim"), (escape(line), "cyan")))
-    return lines
+    same_or_not = f"the training: {same(row)}" if row.sameness else ""
+    said = "; ".join(filter(None, (until, same_or_not)))
+    return [*lines, Text(said)] if said else lines
 
 
 def _how(trial: Trial) -> str:

@@ -218,7 +218,8 @@ class _Game:
             expected = 1 / (1 - one.saves) if 0 < one.saves < 1 else None
             so_far = arm.row.speedup.expected if arm.row and arm.row.speedup else None
             rounds = plan.rounds_to_decide(so_far or expected)
-            seconds = max(rounds - arm.rounds, 1) * (self._cost(arm) + self._process_s) + self._process_s
+            more = max(rounds - arm.rounds, arm.rounds, 1)  # what was not decided so far takes as much again
+            seconds = more * (self._cost(arm) + self._process_s) + self._process_s
             why = "not decided" if arm.row else "not tried"
             saves = 1 - 1 / so_far if so_far else one.saves
             found.append((saves / seconds, Next(arm.fixes, why, so_far or expected, one.probability, seconds)))
@@ -227,8 +228,8 @@ class _Game:
             expected = math.prod(_gain(row) for row in self._confirmed() if row.fixes[0] in together)
             seconds = (plan.ROUNDS * plan.TOGETHER + 1) * self._process_s
             best = self._best()
-            more = expected / best.speedup.expected if best and best.speedup else expected
-            found.append(((1 - 1 / more) / seconds, Next(together, "together", expected, None, seconds)))
+            gained = expected / best.speedup.expected if best and best.speedup else expected
+            found.append(((1 - 1 / gained) / seconds, Next(together, "together", expected, None, seconds)))
         return tuple(one for _, one in sorted(found, key=lambda pair: -pair[0]))
 
     def _confirmed(self) -> list[Row]:

@@ -12,7 +12,8 @@ from gpuprof.trial.trial import Fix, Process
 FIRST_LIMIT_S, SLOWER = 600.0, 4.0
 """When a process is given up: the first after this many seconds, the others after this many times as long as the
 first."""
-LEAST_LIMIT_S = 60.0
+LEAST_LIMIT_S = 120.0
+"""Compiling a small model on a busy CPU takes more than a minute."""
 
 Tell = Callable[[str], None]
 

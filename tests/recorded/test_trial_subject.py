@@ -70,7 +70,7 @@ def test_no_more_workers_are_advised_than_there_are_cores_and_no_more_cores_are_
         # The recorded step is its batch and then the training, on one core; no core works for longer than a step.
         assert few.step_ns.expected * cpus >= 0.9 * present(subject.step_s) * 1e9
         steps.append(few.step_ns.expected)
-    assert steps[0] > steps[1] >= many.step_ns.expected
+    assert steps[0] >= steps[1] >= many.step_ns.expected
 
 
 @pytest.mark.parametrize("workers", [2, 4, 16])
