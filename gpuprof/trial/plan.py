@@ -13,7 +13,7 @@ ROUNDS = 2
 MOST_ROUNDS = 8
 """More are not planned for one fix, though there may be more."""
 UNKNOWN_ROUNDS = 3
-"""Rounds planned for a fix of which nothing is predicted (assumed)."""
+"""Rounds planned for a fix of which nothing is predicted."""
 TOGETHER = 2
 """Processes of a round that tries several fixes together: one with them, one without."""
 

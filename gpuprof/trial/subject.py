@@ -146,8 +146,8 @@ def with_flags(subject: Subject, candidate: Candidate, argv: Sequence[str]) -> C
 
 
 def with_workers(subject: Subject, candidates: Sequence[Candidate]) -> list[Candidate]:
-    """The advised fixes; where no GPU could be diagnosed, workers if the loader's queue says that they gain: four, or
-    as many as there are cores."""
+    """The advised fixes; where no GPU could be diagnosed, workers if the loader's queue says that they gain: four, and
+    no more than there are cores."""
     found = subject.diagnosis
     if candidates or found is None or found.findings or found.worth_trying:
         return list(candidates)

@@ -7,6 +7,7 @@ import json
 import math
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -38,7 +39,7 @@ def process(name: str, ms: float, width: float = 0.0) -> Process:
 # -- gains
 
 
-def decision(steps: list[tuple[str, float]], width: float = 0.0) -> str | None:
+def decision(steps: Sequence[tuple[str, float]], width: float = 0.0) -> str | None:
     return present(judge.judged("a", [process(*one, width) for one in steps])).decision
 
 

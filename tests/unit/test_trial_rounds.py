@@ -6,6 +6,7 @@ import json
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any, cast
 
 import pytest
 from helpers.present import present
@@ -51,8 +52,8 @@ def played(machine: Machine, *candidates: Candidate, budget_s: float = 300.0, **
     """The trial, whose JSON is valid."""
     options = {"rounds": None, "until": None} | options
     found = run_trial(
-        machine, ("python", "train.py"), candidates, run=None, world_size=1, budget_s=budget_s, tell=lambda _: None,
-        clock=machine.clock, **options,  # type: ignore[arg-type]
+        cast("Any", machine), ("python", "train.py"), candidates, run=None, world_size=1, budget_s=budget_s,
+        tell=lambda _: None, clock=machine.clock, **options,  # type: ignore[arg-type]
     )  # fmt: skip
     errors = [error.message for error in Draft202012Validator(schema()).iter_errors(json.loads(dumps(found)))]
     assert not errors
