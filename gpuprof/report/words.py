@@ -192,7 +192,8 @@ def next_step(diagnosis: Diagnosis) -> str:
         return f"gpuprof explain {diagnosis.findings[0].id}"
     if diagnosis.worth_trying:
         first = diagnosis.worth_trying[0]
-        return f"{first.settle} and your command" if first.settle else f"gpuprof explain {first.id}"
+        own = "" if diagnosis.run else " and your command"  # a run's own is taken where it was recorded
+        return f"{first.settle}{own}" if first.settle else f"gpuprof explain {first.id}"
     if diagnosis.verdict.bound is None and any(issue.id == "truncated" for issue in diagnosis.quality.issues):
         return "record again as described above"
     slowed = cost is not None and cost.high_ns >= WORTH_MENTIONING * steps.recorded_ns

@@ -25,7 +25,7 @@ OF_OTHERS = {
     "gpuprof/nsight/convert.py": "what nsys prints",
     "gpuprof/nsight/find.py": "what nsys prints",
     "gpuprof/nsight/profile.py": "what nsys prints",
-    "gpuprof/trial/run.py": "notes that are there already are not added again",
+    "gpuprof/trial/turns.py": "notes that are there already are not added again",
 }
 """Files in which such a field holds a text of somebody else's, or is a list."""
 

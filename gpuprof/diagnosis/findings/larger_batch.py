@@ -87,7 +87,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
             trl=setting + "\nor, with short samples: " + arguments("SFTConfig", {"packing": True}).otherwise()
             if case.trains_on_tokens
             else setting,
-        ).by("larger_batch"),
+        ),
         change=scaled_batch(case, chosen),
         best=scaled_batch(case, chosen, 0),
         worst=slower_host(case, _at_worst(case, chosen)),

@@ -328,7 +328,11 @@ def tries(diagnosis: Diagnosis) -> list[Card]:
         return []
     longest, first = _longest(diagnosis, float(now)), len(diagnosis.findings) + 1
     return [
-        replace(_card(number, one, diagnosis, float(now), longest), chance=fixes.chance(one), settle=fixes.settle(one))
+        replace(
+            _card(number, one, diagnosis, float(now), longest),
+            chance=fixes.chance(one),
+            settle=fixes.settle(one, diagnosis),
+        )
         for number, one in enumerate(diagnosis.worth_trying, first)
     ]
 
