@@ -14,28 +14,20 @@ from dataclasses import dataclass, replace
 from statistics import fmean, median
 from typing import Literal
 
+from gpuprof.calibration import watch as calibrated
+
 BLOCK = 16
 """Steps in a block."""
 REFERENCE = 8
 """Blocks that are the usual level: the first ones after SETTLE steps."""
 RECENT = 8
 """Blocks that are compared with it. A change is seen at the earliest when it has lasted for this number of blocks."""
-LEAST = 0.10
-"""Changes of the step time by less than this share are none (assumed)."""
-LONGEST = 10.0
-"""A step that takes more medians than this counts as this number: a checkpoint must not decide the mean (assumed)."""
-SAME = 0.07
-"""Two levels that differ by less than this share are the same one (assumed)."""
-PAIRS = 0.95
-"""Share of the pairs of blocks that must point the same way. Of blocks of one distribution, eight and eight, that many
-do so in 0.05 % of the comparisons, a way each (assumed; `python -m benchmarks.watch` says how often it fails)."""
+LEAST, SAME, PAIRS = calibrated.LEAST.value, calibrated.SAME.value, calibrated.PAIRS.value
+LONGEST, FOLLOWS = calibrated.LONGEST.value, calibrated.FOLLOWS.value
 SETTLE = 32
 """Steps that are passed over at first, and after a recording: clocks, caches and the loader's queue settle."""
 MOST_BLOCKS = 128
-"""Blocks after the reference that are remembered, to tell a drift from a new level."""
-FOLLOWS = 4 * RECENT
-"""A change in the direction of the last one, within this number of blocks, has the same cause; a drift within twice as
-many (assumed)."""
+"""Blocks after the reference that are remembered, to distinguish a drift from a new level."""
 MOST_KNOWN = 32
 """Levels that are remembered."""
 

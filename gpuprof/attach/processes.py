@@ -15,7 +15,7 @@ from gpuprof.record.on_demand import VARIABLE, is_wanted
 HOW_TO_ARM = "start it with gpuprof trace --on-demand, or put import gpuprof; gpuprof.on_demand() at its beginning"
 _PYTHON = re.compile(r"(?:lib)?python(\d)\.(\d+)")
 JOINABLE = (3, 14)
-"""The first Python that runs a file in another process (sys.remote_exec)."""
+"""The first Python that can execute a file in another process (sys.remote_exec)."""
 
 
 def check(pid: int) -> None:

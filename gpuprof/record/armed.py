@@ -40,7 +40,7 @@ RATED = 33
 LOOKED_AT = 16
 """Steps that backward passes are followed for at first, to see whether the ends of steps can be found without them."""
 MOST_RECORDINGS = 64
-"""Recordings whose place among the steps is remembered."""
+"""Of each recording the first and last step is remembered, of the last ones."""
 
 
 class Request(NamedTuple):
