@@ -152,7 +152,8 @@ def _changed(watch: Watch, direction: int) -> tuple[Watch, Change]:
     lasted = len(blocks) - began
     known = any(abs(math.log(after / level)) < math.log1p(SAME) for level in watch.known_ns)
     # What follows a change of the same direction within a few blocks is the rest of it.
-    follows = watch.moving == direction and len(watch.since) <= FOLLOWS * (1 + is_drift)
+    drifting = is_drift or watch.drifts == direction
+    follows = watch.moving == direction and len(watch.since) <= FOLLOWS * (1 + drifting)
     goes_on = follows or (is_drift and watch.drifts == direction)
     cause = "known" if known else "same" if goes_on else "new"
     change = Change("drift" if is_drift else "level", before, after, lasted * BLOCK, cause)

@@ -24,6 +24,6 @@ LONGEST = Number(
 )  # fmt: skip
 FOLLOWS = Number(
     32.0, 16.0, 128.0, "blocks", "assumed",
-    "A change in the direction of the last one, within this number of blocks of 16 steps, has the same cause; a drift "
-    "within twice as many.",
+    "A change in the direction of the last one, within this number of blocks of 16 steps, has the same cause; of a "
+    "drift within twice as many.",
 )  # fmt: skip
