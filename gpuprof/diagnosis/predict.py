@@ -401,7 +401,7 @@ def _away(*parts: float) -> float:
 
 def _finding(case: Analysis, one: _Predicted) -> Finding:
     proposal, shown = one.proposal, one.shown(case.mean_ns)
-    step, speedup = shown.step, shown.speedup
+    step, speedup, patch = shown.step, shown.speedup, proposal.fix.patch
     return Finding(
         id=one.id,
         title=proposal.title,
@@ -409,7 +409,7 @@ def _finding(case: Analysis, one: _Predicted) -> Finding:
         evidence=proposal.evidence,
         fix=str(proposal.fix),
         settings=proposal.fix.settings,
-        patch=proposal.fix.patch,
+        patch=patch,
         step_ns=step,
         speedup=speedup,
         work=proposal.work,
@@ -417,7 +417,7 @@ def _finding(case: Analysis, one: _Predicted) -> Finding:
         changes=proposal.changes or None,
         once_ns=Range(*map(round, proposal.once_ns)) if proposal.once_ns[1] else None,
         probability=round(one.probability, 3),
-        settle=None if proposal.parts or not proposal.fix.patch else proposal.fix.patch.command,
+        settle=None if proposal.parts or patch is None else patch.command(case.run.command if case.run else None),
         needs=proposal.needs or None,
         acts_on=acts_on(case, proposal),
         parts=proposal.parts,

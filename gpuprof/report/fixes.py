@@ -13,6 +13,7 @@ from gpuprof.report.lines import flow
 from gpuprof.report.names import escape
 from gpuprof.report.names import shown as shortened
 from gpuprof.report.numbers import duration, duration_range, long_duration
+from gpuprof.report.settle import commands, settle
 from gpuprof.timeline.workload import Unit
 
 RESOURCES = ("host", "input", "transfer", "communication", "device", "compute", "memory", "latency")
@@ -93,7 +94,7 @@ def worth_trying(diagnosis: Diagnosis, width: int, shown: int | None = None) -> 
         more = f"   and {len(found) - shown} more, with -v" if last and len(found) > shown else ""
         odds = f"{_times(one.speedup)}, {chance(one)}"
         room = width - len(odds) - len(more) - 6
-        command = next((text for text in _commands(one) if len(one.title) + len(text) <= room), "")
+        command = next((text for text in commands(one) if len(one.title) + len(text) <= room), "")
         tail = f"   {odds}{f'   {command}' if command else ''}{more}"
         title = shortened(escape(one.title), width - len(tail))
         lines.append(Text.assemble((title, "bold"), tail, no_wrap=True, overflow="ellipsis"))
@@ -127,17 +128,6 @@ def why_first(diagnosis: Diagnosis) -> str:
 def chance(finding: Finding) -> str:
     """`78 % likely`: that it gains 2 % or more."""
     return f"{100 * finding.probability:.0f} % likely"
-
-
-def settle(finding: Finding) -> str:
-    """What settles whether it gains."""
-    return f"{finding.settle} …" if finding.settle else "gpuprof compare, recorded again after a change by hand"
-
-
-def _commands(finding: Finding) -> tuple[str, ...]:
-    if not finding.settle:
-        return ("by hand",)
-    return finding.settle, finding.settle.removeprefix("gpuprof try ")
 
 
 def _written_out(number: int, one: Finding, diagnosis: Diagnosis, now: float, width: int) -> Table:

@@ -11,6 +11,7 @@ from gpuprof.diagnosis.diagnosis import Diagnosis, Environment, Gap, PhaseGaps
 from gpuprof.replay.bound import PARTS, RESOURCES, SMALL, largest
 from gpuprof.report.names import shown
 from gpuprof.report.numbers import amount, duration, duration_range
+from gpuprof.report.settle import settle
 from gpuprof.timeline.frames import MODULE
 from gpuprof.timeline.unit_words import in_unit
 
@@ -257,7 +258,7 @@ def _next_step(diagnosis: Diagnosis) -> str:
         return f"gpuprof explain {diagnosis.findings[0].id}"
     if diagnosis.worth_trying:
         first = diagnosis.worth_trying[0]
-        return f"{first.settle} and your command" if first.settle else f"gpuprof explain {first.id}"
+        return settle(first) if first.settle else f"gpuprof explain {first.id}"
     if diagnosis.verdict.bound is None and any(issue.id == "truncated" for issue in diagnosis.quality.issues):
         return "record again as described above"
     slowed = cost is not None and cost.high_ns >= WORTH_MENTIONING * steps.recorded_ns
