@@ -8,8 +8,8 @@ import numpy as np
 
 from gpuprof.costs.arguments import parse
 from gpuprof.diagnosis.analysis import Analysis
-from gpuprof.diagnosis.detect.passes import siblings
-from gpuprof.replay.stretches import Stretches
+from gpuprof.diagnosis.detect.passes import backward_of, siblings, without_recompute
+from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.tracefile.trace import F64, I64, NO_TEXT, Mask
 
 RETURNS = frozenset(
@@ -126,3 +126,13 @@ def _rows_of(case: Analysis, returns: I64) -> tuple[float, int]:
             return float("nan"), -1
         total, width = total + times * source.bytes, source.shape[-1]
     return total, width
+
+
+def expert_nodes(case: Analysis) -> Mask | None:
+    """Nodes of loops over experts, forward and backward; None where there are none."""
+    loops = find_loops(case)
+    if loops is None:
+        return None
+    forward = nodes_in(case.graph, loops.stretches)
+    backward = without_recompute(case, nodes_in(case.graph, backward_of(case, loops.stretches)))
+    return (forward >= 0) | (backward >= 0)
