@@ -376,12 +376,13 @@ def _around(expected: float, down: tuple[float, ...], up: tuple[float, ...]) -> 
 
 
 def _without_more_work(steps: Steps, ordered: list[Proposal], mean: MeanStep | None = None) -> float:
-    """The step with the fixes that leave its batch as it is, ns: no larger batch makes a step shorter than that, which
-    is the same machine's. 0 where no batch grows."""
+    """The step with the fixes that leave its batch as it is, and what a larger batch makes rarer, ns: no larger batch
+    makes a step shorter than that, which is the same machine's. 0 where no batch grows."""
     others = [p for p in ordered if p.same_batch or p.work <= 1]
     if len(others) == len(ordered):
         return 0.0
-    return steps.begin(steps.case.graph, [p.change for p in others], others, mean)()
+    rarer = [replace(p, work=1.0, least_ns=0.0, loader=None) for p in ordered if p not in others and p.lumps]
+    return steps.begin(steps.case.graph, [p.change for p in others], [*others, *rarer], mean)()
 
 
 def _in_order(proposals: Sequence[Proposal]) -> list[Proposal]:
