@@ -41,8 +41,8 @@ SHARDED = Number(
 )  # fmt: skip
 ROOM_ODDS = Number(
     0.95, 0.65, 1.0, "", "assumed",
-    "How likely a larger batch fits where what memory is used was not recorded: all seven that were measured on a GPU of "
-    "140 GB did.",
+    "How likely a larger batch fits where what memory is used was not recorded: all seven that were measured on a GPU "
+    "of 140 GB did.",
 )  # fmt: skip
 FREED_ODDS = Number(
     0.7, 0.4, 0.9, "", "assumed",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 
 from gpuprof.replay.phase_fit import Parts
@@ -31,7 +33,7 @@ def sampled_parts(samples: HostSamples | None, step_ns: float | None) -> Parts |
     if abs(float(np.median(np.diff(ends))) / step_ns - 1) > ALIKE or waited > FED * ends[-1]:
         return None
     each = []
-    for begin, end in zip(ends[:-1], ends[1:], strict=True):
+    for begin, end in itertools.pairwise(ends.tolist()):
         mine = [(a, b) for a, b in passes if begin <= a and b <= end]
         if mine:
             within, after = sum(b - a for a, b in mine), end - mine[-1][1]

@@ -117,7 +117,9 @@ def test_a_trial_applies_the_implementation_that_is_advised(name: str, value: st
 
 def test_what_settles_a_fix_is_a_line_of_a_shell_with_the_recorded_command_behind_it():
     assert Patch("tf32").command() == "gpuprof try --fix tf32"
-    assert Patch("tf32").command(("python", "t.py", "--name=a b")) == "gpuprof try --fix tf32 -- python t.py '--name=a b'"
+    assert (
+        Patch("tf32").command(("python", "t.py", "--name=a b")) == "gpuprof try --fix tf32 -- python t.py '--name=a b'"
+    )
     run = ROOT / "scenarios" / "nanogpt" / "recording"
     recorded = json.loads((run / "manifest.json").read_text(encoding="utf-8"))["command"]
     one = next(one for one in gpuprof.diagnose(run).worth_trying if one.settle)

@@ -14,7 +14,7 @@ from gpuprof.tracefile.samples import HostSamples
 
 
 def _case(tmp_path, passes: int = 1, gpu: int = 3 * US) -> Analysis:
-    """Of 100 ops a pass 40 are before, 40 in and 20 after the backward passes; short kernels leave the CPU the limit."""
+    """40 ops before, 40 in each backward pass, and 20 at the end; short kernels leave the CPU the limit."""
     program = Program()
 
     def body():

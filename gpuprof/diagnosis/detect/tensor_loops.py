@@ -184,7 +184,7 @@ def _of_nodes(graph: Graph, spans: list[tuple[int, int]], main: int) -> I64:
     """Per node the span that it lies in, on the main thread, with what it launches; else -1."""
     low = graph.timeline.window[0]
     begins, ends = (np.array(side, np.float64) - low for side in zip(*spans, strict=True))
-    host = np.flatnonzero((graph.lane == main))
+    host = np.flatnonzero(graph.lane == main)
     at = np.searchsorted(begins, graph.recorded_start_ns[host], side="right") - 1
     inside = (at >= 0) & (graph.recorded_end_ns[host] <= ends[np.clip(at, 0, None)])
     loop = np.full(len(graph), -1, np.int64)

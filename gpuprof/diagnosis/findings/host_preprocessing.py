@@ -50,25 +50,26 @@ PAGE = Page(
     removes="input",
     title="Samples are prepared between two passes of the model",
     means="""
-Images are decoded and resized, videos read or text tokenised by the thread that launches the model's work, sample after
-sample, while the GPU waits. This grows with the batch, so a larger one does not help. It can be done while the GPU
-works on the samples before, by other threads or processes, or on the GPU itself. Random numbers (noise, masks) that
-the CPU makes and then copies are such work, too, and belong on the GPU. Where a DataLoader's batches are late, the
-same work in its workers or in the training's own process can also be done once and kept: a picture that is decoded for
-the tenth time, or a text that is tokenised in each epoch, need not be.
+Images are decoded and resized, videos read or text tokenised by the thread that launches the model's work, sample
+after sample, while the GPU waits. This grows with the batch, so a larger one does not help. It can be done while the
+GPU works on the samples before, by other threads or processes, or on the GPU itself. Random numbers (noise, masks)
+that the CPU makes and then copies are such work, too, and belong on the GPU. Where a DataLoader's batches are late,
+the same work in its workers or in the training's own process can also be done once and kept: a picture that is
+decoded for the tenth time, or a text that is tokenised in each epoch, need not be.
 """,
     detected="""
-Stretches of at least 2 ms in which the thread launches nothing, at least 30 % of which are ops that work on the CPU or
-Python code that prepares samples (image processors, tokenizers, decoders of video, collators), and phases that load
-data outside of a DataLoader; from 5 % of the step on. Random numbers: ops such as `aten::randn` that launch nothing,
-outside of a DataLoader. Samples prepared once: the training waits for its workers, or prepares batches itself for 5 % of
-the step at least.
+Stretches of at least 2 ms in which the thread launches nothing, at least 30 % of which are ops that work on the CPU
+or Python code that prepares samples (image processors, tokenizers, decoders of video, collators), and phases that
+load data outside of a DataLoader; from 5 % of the step on. Random numbers: ops such as `aten::randn` that launch
+nothing, outside of a DataLoader. Samples prepared once: the training waits for its workers, or prepares batches
+itself for 5 % of the step at least.
 """,
     gain="""
 That time becomes 5 % of what it was, 1 to 20 %: fetching what was prepared. The step is never shorter than preparing
-takes the workers, 1.25 times as long as now divided by their number. An op that makes random numbers becomes one launch
-(8 to 60 µs, assumed); the copy to the GPU that is not needed any more stays in the prediction. Samples that are prepared once leave 0.4 (0.15 to 0.9) of the time for a batch
-(assumed), and that this can be done is likely, not certain (0.7, assumed): it stands in *Worth trying*.
+takes the workers, 1.25 times as long as now divided by their number. An op that makes random numbers becomes one
+launch (8 to 60 µs, assumed); the copy to the GPU that is not needed any more stays in the prediction. Samples that
+are prepared once leave 0.4 (0.15 to 0.9) of the time for a batch (assumed), and that this can be done is likely, not
+certain (0.7, assumed): it stands in *Worth trying*.
 """,
     wrong="""
 A single request that nothing precedes still waits for its own preparation: this is a gain in throughput. Without
@@ -119,7 +120,9 @@ def _once(case: Analysis) -> Iterator[Proposal]:
         if case.mean.fed_ns() < (1 + NEAR) * case.mean.consumer_ns():
             return
         loader = feed.loader
-        text = f"{loader.workers} workers need {in_ms(loader.batch_ns)} each for a batch, {in_ms(feed.cpu_ns)} of CPU time"
+        text = (
+            f"{loader.workers} workers need {in_ms(loader.batch_ns)} each for a batch, {in_ms(feed.cpu_ns)} of CPU time"
+        )
         kept = replace(loader, batch_ns=loader.batch_ns * ONCE[1])
         yield _prepared_once(
             case, (Evidence(text),), loader=kept, spread=math.sqrt(ONCE[2] / ONCE[0]), change=lambda graph: graph
@@ -143,8 +146,8 @@ def _prepared_once(case: Analysis, evidence: tuple[Evidence, ...], **how: Any) -
         title="samples prepared once",
         evidence=evidence,
         fix=case.stack.fix(decoded, transformers=mapped),
-        needs="the costly part of preparing a sample gives the same each time (no random step before it), and its results "
-        "fit in memory or on a quick disk",
+        needs="the costly part of preparing a sample gives the same each time (no random step before it), and its "
+        "results fit in memory or on a quick disk",
         odds=calibrated.ONCE_ODDS.value,
         key="once",
         **how,

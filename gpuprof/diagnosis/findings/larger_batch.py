@@ -92,8 +92,8 @@ def _after_freeing(case: Analysis, chosen: int, step_ns: float) -> Proposal:
         change=lambda graph: change(_computed_again(graph)),
         best=change,
         worst=lambda graph: worst(_computed_again(graph)),
-        needs=f"memory: {peak / GIB:,.1f} of {total / GIB:,.1f} GiB are used at the peak (gpuprof memory says what frees "
-        "how much)",
+        needs=f"memory: {peak / GIB:,.1f} of {total / GIB:,.1f} GiB are used at the peak (gpuprof memory says what "
+        "frees how much)",
         odds=calibrated.FREED_ODDS.value,
         parts=("free memory: gradient checkpointing, a chunked loss, an 8-bit or paged optimizer", alone.title),
         key="freed",
@@ -173,5 +173,5 @@ FINDING = Declaration(
     find=find,
     absent=ABSENT,
     synonyms=("batch", "batch_size", "per_device_train_batch_size"),
-    titles=("the_batch",),
+    titles=("the_batch", "once_memory_is_freed", "batch_once_memory_is_freed", "the_batch_once_memory_is_freed"),
 )

@@ -57,14 +57,14 @@ gradient and state once and writes it once, in a handful of kernels.
     detected="""
 A step of `Adam`, `AdamW`, `SGD` or `Adagrad` of torch.optim without `aten::_fused_…` ops, found by its
 `Optimizer.step` range. Not where the recording is from a torch older than 2.0. Outside of these, of the model and of
-its backward pass: loops over at least 8 tensors of the same few ops, one of them in place (an average of the weights, an
-optimizer of one's own).
+its backward pass: loops over at least 8 tensors of the same few ops, one of them in place (an average of the weights,
+an optimizer of one's own).
 """,
     gain="""
 All kernels of the step become one with 0.33 to 0.6 of their time; CPU time in ops becomes 0.4 (from foreach) or 0.03
 (from a loop) of what it was. Python code that collects the parameters stays. With few trainable parameters the gain
-is often within the noise and is then not shown. A loop of one's own becomes ops over lists: their CPU time is 0.08 (0.03
-to 0.17) of the loop's, that of Python around them 0.27, as measured of optimizers; the GPU's stays.
+is often within the noise and is then not shown. A loop of one's own becomes ops over lists: their CPU time is 0.08
+(0.03 to 0.17) of the loop's, that of Python around them 0.27, as measured of optimizers; the GPU's stays.
 """,
     wrong="""
 Parameters on several devices, or of integer types, are not fused. `torch.compile` of the optimizer's step achieves
@@ -88,7 +88,9 @@ def _lists(case: Analysis) -> Iterator[Proposal]:
     host = loops.nodes & ~case.graph.on_gpu
     took = case.per_step(float(case.graph.duration_ns[host].sum()))
     names = " → ".join(name.removeprefix("aten::") for name in loops.ops[:SHOWN])
-    text = f"a loop over {loops.tensors:,} tensors a step, one after another ({names}): {took / 1e6:,.1f} ms of CPU time"
+    text = (
+        f"a loop over {loops.tensors:,} tensors a step, one after another ({names}): {took / 1e6:,.1f} ms of CPU time"
+    )
     yield Proposal(
         title="tensors updated in lists",
         evidence=spans(case, text, host),

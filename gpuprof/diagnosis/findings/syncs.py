@@ -58,9 +58,9 @@ prepared the next launches.
 CPU calls that wait for a device, a stream or a copy to the CPU, grouped by the op that made them. Not counted: copies
 of batches to the GPU (`pageable_copies`), calls of the allocator (`allocator`), and calls inside a loop over experts
 (`expert_loop`). Waits are looked at if the step gets at least 1 % shorter when it is replayed without all of them: a
-wait that finds the GPU idle, or that ends soon, costs nothing. Several kinds of waits are also priced together, because
-the CPU runs ahead only where none of them stops it. Loops over at least 8 tensors of the same few ops that look at a
-tensor and read what they find (a norm of each gradient) are named.
+wait that finds the GPU idle, or that ends soon, costs nothing. Several kinds of waits are also priced together,
+because the CPU runs ahead only where none of them stops it. Loops over at least 8 tensors of the same few ops that
+look at a tensor and read what they find (a norm of each gradient) are named.
 """,
     gain="""
 The calls no longer wait, and the ops that read a value are removed together with their copies (at worst they stay and
@@ -163,9 +163,7 @@ def _in_lists(case: Analysis, looks: tuple[Mask, Proposal], loops: TensorLoops, 
     )
 
 
-LISTS = (
-    call("torch.stack", Code("torch._foreach_norm(tensors)")) + "  # the norm of each: a few launches, read once"
-)
+LISTS = call("torch.stack", Code("torch._foreach_norm(tensors)")) + "  # the norm of each: a few launches, read once"
 """How torch goes over lists of tensors."""
 
 
@@ -388,6 +386,6 @@ FINDING = Declaration(
         "no_sizes_that_depend_on_values",
         "no_torch_cuda_synchronize_in_the_step",
         "no_waits_for_the_gpu_within_the_step",
-        "tensors_in_lists",
+        "tensors_in_lists_and_none_read_within_the_step",
     ),
 )
