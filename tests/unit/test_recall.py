@@ -58,5 +58,5 @@ def test_fixes_that_were_made_together_are_shown_where_all_of_them_are():
     assert pair.shown == {"autocast", "input_workers"}.issubset(alone)
     less = replace(both, also=("no_such_finding",))
     assert recall._pair(program, less, found).why == "no_such_finding is not shown"
-    combined = {one for one in found.combined.ids} if found.combined else set()
+    combined = set(found.combined.ids) if found.combined else set()
     assert (pair.predicted is None) == (combined != {"autocast", "input_workers"})
