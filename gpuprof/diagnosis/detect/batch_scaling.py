@@ -40,15 +40,24 @@ def best_factor(case: Analysis, whatever_fits: bool = True) -> tuple[int, float]
     if not (model_phases(graph) & case.nodes_of_gpu(case.category(*TENSOR_CATEGORIES))).any():
         return None  # what multiplies nothing is no model
     limit = largest_factor(case) if whatever_fits else None
-    chosen, before = 1, case.step_ns
+    planned = _new_shapes_ns(case)
+    chosen, before, found = 1, case.step_ns + planned, case.step_ns
     for factor in FACTORS:
-        if limit is not None and factor * longer_batches(case, factor).tokens > limit:
+        longer = longer_batches(case, factor)
+        if limit is not None and factor * longer.tokens > limit:
             break
-        step = case.step_of(scaled_batch(case, factor, longer=longer_batches(case, factor).tokens)(graph))
-        if (factor // chosen) * before < DOUBLING * step:
+        step = case.step_of(scaled_batch(case, factor, longer=longer.tokens)(graph))
+        mean = step + planned * longer.new_shapes
+        if (factor // chosen) * before < DOUBLING * mean:
             break
-        chosen, before = factor, step
-    return None if chosen == 1 else (chosen, before)
+        chosen, before, found = factor, mean, step
+    return None if chosen == 1 else (chosen, found)
+
+
+def _new_shapes_ns(case: Analysis) -> float:
+    """What planning and compiling for new shapes adds to the mean step."""
+    excess = case.budget.excess if case.budget else ()
+    return float(sum(one.mean_ns or 0 for one in excess if one.cause == "new_shapes"))
 
 
 def slower_host(case: Analysis, then: Change) -> Change:

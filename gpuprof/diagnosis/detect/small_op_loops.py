@@ -43,7 +43,38 @@ class SmallLoops:
 
 
 def find_small_loops(case: Analysis) -> SmallLoops | None:
-    """Loops in the window; None if there are none."""
+    """Loops in the window; None if there are none. Found once for a case."""
+    if "small_loops" not in case.memo:
+        case.memo["small_loops"] = _find(case)
+    return case.memo["small_loops"]
+
+
+def some_of(loops: SmallLoops, which: Mask) -> SmallLoops:
+    """The loops of a mask."""
+    stretches, last, backward = (_some(each, which) for each in (loops.stretches, loops.last, loops.backward))
+    return SmallLoops(stretches, loops.rounds[which], loops.period[which], last, backward)
+
+
+def _some(each: Stretches, which: Mask) -> Stretches:
+    return Stretches(each.thread[which], each.start_ns[which], each.end_ns[which])
+
+
+def ops_of(case: Analysis, loops: SmallLoops, which: int) -> list[str]:
+    """Names of the outermost ops of a loop's last round, each once, in their order."""
+    ops, last = case.trace.ops, loops.last
+    rows = np.flatnonzero(
+        (ops.thread == last.thread[which])
+        & (ops.start_ns >= last.start_ns[which])
+        & (ops.end_ns <= last.end_ns[which])
+        & (ops.kind == 0)
+    )
+    parent = case.timeline.nesting.parent[rows]
+    outer = rows[(parent < 0) | (ops.kind[parent] != 0) | (ops.start_ns[parent] < last.start_ns[which])]
+    outer = outer[np.argsort(ops.start_ns[outer], kind="stable")]
+    return list(dict.fromkeys(case.trace.strings[ops.name[row]] for row in outer.tolist()))
+
+
+def _find(case: Analysis) -> SmallLoops | None:
     ops = case.trace.ops
     rows, family = _own_ops(case)
     if len(rows) < FEWEST_OPS:

@@ -16,9 +16,8 @@ from gpuprof.diagnosis.detect.pair.candidates import Candidate, claim_where
 from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.quantities import kernel_counts, kernel_ns
 from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
-from gpuprof.diagnosis.detect.tensor_loops import changing_loops, in_lists, reading_loops
 from gpuprof.diagnosis.detect.torch_version import is_before_2
-from gpuprof.diagnosis.fix import Code, Fix, call
+from gpuprof.diagnosis.fix import Fix, call
 from gpuprof.projection import memory_changes as changes
 from gpuprof.projection.memory import RecordedMemory
 from gpuprof.projection.memory_fixes import OPTIMIZER as STATE
@@ -42,9 +41,6 @@ FOREACH_HOST, LOOP_HOST = calibrated.OPTIMIZER_FOREACH_HOST.rising, calibrated.O
 LOOP_PYTHON = calibrated.OPTIMIZER_LOOP_PYTHON.rising
 """The same of Python's own time around the ops of a loop. Around foreach ops it stays."""
 
-SHOWN = 4
-"""Ops of a loop that are named."""
-
 PAGE = Page(
     id="optimizer",
     applies=("training",),
@@ -56,15 +52,12 @@ gradient and state once and writes it once, in a handful of kernels.
 """,
     detected="""
 A step of `Adam`, `AdamW`, `SGD` or `Adagrad` of torch.optim without `aten::_fused_…` ops, found by its
-`Optimizer.step` range. Not where the recording is from a torch older than 2.0. Outside of these, of the model and of
-its backward pass: loops over at least 8 tensors of the same few ops, one of them in place (an average of the weights,
-an optimizer of one's own).
+`Optimizer.step` range. Not where the recording is from a torch older than 2.0.
 """,
     gain="""
 All kernels of the step become one with 0.33 to 0.6 of their time; CPU time in ops becomes 0.4 (from foreach) or 0.03
 (from a loop) of what it was. Python code that collects the parameters stays. With few trainable parameters the gain
-is often within the noise and is then not shown. A loop of one's own becomes ops over lists: their CPU time is 0.08
-(0.03 to 0.17) of the loop's, that of Python around them 0.27, as measured of optimizers; the GPU's stays.
+is often within the noise and is then not shown.
 """,
     wrong="""
 Parameters on several devices, or of integer types, are not fused. `torch.compile` of the optimizer's step achieves
@@ -74,37 +67,7 @@ the same in another way.
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
-    """fused=True, for an optimizer that has it and does not use it; lists, where a loop updates tensors."""
-    yield from _fused(case)
-    yield from _lists(case)
-
-
-def _lists(case: Analysis) -> Iterator[Proposal]:
-    """A loop of the user's own over tensors (an average of the weights, an optimizer) as ops over lists. Where another
-    one reads a value of each tensor, the finding `syncs` has both."""
-    loops = changing_loops(case)
-    if loops is None or reading_loops(case) is not None:
-        return
-    host = loops.nodes & ~case.graph.on_gpu
-    took = case.per_step(float(case.graph.duration_ns[host].sum()))
-    names = " → ".join(name.removeprefix("aten::") for name in loops.ops[:SHOWN])
-    text = (
-        f"a loop over {loops.tensors:,} tensors a step, one after another ({names}): {took / 1e6:,.1f} ms of CPU time"
-    )
-    yield Proposal(
-        title="tensors updated in lists",
-        evidence=spans(case, text, host),
-        fix=call("torch._foreach_lerp_", Code("averages"), Code("weights"), Code("1 - decay"))
-        + "  # likewise _foreach_mul_, _foreach_add_, _foreach_copy_\nor, of AveragedModel: "
-        + call("AveragedModel", ..., multi_avg_fn=Code("get_ema_multi_avg_fn(decay)")).otherwise(),
-        change=in_lists(loops, 1),
-        best=in_lists(loops, 0),
-        worst=in_lists(loops, 2),
-        key="lists",
-    )
-
-
-def _fused(case: Analysis) -> Iterator[Proposal]:
+    """fused=True, for an optimizer that has it and does not use it."""
     graph, trace = case.graph, case.trace
     ranges = case.ops_named(STEP.match)
     names = {match[1] for i in np.unique(trace.ops.name[ranges]).tolist() if (match := STEP.match(trace.strings[i]))}
@@ -235,5 +198,4 @@ FINDING = Declaration(
     change=change,
     memory=MemoryRemedy(("fused_optimizer",), less_memory),
     synonyms=("fused_optimizer", "adamw", "adamw_torch_fused", "foreach", "fused_adamw"),
-    titles=("tensors_updated_in_lists",),
 )

@@ -19,7 +19,7 @@ from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.quantities import FEW, FEWER, quantity
 from gpuprof.diagnosis.detect.pair.signs import advised
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
-from gpuprof.diagnosis.detect.tensor_loops import TensorLoops, changing_loops, in_lists, reading_loops
+from gpuprof.diagnosis.detect.tensor_loops import TensorLoops, in_lists, reading_loops
 from gpuprof.diagnosis.diagnosis import Evidence
 from gpuprof.diagnosis.fix import Code, Fix, as_fix, call, joined, without_call
 from gpuprof.diagnosis.gaps import ALLOCATOR_CALL, SYNC_CALL
@@ -138,13 +138,11 @@ def _in_lists(case: Analysis, looks: tuple[Mask, Proposal], loops: TensorLoops, 
     """Values that are read tensor by tensor: all of them by ops over lists, and none read in the step; None where the
     lists gain nothing on top. What changes the same tensors one after another, as clipping does, becomes lists, too."""
     waits, reads = looks
-    changing = changing_loops(case)
 
     def change(level: int) -> Change:
         lists = in_lists(loops, level)
-        scaled = in_lists(changing, level) if changing is not None else _unchanged
         rest = _without(waits & ~loops.nodes, own & ~loops.nodes if level < 2 else np.zeros_like(own))
-        return lambda graph: scaled(lists(rest(graph)))
+        return lambda graph: lists(rest(graph))
 
     if MORE * case.step_of(change(1)(case.graph)) >= case.step_of(reads.change(case.graph)):
         return None
