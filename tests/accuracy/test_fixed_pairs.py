@@ -78,7 +78,7 @@ def test_a_fix_taken_back_is_named_too(a, b, mechanism):
     ("name", "findings"),
     [
         ("four_bit", {"dequantize", "adapter_casts"}),
-        ("input_tokenize", {"input_workers", "host_preprocessing"}),
+        ("input_tokenize", {"input_workers"}),
         ("combined", {"recompute", "optimizer"}),
         ("moe_big", {"expert_loop"}),
     ],
