@@ -21,6 +21,8 @@ NUMBER = 3
 """Cells in front of a fix, which hold its number."""
 UNSURE = 0.10
 """Half the mean step's 80 % interval, as a share of it, from which on predicted steps are said to be as uncertain."""
+TITLE = 24
+"""Cells that a title keeps next to a command that can be pasted; it is cut to them."""
 
 
 def sensitivities(diagnosis: Diagnosis, width: int) -> list[Text]:
@@ -92,8 +94,7 @@ def worth_trying(diagnosis: Diagnosis, width: int, shown: int | None = None) -> 
         last = one is found[:shown][-1]
         more = f"   and {len(found) - shown} more, with -v" if last and len(found) > shown else ""
         odds = f"{_times(one.speedup)}, {chance(one)}"
-        room = width - len(odds) - len(more) - 6
-        command = next((text for text in commands(one) if len(one.title) + len(text) <= room), "")
+        command = next((text for text in commands(one) if len(text) + len(odds) + len(more) + TITLE <= width), "")
         tail = f"   {odds}{f'   {command}' if command else ''}{more}"
         title = shortened(escape(one.title), width - len(tail))
         lines.append(Text.assemble((title, "bold"), tail, no_wrap=True, overflow="ellipsis"))

@@ -18,8 +18,9 @@ def settle(finding: Finding) -> str:
 
 
 def commands(finding: Finding) -> tuple[str, ...]:
-    """The same, shorter and shorter."""
+    """The same, shorter and shorter: without the training's own command where gpuprof knows that from the run."""
     if not finding.settle:
         return ("by hand",)
-    head = finding.settle.partition(BEFORE_COMMAND)[0]
-    return settle(finding), f"{head} …", f"{head.removeprefix('gpuprof try ')} …"
+    head, known, _ = finding.settle.partition(BEFORE_COMMAND)
+    rest = "" if known else " …"
+    return settle(finding), f"{head}{rest}", f"{head.removeprefix('gpuprof try ')}{rest}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from functools import partial
@@ -20,7 +21,7 @@ from gpuprof.diagnosis.fix import Code, call
 from gpuprof.diagnosis.run_budget import Feed
 from gpuprof.diagnosis.sentences import in_ms
 from gpuprof.replay.graph import INPUT, Graph
-from gpuprof.replay.mean_step import NEAR, slowed_by_sharing, useful_workers
+from gpuprof.replay.mean_step import NEAR, least_on_cores, slowed_by_sharing, useful_workers
 from gpuprof.replay.transform import scale, scaled
 
 FETCH_NS = calibrated.FETCH_NS.rising
@@ -57,11 +58,12 @@ without a run shows whether there are workers, by the iterator's name, and not h
     gain="""
 CPU time in the data phase shrinks to what the training process still has to do for a prepared batch (0.2 to 2 ms),
 and the step is replayed. The step cannot become shorter than the input's time divided by the number of workers, each
-1.3 times slower than the training process because they share its machine. Where workers are already used and their
-throughput is known, the mean step is that of a bounded queue with the proposed number of workers, each slowed down if
-there are more workers than CPU cores; at worst the training process's own CPU time grows by a fifth. What the mean
-step waits beyond their throughput, as at the start of an epoch, stays. Without a run the cost of the input is estimated
-from what the workers deliver: one batch per worker and step.
+1.3 times slower than the training process because they share its machine, nor than the CPU time of its batches and of
+the training over the CPU cores of the recording; no more workers are advised than there are cores. Where workers are
+already used and their throughput is known, the mean step is that of a bounded queue with the proposed number of
+workers, each slowed down if there are more workers than CPU cores; at worst the training process's own CPU time grows
+by a fifth. What the mean step waits beyond their throughput, as at the start of an epoch, stays. Without a run the cost
+of the input is estimated from what the workers deliver: one batch per worker and step.
 """,
     wrong="""
 If preparing a batch waits for a disk or a network rather than for the CPU, workers help until that is saturated. An
@@ -83,14 +85,19 @@ def find(case: Analysis) -> Iterator[Proposal]:
     if input_ns < FETCH_NS[1]:
         return
     rest = case.step_of(scaled(graph, nodes, 0.0))
-    workers = _workers(case)
+    workers, cpus = _workers(case), case.folder.cpus if case.folder else None
     if workers is None or workers > 0:
         # Starved workers deliver one batch each in the time that all of them need, a step: twice as many take half.
-        least_ns, wanted = case.step_ns / 2, None if workers is None else 2 * workers
+        wanted = None if workers is None else int(min(2 * workers, max(cpus or math.inf, 1)))
+        if wanted is not None and workers is not None and wanted <= workers:
+            return
+        least_ns = case.step_ns / 2 if wanted is None else case.step_ns * (workers or 1) / wanted
     else:
         batch_ns = input_ns * SLOWER_BESIDE_OTHERS
-        wanted = next((n for n in COUNTS if n * max(rest, 1.0) >= 1.5 * batch_ns), COUNTS[-1])
-        least_ns = batch_ns / wanted
+        counts = [n for n in COUNTS if cpus is None or n <= cpus] or [1]
+        wanted = next((n for n in counts if n * max(rest, 1.0) >= 1.5 * batch_ns), counts[-1])
+        # Next to a GPU the training itself keeps one core.
+        least_ns = max(batch_ns / wanted, least_on_cores(_cpu_ns(case, input_ns), rest, cpus))
     number = Code("num_workers * 2") if wanted is None else wanted
     loader = call("DataLoader", ..., num_workers=number, persistent_workers=True, pin_memory=True)
 
@@ -132,6 +139,14 @@ def _workers(case: Analysis) -> int | None:
     if isinstance(known, int) and (known > 0 or not several):
         return known
     return None if several else 0
+
+
+def _cpu_ns(case: Analysis, input_ns: float) -> float:
+    """CPU time of the batches of a step whose making takes the training process `input_ns`: all of it, unless the run
+    measured that it waits."""
+    made = (case.folder.own.loader or {}).get("made") if case.folder else None
+    cpu, whole = ((made or {}).get(name) for name in ("batch_cpu_ns", "batch_ns"))
+    return input_ns * min(cpu / whole, 1.0) if cpu and whole else input_ns
 
 
 def _title(workers: int | None, wanted: int | None) -> str:

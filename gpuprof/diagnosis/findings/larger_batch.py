@@ -138,7 +138,7 @@ def _larger(case: Analysis, chosen: int, step_ns: float) -> Proposal:
             trl=setting + "\nor, with short samples: " + arguments("SFTConfig", {"packing": True}).otherwise()
             if case.trains_on_tokens
             else setting,
-        ).by("larger_batch"),
+        ),
         change=scaled_batch(case, chosen, longer=longer.tokens),
         best=scaled_batch(case, chosen, 0, longer.tokens),
         worst=slower_host(case, _at_worst(case, chosen, longer.tokens)),

@@ -23,6 +23,7 @@ from gpuprof.diagnosis.detect.tensor_loops import reading_loops
 from gpuprof.diagnosis.fix import Code, Fix, as_fix, call, joined
 from gpuprof.diagnosis.sentences import in_ms
 from gpuprof.replay.stretches import nodes_in
+from gpuprof.tracefile.trace import F64
 
 ROUNDS_LEFT, GPU_LEFT = calibrated.ROUNDS_LEFT.rising, calibrated.GPU_LEFT.rising
 LEAST = 0.02
@@ -80,14 +81,14 @@ def find(case: Analysis) -> Iterator[Proposal]:
     host_ns = case.per_step(float(graph.duration_ns[host].sum()))
     if host_ns < LEAST * case.step_ns:
         return
-    took = np.bincount(group[host], weights=graph.duration_ns[host], minlength=2 * count)
+    took: F64 = np.bincount(group[host], weights=graph.duration_ns[host], minlength=2 * count).astype(np.float64)
     gpu = inside & graph.on_gpu
-    work = np.bincount(group[gpu], weights=graph.duration_ns[gpu], minlength=2 * count)
+    work: F64 = np.bincount(group[gpu], weights=graph.duration_ns[gpu], minlength=2 * count).astype(np.float64)
     pieces = np.bincount(group[gpu], minlength=2 * count)
     rounds = np.tile(loops.rounds, 2)
 
     def change(level: int):
-        left = np.minimum(ROUNDS_LEFT[level] / rounds, 1.0)
+        left: F64 = np.minimum(ROUNDS_LEFT[level] / rounds, 1.0).astype(np.float64)
         launches = np.ceil(pieces * left).astype(np.int64)
         new = replacement_of(graph, group, took * left, work * GPU_LEFT[level], launches)
         return partial(with_replacement, replacement=new)
