@@ -110,17 +110,18 @@ def why_first(diagnosis: Diagnosis) -> str:
     """Why the first fix acts on something other than what the verdict names; empty where they agree, or neither is
     known."""
     bound, findings = diagnosis.verdict.bound, (*diagnosis.findings, *diagnosis.worth_trying)
-    if bound in (None, "balanced") or not findings or not findings[0].acts_on:
+    if bound in (None, "balanced") or not findings:
         return ""
     resource, first = RESOURCE_OF.get(bound, bound), findings[0]
     if resource in first.acts_on:
         return ""
     named = next((i for i, one in enumerate(findings, 1) if resource in one.acts_on), None)
-    head = f"The verdict names {NAMES[resource]}, and the first fix acts on {NAMES[first.acts_on[0]]}"
+    other = NAMES[first.acts_on[0]] if first.acts_on else "what the replayed steps do not show"
+    head = f"The verdict names {NAMES[resource]}, and the first fix acts on {other}"
     if named is None:
         return f"{head}: no fix is known that takes work off {NAMES[resource]} here."
-    other = findings[named - 1]
-    if other.changes and not first.changes:
+    agreed = findings[named - 1]
+    if agreed.changes and not first.changes:
         return f"{head}: number {named} acts on {NAMES[resource]}, but changes the training."
     return f"{head}: number {named} acts on {NAMES[resource]}, and is expected to gain less over the rest of the run."
 
