@@ -138,8 +138,8 @@ def _once(case: Analysis) -> Iterator[Proposal]:
 
 def _prepared_once(case: Analysis, evidence: tuple[Evidence, ...], **how: Any) -> Proposal:
     decoded = (
-        "decode, resize or tokenise every sample once, before the training, into arrays of bytes in memory or in a "
-        "memory-mapped file; only random steps stay in __getitem__"
+        "decode, resize or tokenise every sample once, before the training, into arrays of bytes\n"
+        "in memory or in a memory-mapped file; only random steps stay in __getitem__"
     )
     mapped = call("dataset.map", Code("prepare"), batched=True) + "  # once: the result is kept on disk"
     return Proposal(
