@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.table import Table
 from rich.text import Text
 
-from gpuprof.diagnosis.diagnosis import TRIED, Combined, Considered, Diagnosis, Finding, Range
+from gpuprof.diagnosis.diagnosis import Combined, Diagnosis, Finding, Range
 from gpuprof.report import words
 from gpuprof.report.brevity import Brevity
 from gpuprof.report.code_lines import without_alternatives, without_comments, wrapped
@@ -68,7 +68,7 @@ def fixes(diagnosis: Diagnosis, width: int, brevity: Brevity) -> list[Text | Tab
         lines += flow([Text("with -v", "dim"), *(Text(one, "dim") for one in named)], width)
     elif more:
         lines.append(Text(f"and {len(more)} more, with -v", "dim"))
-    lines += [Text(f"{escape(one.title)}: {escape(one.reason)}", "dim") for one in diagnosis.considered if _failed(one)]
+    lines += [Text(f"{escape(one.title)}: {escape(one.reason)}", "dim") for one in diagnosis.considered if one.failed]
     both = diagnosis.combined
     if both and brevity.together:
         lines.append(Text.assemble((_together(diagnosis, both, brevity), "bold"), f" together   {gain(both, now)}"))
@@ -181,12 +181,8 @@ def considered(diagnosis: Diagnosis) -> list[Text | Table]:
     return [
         Text.assemble((escape(one.title), "bold"), f": {escape(one.reason)}")
         for one in diagnosis.considered
-        if not _failed(one)
+        if not one.failed
     ]
-
-
-def _failed(one: Considered) -> bool:
-    return one.reason.startswith(TRIED)
 
 
 def numbers(diagnosis: Diagnosis, both: Combined) -> str:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpuprof.costs.arguments import parse
-from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.passes import backward_of, siblings, without_recompute
 from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.tracefile.trace import F64, I64, NO_TEXT, Mask
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis
 
 RETURNS = frozenset(
     {"aten::index_add_", "aten::index_add", "aten::index_put_", "aten::scatter_add_", "aten::scatter_add"}
@@ -119,12 +122,14 @@ def _span(
 
 
 def _routed(case: Analysis, returns: list[I64], searches: Mask, first: I64, last: I64) -> bool:
-    """Whether a router chose the rows of each block. It gives experts different numbers of rows; layers that pass
-    messages along the edges of a graph look like experts otherwise, and all have the same."""
+    """Whether a router chose the rows of each block. It gives experts different numbers of rows, or they search for
+    their rows; layers that pass messages along the edges of a graph look like experts otherwise, and all have the
+    same."""
     ops = case.trace.ops
-    if any(np.any(ops.dims[each] == NO_TEXT) for each in returns):
-        return bool(np.add.reduceat(searches, np.stack([first, last], 1).ravel())[::2].all())
-    return any(len(np.unique(ops.dims[each])) > 1 for each in returns)
+    known = not any(np.any(ops.dims[each] == NO_TEXT) for each in returns)
+    if known and any(len(np.unique(ops.dims[each])) > 1 for each in returns):
+        return True
+    return bool(np.add.reduceat(searches, np.stack([first, last], 1).ravel())[::2].all())
 
 
 def _rows_of(case: Analysis, returns: I64) -> tuple[float, int]:

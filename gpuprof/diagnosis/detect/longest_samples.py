@@ -7,12 +7,14 @@ the distribution.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.tracefile.trace import F64
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis
 
 FEWEST = 12
 """Timed batches from which their lengths say something."""

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.expert_loops import OF_LAYERS, PRODUCTS
 from gpuprof.diagnosis.detect.passes import backward_of
 from gpuprof.replay.stretches import Stretches
 from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.phases import BACKWARD, DATA, FORWARD, GENERATION, RECOMPUTE
 from gpuprof.tracefile.trace import ANNOTATION, I64, OP, Mask
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis
 
 MOST_PERIOD = 48
 """Ops of one round of a loop; what is longer is a part of a model rather than a few ops."""

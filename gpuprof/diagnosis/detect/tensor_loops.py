@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpuprof.calibration import kernels as calibrated
-from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.detect.small_op_loops import find_small_loops, ops_of
 from gpuprof.replay.graph import TRANSFER, Graph, launcher_of
 from gpuprof.replay.stretches import nodes_in
 from gpuprof.replay.transform import Removing, without_waits
 from gpuprof.timeline.phases import FORWARD
 from gpuprof.tracefile.trace import ANNOTATION, I64, Mask
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis, Change
 
 READ = re.compile(r"^aten::(item|is_nonzero|_local_scalar_dense|cpu)$")
 LOOKS_AT = re.compile(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpuprof.calibration import batch as calibrated
-from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.detect.batch_scaling import (
     FACTORS,
     best_factor,
@@ -30,6 +30,9 @@ from gpuprof.projection.batch import (
 )
 from gpuprof.replay.graph import DEVICE, Graph
 from gpuprof.timeline.phases import BACKWARD, FORWARD, RECOMPUTE
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis, Change
 
 PAGE = Page(
     id="larger_batch",
