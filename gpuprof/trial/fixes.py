@@ -67,7 +67,36 @@ def advised(diagnosis: Diagnosis | None) -> tuple[list[Candidate], list[Finding]
                     finding.fix,
                 )
             )  # fmt: skip
+    for change in of_iteration(diagnosis):
+        if change.same_training and all(one.fix.name != change.candidate.fix.name for one in candidates):
+            candidates.append(change.candidate)
     return candidates, by_hand
+
+
+@dataclass(frozen=True, slots=True)
+class IterationChange:
+    """A change of an iteration that a patch makes."""
+
+    candidate: Candidate
+    same_training: bool
+
+
+def of_iteration(diagnosis: Diagnosis | None) -> list[IterationChange]:
+    """What would shorten the iteration of a training on its own generations and is an argument of its trainer, most
+    gain first. What is expected of it is the mean step."""
+    iteration = None if diagnosis is None else diagnosis.iteration
+    found: list[IterationChange] = []
+    for change in () if iteration is None else iteration.changes:
+        if change.patch is None or change.patch.name not in names():
+            continue
+        steps, whole = iteration.steps, change.iteration_ns
+        step_ns = Interval(whole.low / steps, whole.expected / steps, whole.high / steps)
+        mean_ns = iteration.mean_ns
+        speedup = Interval(mean_ns / whole.high, mean_ns / whole.expected, mean_ns / whole.low)
+        fix = Fix(change.patch.name, change.patch.value)
+        same = change.changes is None
+        found.append(IterationChange(Candidate(fix, change.id, step_ns, speedup, change.fix), same))
+    return found
 
 
 def fix_for(finding: Finding) -> Fix | None:
