@@ -4,6 +4,7 @@ from it."""
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from gpuprof.diagnosis.iteration_model import CacheCopies, Iteration, RecordedPh
 from gpuprof.diagnosis.iterations.budget import iteration_budget, whole_iterations
 from gpuprof.diagnosis.iterations.changes import Trainer, changes
 from gpuprof.diagnosis.iterations.pages import PAGES
+from gpuprof.diagnosis.iterations.phase_pages import PAGES as PHASE_PAGES
 from gpuprof.diagnosis.json import to_json
 from gpuprof.report import iteration_words
 from gpuprof.report.terminal import plain
@@ -271,6 +273,14 @@ def test_each_change_has_a_page(usual: Iteration):
     recorded = replace(usual, recorded=(RecordedPhase("generation", 400 * MS, 40 * MS),))
     offered = {one.id for one in changes(recorded, GRPO)}
     assert offered <= {page.id for page in PAGES}
+
+
+def test_each_phase_and_what_its_page_names_is_explained(capsys: pytest.CaptureFixture[str]):
+    explained = {page.id for page in (*PAGES, *PHASE_PAGES)}
+    for page in PHASE_PAGES:
+        assert main(["explain", page.id]) == 0
+        assert page.title in capsys.readouterr().out
+        assert set(re.findall(r"\b[a-z]+_[a-z_]+\b", page.gain)) <= explained
 
 
 def test_a_change_is_explained(capsys: pytest.CaptureFixture[str]):

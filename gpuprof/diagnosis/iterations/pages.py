@@ -272,8 +272,8 @@ The time of the phase, and the bytes of the model's parameters.
 The bytes at 20 GB/s, 5 to 100 (assumed); of a model with adapters only their bytes.
 """,
         wrong="""
-What the phase contains besides copying (putting the engine to sleep, merging adapters, loading) does not get faster
-with the link.
+The phase contains other things too: the engine falls asleep and wakes up, adapters are merged. A faster link does not
+shorten those.
 """,
     ),
     Page(
