@@ -5,10 +5,11 @@ from __future__ import annotations
 from rich.text import Text
 
 from gpuprof.diagnosis.iteration_model import Iteration
+from gpuprof.diagnosis.step_parts import Bar, Part
 from gpuprof.report import iteration_words as words
 from gpuprof.report.lines import flow
 from gpuprof.report.names import escape
-from gpuprof.report.stepbar import Bar, Part, cells
+from gpuprof.report.stepbar import cells
 
 
 def budget(iteration: Iteration, width: int) -> list[Text]:
