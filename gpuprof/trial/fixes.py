@@ -86,7 +86,9 @@ def of_iteration(diagnosis: Diagnosis | None) -> list[IterationChange]:
     gain first. What is expected of it is the mean step."""
     iteration = None if diagnosis is None else diagnosis.iteration
     found: list[IterationChange] = []
-    for change in () if iteration is None else iteration.changes:
+    if iteration is None:
+        return found
+    for change in iteration.changes:
         if change.patch is None or change.patch.name not in names():
             continue
         steps, whole = iteration.steps, change.iteration_ns

@@ -150,9 +150,10 @@ def _cache_copies(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
     if copies is None or argument is None or trainer.settings.get("cache_implementation") == "static":
         return
     spent = copies.gpu_ns if (busy or 0.0) >= 0.5 else copies.cpu_ns
+    low, expected, high = (spent * (1 - left) for left in LEFT)
     yield change(
         iteration.mean_ns, "cache_copies", "Static key-value cache",
-        trainer.set(argument, {"cache_implementation": "static"}), tuple(spent * (1 - left) for left in LEFT),
+        trainer.set(argument, {"cache_implementation": "static"}), (low, expected, high),
         f"{copies.count:,} concatenations an iteration copy the cache, extrapolated from the recorded decode steps; on"
         " a GPU transformers compiles the decode step with it, which is a change of its own (decode_cpu)",
         None,
