@@ -66,7 +66,7 @@ def test_a_trial_knows_what_is_expected_of_an_iteration():
     asked = change("max_completion_length=60", "completions are cut")
     same = change("cache_implementation=static", None)
     iteration = SimpleNamespace(changes=(asked, same), steps=2, mean_ns=100)
-    diagnosis: Any = SimpleNamespace(findings=(), iteration=iteration)
+    diagnosis: Any = SimpleNamespace(findings=(), worth_trying=(), iteration=iteration)
     known = {one.candidate.fix: one for one in of_iteration(diagnosis)}
     (wanted,) = parse("trainer_arguments=max_completion_length=60")
     found = known[wanted].candidate
