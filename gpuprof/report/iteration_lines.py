@@ -50,5 +50,5 @@ def changes(iteration: words.Phased, most: int = words.CHANGES) -> list[Text]:
             lines.append(Text(f"   {condition}", "dim"))
         lines.append(Text(f"   {escape(one.fix)}", "cyan"))
         if one.patch is not None:
-            lines.append(Text(f"   {escape(one.patch.command)}", "dim"))
+            lines.append(Text(f"   {escape(one.patch.command())}", "dim"))
     return lines

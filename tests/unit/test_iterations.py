@@ -245,7 +245,7 @@ def test_changes_that_are_arguments_are_data(usual: Iteration):
         "argument", "max_completion_length", 60, "GRPOConfig",
     )  # fmt: skip
     assert tail.patch is not None
-    assert tail.patch.command == "gpuprof try --fix trainer_arguments=max_completion_length=60"
+    assert tail.patch.command() == "gpuprof try --fix trainer_arguments=max_completion_length=60"
     by_hand = {one.id: one for one in changes(usual, trainer)}["rewards_at_once"]
     assert by_hand.patch is None
 
