@@ -18,7 +18,6 @@ from gpuprof.diagnosis.detect.pair.signs import advised
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.diagnosis import Evidence
 from gpuprof.diagnosis.fix import Code, Fix, as_fix, call, joined, without_call
-from gpuprof.diagnosis.gaps import ALLOCATOR_CALL, SYNC_CALL
 from gpuprof.diagnosis.sentences import ms_or_us
 from gpuprof.replay.calls import STREAM_WAIT
 from gpuprof.replay.graph import COPY, SYNC, Graph
@@ -26,6 +25,7 @@ from gpuprof.replay.stretches import nodes_in
 from gpuprof.replay.transform import removed, without_waits
 from gpuprof.timeline.dispatch import has_ops
 from gpuprof.timeline.frames import FrameIndex
+from gpuprof.timeline.runtime_calls import ALLOCATOR_CALL, SYNC_CALL
 from gpuprof.tracefile.trace import ANNOTATION, I64, NO_TEXT, Mask
 
 if TYPE_CHECKING:
