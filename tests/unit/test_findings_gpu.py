@@ -40,7 +40,7 @@ def after_us(case: Analysis, proposal) -> float:
 
 
 def experts(program: Program, count: int, between: str | None = None) -> None:
-    """40 layers' worth of host time, then a loop over experts with 12 or 13 rows each; the host is behind all the time."""
+    """40 layers' worth of host time, then a loop over experts with 12 or 13 rows each; the host is always behind."""
     for _ in range(40):
         program.mm(1024, 1024, 1024)
     for number in range(count):
