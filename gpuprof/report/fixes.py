@@ -6,7 +6,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gpuprof.diagnosis.diagnosis import TRIED, Combined, Considered, Diagnosis, Finding, Range
-from gpuprof.report import words
+from gpuprof.report import labels, words
 from gpuprof.report.brevity import Brevity
 from gpuprof.report.code_lines import without_alternatives, without_comments, wrapped
 from gpuprof.report.lines import flow
@@ -34,7 +34,7 @@ def sensitivities(diagnosis: Diagnosis, width: int) -> list[Text]:
     items = []
     for name in names:
         less = round(100 * getattr(found, name) / 2)
-        items.append(Text.assemble(f"{name} ", (f"−{less} %", "bold") if less else ("–", "dim")))
+        items.append(Text.assemble(f"{labels.RESOURCES[name]} ", (f"−{less} %", "bold") if less else ("–", "dim")))
     return flow(items, width)
 
 

@@ -9,7 +9,7 @@ from gpuprof.diagnosis import step_parts
 from gpuprof.diagnosis.comparison.comparison import Comparison
 from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.diagnosis.headline import headline, key
-from gpuprof.report import comparison_words, fixes, run_words, words
+from gpuprof.report import comparison_words, fixes, labels, run_words, words
 from gpuprof.report.names import escape, shown
 from gpuprof.report.numbers import duration, share
 
@@ -65,7 +65,7 @@ def _steps(found: Diagnosis) -> str:
     for bar in bars:
         for part in bar.parts:
             if part.ns >= _LEAST * bar.total_ns:
-                name = f"waiting: {part.key}" if part.idle else part.key
+                name = f"waiting: {labels.part(part)}" if part.idle else labels.part(part)
                 rows.append((f"GPU {bar.device}: {name}" if several else name, share(part.ns, bar.total_ns)))
     return table(("the step", "share"), rows) if rows else ""
 

@@ -14,7 +14,7 @@ from gpuprof.diagnosis import step_parts
 from gpuprof.diagnosis.diagnosis import Diagnosis, Finding
 from gpuprof.diagnosis.headline import headline, key
 from gpuprof.diagnosis.step_parts import Bar, Part
-from gpuprof.report import host_words, run_words, stepbar, words
+from gpuprof.report import host_words, labels, run_words, stepbar, words
 from gpuprof.report.as_text import predicted
 from gpuprof.report.names import escape, shown, shown_kernel
 from gpuprof.report.numbers import amount, duration, duration_range, percent, share
@@ -218,7 +218,7 @@ def _kind(part: Part) -> str:
 
 def _entry(part: Part, bar: Bar) -> str:
     waiting = "idle: " if part.idle and part.key != step_parts.IDLE else ""
-    return _text(f"{waiting}{part.key} {share(part.ns, bar.total_ns)}")
+    return _text(f"{waiting}{labels.part(part)} {share(part.ns, bar.total_ns)}")
 
 
 def _gaps(diagnosis: Diagnosis) -> str:
@@ -257,7 +257,7 @@ def _kernels(diagnosis: Diagnosis) -> str:
         return ""
     steps = diagnosis.steps.count if diagnosis.steps else 1
     categories = " · ".join(
-        f"{_name(c.category)} {share(c.ns, kernels.total_ns)}"
+        f"{_text(labels.category(c.category))} {share(c.ns, kernels.total_ns)}"
         for c in kernels.by_category
         if c.ns >= WORTH_NAMING * kernels.total_ns
     )

@@ -17,12 +17,12 @@ from gpuprof.diagnosis.diagnosis import Diagnosis, Evidence, Finding, Range
 from gpuprof.diagnosis.plug_ins import declarations
 from gpuprof.diagnosis.sentences import capital, gpu_named
 from gpuprof.diagnosis.step_parts import Bar
-from gpuprof.report import fixes, run_words, stepbar, words
+from gpuprof.report import fixes, labels, run_words, stepbar, words
 from gpuprof.report.charts.groups import known_roofline
 from gpuprof.report.code_lines import parts
 from gpuprof.report.names import escape, shown, shown_kernel
 from gpuprof.report.numbers import amount, count, duration, duration_range, gib, rate, share
-from gpuprof.report.palette import BOUND_PAINTS, BUDGET_PAINTS, CAUSE_PAINTS
+from gpuprof.report.palette import BOUND_PAINTS, BUDGET_PAINTS
 from gpuprof.timeline.workload import words_of
 from gpuprof.tracefile.trace import AUTOGRAD_ENGINE
 
@@ -237,8 +237,7 @@ def _step_bar(bar: Bar, title: str, limits: dict[str, float]) -> StepBar:
     parts: list[BarPart] = []
     for one in bar.parts:
         if not one.works:
-            paint = CAUSE_PAINTS.get(one.key) or BUDGET_PAINTS.get(one.key)
-            parts.append(part(f"cause-{one.key}", paint.label if paint else one.key, one.ns, one.idle))
+            parts.append(part(f"cause-{one.key}", labels.part(one), one.ns, one.idle))
             continue
         rest = float(one.ns)
         if one.key == "compute":
@@ -246,7 +245,7 @@ def _step_bar(bar: Bar, title: str, limits: dict[str, float]) -> StepBar:
                 parts.append(part(f"bound-{key}", f"{BOUND_PAINTS[key].label} kernels", of * one.ns, False))
                 rest -= of * one.ns
         if rest >= 0.5:
-            parts.append(part(f"work-{one.key}", "other kernels" if rest < one.ns else one.key, rest, False))
+            parts.append(part(f"work-{one.key}", "other kernels" if rest < one.ns else labels.part(one), rest, False))
     said = ", ".join(f"{stepbar.waits(p.label) if p.idle else p.label} {p.text}" for p in parts if p.named)
     return StepBar(title, tuple(parts), said)
 
@@ -436,7 +435,7 @@ def kernels(diagnosis: Diagnosis) -> list[tuple[str, ...]]:
     return [
         (
             shown_kernel(k.name, 90),
-            k.category,
+            labels.category(k.category),
             shown(k.op, 60),
             duration(k.ns / steps),
             share(k.ns, found.total_ns),
