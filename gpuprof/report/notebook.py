@@ -16,6 +16,7 @@ from gpuprof.diagnosis.headline import headline, key
 from gpuprof.diagnosis.step_parts import Bar, Part
 from gpuprof.report import host_words, labels, run_words, stepbar, words
 from gpuprof.report.as_text import predicted
+from gpuprof.report.code_lines import blocks
 from gpuprof.report.names import escape, shown, shown_kernel
 from gpuprof.report.numbers import amount, duration, duration_range, percent, share
 from gpuprof.timeline.workload import words_of
@@ -80,7 +81,7 @@ def finding_html(finding: Finding) -> str:
     parts = [
         f"<h3>{_text(finding.title)}</h3>",
         f"<p><b>{_text(predicted(finding))}</b></p>",
-        _code(finding.fix),
+        _how(finding),
         f'<p class="dim">{_text(finding.changes)}</p>' if finding.changes else "",
         "".join(f'<p class="dim">{_text(one.text)}</p>' for one in finding.evidence),
     ]
@@ -278,7 +279,7 @@ def _kernels(diagnosis: Diagnosis) -> str:
 
 def _fixes(diagnosis: Diagnosis) -> str:
     rows = [
-        (f"<b>{_text(one.title)}</b>", _text(predicted(one)), _code(one.fix) + _dim(one.changes))
+        (f"<b>{_text(one.title)}</b>", _text(predicted(one)), _how(one) + _dim(one.changes))
         for one in diagnosis.findings[:ROWS]
     ]
     return f"<h4>Fixes</h4>{_table(rows, numbers=())}" if rows else ""
@@ -295,6 +296,12 @@ def _functions(diagnosis: Diagnosis) -> str:
         for one in host_words.worth_saying(diagnosis)[:ROWS]
     ]
     return f"<h4>Python functions, per step without a profiler</h4>{_table(rows, numbers=(1,))}" if rows else ""
+
+
+def _how(finding: Finding) -> str:
+    """The fix: prose, and code."""
+    made = blocks(finding.shown_lines)
+    return "".join(_code("\n".join(lines)) if code else f"<p>{_text(' '.join(lines))}</p>" for code, lines in made)
 
 
 def _code(text: str) -> str:

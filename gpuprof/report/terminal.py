@@ -47,7 +47,7 @@ WIDEST = 160
 ROWS = 5
 """Kernels shown where no one asked for more."""
 FIXES = 5
-ANSWER_LINES = 16
+ANSWER_LINES = 17
 """Lines of the answer: what fits on any terminal without scrolling. What matters least gives way to it."""
 GAPS = 3
 NOTES = 5
@@ -157,7 +157,7 @@ def _everything(diagnosis: Diagnosis, width: int, rows: int, next_step: str | No
         section("reach", _above(diagnosis, inner, most=max(rows, above_words.SHOWN), least=SEEN)),
         section("ncu", _counted(diagnosis, max(rows, counters_words.SHOWN))),
         section("ranks", rank_lines.lines(diagnosis.ranks, inner, diagnosis.job)),
-        section("fixes", fixes.fixes(diagnosis, inner, Brevity(max(rows, FIXES)))),
+        section("fixes", fixes.fixes(diagnosis, inner, Brevity(fixes=max(len(diagnosis.findings), FIXES)))),
         section("try", fixes.worth_trying(diagnosis, inner)),
         section("ruled out", fixes.considered(diagnosis)),
         section("functions", _functions(diagnosis, inner, rows)),

@@ -5,6 +5,7 @@ Texts are fit to be shown here, and escaped as HTML by the templates.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from markdown_it import MarkdownIt
@@ -19,7 +20,7 @@ from gpuprof.diagnosis.sentences import capital, gpu_named
 from gpuprof.diagnosis.step_parts import Bar
 from gpuprof.report import fixes, labels, run_words, stepbar, words
 from gpuprof.report.charts.groups import known_roofline
-from gpuprof.report.code_lines import parts
+from gpuprof.report.code_lines import blocks, parts
 from gpuprof.report.names import escape, shown, shown_kernel
 from gpuprof.report.numbers import amount, count, duration, duration_range, gib, rate, share
 from gpuprof.report.palette import BOUND_PAINTS, BUDGET_PAINTS
@@ -93,6 +94,15 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
+class FixBlock:
+    """A part of a fix: prose, or code that can be pasted."""
+
+    code: bool
+    parts: tuple[str, ...]
+    """Between which lines of code may break; of prose the whole."""
+
+
+@dataclass(frozen=True, slots=True)
 class Card:
     """A finding."""
 
@@ -109,8 +119,8 @@ class Card:
     expected: float
     high: float
     present: float
-    code: tuple[str, ...]
-    """The fix in the parts between which its lines may break."""
+    how: tuple[FixBlock, ...]
+    """The fix: prose, and blocks of code."""
     conditions: tuple[str, ...]
     """What it changes about the training and costs."""
     facts: tuple[str, ...]
@@ -356,12 +366,17 @@ def _card(number: int, finding: Finding, diagnosis: Diagnosis, now: float, longe
         expected=expected,
         high=high,
         present=100 * now / longest,
-        code=parts("\n".join(map(escape, finding.fix.splitlines()))),
+        how=tuple(_block(is_code, lines) for is_code, lines in blocks(finding.shown_lines)),
         conditions=conditions,
         facts=(*statements, *conditions),
         places=tuple(_place(e, diagnosis) for e in finding.evidence if e.start_ns is not None),
         why=_why(finding.id),
     )
+
+
+def _block(is_code: bool, lines: Sequence[str]) -> FixBlock:
+    text = "\n".join(map(escape, lines))
+    return FixBlock(is_code, parts(text) if is_code else (text,))
 
 
 def _values(found: Range) -> tuple[float, float, float]:
