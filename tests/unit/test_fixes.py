@@ -103,10 +103,10 @@ def test_what_several_gain_together():
 
 def test_what_twice_as_fast_would_do():
     (line,) = [line for line in lines_of() if "2× as fast" in line]
-    assert "host −45 %" in line and "compute −1 %" in line and "input –" in line and "device" not in line
+    assert "CPU (host) −45 %" in line and "GPU arithmetic −1 %" in line and "batches –" in line and " GPU −" not in line
     unsplit = Sensitivities(0.9, 0.0, 0.0, 0.0, 0.03, None, None, None)
     (line,) = [line for line in lines_of(sensitivities=unsplit) if "2× as fast" in line]
-    assert "device −2 %" in line and "compute" not in line
+    assert "GPU −2 %" in line and "compute" not in line
 
 
 def test_why_nothing_is_predicted():
