@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
-from gpuprof.diagnosis.budget import NAMES
+from gpuprof.diagnosis.budget_model import NAMES
 from gpuprof.diagnosis.step_parts import Part
 
 STREAMS = "other streams"

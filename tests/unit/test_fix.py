@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from helpers.make_run import RECORDING
 from helpers.paths import ROOT
 
 import gpuprof
+from gpuprof.cli.try_ import split
 from gpuprof.diagnosis.findings import FINDINGS, eager_attention
 from gpuprof.diagnosis.fix import (
     Code,
@@ -94,7 +97,8 @@ def test_every_patch_that_a_finding_names_exists_and_takes_its_value():
                 assert patch.check(proposal.fix.patch.value or patch.default)
     named = {
         name
-        for path in (ROOT / "gpuprof" / "diagnosis" / "findings").glob("*.py")
+        for folder in ("findings", "iterations")
+        for path in (ROOT / "gpuprof" / "diagnosis" / folder).glob("*.py")
         for name in re.findall(r"\.by\(\s*\"(\w+)\"", path.read_text(encoding="utf-8"))
     }
     assert named == set(NAMES)
@@ -145,3 +149,18 @@ def shown(fix: Fix) -> list[str]:
 )
 def test_code_and_prose_have_lines_of_their_own(fix: Fix, lines: list[str]):
     assert shown(fix) == lines
+
+
+def test_what_settles_a_fix_is_a_line_of_a_shell_with_the_recorded_command_behind_it():
+    assert Patch("tf32").command() == "gpuprof try --fix tf32"
+    assert (
+        Patch("tf32").command(("python", "t.py", "--name=a b")) == "gpuprof try --fix tf32 -- python t.py '--name=a b'"
+    )
+    run = ROOT / "scenarios" / "nanogpt" / "recording"
+    recorded = json.loads((run / "manifest.json").read_text(encoding="utf-8"))["command"]
+    one = next(one for one in gpuprof.diagnose(run).worth_trying if one.settle)
+    program, command, *arguments = shlex.split(one.settle or "")
+    assert (program, command) == ("gpuprof", "try")
+    ours, words = split(arguments, ("--fix",))
+    assert words == recorded, "gpuprof try finds the run by its command"
+    assert ours == ["--fix", one.patch.name if one.patch else ""]
