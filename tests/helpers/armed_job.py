@@ -52,7 +52,7 @@ def train(how: str, ranks: int) -> None:
     calls: dict[int, list[int]] = {}
     signal.signal(signal.SIGTERM, lambda *_: ended.__setitem__(0, True))
     pauses_s = [0.002]
-    signal.signal(signal.SIGUSR1, lambda *_: pauses_s.__setitem__(0, 0.01))  # a new level of the step time
+    signal.signal(signal.SIGUSR1, lambda *_: pauses_s.__setitem__(0, 0.03))  # a new level of the step time
     joined = how != "joined"
     for batch in loader:
         counted = len(steps_ns) % COUNTED_EVERY == 0
