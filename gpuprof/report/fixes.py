@@ -20,7 +20,7 @@ NUMBER = 3
 """Cells in front of a fix, which hold its number."""
 UNSURE = 0.10
 """Half the mean step's 80 % interval, as a share of it, from which on predicted steps are said to be as uncertain."""
-TITLE = 24
+TITLE = 16
 """Cells that a title keeps next to a command that can be pasted; it is cut to them."""
 
 
@@ -90,13 +90,21 @@ def worth_trying(diagnosis: Diagnosis, width: int, shown: int | None = None) -> 
         return [_written_out(number, one, diagnosis, now, width) for number, one in enumerate(found, first)]
     lines: list[Text | Table] = []
     for one in found[:shown]:
-        last = one is found[:shown][-1]
-        more = f"   and {len(found) - shown} more, with -v" if last and len(found) > shown else ""
         odds = f"{_times(one.speedup)}, {chance(one)}"
-        command = next((text for text in _commands(one) if len(text) + len(odds) + len(more) + TITLE <= width), "")
-        tail = f"   {odds}{f'   {command}' if command else ''}{more}"
+        command = one.settle or "by hand"
+        beside = len(odds) + min(len(one.title), TITLE) + 6 + len(command) <= width
+        tail = f"   {odds}{f'   {command}' if beside else ''}"
         title = shortened(escape(one.title), width - len(tail))
         lines.append(Text.assemble((title, "bold"), tail, no_wrap=True, overflow="ellipsis"))
+        if not beside:  # whole, so that it can be pasted
+            lines.append(Text(f"   {command}"))
+    rest = f"   and {len(found) - shown} more, with -v"
+    if len(found) > shown:
+        last = lines[-1]
+        if isinstance(last, Text) and last.cell_len + len(rest) <= width:
+            last.append(rest)
+        else:
+            lines.append(Text(rest.strip(), "dim"))
     return lines
 
 
@@ -135,12 +143,6 @@ def settle(finding: Finding, diagnosis: Diagnosis) -> str:
     if not finding.settle:
         return "gpuprof compare, recorded again after a change by hand"
     return finding.settle if diagnosis.run is not None else f"{finding.settle} and your command"
-
-
-def _commands(finding: Finding) -> tuple[str, ...]:
-    if not finding.settle:
-        return ("by hand",)
-    return finding.settle, finding.settle.removeprefix("gpuprof try ")
 
 
 def _written_out(number: int, one: Finding, diagnosis: Diagnosis, now: float, width: int) -> Table:
