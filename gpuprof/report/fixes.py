@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.table import Table
 from rich.text import Text
 
-from gpuprof.diagnosis.diagnosis import TRIED, Combined, Considered, Diagnosis, Finding, Range
+from gpuprof.diagnosis.diagnosis import Combined, Diagnosis, Finding, Range
 from gpuprof.report import words
 from gpuprof.report.brevity import Brevity
 from gpuprof.report.code_lines import without_alternatives, without_comments, wrapped
@@ -13,6 +13,7 @@ from gpuprof.report.lines import flow
 from gpuprof.report.names import escape
 from gpuprof.report.names import shown as shortened
 from gpuprof.report.numbers import amount, duration, duration_range, long_duration
+from gpuprof.report.settle import commands, settle
 
 RESOURCES = ("host", "input", "transfer", "communication", "device", "compute", "memory", "latency")
 PARTS = ("compute", "memory", "latency")
@@ -67,7 +68,7 @@ def fixes(diagnosis: Diagnosis, width: int, brevity: Brevity) -> list[Text | Tab
         lines += flow([Text("with -v", "dim"), *(Text(one, "dim") for one in named)], width)
     elif more:
         lines.append(Text(f"and {len(more)} more, with -v", "dim"))
-    lines += [Text(f"{escape(one.title)}: {escape(one.reason)}", "dim") for one in diagnosis.considered if _failed(one)]
+    lines += [Text(f"{escape(one.title)}: {escape(one.reason)}", "dim") for one in diagnosis.considered if one.failed]
     both = diagnosis.combined
     if both and brevity.together:
         lines.append(Text.assemble((_together(diagnosis, both, brevity), "bold"), f" together   {gain(both, now)}"))
@@ -91,13 +92,14 @@ def worth_trying(diagnosis: Diagnosis, width: int, shown: int | None = None) -> 
     lines: list[Text | Table] = []
     for one in found[:shown]:
         odds = f"{_times(one.speedup)}, {chance(one)}"
-        command = one.settle or "by hand"
-        beside = len(odds) + min(len(one.title), TITLE) + 6 + len(command) <= width
-        tail = f"   {odds}{f'   {command}' if beside else ''}"
+        room = width - len(odds) - min(len(one.title), TITLE) - 6
+        whole = commands(one)[:2]  # with the training's own command, or without it where gpuprof knows that
+        beside = next((text for text in whole if len(text) <= room), "")
+        tail = f"   {odds}{f'   {beside}' if beside else ''}"
         title = shortened(escape(one.title), width - len(tail))
         lines.append(Text.assemble((title, "bold"), tail, no_wrap=True, overflow="ellipsis"))
         if not beside:  # whole, so that it can be pasted
-            lines.append(Text(f"   {command}"))
+            lines.append(Text(f"   {next((text for text in whole if len(text) <= width - 3), whole[-1])}"))
     rest = f"   and {len(found) - shown} more, with -v"
     if len(found) > shown:
         last = lines[-1]
@@ -117,17 +119,18 @@ def why_first(diagnosis: Diagnosis) -> str:
     """Why the first fix acts on something other than what the verdict names; empty where they agree, or neither is
     known."""
     bound, findings = diagnosis.verdict.bound, (*diagnosis.findings, *diagnosis.worth_trying)
-    if bound in (None, "balanced") or not findings or not findings[0].acts_on:
+    if bound in (None, "balanced") or not findings:
         return ""
     resource, first = RESOURCE_OF.get(bound, bound), findings[0]
     if resource in first.acts_on:
         return ""
     named = next((i for i, one in enumerate(findings, 1) if resource in one.acts_on), None)
-    head = f"The verdict names {NAMES[resource]}, and the first fix acts on {NAMES[first.acts_on[0]]}"
+    other = NAMES[first.acts_on[0]] if first.acts_on else "what the replayed steps do not show"
+    head = f"The verdict names {NAMES[resource]}, and the first fix acts on {other}"
     if named is None:
         return f"{head}: no fix is known that takes work off {NAMES[resource]} here."
-    other = findings[named - 1]
-    if other.changes and not first.changes:
+    agreed = findings[named - 1]
+    if agreed.changes and not first.changes:
         return f"{head}: number {named} acts on {NAMES[resource]}, but changes the training."
     return f"{head}: number {named} acts on {NAMES[resource]}, and is expected to gain less over the rest of the run."
 
@@ -137,17 +140,9 @@ def chance(finding: Finding) -> str:
     return f"{100 * finding.probability:.0f} % likely"
 
 
-def settle(finding: Finding, diagnosis: Diagnosis) -> str:
-    """What settles whether it gains: a command that can be pasted where the run was recorded; that of a recording
-    which is no run wants the program's own behind it."""
-    if not finding.settle:
-        return "gpuprof compare, recorded again after a change by hand"
-    return finding.settle if diagnosis.run is not None else f"{finding.settle} and your command"
-
-
 def _written_out(number: int, one: Finding, diagnosis: Diagnosis, now: float, width: int) -> Table:
     head = _head(one, f"{gain(one, now)}   {chance(one)}", width - NUMBER)
-    notes = [*conditions(one, diagnosis), f"settled by {settle(one, diagnosis)}"]
+    notes = [*conditions(one, diagnosis), f"settled by {settle(one)}"]
     code = [Text(part, "cyan") for line in one.fix.splitlines() for part in wrapped(escape(line), width - NUMBER)]
     return _numbered(number, [*head, *(Text(line, "dim") for line in notes), *code])
 
@@ -195,12 +190,8 @@ def considered(diagnosis: Diagnosis) -> list[Text | Table]:
     return [
         Text.assemble((escape(one.title), "bold"), f": {escape(one.reason)}")
         for one in diagnosis.considered
-        if not _failed(one)
+        if not one.failed
     ]
-
-
-def _failed(one: Considered) -> bool:
-    return one.reason.startswith(TRIED)
 
 
 def numbers(diagnosis: Diagnosis, both: Combined) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from gpuprof.trial.own_flags import OwnFlags
-from gpuprof.trial.processes import OUT_OF_MEMORY, Outcome, Starter
+from gpuprof.trial.processes import Outcome, Starter
 from gpuprof.trial.trial import Fix, Process
 
 FIRST_LIMIT_S, SLOWER = 600.0, 4.0
@@ -45,7 +45,7 @@ class Turns:
         """A process that counts. Where a flag of the program's does not do what it is named after, a patch does it."""
         outcome = self.run(fixes)
         own = self.flags.get(fixes[0]) if len(fixes) == 1 else None
-        if own is not None and outcome.failure and not outcome.failure.startswith(OUT_OF_MEMORY):
+        if own is not None and outcome.failure and not outcome.out_of_memory:
             self.note(f"{fixes[0]}: {own} did not do it ({outcome.failure}), so it is applied from outside")
             del self.flags[fixes[0]]
             outcome = self.run(fixes)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.detect.batch_scaling import largest_factor, micro_size, room_note, scaled_batch, slower_host
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
@@ -16,6 +16,9 @@ from gpuprof.replay.graph import Graph
 from gpuprof.replay.transform import removed
 from gpuprof.timeline.phases import DATA
 from gpuprof.tracefile.trace import I64
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis, Change
 
 PAGE = Page(
     id="accumulation",

@@ -6,23 +6,26 @@ import math
 import re
 from collections.abc import Iterator
 from functools import partial
+from typing import TYPE_CHECKING
 
 from gpuprof.calibration import loader as calibrated
-from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.pair.candidates import Candidate, claim_where
-from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.quantities import FEWER, idle_ns
 from gpuprof.diagnosis.detect.pair.signs import long_wait_ns
 from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.diagnosis import Evidence
 from gpuprof.diagnosis.fix import Code, call
-from gpuprof.diagnosis.run_budget import Feed
 from gpuprof.diagnosis.sentences import in_ms
 from gpuprof.replay.graph import INPUT, Graph
 from gpuprof.replay.mean_step import NEAR, least_on_cores, slowed_by_sharing, useful_workers
 from gpuprof.replay.transform import scale, scaled
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis, Change
+    from gpuprof.diagnosis.detect.pair.facts import Facts
+    from gpuprof.diagnosis.run_budget import Feed
 
 FETCH_NS = calibrated.FETCH_NS.rising
 """What the training process still does for a batch that a worker has prepared (take it from the queue, map its memory,
@@ -112,9 +115,9 @@ def find(case: Analysis) -> Iterator[Proposal]:
         title=_title(workers, wanted),
         evidence=spans(
             case,
-            f"{input_ns / 1e6:,.1f} ms a step go into preparing the next batch, in {_own_process(case)}"
+            f"{input_ns / 1e6:,.1f} ms {case.unit.a} go into preparing the next batch, in {_own_process(case)}"
             if workers == 0
-            else f"the training waits {input_ns / 1e6:,.1f} ms a step for its workers to prepare the next batch",
+            else f"the training waits {input_ns / 1e6:,.1f} ms {case.unit.a} for its workers to prepare the next batch",
             nodes,
         ),
         fix=case.stack.fix(
@@ -165,7 +168,7 @@ def _absent(case: Analysis) -> str | None:
     waited += case.per_step(float(graph.duration_ns[graph.resource == INPUT].sum()))
     if case.workload.is_inference and not waited:
         return None  # requests need no DataLoader
-    return f"a step waits {in_ms(waited)} for its batches"
+    return f"{case.unit.a} waits {in_ms(waited)} for its batches"
 
 
 ABSENT = Absent("more DataLoader workers", _absent)
@@ -178,7 +181,7 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
         yield Candidate(
             PAGE.id,
             "waiting for data",
-            f"the GPU waits {waits.ms} ms a step for its next batch",
+            f"the GPU waits {waits.ms} ms {a.unit.a} for its next batch",
             claim_where(lambda cell: cell[0] == "idle" and (cell[1] == "input" or cell[2] == "data")),
             waits.more,
         )
@@ -193,7 +196,13 @@ def _more_workers(case: Analysis, feed: Feed) -> Iterator[Proposal]:
     if wanted <= loader.workers:
         return
     waits = next((one for one in case.budget.excess if one.cause == "input"), None) if case.budget else None
-    waited = "" if waits is None else f"; {waits.steps} of {case.budget.steps} timed steps wait" if case.budget else ""
+    waited = (
+        ""
+        if waits is None
+        else f"; {waits.steps} of {case.budget.steps} timed {case.unit}s wait"
+        if case.budget
+        else ""
+    )
     source = "measured in the workers" if feed.measured else "estimated from what they deliver"
     text = (
         f"{loader.workers} workers need {loader.batch_ns / 1e6:,.0f} ms each for a batch ({source}), so one is ready "
