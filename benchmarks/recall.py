@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import gpuprof
 from benchmarks.accuracy import ROOT, of_timed_steps, pairs, shared
@@ -214,7 +214,9 @@ def _pair(program: Program, change: Timed, found: Diagnosis) -> Pair:
     return Pair(*head, "considered", None, None, None, other.reason)
 
 
-def _several(head: Any, mine: list[Finding], change: Timed, found: Diagnosis) -> Pair:
+def _several(
+    head: tuple[str, str, str, str | None, Gain], mine: list[Finding], change: Timed, found: Diagnosis
+) -> Pair:
     """Fixes that were made together: shown where all are, predicted where just these are combined."""
     shown = [*found.findings, *found.worth_trying]
     others = [next((one for one in shown if one.id == name), None) for name in change.also]
