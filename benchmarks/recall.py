@@ -151,6 +151,16 @@ def of_scenario(one: Scenario) -> Program | None:
     return Program(one.name, one.role, one.recording, tuple(timed), one.steps_differ) if timed else None
 
 
+def not_recorded() -> tuple[int, int]:
+    """(measured changes, programs) of scenarios whose recording is not kept: gpuprof cannot be asked about them."""
+    each = [
+        sum(any(process["fix"] == fix.name for process in one.truth["processes"]) for fix in one.fixes)
+        for one in (*scenarios(), *map(scenario, campaign_names()))
+        if one.truth is not None and one.recording is None
+    ]
+    return sum(each), sum(count > 0 for count in each)
+
+
 def of_case(case: TimedCase, role: str) -> Program:
     """A recorded pair of tests/data/pairs or shared/traces/h200, of which only the lowest and highest are kept."""
     base = case.unprofiled_ms or (0.0, 0.0)
@@ -319,7 +329,8 @@ A pair is a program and one change of it whose gain was measured in fresh proces
 changes are fixes of gpuprof's catalogue and edits from outside it, which count as missed. Of those that gained 10 % or
 more: how many stand in *Fixes* or *Worth trying*, how many among the first three, and how many gains lie in the
 predicted 80 % interval. Of what is shown and was measured: how much gained 2 % or more. With 80 % intervals of the
-shares. Recordings of the role `test` only; below, for comparison, those that numbers may be fitted to.
+shares. Recordings of the role `test` only; next to them, for comparison, those that numbers may be fitted to. {missing}
+more measured changes, of {without} programs whose recordings are not kept, are not counted.
 
 | | role test: {tested} pairs of {programs} programs | role fit: {fitted} pairs |
 |---|---|---|
@@ -346,7 +357,12 @@ def section(found: Sequence[Pair]) -> str:
     """The section of docs/accuracy.md."""
     test, fit = ([pair for pair in found if pair.role == role] for role in ("test", "fit"))
     text = SECTION.format(
-        heading=HEADING, tested=len(test), programs=len({pair.program for pair in test}), fitted=len(fit)
+        heading=HEADING,
+        tested=len(test),
+        programs=len({pair.program for pair in test}),
+        fitted=len(fit),
+        missing=not_recorded()[0],
+        without=not_recorded()[1],
     )
     sums = summary(test), summary(fit)
     text += "".join(f"| {title} | {sums[0][key]} | {sums[1][key]} |\n" for key, title in ROWS.items())
