@@ -58,7 +58,7 @@ def test_sensitivities_are_halves_in_percent():
     bar = content(charts.sensitivities(diagnosis))["data"][0]
     shown = dict(zip(bar["y"], bar["x"], strict=True))
     assert list(shown.values()) == sorted(shown.values(), reverse=True)
-    assert shown["CPU (Python, launches)"] == pytest.approx(40)
+    assert shown["CPU (host)"] == pytest.approx(40)
     assert shown["GPU arithmetic"] == pytest.approx(10)
     assert "GPU" not in shown, "its parts tell more"
     assert bar["textposition"] == ["inside"] + ["outside"] * (len(shown) - 1)
