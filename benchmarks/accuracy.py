@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
@@ -213,7 +214,17 @@ def first_rank(run: Path) -> Timeline:
     return timeline
 
 
-def other_batch(diagnosis: Diagnosis, fix: Fix) -> Finding | None:
+class Timed(Protocol):
+    """A fix that was timed."""
+
+    @property
+    def finding(self) -> str | None: ...
+
+    @property
+    def work(self) -> float: ...
+
+
+def other_batch(diagnosis: Diagnosis, fix: Timed) -> Finding | None:
     """What gpuprof predicts of the batch that was timed, where it advises another one; None where it advises none."""
     advised = next((one for one in diagnosis.findings if one.id == larger_batch.PAGE.id == fix.finding), None)
     case = analysis_of(diagnosis)

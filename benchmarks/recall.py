@@ -5,8 +5,8 @@
 A pair is a program and one change of it whose gain was measured, turn by turn in fresh processes without a profiler:
 fixes of gpuprof's own catalogue and edits from outside it (`finding` is null in scenario.json), which count as missed.
 Shown means: in *Fixes* or in *Worth trying*, under the finding that proposes the change; a batch or a number of workers
-other than the measured one is the same advice, but says nothing of the gain's interval. Fixes that were measured
-together (`also`) have to be shown all, and are predicted where gpuprof combines just these.
+other than the measured one is the same advice. The gain's interval is that of the measured batch. Fixes that were
+measured together (`also`) have to be shown all, and are predicted where gpuprof combines just these.
 
 - Recall: of pairs measured to gain 10 % or more, the share shown in either list, among the first three, and with the
   measured gain in the predicted 80 % interval.
@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Literal
 
 import gpuprof
-from benchmarks.accuracy import ROOT, of_timed_steps, pairs, shared
+from benchmarks.accuracy import ROOT, of_timed_steps, other_batch, pairs, shared
 from benchmarks.accuracy import Case as TimedCase
 from benchmarks.fit_or_test import role_of
 from benchmarks.out_of_sample import TRUTH, wilson
@@ -217,7 +217,8 @@ def _pair(program: Program, change: Timed, found: Diagnosis) -> Pair:
         best = min(mine, key=lambda one: abs(one.work - change.work))
         first = min(shown.index(one) for one in mine) + 1
         where: Where = "fixes" if best in found.findings else "worth_trying"
-        return Pair(*head, where, first, _gain(best, change), best.probability)
+        timed = best if _gain(best, change) is not None else other_batch(found, change) or best
+        return Pair(*head, where, first, _gain(timed, change), best.probability)
     other = next((one for one in found.considered if _is(change, one)), None)
     if other is None:
         return Pair(*head, "absent", None, None, None)
