@@ -23,9 +23,15 @@ VALUES = {
     "input_workers": ("1", "2", "16", "64", "128"), "eager_attention": ("sdpa", "flex_attention", "flash_attention_2"),
     "pad_to_multiple": ("64",), "larger_batch": ("2", "3", "64"), "compile": ("default", "reduce-overhead", "blocks"),
     "optimizer": ("fused", "foreach"),
+    "trainer_arguments": ("max_completion_length=60", 'generation_kwargs={"cache_implementation":"static"}'),
 }  # fmt: skip
 """Values that findings give patches, next to none, which stands for the patch's default."""
-PASTED = [Patch(name, value) for name in NAMES for value in ("", *VALUES.get(name, ()))]
+PASTED = [
+    Patch(name, value)
+    for name in NAMES
+    for value in ("", *VALUES.get(name, ()))
+    if value or patch_named(name).PATCH.check(patch_named(name).PATCH.default)
+]
 
 
 class Chosen(GpuprofError):
