@@ -54,11 +54,11 @@ def command(finding: str | None, path: str | None, markdown: Path | None) -> int
         return _line(place[1], int(place[2]), path)
     if path is not None:
         raise GpuprofError("a run is named only after FILE:LINE; a finding is the same for all runs")
-    word = glossary.find(finding)
+    word, page = glossary.find(finding), _iteration_changes().get(finding.strip())
     if word is not None and not finding.strip().isdecimal() and named_exactly(finding, findings) is None:
-        show(lambda width: glossary.render(word))
+        # A phase of an iteration is a word, and has a page too.
+        show(lambda width: Group(glossary.render(word), *([] if page is None else [Text(""), render(page, width)])))
         return 0
-    page = _iteration_changes().get(finding.strip())
     if page is None:
         page = _of_latest_run(int(finding), pages) if finding.strip().isdecimal() else _named(finding, findings)
     show(lambda width: render(page, width))
