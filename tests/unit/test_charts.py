@@ -149,6 +149,19 @@ def test_what_if_shows_time_for_the_same_work():
     assert "for the work of a step now" in figure["layout"]["xaxis"]["title"]["text"]
 
 
+def test_what_is_worth_trying_stands_last_as_open_circles():
+    sure = Finding("a", "first", "high", (), "", Range(40 * MS, 50 * MS, 70 * MS), Range(1, 2, 2.5))
+    unsure = replace(sure, id="b", title="second", probability=0.6)
+    steps = replace(present(host_bound().steps), unprofiled_ns=100 * MS)
+    figure = content(charts.what_if(host_bound(findings=(sure,), worth_trying=(unsure,), steps=steps)))
+    points = figure["data"][1]
+    assert figure["layout"]["yaxis"]["ticktext"] == ["1  first", "2  second"]
+    assert points["marker"]["symbol"] == ["circle", "circle-open"]
+    assert [words[0] for words in points["customdata"]] == ["1  first", "2  second, 60 % likely"]
+    alone = content(charts.what_if(host_bound(findings=(), worth_trying=(unsure,), steps=steps)))
+    assert alone["data"][1]["marker"]["symbol"] == ["circle-open"]
+
+
 def test_ranks_wait_for_the_slowest():
     ranks = (rank(0, 75, 42), rank(1, 117, 0))
     own, waiting = content(charts.ranks(host_bound(ranks=ranks)))["data"]
