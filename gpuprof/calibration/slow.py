@@ -40,3 +40,7 @@ COMPUTES_SHARE = Number(
     "Share of the CPU's work in such ops from which on they, and not launching, explain a step that was longer without "
     "the profiler than with it: they use all cores and the memory, which other processes want, too.",
 )  # fmt: skip
+AUTOGRAD_NODE_NS = Number(
+    1_500.0, 700.0, 3_000.0, "ns", "assumed",
+    "CPU time that autograd takes for one op: a node is allocated, inputs are saved, edges are made.",
+)  # fmt: skip

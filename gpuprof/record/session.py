@@ -471,6 +471,7 @@ class Session:
     def _step_window(self) -> None:
         assert self._window is not None
         warming = not self._window.active
+        self._training.new_step()
         if self._window.step(self._step):
             self._left = 0
             self._close_window()

@@ -21,6 +21,7 @@ from gpuprof.diagnosis.reach.kernel_parts import slow_kernels, unknown_kernels
 from gpuprof.diagnosis.reach.part import Part
 from gpuprof.diagnosis.reach.places import places, spot_of
 from gpuprof.diagnosis.reach.repeated_parts import (
+    called_again,
     offloaded,
     padding,
     recomputed,
@@ -31,8 +32,8 @@ from gpuprof.diagnosis.reach.repeated_parts import (
 from gpuprof.diagnosis.reach.sampled import Sampled
 
 ORDER = (
-    batches, offloaded, slow_ops, waits, blocking_copies, allocations, references, reference_modules, recomputed,
-    padding, unlabelled, slow_kernels, python_stretches, peers, unknown_kernels,
+    batches, offloaded, slow_ops, waits, blocking_copies, allocations, references, reference_modules, called_again,
+    recomputed, padding, unlabelled, slow_kernels, python_stretches, peers, unknown_kernels,
 )  # fmt: skip
 
 
