@@ -95,7 +95,7 @@ class _State:
         self._weights = [*model.parameters(), *model.buffers()]
         self._dropouts = [m for m in modules if isinstance(m, torch.nn.modules.dropout._DropoutNd)]
         self._adapters = [m for m in modules if hasattr(m, "_disable_adapters") or hasattr(m, "active_adapter")]
-        configs = [getattr(m, "config", None) for m in modules[:2]]
+        configs = [getattr(m, "config", None) for m in modules[:4]]
         self._drops = any(_drops(config) for config in configs)
 
     def fingerprint(self, args: Any, kwargs: Any, kept: list[Any]) -> tuple[Any, ...]:

@@ -195,6 +195,29 @@ def test_a_marked_call_with_other_matmuls_is_not_believed(tmp_path):
     assert redundant_forward.find_repeated(case) is None
 
 
+@pytest.mark.parametrize("drop", [0.0, 0.5])
+def test_attention_that_drops_is_not_the_same_twice(tmp_path, drop):
+    """A dropout that is no module and no setting: only the trace shows it."""
+
+    class Attention(Net):
+        def forward(self, x: torch.Tensor, hidden: bool = False) -> torch.Tensor:
+            x = super().forward(x).view(1, 1, -1, 8)
+            return torch.nn.functional.scaled_dot_product_attention(x, x, x, dropout_p=drop)
+
+    model, ranges = Attention(4), Ranges()
+    calls = RepeatedCalls(ranges.open, [model])
+
+    def step(_: int) -> None:
+        calls.new_step()
+        ranges.record(True)
+        x = torch.randn(16, 8)
+        (model(x) + model(x)).sum().backward()
+
+    case = case_of(recorded(tmp_path / "trace.json", step), as_recorded=True)
+    calls.remove()
+    assert (redundant_forward.find_repeated(case) is None) == (drop > 0)
+
+
 @pytest.mark.parametrize("frozen", [False, True])
 def test_gradients_that_nobody_uses(tmp_path, frozen):
     """The teacher's ops are recorded in vain; the student's, and those without gradients, are not."""

@@ -8,6 +8,7 @@ from functools import partial
 
 import numpy as np
 
+from gpuprof.costs.arguments import parse
 from gpuprof.costs.gemm import is_matmul
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.declaration import Declaration
@@ -26,6 +27,8 @@ RANDOM = ("native_dropout", "_fused_dropout", "bernoulli", "multinomial", "rand"
 """Beginnings of ops, after `aten::`, whose results differ from one call to the next."""
 FEWEST_PRODUCTS = 2
 """Matmuls in a call, at least, that are compared with those of an earlier one."""
+DROPOUT = 4
+"""Place of its dropout among the arguments of `scaled_dot_product_attention`."""
 FELL = 0.95
 """Share of the model's kernels that is left, at most, where a forward pass is gone."""
 
@@ -118,7 +121,7 @@ def _repeats(case: Analysis, row: int, products: Mask, random: Mask) -> bool:
     begun, start, end = int(case.timeline.steps.start_ns[step]), int(ops.start_ns[row]), int(ops.end_ns[row])
     mine = (ops.thread == ops.thread[row]) & (ops.start_ns >= begun)
     inside = mine & (ops.start_ns >= start) & (ops.end_ns <= end)
-    if (random & inside).any():
+    if (random & inside).any() or any(_drops(case, one) for one in np.flatnonzero(inside & _attention(case)).tolist()):
         return False
     keys = _keys(case, np.flatnonzero(products & inside))
     before = _keys(case, np.flatnonzero(products & mine & (ops.end_ns <= start)))
@@ -127,6 +130,16 @@ def _repeats(case: Analysis, row: int, products: Mask, random: Mask) -> bool:
         return False
     first = np.flatnonzero((before[: len(before) - count + 1] == keys[0]).all(axis=1))
     return any(np.array_equal(before[at : at + count], keys) for at in first.tolist())
+
+
+def _attention(case: Analysis) -> Mask:
+    return case.ops_named(lambda text: text == "aten::scaled_dot_product_attention")
+
+
+def _drops(case: Analysis, row: int) -> bool:
+    """Whether a call of torch's attention is given a dropout, its fifth argument."""
+    given = parse("", "[]", None, None, case.trace.text(int(case.trace.ops.concrete[row]))).text(DROPOUT)
+    return given not in ("", "0.", "0.0", "0")
 
 
 def _keys(case: Analysis, rows: I64) -> np.ndarray:
