@@ -24,7 +24,7 @@ def small_change(case: Analysis, proposal: Proposal, gain: Range) -> str:
     change = 1 - 1 / gain.expected
     how = "by less than 1 %" if abs(change) < NEGLIGIBLE else f"by {100 * abs(change):.0f} %"
     verb = "changes" if abs(change) < NEGLIGIBLE else "shortens" if change > 0 else "lengthens"
-    step = f"a step of {in_ms(case.mean_ns)}"
+    step = f"{case.unit.a} of {in_ms(case.mean_ns)}"
     if taken and added:
         return f"takes {taken} off {step} and adds {added}, which {verb} it {how}"
     if taken or added:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpuprof.costs.arguments import parse
-from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.passes import siblings
 from gpuprof.replay.stretches import Stretches
 from gpuprof.tracefile.trace import F64, I64, NO_TEXT, Mask
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis
 
 RETURNS = frozenset(
     {"aten::index_add_", "aten::index_add", "aten::index_put_", "aten::scatter_add_", "aten::scatter_add"}
@@ -44,6 +47,8 @@ LEAST_BLOCKS = 4
 """Fewer experts than this in a row are not a loop that is worth grouping."""
 MOST = 0.9
 """Blocks that must look like an expert's: one may be cut, or be a shared expert's."""
+SEARCHES = frozenset({"aten::nonzero", "aten::where"})
+"""How an expert's block finds its rows, where shapes were not recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +77,10 @@ def find_loops(case: Analysis) -> Loops | None:
     if not found:
         return None
     first, last, blocks = (np.array(column, np.int64) for column in zip(*found, strict=True))
-    sizes = [_rows_of(case, rows[at[(at >= a) & (at <= b)]]) for a, b in zip(first, last, strict=True)]
+    returns = [rows[at[(at >= a) & (at <= b)]] for a, b in zip(first, last, strict=True)]
+    if not _routed(case, returns, case.ops_named(SEARCHES.__contains__)[rows], first, last):
+        return None
+    sizes = [_rows_of(case, each) for each in returns]
     return Loops(
         Stretches(ops.thread[rows[first]].astype(np.int64), ops.start_ns[rows[first]], ops.end_ns[rows[last]]),
         blocks,
@@ -111,6 +119,15 @@ def _span(
     bound = max(first - usual, bound)
     before = np.flatnonzero(routing[bound:first])
     return bound + int(before[0]) if len(before) else first, last, len(run)
+
+
+def _routed(case: Analysis, returns: list[I64], searches: Mask, first: I64, last: I64) -> bool:
+    """Whether a router chose the rows of each block. It gives experts different numbers of rows; layers that pass
+    messages along the edges of a graph look like experts otherwise, and all have the same."""
+    ops = case.trace.ops
+    if any(np.any(ops.dims[each] == NO_TEXT) for each in returns):
+        return bool(np.add.reduceat(searches, np.stack([first, last], 1).ravel())[::2].all())
+    return any(len(np.unique(ops.dims[each])) > 1 for each in returns)
 
 
 def _rows_of(case: Analysis, returns: I64) -> tuple[float, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,11 +13,13 @@ from gpuprof.calibration import kernels as calibrated
 from gpuprof.costs.arguments import parse
 from gpuprof.costs.gemm import is_matmul
 from gpuprof.costs.matmul_rates import half_precision_ns
-from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.detect.passes import host_ns_per_launch, shapes_in
 from gpuprof.replay.transform import scaled
 from gpuprof.timeline.phases import BACKWARD, FORWARD
 from gpuprof.tracefile.trace import NO_TEXT, Mask
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis, Change
 
 LEAST_VOCABULARY = 1_000
 """Smaller numbers are found in shapes that have nothing to do with a vocabulary."""
