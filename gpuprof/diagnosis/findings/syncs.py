@@ -151,7 +151,10 @@ def _in_lists(case: Analysis, looks: tuple[Mask, Proposal], loops: TensorLoops, 
         return None
     names = " → ".join(name.removeprefix("aten::") for name in loops.ops[:FRAMES_SHOWN])
     took = case.per_step(float(case.graph.duration_ns[loops.nodes & ~case.graph.on_gpu].sum()))
-    text = f"a loop over {loops.tensors:,} tensors a {case.unit}, one after another ({names}): {ms_or_us(took)} of CPU time"
+    text = (
+        f"a loop over {loops.tensors:,} tensors a {case.unit}, one after another ({names}):"
+        f" {ms_or_us(took)} of CPU time"
+    )
     return replace(
         reads,
         title=f"tensors in lists, and none read within the {case.unit}",
