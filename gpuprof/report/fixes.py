@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
 from gpuprof.diagnosis.diagnosis import Combined, Diagnosis, Finding, Range
-from gpuprof.report import words
+from gpuprof.diagnosis.fix import FixLine
+from gpuprof.report import labels, words
 from gpuprof.report.brevity import Brevity
 from gpuprof.report.code_lines import without_alternatives, without_comments, wrapped
 from gpuprof.report.lines import flow
@@ -37,7 +41,7 @@ def sensitivities(diagnosis: Diagnosis, width: int) -> list[Text]:
     items = []
     for name in names:
         less = round(100 * getattr(found, name) / 2)
-        items.append(Text.assemble(f"{name} ", (f"−{less} %", "bold") if less else ("–", "dim")))
+        items.append(Text.assemble(f"{labels.RESOURCES[name]} ", (f"−{less} %", "bold") if less else ("–", "dim")))
     return flow(items, width)
 
 
@@ -56,12 +60,8 @@ def fixes(diagnosis: Diagnosis, width: int, brevity: Brevity) -> list[Text | Tab
     lines: list[Text | Table] = []
     for number, finding in enumerate(diagnosis.findings[: brevity.fixes], 1):
         head = _head(finding, gain(finding, now), width - NUMBER)
-        code = [
-            Text(part, "cyan", overflow="ignore", no_wrap=True)
-            for line in _code(finding, brevity).splitlines()
-            for part in wrapped(escape(line), width - NUMBER)
-        ]
-        lines.append(_numbered(number, [*head, *(Text(line, "dim") for line in conditions(finding, diagnosis)), *code]))
+        how = _written(_shortened(finding, brevity), width - NUMBER)
+        lines.append(_numbered(number, [*head, *(Text(line, "dim") for line in conditions(finding, diagnosis)), *how]))
     more = diagnosis.findings[brevity.fixes :]
     if more and brevity.titles:
         named = (f"{number}: {escape(f.title)}" for number, f in enumerate(more, brevity.fixes + 1))
@@ -134,8 +134,8 @@ def chance(finding: Finding) -> str:
 def _written_out(number: int, one: Finding, diagnosis: Diagnosis, now: float, width: int) -> Table:
     head = _head(one, f"{gain(one, now)}   {chance(one)}", width - NUMBER)
     notes = [*conditions(one, diagnosis), f"settled by {settle(one)}"]
-    code = [Text(part, "cyan") for line in one.fix.splitlines() for part in wrapped(escape(line), width - NUMBER)]
-    return _numbered(number, [*head, *(Text(line, "dim") for line in notes), *code])
+    how = _written(one.shown_lines, width - NUMBER)
+    return _numbered(number, [*head, *(Text(line, "dim") for line in notes), *how])
 
 
 def uncertain_mean(diagnosis: Diagnosis) -> str:
@@ -150,9 +150,21 @@ def uncertain_mean(diagnosis: Diagnosis) -> str:
     )
 
 
-def _code(finding: Finding, brevity: Brevity) -> str:
-    code = finding.fix if brevity.comments else without_comments(finding.fix)
-    return code if brevity.alternatives else without_alternatives(code)
+def _shortened(finding: Finding, brevity: Brevity) -> tuple[FixLine, ...]:
+    lines = finding.shown_lines if brevity.comments else without_comments(finding.shown_lines)
+    return lines if brevity.alternatives else without_alternatives(lines)
+
+
+def _written(lines: Sequence[FixLine], width: int) -> list[Text]:
+    """Prose as text, code in lines that end where code may, and that are never cut."""
+    found: list[Text] = []
+    for one in lines:
+        if one.code:
+            parts = wrapped(escape(one.text), width)
+            found += [Text(part, "cyan", overflow="fold" if cell_len(part) > width else "ignore") for part in parts]
+        else:
+            found.append(Text(escape(one.text)))
+    return found
 
 
 def _head(finding: Finding, gained: str, width: int) -> list[Text]:

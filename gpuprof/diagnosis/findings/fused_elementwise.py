@@ -20,7 +20,7 @@ from gpuprof.diagnosis.detect.pair.signs import advised, alike_compiled, fewer_k
 from gpuprof.diagnosis.detect.passes import backward_of, host_ns_per_launch, shapes_in, siblings, without_recompute
 from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.detect.replace_work import Replacement, replacement_of, with_replacement
-from gpuprof.diagnosis.fix import Fix, as_fix, assigned, call, joined
+from gpuprof.diagnosis.fix import Fix, assigned, call, code, joined
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.tracefile.trace import F64, I32, I64, NO_TEXT, Mask
@@ -166,12 +166,15 @@ def _liger(is_causal: bool, kinds: set[str], apart: bool = False) -> Fix:
         options = APART if apart else {}
         loaded = assigned("model", call("AutoLigerKernelForCausalLM.from_pretrained", ..., **options))
         return joined(
-            ("from liger_kernel.transformers import AutoLigerKernelForCausalLM", loaded, "# pip install liger-kernel")
+            (
+                "after pip install liger-kernel:",
+                code("from liger_kernel.transformers import AutoLigerKernelForCausalLM"),
+                loaded,
+            )
         )
     parts = [name for kind, name in LIGER_PARTS if kind in kinds] or [LIGER_PARTS[0][1]]
-    return as_fix(
-        f"from liger_kernel.transformers import {', '.join(parts)}  # for your own\n# pip install liger-kernel"
-    )
+    imported = code(f"from liger_kernel.transformers import {', '.join(parts)}  # for your own")
+    return joined(("after pip install liger-kernel:", imported))
 
 
 def _absent(case: Analysis) -> str | None:

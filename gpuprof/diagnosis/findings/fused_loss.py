@@ -12,7 +12,7 @@ from gpuprof.diagnosis.detect.pair.candidates import Candidate, claim_model
 from gpuprof.diagnosis.detect.pair.quantities import FEWER, kernel_ns
 from gpuprof.diagnosis.detect.pair.signs import advised, alike_compiled
 from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
-from gpuprof.diagnosis.fix import as_fix
+from gpuprof.diagnosis.fix import code
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
@@ -69,7 +69,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     yield Proposal(
         title="fused linear cross entropy (Liger)",
         evidence=spans(case, text, nodes),
-        fix=as_fix(
+        fix=code(
             "from liger_kernel.transformers import LigerFusedLinearCrossEntropyLoss  # pip install liger-kernel\n"
             "loss = LigerFusedLinearCrossEntropyLoss()(model.lm_head.weight, hidden, labels)"
         ),

@@ -17,7 +17,7 @@ from gpuprof.diagnosis.detect.pair.candidates import Candidate, claim_model
 from gpuprof.diagnosis.detect.pair.quantities import FEWER, kernel_ns
 from gpuprof.diagnosis.detect.pair.signs import advised, alike_compiled
 from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
-from gpuprof.diagnosis.fix import as_fix
+from gpuprof.diagnosis.fix import code
 from gpuprof.replay.transform import scaled
 from gpuprof.tracefile.trace import F64, Mask
 
@@ -72,7 +72,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     yield Proposal(
         title="logits of labelled tokens only",
         evidence=spans(case, text, nodes),
-        fix=as_fix(
+        fix=code(
             "hidden = model.model(input_ids=…).last_hidden_state.flatten(0, 1)\n"
             "logits = model.lm_head(hidden[rows])  # rows: of tokens whose next one has a label, by the collator\n"
             "loss = cross_entropy(logits.float(), labels[rows])"

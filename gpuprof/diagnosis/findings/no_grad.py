@@ -12,7 +12,7 @@ from gpuprof.calibration import slow as calibrated
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
-from gpuprof.diagnosis.fix import as_fix
+from gpuprof.diagnosis.fix import code
 from gpuprof.replay.graph import Graph
 from gpuprof.timeline.phases import FORWARD
 from gpuprof.tracefile.trace import AUTOGRAD_ENGINE, I64, OP, Mask
@@ -75,7 +75,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     yield Proposal(
         title="no_grad around what is not trained",
         evidence=spans(case, text, nodes),
-        fix=as_fix("with torch.no_grad():\n    outputs = model(**batch)  # the one whose outputs get no gradient"),
+        fix=code("with torch.no_grad():\n    outputs = model(**batch)  # the one whose outputs get no gradient"),
         change=_change(nodes, count, 1),
         best=_change(nodes, count, 2),
         worst=_change(nodes, count, 0),

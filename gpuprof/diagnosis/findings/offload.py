@@ -14,7 +14,7 @@ from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.detect.recomputed_passes import free_bytes
-from gpuprof.diagnosis.fix import Fix, as_fix, call, joined
+from gpuprof.diagnosis.fix import Fix, call, code, joined
 from gpuprof.replay.cpu_compute import computes, without_launches
 from gpuprof.replay.graph import COPY, SYNC, Graph
 from gpuprof.replay.transform import without_edges
@@ -230,11 +230,10 @@ def _fix(case: Analysis, kind: Kind) -> Fix:
             "load the model on one GPU: " + loaded + "\nFSDP: " + call("CPUOffload", offload_params=False).otherwise()
         )
     ways = {
-        "deepspeed": as_fix(
-            '"zero_optimization": {"offload_optimizer": {"device": "none"}}  # in the DeepSpeed configuration'
-        ),
-        "fsdp": as_fix("fsdp_offload_params: false, or ") + call("CPUOffload", offload_params=False) + "  # FSDP",
-        "accelerate": as_fix("accelerate config: offload_optimizer_device: none"),
+        "deepspeed": "in the DeepSpeed configuration: "
+        + code('"zero_optimization": {"offload_optimizer": {"device": "none"}}'),
+        "fsdp": code("fsdp_offload_params: false") + ", or " + call("CPUOffload", offload_params=False) + "  # FSDP",
+        "accelerate": "in accelerate's configuration: " + code("offload_optimizer_device: none"),
     }
     first, *others = [way for name, way in ways.items() if name in packages] or list(ways.values())
     return joined((first, *(other.otherwise() for other in others)), "\nor ")

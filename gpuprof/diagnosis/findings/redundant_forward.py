@@ -17,7 +17,7 @@ from gpuprof.diagnosis.detect.pair.candidates import MODEL, Candidate, claim_bus
 from gpuprof.diagnosis.detect.pair.quantities import kernel_counts
 from gpuprof.diagnosis.detect.pair.signs import advised, alike_compiled
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
-from gpuprof.diagnosis.fix import as_fix
+from gpuprof.diagnosis.fix import code
 from gpuprof.record.phase_names import REPEATED_RANGE
 from gpuprof.replay.transform import removed
 from gpuprof.tracefile.trace import ANNOTATION, I64, Mask
@@ -85,7 +85,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     yield Proposal(
         title="one forward pass instead of two",
         evidence=spans(case, text, found.nodes),
-        fix=as_fix(
+        fix=code(
             "outputs = model(**batch, output_hidden_states=True)  # once; keep what both uses need\n"
             "# a pass without gradients before the same one with them: outputs.logits.detach()"
         ),
