@@ -127,7 +127,8 @@ _KINETO_WINDOWS = ("trace", "stacks", "memory")
 WINDOWS = (*_KINETO_WINDOWS, NSYS)
 
 STAGES = ("settle", "baseline_free", "baseline_sync", "sampling", "warmup", *WINDOWS, "after")
-"""What a step was used for, in the order in which a run goes through them."""
+"""What a step was used for, in the order in which a run goes through them; `sampling` follows the windows where the
+training does not say how long it is."""
 
 
 WINDOW_FILE = r"(" + "|".join(_KINETO_WINDOWS) + r")\.rank\d+\.json"

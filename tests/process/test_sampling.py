@@ -181,11 +181,11 @@ print(json.dumps(truth))
 
 
 @TORCH
-def test_a_training_is_sampled_after_its_baseline(tmp_path: Path):
+def test_planted_functions_are_sampled_and_named(tmp_path: Path):
     run = trace(tmp_path, PLANTED, settle=("--settle", "3", "--baseline", "5"))
     assert run.code == 0, run.stderr
     assert [row["stage"] for row in run.rank()["stages"]] == [
-        "settle", "baseline_free", "baseline_sync", "sampling", "warmup", "trace", "after",
+        "settle", "baseline_free", "baseline_sync", "warmup", "trace", "sampling", "after",
     ]  # fmt: skip
     assert errors_in(run.folder) == []
     found = samples(run.folder)
@@ -223,11 +223,20 @@ def assert_named(run: Run, found: dict[str, Any], truth: list[dict[str, float]])
 
 
 @TORCH
-def test_a_training_of_unknown_length_gives_five_steps(tmp_path: Path):
+def test_a_training_of_unknown_length_is_recorded_before_it_is_sampled(tmp_path: Path):
     run = trace(tmp_path, "train(45)", settle=("--settle", "5"))
-    assert run.stages()["sampling"] == 5
+    assert [row["stage"] for row in run.rank()["stages"]][3:] == ["warmup", "trace", "sampling"]
     assert run.stages()["trace"] == 3
-    assert (run.folder / "samples.rank0.json").exists()
+    assert run.stages()["sampling"] == 45 - 30
+    assert len(samples(run.folder)["steps_ns"]) == 45 - 30 + 1
+
+
+@TORCH
+@pytest.mark.parametrize("steps", [8, 9, 10])
+def test_sampling_costs_no_short_training_its_trace(tmp_path: Path, steps: int):
+    run = trace(tmp_path, f"train({steps})", settle=("--settle", "1", "--baseline", "1"))
+    assert run.stages()["trace"] == 3
+    assert run.stages().get("sampling", 0) == steps - 8
 
 
 @TORCH
