@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gpuprof.diagnosis.analysis import Analysis, Question, analysis_of
 from gpuprof.diagnosis.conclusion import by_replay, by_shares, no_gpu_work
 from gpuprof.diagnosis.diagnosis import Diagnosis
+from gpuprof.diagnosis.gap_frames import with_frames
 from gpuprof.diagnosis.host import host_of
 from gpuprof.diagnosis.plain_diagnosis import without_steps
 from gpuprof.diagnosis.quality import judged, of_start_up
@@ -94,7 +95,10 @@ def _with_host(diagnosis: Diagnosis, analysis: Analysis) -> Diagnosis:
     samples = None if run is None else read_samples(Path(run.path), run.rank)
     if samples is None:
         return diagnosis
-    return replace(diagnosis, host=host_of(samples, analysis_of(diagnosis), diagnosis.step_ns))
+    case, gaps = analysis_of(diagnosis), diagnosis.gaps
+    if case is not None and gaps is not None:
+        gaps = with_frames(gaps, samples, case)
+    return replace(diagnosis, host=host_of(samples, case, diagnosis.step_ns), gaps=gaps)
 
 
 def _with_memory(diagnosis: Diagnosis, analysis: Analysis) -> Diagnosis:

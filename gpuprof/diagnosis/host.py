@@ -51,8 +51,9 @@ def host_of(samples: HostSamples | None, case: Analysis | None, now_ns: float | 
     functions = [_function(cost, stacks, prices if i < MOST_PRICED else None, why) for i, cost in enumerate(found)]
     now = 0.0 if prices is None else prices.now_ns
 
-    def order(one: HostFunction) -> tuple[float, float]:
-        return (-(now - one.step_ns.expected) if one.step_ns is not None else 0.0), -one.ns.expected
+    def order(one: HostFunction) -> tuple[bool, float, float]:
+        gain = now - one.step_ns.expected if one.step_ns is not None else 0.0
+        return one.runs is not None, -gain, -one.ns.expected
 
     return Host(
         samples=len(samples),
@@ -119,6 +120,7 @@ def _function(cost: Cost, stacks: Stacks, prices: _Prices | None, why: str) -> H
         gpu_waits=waits,
         step_ns=step,
         why_unknown=why or None,
+        runs=cost.runs,
     )
 
 

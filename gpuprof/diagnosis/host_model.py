@@ -35,6 +35,9 @@ class HostFunction:
     step."""
     why_unknown: str | None
     """Why `step_ns` is not known."""
+    runs: str | None = None
+    """forward | backward: the line only runs the model's modules or the backward pass, whose native code has no name
+    of its own; None for code that can be changed."""
 
     @property
     def place(self) -> str:
@@ -53,4 +56,4 @@ class Host:
     unread: int
     """Samples that made no sense and are left out."""
     functions: tuple[HostFunction, ...]
-    """By what the step gains if they were free, then by their time."""
+    """Those that only run a pass last; then by what the step gains if they were free, then by their time."""

@@ -15,11 +15,11 @@ WORTH_SAYING = 0.02
 """Share of the step that a function has to gain for a line in the answer; without a price its time has to be as long as
 WORTH_LONG of it."""
 WORTH_LONG = 0.1
-_ENGINE, BACKWARD = "_engine_run_backward", "backward pass"
+PASSES = {"forward": "forward pass", "backward": "backward pass"}
 
 
 def worth_saying(diagnosis: Diagnosis) -> list[HostFunction]:
-    """The functions that the answer names, most gain first."""
+    """The functions that the answer names, most gain first; lines that only run a pass come last."""
     host, now = diagnosis.host, diagnosis.step_ns
     if host is None or not now:
         return []
@@ -53,8 +53,8 @@ def lines(diagnosis: Diagnosis, width: int, functions: list[HostFunction]) -> li
 
 
 def name(one: HostFunction) -> str:
-    """The function; what runs autograd's engine is the backward pass to its user."""
-    return BACKWARD if one.function == _ENGINE else one.function
+    """The function; what only runs a pass has the pass's name."""
+    return one.function if one.runs is None else PASSES[one.runs]
 
 
 def _short(place: str) -> str:
