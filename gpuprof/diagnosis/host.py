@@ -18,6 +18,7 @@ from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.host_calls import Cost, Stacks, cost_at, costs
 from gpuprof.diagnosis.host_model import Host, HostFunction
 from gpuprof.diagnosis.host_places import Places, gpu_waits_until, host_work, places
+from gpuprof.diagnosis.host_workers import loader_workers
 from gpuprof.diagnosis.value_range import Range
 from gpuprof.replay.graph import launcher_of
 from gpuprof.replay.transform import scaled
@@ -61,6 +62,7 @@ def host_of(samples: HostSamples | None, case: Analysis | None, now_ns: float | 
         step_ns=round(samples.step_ns),
         unread=samples.unread,
         functions=tuple(sorted(functions, key=order)),
+        workers=loader_workers(samples, stacks),
     )
 
 

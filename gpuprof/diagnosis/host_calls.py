@@ -94,12 +94,13 @@ class Stacks:
         ]
 
     def _of(self, node: int, other: int) -> tuple[Frame, ...]:
-        main = self._path(node)
+        main = self.path(node)
         if other >= 0 and (not main or main[-1].function in self.engine):
-            return (*main, *self._path(other))
+            return (*main, *self.path(other))
         return main
 
-    def _path(self, node: int) -> tuple[Frame, ...]:
+    def path(self, node: int) -> tuple[Frame, ...]:
+        """The stack of a node of the tree of calls; empty for -1."""
         if node < 0:
             return ()
         if node not in self._paths:

@@ -625,8 +625,10 @@ class Session:
     def _prepare_sampling(self, step_s: float) -> None:
         """Where that is not possible, the steps pass all the same: of several ranks each has to come to the same
         number."""
+        if self.options["sample_workers"] and (why := self._training.why_no_worker_samples()):
+            self._journal.note(f"the DataLoader's workers are not sampled: {why}")
         try:
-            self._sampling = Sampling(self.folder, self.rank, step_s)
+            self._sampling = Sampling(self.folder, self.rank, step_s, self.options["sample_workers"])
         except (NotSampled, OSError) as error:
             self._journal.note(f"the CPU's functions are not sampled: {error}")
 

@@ -52,6 +52,25 @@ def lines(diagnosis: Diagnosis, width: int, functions: list[HostFunction]) -> li
     return table(rows, columns, width)
 
 
+def workers(diagnosis: Diagnosis) -> str:
+    """What the DataLoader's workers do, in a sentence; empty where they were not sampled."""
+    found = None if diagnosis.host is None else diagnosis.host.workers
+    if found is None:
+        return ""
+    each = ", ".join(
+        f"{shown(one.function, 60)} {_percent(one.share.expected)} ({shown(_short(one.place), 60)})"
+        for one in found.functions[:TOP]
+    )
+    busy = (
+        f"{amount(found.workers, 'worker')} make{'s' * (found.workers == 1)} batches {_percent(found.busy)} of the time"
+    )
+    return f"{busy}: {each}" if each else busy
+
+
+def _percent(value: float) -> str:
+    return share(value, 1.0)
+
+
 def name(one: HostFunction) -> str:
     """The function; what only runs a pass has the pass's name."""
     return one.function if one.runs is None else PASSES[one.runs]
