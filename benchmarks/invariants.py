@@ -11,15 +11,12 @@ from collections.abc import Iterator
 
 from gpuprof.diagnosis.diagnosis import Combined, Diagnosis, Finding
 from gpuprof.diagnosis.json import dumps
-from gpuprof.report import words
 from gpuprof.report.terminal import plain
 
-ROUNDING = 0.006
-"""Texts round to three digits at least, or to a hundredth of a millisecond."""
 LARGER_BATCH = "larger_batch"
-_WORKS = re.compile(r"GPU works (?P<busy>[\d.,e+-]+) ms of (?P<step>[\d.,e+-]+) ms(?P<whole> an? [a-z]+| recorded)?")
-_OTHER_STEP = re.compile(r"In a usual [a-z]+ the|In an? [a-z]+ with the work of those recorded, the")
-"""What a summary says where its step is not the one that the headline states."""
+_WORKS = re.compile(r"GPU works (?P<busy>[\d.,e+-]+) % of the ")
+_STEP_TIME = re.compile(r"[\d.,]+ m?s an? (step|iteration|request|token)\b")
+"""A step time in a summary, which only the headline is to state."""
 OF_HOST, GROWN = ("launch", "python", "input", "transfer", "allocator"), 0.03
 """Causes of idle time that are the CPU's own, and the share of a step by which steps differ in them."""
 _TRAINING_WORDS = ("batch_size=", "gradient_accumulation", "TrainingArguments(", "optim=")
@@ -171,24 +168,14 @@ def _texts(d: Diagnosis) -> Iterator[str]:
     found = _WORKS.search(d.verdict.summary)
     if found is None or d.steps is None:
         return
-    works, step = (float(found[part].replace(",", "")) * 1e6 for part in ("busy", "step"))
-    named = _OTHER_STEP.search(d.verdict.summary) is not None
-    if named == bool(found["whole"]) or (
-        not named and d.steps.source != "none" and not _close(step, words.headline_ns(d))
-    ):
-        yield f"{found[0]!r} is not of the step of the headline, {words.step_time(d)!r}, and is not said to be another"
+    if stated := _STEP_TIME.search(d.verdict.summary[: found.end()]):
+        yield f"the summary states a step time, {stated[0]!r}; the headline does"
     estimated = d.devices_estimated or ()
-    bars = [(one.step_ns, one.step_ns - one.idle_ns) for one in estimated] or [
-        (one.window_ns / d.steps.count, one.busy_ns / d.steps.count) for one in d.devices
+    busy = [1 - one.idle_ns / one.step_ns for one in estimated if one.step_ns] or [
+        one.busy_ns / one.window_ns for one in d.devices if one.window_ns
     ]
-    if not any(_close(step, total) and _close(works, busy) for total, busy in bars):
+    if not any(abs(float(found["busy"]) - 100 * share) <= 0.51 for share in busy):
         yield f"{found[0]!r} is no bar's"
-    if "under the profiler" in words.step_time(d) and d.step_ns and d.steps.recorded_ns < 0.9 * min(b[0] for b in bars):
-        yield "a step that the profiler makes shorter"
-
-
-def _close(said_ns: float, ns: float) -> bool:
-    return abs(said_ns - ns) <= max(ROUNDING * ns, 1_000)
 
 
 def _tables(d: Diagnosis) -> Iterator[str]:

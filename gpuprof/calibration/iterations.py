@@ -23,3 +23,17 @@ SPREAD = Number(
     "Half the interval of an expected iteration, as a share of the time that changes: decode steps and waits of "
     "different iterations differ by about this.",
 )  # fmt: skip
+BOUND = Number(
+    0.1, 0.05, 0.2, "", "assumed",
+    "Share of the iteration that one side waits for the other, from which on the other side limits the job.",
+)  # fmt: skip
+TAIL = Number(
+    0.5, 0.2, 0.9, "", "assumed",
+    "What is gained of the time between the mean completion and the longest of an iteration, where the longest need "
+    "not be waited for: part of the mean ones' time is spent at the pace of a full batch. RollPacker (2025) reports "
+    "iterations 2.0 to 2.6 times as fast.",
+)  # fmt: skip
+SCALES = Number(
+    0.85, 0.6, 1.0, "", "assumed",
+    "Of twice the GPUs for generation, how much of twice the completions per second is reached.",
+)  # fmt: skip

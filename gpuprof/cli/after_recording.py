@@ -112,6 +112,7 @@ def show_verdict(folder: Path) -> Diagnosis:
     Where that file is there already, the diagnosis has been shown.
     """
     import gpuprof
+    from gpuprof.diagnosis.headline import headline
     from gpuprof.report import history, words
     from gpuprof.report.names import escape
 
@@ -121,7 +122,7 @@ def show_verdict(folder: Path) -> Diagnosis:
     page = _page(diagnosis)
     with contextlib.suppress(OSError):
         os.write(2, page)
-    heading = "  ".join(text for text in (words.label(diagnosis), words.step_time(diagnosis)) if text)
+    heading = "  ".join(text for text in (headline(diagnosis), words.step_time(diagnosis)) if text)
     with runfile.whole_file(folder / VERDICT) as file:
         file.write(f"{escape(heading)}\n{escape(diagnosis.verdict.summary)}\n".encode())
     history.remember(folder, history.entry(str(folder), None, diagnosis))

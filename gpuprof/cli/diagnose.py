@@ -10,8 +10,8 @@ import click
 
 from gpuprof.cli.output import say
 from gpuprof.cli.output_paths import check_place
-from gpuprof.cli.printing import BRIEF, DIAGNOSIS, gates
-from gpuprof.cli.recordings import RECORDING, TOP_IN_JSON, diagnose_given, given
+from gpuprof.cli.printing import BRIEF, DIAGNOSIS, ITERATIONS, gates
+from gpuprof.cli.recordings import RECORDING, TOP_IN_JSON, diagnose_given, given, training_logs
 
 if TYPE_CHECKING:
     from gpuprof.cli.gates import Gate
@@ -69,12 +69,20 @@ def command(
     PATH is a run folder made by gpuprof trace, a torch.profiler trace (.json or .json.gz), or a Nsight Systems
     recording (.sqlite or .nsys-rep). Without PATH: the latest run in gpuprof-runs. A folder of traces, or several
     PATHs, are treated as the ranks of one training; a Nsight Systems recording and a torch.profiler trace of the same
-    program are combined.
+    program are combined. The log of an RL post-training (verl, NeMo-RL, slime, OpenRLHF, SkyRL, prime-rl), or its
+    tracker's JSON or CSV, gives the phases of its iterations.
     """
     if brief and not json:
         raise click.UsageError("--brief goes with --json")
     if markdown and json:
         raise click.UsageError("--json and --markdown exclude each other")
+    if paths and (logs := training_logs(paths)):
+        if html is not None or markdown or brief or step or skip or ncu or step_ms or fail_on:
+            raise click.UsageError(f"{paths[0]} is a log: only --json and --top go with it")
+        from gpuprof.diagnosis.iterations.logged import diagnose_logs
+
+        ITERATIONS.put(diagnose_logs(logs), json, top, None)
+        return 0
     recording = given(paths)
     if html is not None:
         check_place(html, recording.files, "--html")

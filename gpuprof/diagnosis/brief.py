@@ -7,12 +7,13 @@ not fit is left out from the end and counted, so that the size holds for every r
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any
 
-from gpuprof.diagnosis.diagnosis import CauseTime, Diagnosis, Finding
+from gpuprof.diagnosis.diagnosis import Diagnosis, Finding
+from gpuprof.diagnosis.headline import headline
 from gpuprof.diagnosis.json import SCHEMA_FILE as DIAGNOSIS_SCHEMA
 from gpuprof.diagnosis.json import plain
+from gpuprof.diagnosis.step_parts import bars as bars_of
 
 SCHEMA = "gpuprof.brief/1"
 SCHEMA_FILE = DIAGNOSIS_SCHEMA.with_name("brief-1.json")
@@ -45,6 +46,7 @@ def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
         },
         "gpus": [_short(gpu.name, 40) for gpu in d.environment.gpus[:8]],
         "verdict": {
+            "headline": headline(d),
             "bound": verdict.bound,
             "cause": verdict.cause,
             "second": verdict.second,
@@ -83,41 +85,18 @@ def _budget(diagnosis: Diagnosis) -> dict[str, Any] | None:
 
 
 def _idle(diagnosis: Diagnosis) -> dict[str, Any] | None:
-    """Of the device that is idle longest: the share of its step, and the causes."""
-    estimated, budget = diagnosis.devices_estimated or (), diagnosis.budget
-    added: dict[str, int] = {}
-    rows: list[_Row] = [(d.device, d.idle_ns, d.step_ns, d.idle_by_cause) for d in estimated] or [
-        (d.device, d.idle_ns, d.window_ns, d.idle_by_cause) for d in diagnosis.devices
-    ]
-    if estimated and budget is not None and budget.source == "free":
-        # The devices' step is the usual one; what the mean step has in excess is idle time, too. Variation is not.
-        added = {one.cause: max(one.mean_ns or 0, 0) for one in budget.excess} | {"pauses": budget.paused_ns}
-        rows = [_of_mean_step(row, budget.usual_in_mean_ns, sum(added.values()), budget.mean_ns) for row in rows]
-    rows = [row for row in rows if row[2]]
-    if not rows:
+    """Of the device that is idle longest: the share of its step, and the causes. What comes in some steps only and may
+    use the device, as evaluation does, is not idle time; `budget` has it."""
+    bars = [bar for bar in bars_of(diagnosis) if bar.total_ns > 0]
+    if not bars:
         return None
-    device, idle_ns, total_ns, causes = max(rows, key=lambda row: row[1] / row[2])
-    by_cause = dict(added)
-    for cause in causes:
-        by_cause[cause.cause] = by_cause.get(cause.cause, 0) + cause.ns
-    largest = sorted(by_cause.items(), key=lambda item: -item[1])[:_CAUSES]
+    bar = max(bars, key=lambda one: one.idle_ns() / one.total_ns)
+    largest = sorted((part for part in bar.parts if part.idle), key=lambda part: -part.ns)[:_CAUSES]
     return {
-        "device": int(device),
-        "share": round(idle_ns / total_ns, 4),
-        "causes": {cause: round(ns / total_ns, 4) for cause, ns in largest if ns},
+        "device": int(bar.device),
+        "share": round(bar.idle_ns() / bar.total_ns, 4),
+        "causes": {part.key: round(part.ns / bar.total_ns, 4) for part in largest},
     }
-
-
-_Row = tuple[int, float, float, tuple[CauseTime, ...]]
-"""Device, idle time and length of its step, and the idle time by cause, ns."""
-
-
-def _of_mean_step(row: _Row, usual_ns: int, added_ns: int, mean_ns: int) -> _Row:
-    """The mean step of a device: its own at the length of the usual one, and idle time in addition."""
-    device, idle_ns, step_ns, causes = row
-    scale = usual_ns / step_ns if step_ns else 0.0
-    scaled = tuple(replace(cause, ns=round(cause.ns * scale)) for cause in causes)
-    return device, idle_ns * scale + added_ns, mean_ns, scaled
 
 
 def _finding(finding: Finding) -> dict[str, Any]:

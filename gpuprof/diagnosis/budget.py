@@ -18,7 +18,7 @@ import numpy as np
 
 from gpuprof.calibration import thresholds as calibrated
 from gpuprof.diagnosis.budget_model import Budget, Excess, Once
-from gpuprof.diagnosis.sentences import in_ms
+from gpuprof.diagnosis.sentences import capital, in_ms, listed
 from gpuprof.record.free_run_length import block_of, half_width
 from gpuprof.tracefile.trace import F64, I64
 
@@ -227,22 +227,23 @@ WORTH_SAYING = 0.05
 
 
 def in_words(found: Budget) -> str:
-    """`The mean step takes 50 ms: usually 22.7 ms, and waiting for batches adds 27.2 ms (2 of 10 steps). `; empty where
-    the mean step is the usual one."""
+    """`Waiting for batches adds 27.2 ms to the mean step (2 of 10 timed steps). `; empty where the mean step is the
+    usual one. How long they are is the headline's to say."""
     large = [one for one in found.excess if (one.mean_ns or 0) >= WORTH_SAYING * found.mean_ns]
     pauses = ""
     if found.paused_ns >= WORTH_SAYING * found.mean_ns:
         often = f"{found.pauses} of {found.steps} timed steps"
-        pauses = f"Pauses of no measured cause add {in_ms(found.paused_ns)} ({often}). "
+        mean = "" if large else " to the mean step"
+        pauses = f"Pauses of no measured cause add {in_ms(found.paused_ns)}{mean} ({often}). "
     if not large and not pauses:
         return _not_measured(found)
-    added = ", ".join(
-        f"{NAMES.get(one.cause, one.cause)} adds {in_ms(one.mean_ns or 0)} ({_how_often(one, found.steps)})"
-        for one in large
-    )
-    mean, usual = in_ms(found.mean_ns), in_ms(found.usual_ns)
-    added = f", and {added}" if added else ""
-    return f"The mean step takes {mean}: usually {usual}{added}. {pauses}{_not_measured(found)}"
+    each = [
+        f"{NAMES.get(one.cause, one.cause)} adds {in_ms(one.mean_ns or 0)}{'' if i else ' to the mean step'}"
+        f" ({_how_often(one, found.steps)})"
+        for i, one in enumerate(large)
+    ]
+    added = f"{capital(listed(each))}. " if each else ""
+    return f"{added}{pauses}{_not_measured(found)}"
 
 
 def _not_measured(found: Budget) -> str:

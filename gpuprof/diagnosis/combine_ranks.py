@@ -72,13 +72,10 @@ def _verdict(verdict: Verdict, gang: Gang, straggler: Finding | None) -> Verdict
         f" {in_ms(slow.pace_ns or 0)} a step by itself; the next slowest needs {in_ms(gang.next_pace_ns or 0)}.{does}"
     )
     bound = gang.excess_bound if gang.excess_bound in ("host", "input", "transfer") else verdict.bound
-    return Verdict(
-        bound=bound,  # type: ignore[arg-type]
-        family=family_of(bound),
-        cause="straggler",
-        confidence=verdict.confidence,
-        summary=f"{text} {verdict.summary}".strip(),
-    )
+    return replace(
+        verdict, bound=bound, family=family_of(bound), cause="straggler", summary=f"{text} {verdict.summary}".strip(),
+        second=None, doubts=(),
+    )  # type: ignore[arg-type]  # fmt: skip
 
 
 def _even(gang: Gang) -> str:

@@ -25,7 +25,7 @@ from gpuprof.diagnosis.shares import estimate, shares_of, with_excess, with_step
 from gpuprof.diagnosis.summary import summary
 from gpuprof.diagnosis.trial_results import failures
 from gpuprof.diagnosis.usual_wait import usual_wait
-from gpuprof.diagnosis.verdict import judge, with_doubts
+from gpuprof.diagnosis.verdict import judge, slow_kind, with_doubts
 from gpuprof.replay.cpu_waits import cpu_waits
 from gpuprof.replay.host_pace import pace_and_spread
 from gpuprof.replay.noise import process_noise
@@ -59,6 +59,7 @@ def by_replay(analysis: Analysis, advise: bool) -> Diagnosis:
     verdict = judge(
         analysis.removal, analysis.sensitivities, analysis.bound_parts, said, analysis.mean, analysis.ends_ns
     )
+    verdict = replace(verdict, turns=turns, slow_calls=_slow_calls(analysis, compiling))
     if verdict.bound is not None:
         waits, ranks = cpu_waits(analysis.graph), analysis.question.ranks
         doubted = doubts(analysis.timeline, busiest, steps, budget, roof, verdict.bound, ranks, waits)
@@ -108,12 +109,12 @@ def by_shares(analysis: Analysis) -> Diagnosis:
     else:
         busiest = max(measured or averages, key=lambda s: s.busy_ns)
         parts = part_shares(analysis.whole, roof, busiest.device)
-        cost = None if measured else analysis.profiler
+        cost, turns = None if measured else analysis.profiler, take_turns(analysis.whole)
         said = summary(
             busiest,
             analysis.kernels,
             parts,
-            take_turns(analysis.whole),
+            turns,
             alone=analysis.alone,
             stepless=steps.source == "none",
             budget=budget,
@@ -122,7 +123,7 @@ def by_shares(analysis: Analysis) -> Diagnosis:
         mean = busiest
         if measured and budget is not None:
             mean, said = with_excess(busiest, budget), f"{in_words(budget)}{said}"
-        verdict = judge_shares(mean, parts, cost, analysis.is_whole, said)
+        verdict = replace(judge_shares(mean, parts, cost, analysis.is_whole, said), turns=turns)
         if verdict.bound is not None:
             doubted = doubts(analysis.whole, busiest, steps, budget, roof, verdict.bound, analysis.question.ranks)
             verdict = with_doubts(verdict, gains_of_shares(mean, parts)[0], doubted)
@@ -141,6 +142,16 @@ def by_shares(analysis: Analysis) -> Diagnosis:
 def _usual_ns(analysis: Analysis) -> int | None:
     """The usual step as it was timed, None where it was not."""
     return analysis.budget.usual_ns if analysis.budget is not None else analysis.step_times.unprofiled_ns
+
+
+def _slow_calls(analysis: Analysis, compiling_ns: float) -> str | None:
+    """What the long calls of the CPU do: compiling where they cannot take longer than that, else by what is in them."""
+    found = slow_kind(analysis.graph)
+    waited = sum(one.ns for d in analysis.device_times for one in d.idle_by_cause if one.cause == "slow_call")
+    steps = max(analysis.step_times.count, 1)
+    if compiling_ns and compiling_ns * steps >= waited / 2:
+        return "compile"
+    return None if found == "slow_call" else found
 
 
 def _failed(finding: tuple[str, str]) -> Issue:

@@ -446,6 +446,11 @@ class Verdict:
     """What it is if not `bound`: the runner-up, where confidence is low."""
     doubts: tuple[str, ...] = ()
     """What lowers the confidence, the weightiest first, each with what would decide it."""
+    turns: int = 0
+    """GPUs of the process that work one after the other; 0 where they work together, or there is one."""
+    slow_calls: str | None = None
+    """What single long calls of the CPU do most of their time: planning | loading | compile | allocator | locking; None
+    where that is not known, or there are none."""
 
 
 @dataclass(frozen=True)

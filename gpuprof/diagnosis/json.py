@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpuprof.diagnosis.diagnosis import SCHEMA, Diagnosis, Window
+from gpuprof.diagnosis.headline import headline
 
 if TYPE_CHECKING:
     from gpuprof.memory.memory_report import MemoryReport
@@ -56,7 +57,7 @@ def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
         "ranks": plain(d.ranks),
         "job": plain(d.job),
         "memory": _memory(d.memory),
-        "verdict": plain(d.verdict),
+        "verdict": {"headline": headline(d), **plain(d.verdict)},
         "findings": plain(d.findings),
         "combined": plain(d.combined),
         "worth_trying": plain(d.worth_trying),

@@ -23,9 +23,7 @@ def rest_of_step(idle_ns: Mapping[str, float], kernels: Kernels, compiling_ns: f
     first = max(idle_ns, key=lambda c: idle_ns[c])
     if first in BY_HOST and compiling_ns > idle / 2:
         host = sum(idle_ns.get(cause, 0.0) for cause in BY_HOST)
-        return (
-            f"{_part(host, idle)} is waiting for the CPU (host), which compiles code for {in_ms(compiling_ns)} a step."
-        )
+        return f"{_part(host, idle)} is waiting for the CPU (host), which compiles code: {in_ms(compiling_ns)} of it."
     return f"{_part(idle_ns[first], idle)} is waiting for {_what(first, kernels, alone)}."
 
 

@@ -534,18 +534,17 @@ def _baseline_issues(
         yield Issue(
             "baseline_varies",
             "warning",
-            f"Unprofiled steps of the same work take from {ms_or_us(unprofiled.low_ns)} to"
-            f" {ms_or_us(unprofiled.high_ns)}: {ms_or_us(unprofiled.ns)} is the median, and recorded"
-            " steps may differ as well. Something else may be using the machine, or some steps do more (logging,"
-            " input).",
+            f"Unprofiled steps of the same work take between {ms_or_us(unprofiled.low_ns)} and"
+            f" {ms_or_us(unprofiled.high_ns)}, and recorded steps may differ as well. Something else may be using the"
+            " machine, or some steps do more (logging, input).",
         )
         return
     if found is not None and found.residual_ns > SKEWED * found.usual_ns:
         yield Issue(
             "baseline_skewed",
             "info",
-            f"An unprofiled step usually takes {ms_or_us(found.usual_ns)} but {ms_or_us(found.mean_ns)} on average, and"
-            f" no measured cause explains {ms_or_us(found.residual_ns)} of the difference.",
+            f"Of what the mean unprofiled step takes beyond the usual one, no measured cause explains"
+            f" {ms_or_us(found.residual_ns)}.",
         )
 
 

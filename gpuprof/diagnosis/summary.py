@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from gpuprof.diagnosis.budget_model import Budget
 from gpuprof.diagnosis.diagnosis import Kernels
 from gpuprof.diagnosis.rest_of_step import rest_of_step
-from gpuprof.diagnosis.sentences import capital, in_ms
+from gpuprof.diagnosis.sentences import in_ms
 from gpuprof.diagnosis.shares import Shares
 from gpuprof.replay.bound import SMALL
 
-SAME = 0.006
-"""Share by which two step times may differ and still read as one: texts round to three digits."""
+DIFFERS = 0.05
+"""Share by which a step differs from the mean one from which on they are two, as in the headline."""
 
 
 def summary(
@@ -28,23 +28,17 @@ def summary(
     """Two or three sentences: how much of the step the device works, and what it waits for.
 
     `stepless`: no steps were found, so it is all that was recorded. `budget`: of the mean step, which the headline
-    states, where a run timed its steps.
+    states, where a run timed its steps. No step time is said: the headline does.
     """
-    text = _summary(shares, kernels, limits, turns, compiling_ns, alone, _which_step(shares.step_ns, budget))
-    return text.replace(" a step", " recorded", 1).replace(" a step", "") if stepless else text
+    of = "of the recording" if stepless else _which_step(shares.step_ns, budget)
+    text = _summary(shares, kernels, limits, turns, compiling_ns, alone, of)
+    return text.replace(" a step", "") if stepless else text
 
 
 def _which_step(step_ns: float, budget: Budget | None) -> str:
-    """Which step the sentence is about, as its beginning; empty if it is the headline's, the mean one."""
-    if budget is None or _reads_as(step_ns, budget.mean_ns):
-        return ""
-    if _reads_as(step_ns, budget.usual_ns):
-        return "In a usual step "
-    return "In a step with the work of those recorded, "
-
-
-def _reads_as(one_ns: float, other_ns: float) -> bool:
-    return abs(one_ns - other_ns) <= SAME * other_ns
+    """Which step the sentence is about: the mean one, or the usual one where that differs."""
+    differs = budget is not None and abs(step_ns - budget.mean_ns) > DIFFERS * budget.mean_ns
+    return "of the usual step" if differs else "of the step"
 
 
 def _summary(
@@ -54,17 +48,16 @@ def _summary(
     turns: int,
     compiling_ns: float,
     alone: bool,
-    which: str,
+    of: str,
 ) -> str:
     """Of a step.
 
     `limits`: compute | memory | latency → its share of the kernels' time, where that is known. `turns`: how many GPUs
     of the process work one after the other. `compiling_ns`: host time of a step in which code is compiled. `alone`: one
-    GPU and one rank, so that no others are spoken of. `which`: names the step where it is not the headline's.
+    GPU and one rank, so that no others are spoken of. `of`: which step, `of the usual step`.
     """
     step = shares.step_ns
-    gpu = f"{which}the {'busiest ' if turns else ''}GPU works"
-    text = f"{capital(gpu)} {in_ms(shares.busy_ns)} of {in_ms(step)}{'' if which else ' a step'}"
+    text = f"The {'busiest ' if turns else ''}GPU works {_share(shares.busy_ns, step)} {of}"
     if shares.communication_ns > 0.05 * step:
         text += f", {in_ms(shares.communication_ns)} of it in communication that nothing overlaps"
     if shares.copy_ns > 0.05 * step:
@@ -82,6 +75,12 @@ def _summary(
     if turns:
         return f"{text} The {turns} GPUs take turns: while one works, the others wait for what it computes."
     return f"{text} {rest_of_step(shares.idle_ns, kernels, compiling_ns, alone)}"
+
+
+def _share(part_ns: float, of_ns: float) -> str:
+    """`14 %`, `2.4 %`."""
+    percent = 100 * part_ns / of_ns if of_ns > 0 else 0.0
+    return f"{percent:.0f} %" if percent >= 9.95 else f"{percent:.2g} %"
 
 
 _LIMITS = {"compute": "arithmetic", "memory": "memory traffic", "latency": "kernel launch latency"}

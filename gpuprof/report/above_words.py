@@ -6,6 +6,7 @@ from gpuprof.diagnosis.above_reach import AboveReach, Item
 from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.report.names import escape, shown
 from gpuprof.report.numbers import duration
+from gpuprof.report.words import differs
 
 SHOWN = 3
 LEAST = 0.02
@@ -13,11 +14,14 @@ LEAST = 0.02
 NAME = 60
 
 
-def title(found: AboveReach, unit: str) -> str:
-    """`the usual step takes 144 ms and should take 109 ms`; what is not known is said with it."""
-    text = f"the usual {unit} takes {duration(found.usual_ns)}, its reach is {duration(found.reach_ns)}"
+def title(diagnosis: Diagnosis) -> str:
+    """`the step could take 109 ms on this machine`; what is not known is said with it."""
+    found, budget = diagnosis.above_reach, diagnosis.budget
+    assert found is not None
+    which = f"usual {diagnosis.unit}" if budget is not None and differs(budget) else diagnosis.unit
+    text = f"the {which} could take {duration(found.reach_ns)} on this machine"
     unknown = found.unknown_ns >= LEAST * found.usual_ns
-    return f"{text}, or less: of {duration(found.unknown_ns)} the reach is not known" if unknown else text
+    return f"{text}, or less: how long {duration(found.unknown_ns)} of it should take is not known" if unknown else text
 
 
 def named(found: AboveReach, most: int = SHOWN, least: float = LEAST) -> tuple[Item, ...]:
@@ -47,4 +51,4 @@ def lines(diagnosis: Diagnosis, most: int = SHOWN, least: float = LEAST) -> list
     items = () if found is None else named(found, most, least)
     if found is None or not items:
         return []
-    return [title(found, diagnosis.unit), *map(line, items)]
+    return [title(diagnosis), *map(line, items)]

@@ -45,6 +45,9 @@ def finding_text(finding: Finding) -> str:
 
 def predicted(finding: Finding) -> str:
     """`26–51 ms a step, 2.2–4.0× as fast`."""
-    step, gain = finding.step_ns, finding.speedup
+    from gpuprof.report.fixes import step_after
+
+    gain = finding.speedup
+    step = step_after(finding, finding.step_ns.expected * gain.expected / finding.work)
     work = f" with {finding.work:.3g}× the work" if finding.work != 1.0 else ""
     return f"{duration_range(step.low, step.high)} a step{work}, {gain.low:.2f}–{gain.high:.2f}× as fast"

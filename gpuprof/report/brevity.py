@@ -23,8 +23,6 @@ class Brevity:
     """Of the other fixes; else only how many there are."""
     least_part: float = 0.005
     """Share of the step from which on a part of the bar has an entry in the legend."""
-    recording: bool = True
-    """The line below the verdict: the step under the profiler, the GPU."""
     sentences: int | None = None
     """Of the verdict's explanation; None: all."""
     comments: bool = True
@@ -46,7 +44,6 @@ _LESS: tuple[dict[str, Any], ...] = (
     {"titles": False},
     {"least_part": 0.05},
     {"sentences": 2},
-    {"recording": False},
     {"comments": False},
     {"sentences": 1},
     {"tries": 1},

@@ -12,8 +12,7 @@ from gpuprof.report.code_lines import without_alternatives, without_comments, wr
 from gpuprof.report.lines import flow
 from gpuprof.report.names import escape
 from gpuprof.report.names import shown as shortened
-from gpuprof.report.numbers import duration, duration_range, long_duration
-from gpuprof.timeline.workload import Unit
+from gpuprof.report.numbers import amount, duration, duration_range, long_duration
 
 RESOURCES = ("host", "input", "transfer", "communication", "device", "compute", "memory", "latency")
 PARTS = ("compute", "memory", "latency")
@@ -21,8 +20,6 @@ NUMBER = 3
 """Cells in front of a fix, which hold its number."""
 UNSURE = 0.10
 """Half the mean step's 80 % interval, as a share of it, from which on predicted steps are said to be as uncertain."""
-SAME = 0.02
-"""A step that changes by less than this is the same step."""
 
 
 def sensitivities(diagnosis: Diagnosis, width: int) -> list[Text]:
@@ -55,7 +52,7 @@ def fixes(diagnosis: Diagnosis, width: int, brevity: Brevity) -> list[Text | Tab
         return []
     lines: list[Text | Table] = []
     for number, finding in enumerate(diagnosis.findings[: brevity.fixes], 1):
-        head = _head(finding, gain(finding, now, diagnosis.unit), width - NUMBER)
+        head = _head(finding, gain(finding, now), width - NUMBER)
         code = [
             Text(part, "cyan", overflow="ignore", no_wrap=True)
             for line in _code(finding, brevity).splitlines()
@@ -63,14 +60,15 @@ def fixes(diagnosis: Diagnosis, width: int, brevity: Brevity) -> list[Text | Tab
         ]
         lines.append(_numbered(number, [*head, *(Text(line, "dim") for line in conditions(finding, diagnosis)), *code]))
     more = diagnosis.findings[brevity.fixes :]
-    if more:
-        titles = f": {', '.join(escape(f.title) for f in more)}" if brevity.titles else ", with -v"
-        lines.append(Text(f"and {len(more)} more{titles}", "dim"))
+    if more and brevity.titles:
+        named = (f"{number}: {escape(f.title)}" for number, f in enumerate(more, brevity.fixes + 1))
+        lines += flow([Text("with -v", "dim"), *(Text(one, "dim") for one in named)], width)
+    elif more:
+        lines.append(Text(f"and {len(more)} more, with -v", "dim"))
     lines += [Text(f"{escape(one.title)}: {escape(one.reason)}", "dim") for one in diagnosis.considered if _failed(one)]
     both = diagnosis.combined
     if both and brevity.together:
-        gained = gain(both, now, diagnosis.unit)
-        lines.append(Text.assemble((numbers(diagnosis, both), "bold"), f" together   {gained}"))
+        lines.append(Text.assemble((_together(diagnosis, both, brevity), "bold"), f" together   {gain(both, now)}"))
     if brevity.fixes > NUMBER and (why := why_first(diagnosis)):
         lines.append(Text(why, "dim"))
     if diagnosis.findings and brevity.together and (unsure := uncertain_mean(diagnosis)):
@@ -86,7 +84,8 @@ def worth_trying(diagnosis: Diagnosis, width: int, shown: int | None = None) -> 
     if not now or not found:
         return []
     if shown is None:
-        return [_written_out(number, one, diagnosis, now, width) for number, one in enumerate(found, 1)]
+        first = len(diagnosis.findings) + 1
+        return [_written_out(number, one, diagnosis, now, width) for number, one in enumerate(found, first)]
     lines: list[Text | Table] = []
     for one in found[:shown]:
         last = one is found[:shown][-1]
@@ -141,7 +140,7 @@ def _commands(finding: Finding) -> tuple[str, ...]:
 
 
 def _written_out(number: int, one: Finding, diagnosis: Diagnosis, now: float, width: int) -> Table:
-    head = _head(one, f"{gain(one, now, diagnosis.unit)}   {chance(one)}", width - NUMBER)
+    head = _head(one, f"{gain(one, now)}   {chance(one)}", width - NUMBER)
     notes = [*conditions(one, diagnosis), f"settled by {settle(one)}"]
     code = [Text(part, "cyan") for line in one.fix.splitlines() for part in wrapped(escape(line), width - NUMBER)]
     return _numbered(number, [*head, *(Text(line, "dim") for line in notes), *code])
@@ -152,8 +151,11 @@ def uncertain_mean(diagnosis: Diagnosis) -> str:
     found = diagnosis.budget
     if found is None or found.source != "free" or found.high - found.mean_ns < UNSURE * found.mean_ns:
         return ""
-    known = f"the mean {diagnosis.unit} is {duration_range(found.low, found.high)}, from {found.steps} timed ones"
-    return f"{known}: predicted {diagnosis.unit}s are as uncertain, gains (×) less so"
+    timed = amount(found.steps, f"timed {diagnosis.unit}")
+    return (
+        f"the mean of {timed} is known to {duration_range(found.low, found.high)} only, and predicted times likewise;"
+        " gains (×) are surer"
+    )
 
 
 def _code(finding: Finding, brevity: Brevity) -> str:
@@ -201,6 +203,16 @@ def numbers(diagnosis: Diagnosis, both: Combined) -> str:
     return " + ".join(str(titles.index(t) + 1) if t in titles else escape(t) for t in both.titles)
 
 
+def _together(diagnosis: Diagnosis, both: Combined, brevity: Brevity) -> str:
+    """`2 + 1`; `all 3` or `3 of 4` where not all of these numbers are shown."""
+    if brevity.titles or len(diagnosis.findings) <= brevity.fixes:
+        return numbers(diagnosis, both)
+    all_of, some = len(diagnosis.findings), len(both.titles)
+    if some < all_of:
+        return f"{some} of these {all_of}"
+    return "both" if some == 2 else f"all {some}"
+
+
 def _numbered(number: int, lines: list[Text]) -> Table:
     """Lines behind a number; what wraps stays behind it."""
     grid = Table.grid(padding=0)
@@ -211,13 +223,24 @@ def _numbered(number: int, lines: list[Text]) -> Table:
     return grid
 
 
-def gain(found: Finding | Combined, now_ns: float, unit: Unit = "step") -> str:
-    """`74 → 13–30 ms   2.5–5.7×`, or for more work in a step `same step, 8× the work`."""
+def step_after(found: Finding | Combined, now_ns: float) -> Range:
+    """The step with a fix, ns, as its gain makes it of the step that the headline states: what is shown of both agrees.
+
+    `found.step_ns` is wider: how well the mean step itself is known counts in it.
+    """
+    low, expected, high = (
+        now_ns * found.work / max(times, 1e-9)
+        for times in (found.speedup.high, found.speedup.expected, found.speedup.low)
+    )
+    return Range(round(low), round(expected), round(high))
+
+
+def gain(found: Finding | Combined, now_ns: float) -> str:
+    """`74 ms → 13–30 ms   2.5–5.7×`; for more work in a step `74 ms → 71–82 ms for 8× the work   7–8× per sample`."""
+    step = _steps(now_ns, step_after(found, now_ns))
     if found.work != 1.0:
-        change = found.step_ns.expected / now_ns
-        step = f"same {unit}" if abs(change - 1) < SAME else f"{unit} {_steps(now_ns, found.step_ns)}"
-        return f"{step}, {_factor(found.work)} the work   {_times(found.speedup)}"
-    return f"{_steps(now_ns, found.step_ns)}   {_times(found.speedup)}"
+        return f"{step} for {_factor(found.work)} the work   {_times(found.speedup)} per sample"
+    return f"{step}   {_times(found.speedup)}"
 
 
 def measured(finding: Finding) -> str:
@@ -238,8 +261,15 @@ def _steps(now_ns: float, then: Range) -> str:
 
 
 def _times(speedup: Range) -> str:
-    low, high = (f"{value:.1f}" if value < 10 else f"{value:.0f}" for value in (speedup.low, speedup.high))
+    """`1.4–2.2×`, `8.7–10×`, `410–790×`: two digits, and one below 10."""
+    low, high = (_two_digits(value) for value in (speedup.low, speedup.high))
     return f"{low}×" if low == high else f"{low}–{high}×"
+
+
+def _two_digits(value: float) -> str:
+    if value < 9.95:
+        return f"{value:.1f}"
+    return f"{value:.0f}" if value < 99.5 else f"{float(f'{value:.2g}'):,.0f}"
 
 
 def _factor(value: float) -> str:

@@ -5,14 +5,20 @@ from __future__ import annotations
 from rich.text import Text
 
 from gpuprof.diagnosis.iteration_model import Iteration
+from gpuprof.diagnosis.step_parts import Bar, Part
 from gpuprof.report import iteration_words as words
 from gpuprof.report.lines import flow
 from gpuprof.report.names import escape
-from gpuprof.report.stepbar import Bar, Part, cells
+from gpuprof.report.stepbar import cells
 
 
 def budget(iteration: Iteration, width: int) -> list[Text]:
     """The bar, its legend, and what it is of."""
+    return [*bar_and_legend(iteration, width), Text(words.summary(iteration), "dim")]
+
+
+def bar_and_legend(iteration: words.Phased, width: int) -> list[Text]:
+    """The bar, and its legend."""
     found = words.bar(iteration)
     whole = Bar(0, iteration.mean_ns, tuple(Part(one.phase, one.ns, False) for one in found))
     line = Text(no_wrap=True, overflow="crop")
@@ -22,7 +28,7 @@ def budget(iteration: Iteration, width: int) -> list[Text]:
     for phase, part in words.legend(iteration):
         paint = words.PAINTS[phase]
         entries.append(Text.assemble((paint.fill, paint.terminal), f" {phase} ", (part, "bold")))
-    return [line, *flow(entries, width), Text(words.summary(iteration), "dim")]
+    return [line, *flow(entries, width)]
 
 
 def details(iteration: Iteration) -> dict[str, list[Text]]:
@@ -35,7 +41,7 @@ def details(iteration: Iteration) -> dict[str, list[Text]]:
     return {name: [Text(text)] for name, text in said.items() if text}
 
 
-def changes(iteration: Iteration, most: int = words.CHANGES) -> list[Text]:
+def changes(iteration: words.Phased, most: int = words.CHANGES) -> list[Text]:
     """What would shorten it: title and gain, what it changes, and how."""
     lines: list[Text] = []
     for number, one in enumerate(iteration.changes[:most], 1):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
-from gpuprof.diagnosis.iteration_model import Change, GenerationBudget, Iteration
+from gpuprof.diagnosis.iteration_model import Change, GenerationBudget, Iteration, PhaseBudget
 from gpuprof.diagnosis.iterations.changes import WAITS, decode_busy_share
 from gpuprof.record.phase_names import BACKWARD, FORWARD, GENERATION, IDLE, OPTIMIZER, OTHER, REWARD, TRAINING
 from gpuprof.report.names import escape
@@ -17,7 +18,7 @@ PAINTS: dict[str, Paint] = {
     REWARD: Paint("magenta", "#b5568f", "▓"),
     "log-probabilities": Paint("cyan", "#3b8ea5", "▒"),
     "advantage": Paint("bright_cyan", "#8fbfcf", "░"),
-    TRAINING: Paint("green", "#2f7d57", "█"),
+    TRAINING: Paint("green", "#2f7d57", "▩"),
     "weight sync": Paint("blue", "#3d5a99", "▚"),
     "data": Paint("bright_blue", "#7aa6d8", "╲"),
     "validation": Paint("bright_green", "#7fb069", "▥"),
@@ -33,6 +34,19 @@ REWARDS, CHANGES = 4, 4
 """Reward functions and changes that are named."""
 
 
+class Phased(Protocol):
+    """An iteration that is split into phases: one that was recorded, or one that was logged."""
+
+    @property
+    def mean_ns(self) -> int: ...
+    @property
+    def training_ns(self) -> int: ...
+    @property
+    def phases(self) -> tuple[PhaseBudget, ...]: ...
+    @property
+    def changes(self) -> tuple[Change, ...]: ...
+
+
 @dataclass(frozen=True, slots=True)
 class BarPhase:
     """A phase of the bar; forward, backward and optimizer are one."""
@@ -42,7 +56,7 @@ class BarPhase:
     detail: str = ""
 
 
-def bar(iteration: Iteration) -> tuple[BarPhase, ...]:
+def bar(iteration: Phased) -> tuple[BarPhase, ...]:
     """The phases in the order of an iteration; they sum to the mean iteration exactly."""
     found: list[BarPhase] = []
     for one in iteration.phases:
@@ -55,7 +69,7 @@ def bar(iteration: Iteration) -> tuple[BarPhase, ...]:
     return tuple(found)
 
 
-def legend(iteration: Iteration) -> list[tuple[str, str]]:
+def legend(iteration: Phased) -> list[tuple[str, str]]:
     """(phase, its share) of the phases that are seen, the largest first, those of the training in brackets."""
     seen = sorted((one for one in bar(iteration) if one.ns >= SEEN * iteration.mean_ns), key=lambda one: -one.ns)
     return [(one.phase, share(one.ns, iteration.mean_ns) + (f" ({one.detail})" if one.detail else "")) for one in seen]
@@ -116,7 +130,7 @@ def unrecorded(iteration: Iteration) -> str:
     )
 
 
-def gain(change: Change, iteration: Iteration) -> str:
+def gain(change: Change, iteration: Phased) -> str:
     """`2.1 s → 1.7–1.9 s   1.2×`."""
     found = change.iteration_ns
     after = duration_range(found.low, found.high)

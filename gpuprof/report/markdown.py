@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from gpuprof.diagnosis import step_parts
 from gpuprof.diagnosis.comparison.comparison import Comparison
 from gpuprof.diagnosis.diagnosis import Diagnosis
-from gpuprof.report import comparison_words, fixes, run_words, stepbar, words
+from gpuprof.diagnosis.headline import headline, key
+from gpuprof.report import comparison_words, fixes, run_words, words
 from gpuprof.report.names import escape, shown
 from gpuprof.report.numbers import duration, share
 
@@ -20,8 +22,8 @@ _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~@&])")
 
 def diagnosis(found: Diagnosis, rows: int = ROWS) -> str:
     """The headline, where the step goes, and what to change."""
-    parts = [f"### {_text(words.label(found))}: {_text(words.step_time(found))}".rstrip(": ")]
-    about = [words.gpus(found), words.versions(found), run_words.tokens(found)]
+    parts = [f"### {_text(headline(found))}: {_text(words.step_time(found))}".rstrip(": ")]
+    about = [key(found), words.usual_step(found), words.gpus(found), words.versions(found), run_words.tokens(found)]
     parts += [_text(", ".join(item for item in about if item)), _text(found.verdict.summary)]
     issues = [issue for issue in found.quality.issues if issue.severity != "info"]
     parts += ["\n".join(f"- **{issue.severity}**: {_text(issue.message)}" for issue in issues)]
@@ -57,7 +59,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def _steps(found: Diagnosis) -> str:
     """Where the step of each device goes, in shares."""
-    bars = stepbar.bars(found)[:8]
+    bars = step_parts.bars(found)[:8]
     several = len(bars) > 1
     rows = []
     for bar in bars:

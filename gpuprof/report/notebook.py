@@ -10,12 +10,14 @@ from collections.abc import Iterable, Sequence
 from html import escape as html_escape
 from typing import TYPE_CHECKING
 
+from gpuprof.diagnosis import step_parts
 from gpuprof.diagnosis.diagnosis import Diagnosis, Finding
+from gpuprof.diagnosis.headline import headline, key
+from gpuprof.diagnosis.step_parts import Bar, Part
 from gpuprof.report import host_words, run_words, stepbar, words
 from gpuprof.report.as_text import predicted
 from gpuprof.report.names import escape, shown, shown_kernel
 from gpuprof.report.numbers import amount, duration, duration_range, percent, share
-from gpuprof.report.stepbar import Bar, Part
 from gpuprof.timeline.workload import words_of
 
 if TYPE_CHECKING:
@@ -57,7 +59,7 @@ _STYLE = """
 def diagnosis_html(diagnosis: Diagnosis) -> str:
     """Verdict, quality, step bar, fixes, functions, gaps and kernels."""
     parts = [
-        f"<h3>{_text(words.label(diagnosis))}</h3>",
+        f"<h3>{_text(headline(diagnosis))}</h3>",
         _facts(diagnosis),
         f"<p>{_text(diagnosis.verdict.summary)}</p>",
         *(f'<p class="dim">{_text(line)}</p>' for line in run_words.lines(diagnosis)),
@@ -170,7 +172,8 @@ def _name(name: str | None, width: int = 80) -> str:
 
 
 def _facts(diagnosis: Diagnosis) -> str:
-    facts = (words.step_time(diagnosis), words.gpus(diagnosis), words.versions(diagnosis))
+    found = (words.step_time(diagnosis), words.usual_step(diagnosis))
+    facts = (*found, key(diagnosis), words.gpus(diagnosis), words.versions(diagnosis))
     line = " · ".join(fact for fact in facts if fact)
     return f"<p><b>{_text(line)}</b></p>" if line else ""
 
@@ -182,10 +185,10 @@ def _issues(diagnosis: Diagnosis) -> str:
 
 
 def _bars(diagnosis: Diagnosis) -> str:
-    bars = stepbar.bars(diagnosis)
+    bars = step_parts.bars(diagnosis)
     if not bars:
         return ""
-    kind = "without the profiler" if stepbar.estimated(diagnosis) else "as recorded"
+    kind = "without the profiler" if step_parts.estimated(diagnosis) else "as recorded"
     return f"<h4>The step, {kind}</h4>" + "".join(_bar(bar, len(bars) > 1) for bar in bars)
 
 
@@ -214,7 +217,7 @@ def _kind(part: Part) -> str:
 
 
 def _entry(part: Part, bar: Bar) -> str:
-    waiting = "idle: " if part.idle and part.key != stepbar.IDLE else ""
+    waiting = "idle: " if part.idle and part.key != step_parts.IDLE else ""
     return _text(f"{waiting}{part.key} {share(part.ns, bar.total_ns)}")
 
 

@@ -9,11 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from rich.cells import cell_len
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from gpuprof.diagnosis import step_parts
 from gpuprof.diagnosis.diagnosis import Diagnosis, Issue
+from gpuprof.diagnosis.headline import headline, key
+from gpuprof.diagnosis.step_parts import Bar, Part
 from gpuprof.report import (
     above_words,
     counters_words,
@@ -30,7 +34,6 @@ from gpuprof.report.drawn import drawn
 from gpuprof.report.lines import Column, flow, table
 from gpuprof.report.names import escape, shorten_kernel, shown, shown_kernel
 from gpuprof.report.numbers import amount, count, duration, share
-from gpuprof.report.stepbar import Bar, Part
 from gpuprof.timeline.workload import words_of
 
 if TYPE_CHECKING:
@@ -43,7 +46,7 @@ WIDEST = 160
 ROWS = 5
 """Kernels shown where no one asked for more."""
 FIXES = 5
-ANSWER_LINES = 15
+ANSWER_LINES = 16
 """Lines of the answer: what fits on any terminal without scrolling. What matters least gives way to it."""
 GAPS = 3
 NOTES = 5
@@ -137,10 +140,7 @@ def _top(diagnosis: Diagnosis, width: int, brevity: Brevity | None = None) -> tu
     """The verdict, and what is wrong with the recording."""
     bad = [i for i in diagnosis.quality.issues if i.severity != "info"]
     brevity = brevity or Brevity()
-    headline = _headline(diagnosis, width)
-    if not brevity.recording:
-        headline = headline[:1]
-    return [*headline, *_summary(diagnosis, brevity)], section("quality", issues(bad))
+    return [*_headline(diagnosis, width), *_summary(diagnosis, brevity)], section("quality", issues(bad))
 
 
 def _everything(diagnosis: Diagnosis, width: int, rows: int, next_step: str | None) -> list[Block]:
@@ -239,28 +239,24 @@ def paragraph(text: str | None, style: str = "") -> list[Text]:
 
 
 def _headline(diagnosis: Diagnosis, width: int) -> list[Text]:
-    """Verdict, step time and GPU on one line, or the GPU on a second where they do not fit."""
-    left = Text(no_wrap=True, overflow="ellipsis")
-    left.append(words.label(diagnosis), f"bold {_verdict_style(diagnosis)}".strip())
-    time, more = words.step_time(diagnosis), ""
-    if left.cell_len + 3 + len(time) > width:
-        time, _, more = time.partition(" (")
-    if time:
-        left.append("   ").append(time, "bold")
-    if more:
-        below = Text(" · ".join(filter(None, (more.removesuffix(")"), words.gpus(diagnosis)))), "dim")
-        return [left, below]
-    gpus, versions = words.gpus(diagnosis), words.versions(diagnosis)
-    work = run_words.tokens(diagnosis)
-    # What gives way first: the versions, then the work of a step.
-    rights = [", ".join(filter(None, texts)) for texts in ((gpus, versions, work), (gpus, work), (gpus or versions,))]
-    right = Text()
-    for text in filter(None, rights):
-        right = Text(text, "dim", no_wrap=True, overflow="ellipsis")
-        room = width - left.cell_len - right.cell_len
-        if room >= 3:
-            return [left.append(" " * room).append_text(right)]
-    return [left, right] if right else [left]
+    """What takes most of the step and the step time; below, the verdict's key, the usual step, and what ran where."""
+    said, time = headline(diagnosis), words.step_time(diagnosis)
+    style = f"bold {_verdict_style(diagnosis)}".strip()
+    first = [Text(said, style)]
+    if time and cell_len(said) + 3 + cell_len(time) <= width:
+        first[0].append("   ").append(time, "bold")
+    elif time:
+        first.append(Text(time, "bold"))
+    known = (key(diagnosis), words.usual_step(diagnosis), words.gpus(diagnosis), words.versions(diagnosis))
+    items = [*known, run_words.tokens(diagnosis)]
+    # What gives way where the line is full: the versions, then the work of a step, then the GPU.
+    for drop in (None, 3, 3, 2):
+        if drop is not None:
+            del items[drop]
+        below = " · ".join(filter(None, items))
+        if cell_len(below) <= width:
+            break
+    return [*first, Text(below, "dim")] if below else first
 
 
 def _verdict_style(diagnosis: Diagnosis) -> str:
@@ -292,7 +288,7 @@ def issues(found: Sequence[Issue | Note]) -> list[Text | Table]:
 
 def _step(diagnosis: Diagnosis, width: int, least_part: float = SEEN) -> list[Text]:
     """A bar for each device and what its fills mean."""
-    bars = stepbar.bars(diagnosis)
+    bars = step_parts.bars(diagnosis)
     if not bars:
         return []
     several = len(bars) > 1
@@ -303,7 +299,7 @@ def _step(diagnosis: Diagnosis, width: int, least_part: float = SEEN) -> list[Te
         lines += _legend(bar, width, least_part)
     if len(bars) > DEVICES:
         lines.append(Text(f"and {len(bars) - DEVICES} more devices", "dim"))
-    if not stepbar.estimated(diagnosis) and _differs_from_recording(diagnosis):
+    if not step_parts.estimated(diagnosis) and _differs_from_recording(diagnosis):
         lines.append(Text("as recorded, under the profiler", "dim"))
     return lines
 
@@ -330,7 +326,7 @@ def _legend(bar: Bar, width: int, least_part: float) -> list[Text]:
     # What is neither work nor waiting: variation between steps.
     rest = [_entry(part, bar) for part in bar.parts if not (part.works or part.idle) and _large(part, bar, least_part)]
     waiting = [part for part in bar.parts if part.idle]
-    if len(waiting) == 1 and waiting[0].key == stepbar.IDLE:
+    if len(waiting) == 1 and waiting[0].key == step_parts.IDLE:
         return flow([*work, _entry(waiting[0], bar), *rest], width)
     seen = [part for part in waiting if _large(part, bar, least_part)] or waiting[:1]
     causes = [_entry(part, bar) for part in seen]

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
 
 from gpuprof.diagnosis.budget_model import Budget
 from gpuprof.diagnosis.diagnosis import Diagnosis, Environment, Gap, PhaseGaps
-from gpuprof.replay.bound import PARTS, RESOURCES, SMALL, largest
+from gpuprof.diagnosis.headline import headline, key, lacks_trace, ran_on_cpu
 from gpuprof.report.names import shown
 from gpuprof.report.numbers import amount, duration, duration_range
 from gpuprof.timeline.frames import MODULE
@@ -24,20 +23,8 @@ _SHORTEST_PATH = 24
 
 
 def label(diagnosis: Diagnosis) -> str:
-    """The verdict in two words: `HOST-BOUND · launch`."""
-    verdict = diagnosis.verdict
-    if _lacks_trace(diagnosis):
-        return "NO TRACE"
-    if _ran_on_cpu(diagnosis):
-        return "NO GPU"
-    if diagnosis.quality.status == "unusable":
-        return "UNUSABLE RECORDING"
-    if verdict.bound is None:
-        return "NO VERDICT"
-    if verdict.second is not None:
-        return f"UNCLEAR: {verdict.bound.upper()} OR {verdict.second.upper()}"
-    text = _balanced(diagnosis) if verdict.bound == "balanced" else f"{verdict.bound.upper()}-BOUND"
-    return f"{text} · {verdict.cause.replace('_', ' ')}" if verdict.cause else text
+    """The verdict's key, `HOST-BOUND · launch`, or why there is none."""
+    return key(diagnosis) or headline(diagnosis)
 
 
 def summary(diagnosis: Diagnosis) -> str:
@@ -48,63 +35,35 @@ def summary(diagnosis: Diagnosis) -> str:
     return text.strip()
 
 
-def _balanced(diagnosis: Diagnosis) -> str:
-    """Between what a balanced step is balanced: `GPU-BOUND: compute and memory` where only the GPU limits it."""
-    found = diagnosis.sensitivities
-    if found is None:
-        return "BALANCED"
-    values = {name: getattr(found, name) for name in RESOURCES}
-    if max(values.values()) < SMALL:
-        return "BALANCED"
-    if largest(values) != ["device"]:
-        return f"BALANCED: {_listed(['GPU' if name == 'device' else name for name in largest(values)])}"
-    parts = {name: value for name in PARTS if (value := getattr(found, name)) is not None}
-    return f"GPU-BOUND: {_listed(largest(parts))}" if parts else "GPU-BOUND"
-
-
-def _listed(names: Sequence[str]) -> str:
-    """`compute, memory and latency`."""
-    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
-
-
-def _ran_on_cpu(diagnosis: Diagnosis) -> bool:
-    """A run that was recorded as it should be, and that used no GPU."""
-    issues = {issue.id for issue in diagnosis.quality.issues}
-    return diagnosis.run is not None and not diagnosis.environment.gpus and "no_gpu_events" in issues
-
-
-def _lacks_trace(diagnosis: Diagnosis) -> bool:
-    """A run without its trace: all that is known is what its steps tell."""
-    return any(issue.id == "no_trace" for issue in diagnosis.quality.issues)
-
-
 def step_time(diagnosis: Diagnosis) -> str:
-    """How long a step takes, and whether that is with the profiler or without."""
+    """`148 ms a step`: the mean step, and whether it is estimated or only recorded."""
     return in_unit(_step_time(diagnosis), diagnosis.unit)
 
 
 def _step_time(diagnosis: Diagnosis) -> str:
-    steps = diagnosis.steps
-    if steps is None and diagnosis.budget is not None:
-        found = diagnosis.budget
-        return f"{duration(found.mean_ns)} a step{f' (usually {duration(found.usual_ns)})' if differs(found) else ''}"
+    steps, budget = diagnosis.steps, diagnosis.budget
+    if steps is None and budget is not None:
+        return f"{duration(budget.mean_ns)} a step"
     if steps is None:
         baseline = diagnosis.run.baseline if diagnosis.run else None
         unprofiled = (baseline.free_ns or baseline.synchronised_ns) if baseline else None
         return f"{duration(unprofiled)} a step" if unprofiled else ""
-    recorded, budget, taken = duration(steps.recorded_ns), diagnosis.budget, duration(headline_ns(diagnosis))
+    taken = duration(headline_ns(diagnosis))
     if steps.source == "none":
-        return f"{recorded} recorded, no steps"
-    mean = budget is not None and differs(budget)
-    if budget is not None and budget.source == "free":
-        usually = f"usually {duration(budget.usual_ns)}, " if mean else ""
-        return f"{taken} a step ({usually}{as_recorded(diagnosis, budget.usual_ns)})"
-    if steps.unprofiled_ns is not None:
-        return f"{taken} a step ({as_recorded(diagnosis, steps.unprofiled_ns)})"
-    if steps.estimated_ns is not None:
-        also = f"{duration(budget.mean_ns)} in the mean, " if budget is not None and mean else ""
-        return f"about {taken} a step ({also}{as_recorded(diagnosis, steps.estimated_ns)})"
-    return f"{taken} a step{f' (usually {recorded})' if mean else ''}, as recorded"
+        return f"{taken} recorded, no steps"
+    if steps.unprofiled_ns is not None or (budget is not None and budget.source == "free"):
+        return f"{taken} a step"
+    return f"about {taken} a step" if steps.estimated_ns is not None else f"{taken} a step, as recorded"
+
+
+def usual_step(diagnosis: Diagnosis) -> str:
+    """`usually 54 ms`: how the usual step differs from the mean one; empty where it hardly does."""
+    budget = diagnosis.budget
+    if budget is None or not differs(budget) or (diagnosis.steps and diagnosis.steps.source == "none"):
+        return ""
+    if budget.mean_ns == headline_ns(diagnosis):
+        return f"usually {duration(budget.usual_ns)}"
+    return f"the recorded ones {duration(budget.mean_ns)} on average"
 
 
 def headline_ns(diagnosis: Diagnosis) -> int:
@@ -118,22 +77,6 @@ def headline_ns(diagnosis: Diagnosis) -> int:
         return budget.mean_ns
     known = () if steps is None else (steps.unprofiled_ns, steps.estimated_ns, mean, steps.recorded_ns)
     return next((ns for ns in known if ns is not None), 0)
-
-
-def as_recorded(diagnosis: Diagnosis, without_ns: int) -> str:
-    """`168 ms under the profiler`. Recording makes no step shorter: a recorded step that is, is the CPU's, which ran
-    ahead of the GPU, or of less work than the others. Nor is all of a longer one the profiler's: a single step also
-    contains what the step before it overlaps in a loop."""
-    steps, cost = diagnosis.steps, diagnosis.profiler
-    assert steps is not None
-    taken = duration(steps.recorded_ns)
-    if steps.recorded_ns < (1 - SAME) * without_ns:
-        return f"{taken} on the CPU as recorded"
-    if steps.unprofiled_ns is None and cost is not None and steps.inflation is not None:
-        rest = steps.recorded_ns - without_ns * steps.inflation
-        if rest > max(SAME * without_ns, cost.typical_ns):
-            return f"{taken} as recorded"
-    return f"{taken} under the profiler"
 
 
 def differs(budget: Budget) -> bool:
@@ -151,9 +94,9 @@ def versions(diagnosis: Diagnosis) -> str:
     """What matters of the versions that the file states: `torch 2.11, CUDA 13.0`."""
     known = diagnosis.environment.versions
     found = []
-    for key in ("torch_version", "pytorch_version"):
-        if key in known:
-            found.append(f"torch {shown(_release(str(known[key])), 20)}")
+    for name in ("torch_version", "pytorch_version"):
+        if name in known:
+            found.append(f"torch {shown(_release(str(known[name])), 20)}")
             break
     if cuda := _cuda(known.get("cuda_runtime_version")):
         found.append(f"CUDA {cuda}")
@@ -217,7 +160,8 @@ def _profiler(diagnosis: Diagnosis) -> str | None:
         times = steps.recorded_ns / max(steps.unprofiled_ns, 1)
         if times < 1 + WORTH_MENTIONING:
             return "Recording did not noticeably slow the step down."
-        return f"Recording made the step {times:.1f}× as long. {_WITHOUT}"
+        recorded = duration(steps.recorded_ns)
+        return f"Recording made the step {times:.1f}× as long ({recorded} as recorded). {_WITHOUT}"
     if cost is None:
         return None
     if steps.estimated_ns is not None:
@@ -245,9 +189,9 @@ def next_step(diagnosis: Diagnosis) -> str:
 
 def _next_step(diagnosis: Diagnosis) -> str:
     steps, cost = diagnosis.steps, diagnosis.profiler
-    if _lacks_trace(diagnosis) and diagnosis.run and diagnosis.run.status == "running":
+    if lacks_trace(diagnosis) and diagnosis.run and diagnosis.run.status == "running":
         return "gpuprof diagnose, once the window is recorded"
-    if _ran_on_cpu(diagnosis):
+    if ran_on_cpu(diagnosis):
         return "gpuprof trace on a machine with a GPU"
     if diagnosis.quality.status == "unusable":
         return "record again as described above"
@@ -268,7 +212,7 @@ def _next_step(diagnosis: Diagnosis) -> str:
 
 def more(diagnosis: Diagnosis) -> str:
     """Where the rest of the diagnosis is; nothing where there is none."""
-    if diagnosis.quality.status == "unusable" or _lacks_trace(diagnosis) or _ran_on_cpu(diagnosis):
+    if diagnosis.quality.status == "unusable" or lacks_trace(diagnosis) or ran_on_cpu(diagnosis):
         return ""
     return "-v shows the run, waits, kernels, phases and notes; gpuprof report draws them"
 

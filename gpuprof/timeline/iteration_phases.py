@@ -11,24 +11,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuprof.record.phase_names import (
-    ADVANTAGE,
     BACKWARD,
     GENERATION,
-    LOG_PROBABILITIES,
     OPTIMIZER,
     RANGE,
-    REWARD,
-    SAVE,
     TIMED,
     TRAINING,
     UNRECORDED_RANGE,
-    VALIDATION,
-    WEIGHT_SYNC,
     WHOLE,
 )
 from gpuprof.timeline.intervals import Cover, Intervals, clip, complement, join, union
 from gpuprof.timeline.nesting import busiest_thread
 from gpuprof.tracefile.trace import ANNOTATION, I64, Trace
+from gpuprof.tracefile.training_logs.frameworks import RANGES
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,20 +43,6 @@ def phase_of(name: str) -> str | None:
     return phase if phase in TIMED or phase == TRAINING else None
 
 
-FRAMEWORKS: dict[str, dict[str, str]] = {
-    "verl": {
-        "gen": GENERATION, "reward": REWARD, "old_log_prob": LOG_PROBABILITIES, "ref": LOG_PROBABILITIES,
-        "values": LOG_PROBABILITIES, "adv": ADVANTAGE, "update_actor": TRAINING, "update_critic": TRAINING,
-        "update_weights": WEIGHT_SYNC, "testing": VALIDATION, "save_checkpoint": SAVE,
-    },
-    "NeMo-RL": {
-        "exposed_generation": GENERATION, "reward_calculation": REWARD,
-        "policy_and_reference_logprobs": LOG_PROBABILITIES, "policy_training": TRAINING, "weight_sync": WEIGHT_SYNC,
-        "validation": VALIDATION,
-    },
-}  # fmt: skip
-"""What frameworks call their phases, where a recording has them as ranges: verl's `marked_timer`, NeMo-RL's timers.
-Read from their sources in November 2026."""
 LEAST_NAMES = 3
 """Names of one framework in a recording, generation among them, from which on it is taken to be that framework's: one
 such name alone may be anything."""
@@ -69,7 +50,7 @@ such name alone may be anything."""
 
 def _framework(names: set[str]) -> dict[str, str]:
     """Name of a range → its phase, for the framework that marked the recording; empty where none did."""
-    for table in FRAMEWORKS.values():
+    for table in RANGES.values():
         found = names & table.keys()
         if len(found) >= LEAST_NAMES and any(table[name] == GENERATION for name in found):
             return table

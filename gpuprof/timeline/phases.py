@@ -85,6 +85,9 @@ class HostPhases:
     """Host time in which a training generates what it trains on."""
     around: Intervals = EMPTY
     """Of such a training, host time of rewards, environments and what else no model is trained in."""
+    differentiable: Intervals = EMPTY
+    """Backward passes whose result is differentiated again (`create_graph=True`: forces, gradient penalties). They are
+    part of the loss, and neither a micro-batch nor a forward pass that is computed again."""
 
     def at(self, thread: I32, t: I64) -> U8:
         """Phase of moments outside all ops, on the given threads."""
@@ -150,6 +153,8 @@ def host_phases(trace: Trace, nesting: Nesting, steps: Steps, links: Links) -> H
         & (ops.forward_thread == 0)
         & within
     )
+    differentiable = _differentiable(trace, nesting, autograd_op, within, again, steps)
+    again &= ~_inside(differentiable, ops.start_ns)
     mark[again] = RECOMPUTE
     parent = nesting.parent.copy()
     parent[trace.rows_named(ops.name, lambda text: text.startswith("ProfilerStep"))] = -1  # whatever a user put around
@@ -171,7 +176,9 @@ def host_phases(trace: Trace, nesting: Nesting, steps: Steps, links: Links) -> H
         phase[(phase == _UNSET) & (ops.thread == main) & _inside(updates, ops.start_ns)] = OPTIMIZER
     optimizer = union(ops.start_ns[phase == OPTIMIZER], ops.end_ns[phase == OPTIMIZER])
     known = len(ops) > 0 or bool(engine)
-    result = HostPhases(phase, named, backward, optimizer, autograd, steps.end_ns, updates, known)
+    result = HostPhases(
+        phase, named, backward, optimizer, autograd, steps.end_ns, updates, known, differentiable=differentiable
+    )
     bare = np.flatnonzero(phase == _UNSET)
     # An op without a mark takes its phase from where its outermost op stands, so that a tree has one phase.
     root = _roots(trace, nesting)[bare]
@@ -187,6 +194,27 @@ def _autograd_ops(trace: Trace) -> Mask:
     if found.any():
         return found
     return trace.rows_named(ops.name, _AUTOGRAD_NODE.search) & (ops.kind == OP)
+
+
+def _differentiable(
+    trace: Trace, nesting: Nesting, engine: Mask, within: Mask, graded: Mask, steps: Steps
+) -> Intervals:
+    """Backward passes that record a graph of themselves: the ops that most of their nodes run have sequence numbers,
+    as they have with gradients on. Under checkpointing only the node that computes a block again has such ops.
+
+    engine: ops of autograd itself; within: rows inside of them; graded: ops with sequence numbers among these.
+    """
+    ops, parent = trace.ops, nesting.parent
+    if not graded.any():
+        return EMPTY
+    rows = np.flatnonzero((ops.kind == OP) & ~engine & np.append(engine, False)[parent])
+    node, which = np.unique(parent[rows], return_inverse=True)
+    whole = np.bincount(which, graded[rows], minlength=len(node)) == np.bincount(which, minlength=len(node))
+    passes = _passes(trace, engine | within, frozenset(), steps, frozenset())
+    number = np.searchsorted(passes.start, ops.start_ns[node], side="right") - 1
+    counts = np.bincount(number, minlength=len(passes))
+    most = 2 * np.bincount(number, whole, minlength=len(passes)) > np.maximum(counts, 1)
+    return Intervals(passes.start[most], passes.end[most])
 
 
 def autograd_threads(trace: Trace, backward: Intervals) -> frozenset[int]:

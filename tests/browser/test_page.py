@@ -18,6 +18,7 @@ from helpers.rank_program import write as write_ranks
 
 import gpuprof
 from gpuprof.diagnosis.diagnosis import Issue
+from gpuprof.diagnosis.headline import headline, key
 from gpuprof.report import fixes
 from gpuprof.report.names import escape
 from gpuprof.report.palette import CAUSE_PAINTS
@@ -186,7 +187,7 @@ def test_without_scripts_the_words_stand_by_themselves(run, visit, tmp_path):
         assert seen.complaints == []
         assert seen.page.locator("html").get_attribute("data-ready") is None, "no script has run"
     assert words(diagnosis.verdict.summary) in text
-    assert diagnosis.verdict.bound.upper() in text and diagnosis.verdict.cause in text
+    assert headline(diagnosis) in text and key(diagnosis) in text
     assert "Warning A warning that was made up." in text
     for finding in diagnosis.findings:
         assert finding.title in text and words(finding.fix) in text

@@ -133,7 +133,7 @@ def test_a_limit_that_is_exceeded_fails_the_last_step(tmp_path: Path):
     assert (job.code, job.names[-1]) == (1, "Gate")
     assert json.loads(Path(job.outputs["json"]).read_text())["schema"] == "gpuprof.diagnosis/1"
     assert Path(job.outputs["report"]).stat().st_size > 100_000
-    assert job.summary.startswith("### HOST-BOUND")
+    assert job.summary.startswith("### WAITING FOR THE CPU")
     assert re.search(r"^    gpuprof: gate failed: .*idle", job.summary, re.MULTILINE), "and the comment says so"
 
 

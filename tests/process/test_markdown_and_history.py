@@ -35,7 +35,11 @@ def test_a_diagnosis_as_markdown():
     done = in_process("diagnose", A, "--markdown")
     assert (done.returncode, done.stderr) == (0, "")
     is_markdown(done.stdout)
-    assert "HOST-BOUND" in done.stdout.splitlines()[0] and "| what to change |" in done.stdout
+    assert (
+        done.stdout.startswith("### WAITING FOR THE CPU")
+        and "HOST-BOUND" in done.stdout
+        and "| what to change |" in done.stdout
+    )
 
 
 def test_a_comparison_as_markdown_with_its_gate():

@@ -510,14 +510,14 @@ def read_meanwhile(trace: Path, tmp_path_factory: pytest.TempPathFactory) -> dic
 def test_the_verdict_while_the_training_goes_on(read_meanwhile: dict[str, tuple[int, str]]):
     code, said = read_meanwhile["new"]
     assert code == 0
-    assert said.count("HOST-BOUND") == 1 and said.endswith("gpuprof: next: gpuprof diagnose\n")
+    assert said.count("WAITING FOR THE CPU") == 1 and said.endswith("gpuprof: next: gpuprof diagnose\n")
 
 
 def test_the_verdict_again_if_it_was_long_ago(read_meanwhile: dict[str, tuple[int, str]]):
     code, said = read_meanwhile["old"]
     assert code == 0
     *_, headline, summary, report, advice = said.splitlines()
-    assert headline.startswith("gpuprof: HOST-BOUND") and summary.startswith("gpuprof: The GPU works")
+    assert headline.startswith("gpuprof: WAITING FOR THE CPU") and summary.startswith("gpuprof: The GPU works")
     assert report.startswith("gpuprof: report: ") and report.endswith("/report.html")
     assert advice == "gpuprof: next: gpuprof diagnose"
 

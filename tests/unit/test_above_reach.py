@@ -107,7 +107,7 @@ def test_a_recorded_run_is_explained_and_in_words():
     )
     said = lines(diagnosis)
     assert len(said) == 4
-    assert "its reach is" in said[0]
+    assert "step could take" in said[0] and "on this machine" in said[0]
     (bar,) = reach_bars(diagnosis)
     assert sum(part.percent for part in bar.parts) == pytest.approx(100)
     assert bar.parts[0].label == "reach"

@@ -141,9 +141,9 @@ def test_what_if_shows_time_for_the_same_work():
     figure = content(charts.what_if(host_bound(findings=fixes, combined=both, steps=steps)))
     now, points = figure["data"]
     assert now["x"] == [100, 100]
-    assert points["x"] == [50, 40, 25]
-    assert points["error_x"]["array"] == pytest.approx([20, 10, 5])
-    assert points["error_x"]["arrayminus"] == pytest.approx([10, 2.5, 5])
+    assert points["x"] == [50, 25, 16.6667]
+    assert points["error_x"]["array"] == pytest.approx([50, 8.3333, 3.3333], rel=1e-3)
+    assert points["error_x"]["arrayminus"] == pytest.approx([10, 5, 4.1667], rel=1e-3)
     labels = figure["layout"]["yaxis"]["ticktext"]
     assert labels == ["1  first", "2  more work (4× work)", "1 + 2  together (4× work)"]
     assert "for the work of a step now" in figure["layout"]["xaxis"]["title"]["text"]

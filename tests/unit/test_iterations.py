@@ -183,7 +183,7 @@ def test_the_diagnosis_has_it(tmp_path: Path):
 def test_each_change_has_a_page(usual: Iteration):
     recorded = replace(usual, recorded=(RecordedPhase("generation", 400 * MS, 40 * MS),))
     offered = {one.id for one in changes(recorded, GRPO)}
-    assert offered == {page.id for page in PAGES}
+    assert offered <= {page.id for page in PAGES}
 
 
 def test_a_change_is_explained(capsys: pytest.CaptureFixture[str]):

@@ -10,12 +10,11 @@ from helpers.paths import ROOT
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuprof.diagnosis import brief
+from gpuprof.diagnosis import brief, step_parts
 from gpuprof.diagnosis.budget import Stretch, budget
 from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.diagnosis.json import to_json
 from gpuprof.record.scalars import scalars
-from gpuprof.report import stepbar
 from gpuprof.report.page import content
 from gpuprof.report.terminal import plain
 
@@ -31,7 +30,7 @@ def of_steps(ms: list[float], saving_ms: dict[int, float] | None = None) -> Diag
 
 
 def parts(diagnosis: Diagnosis) -> dict[str, int]:
-    (bar,) = stepbar.bars(diagnosis)
+    (bar,) = step_parts.bars(diagnosis)
     assert sum(part.ns for part in bar.parts) == bar.total_ns
     return {part.key: part.ns for part in bar.parts}
 
@@ -47,21 +46,21 @@ def test_steps_that_paused_and_variation_are_parts():
         "Pauses: 2 of 40 timed steps took more than twice as long as usual. Variation: what the other steps take "
         "beyond the usual step on average. No measured cause explains either."
     )
-    assert [(p.label, p.idle) for p in bar.parts[-2:]] == [("pauses", True), ("variation", False)]
+    assert [(p.label, p.idle) for p in bar.parts[-2:]] == [("pauses", False), ("variation", False)]
     assert sum(part.percent for part in bar.parts) == pytest.approx(100)
 
 
 def test_all_say_the_same_numbers():
     """Bar, table of the mean step, terminal, brief JSON and the numbers for trackers."""
     found = of_steps([20.0] * 30 + [212.0] * 2, saving_ms={3: 0.0})
-    (bar,) = stepbar.bars(found)
+    (bar,) = step_parts.bars(found)
     mean = bar.total_ns
     assert parts(found)["pauses"] == 12 * MS and mean == 32 * MS
     assert "pauses 38 %" in plain(found, 120, verbose=False)
     rows = {row.key: (row.time, row.share) for row in content.budget_rows(found)}
     assert rows["pauses"] == ("+12 ms", "38 %") and rows[""][0] == "32 ms"
     assert brief.to_json(found)["idle"]["share"] == pytest.approx(bar.idle_ns() / mean, abs=1e-4)
-    assert brief.to_json(found)["idle"]["causes"]["pauses"] == pytest.approx(12 / 32, abs=1e-4)
+    assert "pauses" not in brief.to_json(found)["idle"]["causes"], "what the GPU did meanwhile is not known"
     assert scalars(to_json(found))["gpuprof/gpu_busy"] == pytest.approx(bar.busy_ns() / mean)
     (busy,) = (tile.value for tile in content.tiles(found) if tile.label == "GPU busy")
     assert busy == f"{100 * bar.busy_ns() / mean:.0f} %"
@@ -69,7 +68,7 @@ def test_all_say_the_same_numbers():
 
 def test_variation_is_neither_work_nor_waiting():
     found = of_steps([20.0] * 20 + [30.0] * 20)
-    (bar,) = stepbar.bars(found)
+    (bar,) = step_parts.bars(found)
     assert parts(found)["variation"] == 5 * MS
     assert bar.busy_ns() + bar.idle_ns() == bar.total_ns - 5 * MS
     assert "≈ variation 20 %" in plain(found, 120, verbose=False)
@@ -103,5 +102,5 @@ def test_the_bar_sums_to_the_mean_step_whatever_the_steps_were(ms, saving):
 def test_recorded_runs(path):
     found = diagnosed(path)
     assert found.budget is not None
-    for bar in stepbar.bars(found):
+    for bar in step_parts.bars(found):
         assert sum(part.ns for part in bar.parts) == bar.total_ns == found.budget.mean_ns

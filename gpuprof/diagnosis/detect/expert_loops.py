@@ -44,6 +44,8 @@ LEAST_BLOCKS = 4
 """Fewer experts than this in a row are not a loop that is worth grouping."""
 MOST = 0.9
 """Blocks that must look like an expert's: one may be cut, or be a shared expert's."""
+SEARCHES = frozenset({"aten::nonzero", "aten::where"})
+"""How an expert's block finds its rows, where shapes were not recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,10 @@ def find_loops(case: Analysis) -> Loops | None:
     if not found:
         return None
     first, last, blocks = (np.array(column, np.int64) for column in zip(*found, strict=True))
-    sizes = [_rows_of(case, rows[at[(at >= a) & (at <= b)]]) for a, b in zip(first, last, strict=True)]
+    returns = [rows[at[(at >= a) & (at <= b)]] for a, b in zip(first, last, strict=True)]
+    if not _routed(case, returns, case.ops_named(SEARCHES.__contains__)[rows], first, last):
+        return None
+    sizes = [_rows_of(case, each) for each in returns]
     return Loops(
         Stretches(ops.thread[rows[first]].astype(np.int64), ops.start_ns[rows[first]], ops.end_ns[rows[last]]),
         blocks,
@@ -111,6 +116,15 @@ def _span(
     bound = max(first - usual, bound)
     before = np.flatnonzero(routing[bound:first])
     return bound + int(before[0]) if len(before) else first, last, len(run)
+
+
+def _routed(case: Analysis, returns: list[I64], searches: Mask, first: I64, last: I64) -> bool:
+    """Whether a router chose the rows of each block. It gives experts different numbers of rows; layers that pass
+    messages along the edges of a graph look like experts otherwise, and all have the same."""
+    ops = case.trace.ops
+    if any(np.any(ops.dims[each] == NO_TEXT) for each in returns):
+        return bool(np.add.reduceat(searches, np.stack([first, last], 1).ravel())[::2].all())
+    return any(len(np.unique(ops.dims[each])) > 1 for each in returns)
 
 
 def _rows_of(case: Analysis, returns: I64) -> tuple[float, int]:

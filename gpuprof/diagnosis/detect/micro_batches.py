@@ -6,18 +6,26 @@ import numpy as np
 
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.replay.graph import launcher_of
+from gpuprof.timeline.intervals import Intervals
 from gpuprof.tracefile.trace import I64
 
 
 def micro_batches(case: Analysis) -> int | None:
     """Backward passes of an optimizer step; None where recorded steps differ in it, or none was recorded."""
-    backward, steps = case.timeline.host.backward, case.timeline.steps
+    backward, steps = _passes(case), case.timeline.steps
     step = np.searchsorted(steps.start_ns, backward.end, side="left") - 1
     inside = (step >= 0) & (backward.end <= steps.end_ns[np.maximum(step, 0)])
     counts = np.bincount(step[inside], minlength=len(steps.start_ns))
     if not len(counts) or counts.min() != counts.max() or not counts.min():
         return None
     return int(counts[0])
+
+
+def _passes(case: Analysis) -> Intervals:
+    """Backward passes that end a micro-batch: all but those that a loss needs (forces, gradient penalties)."""
+    backward, inner = case.timeline.host.backward, case.timeline.host.differentiable
+    whole = ~np.isin(backward.start, inner.start)
+    return Intervals(backward.start[whole], backward.end[whole])
 
 
 def micro_batch_of(case: Analysis, count: int) -> I64:
@@ -28,7 +36,7 @@ def micro_batch_of(case: Analysis, count: int) -> I64:
     to the pass that launched it. count: passes of a step, as `micro_batches` found them.
     """
     graph, low = case.graph, case.timeline.window[0]
-    ends = case.timeline.host.backward.end.astype(np.float64) - low
+    ends = _passes(case).end.astype(np.float64) - low
     starts = case.timeline.steps.start_ns.astype(np.float64) - low
     source = launcher_of(graph)
     moment = np.where(source >= 0, graph.recorded_start_ns[source], graph.recorded_start_ns)

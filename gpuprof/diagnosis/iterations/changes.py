@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from gpuprof.calibration import iterations as calibrated
-from gpuprof.diagnosis.iteration_model import Change, Iteration, IterationRange
+from gpuprof.diagnosis.iteration_model import Change, Iteration
+from gpuprof.diagnosis.iterations.change import LEAST_GAIN, change
 from gpuprof.record.phase_names import ENVIRONMENT, GENERATION, REWARD, WEIGHT_SYNC
 
-LEAST_GAIN = calibrated.LEAST_GAIN.value
 WAITS = calibrated.WAITS.value
 SPREAD = calibrated.SPREAD.value
 SHORTER_TAIL = 0.9
@@ -42,16 +42,6 @@ def changes(iteration: Iteration, trainer: Trainer) -> tuple[Change, ...]:
     return tuple(sorted(worth, key=lambda one: -one.speedup))
 
 
-def _change(
-    iteration: Iteration, id_: str, title: str, fix: str, saved: tuple[float, float, float], basis: str,
-    changes_: str | None,
-) -> Change:  # fmt: skip
-    """saved: ns of the iteration, least, expected and most."""
-    whole = iteration.mean_ns
-    high, expected, low = (max(round(whole - min(max(ns, 0.0), whole)), 1) for ns in saved)
-    return Change(id_, title, fix, IterationRange(low, expected, high), whole / expected, basis, changes_)
-
-
 def _tail(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
     """Completions cut at their 95th percentile: the loop decodes until the last one ends."""
     found, argument = iteration.generation, trainer.first("max_completion_length", "max_new_tokens")
@@ -61,8 +51,8 @@ def _tail(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
         return
     saved = found.decode_ns * (1 - found.p95 / found.longest)
     length = math.ceil(found.p95)
-    yield _change(
-        iteration, "completion_tail", "Cut the longest completions", f"{argument}={length}",
+    yield change(
+        iteration.mean_ns, "completion_tail", "Cut the longest completions", f"{argument}={length}",
         (saved * (1 - SPREAD), saved, saved * (1 + SPREAD)),
         f"generation decodes {found.longest:.0f} tokens until the longest completion ends; 95 % of them are not longer"
         f" than {length}",
@@ -78,8 +68,8 @@ def _rewards_at_once(iteration: Iteration, trainer: Trainer) -> Iterator[Change]
         return
     saved = sum(one.ns for one in waiting) - max(one.ns for one in waiting)
     names = ", ".join(one.name for one in waiting[:3])
-    yield _change(
-        iteration, "rewards_at_once", "Run reward functions at the same time",
+    yield change(
+        iteration.mean_ns, "rewards_at_once", "Run reward functions at the same time",
         f"make {names} coroutines (async def): TRL awaits those together", (saved * (1 - SPREAD), saved, float(saved)),
         "they run one after another and wait for most of their time; together they take as long as the slowest", None,
     )  # fmt: skip
@@ -92,8 +82,8 @@ def _one_ahead(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
     if not ahead or not rest:
         return
     saved = min(ahead, rest)
-    yield _change(
-        iteration, "generation_ahead", "Generate one iteration ahead, on GPUs of its own",
+    yield change(
+        iteration.mean_ns, "generation_ahead", "Generate one iteration ahead, on GPUs of its own",
         "trl.experimental.async_grpo (AsyncGRPOTrainer), with a vLLM server on another GPU"
         if (trainer.name or "").startswith("GRPO") else "an asynchronous trainer with a generator on another GPU",
         (0.5 * saved, float(saved - iteration.ns_of(WEIGHT_SYNC)), float(saved)),
@@ -114,8 +104,8 @@ def _decode_without_cpu(iteration: Iteration, trainer: Trainer) -> Iterator[Chan
         "use_vllm": 'use_vllm=True, vllm_mode="colocate"',
         "generation_kwargs": 'generation_kwargs={"cache_implementation": "static"} with a compiled decode step',
     }.get(argument, f"{argument}=True")
-    yield _change(
-        iteration, "decode_cpu", "Decode without the CPU's cost per token", fix, (0.3 * most, 0.7 * most, most),
+    yield change(
+        iteration.mean_ns, "decode_cpu", "Decode without the CPU's cost per token", fix, (0.3 * most, 0.7 * most, most),
         f"the GPU works {100 * busy:.0f} % of the recorded decode steps; at best decoding takes only that (the share of"
         " it that is reached is assumed)",
         None,
@@ -130,8 +120,8 @@ def _larger_rollout(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
         return
     # Per completion: half of what a decode step costs beyond twice the GPU's work of it.
     saved = found.decode_ns * (1 - max(1.0, 2 * busy) / 2)
-    yield _change(
-        iteration, "rollout_batch", "Generate for more prompts at once", f"{argument} × 2",
+    yield change(
+        iteration.mean_ns, "rollout_batch", "Generate for more prompts at once", f"{argument} × 2",
         (0.6 * saved, saved, found.decode_ns / 2),
         "per completion: a decode step costs the CPU the same for twice the sequences; shown as the iteration of half"
         " of them",

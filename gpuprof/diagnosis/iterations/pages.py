@@ -105,4 +105,43 @@ More prompts in an iteration are another training: fewer updates for the same co
 the larger batch have to fit.
 """,
     ),
+    Page(
+        id="old_log_probabilities",
+        applies=_TRAINING,
+        title="The old policy's log-probabilities are computed twice",
+        means="""
+The generator knows the log-probability of each token that it sampled. Many trainers compute them again with the
+model that trains, one forward pass over all completions.
+""",
+        detected="""
+The time of that pass, as the framework logs it.
+""",
+        gain="""
+The time of the pass is saved; at least 90 % of it.
+""",
+        wrong="""
+Generator and trainer round differently, so the ratio of the two policies is not exactly 1 in the first update. Watch
+the framework's measure of that difference, and correct for it (importance sampling) if it grows.
+""",
+    ),
+    Page(
+        id="generator_gpus",
+        applies=_TRAINING,
+        title="The trainer waits for completions",
+        means="""
+In an asynchronous job generation and training run at the same time on GPUs of their own. If the trainer waits for
+completions, more GPUs for the generator shorten the iteration, and more for the trainer do not.
+""",
+        detected="""
+The trainer's waiting as the framework logs it, 10 % of the iteration or more.
+""",
+        gain="""
+With twice the generator's GPUs completions come up to twice as fast, of which 60 to 100 % is assumed to be reached;
+the iteration is at least what the trainer works.
+""",
+        wrong="""
+If one long completion holds up the batch, more GPUs do not help: see completion_tail. The split may also be changed
+at the same number of GPUs: what the trainer gives up lengthens its own part.
+""",
+    ),
 )

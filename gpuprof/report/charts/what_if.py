@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuprof.diagnosis.diagnosis import Combined, Diagnosis, Finding
 from gpuprof.report.charts.style import QUIET, figure, names_axis, painted, text
-from gpuprof.report.fixes import now_ns
+from gpuprof.report.fixes import now_ns, step_after
 from gpuprof.report.numbers import duration, duration_range
 from gpuprof.report.palette import SERIES_PAINTS
 
@@ -33,24 +33,26 @@ def what_if(diagnosis: Diagnosis) -> Figure | None:
     ]
     if diagnosis.combined:
         rows.append((_together(diagnosis, diagnosis.combined), diagnosis.combined))
+    after = [step_after(found, now) for _, found in rows]
+    each = [(step, found.work) for step, (_, found) in zip(after, rows, strict=True)]
     scale, unit = (1e9, "s") if now >= 2e9 else (1e6, "ms")
     positions = list(range(len(rows)))
     points: dict[str, Any] = {
         "type": "scatter",
         "mode": "markers",
         "cliponaxis": False,
-        "x": [found.step_ns.expected / found.work / scale for _, found in rows],
+        "x": [step.expected / work / scale for step, work in each],
         "y": positions,
         "error_x": {
             "type": "data",
             "symmetric": False,
-            "array": [(found.step_ns.high - found.step_ns.expected) / found.work / scale for _, found in rows],
-            "arrayminus": [(found.step_ns.expected - found.step_ns.low) / found.work / scale for _, found in rows],
+            "array": [(step.high - step.expected) / work / scale for step, work in each],
+            "arrayminus": [(step.expected - step.low) / work / scale for step, work in each],
             "thickness": 2,
             "width": 5,
         },
         "marker": {"size": 10},
-        "customdata": [[label, *_words(found)] for label, found in rows],
+        "customdata": [[label, *_words(found, now)] for label, found in rows],
         "hovertemplate": "%{customdata[0]}<br>%{customdata[1]}<br>%{customdata[2]}<extra></extra>",
         "showlegend": False,
     }
@@ -63,7 +65,7 @@ def what_if(diagnosis: Diagnosis) -> Figure | None:
         "line": {"width": 1.5, "dash": "dash"},
         "hoverinfo": "skip",
     }
-    farthest = max(max(found.step_ns.high / found.work for _, found in rows), now) / scale
+    farthest = max(max(step.high / work for step, work in each), now) / scale
     more = any(found.work != 1 for _, found in rows)
     per = f"{unit} for the work of a step now" if more else f"{unit} a step"
     return figure(
@@ -137,8 +139,9 @@ def _times(value: float) -> str:
     return f"{value:.0f}×" if whole and value >= 1.5 else f"{value:.1f}×"
 
 
-def _words(found: Finding | Combined) -> tuple[str, str]:
-    step = f"step {duration(found.step_ns.expected)} ({duration_range(found.step_ns.low, found.step_ns.high)})"
+def _words(found: Finding | Combined, now: float) -> tuple[str, str]:
+    after = step_after(found, now)
+    step = f"step {duration(after.expected)} ({duration_range(after.low, after.high)})"
     if found.work != 1:
         step += f" with {_times(found.work)} the work"
     faster = f"training {found.speedup.expected:.2f}× as fast ({found.speedup.low:.2f}–{found.speedup.high:.2f}×)"

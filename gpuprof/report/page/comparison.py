@@ -9,13 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpuprof.diagnosis.comparison.comparison import Comparison, Mechanism, Prediction
+from gpuprof.diagnosis.step_parts import Bar
 from gpuprof.report import comparison_bars as bars
 from gpuprof.report import comparison_words as words
 from gpuprof.report.names import escape, shown, shown_kernel
 from gpuprof.report.numbers import count, duration, gib, share
 from gpuprof.report.page.html import palette_css, style, template
 from gpuprof.report.palette import CAUSE_PAINTS, WORK_PAINTS
-from gpuprof.report.stepbar import Bar
 from gpuprof.timeline.unit_words import in_unit
 from gpuprof.timeline.workload import words_of
 from gpuprof.tracefile.trace import AUTOGRAD_ENGINE

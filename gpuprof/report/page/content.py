@@ -9,19 +9,20 @@ from dataclasses import dataclass, replace
 
 from markdown_it import MarkdownIt
 
+from gpuprof.diagnosis import step_parts
 from gpuprof.diagnosis.budget import NAMES
 from gpuprof.diagnosis.budget_model import Budget, Excess
 from gpuprof.diagnosis.detect.evidence import AND_ON
 from gpuprof.diagnosis.diagnosis import Diagnosis, Evidence, Finding, Range
 from gpuprof.diagnosis.plug_ins import declarations
 from gpuprof.diagnosis.sentences import capital, gpu_named
+from gpuprof.diagnosis.step_parts import Bar
 from gpuprof.report import fixes, run_words, stepbar, words
 from gpuprof.report.charts.groups import known_roofline
 from gpuprof.report.code_lines import parts
 from gpuprof.report.names import escape, shown, shown_kernel
 from gpuprof.report.numbers import amount, count, duration, duration_range, gib, rate, share
 from gpuprof.report.palette import BOUND_PAINTS, BUDGET_PAINTS, CAUSE_PAINTS
-from gpuprof.report.stepbar import Bar
 from gpuprof.timeline.workload import words_of
 from gpuprof.tracefile.trace import AUTOGRAD_ENGINE
 
@@ -123,12 +124,6 @@ class Card:
     """Likewise, what settles it."""
 
 
-def label(diagnosis: Diagnosis) -> tuple[str, str]:
-    """The verdict and its cause: `HOST-BOUND`, `launch`."""
-    verdict, _, cause = words.label(diagnosis).partition(" · ")
-    return verdict, cause
-
-
 def headline(diagnosis: Diagnosis) -> str:
     """What runs where: GPU, versions, work of a step."""
     found = (words.gpus(diagnosis), words.versions(diagnosis), run_words.tokens(diagnosis), _seen_from(diagnosis))
@@ -149,7 +144,7 @@ def tiles(diagnosis: Diagnosis) -> list[Tile]:
     found: list[Tile] = []
     if steps:
         found.append(_step_tile(diagnosis))
-    bars = stepbar.bars(diagnosis)
+    bars = step_parts.bars(diagnosis)
     if bars:
         busiest = max(bars, key=lambda bar: bar.busy_ns() / max(bar.total_ns, 1))
         found.append(Tile(share(busiest.busy_ns(), busiest.total_ns), "GPU busy", _busy_note(diagnosis)))
@@ -178,32 +173,28 @@ def _step_tile(diagnosis: Diagnosis) -> Tile:
         return Tile(recorded, "recorded", f"no {diagnosis.unit}s were found")
     budget = diagnosis.budget
     if budget is not None and budget.source == "free":
-        usually = f"usually {duration(budget.usual_ns)}, " if words.differs(budget) else ""
-        note = f"{usually}{words.as_recorded(diagnosis, budget.usual_ns)}"
-        return Tile(duration(budget.mean_ns), f"{each}, mean", note)
+        return Tile(duration(budget.mean_ns), f"{each}, mean", words.usual_step(diagnosis))
     if steps.unprofiled_ns is not None:
-        note = words.as_recorded(diagnosis, steps.unprofiled_ns)
-        return Tile(duration(steps.unprofiled_ns), f"{each}, measured", note)
+        return Tile(duration(steps.unprofiled_ns), f"{each}, measured", words.usual_step(diagnosis))
     if steps.estimated_ns is not None:
-        note = words.as_recorded(diagnosis, steps.estimated_ns)
-        return Tile(f"≈ {duration(steps.estimated_ns)}", f"{each}, estimated", note)
+        return Tile(f"≈ {duration(steps.estimated_ns)}", f"{each}, estimated", words.usual_step(diagnosis))
     return Tile(recorded, each, "as recorded")
 
 
 def _busy_note(diagnosis: Diagnosis) -> str:
-    return "without the profiler" if stepbar.estimated(diagnosis) else "as recorded"
+    return "without the profiler" if step_parts.estimated(diagnosis) else "as recorded"
 
 
 def of_mean_step(diagnosis: Diagnosis) -> bool:
     """Whether the bars hold what some steps take beyond the usual one."""
     found = diagnosis.budget
-    measured = found is not None and found.source == "free" and stepbar.differs(found)
-    return measured and stepbar.estimated(diagnosis)
+    measured = found is not None and found.source == "free" and step_parts.differs(found)
+    return measured and step_parts.estimated(diagnosis)
 
 
 def step_bars(diagnosis: Diagnosis) -> list[StepBar]:
     """One per device; its compute is split by what limits the kernels, where that is known."""
-    bars = stepbar.bars(diagnosis)
+    bars = step_parts.bars(diagnosis)
     note = _of_variation(diagnosis)
     limits = roof.bound_shares if (roof := diagnosis.roofline and diagnosis.tables.roofline) else {}
     of, how = _of_bars(diagnosis), "without the profiler" if diagnosis.devices_estimated else "as recorded"
@@ -217,7 +208,7 @@ def _of_variation(diagnosis: Diagnosis) -> str:
     budget = diagnosis.budget
     if budget is None or not of_mean_step(diagnosis):
         return ""
-    beyond = stepbar.beyond_usual(budget)
+    beyond = step_parts.beyond_usual(budget)
     steps, said = f"{diagnosis.unit}s", []
     if beyond.pauses_ns:
         often = f"{count(budget.pauses)} of {amount(budget.steps, f'timed {diagnosis.unit}')}"
@@ -269,7 +260,7 @@ def budget_rows(diagnosis: Diagnosis) -> list[BudgetRow]:
     found = diagnosis.budget
     if found is None or found.source != "free":
         return []
-    mean, beyond = found.mean_ns, stepbar.beyond_usual(found)
+    mean, beyond = found.mean_ns, step_parts.beyond_usual(found)
     rows = [BudgetRow("usual", BUDGET_PAINTS["usual"].label, duration(found.usual_ns), share(found.usual_ns, mean))]
     rows += [_excess_row(one, found) for one in found.excess if one in beyond.causes or one.mean_ns is None]
     if beyond.pauses_ns:
@@ -346,19 +337,20 @@ def tries(diagnosis: Diagnosis) -> list[Card]:
 
 def _longest(diagnosis: Diagnosis, now: float) -> float:
     """The longest step that a card shows, ns."""
-    return max([now, *(f.step_ns.high / f.work for f in (*diagnosis.findings, *diagnosis.worth_trying))])
+    advised = (*diagnosis.findings, *diagnosis.worth_trying)
+    return max([now, *(fixes.step_after(one, now).high / one.work for one in advised)])
 
 
 def _card(number: int, finding: Finding, diagnosis: Diagnosis, now: float, longest: float) -> Card:
     statements = tuple(escape(e.text) for e in finding.evidence if e.start_ns is None)
     conditions = tuple(f"{line[0].upper()}{line[1:]}." for line in fixes.conditions(finding, diagnosis))
-    low, expected, high = (100 * v / finding.work / longest for v in _values(finding.step_ns))
+    low, expected, high = (100 * v / finding.work / longest for v in _values(fixes.step_after(finding, now)))
     return Card(
         number=number,
         id=finding.id,
         title=escape(finding.title),
         severity=finding.severity,
-        gain=fixes.gain(finding, now, diagnosis.unit),
+        gain=fixes.gain(finding, now),
         measured=fixes.measured(finding),
         now=duration(now),
         low=low,
@@ -407,7 +399,7 @@ def combined(diagnosis: Diagnosis) -> str:
     now = fixes.now_ns(diagnosis)
     if not both or not now:
         return ""
-    return f"{fixes.numbers(diagnosis, both)} together: {fixes.gain(both, now, diagnosis.unit)}"
+    return f"{fixes.numbers(diagnosis, both)} together: {fixes.gain(both, now)}"
 
 
 def uncertain_mean(diagnosis: Diagnosis) -> str:

@@ -20,6 +20,7 @@ from typing import Any
 import jinja2
 
 from gpuprof.diagnosis.diagnosis import Diagnosis
+from gpuprof.diagnosis.headline import headline, key
 from gpuprof.report import charts, fixes, palette, words
 from gpuprof.report.names import escape
 from gpuprof.report.page import content
@@ -54,14 +55,13 @@ def render(diagnosis: Diagnosis, most_events: int = MOST_EVENTS, links: Sequence
     drawn = {section: [chart for name in names if (chart := _chart(name, diagnosis))] for section, names in CHARTS}
     views, note = _views(diagnosis, most_events)
     cards = content.cards(diagnosis)
-    verdict, cause = content.label(diagnosis)
     viewer = _asset("viewer.js")
     plotly = gzip.decompress((_HERE / "assets" / "plotly-basic.min.js.gz").read_bytes())
     return template("report.html").render(
         unit=diagnosis.unit,
         each=words_of(diagnosis.unit),
-        verdict=verdict,
-        cause=cause,
+        verdict=headline(diagnosis),
+        key=key(diagnosis),
         family=diagnosis.verdict.family or "none",
         name=escape(diagnosis.source.path.rsplit("/", 1)[-1])[:80],
         headline=content.headline(diagnosis),

@@ -33,7 +33,7 @@ def reach_bars(diagnosis: Diagnosis) -> list[StepBar]:
         if ns
     )
     said = ", ".join(f"{part.label} {part.text}" for part in drawn if part.named)
-    title = capital(above_words.title(found, diagnosis.unit))
+    title = capital(above_words.title(diagnosis))
     return [StepBar(title, drawn, said, _note(found), tuple(map(above_words.line, above_words.named(found))))]
 
 

@@ -1,0 +1,24 @@
+"""Loops of Python over a few small ops, written as ops over all rounds at once."""
+
+from __future__ import annotations
+
+from gpuprof.calibration.number import Number
+
+ROUNDS_LEFT = Number(
+    2.0, 1.0, 4.0, "rounds", "assumed",
+    "Launches and Python code of the ops over all rounds, in those of one round of the loop: one round where each op "
+    "takes the whole batch, more where values have to be stacked, indexed or put apart.",
+)  # fmt: skip
+GPU_LEFT = Number(
+    0.5, 0.2, 1.0, "", "assumed",
+    "Share of the loop's GPU time that the same work takes in few kernels.",
+)  # fmt: skip
+INDEPENDENT = Number(
+    0.7, 0.5, 0.9, "", "assumed",
+    "Probability that no round needs the result of the one before, which ops without their tensors do not show.",
+)  # fmt: skip
+SEPARATE = Number(
+    0.85, 0.7, 0.95, "", "assumed",
+    "Probability that the ops over all rounds gain, where each round is of a tensor of its own (norms, copies): no "
+    "pair of programs has been timed.",
+)  # fmt: skip

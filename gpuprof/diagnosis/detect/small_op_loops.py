@@ -1,0 +1,110 @@
+"""Loops of Python over samples, boxes or tensors: a few small ops that repeat, found in the recorded ops."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpuprof.diagnosis.analysis import Analysis
+from gpuprof.diagnosis.detect.expert_loops import OF_LAYERS, PRODUCTS
+from gpuprof.diagnosis.detect.passes import backward_of
+from gpuprof.replay.stretches import Stretches
+from gpuprof.timeline.nesting import climb
+from gpuprof.timeline.phases import BACKWARD, DATA, FORWARD, GENERATION, RECOMPUTE
+from gpuprof.tracefile.trace import ANNOTATION, I64, OP, Mask
+
+MOST_PERIOD = 48
+"""Ops of one round of a loop; what is longer is a part of a model rather than a few ops."""
+FEWEST_ROUNDS = 8
+"""Rounds from which on a repetition is a loop. Chunks of a tensor, and terms of a loss, are fewer."""
+FEWEST_OPS = 32
+"""Ops of a loop, all rounds together."""
+LAYERS = OF_LAYERS | PRODUCTS | {"aten::convolution", "aten::conv2d", "aten::_scaled_mm", "aten::native_layer_norm"}
+"""What parts of a model are made of: a repetition with such an op in it is one of layers, each of which needs the
+result of the one before."""
+FILES = frozenset({"aten::set_"})
+"""What loading and saving make tensors of, in loops that no user wrote."""
+OPTIMIZER_STEP = "Optimizer.step#"
+
+
+@dataclass(frozen=True, slots=True)
+class SmallLoops:
+    """Loops as stretches of time on the CPU; columns by loop."""
+
+    stretches: Stretches
+    rounds: I64
+    period: I64
+    """Outermost ops of a round."""
+    last: Stretches
+    """The last round of each."""
+    backward: Stretches
+    """What autograd's engine does for each; empty of loops outside of the forward pass."""
+
+
+def find_small_loops(case: Analysis) -> SmallLoops | None:
+    """Loops in the window; None if there are none."""
+    ops = case.trace.ops
+    rows, family = _own_ops(case)
+    if len(rows) < FEWEST_OPS:
+        return None
+    names = ops.name[rows].astype(np.int64)
+    bad = case.ops_named(lambda name: name in LAYERS or name in FILES or not name.startswith("aten::"))[rows]
+    first, period, rounds = _repeated(names, family, bad, MOST_PERIOD, FEWEST_ROUNDS, FEWEST_OPS)
+    if not len(first):
+        return None
+    last = first + period * rounds - 1
+    begin = first + period * (rounds - 1)
+    thread = ops.thread[rows[first]].astype(np.int64)
+    start, end = ops.start_ns[rows[first]], ops.end_ns[rows[last]]
+    ahead = case.timeline.host.op[rows[first]] == FORWARD
+    return SmallLoops(
+        Stretches(thread, start, end),
+        rounds,
+        period,
+        Stretches(thread, ops.start_ns[rows[begin]], end),
+        backward_of(case, Stretches(thread, start, np.where(ahead, end, start))),
+    )
+
+
+def _own_ops(case: Analysis) -> tuple[I64, I64]:
+    """(rows of the window's outermost ops outside of autograd, optimizers and loaders, a number that adjacent ones of
+    one thread and of the same ranges around them share), in order of time by thread."""
+    ops, (low, high) = case.trace.ops, case.timeline.window
+    nesting = case.timeline.nesting.parent
+    mine = (ops.kind == OP) & ~np.isin(case.timeline.host.op, (BACKWARD, DATA, GENERATION, RECOMPUTE))
+    mine &= (ops.start_ns >= low) & (ops.start_ns < high)
+    rows = np.flatnonzero(mine)
+    outer = climb(nesting[rows], nesting, ops.kind == OP)
+    rows = rows[outer < 0]
+    ranges = case.ops_named(lambda name: name.startswith(OPTIMIZER_STEP))
+    rows = rows[climb(nesting[rows], nesting, ranges) < 0]
+    around = climb(nesting[rows], nesting, ops.kind == ANNOTATION)
+    order = np.lexsort((ops.start_ns[rows], ops.thread[rows]))
+    rows, around = rows[order], around[order]
+    changes = (np.diff(ops.thread[rows], prepend=-1) != 0) | (np.diff(around, prepend=-2) != 0)
+    return rows, np.cumsum(changes)
+
+
+def _repeated(
+    names: I64, family: I64, bad: Mask, most_period: int, fewest_rounds: int, fewest_ops: int
+) -> tuple[I64, I64, I64]:
+    """(first position, period, rounds) of each repetition, the shortest period first; they do not overlap."""
+    free = ~bad
+    found: list[tuple[int, int, int]] = []
+    for period in range(1, most_period + 1):
+        if period >= len(names):
+            break
+        same = (names[period:] == names[:-period]) & (family[period:] == family[:-period])
+        same &= free[period:] & free[:-period]
+        edges = np.flatnonzero(np.diff(np.concatenate([[False], same, [False]]).astype(np.int8)))
+        for start, end in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
+            rounds = (end - start) // period + 1
+            whole = slice(start, start + rounds * period)
+            if rounds < fewest_rounds or rounds * period < fewest_ops or not free[whole].all():
+                continue
+            found.append((start, period, rounds))
+            free[whole] = False
+    found.sort()
+    columns = np.array(found, np.int64).reshape(-1, 3)
+    return columns[:, 0], columns[:, 1], columns[:, 2]

@@ -1,0 +1,163 @@
+"""A loop of Python runs a few small ops for each sample, box or tensor."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import partial
+
+import numpy as np
+
+from gpuprof.calibration import loops as calibrated
+from gpuprof.diagnosis.analysis import Analysis
+from gpuprof.diagnosis.detect.declaration import Declaration
+from gpuprof.diagnosis.detect.evidence import spans
+from gpuprof.diagnosis.detect.pair.candidates import PASSES, Candidate, claim_where
+from gpuprof.diagnosis.detect.pair.facts import Facts
+from gpuprof.diagnosis.detect.pair.quantities import kernel_counts
+from gpuprof.diagnosis.detect.pair.signs import advised
+from gpuprof.diagnosis.detect.proposal import Page, Proposal
+from gpuprof.diagnosis.detect.replace_work import replacement_of, with_replacement
+from gpuprof.diagnosis.detect.small_op_loops import SmallLoops, find_small_loops
+from gpuprof.diagnosis.fix import Code, Fix, as_fix, call, joined
+from gpuprof.diagnosis.sentences import in_ms
+from gpuprof.replay.stretches import nodes_in
+
+ROUNDS_LEFT, GPU_LEFT = calibrated.ROUNDS_LEFT.rising, calibrated.GPU_LEFT.rising
+LEAST = 0.02
+"""Share of the step from which on the loops are worth a look."""
+NAMED = 4
+"""Ops of a round that are named."""
+IN_PLACE = re.compile(r"^aten::(add|sub|mul|div|lerp|addcmul|addcdiv|copy|clamp_min|clamp_max)_$")
+NORMS = re.compile(r"^aten::(linalg_vector_norm|norm)$")
+SEPARATE = re.compile(
+    r"^aten::(linalg_vector_norm|norm|copy_|zero_|to|_to_copy|detach|item|_local_scalar_dense|empty\w*)$"
+)
+"""Ops of which no round needs the one before: values of each tensor, and copies."""
+
+PAGE = Page(
+    id="python_loop",
+    title="A Python loop runs a few small ops again and again",
+    means="""
+Code such as `for i in range(batch): total += loss(x[i])` launches its small kernels once for each sample, box, segment
+or tensor. Each launch takes the CPU 5 to 20 µs and the GPU 2 µs, and a value that is read in the loop (`.item()`,
+`if mask.any()`) makes the CPU wait for the GPU in each round. The same ops over all rounds at once (a stacked tensor,
+`index_add_`, `scatter_reduce`, `torch._foreach_…`) take as long as one or two rounds.
+""",
+    detected="""
+A sequence of 1 to 48 ops that repeats at least 8 times in a row, 32 ops in all, outside of autograd, optimizers and
+data loaders; without matrix multiplications, convolutions, attention and norms of layers, which are parts of a model
+that need the result of the part before. From 2 % of the step on.
+""",
+    gain="""
+Launches and Python code of a loop become those of two rounds (one to four), its kernels take half of their time (0.2
+to 1), and it waits for the GPU no more than in its last round; the same for what the backward pass does for it. All
+three numbers are assumed.
+""",
+    wrong="""
+Where a round needs the result of the one before, the loop cannot be written in this way: the recording shows ops
+without their tensors, so the probability is 70 %; 85 % for norms and copies of many tensors. Rounds of very different
+sizes need padding or segments.
+""",
+)
+
+
+def find(case: Analysis) -> Iterator[Proposal]:
+    """Ops over all rounds in place of a loop."""
+    loops = find_small_loops(case)
+    if loops is None:
+        return
+    graph, count = case.graph, len(loops.rounds)
+    forward = nodes_in(graph, loops.stretches)
+    backward = np.where(forward >= 0, -1, nodes_in(graph, loops.backward))
+    group = np.where(forward >= 0, forward, np.where(backward >= 0, backward + count, -1))
+    group[graph.waits & (nodes_in(graph, loops.last) >= 0)] = -1
+    inside = group >= 0
+    host = inside & ~graph.on_gpu & ~graph.waits
+    host_ns = case.per_step(float(graph.duration_ns[host].sum()))
+    if host_ns < LEAST * case.step_ns:
+        return
+    took = np.bincount(group[host], weights=graph.duration_ns[host], minlength=2 * count)
+    gpu = inside & graph.on_gpu
+    work = np.bincount(group[gpu], weights=graph.duration_ns[gpu], minlength=2 * count)
+    pieces = np.bincount(group[gpu], minlength=2 * count)
+    rounds = np.tile(loops.rounds, 2)
+
+    def change(level: int):
+        left = np.minimum(ROUNDS_LEFT[level] / rounds, 1.0)
+        launches = np.ceil(pieces * left).astype(np.int64)
+        new = replacement_of(graph, group, took * left, work * GPU_LEFT[level], launches)
+        return partial(with_replacement, replacement=new)
+
+    largest = int(np.argmax(took[:count] + took[count:]))
+    names = _ops_of(case, loops, largest)
+    few = ", ".join(name.removeprefix("aten::") for name in names[:NAMED]) + (" …" if len(names) > NAMED else "")
+    waits = case.per_step(float((inside & graph.waits).sum()))
+    text = (
+        f"{int(loops.rounds[largest])} rounds of {few}: {case.per_step(float(gpu.sum())):,.0f} kernels a step and "
+        f"{in_ms(host_ns)} of CPU time, the backward pass included"
+        + (f"; the CPU waits for the GPU {waits:,.0f} times in it" if waits >= 1 else "")
+    )
+    separate = all(SEPARATE.match(name) for name in names)
+    yield Proposal(
+        title="one op over all rounds of a Python loop",
+        evidence=spans(case, text, inside),
+        fix=_fix(names),
+        change=change(1),
+        best=change(0),
+        worst=change(2),
+        odds=(calibrated.SEPARATE if separate else calibrated.INDEPENDENT).value,
+        needs="" if separate else "no round of the loop needs the result of the one before",
+    )
+
+
+def _ops_of(case: Analysis, loops: SmallLoops, which: int) -> list[str]:
+    """Names of the outermost ops of a loop's last round, each once, in their order."""
+    ops, last = case.trace.ops, loops.last
+    rows = np.flatnonzero(
+        (ops.thread == last.thread[which])
+        & (ops.start_ns >= last.start_ns[which])
+        & (ops.end_ns <= last.end_ns[which])
+        & (ops.kind == 0)
+    )
+    parent = case.timeline.nesting.parent[rows]
+    outer = rows[(parent < 0) | (ops.kind[parent] != 0) | (ops.start_ns[parent] < last.start_ns[which])]
+    outer = outer[np.argsort(ops.start_ns[outer], kind="stable")]
+    return list(dict.fromkeys(case.trace.strings[ops.name[row]] for row in outer.tolist()))
+
+
+def _fix(names: list[str]) -> Fix:
+    """The library's own way out of these ops first."""
+    ways: list[Fix] = []
+    if any(NORMS.match(name) for name in names):
+        ways.append(call("torch._foreach_norm", Code("tensors")) + "  # then torch.stack(...).tolist() once")
+    if "aten::zero_" in names:
+        ways.append(call("optimizer.zero_grad", set_to_none=True))
+    in_place = next((match[1] for name in names if (match := IN_PLACE.match(name))), None)
+    if in_place and not ways:
+        ways.append(call(f"torch._foreach_{in_place}_", Code("tensors"), ...))
+    if not ways:
+        ways.append(as_fix("index_add_, scatter_reduce or one stacked tensor in place of the loop"))
+    return joined(ways)
+
+
+def change(a: Facts, b: Facts) -> Iterator[Candidate]:
+    """A loop that only one side has."""
+    pieces = kernel_counts(a, b, (), PASSES)
+    if advised(a, b, PAGE.id, pieces) and pieces.fell():
+        yield Candidate(
+            PAGE.id,
+            "a Python loop over small ops",
+            f"kernels: {pieces} a step",
+            claim_where(lambda cell: cell[0] == "idle"),
+            pieces.more,
+        )
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    change=change,
+    synonyms=("loop", "for_loop", "vectorise", "vectorize", "batched_ops"),
+    titles=("one_op_over_all_rounds_of_a_python_loop",),
+)

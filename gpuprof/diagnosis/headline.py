@@ -1,0 +1,260 @@
+"""The headline of a diagnosis: what takes the largest share of the mean step, in words for someone who fine-tunes.
+
+The key of the verdict (`HOST-BOUND · launch`) says what would shorten the step most; the headline says what is seen of
+it: what the GPU waits for, what comes in some steps only, or, where its own work sets the pace, what limits that.
+"""
+
+from __future__ import annotations
+
+from gpuprof.diagnosis import step_parts
+from gpuprof.diagnosis.diagnosis import Diagnosis
+from gpuprof.diagnosis.sentences import listed
+from gpuprof.diagnosis.step_parts import Bar
+from gpuprof.diagnosis.timed_steps import PAUSES, VARIATION
+from gpuprof.replay.bound import PARTS, RESOURCES, SMALL, largest
+
+CPU = "cpu"
+_GROUP = {
+    "launch": CPU, "python": CPU, "sync": CPU, "transfer": "copy", "copy": "copy", "communication": "communication",
+}  # fmt: skip
+"""Part of the step → what the headline counts it with; any other stands for itself."""
+_NO_HEADLINE = (VARIATION, "device", "unknown", "profiler", step_parts.IDLE)
+"""Parts that name no cause, however large they are."""
+
+_CPU = {
+    "launch": "WAITING FOR THE CPU to launch kernels",
+    "python": "WAITING FOR THE CPU, which runs Python code",
+    "sync": "WAITING FOR THE CPU, which waited for the GPU first",
+}
+_SLOW = {
+    "compile": "COMPILING",
+    "planning": "PLANNING KERNELS FOR NEW SHAPES",
+    "loading": "LOADING GPU CODE",
+    "allocator": "ALLOCATING AND FREEING GPU MEMORY",
+    "locking": "WAITING FOR A LOCK in the training process",
+}
+"""What single calls of the CPU do for milliseconds."""
+_WORDS = {
+    "input": "WAITING FOR BATCHES",
+    "copy": "COPYING DATA to or from the GPU",
+    "communication": "COMMUNICATION BETWEEN GPUS",
+    "allocator": "ALLOCATING AND FREEING GPU MEMORY",
+    "slow_call": "WAITING FOR THE CPU in single slow calls",
+    "evaluation": "EVALUATION",
+    "save": "SAVING CHECKPOINTS",
+    "logging": "LOGGING",
+    "garbage_collection": "PYTHON'S GARBAGE COLLECTION",
+    "periodic": "SOMETHING PERIODIC (saving, evaluation, logging?)",
+    "new_shapes": "PLANNING KERNELS FOR NEW SHAPES",
+    "compile": "COMPILING",
+    PAUSES: "PAUSES of no measured cause",
+}
+_LIMITS = {
+    "compute": "arithmetic",
+    "memory": "memory bandwidth",
+    "latency": "kernels too short to fill the GPU",
+}
+_RESOURCES = {
+    "host": "the CPU", "input": "the input", "transfer": "copies", "communication": "communication",
+    "device": "the GPU's own work", "compute": "the GPU's arithmetic", "memory": "the GPU's memory bandwidth",
+    "latency": "short kernels", "balanced": "several at once",
+}  # fmt: skip
+_OF_RESOURCE = {
+    "host": (CPU, "slow_call"), "input": ("input",), "transfer": ("copy",), "communication": ("communication",),
+}  # fmt: skip
+ROLLOUT = {
+    "generation": "GENERATING SAMPLES",
+    "environment": "RUNNING THE ENVIRONMENT",
+    "reward": "COMPUTING REWARDS",
+    "log-probabilities": "COMPUTING LOG-PROBABILITIES",
+    "advantage": "COMPUTING ADVANTAGES",
+    "weight sync": "COPYING WEIGHTS to the generation engine",
+    "data": "WAITING FOR BATCHES",
+    "validation": "EVALUATION",
+    "save": "SAVING CHECKPOINTS",
+    "idle": "WAITING for no known reason",
+    "other": "WORK BETWEEN THE PHASES",
+}
+"""Phase of the iteration of a training on its own generations → headline; what is not here is the training itself."""
+
+TURNS = 1 / 3
+"""Share of the step that the GPUs of one process are idle on average, from which on the headline is that they take
+turns."""
+NAMED = 0.05
+"""Share below which no part of the step is the headline: its causes are not known."""
+NEAR_LIMIT = 0.85
+"""Reach over the usual step from which on nothing known is far above what this GPU can do."""
+LARGE_GAIN = 1.1
+"""A fix of the GPU's work that is expected to gain this much shows that it is not at its limit."""
+
+
+def headline(diagnosis: Diagnosis) -> str:
+    """`EVALUATION 43 %`, `WAITING FOR THE CPU to launch kernels 72 %`: the share is of the mean step."""
+    return _without_verdict(diagnosis) or _iteration(diagnosis) or _of_step(diagnosis)
+
+
+def key(diagnosis: Diagnosis) -> str:
+    """The verdict's key: `HOST-BOUND · launch`; empty where there is no verdict."""
+    verdict = diagnosis.verdict
+    if _without_verdict(diagnosis) or verdict.bound is None:
+        return ""
+    if verdict.second is not None:
+        return f"UNCLEAR: {verdict.bound.upper()} OR {verdict.second.upper()}"
+    text = _balanced(diagnosis) if verdict.bound == "balanced" else f"{verdict.bound.upper()}-BOUND"
+    return f"{text} · {verdict.cause.replace('_', ' ')}" if verdict.cause else text
+
+
+def lacks_trace(diagnosis: Diagnosis) -> bool:
+    """A run without its trace: all that is known is what its steps tell."""
+    return any(issue.id == "no_trace" for issue in diagnosis.quality.issues)
+
+
+def ran_on_cpu(diagnosis: Diagnosis) -> bool:
+    """A run that was recorded as it should be, and that used no GPU."""
+    issues = {issue.id for issue in diagnosis.quality.issues}
+    return diagnosis.run is not None and not diagnosis.environment.gpus and "no_gpu_events" in issues
+
+
+def _without_verdict(diagnosis: Diagnosis) -> str:
+    if lacks_trace(diagnosis):
+        return "NO TRACE"
+    if ran_on_cpu(diagnosis):
+        return "NO GPU"
+    if diagnosis.quality.status == "unusable":
+        return "UNUSABLE RECORDING"
+    return "NO VERDICT" if diagnosis.verdict.bound is None and diagnosis.iteration is None else ""
+
+
+def _iteration(diagnosis: Diagnosis) -> str:
+    """Of a training on its own generations: the largest phase of the iteration, if it is not the training itself."""
+    found = diagnosis.iteration
+    if found is None or found.mean_ns <= 0:
+        return ""
+    phases = [one for one in found.phases if one.phase in ROLLOUT]
+    first = max(phases, key=lambda one: one.ns, default=None)
+    if first is None or first.ns <= found.training_ns:
+        return f"TRAINING {_percent(found.training_ns, found.mean_ns)} of the iteration"
+    return f"{ROLLOUT[first.phase]} {_percent(first.ns, found.mean_ns)} of the iteration"
+
+
+def _of_step(diagnosis: Diagnosis) -> str:
+    verdict, bars = diagnosis.verdict, [bar for bar in step_parts.bars(diagnosis) if bar.total_ns > 0]
+    if verdict.bound is None:
+        return "NO VERDICT"
+    if verdict.second is not None:
+        return f"UNCLEAR: {_RESOURCES[verdict.bound]} or {_RESOURCES[verdict.second]}"
+    if not bars:
+        return key(diagnosis)
+    bar = max(bars, key=lambda one: one.busy_ns() / one.total_ns)
+    shares = _shares(bar)
+    first = max(shares, key=lambda name: shares[name], default="")
+    most = shares.get(first, 0.0)
+    idle = sum(one.idle_ns() / one.total_ns for one in bars) / len(bars)
+    if verdict.turns > 1 and idle >= max(TURNS, most if first in step_parts.NEITHER else 0.0):
+        return f"THE GPUS TAKE TURNS, idle {_percent(idle, 1)} on average"
+    if verdict.cause == "straggler":
+        return "WAITING FOR ONE SLOW RANK"
+    busy = bar.busy_ns() / bar.total_ns
+    on_gpu = verdict.bound in PARTS or (verdict.bound == "balanced" and _limits(diagnosis) == ["device"])
+    if on_gpu and busy >= most:
+        return _gpu(diagnosis, busy)
+    if verdict.bound == "balanced" and not on_gpu:
+        return _several(diagnosis, shares, bar)
+    if most < NAMED:
+        return _of_verdict(diagnosis)
+    return f"{_words(diagnosis, bar, first)} {_percent(most, 1)}"
+
+
+def _of_verdict(diagnosis: Diagnosis) -> str:
+    """What binds the step, where the causes of waiting are not known."""
+    bound, cause = diagnosis.verdict.bound, diagnosis.verdict.cause or ""
+    if bound == "host":
+        return _CPU.get(cause) or _SLOW.get(cause) or _WORDS.get(cause) or "WAITING FOR THE CPU"
+    return (
+        _WORDS["copy" if bound == "transfer" else bound]
+        if bound in ("input", "transfer", "communication")
+        else ("NO SINGLE LIMIT")
+    )
+
+
+def _shares(bar: Bar) -> dict[str, float]:
+    """What the headline may name → its share of the step; the GPU's own computation is not among it."""
+    found: dict[str, float] = {}
+    for part in bar.parts:
+        name = _GROUP.get(part.key, part.key)
+        if part.key != "compute" and name not in _NO_HEADLINE:
+            found[name] = found.get(name, 0.0) + part.ns / bar.total_ns
+    return found
+
+
+def _words(diagnosis: Diagnosis, bar: Bar, name: str) -> str:
+    """What a part of the step is called in the headline."""
+    if name == CPU:
+        ns = {part.key: part.ns for part in bar.parts if part.key in _CPU}
+        return _CPU[max(ns, key=lambda one: ns[one])]
+    if name == "slow_call":
+        return _SLOW.get(diagnosis.verdict.slow_calls or "", _WORDS[name])
+    if name == "communication":
+        waits = sum(part.ns for part in bar.parts if part.key == name and part.idle)
+        works = sum(part.ns for part in bar.parts if part.key == name and not part.idle)
+        if diagnosis.verdict.cause == "peer_wait" or waits > works:
+            return "WAITING FOR OTHER RANKS"
+    return _WORDS.get(name, name.replace("_", " ").upper())
+
+
+def _gpu(diagnosis: Diagnosis, busy: float) -> str:
+    """Where the GPU's own work sets the pace: what limits that."""
+    bound = diagnosis.verdict.bound
+    if bound == "compute" and _at_limit(diagnosis):
+        return f"COMPUTING AT THE GPU'S LIMIT {_percent(busy, 1)}"
+    limits = _device_parts(diagnosis) if bound == "balanced" else [str(bound)]
+    by = f", limited by {listed([_LIMITS[name] for name in limits])}" if limits else ""
+    return f"GPU BUSY {_percent(busy, 1)}{by}"
+
+
+def _at_limit(diagnosis: Diagnosis) -> bool:
+    """Whether nothing is known that would make the GPU's own work much shorter."""
+    found = diagnosis.above_reach
+    if found is None or found.reach_ns < NEAR_LIMIT * found.usual_ns:
+        return False
+    advised = (*diagnosis.findings, *diagnosis.worth_trying)
+    return not any("device" in one.acts_on and one.speedup.expected >= LARGE_GAIN for one in advised)
+
+
+def _several(diagnosis: Diagnosis, shares: dict[str, float], bar: Bar) -> str:
+    """Where several resources would gain alike: their shares."""
+    busy = sum(part.ns for part in bar.parts if part.key == "compute") / bar.total_ns
+    limits = _limits(diagnosis)
+    said = []
+    for name in limits:
+        part = busy if name == "device" else sum(shares.get(one, 0.0) for one in _OF_RESOURCE[name])
+        said.append(f"{'computing' if name == 'device' else _RESOURCES[name]} {_percent(part, 1)}")
+    return f"SEVERAL LIMITS: {listed(said)}" if len(said) > 1 else "NO SINGLE LIMIT"
+
+
+def _limits(diagnosis: Diagnosis) -> list[str]:
+    """The resources between which a step is balanced; none where none would gain noticeably."""
+    found = diagnosis.sensitivities
+    values = {} if found is None else {name: getattr(found, name) for name in RESOURCES}
+    return list(largest(values)) if max(values.values(), default=0.0) >= SMALL else []
+
+
+def _device_parts(diagnosis: Diagnosis) -> list[str]:
+    found = diagnosis.sensitivities
+    parts = {} if found is None else {name: ns for name in PARTS if (ns := getattr(found, name)) is not None}
+    return list(largest(parts)) if parts else []
+
+
+def _balanced(diagnosis: Diagnosis) -> str:
+    """Between what a balanced step is balanced: `GPU-BOUND: compute and memory` where only the GPU limits it."""
+    limits = _limits(diagnosis)
+    if not limits:
+        return "BALANCED"
+    if limits != ["device"]:
+        return f"BALANCED: {listed(['GPU' if name == 'device' else name for name in limits])}"
+    parts = _device_parts(diagnosis)
+    return f"GPU-BOUND: {listed(parts)}" if parts else "GPU-BOUND"
+
+
+def _percent(part: float, whole: float) -> str:
+    return f"{100 * part / whole:.0f} %"

@@ -1,0 +1,16 @@
+"""A change of an iteration from what it saves."""
+
+from __future__ import annotations
+
+from gpuprof.calibration import iterations as calibrated
+from gpuprof.diagnosis.iteration_model import Change, IterationRange
+
+LEAST_GAIN = calibrated.LEAST_GAIN.value
+
+
+def change(
+    mean_ns: int, id_: str, title: str, fix: str, saved: tuple[float, float, float], basis: str, changes: str | None
+) -> Change:
+    """The iteration of mean_ns with a change. saved: ns of it, least, expected and most."""
+    high, expected, low = (max(round(mean_ns - min(max(ns, 0.0), mean_ns)), 1) for ns in saved)
+    return Change(id_, title, fix, IterationRange(low, expected, high), mean_ns / expected, basis, changes)

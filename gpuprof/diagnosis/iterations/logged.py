@@ -1,0 +1,290 @@
+"""The mean iteration of a job from the logs of its framework: phases, and what each role waits for the other."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import accumulate, pairwise
+from pathlib import Path
+
+from gpuprof.calibration import iterations as calibrated
+from gpuprof.diagnosis.iteration_model import PhaseBudget
+from gpuprof.diagnosis.iterations.logged_changes import changes
+from gpuprof.diagnosis.iterations.logged_model import LoggedIterations, LogSource, Quantity, Role
+from gpuprof.errors import GpuprofError
+from gpuprof.record.phase_names import (
+    ADVANTAGE,
+    DATA,
+    ENVIRONMENT,
+    GENERATION,
+    LOG_PROBABILITIES,
+    OTHER,
+    REWARD,
+    SAVE,
+    TRAINING,
+    VALIDATION,
+    WEIGHT_SYNC,
+)
+from gpuprof.tracefile.source import Issue
+from gpuprof.tracefile.training_logs.frameworks import Framework
+from gpuprof.tracefile.training_logs.read import TrainingLog, read_training_log, total_s
+from gpuprof.tracefile.training_logs.record import Logged
+
+ORDER = (
+    DATA, GENERATION, ENVIRONMENT, REWARD, LOG_PROBABILITIES, ADVANTAGE, TRAINING, WEIGHT_SYNC, VALIDATION, SAVE, OTHER,
+)  # fmt: skip
+"""The phases that logs distinguish."""
+WARM_UP = 1
+"""Iterations at the beginning that are left out where enough others are there: they compile and fill caches."""
+_ENOUGH = 3
+_PAIRS = 2
+"""Pairs of iterations from which on their distance is said."""
+_BREAK = 10
+"""Iterations that are this much further apart than usual have a break between them: the training was resumed."""
+_FEW = 5
+"""Of fewer iterations the least and the most are shown instead of percentiles."""
+OVERLAP = 0.02
+"""Share of the iteration by which its phases exceed it where they overlap, rather than being rounded."""
+BOUND = calibrated.BOUND.value
+Times = dict[str, float]
+"""Phase → seconds of one iteration."""
+
+
+def diagnose_logs(paths: Sequence[str]) -> LoggedIterations:
+    """What the logs of one job say of its iterations: one file, or one of the trainer and one of the generator.
+
+    Raises GpuprofError, one line, for a log without iterations and for logs that are not of one job.
+    """
+    logs = [read_training_log(Path(path)) for path in paths]
+    names = list(dict.fromkeys(log.framework.name for log in logs))
+    if len(names) > 1:
+        raise GpuprofError(f"these logs are of {' and '.join(names)}: give those of one job")
+    by_role = {log.framework.role: log for log in logs}
+    if len(by_role) < len(logs):
+        role = logs[0].framework.role
+        raise GpuprofError(f"{len(logs)} logs of a {role}: give one of the trainer, and one of the generator")
+    own = by_role.get("trainer", logs[0])
+    return _diagnosed(own, by_role)
+
+
+def _diagnosed(own: TrainingLog, by_role: dict[str, TrainingLog]) -> LoggedIterations:
+    framework, used = own.framework, _used(own.iterations)
+    outside = _outside(framework, used)
+    times = [_times(framework, one, outside) for one in used]
+    totals = [_whole(framework, one, outside) for one in used]
+    mean_ns = round(1e9 * statistics.fmean(totals))
+    phases, overlap_ns = _budget(times, totals, mean_ns)
+    quantities = tuple(one for log in by_role.values() for one in _quantities(log))
+    found = LoggedIterations(
+        sources=tuple(_source(log) for log in by_role.values()),
+        framework=framework.name,
+        asynchronous=_is_asynchronous(framework, used),
+        count=len(used),
+        skipped=len(own.iterations) - len(used),
+        mean_ns=mean_ns,
+        low_ns=_end([round(1e9 * s) for s in totals], 0.1),
+        high_ns=_end([round(1e9 * s) for s in totals], 0.9),
+        phases=phases,
+        training_ns=sum(one.ns for one in phases if one.phase == TRAINING),
+        overlap_ns=overlap_ns,
+        between_ns=_between(used, mean_ns),
+        lag_ns=_lag(by_role),
+        roles=(),
+        quantities=quantities,
+        limit="",
+        changes=(),
+        issues=(),
+    )
+    found = replace(found, roles=_roles(found))
+    return replace(found, limit=_limit(found), changes=changes(found, framework), issues=_issues(found))
+
+
+def _source(log: TrainingLog) -> LogSource:
+    return LogSource(log.path, log.framework.name, log.framework.role, len(log.iterations))
+
+
+def _used(iterations: Sequence[Logged]) -> Sequence[Logged]:
+    return iterations[WARM_UP:] if len(iterations) >= WARM_UP + _ENOUGH else iterations
+
+
+def _times(framework: Framework, one: Logged, outside: bool) -> Times:
+    """Seconds of an iteration by phase, what includes others less these."""
+    seconds = {key: max(one.values[key], 0.0) for key in framework.phases if key in one.values}
+    for part, whole in framework.inside.items():
+        if part in seconds and whole in seconds:
+            seconds[whole] = max(seconds[whole] - seconds[part], 0.0)
+    found: Times = {}
+    for key, value in seconds.items():
+        found[framework.phases[key]] = found.get(framework.phases[key], 0.0) + value
+    rest = _whole(framework, one, outside) - sum(found.values())
+    return {**found, OTHER: found.get(OTHER, 0.0) + rest} if rest > 0 else found
+
+
+def _named(framework: Framework, one: Logged) -> tuple[float, float]:
+    """Seconds of all phases, and of those that some versions do between iterations."""
+    times = _times(framework, one, False)
+    named = sum(ns for phase, ns in times.items() if phase != OTHER)
+    return named, times.get(VALIDATION, 0.0) + times.get(SAVE, 0.0)
+
+
+def _outside(framework: Framework, used: Sequence[Logged]) -> bool:
+    """Whether validation and saving are outside of the logged iteration: its phases fit into it only without them."""
+    for one in used:
+        named, apart = _named(framework, one)
+        total = total_s(framework, one) * (1 + OVERLAP)
+        if apart and named > total and named - apart <= total:
+            return True
+    return False
+
+
+def _whole(framework: Framework, one: Logged, outside: bool) -> float:
+    total = total_s(framework, one)
+    if not outside:
+        return total
+    seconds = (one.values.get(key, 0.0) for key, phase in framework.phases.items() if phase in (VALIDATION, SAVE))
+    return total + sum(seconds)
+
+
+def _budget(times: list[Times], totals: list[float], mean_ns: int) -> tuple[tuple[PhaseBudget, ...], int]:
+    """The phases of the mean iteration, and by how much they exceed it: the running sum is rounded."""
+    names = [name for name in ORDER if any(name in one for one in times)]
+    each = {name: [round(1e9 * one.get(name, 0.0)) for one in times] for name in names}
+    excess = sum(sum(one.values()) for one in times) - sum(totals)
+    overlap_ns = round(1e9 * excess / len(times)) if excess > 0 else 0
+    until = [0, *(round(ns / len(times)) for ns in accumulate(sum(ns) for ns in each.values()))]
+    until[-1] = mean_ns + overlap_ns
+    phases = (
+        PhaseBudget(name, max(until[i + 1] - until[i], 0), _end(ns, 0.1), _end(ns, 0.9))
+        for i, (name, ns) in enumerate(each.items())
+    )
+    return tuple(phases), overlap_ns
+
+
+def _end(each: list[int], share: float) -> int:
+    if len(each) < _FEW:
+        return min(each) if share < 0.5 else max(each)
+    return sorted(each)[min(int(share * len(each)), len(each) - 1)]
+
+
+def _is_asynchronous(framework: Framework, used: Sequence[Logged]) -> bool:
+    if any(key in one.values for one in used for key in framework.asynchronous):
+        return True
+    # A generator that works for longer than the trainer waits for it works while the trainer trains.
+    busy = [key for key, kind in framework.quantities.items() if kind == "generator_busy_s"]
+    beside = [
+        one.values[key] > 1.05 * _times(framework, one, False).get(GENERATION, 0.0)
+        for one in used
+        for key in busy
+        if key in one.values
+    ]
+    return bool(beside) and sum(beside) > len(beside) / 2
+
+
+def _between(used: Sequence[Logged], mean_ns: int) -> int | None:
+    """What passes from the end of one iteration to that of the next, beyond the logged time; by the log's clock."""
+    apart = [
+        (b.at_s - a.at_s) / (b.step - a.step)
+        for a, b in pairwise(used)
+        if a.at_s is not None and b.at_s is not None and b.step > a.step and b.at_s >= a.at_s
+    ]
+    if len(apart) < _PAIRS:
+        return None
+    usual = [one for one in apart if one <= _BREAK * statistics.median(apart)]
+    return round(1e9 * statistics.fmean(usual)) - mean_ns
+
+
+def _lag(by_role: dict[str, TrainingLog]) -> int | None:
+    """How much later the trainer logs a step than the generator, on the clock that both have."""
+    if len(by_role) < 2:
+        return None
+    generated = {one.step: one.at_s for one in by_role["generator"].iterations if one.at_s is not None}
+    apart = [
+        one.at_s - generated[one.step]
+        for one in by_role["trainer"].iterations
+        if one.at_s is not None and one.step in generated
+    ]
+    mean = statistics.fmean(apart) if apart else -1.0
+    return round(1e9 * mean) if mean >= 0 else None
+
+
+def _quantities(log: TrainingLog) -> tuple[Quantity, ...]:
+    used, found = _used(log.iterations), []
+    for key, kind in log.framework.quantities.items():
+        values = [one.values[key] for one in used if key in one.values]
+        if values and kind not in {one.kind for one in found}:
+            found.append(Quantity(kind, key, statistics.fmean(values), min(values), max(values)))
+    return tuple(found)
+
+
+def _roles(found: LoggedIterations) -> tuple[Role, ...]:
+    """The side that trains and the side that generates. Of a job that does one after the other neither waits where
+    both are on the same GPUs, and the logs do not say whether they are: there are none."""
+    if not found.asynchronous:
+        return ()
+    return (_trainer(found), _generator(found))
+
+
+def _trainer(found: LoggedIterations) -> Role:
+    if any(source.role == "trainer" for source in found.sources):
+        wait = found.ns_of(GENERATION)
+        known = found.quantity("trainer_wait_s") or found.quantity("trainer_idle_share")
+        return _role("trainer", found.mean_ns, wait, "completions", known.key if known else "the phase generation")
+    return Role("trainer", None, None, None, None, "no log of the trainer")
+
+
+def _generator(found: LoggedIterations) -> Role:
+    share, wait = found.quantity("generator_idle_share"), found.quantity("generator_wait_s")
+    busy = found.quantity("generator_busy_s")
+    if share is not None:
+        return _role("generator", found.mean_ns, round(min(share.mean, 1.0) * found.mean_ns), "training", share.key)
+    if wait is not None:
+        return _role("generator", found.mean_ns, round(1e9 * wait.mean), "training", wait.key)
+    if busy is not None:
+        waits = max(found.mean_ns - round(1e9 * busy.mean), 0)
+        return _role("generator", found.mean_ns, waits, "training", busy.key)
+    return Role("generator", None, None, None, None, "not logged")
+
+
+def _role(role: str, mean_ns: int, wait_ns: int, waits_for: str, source: str) -> Role:
+    wait_ns = min(max(wait_ns, 0), mean_ns)
+    return Role(role, mean_ns - wait_ns, wait_ns, wait_ns / mean_ns, waits_for if wait_ns else None, source)
+
+
+def _limit(found: LoggedIterations) -> str:
+    if not found.asynchronous:
+        generating, whole = found.ns_of(GENERATION), max(found.mean_ns, 1)
+        return (
+            f"Generation and training take turns: {100 * generating / whole:.0f} % of the iteration generates,"
+            f" {100 * found.training_ns / whole:.0f} % trains. On GPUs of its own each side is idle during the other."
+        )
+    trainer, generator = (one.wait_share for one in found.roles)
+    if trainer is None or generator is None:
+        known, other = ("trainer", trainer) if trainer is not None else ("generator", generator)
+        if other is None:
+            return "The logs do not say which side waits for the other."
+        feeds = "generation" if known == "trainer" else "training"
+        limits = f"{feeds} limits the job" if other >= BOUND else f"{feeds} does not limit the job"
+        return f"The {known} waits {100 * other:.0f} % of the time: {limits}. The other side's waiting is not logged."
+    said = f"The trainer waits {100 * trainer:.0f} % of the time for completions, the generator {100 * generator:.0f} %"
+    if max(trainer, generator) < BOUND:
+        return f"{said} for training: the two sides are balanced."
+    if min(trainer, generator) >= BOUND:
+        return f"{said} for training: both wait, so what is between them (weight sync, queue, limits) costs time."
+    return f"{said} for training: {'generation' if trainer > generator else 'training'} limits the job."
+
+
+def _issues(found: LoggedIterations) -> tuple[Issue, ...]:
+    said: list[Issue] = []
+    if found.count < _ENOUGH:
+        said.append(Issue("few_iterations", "warning", f"only {found.count} timed: the mean may be far off"))
+    if found.overlap_ns > OVERLAP * found.mean_ns:
+        text = f"the phases exceed the iteration by {100 * found.overlap_ns / found.mean_ns:.0f} %: some overlap"
+        said.append(Issue("phases_overlap", "info", text))
+    if found.between_ns is not None and found.between_ns > OVERLAP * found.mean_ns:
+        text = (
+            f"iterations end {(found.mean_ns + found.between_ns) / 1e9:.1f} s apart, and {found.mean_ns / 1e9:.1f} s of"
+            " that are logged: what happens in between (validation, saving, other work) is not known"
+        )
+        said.append(Issue("unlogged_time", "warning", text))
+    return tuple(said)

@@ -1,0 +1,84 @@
+"""What would shorten iterations that a framework logged, computed from the mean one; in the framework's own options."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from gpuprof.calibration import iterations as calibrated
+from gpuprof.diagnosis.iteration_model import Change
+from gpuprof.diagnosis.iterations.change import LEAST_GAIN, change
+from gpuprof.diagnosis.iterations.logged_model import LoggedIterations
+from gpuprof.record.phase_names import ENVIRONMENT, GENERATION, REWARD, WEIGHT_SYNC
+from gpuprof.tracefile.training_logs.frameworks import Framework
+
+TAIL = calibrated.TAIL
+SCALES = calibrated.SCALES
+BOUND = calibrated.BOUND.value
+
+
+def changes(found: LoggedIterations, framework: Framework) -> tuple[Change, ...]:
+    """The largest gain first; those that gain less than LEAST_GAIN are left out."""
+    all_ = [one for make in _ALL for one in make(found, framework)]
+    worth = [one for one in all_ if one.iteration_ns.expected <= (1 - LEAST_GAIN) * found.mean_ns]
+    return tuple(sorted(worth, key=lambda one: -one.speedup))
+
+
+def _ahead(found: LoggedIterations, framework: Framework) -> Iterator[Change]:
+    """Generation of the next iteration while this one trains."""
+    ahead = found.ns_of(GENERATION, ENVIRONMENT, REWARD)
+    rest = found.mean_ns - ahead
+    if found.asynchronous or not framework.ahead or ahead <= 0 or rest <= 0:
+        return
+    saved, sync = min(ahead, rest), found.ns_of(WEIGHT_SYNC)
+    yield change(
+        found.mean_ns, "generation_ahead", "Generate one iteration ahead, on GPUs of its own", framework.ahead,
+        (0.5 * saved, float(saved - sync), float(saved)),
+        "generation, environment and rewards overlap with the rest, on as many GPUs each as both have now",
+        "completions come from the policy of one iteration before",
+    )  # fmt: skip
+
+
+def _tail(found: LoggedIterations, framework: Framework) -> Iterator[Change]:
+    """The longest completions continue later instead of being waited for."""
+    mean, longest = found.quantity("request_mean_s"), found.quantity("request_longest_s")
+    generating = found.ns_of(GENERATION)
+    if mean is None or longest is None or longest.mean <= 0 or not generating or not framework.partial:
+        return
+    most = generating * max(1 - mean.mean / longest.mean, 0.0)
+    yield change(
+        found.mean_ns, "completion_tail", "Do not wait for the longest completions", framework.partial,
+        (TAIL.low * most, TAIL.value * most, TAIL.high * most),
+        f"a completion takes {mean.mean:.0f} s, the longest of an iteration {longest.mean:.0f} s, and all wait for it"
+        " (what is gained of that is assumed)",
+        "completions are continued by a newer policy than they were begun by",
+    )  # fmt: skip
+
+
+def _reuse(found: LoggedIterations, framework: Framework) -> Iterator[Change]:
+    """The generator's log-probabilities instead of computing those of the old policy again."""
+    old = found.quantity("old_log_probabilities_s")
+    if not framework.reuse or old is None:
+        return
+    spent = 1e9 * old.mean
+    yield change(
+        found.mean_ns, "old_log_probabilities", "Take the old policy's log-probabilities from the generator",
+        framework.reuse, (0.9 * spent, spent, spent),
+        "the generator knows them; the pass that computes them again is left out",
+        "the generator's differ a little: watch the trainer's measure of that",
+    )  # fmt: skip
+
+
+def _more_generators(found: LoggedIterations, framework: Framework) -> Iterator[Change]:
+    """Twice the GPUs for the side that the trainer waits for."""
+    trainer = next((one for one in found.roles if one.role == "trainer"), None)
+    if trainer is None or trainer.wait_ns is None or (trainer.wait_share or 0.0) < BOUND:
+        return
+    saved = [min(float(trainer.wait_ns), found.mean_ns * (1 - 1 / (2 * scales))) for scales in SCALES.rising]
+    yield change(
+        found.mean_ns, "generator_gpus", "Twice the GPUs for generation", "twice the generator's GPUs or replicas",
+        (max(saved[0], 0.0), max(saved[1], 0.0), saved[2]),
+        "the trainer waits for completions, which come twice as fast (how well that scales is assumed)", None,
+    )  # fmt: skip
+
+
+_ALL: tuple[Callable[[LoggedIterations, Framework], Iterator[Change]], ...] = (_ahead, _tail, _reuse, _more_generators)

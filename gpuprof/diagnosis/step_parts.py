@@ -1,0 +1,130 @@
+"""The step split into what a device works and waits for: the usual step, and the mean step that a user pays for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import accumulate
+
+from gpuprof.diagnosis.budget_model import Budget, Excess
+from gpuprof.diagnosis.diagnosis import Device, DeviceEstimate, Diagnosis
+from gpuprof.diagnosis.timed_steps import PAUSES, VARIATION
+
+IDLE = "idle"
+NEITHER = (VARIATION, PAUSES, "evaluation", "save", "logging", "periodic")
+"""What is neither the step's own work nor waiting: work that comes in some steps only, in which the GPU may work, and
+what no cause explains."""
+LEAST_EXCESS = 0.005
+"""Share of the mean step from which on a cause of excess is a part of its own; less is counted as variation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One stretch of the bar: `key` names it and its colour, `idle` tells the causes of waiting from work. What is in
+    NEITHER is neither: what the device did meanwhile is not known."""
+
+    key: str
+    ns: int
+    idle: bool
+
+    @property
+    def works(self) -> bool:
+        """Whether the device works."""
+        return not self.idle and self.key not in NEITHER
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """How one device spends a step; the parts sum to `total_ns`."""
+
+    device: int
+    total_ns: int
+    parts: tuple[Part, ...]
+
+    def idle_ns(self) -> int:
+        return sum(part.ns for part in self.parts if part.idle)
+
+    def busy_ns(self) -> int:
+        return sum(part.ns for part in self.parts if part.works)
+
+
+@dataclass(frozen=True, slots=True)
+class Beyond:
+    """What the mean step takes beyond the usual one; the causes, pauses and variation sum to it."""
+
+    causes: tuple[Excess, ...]
+    """That are worth a part of their own."""
+    pauses_ns: int
+    variation_ns: int
+    """What is left, of either sign."""
+
+
+def estimated(diagnosis: Diagnosis) -> bool:
+    """Whether the bars show the step without the profiler rather than as recorded."""
+    return bool(diagnosis.devices_estimated)
+
+
+def bars(diagnosis: Diagnosis) -> tuple[Bar, ...]:
+    """One bar per device, of one step; idle is split by cause where the causes are known."""
+    if diagnosis.devices_estimated:
+        return tuple(_of_mean_step(_bar(d, d.step_ns), diagnosis.budget) for d in diagnosis.devices_estimated)
+    steps = diagnosis.steps.count if diagnosis.steps else 1
+    return tuple(_per_step(_bar(d, d.window_ns), steps) for d in diagnosis.devices)
+
+
+def _per_step(bar: Bar, steps: int) -> Bar:
+    """The mean of the steps that a bar is of."""
+    total = round(bar.total_ns / steps)
+    return Bar(bar.device, total, _scaled(bar.parts, total))
+
+
+def _scaled(parts: tuple[Part, ...], total_ns: int) -> tuple[Part, ...]:
+    """The parts, made to sum to a total. Rounding the running sum keeps the sum."""
+    until = [0, *accumulate(part.ns for part in parts)]
+    at = [round(ns * total_ns / until[-1]) if until[-1] else 0 for ns in until]
+    return tuple(replace(part, ns=at[i + 1] - at[i]) for i, part in enumerate(parts))
+
+
+def _bar(device: Device | DeviceEstimate, total_ns: int) -> Bar:
+    work = [
+        Part("compute", device.compute_ns, False),
+        Part("communication", device.communication_ns, False),
+        Part("copy", device.copy_ns, False),
+    ]
+    waiting = [Part(c.cause, c.ns, True) for c in sorted(device.idle_by_cause, key=lambda c: -c.ns)]
+    if sum(part.ns for part in waiting) != device.idle_ns:
+        waiting = [Part(IDLE, device.idle_ns, True)]
+    return Bar(device.device, total_ns, tuple(part for part in work + waiting if part.ns))
+
+
+def beyond_usual(budget: Budget) -> Beyond:
+    """What makes the mean step longer, or shorter, than the usual one, in parts that are worth showing."""
+    least = LEAST_EXCESS * budget.mean_ns
+    causes = tuple(one for one in budget.excess if one.mean_ns and abs(one.mean_ns) >= least)
+    pauses = budget.paused_ns if budget.paused_ns >= least else 0
+    known = budget.usual_ns + sum(one.mean_ns or 0 for one in causes) + pauses
+    return Beyond(causes, pauses, budget.mean_ns - known)
+
+
+def differs(budget: Budget) -> bool:
+    """Whether anything that is seen distinguishes the mean step from the usual one."""
+    found = beyond_usual(budget)
+    varies = abs(found.variation_ns) >= LEAST_EXCESS * budget.mean_ns
+    return bool(found.causes or found.pauses_ns or varies)
+
+
+def _of_mean_step(bar: Bar, budget: Budget | None) -> Bar:
+    """The mean step: the usual one, and what the causes, pauses and variation add to it; they sum to it exactly.
+
+    Where steps are shorter on average than the usual one, all that the usual one consists of is shorter.
+    """
+    if budget is None or budget.source != "free" or not bar.parts:
+        return bar
+    beyond = beyond_usual(budget)
+    usual = _scaled(bar.parts, budget.usual_ns + min(beyond.variation_ns, 0))
+    added = [Part(one.cause, one.mean_ns or 0, one.cause not in NEITHER) for one in beyond.causes]
+    same = {part.key for part in added if part.key == "input"}
+    waited = sum(part.ns for part in usual if part.idle and part.key in same)
+    parts = [part for part in usual if not (part.idle and part.key in same)]
+    parts += [replace(part, ns=part.ns + (waited if part.key == "input" else 0)) for part in added]
+    parts += [Part(PAUSES, beyond.pauses_ns, False), Part(VARIATION, max(beyond.variation_ns, 0), False)]
+    return Bar(bar.device, budget.mean_ns, tuple(part for part in parts if part.ns))

@@ -1,0 +1,40 @@
+"""One iteration as a log has it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Logged:
+    """What a log says of one iteration, under the names of its framework."""
+
+    step: int
+    values: dict[str, float]
+    at_s: float | None
+    """When it was logged, seconds since some moment; None where the log does not say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One entry of a log, before those of an iteration are joined."""
+
+    step: int | None
+    """None: the log does not number it."""
+    values: dict[str, float]
+    at_s: float | None = None
+
+
+def by_iteration(found: Iterable[Found]) -> tuple[Logged, ...]:
+    """Entries of the same step joined, in order of step. A later entry wins: a training that was resumed repeats
+    steps. Entries without a number are iterations of their own."""
+    joined: dict[int, Logged] = {}
+    last = -1
+    for one in found:
+        step = last + 1 if one.step is None else one.step
+        last = step
+        before = joined.get(step)
+        values = one.values if before is None else {**before.values, **one.values}
+        joined[step] = Logged(step, values, one.at_s if one.at_s is not None or before is None else before.at_s)
+    return tuple(joined[step] for step in sorted(joined))
