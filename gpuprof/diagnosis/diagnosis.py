@@ -19,7 +19,8 @@ from gpuprof.diagnosis.run_model import Run
 from gpuprof.diagnosis.value_range import Range
 from gpuprof.errors import GpuprofError
 from gpuprof.replay.bound import Bound
-from gpuprof.timeline.workload import Unit, Workload
+from gpuprof.timeline.unit import STEP, Unit
+from gpuprof.timeline.workload import Workload
 from gpuprof.tracefile.source import Issue, Source
 
 if TYPE_CHECKING:
@@ -304,6 +305,10 @@ class Evidence:
     """The module and phase, else the op, whose longest place this is: `LlamaMLP, backward`."""
     part_ns: int | None = None
     """What that part of the program has of the statement's time in a step, without the profiler's cost."""
+    begins_with: str | None = None
+    """The kernel, op or call that begins the stretch, where `text` says that it is not most of it; else None."""
+    on_gpu: bool = False
+    """Whether the track is a GPU's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -386,10 +391,6 @@ class Finding:
         yield "changes", self.changes, None
 
 
-TRIED = "failed in gpuprof try: "
-"""How the reason begins of a remedy that was advised, tried, and failed."""
-
-
 @dataclass(frozen=True, slots=True)
 class Considered:
     """A usual remedy that is ruled out, and by what fact."""
@@ -402,6 +403,8 @@ class Considered:
     """The mean step with it, where that was predicted; its interval as in a finding."""
     speedup: Range | None = None
     """Of the training with it, where that was predicted: why it is not advised."""
+    failed: bool = False
+    """Whether it was advised, tried, and failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -522,7 +525,7 @@ class Diagnosis:
     @property
     def unit(self) -> Unit:
         """What a step is called: step, iteration, request or token."""
-        return self.workload.unit if self.workload else "step"
+        return self.workload.unit if self.workload else STEP
 
     @property
     def tables(self) -> Tables:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,8 +22,10 @@ from gpuprof.timeline.overhead import profiler_overhead
 from gpuprof.timeline.phases import DATA, OTHER
 from gpuprof.timeline.silence import holes
 from gpuprof.timeline.slow_calls import spans_of
-from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.trace import ABSENT, I32, I64, U8
+
+if TYPE_CHECKING:
+    from gpuprof.timeline.timeline import Timeline
 
 CAUSES = (
     "device",

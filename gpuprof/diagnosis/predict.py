@@ -13,7 +13,7 @@ from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.budget_model import Budget
 from gpuprof.diagnosis.chance import probability, time_left, with_odds
 from gpuprof.diagnosis.detect.proposal import CERTAIN, EVEN, MARKED, SEVERE, SURE, WORTH, Proposal
-from gpuprof.diagnosis.diagnosis import TRIED, Combined, Considered, Finding, Range, Remaining
+from gpuprof.diagnosis.diagnosis import Combined, Considered, Finding, Range, Remaining
 from gpuprof.diagnosis.findings import ABSENT, FINDINGS
 from gpuprof.diagnosis.plug_ins import plug_ins
 from gpuprof.diagnosis.run_budget import Z80
@@ -147,8 +147,8 @@ def _considered(case: Analysis, finding: str, proposals: list[_Predicted], failu
     if proposals:
         best = max(proposals, key=lambda one: one.prediction.speedup.expected)
         found = best.prediction
-        reason = f"{TRIED}{failure}" if failure else _why_not(case, best)
-        return [Considered(finding, best.proposal.title, reason, found.step, found.speedup)]
+        reason = f"failed in gpuprof try: {failure}" if failure else _why_not(case, best)
+        return [Considered(finding, best.proposal.title, reason, found.step, found.speedup, bool(failure))]
     absent = ABSENT.get(finding) or next((one.absent for one in plug_ins().findings if one.id == finding), None)
     why = absent.why(case) if absent else None
     return [Considered(finding, absent.title, why)] if absent and why else []
@@ -165,8 +165,8 @@ def _why_not(case: Analysis, one: _Predicted) -> str:
     gain = case.mean_ns - one.prediction.step.expected / one.proposal.work
     if cost and left is not None and cost >= gain * left:
         return (
-            f"it costs about {cost / 1e9:,.0f} s once and gains {in_ms(gain)} a step: earned back after "
-            f"{math.ceil(cost / gain):,} steps, and {left:,} are left"
+            f"it costs about {cost / 1e9:,.0f} s once and gains {in_ms(gain)} {case.unit.a}: earned back after "
+            f"{math.ceil(cost / gain):,} {case.unit}s, and {left:,} are left"
         )
     return ""
 

@@ -45,7 +45,7 @@ def replayed(
     graph = model_collectives(carried_over(graph))
     error = replay_error(graph)
     if not error <= WORST_ERROR:
-        text = f"the replay misses the recorded steps by {100 * error:.0f} %"
+        text = f"the replay misses the recorded {timeline.unit}s by {100 * error:.0f} %"
         return Replay(error, False, text), None
     lost = _unlaunched_share(timeline)
     if lost > UNLAUNCHED:
@@ -54,7 +54,7 @@ def replayed(
     unknown = 1 - _explained(graph)
     if unknown > UNEXPLAINED:
         idle = min(device.idle_ns for device in timeline.devices) / (timeline.window[1] - timeline.window[0])
-        text = f"{100 * unknown:.0f} % of the step is waiting that the recording does not explain"
+        text = f"{100 * unknown:.0f} % of the {timeline.unit} is waiting that the recording does not explain"
         if unknown > idle:
             text += ", of the CPU or of single streams while other work keeps the GPU busy"
         return Replay(error, False, text), None

@@ -24,8 +24,8 @@ def small_change(case: Analysis, proposal: Proposal, gain: Range) -> str:
     how = "by less than 1 %" if abs(change) < NEGLIGIBLE else f"by {100 * abs(change):.0f} %"
     verb = "changes" if abs(change) < NEGLIGIBLE else "shortens" if change > 0 else "lengthens"
     if not taken:
-        return f"{verb} a step of {in_ms(case.mean_ns)} {how}"
-    return f"takes {' and '.join(taken)} off a step of {in_ms(case.mean_ns)}, which {verb} it {how}"
+        return f"{verb} {case.unit.a} of {in_ms(case.mean_ns)} {how}"
+    return f"takes {' and '.join(taken)} off {case.unit.a} of {in_ms(case.mean_ns)}, which {verb} it {how}"
 
 
 def _taken_off(case: Analysis, proposal: Proposal) -> tuple[float, float]:

@@ -192,6 +192,12 @@ def slowed_by_sharing(loader: Loader, workers: int, cpu_ns: float, cpus: float |
     return replace(loader, workers=workers, batch_ns=waiting + (loader.batch_ns - waiting) * then / now)
 
 
+def least_on_cores(batches_cpu_ns: float, training_cpu_ns: float, cpus: float | None) -> float:
+    """The shortest step, ns, in which this many processors do the CPU work of its batches and of the training; 0 where
+    they are not known."""
+    return (batches_cpu_ns + training_cpu_ns) / cpus if cpus else 0.0
+
+
 def useful_workers(loader: Loader, step_ns: float, batches: float, cpu_ns: float, cpus: float | None) -> int:
     """The fewest workers, a power of two and more than there are, that come within 3 % of what any number reaches."""
     counts = [n for n in (1, 2, 4, 8, 16, 32, 64) if n > loader.workers and (cpus is None or n <= max(cpus, 1))]

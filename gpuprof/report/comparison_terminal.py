@@ -18,7 +18,6 @@ from gpuprof.report.names import escape, shorten_kernel, shown, shown_kernel
 from gpuprof.report.numbers import count, duration
 from gpuprof.report.rank_lines import SHOWN
 from gpuprof.report.terminal import GUTTER, WIDEST, issues, paragraph, section, spaced
-from gpuprof.timeline.workload import words_of
 
 ROWS = 5
 """Kernels and ops shown where no one asked for more."""
@@ -117,7 +116,7 @@ def _mechanisms(comparison: Comparison) -> list[Text | Table]:
 
 def _mechanism(one: Mechanism, comparison: Comparison) -> Text:
     part = words.part(one, "it")
-    unit = words_of(comparison.unit)
+    unit = comparison.unit.a
     gain = words.each(one, comparison) or f"{words.signed(one.difference_ns)} {unit}{f', {part}' if part else ''}"
     return Text.assemble((escape(one.title), "bold"), f"   {gain}")
 

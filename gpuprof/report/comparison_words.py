@@ -19,7 +19,6 @@ from gpuprof.replay.noise import PROCESS_NOISE
 from gpuprof.report.names import shown
 from gpuprof.report.numbers import count, duration, duration_range, gib, share
 from gpuprof.timeline.frames import MODULE
-from gpuprof.timeline.workload import words_of
 
 KNOWN = {
     "unprofiled": "timed without a profiler",
@@ -91,7 +90,7 @@ def steps(comparison: Comparison) -> str:
     """`49 → 26 ms a step  (−23 ms, −47 %)`."""
     step = comparison.step
     both = both_times(step.a_ns, step.b_ns, exact=True)
-    unit = words_of(comparison.unit)
+    unit = comparison.unit.a
     if not step.difference_ns:
         return f"{duration(step.a_ns)} {unit}, both"
     return f"{both} {unit} ({signed(step.difference_ns)}, {signed_percent(step.difference_ns, step.a_ns)})"
@@ -192,7 +191,7 @@ def unexplained(comparison: Comparison) -> str:
     """`+1.2 ms a step unexplained`; empty where that is next to nothing."""
     step, rest = comparison.step, comparison.unexplained_ns
     least = max(WORTH_SHARE * abs(step.difference_ns), WORTH_OF_STEP * max(step.a_ns, step.b_ns))
-    return f"{signed(rest)} {words_of(comparison.unit)} unexplained" if abs(rest) >= least else ""
+    return f"{signed(rest)} {comparison.unit.a} unexplained" if abs(rest) >= least else ""
 
 
 def names(comparison: Comparison) -> tuple[str, str]:
@@ -234,7 +233,7 @@ def rank(one: RankDifference) -> tuple[str, str, str]:
 def kernel_changes(comparison: Comparison) -> str:
     """`238 → 180 ms a step as recorded: by count −30 ms, by duration −28 ms; 37 new, 49 gone, 99 in both`."""
     found = comparison.kernels
-    text = f"{both_times(found.a_ns, found.b_ns)} {words_of(comparison.unit)} as recorded"
+    text = f"{both_times(found.a_ns, found.b_ns)} {comparison.unit.a} as recorded"
     if not found.difference_ns:
         return text
     # Fewer pieces of more work each: that the one takes back what the other gives says nothing.
@@ -303,8 +302,8 @@ def work(comparison: Comparison) -> str:
         return ""
     noun = found.measure.removesuffix("s")
     if found.equal:
-        return f"{count(round(found.b))} {found.measure} {words_of(comparison.unit)} in both"
-    text = f"{count(round(found.a))} → {count(round(found.b))} {found.measure} {words_of(comparison.unit)}"
+        return f"{count(round(found.b))} {found.measure} {comparison.unit.a} in both"
+    text = f"{count(round(found.a))} → {count(round(found.b))} {found.measure} {comparison.unit.a}"
     if found.a_ns_per and found.b_ns_per:
         text += f": {both_times(found.a_ns_per, found.b_ns_per)} a {noun}"
     return text

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.table import Table
 from rich.text import Text
 
-from gpuprof.diagnosis.diagnosis import TRIED, Combined, Considered, Diagnosis, Finding, Range
+from gpuprof.diagnosis.diagnosis import Combined, Diagnosis, Finding, Range
 from gpuprof.report import words
 from gpuprof.report.brevity import Brevity
 from gpuprof.report.code_lines import without_alternatives, without_comments, wrapped
@@ -20,6 +20,8 @@ NUMBER = 3
 """Cells in front of a fix, which hold its number."""
 UNSURE = 0.10
 """Half the mean step's 80 % interval, as a share of it, from which on predicted steps are said to be as uncertain."""
+TITLE = 24
+"""Cells that a title keeps next to a command that can be pasted; it is cut to them."""
 
 
 def sensitivities(diagnosis: Diagnosis, width: int) -> list[Text]:
@@ -65,7 +67,7 @@ def fixes(diagnosis: Diagnosis, width: int, brevity: Brevity) -> list[Text | Tab
         lines += flow([Text("with -v", "dim"), *(Text(one, "dim") for one in named)], width)
     elif more:
         lines.append(Text(f"and {len(more)} more, with -v", "dim"))
-    lines += [Text(f"{escape(one.title)}: {escape(one.reason)}", "dim") for one in diagnosis.considered if _failed(one)]
+    lines += [Text(f"{escape(one.title)}: {escape(one.reason)}", "dim") for one in diagnosis.considered if one.failed]
     both = diagnosis.combined
     if both and brevity.together:
         lines.append(Text.assemble((_together(diagnosis, both, brevity), "bold"), f" together   {gain(both, now)}"))
@@ -91,8 +93,7 @@ def worth_trying(diagnosis: Diagnosis, width: int, shown: int | None = None) -> 
         last = one is found[:shown][-1]
         more = f"   and {len(found) - shown} more, with -v" if last and len(found) > shown else ""
         odds = f"{_times(one.speedup)}, {chance(one)}"
-        room = width - len(odds) - len(more) - 6
-        command = next((text for text in _commands(one) if len(one.title) + len(text) <= room), "")
+        command = next((text for text in _commands(one) if len(text) + len(odds) + len(more) + TITLE <= width), "")
         tail = f"   {odds}{f'   {command}' if command else ''}{more}"
         title = shortened(escape(one.title), width - len(tail))
         lines.append(Text.assemble((title, "bold"), tail, no_wrap=True, overflow="ellipsis"))
@@ -128,9 +129,12 @@ def chance(finding: Finding) -> str:
     return f"{100 * finding.probability:.0f} % likely"
 
 
-def settle(finding: Finding) -> str:
-    """What settles whether it gains."""
-    return f"{finding.settle} …" if finding.settle else "gpuprof compare, recorded again after a change by hand"
+def settle(finding: Finding, diagnosis: Diagnosis) -> str:
+    """What settles whether it gains: a command that can be pasted where the run was recorded; that of a recording
+    which is no run wants the program's own behind it."""
+    if not finding.settle:
+        return "gpuprof compare, recorded again after a change by hand"
+    return finding.settle if diagnosis.run is not None else f"{finding.settle} and your command"
 
 
 def _commands(finding: Finding) -> tuple[str, ...]:
@@ -141,7 +145,7 @@ def _commands(finding: Finding) -> tuple[str, ...]:
 
 def _written_out(number: int, one: Finding, diagnosis: Diagnosis, now: float, width: int) -> Table:
     head = _head(one, f"{gain(one, now)}   {chance(one)}", width - NUMBER)
-    notes = [*conditions(one, diagnosis), f"settled by {settle(one)}"]
+    notes = [*conditions(one, diagnosis), f"settled by {settle(one, diagnosis)}"]
     code = [Text(part, "cyan") for line in one.fix.splitlines() for part in wrapped(escape(line), width - NUMBER)]
     return _numbered(number, [*head, *(Text(line, "dim") for line in notes), *code])
 
@@ -189,12 +193,8 @@ def considered(diagnosis: Diagnosis) -> list[Text | Table]:
     return [
         Text.assemble((escape(one.title), "bold"), f": {escape(one.reason)}")
         for one in diagnosis.considered
-        if not _failed(one)
+        if not one.failed
     ]
-
-
-def _failed(one: Considered) -> bool:
-    return one.reason.startswith(TRIED)
 
 
 def numbers(diagnosis: Diagnosis, both: Combined) -> str:

@@ -104,7 +104,7 @@ def explained(one: HostFunction, diagnosis: Diagnosis) -> list[str]:
     if one.called_from is not None:
         said.append(f"It is called from {one.called_from}, mostly.")
     if one.gpu_waits is not None:
-        said.append(f"In {one.gpu_waits:.0%} of that time the GPU waits for the CPU.".replace("%", " %"))
+        said.append(f"In {100 * one.gpu_waits:.0f} % of that time the GPU waits for the CPU.")
     now = diagnosis.step_ns
     if one.step_ns is not None and now:
         said.append(

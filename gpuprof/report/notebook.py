@@ -18,7 +18,6 @@ from gpuprof.report import host_words, run_words, stepbar, words
 from gpuprof.report.as_text import predicted
 from gpuprof.report.names import escape, shown, shown_kernel
 from gpuprof.report.numbers import amount, duration, duration_range, percent, share
-from gpuprof.timeline.workload import words_of
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.comparison.comparison import Comparison
@@ -113,7 +112,7 @@ def comparison_html(comparison: Comparison) -> str:
 
 def projection_html(projection: Projection) -> str:
     """The step on each GPU: time, speedup, what limits it, what fits."""
-    head = ("GPU", words_of(projection.unit), "80 %", "× recorded", "limited by", "fits", "largest batch")
+    head = ("GPU", projection.unit.a, "80 %", "× recorded", "limited by", "fits", "largest batch")
     rows = [
         (
             f"<b>{_text(one.gpu)}</b>",
@@ -127,7 +126,7 @@ def projection_html(projection: Projection) -> str:
         for one in projection.gpus
     ]
     recorded = projection.recorded
-    of = f"{duration(recorded.step_ns.expected)} {words_of(projection.unit)} on {recorded.device_name or recorded.gpu}"
+    of = f"{duration(recorded.step_ns.expected)} {projection.unit.a} on {recorded.device_name or recorded.gpu}"
     parts = [
         f"<h3>{_text(projection.summary)}</h3>",
         f"<p><b>recorded: {_text(of)}</b></p>",

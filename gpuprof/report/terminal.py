@@ -34,7 +34,6 @@ from gpuprof.report.drawn import drawn
 from gpuprof.report.lines import Column, flow, table
 from gpuprof.report.names import escape, shorten_kernel, shown, shown_kernel
 from gpuprof.report.numbers import amount, count, duration, share
-from gpuprof.timeline.workload import words_of
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.comparison.comparison import Note
@@ -356,7 +355,7 @@ def _per_step(diagnosis: Diagnosis) -> int:
 
 def _a_step(diagnosis: Diagnosis) -> str:
     """Nothing where the whole recording is the window."""
-    return f" {words_of(diagnosis.unit)}" if diagnosis.steps and diagnosis.steps.source != "none" else ""
+    return f" {diagnosis.unit.a}" if diagnosis.steps and diagnosis.steps.source != "none" else ""
 
 
 def _causes(diagnosis: Diagnosis, width: int) -> list[Text]:

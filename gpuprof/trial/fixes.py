@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
-from gpuprof.diagnosis.diagnosis import Diagnosis, Finding
+from gpuprof.diagnosis.chance import time_left
+from gpuprof.diagnosis.diagnosis import Diagnosis, Finding, Range
 from gpuprof.errors import GpuprofError
 from gpuprof.trial.own_flags import OwnFlags
 from gpuprof.trial.patches import names, patch_for
-from gpuprof.trial.trial import Fix, Interval
+from gpuprof.trial.trial import Advised, Fix, Interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,14 @@ class Candidate:
     """What to write, as the finding says it; empty where none does."""
     flags: OwnFlags | None = None
     """The program's own flags that make it; None where it is applied from outside."""
+    advised: Advised | None = None
+    """The list of the diagnosis in which it stands; None where it was asked for."""
+    probability: float | None = None
+    """Of a gain of 2 % or more, as predicted; None where nothing was."""
+    saves: float = 0.0
+    """Share of the training's time that it is expected to save; 0 where nothing was predicted."""
+    once_s: float = 0.0
+    """What it costs once in each process, such as compiling."""
 
 
 def parse(text: str) -> list[Fix]:
@@ -50,10 +59,11 @@ def lines_for(fix: Fix) -> str:
 
 
 def advised(diagnosis: Diagnosis | None) -> tuple[list[Candidate], list[Finding]]:
-    """The findings that a patch can answer, most gain first; and those that need a change by hand."""
+    """The findings of both lists that a patch can answer, fixes before what is worth trying; and those that need a
+    change by hand."""
     candidates: list[Candidate] = []
     by_hand: list[Finding] = []
-    for finding in diagnosis.findings if diagnosis is not None else ():
+    for finding, name in _listed(diagnosis):
         fix = fix_for(finding)
         if fix is None:
             by_hand.append(finding)
@@ -65,14 +75,34 @@ def advised(diagnosis: Diagnosis | None) -> tuple[list[Candidate], list[Finding]
                     _interval(finding.step_ns) if comparable else None,
                     _interval(finding.speedup) if comparable else None,
                     finding.fix,
+                    advised=name,
+                    probability=finding.probability,
+                    saves=saving(finding.speedup),
+                    once_s=finding.once_ns.expected / 1e9 if finding.once_ns else 0.0,
                 )
             )  # fmt: skip
     return candidates, by_hand
 
 
+def _listed(diagnosis: Diagnosis | None) -> Iterator[tuple[Finding, Advised]]:
+    if diagnosis is None:
+        return
+    for one in diagnosis.findings:
+        yield one, "fixes"
+    for one in diagnosis.worth_trying:
+        yield one, "worth_trying"
+
+
+def saving(gain: Range) -> float:
+    """Share of the training's time that is expected to be saved: the mean over the distribution of the gain, in which
+    what may slow the training counts, too."""
+    return 1 - time_left(gain)
+
+
 def fix_for(finding: Finding) -> Fix | None:
-    """The patch that does what the finding advises; None where it has to be done by hand."""
-    if finding.patch is None or finding.patch.name not in names():
+    """The patch that does what the finding advises; None where it has to be done by hand, as a link of a chain before
+    it has."""
+    if finding.parts or finding.patch is None or finding.patch.name not in names():
         return None
     patch = patch_for(finding.patch.name)
     value = finding.patch.value or patch.default
@@ -82,7 +112,7 @@ def fix_for(finding: Finding) -> Fix | None:
 def with_predictions(asked: Iterable[Fix], candidates: Sequence[Candidate]) -> list[Candidate]:
     """The fixes asked for, with what the diagnosis predicts of those that it advises with the same value."""
     known = {one.fix: one for one in candidates}
-    return [known.get(fix) or Candidate(fix) for fix in asked]
+    return [replace(known[fix], advised=None) if fix in known else Candidate(fix) for fix in asked]
 
 
 def combination(names: Sequence[str]) -> list[str]:

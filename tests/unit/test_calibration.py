@@ -54,7 +54,7 @@ DEFINITIONS = {
     "gpuprof/trial/same_training.py:FORMAT": "the resolution of number formats",
     "gpuprof/diagnosis/baseline.py:REACH": "how far a line may be drawn out",
     "gpuprof/diagnosis/findings/pageable_copies.py:MUCH_BYTES": "what two recordings must differ by",
-    "gpuprof/diagnosis/run.py:SKEWED": "what is worth a note",
+    "gpuprof/diagnosis/run_issues.py:SKEWED": "what is worth a note",
     "gpuprof/diagnosis/run_budget.py:FEWEST_MADE": "a sample's least size",
     "gpuprof/projection/host.py:RANGE": "the factors that are shown",
     "gpuprof/record/schedule.py:BASELINES": "how much is timed",

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpuprof.costs.arguments import parse
-from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.passes import siblings
 from gpuprof.replay.stretches import Stretches
 from gpuprof.tracefile.trace import F64, I64, NO_TEXT, Mask
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis
 
 RETURNS = frozenset(
     {"aten::index_add_", "aten::index_add", "aten::index_put_", "aten::scatter_add_", "aten::scatter_add"}

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpuprof.calibration import allocator as calibrated
-from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.pair.candidates import Candidate, claim_idle
-from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.quantities import idle_ns, quantity
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.fix import environment, without_call
@@ -19,6 +18,10 @@ from gpuprof.diagnosis.gaps import ALLOCATOR_CALL
 from gpuprof.replay.graph import SYNC, Graph
 from gpuprof.replay.transform import scaled, without_edges
 from gpuprof.tracefile.trace import ANNOTATION
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis, Change
+    from gpuprof.diagnosis.detect.pair.facts import Facts
 
 LEFT = calibrated.LEFT.rising
 """What of the recorded time of the calls is not gained: at best, usually, at worst."""
@@ -87,8 +90,10 @@ def find(case: Analysis) -> Iterator[Proposal]:
         )
         fix += "\nor, if memory is short without it:\n" + segments.otherwise()
     yield Proposal(
-        title="no empty_cache() in the step" if by_hand else "memory kept by the allocator",
-        evidence=spans(case, f"{count:,.0f} calls of {', '.join(names)} a step take the CPU {host_ms:,.1f} ms", own),
+        title=f"no empty_cache() in the {case.unit}" if by_hand else "memory kept by the allocator",
+        evidence=spans(
+            case, f"{count:,.0f} calls of {', '.join(names)} {case.unit.a} take the CPU {host_ms:,.1f} ms", own
+        ),
         fix=fix.by("allocator"),
         change=without(LEFT[1]),
         best=without(LEFT[0]),
@@ -103,7 +108,7 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
         yield Candidate(
             PAGE.id,
             "memory requested from the driver",
-            f"calls that allocate or free: {calls} a step",
+            f"calls that allocate or free: {calls} {a.unit.a}",
             claim_idle("allocator"),
             calls.more,
         )

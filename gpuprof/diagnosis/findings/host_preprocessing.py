@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpuprof.calibration import loader as calibrated
-from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
@@ -19,6 +19,9 @@ from gpuprof.replay.graph import HOST, Graph
 from gpuprof.replay.transform import scaled
 from gpuprof.timeline.nesting import climb
 from gpuprof.tracefile.trace import I64, OP, Mask
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis
 
 LEAST = 0.05
 """Of a step what preparing samples takes, from which on it is worth a fix."""
@@ -78,7 +81,9 @@ def find(case: Analysis) -> Iterator[Proposal]:
     rest = max(case.step_of(scaled(graph, nodes, 0.0)), 1.0)
     workers = next((n for n in COUNTS if n * rest >= SLOWER * took_ns), COUNTS[-1])
     share = 100 * took_ns / case.step_ns
-    text = f"preparing samples takes the CPU {in_ms(took_ns)} a step, {share:.0f} % of it, and grows with the batch"
+    text = (
+        f"preparing samples takes the CPU {in_ms(took_ns)} {case.unit.a}, {share:.0f} % of it, and grows with the batch"
+    )
     some = f"{workers} workers" if workers > 1 else "a worker"
     yield Proposal(
         title=f"preprocessing in {some}",
@@ -121,7 +126,7 @@ def _on_the_gpu(case: Analysis, op: I64) -> Iterator[Proposal]:
         return
     names = sorted({case.trace.strings[case.trace.ops.name[row]] for row in np.unique(op[nodes]).tolist()})
     more = f" and {len(names) - 2} others" if len(names) > 2 else ""
-    text = f"random numbers made on the CPU ({', '.join(names[:2])}{more}) take it {in_ms(took_ns)} a step"
+    text = f"random numbers made on the CPU ({', '.join(names[:2])}{more}) take it {in_ms(took_ns)} {case.unit.a}"
     yield Proposal(
         title="random numbers made on the GPU",
         evidence=spans(case, text, nodes),

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.detect.batch_scaling import (
     FACTORS,
     best_factor,
@@ -24,6 +24,9 @@ from gpuprof.projection.batch import (
     model_phases,
 )
 from gpuprof.replay.graph import DEVICE
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis, Change
 
 PAGE = Page(
     id="larger_batch",
@@ -84,7 +87,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
             trl=setting + "\nor, with short samples: " + arguments("SFTConfig", {"packing": True}).otherwise()
             if case.trains_on_tokens
             else setting,
-        ).by("larger_batch"),
+        ),
         change=scaled_batch(case, chosen),
         best=scaled_batch(case, chosen, 0),
         worst=slower_host(case, _at_worst(case, chosen)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,13 +13,15 @@ from gpuprof.calibration import latency
 from gpuprof.costs.arguments import Arguments, parse
 from gpuprof.costs.attention import attends_packed, has_mask, is_attention, is_backward, is_causal
 from gpuprof.costs.dtypes import DTYPES, UNKNOWN
-from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.fix import Fix, as_fix, joined
 from gpuprof.replay.transform import scaled
 from gpuprof.tracefile.trace import F64, KERNEL, NO_TEXT, Mask
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis
 
 MOST_USEFUL = 0.6
 """Share of the scores of a row above which there is nothing to skip: lengths of one batch differ by as much."""

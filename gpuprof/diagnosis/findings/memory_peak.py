@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpuprof.calibration import allocator
 from gpuprof.calibration import memory as calibrated
 from gpuprof.costs.gemm import is_matmul
-from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.detect.batch_scaling import scaled_batch
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.memory_remedy import MemoryRemedy, Priced
@@ -19,15 +19,18 @@ from gpuprof.diagnosis.detect.passes import shapes_in
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.fix import Fix
 from gpuprof.projection import memory_changes as changes
-from gpuprof.projection.activations import Recorded
 from gpuprof.projection.batch import model_phases
-from gpuprof.projection.memory import RecordedMemory, Trained
 from gpuprof.projection.memory_fixes import CHECKPOINTING, OPTIMIZER, MemoryFix, recorded_footprint
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.transform import scaled
 from gpuprof.timeline.phases import BACKWARD, FORWARD
 from gpuprof.timeline.phases import OPTIMIZER as OPTIMIZER_PHASE
 from gpuprof.tracefile.trace import NO_TEXT, Mask
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis, Change
+    from gpuprof.projection.activations import Recorded
+    from gpuprof.projection.memory import RecordedMemory, Trained
 
 REPEATED = (0.85, 1.0, 1.1)
 """Of the forward pass what checkpointing repeats: neither head nor loss, but with work of its own."""

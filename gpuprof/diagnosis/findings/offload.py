@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from gpuprof.calibration import offload as calibrated
 from gpuprof.calibration import slow as slow_calibrated
-from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
@@ -21,6 +20,9 @@ from gpuprof.replay.transform import without_edges
 from gpuprof.timeline.phases import FORWARD, OPTIMIZER, RECOMPUTE
 from gpuprof.timeline.slow_calls import within_slow
 from gpuprof.tracefile.trace import F64, MEMCPY, OP, Mask
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis, Change
 
 LEAST_BYTES = calibrated.LEAST_BYTES.value
 STRETCH_NS = slow_calibrated.STRETCH_NS.value

@@ -5,15 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpuprof.calibration import loops as calibrated
-from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.pair.candidates import PASSES, Candidate, claim_where
-from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.quantities import kernel_counts
 from gpuprof.diagnosis.detect.pair.signs import advised
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
@@ -22,6 +21,11 @@ from gpuprof.diagnosis.detect.small_op_loops import SmallLoops, find_small_loops
 from gpuprof.diagnosis.fix import Code, Fix, as_fix, call, joined
 from gpuprof.diagnosis.sentences import in_ms
 from gpuprof.replay.stretches import nodes_in
+from gpuprof.tracefile.trace import F64
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis
+    from gpuprof.diagnosis.detect.pair.facts import Facts
 
 ROUNDS_LEFT, GPU_LEFT = calibrated.ROUNDS_LEFT.rising, calibrated.GPU_LEFT.rising
 LEAST = 0.02
@@ -77,14 +81,14 @@ def find(case: Analysis) -> Iterator[Proposal]:
     host_ns = case.per_step(float(graph.duration_ns[host].sum()))
     if host_ns < LEAST * case.step_ns:
         return
-    took = np.bincount(group[host], weights=graph.duration_ns[host], minlength=2 * count)
+    took: F64 = np.bincount(group[host], weights=graph.duration_ns[host], minlength=2 * count).astype(np.float64)
     gpu = inside & graph.on_gpu
-    work = np.bincount(group[gpu], weights=graph.duration_ns[gpu], minlength=2 * count)
+    work: F64 = np.bincount(group[gpu], weights=graph.duration_ns[gpu], minlength=2 * count).astype(np.float64)
     pieces = np.bincount(group[gpu], minlength=2 * count)
     rounds = np.tile(loops.rounds, 2)
 
     def change(level: int):
-        left = np.minimum(ROUNDS_LEFT[level] / rounds, 1.0)
+        left: F64 = np.minimum(ROUNDS_LEFT[level] / rounds, 1.0).astype(np.float64)
         launches = np.ceil(pieces * left).astype(np.int64)
         new = replacement_of(graph, group, took * left, work * GPU_LEFT[level], launches)
         return partial(with_replacement, replacement=new)
@@ -94,7 +98,8 @@ def find(case: Analysis) -> Iterator[Proposal]:
     few = ", ".join(name.removeprefix("aten::") for name in names[:NAMED]) + (" …" if len(names) > NAMED else "")
     waits = case.per_step(float((inside & graph.waits).sum()))
     text = (
-        f"{int(loops.rounds[largest])} rounds of {few}: {case.per_step(float(gpu.sum())):,.0f} kernels a step and "
+        f"{int(loops.rounds[largest])} rounds of {few}: {case.per_step(float(gpu.sum())):,.0f} kernels {case.unit.a}"
+        " and "
         f"{in_ms(host_ns)} of CPU time, the backward pass included"
         + (f"; the CPU waits for the GPU {waits:,.0f} times in it" if waits >= 1 else "")
     )
@@ -148,7 +153,7 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
         yield Candidate(
             PAGE.id,
             "a Python loop over small ops",
-            f"kernels: {pieces} a step",
+            f"kernels: {pieces} {a.unit.a}",
             claim_where(lambda cell: cell[0] == "idle"),
             pieces.more,
         )

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpuprof.calibration import inference as calibrated
-from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.fix import Code, assigned, call
 from gpuprof.replay.graph import Graph
 from gpuprof.tracefile.trace import NO_TEXT, Mask
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis, Change
 
 LEFT = calibrated.CACHE_LEFT.rising
 
@@ -65,7 +68,9 @@ def find(case: Analysis) -> Iterator[Proposal]:
     gpu_ms = case.per_step(float(graph.duration_ns[nodes & graph.on_gpu].sum())) / 1e6
     yield Proposal(
         title="static key-value cache",
-        evidence=spans(case, f"{count:,.0f} concatenations a step copy the cache: {gpu_ms:,.2f} ms of GPU time", nodes),
+        evidence=spans(
+            case, f"{count:,.0f} concatenations {case.unit.a} copy the cache: {gpu_ms:,.2f} ms of GPU time", nodes
+        ),
         fix=assigned("model.generation_config.cache_implementation", "static")
         + "\nor in your own code: "
         + call("transformers.StaticCache", config=Code("model.config"), max_cache_len=Code("...")).otherwise(),

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.detect.copy_waits import copies_to_device
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.expert_loops import find_loops
 from gpuprof.diagnosis.detect.pair.candidates import Candidate, is_model_wait
-from gpuprof.diagnosis.detect.pair.cells import Cell
-from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.quantities import FEW, FEWER, quantity
 from gpuprof.diagnosis.detect.pair.signs import advised
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
@@ -29,6 +27,11 @@ from gpuprof.replay.transform import removed, without_waits
 from gpuprof.timeline.dispatch import has_ops
 from gpuprof.timeline.frames import FrameIndex
 from gpuprof.tracefile.trace import ANNOTATION, I64, NO_TEXT, Mask
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis, Change
+    from gpuprof.diagnosis.detect.pair.cells import Cell
+    from gpuprof.diagnosis.detect.pair.facts import Facts
 
 LOOK = re.compile(r"^aten::(item|_local_scalar_dense|is_nonzero|equal|allclose)$")
 """Ops that copy a value to the host to look at it."""
@@ -89,7 +92,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     kinds: list[tuple[Mask, Proposal]] = []
     if looks.any():
         kinds.append((looks, Proposal(
-            title="no values read from the GPU within the step",
+            title=f"no values read from the GPU within the {case.unit}",
             evidence=_evidence(case, looks, "values read from the GPU", ops),
             fix=_look_fix(case, looks).by("syncs"),
             change=_without(looks, own),
@@ -108,7 +111,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
         )))  # fmt: skip
     if explicit.any():
         kinds.append((explicit, Proposal(
-            title="no torch.cuda.synchronize() in the step",
+            title=f"no torch.cuda.synchronize() in the {case.unit}",
             evidence=_evidence(case, explicit, "torch.cuda.synchronize() or a similar call", np.empty(0, np.int64)),
             fix=without_call(f"torch.cuda.synchronize() only every {EVERY} steps", "torch.cuda.synchronize").by("syncs")
             + "\nor, to time steps: "
@@ -132,7 +135,7 @@ def _together(case: Analysis, kinds: list[tuple[Mask, Proposal]], own: Mask, alo
     waits = np.logical_or.reduce([mask for mask, _ in kinds])
     worst = _without(waits, np.zeros(len(case.graph), bool))
     return Proposal(
-        title="no waits for the GPU within the step",
+        title=f"no waits for the GPU within the {case.unit}",
         evidence=tuple(one for _, proposal in kinds for one in proposal.evidence),
         fix=joined([proposal.fix for _, proposal in kinds]).by("syncs"),
         change=_without(waits, own),
@@ -192,7 +195,7 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
         yield Candidate(
             PAGE.id,
             "waits of the CPU for the GPU",
-            f"calls that wait for the GPU: {waits} a step",
+            f"calls that wait for the GPU: {waits} {a.unit.a}",
             claim,
             waits.more,
         )
@@ -295,7 +298,7 @@ def _without(waits: Mask, own: Mask) -> Change:
 def _evidence(case: Analysis, waits: Mask, what: str, ops: I64) -> tuple[Evidence, ...]:
     graph = case.graph
     count = case.per_step(float(waits.sum()))
-    text = f"{what}: {count:,.0f} a step"
+    text = f"{what}: {count:,.0f} {case.unit.a}"
     names = _most(case.trace.ops.name[ops])
     if names:
         text += " (" + ", ".join(f"{n / case.steps:,.0f} × {case.trace.strings[i]}" for i, n in names) + ")"

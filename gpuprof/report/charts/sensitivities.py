@@ -47,17 +47,18 @@ def sensitivities(diagnosis: Diagnosis) -> Figure | None:
         "textposition": ["inside" if value >= _LONG else "outside" for value in percent],
         "insidetextanchor": "end",
         "cliponaxis": False,
-        "hovertemplate": "%{y} twice as fast: step %{x:.1f} % shorter<extra></extra>",
+        "hovertemplate": f"%{{y}} twice as fast: {diagnosis.unit} %{{x:.1f}} % shorter<extra></extra>",
     }
     return figure(
         [painted(bar, {"marker.color": SERIES_PAINTS[2]})],
         {
             "bargap": 0.35,
-            "xaxis": still({"title": {"text": "step shorter by, %"}, "range": [0, 60], "dtick": 10}),
+            "xaxis": still({"title": {"text": f"{diagnosis.unit} shorter by, %"}, "range": [0, 60], "dtick": 10}),
             "yaxis": names_axis(),
         },
-        title="What the step depends on",
-        note="The step replayed with one resource twice as fast. At 50 % nothing else matters; – means no change.",
+        title=f"What the {diagnosis.unit} depends on",
+        note=f"The {diagnosis.unit} replayed with one resource twice as fast. At 50 % nothing else matters; – means"
+        " no change.",
         height=64 + _ROW_PX * len(order),
         narrow={"xaxis.dtick": 20},
     )

@@ -10,6 +10,7 @@ from gpuprof.report.charts.style import QUIET, figure, names_axis, painted, text
 from gpuprof.report.fixes import now_ns, step_after
 from gpuprof.report.numbers import duration, duration_range
 from gpuprof.report.palette import SERIES_PAINTS
+from gpuprof.timeline.unit import Unit
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -52,7 +53,7 @@ def what_if(diagnosis: Diagnosis) -> Figure | None:
             "width": 5,
         },
         "marker": {"size": 10},
-        "customdata": [[label, *_words(found, now)] for label, found in rows],
+        "customdata": [[label, *_words(found, now, diagnosis.unit)] for label, found in rows],
         "hovertemplate": "%{customdata[0]}<br>%{customdata[1]}<br>%{customdata[2]}<extra></extra>",
         "showlegend": False,
     }
@@ -67,7 +68,7 @@ def what_if(diagnosis: Diagnosis) -> Figure | None:
     }
     farthest = max(max(step.high / work for step, work in each), now) / scale
     more = any(found.work != 1 for _, found in rows)
-    per = f"{unit} for the work of a step now" if more else f"{unit} a step"
+    per = f"{unit} for the work of {diagnosis.unit.a} now" if more else f"{unit} {diagnosis.unit.a}"
     return figure(
         [
             painted(line, {"line.color": QUIET}),
@@ -86,8 +87,12 @@ def what_if(diagnosis: Diagnosis) -> Figure | None:
             "annotations": _annotations(rows, now, now / scale, farthest),
         },
         title="What each fix would gain",
-        note="The expected step and its 80 % interval."
-        + (" If a fix puts more work into a step: the time for the work of one step now." if more else ""),
+        note=f"The expected {diagnosis.unit} and its 80 % interval."
+        + (
+            f" If a fix puts more work into {diagnosis.unit.a}: the time for the work of one {diagnosis.unit} now."
+            if more
+            else ""
+        ),
         height=96 + _ROW_PX * len(rows),
         narrow={
             "height": _TITLE_ROOM + 96 + _NARROW_ROW_PX * len(rows),
@@ -139,9 +144,9 @@ def _times(value: float) -> str:
     return f"{value:.0f}×" if whole and value >= 1.5 else f"{value:.1f}×"
 
 
-def _words(found: Finding | Combined, now: float) -> tuple[str, str]:
+def _words(found: Finding | Combined, now: float, unit: Unit) -> tuple[str, str]:
     after = step_after(found, now)
-    step = f"step {duration(after.expected)} ({duration_range(after.low, after.high)})"
+    step = f"{unit} {duration(after.expected)} ({duration_range(after.low, after.high)})"
     if found.work != 1:
         step += f" with {_times(found.work)} the work"
     faster = f"training {found.speedup.expected:.2f}× as fast ({found.speedup.low:.2f}–{found.speedup.high:.2f}×)"

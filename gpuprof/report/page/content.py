@@ -12,18 +12,16 @@ from markdown_it import MarkdownIt
 from gpuprof.diagnosis import step_parts
 from gpuprof.diagnosis.budget import NAMES
 from gpuprof.diagnosis.budget_model import Budget, Excess
-from gpuprof.diagnosis.detect.evidence import AND_ON
 from gpuprof.diagnosis.diagnosis import Diagnosis, Evidence, Finding, Range
 from gpuprof.diagnosis.plug_ins import declarations
 from gpuprof.diagnosis.sentences import capital, gpu_named
 from gpuprof.diagnosis.step_parts import Bar
-from gpuprof.report import fixes, run_words, stepbar, words
+from gpuprof.report import fixes, run_words, words
 from gpuprof.report.charts.groups import known_roofline
 from gpuprof.report.code_lines import parts
 from gpuprof.report.names import escape, shown, shown_kernel
 from gpuprof.report.numbers import amount, count, duration, duration_range, gib, rate, share
 from gpuprof.report.palette import BOUND_PAINTS, BUDGET_PAINTS, CAUSE_PAINTS
-from gpuprof.timeline.workload import words_of
 from gpuprof.tracefile.trace import AUTOGRAD_ENGINE
 
 KERNELS = 12
@@ -168,7 +166,7 @@ def tiles(diagnosis: Diagnosis) -> list[Tile]:
 def _step_tile(diagnosis: Diagnosis) -> Tile:
     steps = diagnosis.steps
     assert steps is not None
-    recorded, each = duration(steps.recorded_ns), words_of(diagnosis.unit)
+    recorded, each = duration(steps.recorded_ns), diagnosis.unit.a
     if steps.source == "none":
         return Tile(recorded, "recorded", f"no {diagnosis.unit}s were found")
     budget = diagnosis.budget
@@ -247,7 +245,7 @@ def _step_bar(bar: Bar, title: str, limits: dict[str, float]) -> StepBar:
                 rest -= of * one.ns
         if rest >= 0.5:
             parts.append(part(f"work-{one.key}", "other kernels" if rest < one.ns else one.key, rest, False))
-    said = ", ".join(f"{stepbar.waits(p.label) if p.idle else p.label} {p.text}" for p in parts if p.named)
+    said = ", ".join(f"{'waits: ' if p.idle else ''}{p.label} {p.text}" for p in parts if p.named)
     return StepBar(title, tuple(parts), said)
 
 
@@ -330,7 +328,11 @@ def tries(diagnosis: Diagnosis) -> list[Card]:
         return []
     longest, first = _longest(diagnosis, float(now)), len(diagnosis.findings) + 1
     return [
-        replace(_card(number, one, diagnosis, float(now), longest), chance=fixes.chance(one), settle=fixes.settle(one))
+        replace(
+            _card(number, one, diagnosis, float(now), longest),
+            chance=fixes.chance(one),
+            settle=fixes.settle(one, diagnosis),
+        )
         for number, one in enumerate(diagnosis.worth_trying, first)
     ]
 
@@ -373,13 +375,12 @@ def _place(evidence: Evidence, diagnosis: Diagnosis) -> Place:
     start, ns = evidence.start_ns or 0, evidence.ns or 0
     # Kernels have long names of which a part tells; ops are written as they are called, less the prefix of autograd's
     # engine, which says less than the room it takes.
-    on_gpu = (evidence.where or "").startswith("GPU")
-    what, and_on = evidence.text.removesuffix(AND_ON), evidence.text.endswith(AND_ON)
-    what = shown_kernel(what, 60) if on_gpu else shown(what.removeprefix(AUTOGRAD_ENGINE), 60)
+    what, and_on = evidence.begins_with or evidence.text, evidence.begins_with is not None
+    what = shown_kernel(what, 60) if evidence.on_gpu else shown(what.removeprefix(AUTOGRAD_ENGINE), 60)
     where, at = shown(evidence.where or "", 60), f"{duration(ns)} at {duration(start)}"
     if evidence.part is None or evidence.part_ns is None:
         return Place(what, what, and_on, start, ns, where, at)
-    at = f"{duration(evidence.part_ns)} {words_of(diagnosis.unit)}; longest {at}"
+    at = f"{duration(evidence.part_ns)} {diagnosis.unit.a}; longest {at}"
     return Place(shown(evidence.part, 60), what, False, start, ns, where, at)
 
 

@@ -31,9 +31,6 @@ from gpuprof.report.page.rank_pages import Link
 from gpuprof.report.page.reach_bar import reach_bars
 from gpuprof.report.page.timeline_window import MOST_EVENTS
 from gpuprof.report.page.views import packed_views
-from gpuprof.report.stepbar import waits
-from gpuprof.timeline.unit_words import in_unit
-from gpuprof.timeline.workload import words_of
 
 _HERE = files("gpuprof.report.page")
 
@@ -59,7 +56,7 @@ def render(diagnosis: Diagnosis, most_events: int = MOST_EVENTS, links: Sequence
     plotly = gzip.decompress((_HERE / "assets" / "plotly-basic.min.js.gz").read_bytes())
     return template("report.html").render(
         unit=diagnosis.unit,
-        each=words_of(diagnosis.unit),
+        each=diagnosis.unit.a,
         verdict=headline(diagnosis),
         key=key(diagnosis),
         family=diagnosis.verdict.family or "none",
@@ -111,11 +108,10 @@ def _chart(name: str, diagnosis: Diagnosis) -> dict[str, Any] | None:
     if legend:  # HTML wraps at any width, where plotly's legend would take the plot's room
         margin = figure.layout.margin.t - charts.LEGEND_PX
         figure.update_layout(showlegend=False, height=figure.layout.height - charts.LEGEND_PX, margin={"t": margin})
-    text = in_unit(charts.to_json(figure), diagnosis.unit)
+    text = charts.to_json(figure)
     # Its height must be known before it is drawn, or the page jumps.
     height = json.loads(text)["layout"]["height"]
-    title, note = (in_unit(meta[key], diagnosis.unit) for key in ("title", "note"))
-    said = {"title": title, "note": note, "legend": legend}
+    said = {"title": meta["title"], "note": meta["note"], "legend": legend}
     return {"name": name, **said, "json": text, "height": height}
 
 
@@ -141,7 +137,7 @@ def template(name: str) -> jinja2.Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(tied=tied, waits=waits)
+    environment.filters.update(tied=tied)
     return environment.get_template(name)
 
 
