@@ -403,8 +403,8 @@ def test_the_manifest(tmp_path: Path):
     assert manifest["started"] < manifest["ended"]
     assert manifest["options"] == {
         "settle": 0, "baseline": None, "steps": 3, "stacks": 2, "memory": 0, "shapes": False, "ranks": [0, 1],
-        "sampling": True, "nvtx": False, "modules": 1, "stop": False, "report": True, "nsys": False,
-        "gpu_metrics": False,
+        "sampling": True, "sample_workers": False, "nvtx": False, "modules": 1, "stop": False, "report": True,
+        "nsys": False, "gpu_metrics": False,
     }  # fmt: skip
     assert manifest["variables"]["OMP_NUM_THREADS"] == "1"
     assert manifest["host"]["cpus"] >= 1
