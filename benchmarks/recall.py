@@ -5,7 +5,8 @@
 A pair is a program and one change of it whose gain was measured, turn by turn in fresh processes without a profiler:
 fixes of gpuprof's own catalogue and edits from outside it (`finding` is null in scenario.json), which count as missed.
 Shown means: in *Fixes* or in *Worth trying*, under the finding that proposes the change; a batch or a number of workers
-other than the measured one is the same advice, but says nothing of the gain's interval.
+other than the measured one is the same advice, but says nothing of the gain's interval. Fixes that were measured
+together (`also`) have to be shown all, and are predicted where gpuprof combines just these.
 
 - Recall: of pairs measured to gain 10 % or more, the share shown in either list, among the first three, and with the
   measured gain in the predicted 80 % interval.
@@ -22,13 +23,14 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import math
 import statistics
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import gpuprof
 from benchmarks.accuracy import ROOT, of_timed_steps, pairs, shared
@@ -75,6 +77,8 @@ class Timed:
     title: str | None
     work: float
     gain: Gain
+    also: tuple[str, ...] = ()
+    """Findings whose fixes were made at the same time: all of them have to be shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +144,7 @@ def of_scenario(one: Scenario) -> Program | None:
         return [process["free_ms"] for process in truth["processes"] if process["fix"] == fix]
 
     timed = [
-        Timed(fix.name, fix.finding, fix.title, fix.work, gain_of(steps(""), after, fix.work))
+        Timed(fix.name, fix.finding, fix.title, fix.work, gain_of(steps(""), after, fix.work), fix.also)
         for fix in one.fixes
         if (after := steps(fix.name))
     ]
@@ -197,6 +201,8 @@ def _pair(program: Program, change: Timed, found: Diagnosis) -> Pair:
     shown = [*found.findings, *found.worth_trying]
     mine = [one for one in shown if _is(change, one)]
     head = (program.name, program.role, change.name, change.finding, change.gain)
+    if mine and change.also:
+        return _several(head, mine, change, found)
     if mine:
         best = min(mine, key=lambda one: abs(one.work - change.work))
         first = min(shown.index(one) for one in mine) + 1
@@ -206,6 +212,24 @@ def _pair(program: Program, change: Timed, found: Diagnosis) -> Pair:
     if other is None:
         return Pair(*head, "absent", None, None, None)
     return Pair(*head, "considered", None, None, None, other.reason)
+
+
+def _several(head: Any, mine: list[Finding], change: Timed, found: Diagnosis) -> Pair:
+    """Fixes that were made together: shown where all are, predicted where just these are combined."""
+    shown = [*found.findings, *found.worth_trying]
+    others = [next((one for one in shown if one.id == name), None) for name in change.also]
+    if None in others:
+        missing = ", ".join(name for name, one in zip(change.also, others, strict=True) if one is None)
+        return Pair(*head, "absent", None, None, None, f"{missing} is not shown")
+    all_of_them = [mine[0], *(one for one in others if one is not None)]
+    sure = all(one in found.findings for one in all_of_them)
+    last = max(shown.index(one) for one in all_of_them) + 1
+    both = found.combined
+    same = both is not None and set(both.ids) == {change.finding, *change.also}
+    gain = both.speedup if both is not None and same else None
+    predicted = None if gain is None else (gain.low, gain.expected, gain.high)
+    likely = math.prod(one.probability for one in all_of_them)
+    return Pair(*head, "fixes" if sure else "worth_trying", last, predicted, likely)
 
 
 def _is(change: Timed, one: Finding | Considered) -> bool:

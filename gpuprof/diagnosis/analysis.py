@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -43,6 +44,7 @@ from gpuprof.diagnosis.run import RunFacts, run_facts
 from gpuprof.diagnosis.run_budget import Feed
 from gpuprof.diagnosis.run_issues import run_issues
 from gpuprof.diagnosis.run_model import Run
+from gpuprof.diagnosis.sampled_phases import sampled_parts
 from gpuprof.diagnosis.shares import Shares, average_step, devices, profiler_cost
 from gpuprof.diagnosis.stack import Stack, stack_of
 from gpuprof.diagnosis.tables import Tables
@@ -59,6 +61,7 @@ from gpuprof.timeline.timeline import Timeline, build_timeline
 from gpuprof.timeline.unit import STEP, Unit
 from gpuprof.timeline.workload import Workload
 from gpuprof.tracefile.run import RunFolder
+from gpuprof.tracefile.samples import read_samples
 from gpuprof.tracefile.trace import F64, I64, Mask, Trace
 
 if TYPE_CHECKING:
@@ -349,8 +352,10 @@ class Analysis:
         if self.recorded is None or not self.device_times or self.quality.status == "unusable":
             return NOT_REPLAYED, None
         steps = self.step_times
-        asked = self.question
-        return replayed(self.timeline, steps.unprofiled_ns, self._spread_ns, asked.of_all_ns, self.plans_apart)
+        asked, run = self.question, self.folder
+        samples = read_samples(Path(run.path), run.rank) if run is not None and self.alone else None
+        shares = sampled_parts(samples, steps.unprofiled_ns)
+        return replayed(self.timeline, steps.unprofiled_ns, self._spread_ns, asked.of_all_ns, self.plans_apart, shares)
 
     @property
     def _spread_ns(self) -> tuple[float, float] | None:

@@ -366,7 +366,7 @@ class Finding:
     probability: float = 1.0
     """That it gains 2 % or more, 0 to 1."""
     settle: str | None = None
-    """The command that settles whether it gains; None where it has to be made by hand."""
+    """The command that settles whether it gains, with that of the training where it is known; None: by hand."""
     needs: str | None = None
     """What has to be done first, or has to hold; None: nothing."""
     acts_on: tuple[str, ...] = ()

@@ -7,6 +7,7 @@ A fix is written as parts in the order in which they are read: settings, each ty
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -48,10 +49,11 @@ class Patch:
     name: str
     value: str = ""
 
-    @property
-    def command(self) -> str:
-        """What settles whether the fix gains, to which the training's own command is added."""
-        return f"gpuprof try --fix {self.name}{f'={self.value}' if self.value else ''}"
+    def command(self, training: Sequence[str] | None = None) -> str:
+        """What settles whether the fix gains, as a line of a shell; `training`: the words of the training's own
+        command, which stands behind it where it is known."""
+        head = f"gpuprof try --fix {shlex.quote(f'{self.name}={self.value}' if self.value else self.name)}"
+        return f"{head} -- {shlex.join(training)}" if training else head
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,7 +89,7 @@ class MeanStep:
         loader = loader or self.loader
         if loader is not None and factors.get("input", 1.0) != 1.0:
             loader = replace(loader, batch_ns=loader.batch_ns * factors["input"])
-        each = {cause: factors.get(_resource(cause), 1.0) for cause in self.lumps_ns}
+        each = {cause: factors.get(resource_of_lump(cause), 1.0) for cause in self.lumps_ns}
         each |= lumps or {}
         added = sum(ns * each[cause] for cause, ns in self.lumps_ns.items())
         return max(self._fed(simulated_ns * self._scale, loader) + added, 1.0)
@@ -165,7 +165,7 @@ class MeanStep:
         return scale if self.starved or own <= 0 else own / simulated
 
 
-def _resource(cause: str) -> str:
+def resource_of_lump(cause: str) -> str:
     """The resource that shortens a lump."""
     return "input" if cause == WAITS else "host" if cause in HOST_LUMPS else ""
 

@@ -11,6 +11,7 @@ import numpy as np
 from gpuprof.replay.graph import HOST, INPUT, Graph
 from gpuprof.replay.host_pace import SPREAD, pace_and_spread
 from gpuprof.replay.noise import GPU_PROCESS_NOISE, HOST_PROCESS_NOISE, RUN_NOISE
+from gpuprof.replay.phase_fit import Parts, fitted_to_parts
 from gpuprof.replay.profiler_cost import Recorded, recorded_events, without
 from gpuprof.replay.simulate import step_of
 from gpuprof.replay.transform import scale as by_resource
@@ -58,13 +59,14 @@ class Removal:
 
 
 def remove_profiler(
-    graph: Graph, measured_ns: float | None = None, spread: tuple[float, float] | None = None
-) -> Removal:
+    graph: Graph, measured_ns: float | None = None, spread: tuple[float, float] | None = None,
+    shares: Parts | None = None,
+) -> Removal:  # fmt: skip
     """The graph as it would have run unprofiled.
 
     `measured_ns`: a step timed without a profiler, which the host's time is then fitted to as far as the step waits for
-    the host, and `spread` its 80 % interval. Without it the usual cost per event is removed, and the interval is that
-    of the cost.
+    the host, and `spread` its 80 % interval; `shares`: the parts of such a step, where they were timed, too. Without it
+    the usual cost per event is removed, and the interval is that of the cost.
     """
     events = recorded_events(graph)
     pace, spread_of_cost = pace_and_spread(graph.timeline)
@@ -78,6 +80,8 @@ def remove_profiler(
         low, high = _wider(step, min(fast, step), -1), _wider(step, max(slow, step), 1)
         return Removal(usual, step, low, high, False, pace * per_step, pace, quicker, slower, replayed)
     scale, reduced = _fitted(graph, events, pace, pace / spread_of_cost, measured_ns)
+    if shares is not None:
+        reduced = fitted_to_parts(reduced, shares)
     step = step_of(reduced)
     if abs(step - measured_ns) > FITTED * measured_ns:
         # Another clock, or what the graph does not know of.

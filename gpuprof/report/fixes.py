@@ -13,6 +13,7 @@ from gpuprof.report.lines import flow
 from gpuprof.report.names import escape
 from gpuprof.report.names import shown as shortened
 from gpuprof.report.numbers import amount, duration, duration_range, long_duration
+from gpuprof.report.settle import commands, settle
 
 RESOURCES = ("host", "input", "transfer", "communication", "device", "compute", "memory", "latency")
 PARTS = ("compute", "memory", "latency")
@@ -93,7 +94,7 @@ def worth_trying(diagnosis: Diagnosis, width: int, shown: int | None = None) -> 
         last = one is found[:shown][-1]
         more = f"   and {len(found) - shown} more, with -v" if last and len(found) > shown else ""
         odds = f"{_times(one.speedup)}, {chance(one)}"
-        command = next((text for text in _commands(one) if len(text) + len(odds) + len(more) + TITLE <= width), "")
+        command = next((text for text in commands(one) if len(text) + len(odds) + len(more) + TITLE <= width), "")
         tail = f"   {odds}{f'   {command}' if command else ''}{more}"
         title = shortened(escape(one.title), width - len(tail))
         lines.append(Text.assemble((title, "bold"), tail, no_wrap=True, overflow="ellipsis"))
@@ -109,17 +110,18 @@ def why_first(diagnosis: Diagnosis) -> str:
     """Why the first fix acts on something other than what the verdict names; empty where they agree, or neither is
     known."""
     bound, findings = diagnosis.verdict.bound, (*diagnosis.findings, *diagnosis.worth_trying)
-    if bound in (None, "balanced") or not findings or not findings[0].acts_on:
+    if bound in (None, "balanced") or not findings:
         return ""
     resource, first = RESOURCE_OF.get(bound, bound), findings[0]
     if resource in first.acts_on:
         return ""
     named = next((i for i, one in enumerate(findings, 1) if resource in one.acts_on), None)
-    head = f"The verdict names {NAMES[resource]}, and the first fix acts on {NAMES[first.acts_on[0]]}"
+    other = NAMES[first.acts_on[0]] if first.acts_on else "what the replayed steps do not show"
+    head = f"The verdict names {NAMES[resource]}, and the first fix acts on {other}"
     if named is None:
         return f"{head}: no fix is known that takes work off {NAMES[resource]} here."
-    other = findings[named - 1]
-    if other.changes and not first.changes:
+    agreed = findings[named - 1]
+    if agreed.changes and not first.changes:
         return f"{head}: number {named} acts on {NAMES[resource]}, but changes the training."
     return f"{head}: number {named} acts on {NAMES[resource]}, and is expected to gain less over the rest of the run."
 
@@ -129,23 +131,9 @@ def chance(finding: Finding) -> str:
     return f"{100 * finding.probability:.0f} % likely"
 
 
-def settle(finding: Finding, diagnosis: Diagnosis) -> str:
-    """What settles whether it gains: a command that can be pasted where the run was recorded; that of a recording
-    which is no run wants the program's own behind it."""
-    if not finding.settle:
-        return "gpuprof compare, recorded again after a change by hand"
-    return finding.settle if diagnosis.run is not None else f"{finding.settle} and your command"
-
-
-def _commands(finding: Finding) -> tuple[str, ...]:
-    if not finding.settle:
-        return ("by hand",)
-    return finding.settle, finding.settle.removeprefix("gpuprof try ")
-
-
 def _written_out(number: int, one: Finding, diagnosis: Diagnosis, now: float, width: int) -> Table:
     head = _head(one, f"{gain(one, now)}   {chance(one)}", width - NUMBER)
-    notes = [*conditions(one, diagnosis), f"settled by {settle(one, diagnosis)}"]
+    notes = [*conditions(one, diagnosis), f"settled by {settle(one)}"]
     code = [Text(part, "cyan") for line in one.fix.splitlines() for part in wrapped(escape(line), width - NUMBER)]
     return _numbered(number, [*head, *(Text(line, "dim") for line in notes), *code])
 

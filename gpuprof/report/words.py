@@ -10,6 +10,7 @@ from gpuprof.diagnosis.diagnosis import Diagnosis, Environment, Gap, PhaseGaps
 from gpuprof.diagnosis.headline import headline, key, lacks_trace, ran_on_cpu
 from gpuprof.report.names import shown
 from gpuprof.report.numbers import amount, duration, duration_range
+from gpuprof.report.settle import settle
 from gpuprof.timeline.frames import MODULE
 from gpuprof.timeline.unit import Unit
 
@@ -192,8 +193,7 @@ def next_step(diagnosis: Diagnosis) -> str:
         return f"gpuprof explain {diagnosis.findings[0].id}"
     if diagnosis.worth_trying:
         first = diagnosis.worth_trying[0]
-        own = "" if diagnosis.run else " and your command"  # a run's own is taken where it was recorded
-        return f"{first.settle}{own}" if first.settle else f"gpuprof explain {first.id}"
+        return settle(first) if first.settle else f"gpuprof explain {first.id}"
     if diagnosis.verdict.bound is None and any(issue.id == "truncated" for issue in diagnosis.quality.issues):
         return "record again as described above"
     slowed = cost is not None and cost.high_ns >= WORTH_MENTIONING * steps.recorded_ns

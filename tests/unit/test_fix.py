@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from helpers.make_run import RECORDING
 from helpers.paths import ROOT
 
 import gpuprof
+from gpuprof.cli.try_ import split
 from gpuprof.diagnosis.findings import FINDINGS, eager_attention
 from gpuprof.diagnosis.fix import (
     Code,
@@ -110,3 +113,18 @@ def test_a_trial_applies_the_implementation_that_is_advised(name: str, value: st
     """Attention with sinks has no SDPA: flex_attention is advised, and that is what is tried."""
     case = case_of(ROOT / "scenarios" / name / "recording")
     assert [one.fix.patch for one in eager_attention.find(case)] == [Patch("eager_attention", value)]
+
+
+def test_what_settles_a_fix_is_a_line_of_a_shell_with_the_recorded_command_behind_it():
+    assert Patch("tf32").command() == "gpuprof try --fix tf32"
+    assert (
+        Patch("tf32").command(("python", "t.py", "--name=a b")) == "gpuprof try --fix tf32 -- python t.py '--name=a b'"
+    )
+    run = ROOT / "scenarios" / "nanogpt" / "recording"
+    recorded = json.loads((run / "manifest.json").read_text(encoding="utf-8"))["command"]
+    one = next(one for one in gpuprof.diagnose(run).worth_trying if one.settle)
+    program, command, *arguments = shlex.split(one.settle or "")
+    assert (program, command) == ("gpuprof", "try")
+    ours, words = split(arguments, ("--fix",))
+    assert words == recorded, "gpuprof try finds the run by its command"
+    assert ours == ["--fix", one.patch.name if one.patch else ""]

@@ -17,7 +17,8 @@ from gpuprof.diagnosis.detect.pair.quantities import kernel_counts
 from gpuprof.diagnosis.detect.pair.signs import advised
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.detect.replace_work import replacement_of, with_replacement
-from gpuprof.diagnosis.detect.small_op_loops import SmallLoops, find_small_loops
+from gpuprof.diagnosis.detect.small_op_loops import find_small_loops, ops_of, some_of
+from gpuprof.diagnosis.detect.tensor_loops import reading_loops
 from gpuprof.diagnosis.fix import Code, Fix, as_fix, call, joined
 from gpuprof.diagnosis.sentences import in_ms
 from gpuprof.replay.stretches import nodes_in
@@ -68,8 +69,10 @@ sizes need padding or segments.
 
 def find(case: Analysis) -> Iterator[Proposal]:
     """Ops over all rounds in place of a loop."""
-    loops = find_small_loops(case)
-    if loops is None:
+    loops, reading = find_small_loops(case), reading_loops(case)
+    if loops is not None and reading is not None:  # the finding `syncs` has those
+        loops = some_of(loops, ~reading.which)
+    if loops is None or not len(loops.rounds):
         return
     graph, count = case.graph, len(loops.rounds)
     forward = nodes_in(graph, loops.stretches)
@@ -94,7 +97,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
         return partial(with_replacement, replacement=new)
 
     largest = int(np.argmax(took[:count] + took[count:]))
-    names = _ops_of(case, loops, largest)
+    names = ops_of(case, loops, largest)
     few = ", ".join(name.removeprefix("aten::") for name in names[:NAMED]) + (" …" if len(names) > NAMED else "")
     waits = case.per_step(float((inside & graph.waits).sum()))
     text = (
@@ -114,21 +117,6 @@ def find(case: Analysis) -> Iterator[Proposal]:
         odds=(calibrated.SEPARATE if separate else calibrated.INDEPENDENT).value,
         needs="" if separate else "no round of the loop needs the result of the one before",
     )
-
-
-def _ops_of(case: Analysis, loops: SmallLoops, which: int) -> list[str]:
-    """Names of the outermost ops of a loop's last round, each once, in their order."""
-    ops, last = case.trace.ops, loops.last
-    rows = np.flatnonzero(
-        (ops.thread == last.thread[which])
-        & (ops.start_ns >= last.start_ns[which])
-        & (ops.end_ns <= last.end_ns[which])
-        & (ops.kind == 0)
-    )
-    parent = case.timeline.nesting.parent[rows]
-    outer = rows[(parent < 0) | (ops.kind[parent] != 0) | (ops.start_ns[parent] < last.start_ns[which])]
-    outer = outer[np.argsort(ops.start_ns[outer], kind="stable")]
-    return list(dict.fromkeys(case.trace.strings[ops.name[row]] for row in outer.tolist()))
 
 
 def _fix(names: list[str]) -> Fix:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,6 +17,7 @@ from gpuprof.diagnosis.detect.pair.candidates import Candidate, is_model_wait
 from gpuprof.diagnosis.detect.pair.quantities import FEW, FEWER, quantity
 from gpuprof.diagnosis.detect.pair.signs import advised
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
+from gpuprof.diagnosis.detect.tensor_loops import TensorLoops, in_lists, reading_loops
 from gpuprof.diagnosis.diagnosis import Evidence
 from gpuprof.diagnosis.fix import Code, Fix, as_fix, call, joined, without_call
 from gpuprof.diagnosis.gaps import ALLOCATOR_CALL, SYNC_CALL
@@ -59,13 +61,15 @@ prepared the next launches.
 CPU calls that wait for a device, a stream or a copy to the CPU, grouped by the op that made them. Not counted: copies
 of batches to the GPU (`pageable_copies`), calls of the allocator (`allocator`), and calls inside a loop over experts
 (`expert_loop`). Waits are looked at if the step gets at least 1 % shorter when it is replayed without all of them: a
-wait that finds the GPU idle, or that ends soon, costs nothing. Several kinds of waits are also priced together, because
-the CPU runs ahead only where none of them stops it.
+wait that finds the GPU idle, or that ends soon, costs nothing. Several kinds of waits are also priced together,
+because the CPU runs ahead only where none of them stops it. Loops over at least 8 tensors of the same few ops that
+look at a tensor and read what they find (a norm of each gradient) are named.
 """,
     gain="""
 The calls no longer wait, and the ops that read a value are removed together with their copies (at worst they stay and
 only the wait is removed). Then the step is replayed, and the CPU runs ahead where it can. Ops that need the value for
-the size of their result stay, without their wait.
+the size of their result stay, without their wait. A loop over tensors becomes ops over lists: their CPU time is 0.08
+(0.03 to 0.17) of the loop's, that of Python around them 0.27, as measured of optimizers; the GPU's stays.
 """,
     wrong="""
 If the value decides what is computed next, it cannot be read later; compute with a mask instead. A wait at the end of
@@ -87,6 +91,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     looks, shapes, explicit = (waits & mask for mask in _kinds(case, waits))
     ops = _outermost_named(case, looks)
     own = _own_nodes(case, ops) & ~_loop_nodes(case) if looks.any() else nothing
+    loops = reading_loops(case) if looks.any() else None
     # A rank that runs ahead waits for its peers instead, unless these run ahead as well.
     alone = case.sensitivities.communication <= case.sensitivities.host
     kinds: list[tuple[Mask, Proposal]] = []
@@ -121,6 +126,8 @@ def find(case: Analysis) -> Iterator[Proposal]:
             worst=None if alone else _unchanged,
             key="explicit",
         )))  # fmt: skip
+    if loops is not None and (listed := _in_lists(case, kinds[0], loops, own)) is not None:
+        kinds[0] = (kinds[0][0], listed)
     singles = [one for _, one in kinds]
     if len(kinds) > 1:
         together = _together(case, kinds, own, alone)
@@ -128,6 +135,37 @@ def find(case: Analysis) -> Iterator[Proposal]:
             yield together
             return
     yield from singles
+
+
+def _in_lists(case: Analysis, looks: tuple[Mask, Proposal], loops: TensorLoops, own: Mask) -> Proposal | None:
+    """Values that are read tensor by tensor: all of them by ops over lists, and none read in the step; None where the
+    lists gain nothing on top. What changes the same tensors one after another, as clipping does, becomes lists, too."""
+    waits, reads = looks
+
+    def change(level: int) -> Change:
+        lists = in_lists(loops, level)
+        rest = _without(waits & ~loops.nodes, own & ~loops.nodes if level < 2 else np.zeros_like(own))
+        return lambda graph: lists(rest(graph))
+
+    if MORE * case.step_of(change(1)(case.graph)) >= case.step_of(reads.change(case.graph)):
+        return None
+    names = " → ".join(name.removeprefix("aten::") for name in loops.ops[:FRAMES_SHOWN])
+    took = case.per_step(float(case.graph.duration_ns[loops.nodes & ~case.graph.on_gpu].sum()))
+    text = f"a loop over {loops.tensors:,} tensors a {case.unit}, one after another ({names}): {ms_or_us(took)} of CPU time"
+    return replace(
+        reads,
+        title=f"tensors in lists, and none read within the {case.unit}",
+        evidence=(*spans(case, text, loops.nodes & ~case.graph.on_gpu), *reads.evidence),
+        fix=joined([LISTS, reads.fix]),
+        change=change(1),
+        best=change(0),
+        worst=change(2),
+        key="lists",
+    )
+
+
+LISTS = call("torch.stack", Code("torch._foreach_norm(tensors)")) + "  # the norm of each: a few launches, read once"
+"""How torch goes over lists of tensors."""
 
 
 def _together(case: Analysis, kinds: list[tuple[Mask, Proposal]], own: Mask, alone: bool) -> Proposal:
@@ -349,5 +387,6 @@ FINDING = Declaration(
         "no_sizes_that_depend_on_values",
         "no_torch_cuda_synchronize_in_the_step",
         "no_waits_for_the_gpu_within_the_step",
+        "tensors_in_lists_and_none_read_within_the_step",
     ),
 )

@@ -22,6 +22,7 @@ from gpuprof.report.code_lines import parts
 from gpuprof.report.names import escape, shown, shown_kernel
 from gpuprof.report.numbers import amount, count, duration, duration_range, gib, rate, share
 from gpuprof.report.palette import BOUND_PAINTS, BUDGET_PAINTS, CAUSE_PAINTS
+from gpuprof.report.settle import settle
 from gpuprof.tracefile.trace import AUTOGRAD_ENGINE
 
 KERNELS = 12
@@ -328,11 +329,7 @@ def tries(diagnosis: Diagnosis) -> list[Card]:
         return []
     longest, first = _longest(diagnosis, float(now)), len(diagnosis.findings) + 1
     return [
-        replace(
-            _card(number, one, diagnosis, float(now), longest),
-            chance=fixes.chance(one),
-            settle=fixes.settle(one, diagnosis),
-        )
+        replace(_card(number, one, diagnosis, float(now), longest), chance=fixes.chance(one), settle=settle(one))
         for number, one in enumerate(diagnosis.worth_trying, first)
     ]
 
