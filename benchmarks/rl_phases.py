@@ -39,12 +39,6 @@ TRAINING = ("forward", "backward")
 """What the clocks call training."""
 
 
-def changed(job: Any, change: dict[str, Any]) -> Any:
-    """The job with a change."""
-    new = {k: v if isinstance(v, bool) else int(getattr(job, k) * v) for k, v in change.items()}
-    return replace(job, **new)
-
-
 def compared(lines: list[dict[str, Any]], clocks: dict[str, Any]) -> dict[str, Any]:
     """Of the unprofiled steps: share of their time outside of other and idle, and per phase the clocks' median
     milliseconds and gpuprof's over theirs."""
@@ -100,7 +94,7 @@ def _changes(job: Any, folder: Path, model: Path, rounds: list[str]) -> None:
     first = True
     for name in rounds:
         clocks = rl.Clocks()
-        small = replace(changed(job, CHANGES[name]), steps=SETTLE + TIMED)
+        small = replace(rl.changed(job, CHANGES[name]), steps=SETTLE + TIMED)
         trainer = rl.build(small, model, folder / "trainer", [clocks.callback()])
         clocks.put_around(trainer)
         if first:

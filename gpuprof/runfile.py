@@ -58,8 +58,8 @@ seen), allocated_bytes|null, reserved_bytes|null, peak_bytes|null, device_alloca
 cudaMalloc and cudaFree since the start), profiled (a profiler was active); where they are not 0 also the host time that
 the step spent on save_ns, evaluation_ns, logging_ns, garbage_collection_ns, compile_ns. Of a training on its own
 generations also phases_ns{phase: host time} (sums to ns), rewards_ns{reward function: host time}, rewards_cpu_ns (CPU
-time of its thread) and generation{calls, forwards, slots, sequences, prefill_ns, decode_ns, tokens|null, longest|null,
-p95|null} (of generate loops).
+time of its thread), log_probability_passes (times that they were computed without gradients) and generation{calls,
+forwards, slots, sequences, prefill_ns, decode_ns, tokens|null, longest|null, p95|null} (of generate loops).
 
 samples.rank<N>.json: schema, python, period_ns (from one sample to the next, on average), begun_ns, ended_ns (on the
 monotonic clock), unread (stacks that made no sense), first_step (its number), steps_ns[] (the beginning of the first

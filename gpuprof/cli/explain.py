@@ -117,10 +117,10 @@ def _write(pages: dict[str, Page], folder: Path) -> None:
 
 
 def _iteration_changes() -> dict[str, Page]:
-    """The changes that would shorten the iteration of a training on its own generations."""
-    from gpuprof.diagnosis.iterations.pages import PAGES
+    """The phases of the iteration of a training on its own generations, and the changes that would shorten it."""
+    from gpuprof.diagnosis.iterations import pages, phase_pages
 
-    return {page.id: page for page in PAGES}
+    return {page.id: page for page in (*phase_pages.PAGES, *pages.PAGES)}
 
 
 def _findings() -> tuple[Declaration, ...]:

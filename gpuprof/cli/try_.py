@@ -216,11 +216,12 @@ def _ask_for_consent(folder: Path, yes: bool) -> None:
 
 def _choose(subject: Subject, asked: list[Any], argv: Sequence[str]) -> list[Candidate]:
     """What is tried: as asked for, else what is advised."""
-    from gpuprof.trial.fixes import advised, with_predictions
+    from gpuprof.trial.fixes import advised, of_iteration, with_predictions
     from gpuprof.trial.subject import predict_workers, with_flags
 
     if asked:
         found, _ = advised(subject.diagnosis)
+        found = [*found, *(one.candidate for one in of_iteration(subject.diagnosis))]
         chosen = [predict_workers(subject, one) for one in with_predictions(asked, found)]
     else:
         chosen, by_hand = _advised(subject)

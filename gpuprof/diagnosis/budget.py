@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from gpuprof.calibration import thresholds as calibrated
-from gpuprof.diagnosis.budget_model import Budget, Excess, Once
+from gpuprof.diagnosis.budget_model import NAMES, Budget, Excess, Once
 from gpuprof.diagnosis.sentences import capital, in_ms, listed
 from gpuprof.record.free_run_length import block_of, half_width
 from gpuprof.timeline.unit import STEP, Unit
@@ -210,19 +210,6 @@ def budget_of_recorded(step_ns: list[float]) -> Budget | None:
     )  # fmt: skip
 
 
-NAMES = {
-    "input": "waiting for batches",
-    "save": "saving",
-    "evaluation": "evaluation",
-    "logging": "logging",
-    "garbage_collection": "garbage collection",
-    "allocator": "memory allocation",
-    "compile": "compilation",
-    "new_shapes": "planning for new shapes",
-    "warm_up": "warming up",
-    "periodic": "something periodic (saving, evaluation, logging?)",
-}
-"""Causes in words."""
 WORTH_SAYING = 0.05
 """Share of the mean step from which on a cause is named in the verdict."""
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from gpuprof.diagnosis.budget import NAMES
+from gpuprof.diagnosis.budget_model import NAMES
 from gpuprof.report.stepbar import PAINTS
 
 _YELLOW, _GREY = PAINTS["python"].page, "#c5cad0"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from gpuprof.diagnosis.chance import time_left
+from gpuprof.diagnosis.chance import probability, time_left
+from gpuprof.diagnosis.detect.proposal import CERTAIN, SURE
 from gpuprof.diagnosis.diagnosis import Diagnosis, Finding, Range
 from gpuprof.errors import GpuprofError
 from gpuprof.trial.own_flags import OwnFlags
@@ -81,7 +82,43 @@ def advised(diagnosis: Diagnosis | None) -> tuple[list[Candidate], list[Finding]
                     once_s=finding.once_ns.expected / 1e9 if finding.once_ns else 0.0,
                 )
             )  # fmt: skip
+    for change in of_iteration(diagnosis):
+        if change.same_training and all(one.fix.name != change.candidate.fix.name for one in candidates):
+            candidates.append(change.candidate)
     return candidates, by_hand
+
+
+@dataclass(frozen=True, slots=True)
+class IterationChange:
+    """A change of an iteration that a patch makes."""
+
+    candidate: Candidate
+    same_training: bool
+
+
+def of_iteration(diagnosis: Diagnosis | None) -> list[IterationChange]:
+    """What would shorten the iteration of a training on its own generations and is an argument of its trainer, most
+    gain first. What is expected of it is the mean step."""
+    iteration = None if diagnosis is None else diagnosis.iteration
+    found: list[IterationChange] = []
+    if iteration is None:
+        return found
+    for change in iteration.changes:
+        if change.patch is None or change.patch.name not in names():
+            continue
+        steps, whole = iteration.steps, change.iteration_ns
+        step_ns = Interval(whole.low / steps, whole.expected / steps, whole.high / steps)
+        mean_ns = iteration.mean_ns
+        speedup = Interval(mean_ns / whole.high, mean_ns / whole.expected, mean_ns / whole.low)
+        fix = Fix(change.patch.name, change.patch.value)
+        gain = Range(mean_ns / whole.high, mean_ns / whole.expected, mean_ns / whole.low)
+        odds = probability(gain, SURE)
+        candidate = Candidate(
+            fix, change.id, step_ns, speedup, change.fix, advised="fixes" if odds >= CERTAIN else "worth_trying",
+            probability=round(odds, 3), saves=saving(gain),
+        )  # fmt: skip
+        found.append(IterationChange(candidate, change.changes is None))
+    return found
 
 
 def _listed(diagnosis: Diagnosis | None) -> Iterator[tuple[Finding, Advised]]:

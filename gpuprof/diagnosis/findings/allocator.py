@@ -14,9 +14,9 @@ from gpuprof.diagnosis.detect.pair.candidates import Candidate, claim_idle
 from gpuprof.diagnosis.detect.pair.quantities import idle_ns, quantity
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.fix import environment, without_call
-from gpuprof.diagnosis.gaps import ALLOCATOR_CALL
 from gpuprof.replay.graph import SYNC, Graph
 from gpuprof.replay.transform import scaled, without_edges
+from gpuprof.timeline.runtime_calls import ALLOCATOR_CALL
 from gpuprof.tracefile.trace import ANNOTATION
 
 if TYPE_CHECKING:

@@ -23,7 +23,6 @@ from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.detect.replace_work import Replacement, replacement_of, with_replacement
 from gpuprof.diagnosis.fix import Code, Fix, call
 from gpuprof.diagnosis.sentences import in_ms
-from gpuprof.diagnosis.stack import CAUSAL
 from gpuprof.projection import memory_changes as changes
 from gpuprof.projection.memory_fixes import MemoryFix
 from gpuprof.replay.graph import Graph
@@ -198,7 +197,7 @@ def _loaded(case: Analysis, found: Attentions, name: str) -> Fix:
     stack = case.stack
     words = case.ops_named(lambda text: text == "aten::embedding").any()
     some = stack.model_class is None and not (words and found.masked)
-    return stack.loaded(default="AutoModel" if some else CAUSAL, attn_implementation=name)
+    return stack.loaded(causal=not some, attn_implementation=name)
 
 
 def _apply(graph: Graph, replacement: Replacement) -> Graph:

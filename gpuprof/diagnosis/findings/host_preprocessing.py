@@ -135,7 +135,7 @@ def _once(case: Analysis) -> Iterator[Proposal]:
     took = case.per_step(float(graph.duration_ns[nodes].sum()))
     if took < LEAST * case.step_ns:
         return
-    text = f"the training's own process prepares each batch: {in_ms(took)} a {case.unit}"
+    text = f"the training's own process prepares each batch: {in_ms(took)} {case.unit.a}"
     best, usual, worst = (partial(scaled, nodes=nodes, factor=factor) for factor in ONCE)
     yield _prepared_once(case, spans(case, text, nodes), change=usual, best=best, worst=worst)
 

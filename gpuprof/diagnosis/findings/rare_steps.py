@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuprof.calibration import saving as calibrated
-from gpuprof.diagnosis.baseline import LONG
-from gpuprof.diagnosis.budget import NAMES
+from gpuprof.diagnosis.budget_model import LONG, NAMES
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.proposal import Page, Proposal

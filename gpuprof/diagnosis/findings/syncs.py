@@ -20,7 +20,6 @@ from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.detect.tensor_loops import TensorLoops, in_lists, reading_loops
 from gpuprof.diagnosis.diagnosis import Evidence
 from gpuprof.diagnosis.fix import Code, Fix, as_fix, call, joined, without_call
-from gpuprof.diagnosis.gaps import ALLOCATOR_CALL, SYNC_CALL
 from gpuprof.diagnosis.sentences import ms_or_us
 from gpuprof.replay.calls import STREAM_WAIT
 from gpuprof.replay.graph import COPY, SYNC, Graph
@@ -28,6 +27,7 @@ from gpuprof.replay.stretches import nodes_in
 from gpuprof.replay.transform import removed, without_waits
 from gpuprof.timeline.dispatch import has_ops
 from gpuprof.timeline.frames import FrameIndex
+from gpuprof.timeline.runtime_calls import ALLOCATOR_CALL, SYNC_CALL
 from gpuprof.tracefile.trace import ANNOTATION, I64, NO_TEXT, Mask
 
 if TYPE_CHECKING:
@@ -151,7 +151,10 @@ def _in_lists(case: Analysis, looks: tuple[Mask, Proposal], loops: TensorLoops, 
         return None
     names = " → ".join(name.removeprefix("aten::") for name in loops.ops[:FRAMES_SHOWN])
     took = case.per_step(float(case.graph.duration_ns[loops.nodes & ~case.graph.on_gpu].sum()))
-    text = f"a loop over {loops.tensors:,} tensors a {case.unit}, one after another ({names}): {ms_or_us(took)} of CPU time"
+    text = (
+        f"a loop over {loops.tensors:,} tensors {case.unit.a}, one after another ({names}):"
+        f" {ms_or_us(took)} of CPU time"
+    )
     return replace(
         reads,
         title=f"tensors in lists, and none read within the {case.unit}",

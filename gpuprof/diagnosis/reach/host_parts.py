@@ -9,11 +9,12 @@ import numpy as np
 from gpuprof.calibration import slow as calibrated
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.estimate import host_causes
-from gpuprof.diagnosis.gaps import ALLOCATOR_CALL, CAUSES
+from gpuprof.diagnosis.gaps import CAUSES
 from gpuprof.diagnosis.reach.groups import by_name, largest_first
 from gpuprof.diagnosis.reach.part import Part
 from gpuprof.replay.graph import COPY, HOST, SYNC, Graph
 from gpuprof.replay.transform import scaled, without_edges
+from gpuprof.timeline.runtime_calls import ALLOCATOR_CALL
 from gpuprof.timeline.slow_calls import (
     ALLOCATES,
     COMPILES,

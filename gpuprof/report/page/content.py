@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 from markdown_it import MarkdownIt
 
 from gpuprof.diagnosis import step_parts
-from gpuprof.diagnosis.budget import NAMES
-from gpuprof.diagnosis.budget_model import Budget, Excess
+from gpuprof.diagnosis.budget_model import NAMES, Budget, Excess
 from gpuprof.diagnosis.diagnosis import Diagnosis, Evidence, Finding, Range
 from gpuprof.diagnosis.plug_ins import declarations
 from gpuprof.diagnosis.sentences import capital, gpu_named
