@@ -24,6 +24,8 @@ clock, `unix_ns` moments since 1970.
         nsys.log             what nsys printed
         hang/                stack.rank0, flight.rank0 …: Python stacks and torch's flight recorder of each rank when it
                              took no step for long; hang.json: what `gpuprof hang` says of them
+        changed.txt changed.json    by `gpuprof attach --watch`: what differs from the last good recording, for people
+                             and as gpuprof.comparison/1
         history.json         verdict and numbers of the run, for `gpuprof history`
         trial.json           by `gpuprof try`: fixes that were applied from outside, and what they gained
         gpuprof.log          what gpuprof did, and what it failed to do
@@ -113,6 +115,9 @@ HANG = "hang"
 
 SUMMARY = "history.json"
 """What `gpuprof history` says of a run: its verdict and numbers, so that it need not be diagnosed again."""
+
+CHANGED_TEXT, CHANGED_JSON = "changed.txt", "changed.json"
+"""What `gpuprof attach --watch` writes of a change of the step time, in the folder of its recording."""
 
 TRIAL = "trial.json"
 """What `gpuprof try` measured of fixes for this run, in the run's folder."""

@@ -147,13 +147,13 @@ class Session:
         self._patches = [patch_loader(self), *patch_profilers(self)]
         sampled.watch(sys.modules["torch.utils.data.dataloader"])
         atexit.register(self.close)
-        os.register_at_fork(after_in_child=self._forked)
+        forks.tell_in_child(self)
         self._next_stage()
         self._meter.begin(time.perf_counter_ns())
         self._stall.start()
         self._write()
 
-    def _forked(self) -> None:
+    def forked(self) -> None:
         """We are in a child now: the recording is its parent's."""
         self.ended = True
         if self._sampling is not None:
@@ -166,6 +166,25 @@ class Session:
     def _step(self) -> int:
         """Steps that have ended."""
         return self._clock.step
+
+    # -- recordings on demand
+
+    def be_quiet(self) -> None:
+        """Says nothing on stderr from now on: who asked for the recording reads what it writes."""
+        self._journal.be_quiet()
+
+    def add_note(self, text: str) -> None:
+        """Something that the reader of the recording must know."""
+        self._journal.note(text)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the plan is done, and steps are only counted."""
+        return self._over
+
+    def progress(self) -> dict[str, Any]:
+        """Where in the plan it is: the stage, steps that have ended, and windows that are closed."""
+        return {"stage": self._stage, "step": self._step, "windows": len(self._journal.windows)}
 
     # -- what happens in the training
 
@@ -475,6 +494,7 @@ class Session:
     def _step_window(self) -> None:
         assert self._window is not None
         warming = not self._window.active
+        self._training.new_step()
         if self._window.step(self._step):
             self._left = 0
             self._close_window()

@@ -99,14 +99,18 @@ def end_as(status: int) -> int:
 
 def environment(folder: Path | None) -> dict[str, str]:
     """What the target's environment is: ours, and the way to what records."""
-    variables = dict(os.environ)
     if folder is None:
-        return variables
+        return dict(os.environ)
+    return {**led_to_us(), runfile.RUN_VARIABLE: str(folder)}
+
+
+def led_to_us() -> dict[str, str]:
+    """Our environment, in which every Python loads what records or arms before its own code."""
+    variables = dict(os.environ)
     inject, path = str(INJECT), variables.get("PYTHONPATH", "")
     if path.split(os.pathsep)[0] != inject:
         # Never an empty entry: it would mean the working directory.
         variables["PYTHONPATH"] = f"{inject}{os.pathsep}{path}" if path else inject
-    variables[runfile.RUN_VARIABLE] = str(folder)
     variables.setdefault("TEARDOWN_CUPTI", "1")
     return variables
 

@@ -16,7 +16,7 @@ from gpuprof.costs.dtypes import DTYPES, UNKNOWN
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
-from gpuprof.diagnosis.fix import Fix, as_fix, joined
+from gpuprof.diagnosis.fix import Fix, as_fix, code, joined
 from gpuprof.replay.transform import scaled
 from gpuprof.tracefile.trace import F64, KERNEL, NO_TEXT, Mask
 
@@ -160,9 +160,9 @@ def _fix(case: Analysis) -> Fix:
             if loaded:
                 ways.append(loaded + note)
     if stack.kind in ("trl", "unsloth") and stack.has("padding_free") is not False:
-        ways.append(stack.setting({"padding_free": True}) or as_fix("padding_free=True"))
+        ways.append(stack.setting({"padding_free": True}) or code("padding_free=True"))
     if stack.kind in ("trl", "unsloth") and stack.has("packing") is not False:
-        ways.append(stack.setting({"packing": False}) or as_fix("packing=False"))
+        ways.append(stack.setting({"packing": False}) or code("packing=False"))
     if not ways:
         ways = [
             as_fix("torch.nn.attention.flex_attention with a block mask per document"),
