@@ -57,6 +57,15 @@ class Training:
         """Processes that prepare batches."""
         return _number(self._batches(), "_num_workers")
 
+    def why_no_worker_samples(self) -> str | None:
+        """Why the workers' stacks cannot be read, in words; None if they can."""
+        if not self.workers:
+            return "there are none"
+        kinds = {type(one).__name__ for one in getattr(self._batches(), "_workers", ())}
+        if kinds <= {"ForkProcess", "Process"}:
+            return None
+        return "they are not forked from the training (its multiprocessing context starts new processes)"
+
     @property
     def epoch(self) -> int | None:
         """Batches in an epoch; None where the loader does not know."""
