@@ -68,7 +68,8 @@ monotonic clock), unread (stacks that made no sense), first_step (its number), s
 step, then the end of each), marks[[what (data, data_end, forward, backward, backward_end, optimizer), ns]],
 functions[[whose (own, library, standard, generated, gpuprof), file, name, first line]], nodes[[the calling node (-1:
 none), function, line]], samples[[ns since begun_ns, node of the training thread's innermost call, the same of
-autograd's thread (-1: no Python)]].
+autograd's thread (-1: no Python)]]; with --sample-workers also workers (processes that were sampled) and
+worker_samples[[ns since begun_ns, number of the worker, node]].
 
 A line of telemetry.jsonl: unix_ns, load1, cpu (busy share of all cores, 0-1), gpus[{index (as nvidia-smi counts; a
 rank's GPU is found by uuid), uuid, power_w, limit_w, sm_mhz, memory_mhz, temperature_c, utilization and
@@ -132,7 +133,8 @@ _KINETO_WINDOWS = ("trace", "stacks", "memory")
 WINDOWS = (*_KINETO_WINDOWS, NSYS)
 
 STAGES = ("settle", "baseline_free", "baseline_sync", "sampling", "warmup", *WINDOWS, "after")
-"""What a step was used for, in the order in which a run goes through them."""
+"""What a step was used for, in the order in which a run goes through them; `sampling` follows the windows where the
+training does not say how long it is."""
 
 
 WINDOW_FILE = r"(" + "|".join(_KINETO_WINDOWS) + r")\.rank\d+\.json"

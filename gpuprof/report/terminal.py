@@ -103,7 +103,8 @@ def _answer(diagnosis: Diagnosis, width: int, next_step: str | None) -> list[Blo
         section(
             "functions",
             host_words.lines(diagnosis, width - GUTTER, host_words.worth_saying(diagnosis)[: host_words.TOP]),
-        ),
+        )
+        + section("workers", paragraph(host_words.workers(diagnosis))),
     ]
     closing = section("trust", paragraph(fixes.footer(diagnosis), "dim"))
     closing += section("next", paragraph(advice, "bold")) + section("more", paragraph(more, "dim"))
