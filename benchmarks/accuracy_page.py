@@ -300,7 +300,7 @@ def misses(results: Iterable[Result]) -> Iterator[tuple[str, str]]:
             yield f"{where}: verdict", f"the verdict is {r.diagnosis.verdict.bound}, not {is_not}"
         if r.estimate_error is not None and abs(r.estimate_error) > UNPROFILED_FAR:
             yield f"{where}: unprofiled", f"the unprofiled step is {percent(r.estimate_error)} off"
-        advised = {fix.finding for fix, found in r.fixes if found is not None}
+        advised = {one.id for one in (*r.diagnosis.findings, *r.diagnosis.worth_trying)}  # another batch as well
         for fix, found in r.fixes:
             key = f"{where}: {fix.name or fix.finding}"
             if found is not None and not fix.gains:

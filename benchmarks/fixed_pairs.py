@@ -104,7 +104,7 @@ class Twin:
 
 
 def twins(path: Path) -> Iterator[Twin]:
-    """One for every fix of a recording that is advised and can be detected."""
+    """One for every fix of a recording that is advised, needs nothing first, and can be detected."""
     trace = resolve(path).read().trace
     assert trace is not None
     diagnosis, case = diagnosed(trace)
@@ -112,7 +112,7 @@ def twins(path: Path) -> Iterator[Twin]:
         return
     for page, find in FINDINGS:
         for proposal in find(case) if page.id not in UNDETECTABLE else ():
-            if proposal.work != 1.0 or case.step_ns < WORTH * predict(case, proposal).expected:
+            if proposal.work != 1.0 or proposal.odds < 1 or case.step_ns < WORTH * predict(case, proposal).expected:
                 continue
             fixed = diagnosing.diagnose(with_change(case, proposal.change))
             yield Twin(path.name, page.id, compare(diagnosis, fixed))

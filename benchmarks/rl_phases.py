@@ -39,15 +39,9 @@ TRAINING = ("forward", "backward")
 """What the clocks call training."""
 
 
-def changed(job: Any, change: dict[str, Any]) -> Any:
-    """The job with a change."""
-    new = {k: v if isinstance(v, bool) else int(getattr(job, k) * v) for k, v in change.items()}
-    return replace(job, **new)
-
-
 def compared(lines: list[dict[str, Any]], clocks: dict[str, Any]) -> dict[str, Any]:
     """Of the unprofiled steps: share of their time outside of other and idle, and per phase the clocks' median
-    milliseconds and gpuprof's over theirs."""
+    milliseconds and gpuprof's over theirs, the median over the steps."""
     found: dict[str, list[tuple[int, int]]] = {}
     total = covered = count = 0
     for line in lines:
@@ -62,8 +56,10 @@ def compared(lines: list[dict[str, Any]], clocks: dict[str, Any]) -> dict[str, A
             found.setdefault(name, []).append((ns, mine))
     phases = {}
     for name, both in found.items():
-        ns, mine = (statistics.median(side) for side in zip(*both, strict=True))
-        phases[name] = {"ms": round(ns / 1e6, 3), "ratio": round(mine / ns, 4) if ns else None}
+        ns = statistics.median(clock for clock, _ in both)
+        # Step by step: one in which the process was stopped between the two clocks says nothing of either.
+        ratio = statistics.median(mine / clock for clock, mine in both if clock) if ns else None
+        phases[name] = {"ms": round(ns / 1e6, 3), "ratio": None if ratio is None else round(ratio, 4)}
     return {"steps": count, "ms": total / max(count, 1) / 1e6, "covered": covered / max(total, 1), "phases": phases}
 
 
@@ -100,7 +96,7 @@ def _changes(job: Any, folder: Path, model: Path, rounds: list[str]) -> None:
     first = True
     for name in rounds:
         clocks = rl.Clocks()
-        small = replace(changed(job, CHANGES[name]), steps=SETTLE + TIMED)
+        small = replace(rl.changed(job, CHANGES[name]), steps=SETTLE + TIMED)
         trainer = rl.build(small, model, folder / "trainer", [clocks.callback()])
         clocks.put_around(trainer)
         if first:

@@ -1,6 +1,7 @@
 """Whether two checkouts say the same of the same recordings, byte for byte.
 
-    python -m benchmarks.same_json OTHER_CHECKOUT [--shared FOLDER] [--only TEXT] [--jobs 2] [--keep FOLDER]
+    python -m benchmarks.same_json OTHER_CHECKOUT [--shared FOLDER] [--only TEXT] [--jobs 2] [--added]
+                                [--keep FOLDER]
 
 Each checkout, in a process of its own, writes what it has to say of every recording of this one (tests/data,
 scenarios, and FOLDER/traces where there is one): the diagnosis, its printed form, and its projection to three GPUs; and
@@ -127,14 +128,14 @@ def texts_of(checkout: Path, folder: Path, jobs: list[tuple[str, str, list[str]]
         list(pool.map(one, (jobs[i::processes] for i in range(processes))))
 
 
-def differences(a: Any, b: Any, where: str = "") -> Iterator[str]:
-    """Every key at which two JSON values differ, with both."""
+def differences(a: Any, b: Any, where: str = "", added: bool = False) -> Iterator[str]:
+    """Every key at which two JSON values differ, with both; `added`: keys that only the second has count, too."""
     if isinstance(a, dict) and isinstance(b, dict):
-        for key in dict.fromkeys([*a, *b]):
-            yield from differences(a.get(key, "(none)"), b.get(key, "(none)"), f"{where}.{key}")
+        for key in dict.fromkeys([*a, *(b if added else ())]):
+            yield from differences(a.get(key, "(none)"), b.get(key, "(none)"), f"{where}.{key}", added)
     elif isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
         for i, (one, other) in enumerate(zip(a, b, strict=True)):
-            yield from differences(one, other, f"{where}[{i}]")
+            yield from differences(one, other, f"{where}[{i}]", added)
     elif a != b:
         yield f"{where}: {_short(a)} → {_short(b)}"
 
@@ -144,8 +145,9 @@ def _short(value: Any) -> str:
     return text if len(text) <= 160 else f"{text[:157]}…"
 
 
-def compared(before: Path, after: Path) -> Iterator[tuple[str, list[str]]]:
-    """Each text of one recording that is not the same to the byte, with what differs."""
+def compared(before: Path, after: Path, added: bool) -> Iterator[tuple[str, list[str]]]:
+    """Each text of one recording that is not the same, with what differs; unless `added`, keys that only one before
+    lacks are passed over."""
     for name in sorted({path.name for folder in (before, after) for path in folder.iterdir()}):
         a, b = before / name, after / name
         if not (a.exists() and b.exists()):
@@ -155,7 +157,9 @@ def compared(before: Path, after: Path) -> Iterator[tuple[str, list[str]]]:
         if one == other:
             continue
         try:
-            yield name, list(differences(json.loads(one), json.loads(other))) or ["order of keys or white space"]
+            found = list(differences(json.loads(one), json.loads(other), added=added))
+            if found or added:
+                yield name, found or ["order of keys or white space"]
         except json.JSONDecodeError:
             pairs = zip(one.splitlines(), other.splitlines(), strict=False)
             yield name, [f"{x.strip()} → {y.strip()}" for x, y in pairs if x != y] or ["number of lines"]
@@ -179,6 +183,7 @@ def main() -> int:
     parser.add_argument("--shared", type=Path, default=ROOT.parent / "shared")
     parser.add_argument("--only", default="", help="recordings whose name holds this")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
+    parser.add_argument("--added", action="store_true", help="keys that only this checkout writes differ, too")
     parser.add_argument("--keep", type=Path, help="folder for the texts")
     asked = parser.parse_args()
     shared = asked.shared if asked.shared.is_dir() else None
@@ -197,7 +202,7 @@ def main() -> int:
         for _, name, _ in jobs:
             before, after = (folder / folder_of(name) for folder in made)
             texts += len(list(after.iterdir()))
-            for file, what in compared(before, after):
+            for file, what in compared(before, after, asked.added):
                 found += 1
                 print(f"{name}, {file}: {len(what)} differ")
                 for line in what[:SHOWN]:

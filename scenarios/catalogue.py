@@ -25,6 +25,8 @@ class Fix:
     """False for a change that looks like a fix and measured as none: gpuprof must not advise it."""
     title: str | None = None
     """Of the finding, where it proposes several things."""
+    also: tuple[str, ...] = ()
+    """Findings whose fixes are made at the same time."""
     arguments: dict[str, str | int | None] = field(default_factory=dict)
     """Of someone else's program: arguments that replace its own; None leaves one out."""
     environment: dict[str, str] = field(default_factory=dict)
@@ -219,8 +221,8 @@ def scenario(name: str) -> Scenario:
 
 
 def _fix(document: dict[str, Any]) -> Fix:
-    expected = document.pop("expected", None)
-    return Fix(**document, expected=tuple(expected) if expected else None)
+    expected, also = document.pop("expected", None), tuple(document.pop("also", ()))
+    return Fix(**document, also=also, expected=tuple(expected) if expected else None)
 
 
 def _program(document: dict[str, Any] | None) -> Program | None:

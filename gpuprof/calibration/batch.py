@@ -39,3 +39,12 @@ SHARDED = Number(
     1.15, 1.0, 1.5, "", "assumed",
     "How much longer FSDP's gathering of weights may make a step that would otherwise exchange only gradients.",
 )  # fmt: skip
+ROOM_ODDS = Number(
+    0.95, 0.65, 1.0, "", "assumed",
+    "How likely a larger batch fits where what memory is used was not recorded: all seven that were measured on a GPU "
+    "of 140 GB did.",
+)  # fmt: skip
+FREED_ODDS = Number(
+    0.7, 0.4, 0.9, "", "assumed",
+    "How likely a change frees enough memory for a batch that does not fit as it is, so that it still gains.",
+)  # fmt: skip

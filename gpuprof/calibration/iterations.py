@@ -37,3 +37,14 @@ SCALES = Number(
     0.85, 0.6, 1.0, "", "assumed",
     "Of twice the GPUs for generation, how much of twice the completions per second is reached.",
 )  # fmt: skip
+ENGINE = Number(
+    5.0, 2.0, 15.0, "", "published",
+    "Tokens per second of a serving engine over those of transformers.generate: 8.5 to 15 for three completions of a "
+    "prompt, 14 to 24 for single ones, with requests of different lengths (vLLM's announcement, June 2023); less where "
+    "generate's batch is full to the end.",
+)  # fmt: skip
+SYNC_RATE = Number(
+    20.0, 5.0, 100.0, "GB/s", "assumed",
+    "Rate at which weights get to the generator in large pieces: 5 to 25 through host memory, 100 and more between "
+    "GPUs of a node.",
+)  # fmt: skip

@@ -43,3 +43,14 @@ RANDOM_LAUNCH_NS = Number(
     20_000.0, 8_000.0, 60_000.0, "ns", "assumed",
     "CPU time of an op that makes random numbers on the GPU instead of the CPU: one launch.",
 )  # fmt: skip
+PREPARED_ONCE = Number(
+    0.4, 0.15, 0.9, "", "assumed",
+    "What is left of preparing a sample whose costly part (decoding, resizing, tokenising) is done once and kept: "
+    "random steps, copying and collating. Pictures that were decoded once left at most 0.33 of it "
+    "(scenarios/cases/image_cache).",
+)  # fmt: skip
+ONCE_ODDS = Number(
+    0.7, 0.5, 0.9, "", "assumed",
+    "How likely the costly part of preparing a sample gives the same each time, and its result fits in memory or on a "
+    "disk that is quick enough; a recording does not show it.",
+)  # fmt: skip

@@ -18,7 +18,7 @@ INDEPENDENT = Number(
     "Probability that no round needs the result of the one before, which ops without their tensors do not show.",
 )  # fmt: skip
 SEPARATE = Number(
-    0.85, 0.7, 0.95, "", "assumed",
+    0.85, 0.6, 0.95, "", "assumed",
     "Probability that the ops over all rounds gain, where each round is of a tensor of its own (norms, copies): no "
     "pair of programs has been timed.",
 )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
+import shlex
 import signal
 import sys
 from collections.abc import Sequence
@@ -28,7 +29,7 @@ BUDGET = "5m"
 SHOWN = 5
 """Paths that a line of --list names."""
 _UNITS_S = {"s": 1, "m": 60, "min": 60, "h": 3600}
-_WITH_VALUE = ("--fix", "--budget", "--rounds", "-m")
+_WITH_VALUE = ("--fix", "--budget", "--rounds", "--until", "-m")
 
 
 class _Try(click.Command):
@@ -59,6 +60,15 @@ def _budget(_: click.Context, __: click.Parameter, text: str) -> float:
     return float(found[1]) * _UNITS_S[found[2] or "s"]
 
 
+def _gain(_: click.Context, __: click.Parameter, text: str | None) -> float | None:
+    if text is None:
+        return None
+    found = re.fullmatch(r"(\d+(?:\.\d*)?)\s*[x×]?", text.strip())
+    if found is None or not 1 < float(found[1]) < 1e6:
+        raise click.BadParameter(f"{text!r} is no gain above 1, such as 1.3x")
+    return float(found[1])
+
+
 @click.command(
     "try",
     cls=_Try,
@@ -66,10 +76,11 @@ def _budget(_: click.Context, __: click.Parameter, text: str) -> float:
     context_settings={"allow_interspersed_args": False},
     options_metavar="[OPTIONS]",
 )
-@click.option("--fix", "fixes", multiple=True, metavar="FIX[=VALUE],…", help="Try these (those that are advised).")
+@click.option("--fix", "fixes", multiple=True, metavar="FIX[=VALUE],…", help="Try these (all that are advised).")
 @click.option("--list", "listing", is_flag=True, help="Say what can be applied from outside here, and start nothing.")
 @click.option("--budget", default=BUDGET, show_default=True, callback=_budget, metavar="TIME", help="Take no longer.")
 @click.option("--rounds", type=click.IntRange(1, 50), metavar="N", help="Measure each fix N times, whatever it takes.")
+@click.option("--until", callback=_gain, metavar="GAIN", help="Stop at the first combination that reaches it: 1.3x.")
 @click.option(
     "--yes", is_flag=True, help="Allow connections beyond this machine, and writes past scratch or elsewhere."
 )
@@ -82,6 +93,7 @@ def command(
     listing: bool,
     budget: float,
     rounds: int | None,
+    until: float | None,
     yes: bool,
     check: bool,
     as_json: bool,
@@ -92,12 +104,15 @@ def command(
 
     TARGET is what gpuprof trace was given: train.py --lr 1e-4, torchrun …, python …. Nothing is edited: fresh
     processes take turns, as it is and with each fix, without a profiler. They write to a scratch folder and are ended
-    once they have been timed. The fixes are those that the latest run of the same command advises.
+    once they have been timed. The fixes are those that the latest run of the same command advises, and those that it
+    finds worth trying. Without TARGET: the command of the latest run here.
     """
     asked = _asked(fixes)
-    if not words and not module and listing:
-        _show_list(None, (), as_json)
-        return 0
+    if not words and module is None:
+        if listing:
+            _show_list(None, (), as_json)
+            return 0
+        words = _words_of_latest(fixes)
     target = target_of(words, module, "gpuprof try")
     from gpuprof.trial.subject import run_of_command
 
@@ -113,7 +128,7 @@ def command(
     if not chosen:
         say("no fix that could be applied from outside is advised here; gpuprof try --list names those that there are")
         return GATE_FAILED if check and subject.diagnosis is None else 0
-    trial = _run(target, subject, chosen, budget, rounds, yes)
+    trial = _run(target, subject, chosen, budget, rounds, yes, until)
     _keep(trial, subject.folder)
     _print(trial, as_json)
     return _check(trial) if check else 0
@@ -126,6 +141,22 @@ def _asked(texts: tuple[str, ...]) -> list[Any]:
     from gpuprof.trial.fixes import parse
 
     return parse(",".join(texts)) if texts else []
+
+
+def _words_of_latest(fixes: tuple[str, ...]) -> tuple[str, ...]:
+    """The command of the latest run here, so that what a diagnosis prints can be pasted as it is. Raises
+    GpuprofError."""
+    from gpuprof.record.redact import MASK
+    from gpuprof.trial.subject import latest_command
+
+    example = " ".join(["gpuprof try", *(f"--fix {one}" for one in fixes), "train.py"])
+    words = latest_command()
+    if words is None:
+        raise GpuprofError(f"nothing to run: {example} (without a command that of the latest run here; there is none)")
+    if any(MASK in word for word in words):
+        raise GpuprofError(f"the latest run's command holds a secret, which is not kept: name the command: {example}")
+    say(f"the command of the latest run: {shlex.join(words)}")
+    return tuple(words)
 
 
 def target_of(words: tuple[str, ...], module: str | None, name: str) -> Target:
@@ -185,11 +216,12 @@ def _ask_for_consent(folder: Path, yes: bool) -> None:
 
 def _choose(subject: Subject, asked: list[Any], argv: Sequence[str]) -> list[Candidate]:
     """What is tried: as asked for, else what is advised."""
-    from gpuprof.trial.fixes import advised, with_predictions
+    from gpuprof.trial.fixes import advised, of_iteration, with_predictions
     from gpuprof.trial.subject import predict_workers, with_flags
 
     if asked:
         found, _ = advised(subject.diagnosis)
+        found = [*found, *(one.candidate for one in of_iteration(subject.diagnosis))]
         chosen = [predict_workers(subject, one) for one in with_predictions(asked, found)]
     else:
         chosen, by_hand = _advised(subject)
@@ -200,32 +232,36 @@ def _choose(subject: Subject, asked: list[Any], argv: Sequence[str]) -> list[Can
 
 def _advised(subject: Subject) -> tuple[list[Candidate], list[Finding]]:
     """What is tried where nothing is asked for, and the findings that have to be made by hand."""
-    from gpuprof.trial.fixes import Candidate, advised
-    from gpuprof.trial.subject import worth_trying
-    from gpuprof.trial.trial import Fix
+    from gpuprof.trial.fixes import advised
+    from gpuprof.trial.subject import with_workers
 
     found, by_hand = advised(subject.diagnosis)
-    return worth_trying(subject, found, Candidate(Fix("input_workers", "4"))), by_hand
+    return with_workers(subject, found), by_hand
 
 
 # -- the trial
 
 
 def _run(
-    target: Target, subject: Subject, chosen: list[Candidate], budget: float, rounds: int | None, yes: bool
-) -> Trial:
-    from gpuprof.trial.plan import plan, process_seconds
+    target: Target, subject: Subject, chosen: list[Candidate], budget: float, rounds: int | None, yes: bool,
+    until: float | None,
+) -> Trial:  # fmt: skip
+    from gpuprof.trial.plan import ROUNDS, process_seconds, seconds
     from gpuprof.trial.processes import Starter
     from gpuprof.trial.run import run_trial
 
     step_s = subject.step_s or 0.0
     process_s = process_seconds(subject.start_s, step_s, 20, 40)
-    expected = plan(chosen, process_s, budget, rounds)
-    say(f"run: {subject.folder.name}; this will take about {_minutes(expected.seconds + process_s)}; Ctrl-C ends it")
+    expected = seconds(len(chosen), rounds or ROUNDS, process_s) + process_s
+    most = "" if rounds else f", at most {_minutes(budget)}"
+    say(
+        f"run: {subject.folder.name}; this will take about {_minutes(expected if rounds else min(expected, budget))}"
+        f"{most}; Ctrl-C ends it"
+    )
     with _terminated_like_interrupted(), Starter(target, yes, None if yes else Path.cwd(), _say_once) as starter:
         return run_trial(
             starter, target.argv, chosen, run=subject.folder, world_size=subject.world_size, budget_s=budget,
-            rounds=rounds, tell=say,
+            rounds=rounds, tell=say, until=until,
         )  # fmt: skip
 
 
@@ -270,8 +306,16 @@ def _print(trial: Trial, as_json: bool) -> None:
 
 
 def _check(trial: Trial) -> int:
-    """1 if a fix that the diagnosis advises, or that was asked for, is not confirmed."""
-    missing = [row for row in trial.rows if len(row.fixes) == 1 and row.status != "confirmed"]
+    """1 if a fix that the diagnosis is sure of, or that was asked for, is not confirmed, or the gain not reached."""
+    missing = [
+        row for row in trial.rows
+        if len(row.fixes) == 1 and row.status != "confirmed" and row.advised != "worth_trying"
+    ]  # fmt: skip
+    if trial.until is not None:
+        if trial.stop.reason == "until":
+            return 0
+        say(f"check failed: {trial.until:g}× is not reached")
+        return GATE_FAILED
     for row in missing:
         say(f"check failed: {row.name} is {row.status.replace('_', ' ')}")
     return GATE_FAILED if missing else 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,7 +42,9 @@ from gpuprof.diagnosis.replayed import replayed
 from gpuprof.diagnosis.representative_steps import representative
 from gpuprof.diagnosis.run import RunFacts, run_facts
 from gpuprof.diagnosis.run_budget import Feed
+from gpuprof.diagnosis.run_issues import run_issues
 from gpuprof.diagnosis.run_model import Run
+from gpuprof.diagnosis.sampled_phases import sampled_parts
 from gpuprof.diagnosis.shares import Shares, average_step, devices, profiler_cost
 from gpuprof.diagnosis.stack import Stack, stack_of
 from gpuprof.diagnosis.tables import Tables
@@ -55,8 +58,10 @@ from gpuprof.timeline.categories import CATEGORIES
 from gpuprof.timeline.nesting import climb, inside
 from gpuprof.timeline.syncs import end_in_sync
 from gpuprof.timeline.timeline import Timeline, build_timeline
+from gpuprof.timeline.unit import STEP, Unit
 from gpuprof.timeline.workload import Workload
 from gpuprof.tracefile.run import RunFolder
+from gpuprof.tracefile.samples import read_samples
 from gpuprof.tracefile.trace import F64, I64, Mask, Trace
 
 if TYPE_CHECKING:
@@ -167,6 +172,11 @@ class Analysis:
     def run(self) -> Run | None:
         return self.run_facts and self.run_facts.run
 
+    @cached_property
+    def run_issues(self) -> tuple[Issue, ...]:
+        """What is odd about the run; nothing of a bare trace."""
+        return () if self.run_facts is None else run_issues(self.run_facts, self.unit)
+
     @property
     def folder(self) -> RunFolder | None:
         """Its steps and samples over time."""
@@ -197,15 +207,15 @@ class Analysis:
     @cached_property
     def quality(self) -> Quality:
         """How far the recording can be relied on."""
-        trace, folder, facts = self._trace, self.folder, self.run_facts
+        trace, folder = self._trace, self.folder
         assert trace is not None
         on_cpu = folder is not None and folder.own.gpu is None and bool(folder.own.versions)
-        found, said = quality_of(trace, self._read[0], facts, on_cpu), self._read[1]
+        found, said = quality_of(trace, self.recorded, self.run_issues, on_cpu), self._read[1]
         found = judged((*found.issues, *said)) if said else found
         if self.recorded is None or not self.device_times:
             return found
         asked = self.question.step_ms is not None
-        return with_issue(found, mismatch(self.step_times, self.averages, self.rare, of_run=not asked))
+        return with_issue(found, mismatch(self.step_times, self.averages, self.rare, self.unit, of_run=not asked))
 
     @property
     def is_whole(self) -> bool:
@@ -342,8 +352,10 @@ class Analysis:
         if self.recorded is None or not self.device_times or self.quality.status == "unusable":
             return NOT_REPLAYED, None
         steps = self.step_times
-        asked = self.question
-        return replayed(self.timeline, steps.unprofiled_ns, self._spread_ns, asked.of_all_ns, self.plans_apart)
+        asked, run = self.question, self.folder
+        samples = read_samples(Path(run.path), run.rank) if run is not None and self.alone else None
+        shares = sampled_parts(samples, steps.unprofiled_ns)
+        return replayed(self.timeline, steps.unprofiled_ns, self._spread_ns, asked.of_all_ns, self.plans_apart, shares)
 
     @property
     def _spread_ns(self) -> tuple[float, float] | None:
@@ -429,6 +441,11 @@ class Analysis:
     def workload(self) -> Workload:
         """Whether it is training or inference."""
         return self.timeline.workload
+
+    @property
+    def unit(self) -> Unit:
+        """What one of its steps is called."""
+        return STEP if self.recorded is None else self.recorded.unit
 
     @cached_property
     def mean_ns(self) -> float:

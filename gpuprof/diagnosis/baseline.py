@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuprof.calibration import thresholds as calibrated
+from gpuprof.diagnosis.budget_model import LONG
 from gpuprof.tracefile.trace import F64, I64, Mask
 
 EQUAL = 0.10
@@ -25,8 +26,6 @@ EXPLAINED = calibrated.EXPLAINED.value
 that they differ: noise lies on some line, too."""
 REACH = 1.5
 """The line of time over work holds this far beyond the work that was measured: attention grows with the square."""
-LONG = 1.5
-"""Times the median; steps that do the same differ by 20 %."""
 OFTEN = 3
 """Long steps at one distance from each other, from which on they are no accident: those of a busy machine come at no
 fixed distance."""

@@ -6,9 +6,10 @@ from gpuprof.diagnosis.baseline import RareStep
 from gpuprof.diagnosis.diagnosis import Issue, Steps
 from gpuprof.diagnosis.shares import Shares
 from gpuprof.replay.noise import MACHINE_NOISE
+from gpuprof.timeline.unit import Unit
 
 
-def mismatch(steps: Steps, recorded: list[Shares], rare: RareStep | None, of_run: bool) -> Issue | None:
+def mismatch(steps: Steps, recorded: list[Shares], rare: RareStep | None, unit: Unit, of_run: bool) -> Issue | None:
     """A measured step that cannot be the like of those that were recorded; one of these may be a rare one."""
     measured = steps.unprofiled_ns
     if measured is None:
@@ -17,22 +18,21 @@ def mismatch(steps: Steps, recorded: list[Shares], rare: RareStep | None, of_run
     if measured < (1 - MACHINE_NOISE) * work:
         if rare and of_run:
             return None
-        what = f"is shorter than the GPU's own work in the recorded step ({work / 1e6:,.1f} ms)"
+        what = f"is shorter than the GPU's own work in the recorded {unit} ({work / 1e6:,.1f} ms)"
     elif measured > (1 + MACHINE_NOISE) * steps.recorded_ns:
-        what = f"is longer than the step as recorded ({steps.recorded_ns / 1e6:,.1f} ms)"
+        what = f"is longer than the {unit} as recorded ({steps.recorded_ns / 1e6:,.1f} ms)"
     else:
         return None
     if of_run:
         return Issue(
             "baseline_mismatch",
             "warning",
-            f"The unprofiled step of {measured / 1e6:,.1f} ms {what}: the timed steps of this run differ from"
-            " the recorded ones. Record again with a longer baseline, or give the step yourself: --step-ms MS.",
+            f"The unprofiled {unit} of {measured / 1e6:,.1f} ms {what}: the timed {unit}s of this run differ from"
+            f" the recorded ones. Record again with a longer baseline, or give the {unit} yourself: --step-ms MS.",
         )
     return Issue(
         "step_ms_mismatch",
         "warning",
-        f"The measured step of {measured / 1e6:,.1f} ms {what}: it belongs to another batch, GPU or program."
-        f" Time the same"
-        " step, with the same shapes.",
+        f"The measured {unit} of {measured / 1e6:,.1f} ms {what}: it belongs to another batch, GPU or program."
+        f" Time the same {unit}, with the same shapes.",
     )

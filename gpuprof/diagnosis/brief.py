@@ -118,8 +118,13 @@ def _worth_trying(finding: Finding) -> dict[str, Any]:
         "changes": None if finding.changes is None else _short(finding.changes, 120),
         "speedup": {name: round(getattr(finding.speedup, name), 3) for name in ("low", "expected", "high")},
         "probability": round(finding.probability, 2),
-        "settle": finding.settle,
+        "settle": None if finding.settle is None else _settle(finding.settle),
     }
+
+
+def _settle(text: str) -> str:
+    """The line whole, or without the training's own command: never one that is cut, which would do something else."""
+    return text if len(text) <= _TEXT else text.partition(" -- ")[0]
 
 
 def _lessen(document: dict[str, Any]) -> bool:

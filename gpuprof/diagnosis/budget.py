@@ -17,9 +17,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from gpuprof.calibration import thresholds as calibrated
-from gpuprof.diagnosis.budget_model import Budget, Excess, Once
+from gpuprof.diagnosis.budget_model import NAMES, Budget, Excess, Once
 from gpuprof.diagnosis.sentences import capital, in_ms, listed
 from gpuprof.record.free_run_length import block_of, half_width
+from gpuprof.timeline.unit import STEP, Unit
 from gpuprof.tracefile.trace import F64, I64
 
 ONCE = ("new_shapes", "compile", "warm_up")
@@ -209,52 +210,39 @@ def budget_of_recorded(step_ns: list[float]) -> Budget | None:
     )  # fmt: skip
 
 
-NAMES = {
-    "input": "waiting for batches",
-    "save": "saving",
-    "evaluation": "evaluation",
-    "logging": "logging",
-    "garbage_collection": "garbage collection",
-    "allocator": "memory allocation",
-    "compile": "compilation",
-    "new_shapes": "planning for new shapes",
-    "warm_up": "warming up",
-    "periodic": "something periodic (saving, evaluation, logging?)",
-}
-"""Causes in words."""
 WORTH_SAYING = 0.05
 """Share of the mean step from which on a cause is named in the verdict."""
 
 
-def in_words(found: Budget) -> str:
+def in_words(found: Budget, unit: Unit = STEP) -> str:
     """`Waiting for batches adds 27.2 ms to the mean step (2 of 10 timed steps). `; empty where the mean step is the
     usual one. How long they are is the headline's to say."""
     large = [one for one in found.excess if (one.mean_ns or 0) >= WORTH_SAYING * found.mean_ns]
     pauses = ""
     if found.paused_ns >= WORTH_SAYING * found.mean_ns:
-        often = f"{found.pauses} of {found.steps} timed steps"
-        mean = "" if large else " to the mean step"
+        often = f"{found.pauses} of {found.steps} timed {unit}s"
+        mean = "" if large else f" to the mean {unit}"
         pauses = f"Pauses of no measured cause add {in_ms(found.paused_ns)}{mean} ({often}). "
     if not large and not pauses:
-        return _not_measured(found)
+        return _not_measured(found, unit)
     each = [
-        f"{NAMES.get(one.cause, one.cause)} adds {in_ms(one.mean_ns or 0)}{'' if i else ' to the mean step'}"
-        f" ({_how_often(one, found.steps)})"
+        f"{NAMES.get(one.cause, one.cause)} adds {in_ms(one.mean_ns or 0)}{'' if i else f' to the mean {unit}'}"
+        f" ({_how_often(one, found.steps, unit)})"
         for i, one in enumerate(large)
     ]
     added = f"{capital(listed(each))}. " if each else ""
-    return f"{added}{pauses}{_not_measured(found)}"
+    return f"{added}{pauses}{_not_measured(found, unit)}"
 
 
-def _not_measured(found: Budget) -> str:
+def _not_measured(found: Budget, unit: Unit) -> str:
     """`Not measured, and not included: saving (every 500 steps). `; empty where all that is scheduled was seen."""
     unseen = [one for one in found.excess if one.mean_ns is None]
     if not unseen:
         return ""
-    each = ", ".join(f"{NAMES.get(one.cause, one.cause)} (every {one.every} steps)" for one in unseen)
+    each = ", ".join(f"{NAMES.get(one.cause, one.cause)} (every {one.every} {unit}s)" for one in unseen)
     return f"Not measured, and not included: {each}. "
 
 
-def _how_often(one: Excess, steps: int) -> str:
-    often = f"every {one.every} steps" if one.every is not None else f"{one.steps} of {steps} timed steps"
+def _how_often(one: Excess, steps: int, unit: Unit) -> str:
+    often = f"every {one.every} {unit}s" if one.every is not None else f"{one.steps} of {steps} timed {unit}s"
     return f"{often}, none of those recorded" if one.recorded == 0 else often

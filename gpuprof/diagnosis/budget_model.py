@@ -7,6 +7,22 @@ from dataclasses import dataclass
 
 from gpuprof.replay.noise import PROCESS_NOISE
 
+NAMES = {
+    "input": "waiting for batches",
+    "save": "saving",
+    "evaluation": "evaluation",
+    "logging": "logging",
+    "garbage_collection": "garbage collection",
+    "allocator": "memory allocation",
+    "compile": "compilation",
+    "new_shapes": "planning for new shapes",
+    "warm_up": "warming up",
+    "periodic": "something periodic (saving, evaluation, logging?)",
+}
+"""Causes of what the mean step takes beyond the usual one, in words."""
+LONG = 1.5
+"""Times the median step, from which on a step is long; steps that do the same differ by 20 %."""
+
 
 @dataclass(frozen=True, slots=True)
 class Excess:

@@ -37,7 +37,7 @@ def no_gpu_work(analysis: Analysis) -> Diagnosis:
     """Of a recording in which no device did anything: what its timed steps tell, if there are any."""
     verdict, budget = no_verdict(analysis.quality), analysis.budget
     if budget is not None:
-        said = f"{in_words(budget)}{usual_wait(analysis.folder, budget)}{verdict.summary}"
+        said = f"{in_words(budget, analysis.unit)}{usual_wait(analysis.folder, budget, analysis.unit)}{verdict.summary}"
         verdict = replace(verdict, summary=said)
     return plain_diagnosis(analysis, verdict=verdict, quality=analysis.quality, steps=analysis.step_times)
 
@@ -50,11 +50,11 @@ def by_replay(analysis: Analysis, advise: bool) -> Diagnosis:
     limits, turns = roof and roof.bound_shares, take_turns(analysis.timeline)
     stepless = steps.source == "none"
     compiling = compiling_ns(analysis)
-    said = summary(busiest, analysis.kernels, limits, turns, compiling, analysis.alone, stepless, budget)
+    said = summary(busiest, analysis.kernels, limits, turns, compiling, analysis.alone, stepless, budget, analysis.unit)
     found = budget or budget_of_recorded(analysis.schedule.each_ns.tolist())
     noise = process_noise(analysis.sensitivities.host + analysis.sensitivities.input)
     if budget is not None:
-        said = f"{in_words(budget)}{said}"
+        said = f"{in_words(budget, analysis.unit)}{said}"
     said += copy_sentence(analysis.timeline)
     verdict = judge(
         analysis.removal, analysis.sensitivities, analysis.bound_parts, said, analysis.mean, analysis.ends_ns
@@ -64,7 +64,7 @@ def by_replay(analysis: Analysis, advise: bool) -> Diagnosis:
         waits, ranks = cpu_waits(analysis.graph), analysis.question.ranks
         doubted = doubts(analysis.timeline, busiest, steps, budget, roof, verdict.bound, ranks, waits)
         exposed = busiest.communication_ns / max(busiest.step_ns, 1)
-        verdict = with_doubts(verdict, analysis.sensitivities, doubted, timed=budget is not None, exposed=exposed)
+        verdict = with_doubts(verdict, analysis.sensitivities, doubted, budget is not None, exposed, analysis.unit)
     tried = failures(analysis.folder.path if analysis.folder else None)
     advice = fixes(analysis, verdict.bound, tried) if advise else Fixes((), None, ())
     if not analysis.is_whole and not holds_with_missing_events(verdict.bound, busiest):
@@ -81,7 +81,7 @@ def by_replay(analysis: Analysis, advise: bool) -> Diagnosis:
     return plain_diagnosis(
         analysis,
         verdict=verdict,
-        quality=with_issue(quality, beyond_peak(found_roof)),
+        quality=with_issue(quality, beyond_peak(found_roof, analysis.unit)),
         steps=steps,
         profiler=_profiler(steps, analysis),
         budget=replace(found, process_noise=noise) if found is not None else None,
@@ -118,20 +118,21 @@ def by_shares(analysis: Analysis) -> Diagnosis:
             alone=analysis.alone,
             stepless=steps.source == "none",
             budget=budget,
+            unit=analysis.unit,
         )
         said += copy_sentence(analysis.whole)
         mean = busiest
         if measured and budget is not None:
-            mean, said = with_excess(busiest, budget), f"{in_words(budget)}{said}"
-        verdict = replace(judge_shares(mean, parts, cost, analysis.is_whole, said), turns=turns)
+            mean, said = with_excess(busiest, budget), f"{in_words(budget, analysis.unit)}{said}"
+        verdict = replace(judge_shares(mean, parts, cost, analysis.is_whole, said, analysis.unit), turns=turns)
         if verdict.bound is not None:
             doubted = doubts(analysis.whole, busiest, steps, budget, roof, verdict.bound, analysis.question.ranks)
-            verdict = with_doubts(verdict, gains_of_shares(mean, parts)[0], doubted)
+            verdict = with_doubts(verdict, gains_of_shares(mean, parts)[0], doubted, unit=analysis.unit)
     found_roof = roof and summarize(roof, steps.unprofiled_ns or steps.recorded_ns)
     return plain_diagnosis(
         analysis,
         verdict=verdict,
-        quality=with_issue(quality, beyond_peak(found_roof)),
+        quality=with_issue(quality, beyond_peak(found_roof, analysis.unit)),
         steps=steps,
         budget=budget or budget_of_recorded([float(ns) for ns in steps.each_ns]),
         devices_estimated=None if measured is None else tuple(map(estimate, measured)),

@@ -33,13 +33,13 @@ def with_counters(diagnosis: Diagnosis, counted: Sequence[Counted]) -> Diagnosis
     case = None if diagnosis.sensitivities is None else analysis_of(diagnosis)
     if case is None or case.roofline is None:
         raise GpuprofError("--ncu: what limits kernels is not known of this recording, so counters cannot be compared")
-    found = beside(case, counted)
+    found = _compared(case, counted)
     if not found.largest:
         raise GpuprofError("--ncu: no kernel of the table is in this recording; count kernels of the same program")
     return replace(diagnosis, counters=found)
 
 
-def beside(case: Analysis, counted: Sequence[Counted]) -> Counters:
+def _compared(case: Analysis, counted: Sequence[Counted]) -> Counters:
     """Counters and claims of the kernels that are both in a recording and in a table."""
     assert case.roofline is not None
     gpu, rows = case.trace.gpu, case.timeline.members

@@ -10,15 +10,13 @@ from typing import TYPE_CHECKING, Any
 from gpuprof.diagnosis.analysis import Analysis, Question, analysis_of
 from gpuprof.diagnosis.conclusion import by_replay, by_shares, no_gpu_work
 from gpuprof.diagnosis.diagnosis import Diagnosis
-from gpuprof.diagnosis.host import host_of
 from gpuprof.diagnosis.plain_diagnosis import without_steps
 from gpuprof.diagnosis.quality import judged, of_start_up
-from gpuprof.diagnosis.run import no_trace
-from gpuprof.diagnosis.unit_words import reworded
+from gpuprof.diagnosis.run_issues import no_trace
 from gpuprof.errors import GpuprofError
+from gpuprof.runfile import samples_file
 from gpuprof.timeline.startup import MOST_START_UP, MUCH_START_UP
 from gpuprof.tracefile.run import RunFolder
-from gpuprof.tracefile.samples import read_samples
 from gpuprof.tracefile.trace import Trace
 
 if TYPE_CHECKING:
@@ -61,8 +59,9 @@ def diagnose(
         return without_steps(analysis, analysis.quality)
     found = _concluded(analysis, advise)
     if found.start_up is not None and analysis.device_times and found.start_up.share >= MOST_START_UP:
-        found = replace(found, verdict=of_start_up(found.verdict, analysis.whole.start_up), sensitivities=None)
-    found = reworded(found)
+        found = replace(
+            found, verdict=of_start_up(found.verdict, analysis.whole.start_up, analysis.unit), sensitivities=None
+        )
     return _with_memory(_with_host(found, analysis), analysis) if advise or not analysis.device_times else found
 
 
@@ -83,18 +82,28 @@ def _without_trace(analysis: Analysis) -> Diagnosis:
     assert facts is not None
     assert run is not None
     said = ("no_baseline", "baseline_work", "run_ended")  # by the first issue, or of no use without a trace
-    others = (issue for issue in facts.issues if issue.id not in said)
+    others = (issue for issue in analysis.run_issues if issue.id not in said)
     quality = judged((no_trace(run, facts.run, analysis.question.failure), *others))
     return without_steps(analysis, quality)
 
 
 def _with_host(diagnosis: Diagnosis, analysis: Analysis) -> Diagnosis:
-    """The diagnosis with the Python functions of the run's unprofiled steps, where they were sampled."""
+    """The diagnosis with the Python functions of the run's unprofiled steps; what finds these is not loaded where none
+    were sampled."""
     run = analysis.folder
-    samples = None if run is None else read_samples(Path(run.path), run.rank)
+    if run is None or not Path(run.path, samples_file(run.rank)).exists():
+        return diagnosis
+    from gpuprof.diagnosis.gap_frames import with_frames
+    from gpuprof.diagnosis.host import host_of
+    from gpuprof.tracefile.samples import read_samples
+
+    samples = read_samples(Path(run.path), run.rank)
     if samples is None:
         return diagnosis
-    return replace(diagnosis, host=host_of(samples, analysis_of(diagnosis), diagnosis.step_ns))
+    case, gaps = analysis_of(diagnosis), diagnosis.gaps
+    if case is not None and gaps is not None:
+        gaps = with_frames(gaps, samples, case)
+    return replace(diagnosis, host=host_of(samples, case, diagnosis.step_ns), gaps=gaps)
 
 
 def _with_memory(diagnosis: Diagnosis, analysis: Analysis) -> Diagnosis:

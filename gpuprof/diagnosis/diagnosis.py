@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any, Literal
 from gpuprof.diagnosis.above_reach import AboveReach
 from gpuprof.diagnosis.budget_model import Budget
 from gpuprof.diagnosis.counters_model import Counters
-from gpuprof.diagnosis.fix import Patch, Setting
+from gpuprof.diagnosis.fix import FixLine, Patch, Setting
 from gpuprof.diagnosis.host_model import Host
 from gpuprof.diagnosis.run_model import Run
 from gpuprof.diagnosis.value_range import Range
 from gpuprof.errors import GpuprofError
 from gpuprof.replay.bound import Bound
-from gpuprof.timeline.workload import Unit, Workload
+from gpuprof.timeline.unit import STEP, Unit
+from gpuprof.timeline.workload import Workload
 from gpuprof.tracefile.source import Issue, Source
 
 if TYPE_CHECKING:
@@ -144,6 +145,8 @@ class Gap:
     module: str | None
     phase: str
     frame: str | None
+    """`file(line): function` that the CPU is in, as torch writes it: as recorded (`--stacks`), else where most samples
+    of unprofiled steps are at that place of the step; None where neither is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,6 +305,10 @@ class Evidence:
     """The module and phase, else the op, whose longest place this is: `LlamaMLP, backward`."""
     part_ns: int | None = None
     """What that part of the program has of the statement's time in a step, without the profiler's cost."""
+    begins_with: str | None = None
+    """The kernel, op or call that begins the stretch, where `text` says that it is not most of it; else None."""
+    on_gpu: bool = False
+    """Whether the track is a GPU's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,7 +366,7 @@ class Finding:
     probability: float = 1.0
     """That it gains 2 % or more, 0 to 1."""
     settle: str | None = None
-    """The command that settles whether it gains; None where it has to be made by hand."""
+    """The command that settles whether it gains, with that of the training where it is known; None: by hand."""
     needs: str | None = None
     """What has to be done first, or has to hold; None: nothing."""
     acts_on: tuple[str, ...] = ()
@@ -370,6 +377,13 @@ class Finding:
     """What the fix sets, in the order of its text."""
     patch: Patch | None = None
     """By which `gpuprof try` makes it; None: by hand."""
+    fix_lines: tuple[FixLine, ...] = ()
+    """The same as `fix`, code and prose apart; empty in diagnoses of older versions."""
+
+    @property
+    def shown_lines(self) -> tuple[FixLine, ...]:
+        """How the fix is shown: of older versions all of it as code."""
+        return self.fix_lines or tuple(FixLine(line, True) for line in self.fix.splitlines())
 
     def __rich_repr__(self) -> Iterator[tuple[str, object] | tuple[str, object, object]]:
         """What rich prints of it: the fix and what it gains, without the evidence. Times in ms."""
@@ -384,10 +398,6 @@ class Finding:
         yield "changes", self.changes, None
 
 
-TRIED = "failed in gpuprof try: "
-"""How the reason begins of a remedy that was advised, tried, and failed."""
-
-
 @dataclass(frozen=True, slots=True)
 class Considered:
     """A usual remedy that is ruled out, and by what fact."""
@@ -400,6 +410,8 @@ class Considered:
     """The mean step with it, where that was predicted; its interval as in a finding."""
     speedup: Range | None = None
     """Of the training with it, where that was predicted: why it is not advised."""
+    failed: bool = False
+    """Whether it was advised, tried, and failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -520,7 +532,7 @@ class Diagnosis:
     @property
     def unit(self) -> Unit:
         """What a step is called: step, iteration, request or token."""
-        return self.workload.unit if self.workload else "step"
+        return self.workload.unit if self.workload else STEP
 
     @property
     def tables(self) -> Tables:

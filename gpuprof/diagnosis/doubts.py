@@ -22,6 +22,7 @@ from gpuprof.replay.cpu_waits import CpuWaits
 from gpuprof.timeline.intervals import clip, union
 from gpuprof.timeline.silence import holes
 from gpuprof.timeline.timeline import Timeline
+from gpuprof.timeline.unit import Unit
 from gpuprof.tracefile.trace import OP
 
 LEAST = 0.05
@@ -51,7 +52,8 @@ def doubts(
     """
     found = [
         _unexplained(timeline, busiest), _start_up(timeline), _lone_copy(timeline, steps), _host_ends_early(timeline),
-        _unlaunched(timeline), _few_steps(steps), _different_steps(steps, budget), _variation(budget),
+        _unlaunched(timeline), _few_steps(steps, timeline.unit),
+        _different_steps(steps, budget, timeline.unit), _variation(budget, timeline.unit),
         _unmodelled(timeline, roof, bound),
         _missing_ranks(timeline, busiest, bound, ranks), _waits_for_launched(waits, bound),
     ]  # fmt: skip
@@ -67,11 +69,11 @@ def _unexplained(timeline: Timeline, busiest: Shares) -> Doubt | None:
     unknown = busiest.idle_ns.get("unknown", 0) / max(busiest.step_ns, 1)
     if unknown <= 0:
         return None
-    text = f"{100 * unknown:.0f} % of the step is unexplained waiting: record the calls of all threads"
+    text = f"{100 * unknown:.0f} % of the {timeline.unit} is unexplained waiting: record the calls of all threads"
     if silent := holes(timeline).total:
         whole = timeline.window[1] - timeline.window[0]
         said = f"nothing was recorded for {silent / 1e6:,.1f} of {whole / 1e6:,.1f} ms"
-        text = f"{said}: record more steps, or Python stacks"
+        text = f"{said}: record more {timeline.unit}s, or Python stacks"
     return Doubt(calibrated.PER_UNEXPLAINED.value * unknown, text)
 
 
@@ -79,7 +81,10 @@ def _start_up(timeline: Timeline) -> Doubt | None:
     found = timeline.start_up
     if found.share <= 0:
         return None
-    text = f"{100 * found.share:.0f} % of the window is the program's start ({found.parts[0][0]}): record later steps"
+    text = (
+        f"{100 * found.share:.0f} % of the window is the program's start ({found.parts[0][0]}): record later"
+        f" {timeline.unit}s"
+    )
     return Doubt(calibrated.PER_START_UP.value * found.share, text)
 
 
@@ -88,7 +93,10 @@ def _lone_copy(timeline: Timeline, steps: Steps) -> Doubt | None:
     found = long_copy(timeline)
     if found is None or found.of > 1 or steps.unprofiled_ns is not None:  # timed steps are as long
         return None
-    text = f"one copy is {100 * found.share:.0f} % of the only recorded step: record more, to see whether each has it"
+    text = (
+        f"one copy is {100 * found.share:.0f} % of the only recorded {timeline.unit}: record more, to see whether"
+        " each has it"
+    )
     return Doubt(calibrated.PER_LONE_COPY.value * found.share, text)
 
 
@@ -121,15 +129,16 @@ def _unlaunched(timeline: Timeline) -> Doubt | None:
     return Doubt(calibrated.PER_UNLAUNCHED.value * share, text)
 
 
-def _few_steps(steps: Steps) -> Doubt | None:
+def _few_steps(steps: Steps, unit: Unit) -> Doubt | None:
     if steps.source == "none":
         return Doubt(
-            calibrated.NO_STEPS.value, "no steps were found: mark them with profiler.step(), or name them with --step"
+            calibrated.NO_STEPS.value,
+            f"no {unit}s were found: mark them with profiler.step(), or name them with --step",
         )
-    return Doubt(calibrated.ONE_STEP.value, "a single step was recorded: record three") if steps.count == 1 else None
+    return Doubt(calibrated.ONE_STEP.value, f"a single {unit} was recorded: record three") if steps.count == 1 else None
 
 
-def _different_steps(steps: Steps, budget: Budget | None) -> Doubt | None:
+def _different_steps(steps: Steps, budget: Budget | None, unit: Unit) -> Doubt | None:
     """Recorded steps that differ, where no run says how the usual one is."""
     each = np.array(steps.each_ns, np.float64)
     if len(each) < 2 or (budget is not None and budget.source == "free"):
@@ -138,7 +147,7 @@ def _different_steps(steps: Steps, budget: Budget | None) -> Doubt | None:
     spread = float((high - low) / max(median, 1.0))
     if spread <= calibrated.ALIKE.value:
         return None
-    text = f"recorded steps differ by {100 * spread:.0f} %: record a run with gpuprof trace, which times more of them"
+    text = f"recorded {unit}s differ by {100 * spread:.0f} %: record a run with gpuprof trace, which times more of them"
     return Doubt(
         min(calibrated.PER_SPREAD.value * (spread - calibrated.ALIKE.value), calibrated.MOST_SPREAD.value), text
     )
@@ -164,8 +173,8 @@ def _missing_ranks(timeline: Timeline, busiest: Shares, bound: Bound, ranks: int
     share = busiest.communication_ns / max(busiest.step_ns, 1)
     missing = world - ranks
     text = (
-        f"{missing} of {world} ranks were not recorded, and {100 * share:.0f} % of the step is communication, which"
-        " may be waiting for one of them: add their recordings"
+        f"{missing} of {world} ranks were not recorded, and {100 * share:.0f} % of the {timeline.unit} is"
+        " communication, which may be waiting for one of them: add their recordings"
     )
     return Doubt(calibrated.PER_MISSING_RANK.value * share * missing / world, text)
 
@@ -182,9 +191,9 @@ def _waits_for_launched(waits: CpuWaits | None, bound: Bound) -> Doubt | None:
     return Doubt(share, text)
 
 
-def _variation(budget: Budget | None) -> Doubt | None:
+def _variation(budget: Budget | None, unit: Unit) -> Doubt | None:
     """A mean step that neither the usual one nor a measured cause explains."""
     if budget is None or budget.source != "free" or budget.mean_ns <= 0:
         return None
     share = abs(budget.residual_ns) / budget.mean_ns
-    return Doubt(share, f"no cause was measured for {100 * share:.0f} % of the mean step")
+    return Doubt(share, f"no cause was measured for {100 * share:.0f} % of the mean {unit}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,10 +20,13 @@ from gpuprof.timeline.intervals import EMPTY, Cover, Intervals, join, union
 from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.overhead import profiler_overhead
 from gpuprof.timeline.phases import DATA, OTHER
+from gpuprof.timeline.runtime_calls import ALLOCATOR_CALL, SYNC_CALL
 from gpuprof.timeline.silence import holes
 from gpuprof.timeline.slow_calls import spans_of
-from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.trace import ABSENT, I32, I64, U8
+
+if TYPE_CHECKING:
+    from gpuprof.timeline.timeline import Timeline
 
 CAUSES = (
     "device",
@@ -41,11 +45,6 @@ CAUSES = (
 _DEVICE, _PYTHON, _UNKNOWN = CAUSES.index("device"), CAUSES.index("python"), CAUSES.index("unknown")
 _HOST_LEVELS = ("input", "transfer", "allocator", "sync", "profiler", "slow_call", "launch")
 
-SYNC_CALL = re.compile(r"^(cuda|hip|cu)(Device|Stream|Event|Ctx|Thread)Synchronize")
-ALLOCATOR_CALL = re.compile(
-    r"^(cuda|hip|cu)(Ext)?(Malloc|Free|HostAlloc|HostFree|HostRegister|HostUnregister|Mem(Alloc|Free|Create|Release|Map"
-    r"|Unmap|SetAccess|AddressReserve|AddressFree))"
-)
 SYNC_OP = re.compile(r"^aten::(_local_scalar_dense|item|nonzero\w*|is_nonzero|_nonzero\w*)$")
 """Ops that copy a value to the host to look at it: their copy is a synchronisation, not a transfer of data."""
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpuprof.diagnosis.fix import Patch, Setting
+
 
 @dataclass(frozen=True, slots=True)
 class PhaseBudget:
@@ -51,6 +53,16 @@ class GenerationBudget:
 
 
 @dataclass(frozen=True, slots=True)
+class CacheCopies:
+    """Concatenations that copy the key-value cache whole for each token. Extrapolated from the recorded decode steps
+    to all of the mean iteration, by their share of the recorded generation."""
+
+    count: int
+    cpu_ns: int
+    gpu_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class RecordedPhase:
     """A phase in the recorded window, per iteration: host time of its ranges, without what was not recorded, and the
     part of it in which a GPU was at work."""
@@ -91,6 +103,10 @@ class Change:
     """What the figure rests on, and what it assumes."""
     changes: str | None
     """What it changes about the training itself; None: nothing."""
+    settings: tuple[Setting, ...] = ()
+    """What the fix sets."""
+    patch: Patch | None = None
+    """By which `gpuprof try` makes it; None: by hand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +129,10 @@ class Iteration:
     unrecorded: Unrecorded | None
     changes: tuple[Change, ...]
     """The largest gain first."""
+    log_probability_passes: float | None = None
+    """Times that log-probabilities were computed without gradients; None where that is not known."""
+    cache_copies: CacheCopies | None = None
+    """None where none was seen, or nothing was recorded."""
 
     def ns_of(self, *phases: str) -> int:
         """Host time of these phases together."""

@@ -10,6 +10,7 @@ from gpuprof.diagnosis.gaps import calls_by_cause
 from gpuprof.diagnosis.sentences import in_ms
 from gpuprof.timeline.intervals import Cover, union
 from gpuprof.timeline.timeline import Timeline
+from gpuprof.timeline.unit import Unit
 from gpuprof.tracefile.remembered import remembered
 from gpuprof.tracefile.trace import MEMCPY
 
@@ -35,6 +36,8 @@ class LongCopy:
     """Iterations with such a copy."""
     of: int
     """Recorded iterations."""
+    unit: Unit
+    """What an iteration is called."""
 
     @property
     def share(self) -> float:
@@ -46,9 +49,8 @@ class LongCopy:
         """` One copy (Memcpy HtoD, 1,000 MB, aten::copy_) blocks the CPU for 80 of 90 ms.`"""
         size = f", {self.bytes / 1e6:,.0f} MB" if self.bytes > 0 else ""
         op = f", {self.op}" if self.op else ""
-        which = (
-            "" if self.of == 1 else " in each step" if self.steps == self.of else f" in {self.steps} of {self.of} steps"
-        )
+        some = f"each {self.unit}" if self.steps == self.of else f"{self.steps} of {self.of} {self.unit}s"
+        which = "" if self.of == 1 else f" in {some}"
         return (
             f" One copy{which} ({self.text}{size}{op}) blocks the CPU (host) for {in_ms(self.ns)} of"
             f" {in_ms(self.step_ns)}."
@@ -96,4 +98,5 @@ def long_copy(timeline: Timeline) -> LongCopy | None:
         step_ns=int(took[first]),
         steps=len(np.unique(step[long])),
         of=len(steps.start_ns),
+        unit=timeline.unit,
     )

@@ -32,6 +32,7 @@ def both_kinds(
     text = (
         f"Times are those of {files[0]} (Nsight Systems), ops and shapes those of {files[1]} (torch.profiler):"
         f" {found.in_order + found.by_name:,} of {found.launches:,} kernels and copies were matched,"
-        f" {found.in_order:,} by the order of kernels in their step, {found.by_name:,} as the n-th of their name."
+        f" {found.in_order:,} by the order of kernels in their {timed.unit}, {found.by_name:,} as the n-th of their"
+        " name."
     )
     return build_timeline(found.trace, step, skip), [Issue("paired", "info", text)]

@@ -13,7 +13,7 @@ from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.budget_model import Budget
 from gpuprof.diagnosis.chance import probability, time_left, with_odds
 from gpuprof.diagnosis.detect.proposal import CERTAIN, EVEN, MARKED, SEVERE, SURE, WORTH, Proposal
-from gpuprof.diagnosis.diagnosis import TRIED, Combined, Considered, Finding, Range, Remaining
+from gpuprof.diagnosis.diagnosis import Combined, Considered, Finding, Range, Remaining
 from gpuprof.diagnosis.findings import ABSENT, FINDINGS
 from gpuprof.diagnosis.plug_ins import plug_ins
 from gpuprof.diagnosis.run_budget import Z80
@@ -70,7 +70,8 @@ class _Predicted:
         gain, step = self.prediction.speedup, self.prediction.step
         mixed = with_odds(gain, self.proposal.odds)
         usual = round(step.expected * gain.expected / mixed.expected)
-        as_it_is = round(now_ns * self.proposal.work)
+        # Of ten outcomes the slowest is left out: that it changes nothing counts where it is more likely than that.
+        as_it_is = round(now_ns * self.proposal.work) if self.proposal.odds < CERTAIN else 0
         return Prediction(Range(min(step.low, usual), usual, max(step.high, as_it_is, usual)), mixed)
 
     @property
@@ -147,8 +148,8 @@ def _considered(case: Analysis, finding: str, proposals: list[_Predicted], failu
     if proposals:
         best = max(proposals, key=lambda one: one.prediction.speedup.expected)
         found = best.prediction
-        reason = f"{TRIED}{failure}" if failure else _why_not(case, best)
-        return [Considered(finding, best.proposal.title, reason, found.step, found.speedup)]
+        reason = f"failed in gpuprof try: {failure}" if failure else _why_not(case, best)
+        return [Considered(finding, best.proposal.title, reason, found.step, found.speedup, bool(failure))]
     absent = ABSENT.get(finding) or next((one.absent for one in plug_ins().findings if one.id == finding), None)
     why = absent.why(case) if absent else None
     return [Considered(finding, absent.title, why)] if absent and why else []
@@ -165,8 +166,8 @@ def _why_not(case: Analysis, one: _Predicted) -> str:
     gain = case.mean_ns - one.prediction.step.expected / one.proposal.work
     if cost and left is not None and cost >= gain * left:
         return (
-            f"it costs about {cost / 1e9:,.0f} s once and gains {in_ms(gain)} a step: earned back after "
-            f"{math.ceil(cost / gain):,} steps, and {left:,} are left"
+            f"it costs about {cost / 1e9:,.0f} s once and gains {in_ms(gain)} {case.unit.a}: earned back after "
+            f"{math.ceil(cost / gain):,} {case.unit}s, and {left:,} are left"
         )
     return ""
 
@@ -376,12 +377,13 @@ def _around(expected: float, down: tuple[float, ...], up: tuple[float, ...]) -> 
 
 
 def _without_more_work(steps: Steps, ordered: list[Proposal], mean: MeanStep | None = None) -> float:
-    """The step with the fixes that leave its batch as it is, ns: no larger batch makes a step shorter than that, which
-    is the same machine's. 0 where no batch grows."""
+    """The step with the fixes that leave its batch as it is, and what a larger batch makes rarer, ns: no larger batch
+    makes a step shorter than that, which is the same machine's. 0 where no batch grows."""
     others = [p for p in ordered if p.same_batch or p.work <= 1]
     if len(others) == len(ordered):
         return 0.0
-    return steps.begin(steps.case.graph, [p.change for p in others], others, mean)()
+    rarer = [replace(p, work=1.0, least_ns=0.0, loader=None) for p in ordered if p not in others and p.lumps]
+    return steps.begin(steps.case.graph, [p.change for p in others], [*others, *rarer], mean)()
 
 
 def _in_order(proposals: Sequence[Proposal]) -> list[Proposal]:
@@ -401,15 +403,16 @@ def _away(*parts: float) -> float:
 
 def _finding(case: Analysis, one: _Predicted) -> Finding:
     proposal, shown = one.proposal, one.shown(case.mean_ns)
-    step, speedup = shown.step, shown.speedup
+    step, speedup, patch = shown.step, shown.speedup, proposal.fix.patch
     return Finding(
         id=one.id,
         title=proposal.title,
         severity="high" if speedup.expected >= SEVERE else "medium" if speedup.expected >= MARKED else "low",
         evidence=proposal.evidence,
         fix=str(proposal.fix),
+        fix_lines=proposal.fix.lines,
         settings=proposal.fix.settings,
-        patch=proposal.fix.patch,
+        patch=patch,
         step_ns=step,
         speedup=speedup,
         work=proposal.work,
@@ -417,7 +420,7 @@ def _finding(case: Analysis, one: _Predicted) -> Finding:
         changes=proposal.changes or None,
         once_ns=Range(*map(round, proposal.once_ns)) if proposal.once_ns[1] else None,
         probability=round(one.probability, 3),
-        settle=None if proposal.parts or not proposal.fix.patch else proposal.fix.patch.command,
+        settle=None if proposal.parts or patch is None else patch.command(case.run.command if case.run else None),
         needs=proposal.needs or None,
         acts_on=acts_on(case, proposal),
         parts=proposal.parts,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 from gpuprof.diagnosis.diagnosis import Issue, Quality, Verdict
-from gpuprof.diagnosis.run import RunFacts, worst_first
 from gpuprof.timeline.quality import check
 from gpuprof.timeline.startup import StartUp
 from gpuprof.timeline.timeline import Timeline
+from gpuprof.timeline.unit import Unit
 from gpuprof.tracefile.trace import Trace
 
 _ON_CPU = (
@@ -16,20 +18,25 @@ _ON_CPU = (
 """In place of how to record a GPU: `gpuprof trace` would have."""
 
 
-def quality_of(trace: Trace, timeline: Timeline | None, facts: RunFacts | None, on_cpu: bool) -> Quality:
-    """What is wrong with a trace and with the run that it is of; `on_cpu`: whether that run used no GPU."""
+def quality_of(trace: Trace, timeline: Timeline | None, of_run: Sequence[Issue], on_cpu: bool) -> Quality:
+    """What is wrong with a trace and, `of_run`, with the run that it is of; `on_cpu`: whether that run used no GPU."""
     found = [
         Issue(f.id, f.severity, _ON_CPU if on_cpu and f.id == "no_gpu_events" else f.message)  # type: ignore[arg-type]
         for f in check(trace, timeline)
     ]
-    return judged((*found, *(facts.issues if facts else ())))
+    return judged((*found, *of_run))
 
 
 def judged(issues: tuple[Issue, ...]) -> Quality:
     """The issues, worst first, and the status that the worst gives."""
     severities = {issue.severity for issue in issues}
     status = "unusable" if "error" in severities else "degraded" if "warning" in severities else "ok"
-    return Quality(status, worst_first(issues))
+    return Quality(status, _worst_first(issues))
+
+
+def _worst_first(issues: Iterable[Issue]) -> tuple[Issue, ...]:
+    """Errors, then warnings, then what is only good to know."""
+    return tuple(sorted(issues, key=lambda issue: ("error", "warning", "info").index(issue.severity)))
 
 
 def with_issue(quality: Quality, issue: Issue | None) -> Quality:
@@ -45,10 +52,10 @@ def no_verdict(quality: Quality) -> Verdict:
     return Verdict(bound=None, family=None, cause=None, confidence=None, summary=first)
 
 
-def of_start_up(verdict: Verdict, start_up: StartUp) -> Verdict:
+def of_start_up(verdict: Verdict, start_up: StartUp, unit: Unit) -> Verdict:
     """In place of the verdict on a window that is mostly the program's start."""
     text = (
         f"{100 * start_up.share:.0f} % of this window is the program's start, {start_up.parts[0][0]} above all: it says"
-        " nothing about a step."
+        f" nothing about {unit.a}."
     )
     return Verdict(bound=None, family=None, cause=None, confidence=None, summary=f"{verdict.summary} {text}")

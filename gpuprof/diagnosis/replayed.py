@@ -10,6 +10,7 @@ from gpuprof.replay.build import build
 from gpuprof.replay.carried_in import carried_over
 from gpuprof.replay.collectives import model_collectives
 from gpuprof.replay.graph import Graph
+from gpuprof.replay.phase_fit import Parts
 from gpuprof.replay.planning import without_planning
 from gpuprof.replay.profiler_fit import Removal, at_step, remove_profiler
 from gpuprof.replay.simulate import simulate, step_of
@@ -32,12 +33,14 @@ def replayed(
     spread: tuple[float, float] | None,
     of_all_ns: float | None = None,
     plans_apart: bool = False,
+    shares: Parts | None = None,
 ) -> tuple[Replay, Removal | None]:
     """The steps of a timeline as a graph without the profiler's cost; none where they cannot be replayed, and why.
 
     `measured_ns`, `spread`: an unprofiled step and its 80 % interval, where it was timed; `of_all_ns`: the step of all
     ranks, replayed together, which that of one is taken to be where none was timed; `plans_apart`: the unprofiled step
-    is one without new shapes, so what the recorded steps planned for theirs is taken out.
+    is one without new shapes, so what the recorded steps planned for theirs is taken out; `shares`: the parts of an
+    unprofiled step.
     """
     graph = build(timeline)
     if not len(graph) or not graph.on_gpu.any():
@@ -45,7 +48,7 @@ def replayed(
     graph = model_collectives(carried_over(graph))
     error = replay_error(graph)
     if not error <= WORST_ERROR:
-        text = f"the replay misses the recorded steps by {100 * error:.0f} %"
+        text = f"the replay misses the recorded {timeline.unit}s by {100 * error:.0f} %"
         return Replay(error, False, text), None
     lost = _unlaunched_share(timeline)
     if lost > UNLAUNCHED:
@@ -54,13 +57,13 @@ def replayed(
     unknown = 1 - _explained(graph)
     if unknown > UNEXPLAINED:
         idle = min(device.idle_ns for device in timeline.devices) / (timeline.window[1] - timeline.window[0])
-        text = f"{100 * unknown:.0f} % of the step is waiting that the recording does not explain"
+        text = f"{100 * unknown:.0f} % of the {timeline.unit} is waiting that the recording does not explain"
         if unknown > idle:
             text += ", of the CPU or of single streams while other work keeps the GPU busy"
         return Replay(error, False, text), None
     if plans_apart:
         graph = without_planning(graph)
-    removal = remove_profiler(graph, measured_ns, spread)
+    removal = remove_profiler(graph, measured_ns, spread, shares)
     if measured_ns is None and of_all_ns:
         removal = at_step(graph, removal, of_all_ns)
     return Replay(error, True, steps=graph.steps), removal

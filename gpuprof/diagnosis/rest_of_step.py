@@ -13,18 +13,20 @@ BY_HOST = ("slow_call", "launch", "python", "sync")
 """Causes that a host which compiles code shows as."""
 
 
-def rest_of_step(idle_ns: Mapping[str, float], kernels: Kernels, compiling_ns: float, alone: bool) -> str:
+def rest_of_step(
+    idle_ns: Mapping[str, float], kernels: Kernels, compiling_ns: float, alone: bool, each: str = " a step"
+) -> str:
     """`Most of the rest it waits for the next batch.`: the largest cause, and how much of the idle time that is.
 
     `idle_ns`: idle time of a step by cause; `compiling_ns`: host time of a step in which code is compiled; `alone`:
-    whether there is one GPU and one rank.
+    whether there is one GPU and one rank; `each`: said of counts and times in a step.
     """
     idle = sum(idle_ns.values())
     first = max(idle_ns, key=lambda c: idle_ns[c])
     if first in BY_HOST and compiling_ns > idle / 2:
         host = sum(idle_ns.get(cause, 0.0) for cause in BY_HOST)
         return f"{_part(host, idle)} is waiting for the CPU (host), which compiles code: {in_ms(compiling_ns)} of it."
-    return f"{_part(idle_ns[first], idle)} is waiting for {_what(first, kernels, alone)}."
+    return f"{_part(idle_ns[first], idle)} is waiting for {_what(first, kernels, alone, each)}."
 
 
 def _part(ns: float, idle: float) -> str:
@@ -34,14 +36,14 @@ def _part(ns: float, idle: float) -> str:
     return f"The largest part of the rest, {size_in_ms(ns)} of {in_ms(idle)},"
 
 
-def _what(cause: str, kernels: Kernels, alone: bool) -> str:
+def _what(cause: str, kernels: Kernels, alone: bool, each: str) -> str:
     pieces = round(kernels.launches_per_step)
     launches = f"{'one kernel or copy' if pieces == 1 else f'{pieces:,} kernels and copies'}"
     on = "the streams" if alone else "the streams, ranks or devices"
     return {
-        "launch": f"the CPU (host), which launches {launches} a step, half of them under"
+        "launch": f"the CPU (host), which launches {launches}{each}, half of them under"
         f" {_us(kernels.median_ns or 0)} long",
-        "python": f"the CPU (host), which runs Python code and launches {launches} a step",
+        "python": f"the CPU (host), which runs Python code and launches {launches}{each}",
         "slow_call": "single CPU calls that take milliseconds: planning, loading code, compiling",
         "sync": "the CPU (host), which itself waited for the GPU before it launched more",
         "input": "the next batch",

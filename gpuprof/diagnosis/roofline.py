@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gpuprof.costs.roofline import Roofline
 from gpuprof.diagnosis.diagnosis import Issue, RooflineSummary
+from gpuprof.timeline.unit import Unit
 
 
 def summarize(found: Roofline, step_ns: float) -> RooflineSummary:
@@ -26,7 +27,7 @@ def summarize(found: Roofline, step_ns: float) -> RooflineSummary:
     )
 
 
-def beyond_peak(found: RooflineSummary | None) -> Issue | None:
+def beyond_peak(found: RooflineSummary | None, unit: Unit) -> Issue | None:
     """What to say of more FLOPs than the device can do: something that they were computed from is wrong."""
     most = max((value for value in (found.mfu, found.hfu) if value is not None), default=0.0) if found else 0.0
     if found is None or most <= 1:
@@ -35,6 +36,6 @@ def beyond_peak(found: RooflineSummary | None) -> Issue | None:
         "beyond_peak",
         "warning",
         f"The recorded shapes come to {100 * most:,.0f} % of the dense peak of {found.ceilings['gpu']}, more than it"
-        " can do: the shapes, the step time or the name of the GPU are wrong, and so is what follows from them (MFU,"
+        f" can do: the shapes, the {unit} time or the name of the GPU are wrong, and so is what follows from them (MFU,"
         " what limits kernels, predictions).",
     )

@@ -1,10 +1,7 @@
-"""What a run folder says in addition to its trace: the unprofiled step, throughput, memory, and what is odd about the
-run."""
+"""What a run folder says in addition to its trace: the unprofiled step, throughput, memory."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,7 +11,6 @@ from gpuprof.calibration import thresholds as calibrated
 from gpuprof.diagnosis.baseline import EQUAL, OUTLIER, RareStep, StepTime, durations, rare_step, step_time, steps_alike
 from gpuprof.diagnosis.budget import budget, mean_ahead
 from gpuprof.diagnosis.budget_model import Budget
-from gpuprof.diagnosis.diagnosis import Issue
 from gpuprof.diagnosis.new_shapes import first_seen, new_shapes
 from gpuprof.diagnosis.run_budget import Feed, feed_of, stretch_of
 from gpuprof.diagnosis.run_model import (
@@ -28,44 +24,41 @@ from gpuprof.diagnosis.run_model import (
     Throughput,
     Work,
 )
-from gpuprof.diagnosis.sentences import capital, ms_or_us
 from gpuprof.diagnosis.timed_steps import TimedSteps, timed_steps
 from gpuprof.record.free_run_length import AFTERMATH_NS
 from gpuprof.record.goodput import goodput
-from gpuprof.runfile import LOG, NSYS, STAGES, WINDOWS
-from gpuprof.tracefile.run import UNKNOWN_STAGE, Rank, RunFolder, StepColumns, TelemetryColumns
+from gpuprof.runfile import NSYS, STAGES
+from gpuprof.tracefile.run import Rank, RunFolder, StepColumns, TelemetryColumns
 from gpuprof.tracefile.trace import ABSENT, F64, I64
 
 WORK = ("tokens", "real_tokens", "samples")
 """What the work of a step is measured by, best first: padding is computed like any token, and a batch of samples can be
 short or long. Where none is known, steps of other numbers of backward passes do other work all the same."""
 
-SPREAD = 0.30
-"""Eight of ten steps of one training lie within 10–20 % of each other on a quiet host; from here on the median is one
-of many."""
-SKEWED = 0.10
-"""The mean exceeds the usual step by more than this, and no measured cause explains it: worth a note."""
 STILL_SLOW = calibrated.STILL_SLOW.value
 """A profiler that was taken down leaves the step as it was; one that was not costs more than this."""
 FEWEST_AFTER = 5
 """Of the steps after those, the number that distinguishes a lasting change from an accident."""
-THROTTLED = 0.10
-"""Share of samples with the clock held back that moves the mean clock noticeably."""
-FEWEST_SAMPLES = 2
-"""One sample of a short baseline is an accident."""
 
-_SEVERE = re.compile(r"thermal|brake|hw_slowdown", re.IGNORECASE)
-_POWER_CAP = re.compile(r"power_?cap", re.IGNORECASE)
 _UNPROFILED_STAGES = ("settle", "baseline_free", "baseline_sync", "sampling", "after")
 
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """The run as the diagnosis shows it, the step that its trace is compared with, and what is odd."""
+    """The run as the diagnosis shows it, and the steps that were timed without a profiler."""
 
+    folder: RunFolder
     run: Run
     unprofiled: StepTime | None
-    issues: tuple[Issue, ...]
+    """The step that its trace is compared with."""
+    free: StepTime | None
+    """The free-running step before the recording."""
+    after: StepTime | None
+    """The step after the recording."""
+    profiled: int
+    """Steps that were to be timed without a profiler, and had one."""
+    unprofiled_steps: int
+    """Those that had none."""
     budget: Budget | None
     """Of the mean step of the free-running stretch."""
     timed: TimedSteps | None
@@ -135,6 +128,7 @@ def run_facts(folder: RunFolder, synchronised: bool = False) -> RunFacts:
         work=_work(steps, traced if len(traced) else base.rows),
         model=folder.own.model,
         program=folder.own.program,
+        command=folder.command,
         optimizer=folder.own.optimizer,
         loader=folder.own.loader,
         memory=_memory(steps, folder.rank),
@@ -143,15 +137,20 @@ def run_facts(folder: RunFolder, synchronised: bool = False) -> RunFacts:
         startup_ns=_startup(folder),
         goodput=_goodput(folder),
     )  # fmt: skip
-    issues = (
-        *_waiting_issue(folder, unprofiled),
-        *_baseline_issues(run, free, sync, unprofiled, found_budget),
-        *_after_issues(found["free"], found["after"]),
-        *_throttling(run.telemetry),
-        *_run_issues(folder, run),
-    )
     feed = None if found_budget is None else feed_of(folder, found_budget, run.work.micro_steps)
-    return RunFacts(run, unprofiled, issues, found_budget, timed, feed, under_nsys=folder.window == NSYS)
+    return RunFacts(
+        folder,
+        run,
+        unprofiled,
+        found["free"],
+        found["after"],
+        free.profiled + sync.profiled,
+        len(free.rows) + len(sync.rows),
+        found_budget,
+        timed,
+        feed,
+        under_nsys=folder.window == NSYS,
+    )
 
 
 def _with_known_shapes(folder: RunFolder, free: _Timed, sync: _Timed) -> tuple[_Timed, _Timed]:
@@ -190,65 +189,6 @@ def _at_work(
     if work is None:
         return None, None, None
     return work[timed.rows], target, (other.ns, work[other.rows])
-
-
-def no_trace(folder: RunFolder, run: Run, failure: str) -> Issue:
-    """Why a run has no trace that can be read, and what to do."""
-    if failure:
-        return Issue("no_trace", "error", f"The trace of this run cannot be read: {failure}.")
-    last = _last_stage(folder)
-    where = f" in the {_STAGE_NAMES.get(last, last)}" if last else ""
-    if folder.status == "running":
-        text = (
-            f"This run has no trace yet: it is at {_so_far(run)}{where}. Diagnose it again when gpuprof reports that"
-            " the steps are recorded; if the training is over, it was killed together with gpuprof."
-        )
-    elif not run.steps_seen:
-        text = (
-            f"This run has no trace: {_ended(folder)} before a step was seen. A step ends with an optimizer's step(),"
-            f" or where a loop without one calls gpuprof.Recorder.step(); {LOG} in the run folder lists what was seen."
-        )
-    elif last in (*WINDOWS, "after"):
-        text = (
-            f"This run has no trace: {_ended(folder)} after {_so_far(run)}, and the recording was not written or"
-            f" is gone. {LOG} in the run folder says why; record again."
-        )
-    else:
-        text = (
-            f"This run has no trace: {_ended(folder)} after {_so_far(run)}{where}, before the recording began. Let it"
-            " run longer, or record sooner: gpuprof trace --settle 2 --baseline 3 …"
-        )
-    return Issue("no_trace", "error", text)
-
-
-_STAGE_NAMES = {
-    "settle": "settling stage",
-    "baseline_free": "baseline",
-    "baseline_sync": "baseline",
-    "sampling": "sampling of Python functions",
-    "warmup": "profiler's warm-up",
-    "trace": "recording",
-    NSYS: "recording",
-}
-
-
-def _last_stage(folder: RunFolder) -> str | None:
-    steps = folder.steps
-    own = np.flatnonzero((steps.rank == folder.rank) & (steps.stage != UNKNOWN_STAGE))
-    return STAGES[int(steps.stage[own[-1]])] if len(own) else None
-
-
-def _so_far(run: Run) -> str:
-    of = f" of {run.steps_total:,}" if run.steps_total else ""
-    return f"step {run.steps_seen:,}{of}"
-
-
-def _ended(folder: RunFolder) -> str:
-    if folder.exit_signal:
-        return f"the training was ended by {folder.exit_signal}"
-    if folder.exit_code:
-        return f"the training ended with exit code {folder.exit_code}"
-    return "the training ended"
 
 
 # -- which steps, and how long they took
@@ -490,152 +430,3 @@ def _median(values: F64) -> float | None:
 def _most(values: F64) -> float | None:
     known = values[np.isfinite(values)]
     return float(known.max()) if len(known) else None
-
-
-# -- what is odd
-
-
-def _baseline_issues(
-    run: Run, free: _Timed, sync: _Timed, unprofiled: StepTime | None, found: Budget | None
-) -> Iterator[Issue]:
-    profiled, steps = free.profiled + sync.profiled, len(free.rows) + len(sync.rows)
-    if profiled:
-        yield Issue(
-            "baseline_profiled",
-            "warning",
-            f"A profiler of the training's own was active in {profiled:,} of the {profiled + steps:,} steps that were"
-            " to be timed without one; they do not count. Turn it off to get the true step time.",
-        )
-    if unprofiled is None:
-        if steps:
-            yield Issue(
-                "baseline_work",
-                "warning",
-                "The unprofiled steps did other work than the recorded ones (longer or shorter sequences), and too few"
-                " are alike to estimate the recorded ones without the profiler. A longer baseline helps:"
-                " gpuprof trace --baseline 30 …",
-            )
-        elif not profiled:
-            yield Issue(
-                "no_baseline",
-                "info",
-                "No step of this run was timed without the profiler, so its cost is only estimated.",
-            )
-        return
-    if unprofiled.fitted:
-        yield Issue(
-            "baseline_fitted",
-            "info",
-            f"The steps' lengths vary: the unprofiled step of {ms_or_us(unprofiled.ns)} is interpolated from"
-            f" {unprofiled.steps:,} steps (time against work).",
-        )
-    spread = unprofiled.high_ns - unprofiled.low_ns
-    if spread > SPREAD * unprofiled.ns and not _explained(found):
-        yield Issue(
-            "baseline_varies",
-            "warning",
-            f"Unprofiled steps of the same work take between {ms_or_us(unprofiled.low_ns)} and"
-            f" {ms_or_us(unprofiled.high_ns)}, and recorded steps may differ as well. Something else may be using the"
-            " machine, or some steps do more (logging, input).",
-        )
-        return
-    if found is not None and found.residual_ns > SKEWED * found.usual_ns:
-        yield Issue(
-            "baseline_skewed",
-            "info",
-            f"Of what the mean unprofiled step takes beyond the usual one, no measured cause explains"
-            f" {ms_or_us(found.residual_ns)}.",
-        )
-
-
-def _explained(found: Budget | None) -> bool:
-    """Whether steps differ for causes that were measured."""
-    if found is None:
-        return False
-    excess = sum(one.mean_ns or 0 for one in found.excess)
-    return excess > SKEWED * found.usual_ns and excess > abs(found.residual_ns)
-
-
-def _waiting_issue(folder: RunFolder, unprofiled: StepTime | None) -> Iterator[Issue]:
-    if folder.window == NSYS and unprofiled:
-        yield Issue(
-            "baseline_under_nsys",
-            "info",
-            "The unprofiled steps were timed with Nsight Systems attached, which makes launch-bound steps 0 to 15 %"
-            " longer. A run without --nsys times them without it.",
-        )
-
-
-def _after_issues(free: StepTime | None, after: StepTime | None) -> Iterator[Issue]:
-    if free is None or after is None or after.steps < FEWEST_AFTER:
-        return
-    if after.ns > (1 + STILL_SLOW) * free.ns and after.ns > free.high_ns:
-        yield Issue(
-            "slower_after",
-            "warning",
-            f"Steps take {ms_or_us(after.ns)} since the recording, {ms_or_us(free.ns)} before it: the profiler may"
-            " still be active in the process, the machine may have become busier or hotter, or the steps may do more"
-            " (longer samples, for instance).",
-        )
-
-
-def _throttling(telemetry: Telemetry | None) -> Iterator[Issue]:
-    if telemetry is None:
-        return
-    for gpu in telemetry.gpus:
-        name = f"GPU {gpu.index}" if len(telemetry.gpus) > 1 else "The GPU"
-        for pattern, severity in ((_SEVERE, "warning"), (_POWER_CAP, "info")):
-            held = {reason: share for reason, share in gpu.throttled.items() if pattern.search(reason)}
-            share = max(held.values(), default=0.0)
-            if share <= THROTTLED or share * telemetry.samples < FEWEST_SAMPLES:
-                continue
-            often = f"in {100 * share:.0f} % of the samples"
-            if severity == "info":
-                limit = f" of {gpu.limit_w:,.0f} W" if gpu.limit_w else ""
-                text = f"{name} was at its power limit{limit} {often}, which lowers its clock."
-            else:
-                text = (
-                    f"{name} was slowed down by heat or its power supply {often} ({', '.join(sorted(held))}):"
-                    " with better cooling and power the same step is faster."
-                )
-            yield Issue("throttled", severity, text)  # type: ignore[arg-type]
-
-
-def _run_issues(folder: RunFolder, run: Run) -> Iterator[Issue]:
-    if folder.status in ("failed", "killed", "interrupted"):
-        yield Issue("run_ended", "info", f"{capital(_ended(folder))} after {_so_far(run)}.")
-    if any(one.window == folder.window and one.steps == 0 for one in folder.own.windows):
-        yield Issue(
-            "no_whole_step",
-            "warning",
-            "The recording ended within its first step: it holds a part of a step, whose time and work are less than a"
-            " step's.",
-        )
-    if folder.damaged:
-        yield Issue("run_damaged", "warning", f"Damaged files in the run folder: {', '.join(folder.damaged[:5])}.")
-    missing = _not_adapted(run.model)
-    if missing:
-        yield Issue(
-            "lora_not_adapted",
-            "info",
-            f"LoRA was requested for {', '.join(missing[:8])}, but the model has no adapters there: those weights"
-            " are not trained.",
-        )
-
-
-def _not_adapted(model: dict | None) -> list[str]:
-    """Modules that LoRA was asked for on by name, and that got none."""
-    lora = (model or {}).get("lora")
-    if not isinstance(lora, dict):
-        return []
-    requested, adapted = lora.get("requested"), lora.get("adapted")
-    if not isinstance(requested, list) or not isinstance(adapted, dict) or not adapted:
-        return []
-    got = {str(name).rpartition(".")[2] for name in adapted}
-    plain = [name for name in requested if isinstance(name, str) and re.fullmatch(r"[\w.]+", name)]
-    return [name for name in plain if name.rpartition(".")[2] not in got]
-
-
-def worst_first(issues: Iterable[Issue]) -> tuple[Issue, ...]:
-    """Errors, then warnings, then what is only good to know."""
-    return tuple(sorted(issues, key=lambda issue: ("error", "warning", "info").index(issue.severity)))

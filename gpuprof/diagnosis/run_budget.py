@@ -11,9 +11,9 @@ import numpy as np
 
 from gpuprof.calibration import loader as loader_calibrated
 from gpuprof.calibration import thresholds as calibrated
-from gpuprof.diagnosis.baseline import LONG, RareStep, durations, step_time
+from gpuprof.diagnosis.baseline import RareStep, durations, step_time
 from gpuprof.diagnosis.budget import SEEN, Stretch
-from gpuprof.diagnosis.budget_model import Budget
+from gpuprof.diagnosis.budget_model import LONG, Budget
 from gpuprof.diagnosis.new_shapes import NewShapes, first_seen, new_shapes
 from gpuprof.diagnosis.unseen_lengths import unseen_lengths
 from gpuprof.record.free_run_length import AFTERMATH_NS

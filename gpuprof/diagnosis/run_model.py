@@ -151,3 +151,5 @@ class Run:
     """Of the whole run; None where no free-running steps were timed."""
     program: Program | None = None
     """Trainer, arguments' fields, flags and warnings; None where the run does not say."""
+    command: tuple[str, ...] | None = None
+    """Words of the command that was recorded, secrets masked; None where the program recorded itself."""

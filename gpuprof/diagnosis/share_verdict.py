@@ -13,20 +13,19 @@ from dataclasses import replace
 
 from gpuprof.calibration import noise as calibrated
 from gpuprof.diagnosis.diagnosis import Profiler, Verdict
-from gpuprof.diagnosis.shares import HOST_CAUSES, Shares, without_profiler
+from gpuprof.diagnosis.shares import HOST_CAUSES, PAUSE_NS, Shares, without_profiler
 from gpuprof.diagnosis.verdict import family_of, stays
 from gpuprof.replay.bound import CLOSE, PARTS, Bound, bound_of
 from gpuprof.replay.sensitivity import Sensitivities
-
-PAUSE_NS = 50_000
-"""From one kernel to the next a device takes some µs: latency. Where it pauses for ten times as long after a launch, it
-waits for a stream, a rank or a device that the recording does not explain."""
+from gpuprof.timeline.unit import STEP, Unit
 
 Parts = Mapping[str, float]
 """compute | memory | latency → the share of the device's compute kernels that it limits."""
 
 
-def judge_shares(shares: Shares, parts: Parts, profiler: Profiler | None, whole: bool, summary: str) -> Verdict:
+def judge_shares(
+    shares: Shares, parts: Parts, profiler: Profiler | None, whole: bool, summary: str, unit: Unit = STEP
+) -> Verdict:
     """What binds the step; without the profiler's cost, and that is said where it makes a difference.
 
     `profiler`: the cost that is still in the shares, None if they are of a step timed without it. `whole`: no event
@@ -38,10 +37,10 @@ def judge_shares(shares: Shares, parts: Parts, profiler: Profiler | None, whole:
         shares = without_profiler(shares, min(profiler.typical_ns, shares.host_ns))
         bound = bound_of_shares(shares, parts)
         if recorded is not None and bound != recorded:
-            without = "what limits the step is unclear" if bound is None else f"the step is {_named(bound)}"
+            without = f"what limits the {unit} is unclear" if bound is None else f"the {unit} is {_named(bound)}"
             text += (
                 f" As recorded it looks {_named(recorded)}, but the profiler's own cost ({profiler.events_per_step:,}"
-                f" recorded events a step) likely explains that: without it {without}."
+                f" recorded events {unit.a}) likely explains that: without it {without}."
             )
     cause = _cause(shares) if bound == "host" else None
     sure = None

@@ -125,7 +125,7 @@ class Stack:
         """The field for gradient checkpointing, which transformers renamed."""
         return "activation_checkpointing" if self.has("activation_checkpointing") else "gradient_checkpointing"
 
-    def setting(self, values: Mapping[str, Any], extra: Mapping[str, Any] | None = None, note: str = "") -> Fix:
+    def setting(self, values: Mapping[str, Any], extra: Mapping[str, Any] | None = None, note: Fix | str = "") -> Fix:
         """How these fields are set: by the program's own flags if it declared one for each, else in the class of its
         arguments. Empty where they cannot be set so.
 
@@ -199,9 +199,9 @@ class Stack:
         row cannot hold several samples."""
         return bool(re.search(r"For(SequenceClassification|MultipleChoice)$", self.model_class or ""))
 
-    def loaded(self, default: str = CAUSAL, **options: Any) -> Fix:
+    def loaded(self, causal: bool = True, **options: Any) -> Fix:
         """How the model is loaded with these options of `from_pretrained`; empty where transformers did not make it.
-        default: the class that loads it where its own is not known."""
+        causal: whether it predicts the next token, where its own class is not known."""
         if "attn_implementation" in options and not self.takes_attention(options["attn_implementation"]):
             return Fix()
         if self.package == "sentence_transformers":
@@ -210,7 +210,7 @@ class Stack:
             return Fix()
         task = _TASK.search(self.model_class or "")
         own = self.model_class if self.package and self.model_class and "For" in self.model_class else None
-        loader = f"AutoModelFor{task[1]}" if task else own or default
+        loader = f"AutoModelFor{task[1]}" if task else own or (CAUSAL if causal else "AutoModel")
         return call(f"{loader}.from_pretrained", ..., **options)
 
 

@@ -10,6 +10,7 @@ from gpuprof.diagnosis.rest_of_step import rest_of_step
 from gpuprof.diagnosis.sentences import in_ms
 from gpuprof.diagnosis.shares import Shares
 from gpuprof.replay.bound import SMALL
+from gpuprof.timeline.unit import STEP, Unit
 
 DIFFERS = 0.05
 """Share by which a step differs from the mean one from which on they are two, as in the headline."""
@@ -24,21 +25,21 @@ def summary(
     alone: bool = False,
     stepless: bool = False,
     budget: Budget | None = None,
+    unit: Unit = STEP,
 ) -> str:
     """Two or three sentences: how much of the step the device works, and what it waits for.
 
     `stepless`: no steps were found, so it is all that was recorded. `budget`: of the mean step, which the headline
     states, where a run timed its steps. No step time is said: the headline does.
     """
-    of = "of the recording" if stepless else _which_step(shares.step_ns, budget)
-    text = _summary(shares, kernels, limits, turns, compiling_ns, alone, of)
-    return text.replace(" a step", "") if stepless else text
+    of, each = ("of the recording", "") if stepless else (_which_step(shares.step_ns, budget, unit), f" {unit.a}")
+    return _summary(shares, kernels, limits, turns, compiling_ns, alone, of, each)
 
 
-def _which_step(step_ns: float, budget: Budget | None) -> str:
+def _which_step(step_ns: float, budget: Budget | None, unit: Unit) -> str:
     """Which step the sentence is about: the mean one, or the usual one where that differs."""
     differs = budget is not None and abs(step_ns - budget.mean_ns) > DIFFERS * budget.mean_ns
-    return "of the usual step" if differs else "of the step"
+    return f"of the usual {unit}" if differs else f"of the {unit}"
 
 
 def _summary(
@@ -49,12 +50,14 @@ def _summary(
     compiling_ns: float,
     alone: bool,
     of: str,
+    each: str,
 ) -> str:
     """Of a step.
 
     `limits`: compute | memory | latency → its share of the kernels' time, where that is known. `turns`: how many GPUs
     of the process work one after the other. `compiling_ns`: host time of a step in which code is compiled. `alone`: one
-    GPU and one rank, so that no others are spoken of. `of`: which step, `of the usual step`.
+    GPU and one rank, so that no others are spoken of. `of`: which step, `of the usual step`. `each`: ` a step`,
+    said of counts in it.
     """
     step = shares.step_ns
     text = f"The {'busiest ' if turns else ''}GPU works {_share(shares.busy_ns, step)} {of}"
@@ -74,7 +77,7 @@ def _summary(
         )
     if turns:
         return f"{text} The {turns} GPUs take turns: while one works, the others wait for what it computes."
-    return f"{text} {rest_of_step(shares.idle_ns, kernels, compiling_ns, alone)}"
+    return f"{text} {rest_of_step(shares.idle_ns, kernels, compiling_ns, alone, each)}"
 
 
 def _share(part_ns: float, of_ns: float) -> str:

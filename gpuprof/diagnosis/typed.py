@@ -113,4 +113,6 @@ def _plain(kind: Any, value: Any, where: str) -> Any:
         return value
     if kind in (str, bool) and isinstance(value, kind):
         return value
+    if isinstance(kind, type) and issubclass(kind, str) and isinstance(value, str):
+        return kind(value)
     raise NotOfType(f"{where} is {str(value)[:40]!r}, not of type {getattr(kind, '__name__', kind)}")

@@ -7,10 +7,11 @@ import numpy as np
 from gpuprof.diagnosis.budget import WORTH_SAYING
 from gpuprof.diagnosis.budget_model import Budget
 from gpuprof.diagnosis.sentences import in_ms
+from gpuprof.timeline.unit import Unit
 from gpuprof.tracefile.run import RunFolder
 
 
-def usual_wait(folder: RunFolder | None, found: Budget) -> str:
+def usual_wait(folder: RunFolder | None, found: Budget, unit: Unit) -> str:
     """`Waiting for batches takes 33 ms of a usual step. `; empty where it is less than 5 % of that, or not known.
 
     The median over the free-running steps. Beyond it, waiting is one of the causes of the budget.
@@ -22,4 +23,4 @@ def usual_wait(folder: RunFolder | None, found: Budget) -> str:
     usual = float(np.median(waits)) if len(waits) else 0.0
     if usual < WORTH_SAYING * found.usual_ns:
         return ""
-    return f"Waiting for batches takes {in_ms(min(usual, found.usual_ns))} of a usual step. "
+    return f"Waiting for batches takes {in_ms(min(usual, found.usual_ns))} of a usual {unit}. "

@@ -21,6 +21,7 @@ from gpuprof.replay.sensitivity import Sensitivities, gain_without, sensitivitie
 from gpuprof.replay.simulate import step_of
 from gpuprof.replay.transform import scale, scaled, without_edges
 from gpuprof.timeline.slow_calls import KINDS, UNKNOWN, slow_calls
+from gpuprof.timeline.unit import STEP, Unit
 from gpuprof.tracefile.trace import F64
 
 UNCLEAR = 0.5
@@ -115,7 +116,12 @@ def judge(
 
 
 def with_doubts(
-    verdict: Verdict, found: Sensitivities, doubted: Sequence[Doubt], timed: bool = False, exposed: float = 0.0
+    verdict: Verdict,
+    found: Sensitivities,
+    doubted: Sequence[Doubt],
+    timed: bool = False,
+    exposed: float = 0.0,
+    unit: Unit = STEP,
 ) -> Verdict:
     """The verdict with the confidence that the doubts leave; below UNCLEAR with its runner-up and what would decide.
 
@@ -126,7 +132,7 @@ def with_doubts(
     texts = tuple(one.text for one in doubted)
     if sure >= UNCLEAR:
         return dataclasses.replace(verdict, confidence=sure, doubts=texts)
-    texts = texts or (_CLOSE if timed else f"{_CLOSE}: time steps without a profiler, as gpuprof trace does",)
+    texts = texts or (_CLOSE if timed else f"{_CLOSE}: time {unit}s without a profiler, as gpuprof trace does",)
     return dataclasses.replace(
         verdict,
         confidence=sure,

@@ -15,6 +15,7 @@ LONGER = 0.03
 
 def of_all(projected: ProjectedStep) -> tuple[str, ...]:
     """What holds for every GPU of the projection, what matters most first."""
+    unit = projected.subject.unit
     s, q = projected.subject, projected.question
     return tuple(filter(None, (
         _host(projected),
@@ -33,7 +34,7 @@ def of_all(projected: ProjectedStep) -> tuple[str, ...]:
         " their date.",
         "Ranks: gradients are exchanged in DDP buckets during the backward pass, every GPU has its own batch, and CPU "
         "work per rank stays the same." if q.ranks and s.trained_bytes else "",
-        f"The recording is of {s.world_size} GPUs: its communication is part of the step and takes as long as"
+        f"The recording is of {s.world_size} GPUs: its communication is part of the {unit} and takes as long as"
         f" recorded; that "
         "of the requested ranks is added." if s.world_size > 1 else "",
         *s.notes,
@@ -42,6 +43,7 @@ def of_all(projected: ProjectedStep) -> tuple[str, ...]:
 
 def of_gpu(projected: ProjectedStep, there: Reach, memory: MemoryFit | None, share: float) -> tuple[str, ...]:
     """What holds for one GPU."""
+    unit = projected.subject.unit
     gpu, found = there.gpu, []
     if there.half_source == "power":
         stated = gpu.half_flops or 0.0
@@ -59,9 +61,9 @@ def of_gpu(projected: ProjectedStep, there: Reach, memory: MemoryFit | None, sha
         found.append(f"{gpu.name} has no bf16 tensor cores: bf16 is assumed to run at its fp32 rate.")
     if memory is not None and not memory.fits:
         if share < 1:
-            found.append(f"{gpu.name}: the batch does not fit; shown is the step of {part(share)} of it.")
+            found.append(f"{gpu.name}: the batch does not fit; shown is the {unit} of {part(share)} of it.")
         else:
-            found.append(f"{gpu.name}: not even one sample fits; shown is the step as if it did.")
+            found.append(f"{gpu.name}: not even one sample fits; shown is the {unit} as if it did.")
     if gpu.confidence == "C":
         found.append(f"{gpu.name}: sources disagree about its figures.")
     return tuple(found)
@@ -86,7 +88,7 @@ def _memory(projected: ProjectedStep) -> str:
         "optimizer": "the peak is the optimizer's step, activations are estimated from the model's shape",
     }[use.activations.basis]
     return (
-        f"Memory: what the allocator held between the recorded steps stays; {how}. "
+        f"Memory: what the allocator held between the recorded {projected.subject.unit}s stays; {how}. "
         f"{CONTEXT_BYTES / 1e9:g} GB for the driver and libraries, {100 * (FRAGMENTS - 1):.0f} % for fragments."
     )
 
@@ -118,13 +120,15 @@ def _layers(projected: ProjectedStep) -> str:
 
 
 def _usual(projected: ProjectedStep) -> str:
+    unit = projected.subject.unit
     mean = projected.subject.step_ns.expected
     usual = min((projected.recorded_ns(reach_of(gpu)) for gpu in projected.question.gpus), default=mean)
     if mean < (1 + LONGER) * usual:
         return ""
     return (
-        f"Steps on other GPUs are usual steps, compared with the usual one here ({usual / 1e6:,.0f} ms): how long what "
-        f"makes the mean step longer ({mean / 1e6:,.0f} ms) takes there is not known."
+        f"{unit.capitalize()}s on other GPUs are usual {unit}s, compared with the usual one here ({usual / 1e6:,.0f}"
+        " ms): how long what "
+        f"makes the mean {unit} longer ({mean / 1e6:,.0f} ms) takes there is not known."
     )
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpuprof.calibration import batch as calibrated
 from gpuprof.costs.dtypes import DTYPES, UNKNOWN
-from gpuprof.costs.roofline import Roofline
 from gpuprof.costs.split import roof_ns
 from gpuprof.costs.work import recorded_sms
 from gpuprof.projection.attention_scores import on_attention_scores
@@ -23,9 +23,12 @@ from gpuprof.timeline.categories import CATEGORIES, TENSOR_CATEGORIES
 from gpuprof.timeline.collectives import KINDS, find_collectives
 from gpuprof.timeline.nesting import inside
 from gpuprof.timeline.phases import BACKWARD, DATA, FORWARD, OPTIMIZER, RECOMPUTE
-from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.remembered import remembered
 from gpuprof.tracefile.trace import AUTOGRAD_ENGINE, F64, I64, Mask
+
+if TYPE_CHECKING:
+    from gpuprof.costs.roofline import Roofline
+    from gpuprof.timeline.timeline import Timeline
 
 PERSISTENT = 0.9
 """Blocks for each SM. A kernel with just about one goes through its tiles in a loop, and has fewer to do

@@ -15,6 +15,7 @@ from gpuprof.costs.hardware import find
 from gpuprof.projection.projected_step import ProjectedStep
 from gpuprof.projection.projection import Explanation, Interval, OnGpu, Reason
 from gpuprof.projection.sustained_rates import reach_of
+from gpuprof.timeline.unit import Unit
 
 SAME = 0.03
 """Two that differ by less are said to be the same."""
@@ -26,6 +27,7 @@ def explain(projected: ProjectedStep, first: OnGpu, second: OnGpu) -> Explanatio
     """Why `first` gets more, or less, done than `second`."""
     gpus = [find(one.gpu, None, None) for one in (first, second)]
     a, b = (reach_of(gpu) for gpu in gpus if gpu is not None)
+    unit = projected.subject.unit
 
     def done(there, share: float) -> float:
         return share * projected.recorded_ns(there) / projected.step_ns(there, share)
@@ -37,11 +39,11 @@ def explain(projected: ProjectedStep, first: OnGpu, second: OnGpu) -> Explanatio
     capacity, compute, bandwidth, rest = (later / before for before, later in itertools.pairwise(steps))
     whole = steps[-1] / steps[0]
     reasons = (
-        _floor(first, second),
-        _capacity(first, second, capacity),
+        _floor(first, second, unit),
+        _capacity(first, second, capacity, unit),
         _host(projected, first, second, projected.recorded_ns(a) / projected.recorded_ns(b)),
-        Reason("compute", compute, _compute_text(first, second, compute)),
-        Reason("bandwidth", bandwidth, _bandwidth_text(first, second, bandwidth)),
+        Reason("compute", compute, _compute_text(first, second, compute, unit)),
+        Reason("bandwidth", bandwidth, _bandwidth_text(first, second, bandwidth, unit)),
         Reason("rest", rest, "SMs, the link to the CPU, and the rest" + _by(rest)),
     )
     # What both have in common, such as what the recording leaves open, leaves their ratio as it is; the GPUs' own part
@@ -49,7 +51,7 @@ def explain(projected: ProjectedStep, first: OnGpu, second: OnGpu) -> Explanatio
     sides = [_away(one) for one in (first, second)]
     away = math.hypot(sides[0], sides[1]) if whole else 0.0
     factor = Interval(whole * math.exp(-away), whole, whole * math.exp(away))
-    return Explanation(first.gpu, second.gpu, factor, _summary(first, second, whole, reasons), reasons)
+    return Explanation(first.gpu, second.gpu, factor, _summary(first, second, whole, reasons, unit), reasons)
 
 
 def _away(one: OnGpu) -> float:
@@ -64,20 +66,20 @@ def _by(factor: float) -> str:
     return ": no difference" if abs(math.log(factor)) < SAME else f": {factor:.2f}×"
 
 
-def _floor(first: OnGpu, second: OnGpu) -> Reason:
+def _floor(first: OnGpu, second: OnGpu, unit: Unit) -> Reason:
     shares = [one.host_floor_ns / one.step_ns.expected for one in (first, second)]
     text = (
-        f"with an infinitely fast GPU the step would still take {_time(first.host_floor_ns)}: "
-        f"{100 * shares[0]:.0f} % of the step on {first.gpu}, {100 * shares[1]:.0f} % on {second.gpu}"
+        f"with an infinitely fast GPU the {unit} would still take {_time(first.host_floor_ns)}: "
+        f"{100 * shares[0]:.0f} % of the {unit} on {first.gpu}, {100 * shares[1]:.0f} % on {second.gpu}"
     )
     if min(shares) > FLOOR:
-        text += "; on either GPU the CPU (host) takes most of the step"
+        text += f"; on either GPU the CPU (host) takes most of the {unit}"
     elif max(shares) < FLOOR / 2:
         text += "; the CPU (host) hardly matters"
     return Reason("host_floor", None, text)
 
 
-def _capacity(first: OnGpu, second: OnGpu, factor: float) -> Reason:
+def _capacity(first: OnGpu, second: OnGpu, factor: float, unit: Unit) -> Reason:
     if first.batch_share == second.batch_share:
         known = first.memory is not None and second.memory is not None
         text = (
@@ -88,7 +90,9 @@ def _capacity(first: OnGpu, second: OnGpu, factor: float) -> Reason:
     size = f"{more.batch:,.0f} samples" if more.batch else f"{more.batch_share / less.batch_share:g} times the batch"
     only = f", {less.gpu} only {less.batch:,.0f}" if less.batch else ""
     floor = less.host_floor_ns / less.step_ns.expected
-    why = "; a step with fewer samples costs the CPU the same, so each sample costs more" if floor > FLOOR / 2 else ""
+    why = (
+        f"; {unit.a} with fewer samples costs the CPU the same, so each sample costs more" if floor > FLOOR / 2 else ""
+    )
     return Reason("capacity", factor, f"{more.gpu} holds {size}{only}{why}{_by(factor)}")
 
 
@@ -107,25 +111,25 @@ def _host(projected: ProjectedStep, first: OnGpu, second: OnGpu, compared: float
     return Reason("host_speed", 1.0, text)
 
 
-def _compute_text(first: OnGpu, second: OnGpu, factor: float) -> str:
+def _compute_text(first: OnGpu, second: OnGpu, factor: float, unit: Unit) -> str:
     a, b = first.rates.half_flops / 1e12, second.rates.half_flops / 1e12
     how = {"power": " (by its power limit)", "stated": " (the usual share of the stated rate)"}
     return (
         f"sustained half-precision matmul rate {a:,.0f}{how.get(first.rates.half_source, '')} against "
-        f"{b:,.0f} TFLOP/s{how.get(second.rates.half_source, '')}, {a / b:.2f}×; on the step{_by(factor)}"
+        f"{b:,.0f} TFLOP/s{how.get(second.rates.half_source, '')}, {a / b:.2f}×; on the {unit}{_by(factor)}"
     )
 
 
-def _bandwidth_text(first: OnGpu, second: OnGpu, factor: float) -> str:
+def _bandwidth_text(first: OnGpu, second: OnGpu, factor: float, unit: Unit) -> str:
     a, b = first.rates.memory_bytes_per_s / 1e9, second.rates.memory_bytes_per_s / 1e9
-    return f"memory {a:,.0f} against {b:,.0f} GB/s, {a / b:.2f}×; on the step{_by(factor)}"
+    return f"memory {a:,.0f} against {b:,.0f} GB/s, {a / b:.2f}×; on the {unit}{_by(factor)}"
 
 
-def _summary(first: OnGpu, second: OnGpu, whole: float, reasons: tuple[Reason, ...]) -> str:
+def _summary(first: OnGpu, second: OnGpu, whole: float, reasons: tuple[Reason, ...], unit: Unit) -> str:
     by = {reason.id: reason.factor or 1.0 for reason in reasons}
     floors = [one.host_floor_ns / one.step_ns.expected for one in (first, second)]
     if abs(math.log(whole)) < 2 * SAME:
-        why = "the CPU (host) takes most of the step on both" if min(floors) > FLOOR else "neither has an advantage"
+        why = f"the CPU (host) takes most of the {unit} on both" if min(floors) > FLOOR else "neither has an advantage"
         return f"{first.gpu} and {second.gpu} are equally fast: {why}."
     better, worse = (first.gpu, second.gpu) if whole > 1 else (second.gpu, first.gpu)
     factors = {name: factor if whole > 1 else 1 / factor for name, factor in by.items()}

@@ -5,11 +5,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from gpuprof.projection import memory_changes as changes
 from gpuprof.projection.footprint import Footprint, footprint
 from gpuprof.projection.memory import RecordedMemory, usage
-from gpuprof.projection.memory_changes import MemoryChange
+
+if TYPE_CHECKING:
+    from gpuprof.projection.memory_changes import MemoryChange
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,8 +41,6 @@ from gpuprof.replay.bound import Bound, bound_of
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.noise import GPU_PROCESS_NOISE
 from gpuprof.replay.sensitivity import Sensitivities, gain_without, sensitivities
-from gpuprof.timeline.unit_words import in_unit
-from gpuprof.timeline.workload import Unit
 
 KEPT, KEPT_NEAR = calibrated.KEPT.value, calibrated.KEPT_NEAR.value
 """Kernels keep how near they come to their roof within this between architectures, and within one."""
@@ -58,22 +56,15 @@ def project(subject: Subject, question: Question) -> Projection:
     projected = ProjectedStep(subject, question)
     found = [on_gpu(projected, gpu) for gpu in question.gpus]
     found.sort(key=lambda one: -one.speedup.expected)
-    unit = subject.unit
-    explanation = _explanation(projected, found)
     return Projection(
-        summary=in_unit(summarize(found), unit),
+        summary=summarize(found, subject.unit),
         recorded=_recorded(projected),
         asked=_asked(projected),
-        gpus=tuple(replace(one, assumptions=tuple(in_unit(text, unit) for text in one.assumptions)) for one in found),
-        explanation=explanation and _in_unit(explanation, unit),
-        assumptions=tuple(in_unit(text, unit) for text in assumptions.of_all(projected)),
-        unit=unit,
+        gpus=tuple(found),
+        explanation=_explanation(projected, found),
+        assumptions=assumptions.of_all(projected),
+        unit=subject.unit,
     )
-
-
-def _in_unit(explanation: Explanation, unit: Unit) -> Explanation:
-    reasons = tuple(replace(one, text=in_unit(one.text, unit)) for one in explanation.reasons)
-    return replace(explanation, summary=in_unit(explanation.summary, unit), reasons=reasons)
 
 
 def answerable(subject: Subject, question: Question) -> None:

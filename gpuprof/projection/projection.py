@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpuprof.replay.bound import Bound
-from gpuprof.timeline.workload import Unit
+from gpuprof.timeline.unit import STEP, Unit
 
 SCHEMA = "gpuprof.projection/1"
 
@@ -225,5 +225,5 @@ class Projection:
     explanation: Explanation | None
     assumptions: tuple[str, ...]
     """What all of it rests on, in sentences."""
-    unit: Unit = "step"
+    unit: Unit = STEP
     """What the recorded step is called: an iteration, a request or a token of inference."""

@@ -15,7 +15,7 @@ from gpuprof.projection.projection import Interval
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.mean_step import MeanStep
 from gpuprof.timeline.phases import BACKWARD, RECOMPUTE
-from gpuprof.timeline.workload import Unit
+from gpuprof.timeline.unit import STEP, Unit
 from gpuprof.tracefile.trace import U8, Mask
 
 
@@ -58,7 +58,7 @@ class Subject:
     """GPUs that the recorded training went on."""
     trained_bytes: float | None = None
     """Of the gradients that ranks exchange."""
-    unit: Unit = "step"
+    unit: Unit = STEP
     """What a step of it is called."""
     notes: tuple[str, ...] = ()
     """What about the recording makes its projection less sure."""

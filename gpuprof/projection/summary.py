@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from gpuprof.projection.projection import OnGpu
+from gpuprof.timeline.unit import STEP, Unit
 
 TIED = 1.05
 """GPUs that differ by less get the same done."""
 
 
-def summarize(gpus: list[OnGpu]) -> str:
+def summarize(gpus: list[OnGpu], unit: Unit = STEP) -> str:
     """What someone who reads one line wants to know; `gpus`: best first."""
     if not gpus:
         return ""
     best, worst = gpus[0], gpus[-1]
     held = [one for one in gpus if one.bound == "host"]
     if len(gpus) > 1 and len(held) == len(gpus) and best.speedup.expected < TIED * worst.speedup.expected:
-        return "The CPU (host) limits the step on all of them: a faster GPU would not make it shorter."
+        return f"The CPU (host) limits the {unit} on all of them: a faster GPU would not make it shorter."
     text = _best(best, len(gpus))
     if best.bound == "host":
         text += " A faster CPU (host) would help there, a faster GPU would not."

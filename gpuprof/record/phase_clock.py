@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from .phase_names import BACKWARD, FORWARD, GENERATION, OPTIMIZER, OTHER, REWARD, TRAINING, WHOLE
+from .phase_names import BACKWARD, FORWARD, GENERATION, LOG_PROBABILITIES, OPTIMIZER, OTHER, REWARD, TRAINING, WHOLE
 
 MOST_PARTS = 64
 """Names of parts that are kept of one step."""
@@ -34,11 +34,14 @@ class PhaseClock:
         self._ns: dict[str, int] = {}
         self._parts: dict[str, int] = {}
         self._parts_cpu: dict[str, int] = {}
+        self._passes = 0
+        """Times that log-probabilities were computed: of the old policy, of the reference."""
 
     def begin(self, now: int) -> None:
         """A step begins; 0 for one that is not timed."""
         self._since, self._rest = now, OTHER
         self._ns, self._parts, self._parts_cpu = {}, {}, {}
+        self._passes = 0
         self.generation.take()
 
     @property
@@ -57,6 +60,8 @@ class PhaseClock:
     def enter(self, phase: str) -> int:
         """A phase begins; returns what `leave` takes."""
         self._account(time.perf_counter_ns())
+        if phase == LOG_PROBABILITIES and phase not in self._stack:
+            self._passes += 1
         whole = self._stack[-1] if self._stack and self._stack[-1] in WHOLE else None
         self._stack.append(whole or phase)
         return len(self._stack)
@@ -102,6 +107,8 @@ class PhaseClock:
         found: dict[str, Any] = {"phases_ns": self._ns}
         if self._parts:
             found["rewards_ns"], found["rewards_cpu_ns"] = self._parts, self._parts_cpu
+        if self._passes:
+            found["log_probability_passes"] = self._passes
         generated = self.generation.take()
         if generated is not None:
             found["generation"] = generated

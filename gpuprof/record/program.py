@@ -23,6 +23,7 @@ _SETTINGS = (
     "group_by_length", "train_sampling_strategy", "dataloader_num_workers", "dataloader_pin_memory",
     "dataloader_persistent_workers", "dataloader_prefetch_factor", "dataloader_drop_last", "logging_steps",
     "logging_nan_inf_filter", "precompute_ref_log_probs", "num_generations", "use_vllm", "torch_empty_cache_steps",
+    "beta", "num_iterations", "cache_implementation", "use_transformers_continuous_batching",
 )  # fmt: skip
 """Settings whose values are kept: numbers, switches and names of choices that are not personal."""
 _CHOICE = re.compile(r"[\w.-]{1,40}")

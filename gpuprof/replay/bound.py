@@ -8,9 +8,10 @@ decides, it is the one whose complete absence gains most: waiting can be removed
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
-from gpuprof.replay.sensitivity import Sensitivities
+if TYPE_CHECKING:
+    from gpuprof.replay.sensitivity import Sensitivities
 
 Bound = Literal["compute", "memory", "latency", "host", "input", "transfer", "communication", "balanced"]
 Resource = Literal["host", "input", "transfer", "communication", "device"]

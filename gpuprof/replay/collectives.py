@@ -14,6 +14,7 @@ part of the peer's which is alike; the surplus, of which one recording cannot sa
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -24,8 +25,10 @@ from gpuprof.replay.simulate import simulate, step_of
 from gpuprof.replay.transform import scaled
 from gpuprof.timeline.collectives import KINDS, Collectives, find_collectives
 from gpuprof.timeline.phases import COMMUNICATION as COMMUNICATION_PHASE
-from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.trace import ABSENT, F64, I64, Mask
+
+if TYPE_CHECKING:
+    from gpuprof.timeline.timeline import Timeline
 
 START_NS = calibrated.START_NS.value
 """What a collective may take however little it moves."""

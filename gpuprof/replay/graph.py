@@ -12,13 +12,15 @@ the next one finds.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.remembered import remembered
 from gpuprof.tracefile.trace import F64, I32, I64, U8, Mask
+
+if TYPE_CHECKING:
+    from gpuprof.timeline.timeline import Timeline
 
 RESOURCES = ("host", "input", "transfer", "communication", "device", "nothing")
 """What has to be faster for a node to be shorter; `nothing`: no resource of this machine (a wait, a pause)."""

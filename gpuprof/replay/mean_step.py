@@ -89,7 +89,7 @@ class MeanStep:
         loader = loader or self.loader
         if loader is not None and factors.get("input", 1.0) != 1.0:
             loader = replace(loader, batch_ns=loader.batch_ns * factors["input"])
-        each = {cause: factors.get(_resource(cause), 1.0) for cause in self.lumps_ns}
+        each = {cause: factors.get(resource_of_lump(cause), 1.0) for cause in self.lumps_ns}
         each |= lumps or {}
         added = sum(ns * each[cause] for cause, ns in self.lumps_ns.items())
         return max(self._fed(simulated_ns * self._scale, loader) + added, 1.0)
@@ -165,7 +165,7 @@ class MeanStep:
         return scale if self.starved or own <= 0 else own / simulated
 
 
-def _resource(cause: str) -> str:
+def resource_of_lump(cause: str) -> str:
     """The resource that shortens a lump."""
     return "input" if cause == WAITS else "host" if cause in HOST_LUMPS else ""
 
@@ -190,6 +190,12 @@ def slowed_by_sharing(loader: Loader, workers: int, cpu_ns: float, cpus: float |
     now, then = crowd(max(loader.workers, 0)), crowd(workers)
     waiting = max(loader.batch_ns - cpu_ns * now, 0.0)
     return replace(loader, workers=workers, batch_ns=waiting + (loader.batch_ns - waiting) * then / now)
+
+
+def least_on_cores(batches_cpu_ns: float, training_cpu_ns: float, cpus: float | None) -> float:
+    """The shortest step, ns, in which this many processors do the CPU work of its batches and of the training; 0 where
+    they are not known."""
+    return (batches_cpu_ns + training_cpu_ns) / cpus if cpus else 0.0
 
 
 def useful_workers(loader: Loader, step_ns: float, batches: float, cpu_ns: float, cpus: float | None) -> int:

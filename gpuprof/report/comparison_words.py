@@ -16,28 +16,15 @@ from gpuprof.diagnosis.comparison.significance import LEVEL, LIKELY
 from gpuprof.diagnosis.detect.pair.side import Side
 from gpuprof.diagnosis.sentences import capital
 from gpuprof.replay.noise import PROCESS_NOISE
+from gpuprof.report import labels
 from gpuprof.report.names import shown
 from gpuprof.report.numbers import count, duration, duration_range, gib, share
 from gpuprof.timeline.frames import MODULE
-from gpuprof.timeline.workload import words_of
 
 KNOWN = {
     "unprofiled": "timed without a profiler",
     "estimated": "the profiler's cost removed",
     "recorded": "as recorded, under the profiler",
-}
-CAUSES = {
-    "launch": "launching",
-    "slow_call": "slow CPU calls",
-    "python": "Python",
-    "sync": "synchronising",
-    "input": "input",
-    "transfer": "transfers",
-    "allocator": "allocating",
-    "communication": "other ranks",
-    "device": "between kernels",
-    "profiler": "the profiler",
-    "unknown": "unknown",
 }
 HOST_WAITS = ("launch", "slow_call", "python", "sync", "allocator", "input", "transfer")
 """Causes of idle time that are the host's."""
@@ -91,7 +78,7 @@ def steps(comparison: Comparison) -> str:
     """`49 → 26 ms a step  (−23 ms, −47 %)`."""
     step = comparison.step
     both = both_times(step.a_ns, step.b_ns, exact=True)
-    unit = words_of(comparison.unit)
+    unit = comparison.unit.a
     if not step.difference_ns:
         return f"{duration(step.a_ns)} {unit}, both"
     return f"{both} {unit} ({signed(step.difference_ns)}, {signed_percent(step.difference_ns, step.a_ns)})"
@@ -138,12 +125,11 @@ def bound(one: Side) -> str:
 
 
 def term(one: Term) -> str:
-    """`waits: launching`, `gemm kernels`."""
+    """`waiting: launch`, `matrix multiplications`, `elementwise kernels`."""
     if one.kind == "idle":
-        return f"waiting: {CAUSES.get(one.name, one.name)}"
-    return {"memcpy": "copies", "memset": "memory sets", "communication": "communication"}.get(
-        one.name, f"{one.name} kernels"
-    )
+        return f"waiting: {labels.cause(one.name)}"
+    named = one.name in labels.CATEGORIES or one.name == "communication"
+    return labels.category(one.name) if named else f"{one.name} kernels"
 
 
 def shown_mechanisms(comparison: Comparison) -> tuple[Mechanism, ...]:
@@ -192,7 +178,7 @@ def unexplained(comparison: Comparison) -> str:
     """`+1.2 ms a step unexplained`; empty where that is next to nothing."""
     step, rest = comparison.step, comparison.unexplained_ns
     least = max(WORTH_SHARE * abs(step.difference_ns), WORTH_OF_STEP * max(step.a_ns, step.b_ns))
-    return f"{signed(rest)} {words_of(comparison.unit)} unexplained" if abs(rest) >= least else ""
+    return f"{signed(rest)} {comparison.unit.a} unexplained" if abs(rest) >= least else ""
 
 
 def names(comparison: Comparison) -> tuple[str, str]:
@@ -234,7 +220,7 @@ def rank(one: RankDifference) -> tuple[str, str, str]:
 def kernel_changes(comparison: Comparison) -> str:
     """`238 → 180 ms a step as recorded: by count −30 ms, by duration −28 ms; 37 new, 49 gone, 99 in both`."""
     found = comparison.kernels
-    text = f"{both_times(found.a_ns, found.b_ns)} {words_of(comparison.unit)} as recorded"
+    text = f"{both_times(found.a_ns, found.b_ns)} {comparison.unit.a} as recorded"
     if not found.difference_ns:
         return text
     # Fewer pieces of more work each: that the one takes back what the other gives says nothing.
@@ -303,8 +289,8 @@ def work(comparison: Comparison) -> str:
         return ""
     noun = found.measure.removesuffix("s")
     if found.equal:
-        return f"{count(round(found.b))} {found.measure} {words_of(comparison.unit)} in both"
-    text = f"{count(round(found.a))} → {count(round(found.b))} {found.measure} {words_of(comparison.unit)}"
+        return f"{count(round(found.b))} {found.measure} {comparison.unit.a} in both"
+    text = f"{count(round(found.a))} → {count(round(found.b))} {found.measure} {comparison.unit.a}"
     if found.a_ns_per and found.b_ns_per:
         text += f": {both_times(found.a_ns_per, found.b_ns_per)} a {noun}"
     return text

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
-from gpuprof.diagnosis.diagnosis import TRIED, Combined, Considered, Diagnosis, Finding, Range
-from gpuprof.report import words
+from gpuprof.diagnosis.diagnosis import Combined, Diagnosis, Finding, Range
+from gpuprof.diagnosis.fix import FixLine
+from gpuprof.report import labels, words
 from gpuprof.report.brevity import Brevity
 from gpuprof.report.code_lines import without_alternatives, without_comments, wrapped
 from gpuprof.report.lines import flow
 from gpuprof.report.names import escape
 from gpuprof.report.names import shown as shortened
 from gpuprof.report.numbers import amount, duration, duration_range, long_duration
+from gpuprof.report.settle import commands, settle
 
 RESOURCES = ("host", "input", "transfer", "communication", "device", "compute", "memory", "latency")
 PARTS = ("compute", "memory", "latency")
@@ -20,6 +25,8 @@ NUMBER = 3
 """Cells in front of a fix, which hold its number."""
 UNSURE = 0.10
 """Half the mean step's 80 % interval, as a share of it, from which on predicted steps are said to be as uncertain."""
+TITLE = 16
+"""Cells that a title keeps next to a command that can be pasted; it is cut to them."""
 
 
 def sensitivities(diagnosis: Diagnosis, width: int) -> list[Text]:
@@ -34,7 +41,7 @@ def sensitivities(diagnosis: Diagnosis, width: int) -> list[Text]:
     items = []
     for name in names:
         less = round(100 * getattr(found, name) / 2)
-        items.append(Text.assemble(f"{name} ", (f"−{less} %", "bold") if less else ("–", "dim")))
+        items.append(Text.assemble(f"{labels.RESOURCES[name]} ", (f"−{less} %", "bold") if less else ("–", "dim")))
     return flow(items, width)
 
 
@@ -53,19 +60,15 @@ def fixes(diagnosis: Diagnosis, width: int, brevity: Brevity) -> list[Text | Tab
     lines: list[Text | Table] = []
     for number, finding in enumerate(diagnosis.findings[: brevity.fixes], 1):
         head = _head(finding, gain(finding, now), width - NUMBER)
-        code = [
-            Text(part, "cyan", overflow="ignore", no_wrap=True)
-            for line in _code(finding, brevity).splitlines()
-            for part in wrapped(escape(line), width - NUMBER)
-        ]
-        lines.append(_numbered(number, [*head, *(Text(line, "dim") for line in conditions(finding, diagnosis)), *code]))
+        how = _written(_shortened(finding, brevity), width - NUMBER)
+        lines.append(_numbered(number, [*head, *(Text(line, "dim") for line in conditions(finding, diagnosis)), *how]))
     more = diagnosis.findings[brevity.fixes :]
     if more and brevity.titles:
         named = (f"{number}: {escape(f.title)}" for number, f in enumerate(more, brevity.fixes + 1))
         lines += flow([Text("with -v", "dim"), *(Text(one, "dim") for one in named)], width)
     elif more:
         lines.append(Text(f"and {len(more)} more, with -v", "dim"))
-    lines += [Text(f"{escape(one.title)}: {escape(one.reason)}", "dim") for one in diagnosis.considered if _failed(one)]
+    lines += [Text(f"{escape(one.title)}: {escape(one.reason)}", "dim") for one in diagnosis.considered if one.failed]
     both = diagnosis.combined
     if both and brevity.together:
         lines.append(Text.assemble((_together(diagnosis, both, brevity), "bold"), f" together   {gain(both, now)}"))
@@ -88,14 +91,22 @@ def worth_trying(diagnosis: Diagnosis, width: int, shown: int | None = None) -> 
         return [_written_out(number, one, diagnosis, now, width) for number, one in enumerate(found, first)]
     lines: list[Text | Table] = []
     for one in found[:shown]:
-        last = one is found[:shown][-1]
-        more = f"   and {len(found) - shown} more, with -v" if last and len(found) > shown else ""
         odds = f"{_times(one.speedup)}, {chance(one)}"
-        room = width - len(odds) - len(more) - 6
-        command = next((text for text in _commands(one) if len(one.title) + len(text) <= room), "")
-        tail = f"   {odds}{f'   {command}' if command else ''}{more}"
+        room = width - len(odds) - min(len(one.title), TITLE) - 6
+        whole = commands(one)[:2]  # with the training's own command, or without it where gpuprof knows that
+        beside = next((text for text in whole if len(text) <= room), "")
+        tail = f"   {odds}{f'   {beside}' if beside else ''}"
         title = shortened(escape(one.title), width - len(tail))
         lines.append(Text.assemble((title, "bold"), tail, no_wrap=True, overflow="ellipsis"))
+        if not beside:  # whole, so that it can be pasted
+            lines.append(Text(f"   {next((text for text in whole if len(text) <= width - 3), whole[-1])}"))
+    rest = f"   and {len(found) - shown} more, with -v"
+    if len(found) > shown:
+        last = lines[-1]
+        if isinstance(last, Text) and last.cell_len + len(rest) <= width:
+            last.append(rest)
+        else:
+            lines.append(Text(rest.strip(), "dim"))
     return lines
 
 
@@ -108,17 +119,18 @@ def why_first(diagnosis: Diagnosis) -> str:
     """Why the first fix acts on something other than what the verdict names; empty where they agree, or neither is
     known."""
     bound, findings = diagnosis.verdict.bound, (*diagnosis.findings, *diagnosis.worth_trying)
-    if bound in (None, "balanced") or not findings or not findings[0].acts_on:
+    if bound in (None, "balanced") or not findings:
         return ""
     resource, first = RESOURCE_OF.get(bound, bound), findings[0]
     if resource in first.acts_on:
         return ""
     named = next((i for i, one in enumerate(findings, 1) if resource in one.acts_on), None)
-    head = f"The verdict names {NAMES[resource]}, and the first fix acts on {NAMES[first.acts_on[0]]}"
+    other = NAMES[first.acts_on[0]] if first.acts_on else "what the replayed steps do not show"
+    head = f"The verdict names {NAMES[resource]}, and the first fix acts on {other}"
     if named is None:
         return f"{head}: no fix is known that takes work off {NAMES[resource]} here."
-    other = findings[named - 1]
-    if other.changes and not first.changes:
+    agreed = findings[named - 1]
+    if agreed.changes and not first.changes:
         return f"{head}: number {named} acts on {NAMES[resource]}, but changes the training."
     return f"{head}: number {named} acts on {NAMES[resource]}, and is expected to gain less over the rest of the run."
 
@@ -128,22 +140,11 @@ def chance(finding: Finding) -> str:
     return f"{100 * finding.probability:.0f} % likely"
 
 
-def settle(finding: Finding) -> str:
-    """What settles whether it gains."""
-    return f"{finding.settle} …" if finding.settle else "gpuprof compare, recorded again after a change by hand"
-
-
-def _commands(finding: Finding) -> tuple[str, ...]:
-    if not finding.settle:
-        return ("by hand",)
-    return finding.settle, finding.settle.removeprefix("gpuprof try ")
-
-
 def _written_out(number: int, one: Finding, diagnosis: Diagnosis, now: float, width: int) -> Table:
     head = _head(one, f"{gain(one, now)}   {chance(one)}", width - NUMBER)
     notes = [*conditions(one, diagnosis), f"settled by {settle(one)}"]
-    code = [Text(part, "cyan") for line in one.fix.splitlines() for part in wrapped(escape(line), width - NUMBER)]
-    return _numbered(number, [*head, *(Text(line, "dim") for line in notes), *code])
+    how = _written(one.shown_lines, width - NUMBER)
+    return _numbered(number, [*head, *(Text(line, "dim") for line in notes), *how])
 
 
 def uncertain_mean(diagnosis: Diagnosis) -> str:
@@ -158,9 +159,21 @@ def uncertain_mean(diagnosis: Diagnosis) -> str:
     )
 
 
-def _code(finding: Finding, brevity: Brevity) -> str:
-    code = finding.fix if brevity.comments else without_comments(finding.fix)
-    return code if brevity.alternatives else without_alternatives(code)
+def _shortened(finding: Finding, brevity: Brevity) -> tuple[FixLine, ...]:
+    lines = finding.shown_lines if brevity.comments else without_comments(finding.shown_lines)
+    return lines if brevity.alternatives else without_alternatives(lines)
+
+
+def _written(lines: Sequence[FixLine], width: int) -> list[Text]:
+    """Prose as text, code in lines that end where code may, and that are never cut."""
+    found: list[Text] = []
+    for one in lines:
+        if one.code:
+            parts = wrapped(escape(one.text), width)
+            found += [Text(part, "cyan", overflow="fold" if cell_len(part) > width else "ignore") for part in parts]
+        else:
+            found.append(Text(escape(one.text)))
+    return found
 
 
 def _head(finding: Finding, gained: str, width: int) -> list[Text]:
@@ -189,12 +202,8 @@ def considered(diagnosis: Diagnosis) -> list[Text | Table]:
     return [
         Text.assemble((escape(one.title), "bold"), f": {escape(one.reason)}")
         for one in diagnosis.considered
-        if not _failed(one)
+        if not one.failed
     ]
-
-
-def _failed(one: Considered) -> bool:
-    return one.reason.startswith(TRIED)
 
 
 def numbers(diagnosis: Diagnosis, both: Combined) -> str:

@@ -49,4 +49,6 @@ def changes(iteration: words.Phased, most: int = words.CHANGES) -> list[Text]:
         if condition := words.condition(one):
             lines.append(Text(f"   {condition}", "dim"))
         lines.append(Text(f"   {escape(one.fix)}", "cyan"))
+        if one.patch is not None:
+            lines.append(Text(f"   {escape(one.patch.command())}", "dim"))
     return lines

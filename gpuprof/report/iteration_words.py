@@ -99,6 +99,9 @@ def generation(iteration: Iteration) -> str:
     busy = decode_busy_share(iteration)
     if busy is not None:
         said.append(f"the GPU works {share(busy, 1)} of it")
+    copies = iteration.cache_copies
+    if copies is not None and copies.cpu_ns >= SEEN * iteration.mean_ns:
+        said.append(f"copying the cache takes {duration(copies.cpu_ns)} of CPU time (extrapolated)")
     return "; ".join(said)
 
 

@@ -40,10 +40,12 @@ def place(one: Line | Leak | LineDifference | Failure) -> str:
     return escape(f"{file}:{one.line} {one.function}")
 
 
-def headline(device: Device) -> str:
-    """`Peak 61.2 GiB allocated, 70.1 GiB reserved`."""
+def headline(device: Device, peak: str = "PEAK") -> str:
+    """`PEAK 61.2 GiB allocated, 70.1 GiB reserved`; `peak`: the word, as it is written there."""
     held = device.peak.reserved_bytes
-    return f"PEAK {size(device.peak.allocated_bytes)} allocated" + ("" if held is None else f", {size(held)} reserved")
+    return f"{peak} {size(device.peak.allocated_bytes)} allocated" + (
+        "" if held is None else f", {size(held)} reserved"
+    )
 
 
 def moment(device: Device) -> str:
@@ -110,7 +112,7 @@ def difference(found: Difference) -> str:
 
 def others(report: MemoryReport) -> list[str]:
     """A line for each device but the first."""
-    return [f"GPU {one.device}: {headline(one).replace('PEAK', 'peak')}" for one in report.devices[1:]]
+    return [f"GPU {one.device}: {headline(one, 'peak')}" for one in report.devices[1:]]
 
 
 def lines(report: MemoryReport) -> list[str]:
@@ -118,7 +120,7 @@ def lines(report: MemoryReport) -> list[str]:
     device = report.devices[0]
     owners = [one for one in device.peak.owners if one.bytes][:4]
     found = [
-        f"{headline(device).replace('PEAK', 'peak')} ({moment(device)})",
+        f"{headline(device, 'peak')} ({moment(device)})",
         ", ".join(f"{NAMES[one.owner]} {size(one.bytes)}" for one in owners),
         *(f"{size(one.bytes)} from {place(one)} ({NAMES[one.owner]})" for one in device.peak.lines[:2]),
         *([failed(device.failure)] if device.failure else []),
@@ -127,9 +129,9 @@ def lines(report: MemoryReport) -> list[str]:
     best = [one for one in worth(report.advice) if one.id != SEGMENTS][:2] if report.advice else []
     for one in best:
         assert report.advice is not None
-        title, peak, step, _ = remedy(one, report.advice)
+        _, peak, step, _ = remedy(one, report.advice)
         now = size(report.advice.peak_bytes)
-        found.append(f"{title.removesuffix(' *')}: {now} → {peak}, step {step}")
+        found.append(f"{name(one)}: {now} → {peak}, step {step}")
     return found
 
 

@@ -13,7 +13,6 @@ from gpuprof.projection.projection import Explanation, MemoryFit, OnGpu, Project
 from gpuprof.report.lines import Column, table
 from gpuprof.report.names import escape
 from gpuprof.report.numbers import duration, duration_range, gib, share
-from gpuprof.timeline.workload import words_of
 
 WIDEST = 160
 GUTTER = 2
@@ -46,7 +45,7 @@ def render(projection: Projection, width: int = 80) -> Group:
 def _head(projection: Projection) -> list[Text]:
     r, asked = projection.recorded, projection.asked
     line = Text.assemble(
-        (f"{duration(r.step_ns.expected)} {words_of(projection.unit)}", "bold"),
+        (f"{duration(r.step_ns.expected)} {projection.unit.a}", "bold"),
         f" recorded on {escape(r.device_name or r.gpu)}",
     )
     if r.busy_ns <= r.step_ns.expected:
@@ -81,7 +80,7 @@ def _steps(projection: Projection, width: int) -> list[Text]:
     samples = any(one.samples_per_hour for one in projection.gpus)
     tokens = any(one.tokens_per_hour for one in projection.gpus)
     batched = any(one.batch_share < 1 for one in projection.gpus)
-    titles = ["GPU", words_of(projection.unit), "80 %", "× recorded", "limited by"]
+    titles = ["GPU", projection.unit.a, "80 %", "× recorded", "limited by"]
     titles += ["batch"] if batched else []
     titles += ["samples/h"] if samples else []
     titles += ["tokens/h"] if tokens else []
@@ -230,7 +229,7 @@ def _hosts(projection: Projection, width: int) -> list[Text]:
 def _ranks(projection: Projection, width: int) -> list[Text]:
     if not projection.asked.ranks or not any(one.scaling for one in projection.gpus):
         return []
-    rows = [["GPU", "GPUs", words_of(projection.unit), "exchange", "waited for", "efficiency", "over"]]
+    rows = [["GPU", "GPUs", projection.unit.a, "exchange", "waited for", "efficiency", "over"]]
     for one in projection.gpus:
         for scaling in one.scaling:
             rows.append([

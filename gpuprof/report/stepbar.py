@@ -65,8 +65,3 @@ def cells(bar: Bar, width: int) -> list[int]:
     for i in left[: width - sum(given)]:
         given[i] += 1
     return given
-
-
-def waits(label: str) -> str:
-    """What the GPU waits for, as a legend has it: `waits: launching work`, `waiting for batches`."""
-    return label if label.startswith("waiting") else f"waits: {label}"

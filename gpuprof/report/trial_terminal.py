@@ -1,4 +1,5 @@
-"""A trial as a screen of text: predicted and measured of each fix, and what to write for the best of them."""
+"""A trial as a screen of text: what was confirmed and what to paste first, then what was measured of each fix, what was
+right of the predictions, and what to try next."""
 
 from __future__ import annotations
 
@@ -7,14 +8,14 @@ from rich.text import Text
 
 from gpuprof.report.lines import Column, table
 from gpuprof.report.names import escape
-from gpuprof.report.numbers import amount, duration, duration_range, percent
-from gpuprof.trial.trial import Fix, Interval, Row, Trial
+from gpuprof.report.numbers import amount, duration, duration_range, long_duration, percent
+from gpuprof.trial.trial import Fix, Interval, Next, Row, Trial
 
 WIDEST = 160
 WIDE, NARROW = 120, 78
 """Columns from which a terminal has room for whether the training is the same, and for memory and start."""
 STATUS = {
-    "confirmed": "confirmed", "slower": "slower", "no_difference": "no difference", "unconfirmed": "unconfirmed",
+    "confirmed": "confirmed", "slower": "slower", "no_difference": "no gain", "unconfirmed": "unconfirmed",
     "not_applied": "not applied", "failed": "failed", "not_tried": "not tried",
 }  # fmt: skip
 _STYLES = {"confirmed": "bold green", "slower": "red", "failed": "red", "not_applied": "yellow"}
@@ -22,31 +23,52 @@ SAME = {
     "bitwise": "bitwise the same", "within_scatter": "the same within scatter",
     "other_random_numbers": "other random numbers", "different": "different",
 }  # fmt: skip
+PREDICTED = {
+    "right": "as predicted", "gained_more": "more than predicted", "gained_less": "less than predicted",
+    "failed": "failed",
+}  # fmt: skip
+PASTE = "paste   "
 
 
 def render(trial: Trial, width: int = 80) -> Group:
     """The trial for a terminal of `width` columns."""
     width = max(60, min(width, WIDEST))
-    lines = [_headline(trial), Text(_how(trial), "dim"), Text()]
-    lines += _table(trial, width)
+    lines = [*_best(trial), Text(), *_table(trial, width)]
     for row in trial.rows:
         lines += _details(row)
-    lines += [Text(), *_best(trial)]
+    lines += [Text(), *_predictions(trial), *_next(trial), Text(escape(_how(trial)), "dim")]
     lines += [Text(escape(f"note: {note}"), "dim") for note in trial.notes]
     return Group(*lines)
 
 
-def _headline(trial: Trial) -> Text:
-    where = ", ".join(filter(None, (trial.gpu or "no GPU", f"torch {trial.torch}" if trial.torch else "")))
-    ranks = f", {trial.world_size} ranks" if trial.world_size > 1 else ""
-    return Text.assemble((f"{duration(trial.baseline.step_ns)} a step as it is", "bold"), f"   {escape(where)}{ranks}")
+def _best(trial: Trial) -> list[Text]:
+    """What was confirmed, and what to paste for it."""
+    base, row = duration(trial.baseline.step_ns), best_row(trial)
+    until = (
+        "" if trial.until is None else f"{trial.until:g}× is {'' if trial.stop.reason == 'until' else 'not '}reached"
+    )
+    if row is None:
+        full = 2 * sum(one.is_disturbed for one in trial.processes) > len(trial.processes)
+        why = "other programs kept the CPUs full: try again on a quiet machine" if full else ""
+        head = Text.assemble(("NOTHING CONFIRMED", "bold"), f"   {base} a step as it is")
+        return [head, *(Text(f"{line[0].upper()}{line[1:]}") for line in (why, until) if line)]
+    head = f"{escape(row.name)}   {base} → {duration(row.step_ns or 0)} a step   {gain(row.speedup)}"
+    lines = [Text.assemble(("CONFIRMED", "bold green"), "   ", (head, "bold"))]
+    for number, line in enumerate(row.lines.splitlines()):
+        lines.append(Text.assemble((PASTE if number == 0 else " " * len(PASTE), "dim"), (escape(line), "cyan")))
+    same_or_not = f"the training: {same(row)}" if row.sameness else ""
+    said = "; ".join(filter(None, (until, same_or_not)))
+    return [*lines, Text(said)] if said else lines
 
 
 def _how(trial: Trial) -> str:
     scatter = trial.baseline.scatter
     apart = f"; without a fix its steps differ by {percent(scatter)} from process to process" if scatter else ""
     steps = f"{amount(trial.timed_steps, 'step')} each, after {trial.settle_steps} that settle"
-    return f"{len(trial.processes)} fresh processes in turns, no profiler: {steps}{apart}"
+    where = ", ".join(filter(None, (trial.gpu or "no GPU", f"torch {trial.torch}" if trial.torch else "")))
+    ranks = f", {trial.world_size} ranks" if trial.world_size > 1 else ""
+    over = f"; {trial.stop.text}" if trial.stop.text else ""
+    return f"{where}{ranks}: {len(trial.processes)} fresh processes in turns, no profiler, {steps}{apart}{over}"
 
 
 def _table(trial: Trial, width: int) -> list[Text]:
@@ -57,7 +79,7 @@ def _table(trial: Trial, width: int) -> list[Text]:
     rows += [
         (
             escape(row.name),
-            _range(row.predicted_step_ns),
+            gain(row.predicted_speedup),
             duration(row.step_ns) if row.step_ns else "–",
             gain(row.speedup),
             STATUS[row.status],
@@ -80,23 +102,58 @@ def _table(trial: Trial, width: int) -> list[Text]:
 
 
 def _details(row: Row) -> list[Text]:
-    """What a table has no room for: why, or what shows that the patch took effect; the gain that was predicted, which
-    may be known better than the step; and what it changes."""
+    """What a table has no room for: why, or what shows that the patch took effect; the step that was predicted; and
+    what it changes."""
     if row.status in ("failed", "not_applied", "not_tried"):
         return [Text(f"  {escape(row.name)}: {STATUS[row.status]}: {escape(row.reason)}", "dim")]
-    predicted = f"; predicted gain {gain(row.predicted_speedup)}" if row.predicted_speedup else ""
+    predicted = f"; predicted step {_range(row.predicted_step_ns)}" if row.predicted_step_ns else ""
     changed = f"; {escape(row.sameness.text)}" if row.sameness else ""
     return [Text(f"  {escape(row.name)}: {escape(row.reason)}{predicted}{changed}", "dim")]
 
 
-def _best(trial: Trial) -> list[Text]:
-    row = best_row(trial)
-    if row is None:
-        return [Text("no fix is worth making here", "bold")]
-    sure = "" if row.status == "confirmed" else ", unconfirmed"
-    head = f"best: {row.name}   {duration(trial.baseline.step_ns)} → {duration(row.step_ns or 0)}"
-    lines = [Text.assemble((escape(head), "bold"), f"   {gain(row.speedup)}{sure}"), Text("write:", "dim")]
-    return lines + [Text(f"  {escape(line)}", "cyan") for line in row.lines.splitlines()]
+def _predictions(trial: Trial) -> list[Text]:
+    """What was right and wrong of the predicted gains."""
+    checked = [row for row in trial.rows if row.prediction]
+    if not checked:
+        return []
+    right = sum(row.prediction == "right" for row in checked)
+    each = "; ".join(
+        f"{escape(row.name)} {PREDICTED[row.prediction or '']}"
+        + ("" if row.prediction == "failed" else f" ({gain(row.predicted_speedup)}, measured {gain(row.speedup)})")
+        for row in checked
+    )
+    return [Text(f"predictions: {right} of {len(checked)} right: {each}")]
+
+
+def _next(trial: Trial) -> list[Text]:
+    """What it would try next, as a command: without a command of its own it takes that of the latest run."""
+    if not trial.next:
+        return []
+    first = trial.next[0]
+    seconds = sum(one.seconds for one in trial.next)
+    lines = [Text.assemble("next: ", (f"gpuprof try --fix {fixes_of(first)} --budget {budget_of(first)}", "cyan"))]
+    lines[0].append(f"   {escape(_expected(first))}", "dim")
+    if len(trial.next) > 1:
+        others = ", ".join(escape(one.name) for one in trial.next[1:])
+        lines.append(Text(f"      then {others}: all in about {long_duration(seconds * 1e9)}", "dim"))
+    return lines
+
+
+def fixes_of(one: Next) -> str:
+    """As --fix takes them."""
+    return ",".join(map(str, one.fixes))
+
+
+def budget_of(one: Next) -> str:
+    """A budget that is enough for it, in whole minutes: the process that fills caches counts, too."""
+    return f"{max(1, -(-int(one.seconds * 1.25) // 60))}m"
+
+
+def _expected(one: Next) -> str:
+    so_far = {"not decided": "so far", "not tried": "expected", "together": "expected"}[one.why]
+    found = f"{one.speedup:.2f}× {so_far}" if one.speedup else "nothing is predicted"
+    likely = f", {100 * one.probability:.0f} % likely to gain" if one.probability is not None else ""
+    return f"{one.why}: {found}{likely}"
 
 
 def best_row(trial: Trial) -> Row | None:

@@ -10,8 +10,9 @@ from gpuprof.diagnosis.diagnosis import Diagnosis, Environment, Gap, PhaseGaps
 from gpuprof.diagnosis.headline import headline, key, lacks_trace, ran_on_cpu
 from gpuprof.report.names import shown
 from gpuprof.report.numbers import amount, duration, duration_range
+from gpuprof.report.settle import settle
 from gpuprof.timeline.frames import MODULE
-from gpuprof.timeline.unit_words import in_unit
+from gpuprof.timeline.unit import Unit
 
 WORTH_MENTIONING = 0.05
 """Share of a step below which the profiler's cost changes nothing that a person would do."""
@@ -37,23 +38,19 @@ def summary(diagnosis: Diagnosis) -> str:
 
 def step_time(diagnosis: Diagnosis) -> str:
     """`148 ms a step`: the mean step, and whether it is estimated or only recorded."""
-    return in_unit(_step_time(diagnosis), diagnosis.unit)
-
-
-def _step_time(diagnosis: Diagnosis) -> str:
-    steps, budget = diagnosis.steps, diagnosis.budget
+    steps, budget, unit = diagnosis.steps, diagnosis.budget, diagnosis.unit
     if steps is None and budget is not None:
-        return f"{duration(budget.mean_ns)} a step"
+        return f"{duration(budget.mean_ns)} {unit.a}"
     if steps is None:
         baseline = diagnosis.run.baseline if diagnosis.run else None
         unprofiled = (baseline.free_ns or baseline.synchronised_ns) if baseline else None
-        return f"{duration(unprofiled)} a step" if unprofiled else ""
+        return f"{duration(unprofiled)} {unit.a}" if unprofiled else ""
     taken = duration(headline_ns(diagnosis))
     if steps.source == "none":
-        return f"{taken} recorded, no steps"
+        return f"{taken} recorded, no {unit}s"
     if steps.unprofiled_ns is not None or (budget is not None and budget.source == "free"):
-        return f"{taken} a step"
-    return f"about {taken} a step" if steps.estimated_ns is not None else f"{taken} a step, as recorded"
+        return f"{taken} {unit.a}"
+    return f"about {taken} {unit.a}" if steps.estimated_ns is not None else f"{taken} {unit.a}, as recorded"
 
 
 def usual_step(diagnosis: Diagnosis) -> str:
@@ -143,52 +140,47 @@ def has_peers(where: Environment) -> bool:
     return (where.world_size or (where.rank or 0) + 1) > 1
 
 
-_WITHOUT = "Step time, verdict and fixes exclude it; single waits and places are shown as recorded."
+def _excluded(unit: Unit) -> str:
+    return f"{unit.capitalize()} time, verdict and fixes exclude it; single waits and places are shown as recorded."
 
 
 def profiler(diagnosis: Diagnosis) -> str | None:
     """What the recording itself did to the step; None where that is not known."""
-    text = _profiler(diagnosis)
-    return text and in_unit(text, diagnosis.unit)
-
-
-def _profiler(diagnosis: Diagnosis) -> str | None:
-    steps, cost = diagnosis.steps, diagnosis.profiler
+    steps, cost, unit = diagnosis.steps, diagnosis.profiler, diagnosis.unit
     if steps is None or steps.source == "none" or diagnosis.quality.status == "unusable":
         return None
     if steps.unprofiled_ns is not None:
         times = steps.recorded_ns / max(steps.unprofiled_ns, 1)
         if times < 1 + WORTH_MENTIONING:
-            return "Recording did not noticeably slow the step down."
+            return f"Recording did not noticeably slow the {unit} down."
         recorded = duration(steps.recorded_ns)
-        return f"Recording made the step {times:.1f}× as long ({recorded} as recorded). {_WITHOUT}"
+        return f"Recording made the {unit} {times:.1f}× as long ({recorded} as recorded). {_excluded(unit)}"
     if cost is None:
         return None
     if steps.estimated_ns is not None:
         if cost.typical_ns < WORTH_MENTIONING * steps.recorded_ns:
-            return "Recording did not noticeably slow the step down."
+            return f"Recording did not noticeably slow the {unit} down."
         times = duration_range(cost.low_ns, cost.high_ns)
         events = amount(cost.events_per_step, "recorded event")
-        return f"Recording cost {times} per step, likely {duration(cost.typical_ns)} ({events} a step). {_WITHOUT}"
+        return (
+            f"Recording cost {times} per {unit}, likely {duration(cost.typical_ns)} ({events} {unit.a})."
+            f" {_excluded(unit)}"
+        )
     if cost.high_ns < WORTH_MENTIONING * steps.recorded_ns:
         if diagnosis.quality.status != "ok":
             return None
         reliable = "" if diagnosis.verdict.doubts else ": these times are reliable"
-        return f"Recording cost at most {duration(cost.high_ns)} per step{reliable}."
+        return f"Recording cost at most {duration(cost.high_ns)} per {unit}{reliable}."
     events = amount(cost.events_per_step, "recorded event")
     if cost.low_ns == cost.high_ns:
-        return f"{events} a step, which may have added up to {duration(cost.high_ns)} to it."
+        return f"{events} {unit.a}, which may have added up to {duration(cost.high_ns)} to it."
     times = duration_range(cost.low_ns, cost.high_ns)
-    return f"{events} a step, which may have added {times} to it, likely about {duration(cost.typical_ns)}."
+    return f"{events} {unit.a}, which may have added {times} to it, likely about {duration(cost.typical_ns)}."
 
 
 def next_step(diagnosis: Diagnosis) -> str:
     """The one thing to do now that would show more."""
-    return in_unit(_next_step(diagnosis), diagnosis.unit)
-
-
-def _next_step(diagnosis: Diagnosis) -> str:
-    steps, cost = diagnosis.steps, diagnosis.profiler
+    steps, cost, unit = diagnosis.steps, diagnosis.profiler, diagnosis.unit
     if lacks_trace(diagnosis) and diagnosis.run and diagnosis.run.status == "running":
         return "gpuprof diagnose, once the window is recorded"
     if ran_on_cpu(diagnosis):
@@ -196,17 +188,17 @@ def _next_step(diagnosis: Diagnosis) -> str:
     if diagnosis.quality.status == "unusable":
         return "record again as described above"
     if steps is None or steps.source == "none":
-        return "add --step REGEX with the name of the range or op that is a step"
+        return f"add --step REGEX with the name of the range or op that is {unit.a}"
     if diagnosis.findings:
         return f"gpuprof explain {diagnosis.findings[0].id}"
     if diagnosis.worth_trying:
         first = diagnosis.worth_trying[0]
-        return f"{first.settle} and your command" if first.settle else f"gpuprof explain {first.id}"
+        return settle(first) if first.settle else f"gpuprof explain {first.id}"
     if diagnosis.verdict.bound is None and any(issue.id == "truncated" for issue in diagnosis.quality.issues):
         return "record again as described above"
     slowed = cost is not None and cost.high_ns >= WORTH_MENTIONING * steps.recorded_ns
     if steps.unprofiled_ns is None and slowed:
-        return "time a step without the profiler, then add --step-ms MS"
+        return f"time {unit.a} without the profiler, then add --step-ms MS"
     return "add --json for every number"
 
 

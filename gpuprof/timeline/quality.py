@@ -19,6 +19,7 @@ from gpuprof.timeline.overhead import profiler_overhead
 from gpuprof.timeline.startup import MUCH_START_UP
 from gpuprof.timeline.steps import LONGEST_NS, whole_ns
 from gpuprof.timeline.timeline import Timeline
+from gpuprof.timeline.unit import STEP, Unit
 from gpuprof.tracefile.trace import ABSENT, KERNEL, NO_TEXT, OP, WHOLE_GRAPH, Trace
 
 LAUNCH_CALL = re.compile(r"^(cuda|hip|cu)((Ext|Module)*Launch(?!HostFunc)|GraphLaunch)")
@@ -56,18 +57,20 @@ class Finding:
 
 def check(trace: Trace, timeline: Timeline | None) -> tuple[Finding, ...]:
     """Everything that is wrong with a recording, worst first."""
-    found = [Finding(*finding) for finding in (*_reading(trace), *_content(trace, timeline))]
+    unit = STEP if timeline is None else timeline.unit
+    found = [Finding(*finding) for finding in (*_reading(trace, unit), *_content(trace, timeline))]
     return tuple(sorted(found, key=lambda f: ("error", "warning", "info").index(f.severity)))
 
 
-def _reading(trace: Trace) -> Iterator[tuple[str, str, str]]:
+def _reading(trace: Trace, unit: Unit) -> Iterator[tuple[str, str, str]]:
     reading = trace.reading
     if reading.truncated:
         yield (
             "truncated",
             "warning",
             f"The file is cut: {reading.truncated}. {reading.events:,} events could be read; the file is not"
-            " sorted by time, so any step may lack some. Let the export finish before the job ends and record again.",
+            f" sorted by time, so any {unit} may lack some. Let the export finish before the job ends and record"
+            " again.",
         )
     if reading.dropped:
         yield (
@@ -111,13 +114,12 @@ def _content(trace: Trace, timeline: Timeline | None) -> Iterator[tuple[str, str
             "no_events",
             "error",
             "The trace contains no op, no call and no GPU event with a duration: nothing was recorded. Step the"
-            " profiler"
-            " through its active steps before it stops, and record again.",
+            " profiler through its active steps before it stops, and record again.",
         )
         return
     launches = _launches(trace)
     if not len(trace.gpu):
-        yield _no_gpu(trace, launches)
+        yield _no_gpu(trace, launches, timeline.unit)
     else:
         yield from _lost(trace, timeline, launches)
         yield from _unlinked(timeline)
@@ -137,12 +139,12 @@ def _content(trace: Trace, timeline: Timeline | None) -> Iterator[tuple[str, str
     yield from _host(trace, timeline)
 
 
-def _no_gpu(trace: Trace, launches: np.ndarray) -> tuple[str, str, str]:
+def _no_gpu(trace: Trace, launches: np.ndarray, unit: Unit) -> tuple[str, str, str]:
     count = int(launches.sum())
     if count:
         captured = int(within(captures(trace), trace.calls.start_ns[launches]).sum())
         if captured > MOSTLY * count:
-            return _captured("error", captured, count)
+            return _captured("error", captured, count, unit)
         return (
             "no_gpu_events",
             "error",
@@ -197,6 +199,7 @@ def _launches(trace: Trace) -> np.ndarray:
 
 
 def _lost(trace: Trace, timeline: Timeline, launches: np.ndarray) -> Iterator[tuple[str, str, str]]:
+    unit = timeline.unit
     calls = trace.calls
     low, high = timeline.window
     inside = launches & (calls.start_ns >= low) & (calls.start_ns < high)
@@ -210,7 +213,7 @@ def _lost(trace: Trace, timeline: Timeline, launches: np.ndarray) -> Iterator[tu
     lost = total - int(answered.sum()) - captured - queued
     if captured > LOST_SHARE * total:
         mostly = captured > MOSTLY * total or graphs.total > MOSTLY * (high - low)
-        yield _captured("error" if mostly else "warning", captured, total)
+        yield _captured("error" if mostly else "warning", captured, total, timeline.unit)
     if queued > LOST_SHARE * total:
         yield (
             "ends_busy",
@@ -225,18 +228,18 @@ def _lost(trace: Trace, timeline: Timeline, launches: np.ndarray) -> Iterator[tu
             "gpu_events_lost",
             "error" if severe else "warning",
             f"{lost:,} of {total:,} launches have no GPU event: the profiler lost them, so the GPU looks more idle"
-            f" than it was.{where} Add warm-up steps to the profiler's schedule, trace fewer steps, or update"
+            f" than it was.{where} Add warm-up {unit}s to the profiler's schedule, trace fewer {unit}s, or update"
             f" the driver.",
         )
 
 
-def _captured(severity: str, captured: int, launches: int) -> tuple[str, str, str]:
+def _captured(severity: str, captured: int, launches: int, unit: Unit) -> tuple[str, str, str]:
     return (
         "graph_capture",
         severity,
         f"This records the capture of a CUDA graph: {captured:,} of {launches:,} launches went into the graph and did"
-        " not run, so the device's idle time says nothing of a step. Record steps after the warm-up, which replay the"
-        " graph.",
+        f" not run, so the device's idle time says nothing of {unit.a}. Record {unit}s after the warm-up, which"
+        " replay the graph.",
     )
 
 
@@ -266,6 +269,7 @@ def _unlinked(timeline: Timeline) -> Iterator[tuple[str, str, str]]:
 
 
 def _ahead(timeline: Timeline) -> Iterator[tuple[str, str, str]]:
+    unit = timeline.unit
     low, high = timeline.window
     for device in timeline.devices:
         name = f"GPU {device.device}" if len(timeline.devices) > 1 else "The GPU"
@@ -274,26 +278,28 @@ def _ahead(timeline: Timeline) -> Iterator[tuple[str, str, str]]:
                 "host_ahead",
                 "warning",
                 f"{name} finishes {device.carry_out_ns / 1e6:,.1f} ms of this window's work after it ends:"
-                " the CPU (host) runs ahead, and steps take longer on the GPU than on the CPU. Trace more steps,"
+                f" the CPU (host) runs ahead, and {unit}s take longer on the GPU than on the CPU. Trace more {unit}s,"
                 " or end each with torch.cuda.synchronize(), to time them.",
             )
 
 
 def _far(timeline: Timeline) -> Iterator[tuple[str, str, str]]:
     """Work that the steps launched and that cannot have run when the file says."""
+    unit = timeline.unit
     gpu, rows, (low, high) = timeline.trace.gpu, timeline.members, timeline.window
     far = int(np.sum((gpu.start_ns[rows] < low - LONGEST_NS) | (gpu.end_ns[rows] > high + LONGEST_NS)))
     if far:
         yield (
             "impossible_times",
             "error",
-            f"Of the kernels and copies that the steps launched {far:,} lie more than a day from them: times are wrong,"
-            " so none can be believed. Record again.",
+            f"Of the kernels and copies that the {unit}s launched {far:,} lie more than a day from them: times are"
+            " wrong, so none can be believed. Record again.",
         )
 
 
 def _little(timeline: Timeline) -> Iterator[tuple[str, str, str]]:
     """Too little GPU work to tell anything of a step that does some."""
+    unit = timeline.unit
     gpu, rows, (low, high) = timeline.trace.gpu, timeline.members, timeline.window
     worked = int((gpu.end_ns - gpu.start_ns)[rows].clip(0).sum())
     few = len(rows) < FEW_EVENTS and worked < LITTLE_SHARE * (high - low)
@@ -302,12 +308,13 @@ def _little(timeline: Timeline) -> Iterator[tuple[str, str, str]]:
             "little_gpu_work",
             "error",
             f"The GPU works {worked / 1e3:,.3f} µs in {(high - low) / 1e6:,.2f} ms (kernels and copies: {len(rows):,}):"
-            " too little to know what a step waits for. Record whole steps.",
+            f" too little to know what {unit.a} waits for. Record whole {unit}s.",
         )
 
 
 def _silent_end(trace: Trace, timeline: Timeline) -> Iterator[tuple[str, str, str]]:
     """A window whose larger part comes after the last thing that was recorded in it."""
+    unit = timeline.unit
     low, high = timeline.window
     spans = ((trace.ops, trace.ops.kind == OP), *((t, slice(None)) for t in (trace.calls, trace.gpu, trace.frames)))
     ends = [table.end_ns[rows][table.start_ns[rows] < high] for table, rows in spans]
@@ -317,40 +324,41 @@ def _silent_end(trace: Trace, timeline: Timeline) -> Iterator[tuple[str, str, st
             "silent_end",
             "error",
             f"Nothing was recorded in the last {(high - last) / 1e6:,.2f} of {(high - low) / 1e6:,.2f} ms: the range"
-            " that is called a step goes on long after its work. Call prof.step() once a step, or name"
-            " the range that is a step with --step.",
+            f" that is called {unit.a} goes on long after its work. Call prof.step() once {unit.a}, or name"
+            f" the range that is {unit.a} with --step.",
         )
 
 
 def _steps(timeline: Timeline) -> Iterator[tuple[str, str, str]]:
+    unit = timeline.unit
     steps = timeline.steps
     if steps.source == "none":
         yield (
             "no_steps",
             "warning",
-            f"No steps were found, so the whole recording counts as one, start-up and all, and no fix is predicted from"
-            f" it. {_how_to_mark(timeline)}, or name the range that is a step with --step.",
+            f"No {unit}s were found, so the whole recording counts as one, start-up and all, and no fix is predicted"
+            f" from it. {_how_to_mark(timeline)}, or name the range that is {unit.a} with --step.",
         )
     elif steps.source == "periodicity":
         yield (
             "steps_guessed",
             "info",
-            "Steps were inferred from the repetition of the kernel sequence: where a step begins is a guess."
-            f" {_how_to_mark(timeline)} to be sure.",
+            f"{unit.capitalize()}s were inferred from the repetition of the kernel sequence: where {unit.a} begins is"
+            f" a guess. {_how_to_mark(timeline)} to be sure.",
         )
     if steps.covered_ns < TOUCHING_SHARE * (timeline.window[1] - timeline.window[0]):
         yield (
             "steps_apart",
             "warning",
-            f"The ranges that count as steps cover {steps.covered_ns / 1e6:,.1f} of the"
+            f"The ranges that count as {unit}s cover {steps.covered_ns / 1e6:,.1f} of the"
             f" {(timeline.window[1] - timeline.window[0]) / 1e6:,.1f} ms from the first to the last: shares are of all"
-            " that time, the step time is of the ranges alone. Name the range that is a whole step with --step.",
+            f" that time, the {unit} time is of the ranges alone. Name the range that is a whole {unit} with --step.",
         )
     if steps.cut:
         yield (
             "cut_steps",
             "info",
-            f"{steps.cut} incomplete step{'s' if steps.cut > 1 else ''} at the edge of the recording"
+            f"{steps.cut} incomplete {unit}{'s' if steps.cut > 1 else ''} at the edge of the recording"
             f" {'are' if steps.cut > 1 else 'is'} left out.",
         )
 
@@ -361,6 +369,7 @@ def _ms(ns: int) -> str:
 
 def _start_up(timeline: Timeline) -> Iterator[tuple[str, str, str]]:
     """Host time in which the program starts, in the window or in steps that were left out for it."""
+    unit = timeline.unit
     found, left_out = timeline.start_up, timeline.steps.starting
     if found.share >= START_UP_SHARE:
         parts = ", ".join(f"{name} {_ms(ns)}" for name, ns in found.parts)
@@ -369,24 +378,26 @@ def _start_up(timeline: Timeline) -> Iterator[tuple[str, str, str]]:
             "start_up",
             "warning" if severe else "info",
             f"{100 * found.share:.0f} % of this window is the program's start ({parts}): it happens once"
-            f"{', so no fix is predicted' if severe else ''}. Record later steps, after a warm-up.",
+            f"{', so no fix is predicted' if severe else ''}. Record later {unit}s, after a warm-up.",
         )
     if left_out:
         yield (
             "start_up_steps",
             "info",
-            f"{left_out} step{'s' if left_out > 1 else ''} at the beginning, in which the program loads or compiles"
+            f"{left_out} {unit}{'s' if left_out > 1 else ''} at the beginning, in which the program loads or compiles"
             f" code, {'are' if left_out > 1 else 'is'} left out.",
         )
 
 
 def _how_to_mark(timeline: Timeline) -> str:
+    unit = timeline.unit
     if timeline.trace.reading.kind == "nsys":
-        return 'Put an NVTX range named "step" around each step'
-    return "Call prof.step() once a step"
+        return f'Put an NVTX range named "step" around each {unit}'
+    return f"Call prof.step() once {unit.a}"
 
 
 def _host(trace: Trace, timeline: Timeline) -> Iterator[tuple[str, str, str]]:
+    unit = timeline.unit
     ops = trace.ops
     low, high = timeline.window
     if not len(ops) and not len(trace.calls):
@@ -408,7 +419,7 @@ def _host(trace: Trace, timeline: Timeline) -> Iterator[tuple[str, str, str]]:
             "profiler_overhead",
             "warning" if spent > OVERHEAD_SEVERE * (high - low) else "info",
             f"The profiler reports {spent / 1e6:,.1f} ms of its own overhead in the window (buffers):"
-            " steps with it are slower than the training's. Warm up longer, trace fewer steps.",
+            f" {unit}s with it are slower than the training's. Warm up longer, trace fewer {unit}s.",
         )
     if trace.reading.kind == "nsys":
         yield from _nsys(trace)
@@ -423,7 +434,7 @@ def _host(trace: Trace, timeline: Timeline) -> Iterator[tuple[str, str, str]]:
             "inner_ops_left_out",
             "info",
             "Nested ops that make no call are not in this file; they are always recorded, so they were left"
-            " out later. Their recording cost is estimated from the remaining ops, so the unprofiled step is less"
+            f" out later. Their recording cost is estimated from the remaining ops, so the unprofiled {unit} is less"
             " exact.",
         )
 

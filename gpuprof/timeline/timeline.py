@@ -15,6 +15,7 @@ from gpuprof.timeline.nesting import Nesting, busiest_thread, nest
 from gpuprof.timeline.phases import COMMUNICATION, HostPhases, gpu_phases, host_phases
 from gpuprof.timeline.startup import StartUp, start_up
 from gpuprof.timeline.steps import Steps, find_steps, possible
+from gpuprof.timeline.unit import Unit
 from gpuprof.timeline.workload import Workload, workload_of
 from gpuprof.tracefile.trace import ABSENT, ANNOTATION, I64, U8, Trace
 
@@ -49,6 +50,11 @@ class Timeline:
     @property
     def window(self) -> tuple[int, int]:
         return self.steps.window
+
+    @property
+    def unit(self) -> Unit:
+        """What one of its steps is called."""
+        return self.workload.unit
 
 
 def build_timeline(trace: Trace, step: str | None = None, skip: int = 0) -> Timeline | None:

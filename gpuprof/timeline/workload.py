@@ -18,11 +18,11 @@ from gpuprof.timeline.categories import CATEGORIES, TENSOR_CATEGORIES
 from gpuprof.timeline.phases import OPTIMIZER, HostPhases
 from gpuprof.timeline.serving import Activity, activity_of, engine_of, is_iteration
 from gpuprof.timeline.steps import Steps
+from gpuprof.timeline.unit import ITERATION, REQUEST, STEP, TOKEN, Unit
 from gpuprof.tracefile.distinct import ordered
 from gpuprof.tracefile.trace import ANNOTATION, I64, NO_TEXT, OP, U8, Trace
 
 Kind = Literal["training", "inference", "unknown"]
-Unit = Literal["step", "iteration", "request", "token"]
 
 _TRAINING_OP = re.compile(r"_backward(_|$)|Backward\d*$|^aten::_fused_(adamw?|sgd|adagrad)|^Optimizer\.")
 _DECODE_KERNEL = re.compile(
@@ -46,7 +46,7 @@ class Workload:
     kind: Kind
     activity: Activity | None = None
     """Of inference: one new token for each sequence, the prompts, both at once, denoising, or a pipeline's call."""
-    unit: Unit = "step"
+    unit: Unit = STEP
     """What one of the analysed steps is called."""
     batch: int | None = None
     """Sequences, or requests, of one iteration."""
@@ -66,7 +66,7 @@ class Workload:
         return self.is_inference and self.activity == "decode"
 
 
-STEP = Workload("unknown")
+UNKNOWN = Workload("unknown")
 """Where nothing is known."""
 
 
@@ -88,11 +88,11 @@ def workload_of(trace: Trace, steps: Steps, host: HostPhases, category: U8) -> W
         activity = "diffusion"
     if activity is None and engine == "transformers_pipeline":
         activity = "pipeline"
-    unit: Unit = "iteration"
+    unit = ITERATION
     if activity == "pipeline" or (activity == "diffusion" and not _within_sampling(steps)):
-        unit = "request"
+        unit = REQUEST
     elif activity == "decode" and not marks and engine not in ("vllm", "sglang", "tensorrt_llm", "tgi"):
-        unit = "request" if passes > 1.5 else "token"
+        unit = REQUEST if passes > 1.5 else TOKEN
     return Workload("inference", activity, unit, batch, engine, _reason(marks, engine))
 
 
@@ -186,8 +186,3 @@ def _any(trace: Trace, names: np.ndarray, pattern: re.Pattern[str]) -> bool:
 def _texts(trace: Trace, names: np.ndarray) -> list[str]:
     """The distinct texts of a column of names."""
     return [trace.strings[i] for i in np.unique(names).tolist() if i >= 0]
-
-
-def words_of(unit: Unit) -> str:
-    """`a step`, `an iteration`."""
-    return f"{'an' if unit[0] in 'aeiou' else 'a'} {unit}"

@@ -45,6 +45,8 @@ class PhasedStep:
     rewards_cpu: dict[str, int]
     """The same of the CPU time of their thread, where it was measured."""
     generated: Generated | None
+    passes: int = 0
+    """Times that log-probabilities were computed without gradients; 0 where that is not known."""
 
 
 def phased_steps(lines: Iterable[dict[str, Any]]) -> tuple[PhasedStep, ...]:
@@ -59,7 +61,8 @@ def _step(line: dict[str, Any]) -> PhasedStep | None:
         return None
     rewards, cpu = _times(line.get("rewards_ns")), _times(line.get("rewards_cpu_ns"))
     generated = _generated(line.get("generation"))
-    return PhasedStep(_whole(line.get("rank")) or 0, number, stage, ns, phases, rewards, cpu, generated)
+    passes = _whole(line.get("log_probability_passes")) or 0
+    return PhasedStep(_whole(line.get("rank")) or 0, number, stage, ns, phases, rewards, cpu, generated, passes)
 
 
 def _generated(value: Any) -> Generated | None:

@@ -193,6 +193,8 @@ class RunFolder:
     started_ns: int | None = None
     """Moment at which the program was started, unix ns."""
     cpus: float | None = None
+    command: tuple[str, ...] | None = None
+    """Words of the recorded command, secrets masked; None where the program recorded itself."""
     """Processors that the run may use: those of its affinity, or its control group's share of them."""
     phased: tuple[PhasedStep, ...] = ()
     """Steps whose host time was split by phase: of a training on its own generations."""
@@ -327,8 +329,16 @@ def read_run(folder: Path, rank: int | None = None) -> RunFolder:
         damaged=tuple(damaged),
         started_ns=_whole(manifest.get("started"), least=1, most=LATEST_NS),
         cpus=_cpus(manifest.get("host")),
+        command=_command(manifest.get("command")),
         phased=phased_steps(lines),
     )
+
+
+def _command(words: Any) -> tuple[str, ...] | None:
+    """The words of a manifest's command; None where it has none, or they are no texts."""
+    if not isinstance(words, list) or not words or not all(isinstance(word, str) for word in words):
+        return None
+    return tuple(words)
 
 
 def _cpus(host: Any) -> float | None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
-from gpuprof.diagnosis.diagnosis import Diagnosis, Finding
+from gpuprof.diagnosis.chance import probability, time_left
+from gpuprof.diagnosis.detect.proposal import CERTAIN, SURE
+from gpuprof.diagnosis.diagnosis import Diagnosis, Finding, Range
 from gpuprof.errors import GpuprofError
 from gpuprof.trial.own_flags import OwnFlags
 from gpuprof.trial.patches import names, patch_for
-from gpuprof.trial.trial import Fix, Interval
+from gpuprof.trial.trial import Advised, Fix, Interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +26,14 @@ class Candidate:
     """What to write, as the finding says it; empty where none does."""
     flags: OwnFlags | None = None
     """The program's own flags that make it; None where it is applied from outside."""
+    advised: Advised | None = None
+    """The list of the diagnosis in which it stands; None where it was asked for."""
+    probability: float | None = None
+    """Of a gain of 2 % or more, as predicted; None where nothing was."""
+    saves: float = 0.0
+    """Share of the training's time that it is expected to save; 0 where nothing was predicted."""
+    once_s: float = 0.0
+    """What it costs once in each process, such as compiling."""
 
 
 def parse(text: str) -> list[Fix]:
@@ -50,10 +60,11 @@ def lines_for(fix: Fix) -> str:
 
 
 def advised(diagnosis: Diagnosis | None) -> tuple[list[Candidate], list[Finding]]:
-    """The findings that a patch can answer, most gain first; and those that need a change by hand."""
+    """The findings of both lists that a patch can answer, fixes before what is worth trying; and those that need a
+    change by hand."""
     candidates: list[Candidate] = []
     by_hand: list[Finding] = []
-    for finding in diagnosis.findings if diagnosis is not None else ():
+    for finding, name in _listed(diagnosis):
         fix = fix_for(finding)
         if fix is None:
             by_hand.append(finding)
@@ -65,14 +76,70 @@ def advised(diagnosis: Diagnosis | None) -> tuple[list[Candidate], list[Finding]
                     _interval(finding.step_ns) if comparable else None,
                     _interval(finding.speedup) if comparable else None,
                     finding.fix,
+                    advised=name,
+                    probability=finding.probability,
+                    saves=saving(finding.speedup),
+                    once_s=finding.once_ns.expected / 1e9 if finding.once_ns else 0.0,
                 )
             )  # fmt: skip
+    for change in of_iteration(diagnosis):
+        if change.same_training and all(one.fix.name != change.candidate.fix.name for one in candidates):
+            candidates.append(change.candidate)
     return candidates, by_hand
 
 
+@dataclass(frozen=True, slots=True)
+class IterationChange:
+    """A change of an iteration that a patch makes."""
+
+    candidate: Candidate
+    same_training: bool
+
+
+def of_iteration(diagnosis: Diagnosis | None) -> list[IterationChange]:
+    """What would shorten the iteration of a training on its own generations and is an argument of its trainer, most
+    gain first. What is expected of it is the mean step."""
+    iteration = None if diagnosis is None else diagnosis.iteration
+    found: list[IterationChange] = []
+    if iteration is None:
+        return found
+    for change in iteration.changes:
+        if change.patch is None or change.patch.name not in names():
+            continue
+        steps, whole = iteration.steps, change.iteration_ns
+        step_ns = Interval(whole.low / steps, whole.expected / steps, whole.high / steps)
+        mean_ns = iteration.mean_ns
+        speedup = Interval(mean_ns / whole.high, mean_ns / whole.expected, mean_ns / whole.low)
+        fix = Fix(change.patch.name, change.patch.value)
+        gain = Range(mean_ns / whole.high, mean_ns / whole.expected, mean_ns / whole.low)
+        odds = probability(gain, SURE)
+        candidate = Candidate(
+            fix, change.id, step_ns, speedup, change.fix, advised="fixes" if odds >= CERTAIN else "worth_trying",
+            probability=round(odds, 3), saves=saving(gain),
+        )  # fmt: skip
+        found.append(IterationChange(candidate, change.changes is None))
+    return found
+
+
+def _listed(diagnosis: Diagnosis | None) -> Iterator[tuple[Finding, Advised]]:
+    if diagnosis is None:
+        return
+    for one in diagnosis.findings:
+        yield one, "fixes"
+    for one in diagnosis.worth_trying:
+        yield one, "worth_trying"
+
+
+def saving(gain: Range) -> float:
+    """Share of the training's time that is expected to be saved: the mean over the distribution of the gain, in which
+    what may slow the training counts, too."""
+    return 1 - time_left(gain)
+
+
 def fix_for(finding: Finding) -> Fix | None:
-    """The patch that does what the finding advises; None where it has to be done by hand."""
-    if finding.patch is None or finding.patch.name not in names():
+    """The patch that does what the finding advises; None where it has to be done by hand, as a link of a chain before
+    it has."""
+    if finding.parts or finding.patch is None or finding.patch.name not in names():
         return None
     patch = patch_for(finding.patch.name)
     value = finding.patch.value or patch.default
@@ -82,7 +149,7 @@ def fix_for(finding: Finding) -> Fix | None:
 def with_predictions(asked: Iterable[Fix], candidates: Sequence[Candidate]) -> list[Candidate]:
     """The fixes asked for, with what the diagnosis predicts of those that it advises with the same value."""
     known = {one.fix: one for one in candidates}
-    return [known.get(fix) or Candidate(fix) for fix in asked]
+    return [replace(known[fix], advised=None) if fix in known else Candidate(fix) for fix in asked]
 
 
 def combination(names: Sequence[str]) -> list[str]:

@@ -1,21 +1,78 @@
-"""From the mean steps of processes that took turns to the gain of each fix.
+"""From the mean steps of processes that took turns to the gain of each fix, and what that decides.
 
 Machines drift: clocks, neighbours, caches. So a process with a fix is compared with those without it that ran just
 before and just after, weighted by how near they are. Of the logarithms of these ratios the mean is the gain; its 80 %
-interval is Student's, and never narrower than what the scatter of the processes' own steps allows.
+interval is Student's, and never narrower than what the scatter of the processes' own steps allows. Whether that counts
+as confirmed is decided on the steps themselves (`decision`).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
-from gpuprof.trial.trial import Interval, Process, Status
+from gpuprof.trial.decision import Decision, decide
+from gpuprof.trial.trial import Interval, Predicted, Process
 
 T80 = (3.078, 1.886, 1.638, 1.533, 1.476, 1.440, 1.415, 1.397, 1.383)
 """90th percentile of Student's t for 1, 2, … degrees of freedom."""
 Z80 = 1.2816
 """The same of the normal distribution."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What the processes with some fixes show."""
+
+    gain: Interval
+    decision: Decision | None
+    """None: nothing is decided."""
+    why: str
+    """Why nothing is decided; empty where something is."""
+
+
+def judged(name: str, processes: Sequence[Process]) -> Judged | None:
+    """What the processes of this name show next to those without a fix; None where none of either was timed.
+
+    Processes that other programs disturbed decide nothing; the gain is of the others, where there are any.
+    """
+    quiet = [replace(one, step_ns=None) if one.is_disturbed else one for one in processes]
+    gain = speedup(name, quiet) or speedup(name, processes)
+    if gain is None:
+        return None
+    plain, fixed = _steps("", quiet), _steps(name, quiet)
+    decision = decide(plain, fixed, gain)
+    return Judged(gain, decision, "" if decision else _why(name, processes, plain, fixed))
+
+
+def _steps(name: str, processes: Sequence[Process]) -> list[float]:
+    return [float(one.step_ns) for one in processes if one.name == name and one.step_ns]
+
+
+def _why(name: str, processes: Sequence[Process], plain: Sequence[float], fixed: Sequence[float]) -> str:
+    """Why nothing is decided."""
+    timed = [one for one in processes if one.step_ns and one.name in ("", name)]
+    full = sum(one.is_disturbed for one in timed)
+    if full and (len(fixed) < 2 or len(plain) < 3):
+        return f"other programs kept the CPUs full in {full} of {len(timed)} processes, which confirm nothing"
+    if len(fixed) < 2:
+        return "measured once"
+    if len(plain) < 3:
+        return "too few processes as it is"
+    apart = max(plain) / min(plain) - 1
+    return f"not decided in {len(fixed)} rounds: the step as it is differs by {100 * apart:.1f} % between processes"
+
+
+def prediction_of(predicted: Interval | None, found: Interval | None, decided: bool) -> Predicted | None:
+    """Whether the measured gain is the predicted one: their intervals overlap. None where nothing can be said."""
+    if predicted is None or predicted.low is None or predicted.high is None:
+        return None
+    if found is None or found.low is None or found.high is None or not decided:
+        return None
+    if found.low > predicted.high:
+        return "gained_more"
+    return "gained_less" if found.high < predicted.low else "right"
 
 
 def baseline_at(position: float, baselines: Sequence[tuple[int, float]]) -> float | None:
@@ -63,15 +120,6 @@ def speedup(name: str, processes: Sequence[Process]) -> Interval | None:
     own = Z80 * math.sqrt(math.fsum(error**2 for _, error in found)) / len(found)
     width = max(width, own)
     return Interval(math.exp(mean - width), math.exp(mean), math.exp(mean + width))
-
-
-def status_of(gain: Interval) -> Status:
-    """What an interval says: that of a single process confirms nothing."""
-    if gain.low is None or gain.high is None:
-        return "unconfirmed"
-    if gain.low > 1:
-        return "confirmed"
-    return "slower" if gain.high < 1 else "no_difference"
 
 
 def _relative(process: Process) -> float:

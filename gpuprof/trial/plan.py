@@ -1,51 +1,63 @@
-"""How many processes there is time for, and in which order they run."""
+"""In which order fixes are tried, what each is expected to take, and which of them fit into the time that is left."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from gpuprof.replay.noise import PROCESS_NOISE
 from gpuprof.trial.fixes import Candidate
 
 ROUNDS = 2
-"""The fewest that show how far one measurement is from the next."""
+"""The fewest that decide anything."""
+MOST_ROUNDS = 8
+"""More are not planned for one fix, though there may be more."""
+UNKNOWN_ROUNDS = 3
+"""Rounds planned for a fix of which nothing is predicted."""
 TOGETHER = 2
 """Processes of a round that tries several fixes together: one with them, one without."""
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What is tried, and how often."""
-
-    chosen: tuple[Candidate, ...]
-    dropped: tuple[Candidate, ...]
-    """For which there is no time."""
-    rounds: int
-    seconds: float
-    """What it takes, the combination included."""
+def rounds_to_decide(gain: float | None) -> int:
+    """Rounds in which a gain is likely confirmed on a machine whose processes differ by PROCESS_NOISE: after them the
+    gap between the groups counts as clear (`decision`)."""
+    if gain is None:
+        return UNKNOWN_ROUNDS
+    if gain <= 1:
+        return MOST_ROUNDS
+    return min(max(ROUNDS, 1 + math.ceil(PROCESS_NOISE / math.log(gain))), MOST_ROUNDS)
 
 
-def plan(candidates: Sequence[Candidate], process_s: float, budget_s: float, rounds: int | None) -> Plan:
-    """The fixes that fit the budget, those that promise most first.
+def saved_per_minute(candidate: Candidate, process_s: float) -> float:
+    """Share of the training's time that is expected to be saved, for each minute that deciding it takes."""
+    gain = 1 / (1 - candidate.saves) if 0 < candidate.saves < 1 else None
+    minutes = rounds_to_decide(gain) * (process_s + candidate.once_s) / 60
+    return candidate.saves / max(minutes, 1e-9)
 
-    process_s: what one process takes. rounds: as asked for; None for ROUNDS, or for one where the budget allows no more
-    even of a single fix.
-    """
-    ordered = sorted(candidates, key=lambda one: -(one.speedup.expected if one.speedup else 1.0))
-    # What was asked for without a prediction keeps its place behind what is predicted.
-    wanted = rounds or ROUNDS
-    if rounds is None and ordered and seconds(1, wanted, process_s) > budget_s:
-        wanted = 1
-    count = len(ordered) if rounds is not None else 0
-    while count < len(ordered) and (count == 0 or seconds(count + 1, wanted, process_s) <= budget_s):
-        count += 1
-    return Plan(tuple(ordered[:count]), tuple(ordered[count:]), wanted, seconds(count, wanted, process_s))
+
+def in_order(candidates: Sequence[Candidate], process_s: float) -> list[Candidate]:
+    """Those that are expected to gain most per minute of the trial first; what was asked for without a prediction keeps
+    its place behind what is predicted to gain. process_s: what one process takes."""
+    return sorted(candidates, key=lambda one: -saved_per_minute(one, process_s))
 
 
 def seconds(fixes: int, rounds: int, process_s: float) -> float:
     """How long this many fixes take: a process without fix before each round, one at the end, and the combination."""
     processes = rounds * (fixes + 1) + 1 + (rounds * TOGETHER if fixes > 1 else 0)
     return processes * process_s
+
+
+def fitting(costs: Sequence[float], process_s: float, room_s: float, rounds: int = ROUNDS) -> int:
+    """How many of these fixes, the first ones, can be decided in the time that is left. costs: what a process with
+    each takes; the combination of several counts, too."""
+    count, total = 0, 0.0
+    for cost in costs:
+        total += cost
+        more = rounds * TOGETHER * process_s if count else 0.0
+        if rounds * (total + process_s) + more > room_s:
+            break
+        count += 1
+    return count
 
 
 def process_seconds(start_s: float, step_s: float, settle: int, steps: int) -> float:

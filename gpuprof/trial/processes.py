@@ -78,6 +78,8 @@ class Outcome:
     """What each rank wrote, by rank."""
     blocked: tuple[str, ...]
     """What the program was not allowed to do."""
+    out_of_memory: bool = False
+    """Whether it failed for want of memory."""
 
     @property
     def not_applied(self) -> str | None:
@@ -200,7 +202,10 @@ class Starter:
             error = _explained(error) if ranks and why is None else redact_text(error)
         for part in ("files", BOX):
             guard.remove_tree(str(folder / part))
-        return Outcome(_process(name, ranks, error, wall_ns, begun_ns), tuple(ranks), tuple(dict.fromkeys(blocked)))
+        return Outcome(
+            _process(name, ranks, error, wall_ns, begun_ns), tuple(ranks), tuple(dict.fromkeys(blocked)),
+            out_of_memory=error is not None and _OUT_OF_MEMORY.search(error) is not None,
+        )  # fmt: skip
 
     def record(self, words: Sequence[str], limit_s: float = RECORDING_LIMIT_S) -> str | None:
         """Runs `gpuprof trace --stop` with these words, its verdict on stderr; what the program writes goes to scratch.

@@ -1,74 +1,27 @@
-"""Runs a trial: processes of the command take turns, as it is and with each fix, and what they measured is judged."""
+"""Runs a trial: processes of the command take turns, as it is and with each fix, until everything is decided, a gain is
+reached, or the time is up."""
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from gpuprof.errors import GpuprofError
 from gpuprof.record.redact import redact
-from gpuprof.trial import judge, same_training
-from gpuprof.trial.fixes import Candidate, combination, lines_for
-from gpuprof.trial.own_flags import OwnFlags
-from gpuprof.trial.plan import Plan, plan
-from gpuprof.trial.processes import OUT_OF_MEMORY, Outcome, Starter
-from gpuprof.trial.trial import Baseline, Fix, Process, Row, Sameness, Status, Trial
+from gpuprof.trial import plan
+from gpuprof.trial.fixes import Candidate, combination
+from gpuprof.trial.processes import Starter
+from gpuprof.trial.rows import baseline_of, name_of, row_left_out, row_of
+from gpuprof.trial.trial import Fix, Next, Row, Stop, Trial
+from gpuprof.trial.turns import LEAST_LIMIT_S, SLOWER, Tell, Turns
 
 STRETCH_S = 15.0
 """Seconds of the timed stretch at most; it ends earlier where its mean is known well enough."""
-FIRST_LIMIT_S, SLOWER = 600.0, 4.0
-"""When a process is given up: the first after this many seconds, the others after this many times as long as the
-first."""
-LEAST_LIMIT_S = 60.0
 RANKS_SETTLE, RANKS_STEPS = 20, 40
 """Steps of several ranks, which cannot agree on their number while they run."""
-
-Tell = Callable[[str], None]
-
-
-@dataclass
-class _Turns:
-    """The processes so far."""
-
-    starter: Starter
-    tell: Tell
-    settle: int | None = None
-    steps: int | None = None
-    limit_s: float = FIRST_LIMIT_S
-    flags: dict[Fix, OwnFlags] = field(default_factory=dict)
-    """Fixes that the program's own flags make."""
-    outcomes: list[Outcome] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-
-    def run(self, fixes: Sequence[Fix]) -> Outcome:
-        """One more process; raises GpuprofError if it changed the user's files."""
-        outcome = self.starter.run(fixes, self.settle, self.steps, STRETCH_S, self.limit_s, self.flags)
-        for line in outcome.blocked:
-            self.note(f"blocked: the program {line}")
-        return outcome
-
-    def turn(self, fixes: Sequence[Fix]) -> Outcome:
-        """A process that counts. Where a flag of the program's does not do what it is named after, a patch does it."""
-        outcome = self.run(fixes)
-        own = self.flags.get(fixes[0]) if len(fixes) == 1 else None
-        if own is not None and outcome.failure and not outcome.failure.startswith(OUT_OF_MEMORY):
-            self.note(f"{fixes[0]}: {own} did not do it ({outcome.failure}), so it is applied from outside")
-            del self.flags[fixes[0]]
-            outcome = self.run(fixes)
-        self.outcomes.append(outcome)
-        return outcome
-
-    def note(self, text: str) -> None:
-        if text not in self.notes:
-            self.notes.append(text)
-
-    @property
-    def processes(self) -> list[Process]:
-        return [outcome.process for outcome in self.outcomes]
-
-    def of(self, name: str) -> list[Outcome]:
-        return [one for one in self.outcomes if one.process.name == name]
 
 
 def run_trial(
@@ -81,12 +34,16 @@ def run_trial(
     budget_s: float,
     rounds: int | None,
     tell: Tell,
+    until: float | None = None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Trial:
     """Tries the candidates. Raises GpuprofError where the command as it is cannot be timed.
 
-    run: the folder of the run that advised them. tell: says what is going on.
+    run: the folder of the run that advised them. budget_s: how long it may take, if `rounds` does not say how often
+    each fix is measured. until: the gain at which it stops. tell: says what is going on. clock: seconds.
     """
-    turns = _Turns(starter, tell)
+    begun = clock()
+    turns = Turns(starter, tell, STRETCH_S)
     turns.flags = {one.fix: one.flags for one in candidates if one.flags is not None}
     if world_size > 1:
         # With room for what the workers have made ahead, by default two batches each.
@@ -102,148 +59,248 @@ def run_trial(
     turns.settle, turns.steps = int(first.ranks[0]["settle"]), first.process.steps
     process_s = first.process.wall_ns / 1e9
     turns.limit_s = max(LEAST_LIMIT_S, SLOWER * process_s)
-    chosen = plan(candidates, process_s, budget_s, rounds)
-    _tell_plan(chosen, process_s, tell)
-    rows = _take_turns(turns, chosen, tell)
-    best = _together(turns, chosen, rows, budget_s if rounds is None else None, process_s, tell)
-    rows += [_left_out(one, budget_s) for one in chosen.dropped]
-    _note_disturbance(turns)
+    game = _Game(turns, candidates, process_s, None if rounds else begun + budget_s, rounds, until, clock)
+    stop = game.play(budget_s)
     rank = first.ranks[0]
+    _note_disturbance(turns)
     return Trial(
         command=tuple(redact(command)), run=None if run is None else str(run),
         gpu=(rank.get("gpu") or {}).get("name"), torch=rank.get("torch"),
-        world_size=int(rank.get("world_size") or 1), rounds=chosen.rounds, settle_steps=turns.settle,
-        timed_steps=turns.steps, baseline=_baseline(turns, rank.get("peak_of")), rows=tuple(rows), best=best,
-        notes=tuple(turns.notes), processes=tuple(turns.processes),
+        world_size=int(rank.get("world_size") or 1), rounds=max((row.rounds for row in game.rows), default=1) or 1,
+        settle_steps=turns.settle, timed_steps=turns.steps, baseline=baseline_of(turns, rank.get("peak_of")),
+        rows=game.all_rows(budget_s), best=game.best, notes=tuple(turns.notes), processes=tuple(turns.processes),
+        stop=stop, next=game.next(), until=until, budget_ns=None if rounds else round(budget_s * 1e9),
+        spent_ns=round((clock() - begun) * 1e9),
     )  # fmt: skip
 
 
-def _note_disturbance(turns: _Turns) -> None:
-    """Says it where other programs had a part in the measurements."""
-    timed = [process for process in turns.processes if process.step_ns is not None]
-    disturbed = [process.other_cpus or 0.0 for process in timed if process.is_disturbed]
-    if disturbed:
-        turns.note(
-            f"other programs kept the CPUs full while {len(disturbed)} of {len(timed)} processes were timed (they used "
-            f"{sum(disturbed) / len(disturbed):.1f} CPUs): steps are longer and scatter more than on a quiet machine"
-        )
+@dataclass
+class _Arm:
+    """Fixes that are tried together: mostly one."""
+
+    fixes: tuple[Fix, ...]
+    candidate: Candidate
+    row: Row | None = None
+    """None before its first round."""
+    ended: bool = False
+    """Whether it is decided, broken, or was measured as often as asked for."""
+
+    @property
+    def name(self) -> str:
+        return name_of(self.fixes)
+
+    @property
+    def rounds(self) -> int:
+        return self.row.rounds if self.row else 0
 
 
-def _tell_plan(chosen: Plan, process_s: float, tell: Tell) -> None:
-    names = ", ".join(str(one.fix) for one in chosen.chosen)
-    rounds = f"{chosen.rounds} rounds" if chosen.rounds > 1 else "1 round (which confirms nothing)"
-    tell(f"{names}: {rounds} of processes that take about {process_s:.0f} s each, about {chosen.seconds:.0f} s in all")
-    if chosen.dropped:
-        tell(f"no time for {', '.join(str(one.fix) for one in chosen.dropped)}: a larger --budget tries more")
+class _Game:
+    """Which process runs next, and when it is over."""
 
+    def __init__(
+        self, turns: Turns, candidates: Sequence[Candidate], process_s: float, end: float | None, rounds: int | None,
+        until: float | None, clock: Callable[[], float],
+    ) -> None:  # fmt: skip
+        """end: on the clock; None where `rounds` are given."""
+        self._turns, self._process_s, self._end, self._rounds, self._until = turns, process_s, end, rounds, until
+        self._clock = clock
+        self._waiting = [_Arm((one.fix,), one) for one in plan.in_order(candidates, process_s)]
+        self._arms: list[_Arm] = []
+        self._number = 1
 
-def _take_turns(turns: _Turns, chosen: Plan, tell: Tell) -> list[Row]:
-    """As it is, each fix, and so on; at the end as it is."""
-    dead: set[str] = set()
-    for number in range(chosen.rounds):
-        for fixes in [(), *((one.fix,) for one in chosen.chosen)]:
-            name = " + ".join(map(str, fixes))
-            if name in dead:
-                continue
-            outcome = turns.turn(fixes)
-            _tell_outcome(outcome, number, tell)
-            if fixes and outcome.failure:
-                dead.add(name)
-    _tell_outcome(turns.turn(()), chosen.rounds, tell)
-    return [_row(turns, (one.fix,), one) for one in chosen.chosen]
+    # -- the loop
 
+    def play(self, budget_s: float) -> Stop:
+        """Round after round; why it ended."""
+        self._turns.turn((), 1)
+        while True:
+            self._admit()
+            if self._promises():
+                self._try_together()
+            now = self._with_time() or (self._with_time() if self._try_together() else [])
+            if not now:
+                return self._stop(budget_s)
+            for arm in now:
+                outcome = self._turns.turn(arm.fixes, self._number)
+                arm.ended = bool(outcome.failure)
+            self._number += 1
+            self._turns.turn((), self._number)
+            self._look(now)
+            reached = self._reached()
+            if reached is not None:
+                return reached
 
-def _tell_outcome(outcome: Outcome, number: int, tell: Tell) -> None:
-    process = outcome.process
-    took = process.error if process.step_ns is None else f"{process.step_ns / 1e6:,.1f} ms a step"
-    why = outcome.not_applied
-    tell(f"round {number + 1}, {process.name or 'as it is'}: {took}{f' (not applied: {why})' if why else ''}")
+    def _look(self, played: Sequence[_Arm]) -> None:
+        """What the round has shown. A decision stays: it is not asked for again."""
+        # As often as asked for, the processes as it is that came later count for all.
+        for arm in self._arms if self._rounds else played:
+            arm.row = row_of(self._turns, arm.fixes, arm.candidate)
+            enough = arm.row.rounds >= self._rounds if self._rounds else arm.row.status != "unconfirmed"
+            arm.ended = arm.ended or enough
 
+    def _admit(self) -> None:
+        """Lets in the fixes for which there is time: enough rounds to decide them, and to try the best together."""
+        if self._end is None:
+            count = len(self._waiting)
+        else:
+            active = [arm for arm in self._arms if not arm.ended]
+            missing = [max(plan.ROUNDS - arm.rounds, 0) * self._cost(arm) for arm in active]
+            base = plan.ROUNDS * self._process_s if active else 0.0
+            room = self._left_s() - sum(missing) - base
+            count = plan.fitting([self._cost(arm) for arm in self._waiting], self._process_s, room)
+            if not self._arms and not count:
+                count = min(len(self._waiting), 1)  # measured once, it confirms nothing, but says something
+        if count:
+            names = ", ".join(arm.name for arm in self._waiting[:count])
+            later = ", ".join(arm.name for arm in self._waiting[count:])
+            self._turns.tell(
+                f"{names}: processes take about {self._process_s:.0f} s each"
+                f"{f'; if there is time then {later}' if later else ''}"
+            )
+        self._arms += self._waiting[:count]
+        del self._waiting[:count]
 
-def _together(
-    turns: _Turns, chosen: Plan, rows: list[Row], budget_s: float | None, process_s: float, tell: Tell
-) -> tuple[Fix, ...]:
-    """Tries the confirmed fixes together, if there are several; the best combination that was measured."""
-    good = sorted((row for row in rows if row.status == "confirmed" and row.speedup), key=_gain, reverse=True)
-    if not good and chosen.rounds == 1:
-        good = sorted((r for r in rows if r.status == "unconfirmed" and _gain(r) > 1), key=_gain, reverse=True)
-    by_name = {row.fixes[0].name: row for row in good}
-    fixes = tuple(by_name[name].fixes[0] for name in combination(list(by_name)))
-    if len(fixes) < 2:
-        return fixes
-    spent = sum(process.wall_ns for process in turns.processes) / 1e9
-    if budget_s is not None and spent + process_s * 2 * chosen.rounds > 1.2 * budget_s:
-        turns.note("there was no time to try the fixes together: a larger --budget does")
-        return good[0].fixes
-    for number in range(chosen.rounds):
-        for these in (fixes, ()):
-            _tell_outcome(turns.turn(these), number, tell)
-    candidate = Candidate(fixes[0], None, lines="\n".join(by_name[fix.name].lines for fix in fixes))
-    row = _row(turns, fixes, candidate)
-    rows.append(row)
-    return fixes if _gain(row) > _gain(good[0]) else good[0].fixes
+    def _with_time(self) -> list[_Arm]:
+        """What is not decided yet, as far as there is time for one more round of it. What may reach the gain that is
+        asked for comes before all else."""
+        active = [arm for arm in self._arms if not arm.ended]
+        if self._until:
+            active = [arm for arm in active if len(arm.fixes) > 1] or active
+        if self._end is None:
+            return active
+        if not any(arm.row for arm in self._arms):
+            room = max(self._left_s(), self._cost(active[0]) + self._process_s if active else 0.0)
+        else:
+            room = self._left_s()
+            if active and all(len(arm.fixes) == 1 for arm in active) and self._combination():
+                room -= plan.ROUNDS * plan.TOGETHER * self._process_s
+        while active and sum(map(self._cost, active)) + self._process_s > room:
+            active.pop()
+        return active
+
+    def _try_together(self) -> bool:
+        """Adds a combination, if there is one to try and time for it."""
+        fixes = self._combination()
+        if not fixes:
+            return False
+        needed = (self._rounds or plan.ROUNDS) * plan.TOGETHER * self._process_s
+        if self._end is not None and needed > self._left_s():
+            return False
+        lines = "\n".join(row.lines for row in self._confirmed() if row.fixes[0] in fixes)
+        self._arms.append(_Arm(fixes, Candidate(fixes[0], lines=lines)))
+        self._turns.tell(f"{name_of(fixes)}: together")
+        return True
+
+    # -- what is known so far
+
+    @property
+    def rows(self) -> list[Row]:
+        return [arm.row for arm in self._arms if arm.row is not None]
+
+    def all_rows(self, budget_s: float) -> tuple[Row, ...]:
+        """With those that were not tried."""
+        why = f"no time for two rounds of it in {budget_s:.0f} s"
+        if self._reached() is not None:
+            why = f"{self._until:g}× was reached before"
+        return (*self.rows, *(row_left_out(arm.candidate, why) for arm in self._waiting))
+
+    @property
+    def best(self) -> tuple[Fix, ...]:
+        """What is confirmed and gains most."""
+        row = self._best()
+        return row.fixes if row else ()
+
+    def next(self) -> tuple[Next, ...]:
+        """What would come next: most expected gain per minute first."""
+        found = []
+        for arm in (*self._waiting, *(arm for arm in self._arms if not arm.ended)):
+            one = arm.candidate
+            expected = 1 / (1 - one.saves) if 0 < one.saves < 1 else None
+            so_far = arm.row.speedup.expected if arm.row and arm.row.speedup else None
+            rounds = plan.rounds_to_decide(so_far or expected)
+            more = max(rounds - arm.rounds, arm.rounds, 1)  # what was not decided so far takes as much again
+            seconds = more * (self._cost(arm) + self._process_s) + self._process_s
+            why = "not decided" if arm.row else "not tried"
+            saves = 1 - 1 / so_far if so_far else one.saves
+            found.append((saves / seconds, Next(arm.fixes, why, so_far or expected, one.probability, seconds)))
+        together = self._combination()
+        if together:
+            expected = math.prod(_gain(row) for row in self._confirmed() if row.fixes[0] in together)
+            seconds = (plan.ROUNDS * plan.TOGETHER + 1) * self._process_s
+            best = self._best()
+            gained = expected / best.speedup.expected if best and best.speedup else expected
+            found.append(((1 - 1 / gained) / seconds, Next(together, "together", expected, None, seconds)))
+        return tuple(one for _, one in sorted(found, key=lambda pair: -pair[0]))
+
+    def _confirmed(self) -> list[Row]:
+        """Single fixes, most gain first."""
+        found = [row for row in self.rows if row.status == "confirmed" and row.speedup and len(row.fixes) == 1]
+        return sorted(found, key=_gain, reverse=True)
+
+    def _best(self) -> Row | None:
+        return max((row for row in self.rows if row.status == "confirmed"), key=_gain, default=None)
+
+    def _combination(self) -> tuple[Fix, ...]:
+        """Confirmed fixes that are worth trying together next: all that go together; if that is no better than the best
+        of them, one after the other on top of the best. Empty where there are none."""
+        confirmed = {row.fixes[0].name: row.fixes[0] for row in self._confirmed()}
+        together = tuple(confirmed[name] for name in combination(list(confirmed)))
+        tried = {frozenset(arm.fixes) for arm in self._arms}
+        if len(together) < 2:
+            return ()
+        if frozenset(together) not in tried:
+            return together
+        best = self._best()
+        if best is None or set(best.fixes) == set(together):
+            return ()
+        for fix in together:
+            more = tuple(one for one in together if one in (*best.fixes, fix))
+            if fix not in best.fixes and frozenset(more) not in tried:
+                return more
+        return ()
+
+    def _promises(self) -> bool:
+        """Whether confirmed fixes that were not tried together yet may reach the gain that is asked for."""
+        fixes = self._combination()
+        if self._until is None or not fixes:
+            return False
+        return math.prod(_gain(row) for row in self._confirmed() if row.fixes[0] in fixes) >= self._until
+
+    def _reached(self) -> Stop | None:
+        best = self._best()
+        if self._until is None or best is None or best.speedup is None or best.speedup.expected < self._until:
+            return None
+        return Stop("until", f"{best.name} gains {best.speedup.expected:.2f}×: {self._until:g}× is reached")
+
+    def _stop(self, budget_s: float) -> Stop:
+        open_ = [arm.name for arm in self._arms if not arm.ended]
+        missed = f"; {self._until:g}× is not reached" if self._until else ""
+        if self._rounds:
+            return Stop("rounds", f"{self._rounds} {'round' if self._rounds == 1 else 'rounds'}, as asked for{missed}")
+        if not open_ and not self._waiting and not self._combination():
+            return Stop("decided", f"every fix is decided{missed}")
+        parts = [f"not decided: {', '.join(open_)}"] if open_ else []
+        parts += [f"not tried: {', '.join(arm.name for arm in self._waiting)}"] if self._waiting else []
+        return Stop("budget", "; ".join([f"the budget of {budget_s:.0f} s is used", *parts]) + missed)
+
+    def _cost(self, arm: _Arm) -> float:
+        """Seconds of a process with it."""
+        return self._turns.usual_s(arm.name) or self._process_s + arm.candidate.once_s
+
+    def _left_s(self) -> float:
+        return math.inf if self._end is None else self._end - self._clock()
 
 
 def _gain(row: Row) -> float:
     return row.speedup.expected if row.speedup else 0.0
 
 
-def _row(turns: _Turns, fixes: tuple[Fix, ...], candidate: Candidate) -> Row:
-    """What the processes with these fixes showed."""
-    name = " + ".join(map(str, fixes))
-    outcomes = turns.of(name)
-    timed = [one for one in outcomes if one.process.step_ns is not None]
-    why = next((one.not_applied for one in outcomes if one.not_applied), None)
-    error = next((one.process.error for one in outcomes if one.process.error), None)
-    gain = judge.speedup(name, turns.processes) if timed else None
-    status: Status
-    if error is not None:
-        status, reason = "failed", error
-    elif why is not None or gain is None:
-        status, reason = "not_applied", why or "it was not timed"
-    else:
-        status, reason = judge.status_of(gain), timed[0].proof
-    own = [flags for fix in fixes if (flags := turns.flags.get(fix))]
-    plain = [one.ranks for one in turns.of("") if one.process.step_ns is not None]
-    known = status not in ("failed", "not_applied")
-    sameness = _sameness(timed, plain) if known else None
-    if sameness is not None and sameness.repeats:
-        status, reason, known = "not_applied", sameness.text, False
-    steps = [one.process.step_ns for one in timed if one.process.step_ns]
-    return Row(
-        fixes=fixes, finding=candidate.finding, status=status, reason=reason,
-        predicted_step_ns=candidate.step_ns, predicted_speedup=candidate.speedup,
-        step_ns=round(sum(steps) / len(steps)) if known and steps else None, speedup=gain if known else None,
-        peak_bytes=max((one.process.peak_bytes or 0 for one in timed), default=0) or None,
-        start_ns=max((one.process.start_ns or 0 for one in timed), default=0) or None,
-        sameness=sameness, rounds=len(timed),
-        lines=candidate.lines or (str(own[0]) if own else lines_for(fixes[0])),
-        flags=" ".join(map(str, own)) or None,
-    )  # fmt: skip
-
-
-def _sameness(timed: Sequence[Outcome], plain: Sequence[tuple[dict, ...]]) -> Sameness | None:
-    if not timed or not plain:
-        return None
-    return same_training.compare(timed[0].ranks, plain[0], plain[1] if len(plain) > 1 else None)
-
-
-def _left_out(candidate: Candidate, budget_s: float) -> Row:
-    reason = f"no time for two rounds of it in {budget_s:.0f} s: a larger --budget, or --fix {candidate.fix}"
-    return Row(
-        (candidate.fix,), candidate.finding, "not_tried", reason, candidate.step_ns, candidate.speedup, None, None,
-        None, None, None, 0, candidate.lines or lines_for(candidate.fix),
-    )  # fmt: skip
-
-
-def _baseline(turns: _Turns, peak_of: str | None) -> Baseline:
-    timed = [one.process for one in turns.of("") if one.process.step_ns]
-    if not timed:
-        failed = next((one.process.error for one in turns.of("")), None)
-        raise GpuprofError(f"the command as it is failed after its first process: {failed}")
-    steps = [process.step_ns for process in timed if process.step_ns]
-    scatter = max(steps) / min(steps) - 1 if len(steps) > 1 else None
-    return Baseline(
-        round(sum(steps) / len(steps)), max((p.peak_bytes or 0 for p in timed), default=0) or None, peak_of,
-        max((p.start_ns or 0 for p in timed), default=0) or None, scatter,
-    )  # fmt: skip
+def _note_disturbance(turns: Turns) -> None:
+    """Says it where other programs had a part in the measurements."""
+    timed = [process for process in turns.processes if process.step_ns is not None]
+    disturbed = [process.other_cpus or 0.0 for process in timed if process.is_disturbed]
+    if disturbed:
+        turns.note(
+            f"other programs kept the CPUs full while {len(disturbed)} of {len(timed)} processes were timed (they used "
+            f"{sum(disturbed) / len(disturbed):.1f} CPUs); what was timed then confirms nothing"
+        )

@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from gpuprof import runfile
-from gpuprof.diagnosis.diagnose import diagnose
-from gpuprof.diagnosis.diagnosis import Diagnosis
+from gpuprof.diagnosis.chance import probability
+from gpuprof.diagnosis.detect.proposal import CERTAIN, SURE
+from gpuprof.diagnosis.diagnose_recording import diagnose_recording
+from gpuprof.diagnosis.diagnosis import Diagnosis, Range
 from gpuprof.diagnosis.findings.input_workers import SPREAD
 from gpuprof.errors import GpuprofError
 from gpuprof.record.redact import redact
 from gpuprof.replay.loader_queue import Loader, fed_step_ns
-from gpuprof.replay.mean_step import FETCH_NS, slowed_by_sharing
+from gpuprof.replay.mean_step import FETCH_NS, least_on_cores, slowed_by_sharing
 from gpuprof.replay.noise import PROCESS_NOISE
 from gpuprof.tracefile.recording import resolve
 from gpuprof.tracefile.run import RunFolder, read_run
-from gpuprof.trial.fixes import Candidate
+from gpuprof.trial.fixes import Candidate, saving
 from gpuprof.trial.own_flags import own_flags
-from gpuprof.trial.trial import Interval
+from gpuprof.trial.trial import Fix, Interval
 
+WORKERS = 4
+"""Input workers that are tried where no finding says how many; no more than there are cores."""
 START_S = 20.0
 """From the start of a training to its first step, where no run says it."""
 
@@ -40,36 +46,51 @@ class Subject:
     step_s: float | None
 
     @property
+    def has_gpu(self) -> bool:
+        """Whether a GPU was recorded."""
+        return self.diagnosis is not None and bool(self.diagnosis.environment.gpus)
+
+    @property
     def world_size(self) -> int:
         return self.run.own.world_size or 1
 
 
 def run_of_command(argv: Sequence[str], folder: Path | None = None) -> Path | None:
     """The newest run of this command in this working directory; None where there is none that took steps."""
-    runs = folder or Path(runfile.RUNS)
-    wanted, here = redact(argv), os.path.realpath(Path.cwd())
+    wanted = redact(argv)
+    return next((run for run, command in _runs_here(folder) if command == wanted), None)
+
+
+def latest_command(folder: Path | None = None) -> list[str] | None:
+    """The command of the newest run in this working directory, secrets masked; None where there is none that took
+    steps."""
+    return next((command for _, command in _runs_here(folder) if command), None)
+
+
+def _runs_here(folder: Path | None) -> Iterator[tuple[Path, list[str] | None]]:
+    """The runs of this working directory that took steps, newest first, with their commands."""
+    here = os.path.realpath(Path.cwd())
     try:
-        manifests = sorted(runs.glob(f"*/{runfile.MANIFEST}"), key=lambda path: path.stat().st_mtime, reverse=True)
+        found = (folder or Path(runfile.RUNS)).glob(f"*/{runfile.MANIFEST}")
+        manifests = sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)
     except OSError:
-        return None
+        return
     for path in manifests:
         manifest = runfile.read_json(path)
-        if manifest is None or path.parent.name == runfile.LATEST or manifest.get("command") != wanted:
+        if manifest is None or path.parent.name == runfile.LATEST:
             continue
         if os.path.realpath(str(manifest.get("cwd"))) == here and any(path.parent.glob("rank*.json")):
-            return path.parent
-    return None
+            words = manifest.get("command")
+            known = isinstance(words, list) and all(isinstance(word, str) for word in words)
+            yield path.parent, words if known else None
 
 
 def subject_of(folder: Path) -> Subject:
     """Reads and diagnoses a run. Raises GpuprofError where the folder is no run."""
     run = read_run(folder)
     diagnosis = None
-    try:
-        found = resolve(folder).read()
-        diagnosis = diagnose(found.trace, run=found.run, named=found.named, failure=found.failure)
-    except GpuprofError:
-        pass
+    with contextlib.suppress(GpuprofError):
+        diagnosis = diagnose_recording(resolve(folder))  # of several ranks that of the job
     manifest = runfile.read_json(folder / runfile.MANIFEST) or {}
     rank = runfile.read_json(folder / runfile.rank_file(run.rank)) or {}
     first = next((one.get("unix_ns") for one in rank.get("stages") or () if isinstance(one, dict)), None)
@@ -83,7 +104,8 @@ def subject_of(folder: Path) -> Subject:
 def predict_workers(subject: Subject, candidate: Candidate) -> Candidate:
     """The step with more input workers, from what the run measured in its loader, where no finding says it.
 
-    On a machine without a GPU nothing is replayed; but the loader is a queue all the same.
+    On a machine without a GPU nothing is replayed; but the loader is a queue all the same. All of them share the cores
+    that were there: a step is no shorter than the CPU time of its batches and of the training's own part, over these.
     """
     run, made = subject.run, (subject.run.own.loader or {}).get("made")
     workers = int((run.own.loader or {}).get("num_workers") or 0)
@@ -100,12 +122,18 @@ def predict_workers(subject: Subject, candidate: Candidate) -> Candidate:
     micro = run.steps.micro_steps[rows]
     batches = max(float(micro[micro > 0].mean()) if (micro > 0).any() else 1.0, 1.0)
     loader = Loader(batch_ns, workers, spread=float(made.get("spread") or 0.0))
-    then = slowed_by_sharing(loader, wanted, float(made.get("batch_cpu_ns") or batch_ns), run.cpus)
-    step_ns = fed_step_ns(then, consumer_ns, batches, FETCH_NS)
-    factor = SPREAD * (1 + PROCESS_NOISE)
-    step = Interval(step_ns / factor, step_ns, step_ns * factor)
-    gain = Interval(now_ns / (step_ns * factor), now_ns / step_ns, now_ns / (step_ns / factor))
-    return replace(candidate, step_ns=step, speedup=gain)
+    cpu_ns = float(made.get("batch_cpu_ns") or batch_ns)
+    then = slowed_by_sharing(loader, wanted, cpu_ns, run.cpus)
+    fed_ns = fed_step_ns(then, consumer_ns, batches, FETCH_NS)
+    # The training's own part may use one core, as next to a GPU, or all of them, as torch's CPU kernels do.
+    threads = max(run.cpus, 1.0) if run.cpus and not subject.has_gpu else 1.0
+    least = [least_on_cores(cpu_ns * batches, consumer_ns * cores, run.cpus) for cores in (1.0, threads)]
+    ends = [max(fed_ns, ns) for ns in least]
+    step_ns, factor = math.sqrt(ends[0] * ends[1]), SPREAD * (1 + PROCESS_NOISE)
+    step = Interval(ends[0] / factor, step_ns, ends[1] * factor)
+    gain = Interval(now_ns / (ends[1] * factor), now_ns / step_ns, now_ns / (ends[0] / factor))
+    saves = saving(Range(gain.low, gain.expected, gain.high))  # type: ignore[arg-type]
+    return replace(candidate, step_ns=step, speedup=gain, saves=saves)
 
 
 def with_flags(subject: Subject, candidate: Candidate, argv: Sequence[str]) -> Candidate:
@@ -117,9 +145,16 @@ def with_flags(subject: Subject, candidate: Candidate, argv: Sequence[str]) -> C
     return replace(candidate, flags=own_flags(candidate.fix, own.program, argv))
 
 
-def worth_trying(subject: Subject, candidates: Sequence[Candidate], workers: Candidate) -> list[Candidate]:
-    """The advised fixes; where no GPU could be diagnosed, workers if the loader's queue says that they gain."""
-    if candidates or subject.diagnosis is None or subject.diagnosis.findings:
+def with_workers(subject: Subject, candidates: Sequence[Candidate]) -> list[Candidate]:
+    """The advised fixes; where no GPU could be diagnosed, workers if the loader's queue says that they gain: four, and
+    no more than there are cores."""
+    found = subject.diagnosis
+    if candidates or found is None or found.findings or found.worth_trying:
         return list(candidates)
-    predicted = predict_workers(subject, workers)
-    return [predicted] if predicted.speedup and predicted.speedup.low and predicted.speedup.low > 1 else []
+    count = max(min(WORKERS, int(subject.run.cpus or WORKERS)), 1)
+    predicted = predict_workers(subject, Candidate(Fix("input_workers", str(count))))
+    gain = predicted.speedup
+    if gain is None or not gain.low or not gain.high or gain.low <= 1:
+        return []
+    odds = probability(Range(gain.low, gain.expected, gain.high), SURE)
+    return [replace(predicted, advised="fixes" if odds >= CERTAIN else "worth_trying", probability=round(odds, 3))]

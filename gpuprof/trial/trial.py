@@ -15,6 +15,9 @@ OTHERS, IDLE = 0.25, 0.5
 
 Status = Literal["confirmed", "slower", "no_difference", "unconfirmed", "not_applied", "failed", "not_tried"]
 Same = Literal["bitwise", "within_scatter", "other_random_numbers", "different"]
+Advised = Literal["fixes", "worth_trying"]
+Predicted = Literal["right", "gained_more", "gained_less", "failed"]
+Stopped = Literal["decided", "budget", "until", "rounds"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,13 @@ class Row:
     """What to write into the script."""
     flags: str | None = None
     """The program's own flags that made it; None where it was applied from outside."""
+    advised: Advised | None = None
+    """The list of the diagnosis in which it stands; None where it was asked for, and of several together."""
+    probability: float | None = None
+    """Of a gain of 2 % or more, as the diagnosis says it; None where it says none."""
+    prediction: Predicted | None = None
+    """Whether the predicted gain was right: its interval and the measured one overlap. None where nothing was
+    predicted, or nothing was decided."""
 
     @property
     def name(self) -> str:
@@ -124,6 +134,33 @@ class Baseline:
 
 
 @dataclass(frozen=True, slots=True)
+class Next:
+    """What would be tried next, had there been more time."""
+
+    fixes: tuple[Fix, ...]
+    why: str
+    """`not tried`, `not decided`, `together`."""
+    speedup: float | None
+    """What is expected of it: measured so far, else predicted; None where nothing is."""
+    probability: float | None
+    """That it gains 2 % or more, as predicted."""
+    seconds: float
+    """What that would take, about."""
+
+    @property
+    def name(self) -> str:
+        return " + ".join(map(str, self.fixes))
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Why the trial ended."""
+
+    reason: Stopped
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Trial:
     """Everything that `gpuprof try` found."""
 
@@ -139,6 +176,14 @@ class Trial:
     baseline: Baseline
     rows: tuple[Row, ...]
     best: tuple[Fix, ...]
-    """The fixes that are worth making, together."""
+    """The confirmed fixes that gain most, together; empty where none is confirmed."""
     notes: tuple[str, ...]
     processes: tuple[Process, ...]
+    stop: Stop = Stop("decided", "")
+    next: tuple[Next, ...] = ()
+    """Most expected gain per minute first."""
+    until: float | None = None
+    """The gain at which it was to stop."""
+    budget_ns: int | None = None
+    """None where a number of rounds was given."""
+    spent_ns: int = 0

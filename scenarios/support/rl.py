@@ -7,13 +7,16 @@ judge behind an API would. Nothing is downloaded.
 from __future__ import annotations
 
 import asyncio
+import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from scenarios.support.run import Run
 
 SHAPES: dict[str, dict[str, int]] = {
     "tiny": {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4},
@@ -45,6 +48,19 @@ class Job:
     static_cache: bool = False
     iterations: int = 1
     """Optimizer passes over one generation (GRPO's and RLOO's num_iterations)."""
+
+
+def changed(job: Job, change: dict[str, float]) -> Job:
+    """The job with a change: switches are set, numbers multiplied."""
+    new = {name: by if isinstance(by, bool) else int(getattr(job, name) * by) for name, by in change.items()}
+    return replace(job, **new)
+
+
+def train(run: Run, job: Job) -> None:
+    """A scenario's training: the model is made in a scratch folder, steps are counted by the run."""
+    with tempfile.TemporaryDirectory(prefix="scenario_") as folder:
+        save_model(Path(folder) / "model", job.shape)
+        build(job, Path(folder) / "model", Path(folder) / "out", [run.callback()]).train()
 
 
 def save_model(folder: Path, shape: str) -> None:

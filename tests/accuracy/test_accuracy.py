@@ -20,6 +20,7 @@ from benchmarks.poorer_recordings import poorer
 from benchmarks.trace_only import Alone
 from gpuprof.replay.build import build
 from gpuprof.replay.profiler_cost import recorded_events
+from gpuprof.report.fixes import RESOURCE_OF, why_first
 
 OWN = list(accuracy.pairs())
 """Programs that were timed before and after a change; their recordings are committed."""
@@ -166,6 +167,20 @@ def test_the_predicted_fixes(everything):
     widths = {fix.finding: step.high / step.low for step, (fix, _) in zip(steps, shown, strict=True)}
     assert statistics.median(widths.values()) <= 1.5
     assert widths["compile"] <= 2.4
+
+
+def test_the_verdict_and_the_first_fix_agree_or_the_page_says_why(everything):
+    """Of every recording with both: the first fix takes work off what the verdict names, or the report says what does,
+    and why that comes later."""
+    known = [r.diagnosis for r in everything if r.diagnosis.verdict.bound not in (None, "balanced")]
+    advised = [one for one in known if one.findings or one.worth_trying]
+    assert len(advised) >= 40
+    for one in advised:
+        first, resource = (*one.findings, *one.worth_trying)[0], RESOURCE_OF.get(one.verdict.bound, one.verdict.bound)
+        assert first.acts_on, f"{one.source.path}: what {first.title} acts on is not known"
+        assert (resource in first.acts_on) != bool(why_first(one)), one.source.path
+    differ = [why_first(one) for one in advised if why_first(one)]
+    assert 0 < len(differ) < 0.1 * len(advised)
 
 
 def test_who_is_sure_is_right(everything, tests_only):

@@ -70,7 +70,7 @@ def test_json_is_valid_and_ascii(trace):
 def test_the_demo_runs_and_says_what_to_type(tmp_path):
     done = in_process("demo", "-o", tmp_path / "demo.html", COLUMNS="100")
     assert done.returncode == 0
-    assert "H200" in done.stdout.splitlines()[0]
+    assert "H200" in done.stdout.splitlines()[1]
     report, advice = done.stderr.splitlines()
     assert report == f"gpuprof: report: {tmp_path / 'demo.html'}"
     assert "gpuprof diagnose" in advice

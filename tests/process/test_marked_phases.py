@@ -71,5 +71,7 @@ def check(folder: Path, updates: int) -> None:
     assert found.ns_of("reward") >= 20e6
     assert found.ns_of("generation") > 0
     assert found.training_ns > 0
-    assert found.ns_of("other", "idle") < 0.02 * found.mean_ns
+    # Of the best of the iterations: a busy machine may stop any of them anywhere.
+    least = sum(one.low_ns for one in found.phases if one.phase in ("other", "idle"))
+    assert least < 0.02 * found.mean_ns
     assert sum(one.ns for one in found.phases) == found.mean_ns

@@ -35,12 +35,13 @@ need("torch")
 STRETCH_S = 0.1
 SHORT = f"""
 import sys
-from gpuprof.trial import run
+from gpuprof.trial import run, trial
 run.STRETCH_S = {STRETCH_S}
+trial.OTHERS = 1e9
 from gpuprof.cli import main
 sys.exit(main())
 """
-"""`gpuprof`, but a stretch that is timed has the fewest steps."""
+"""`gpuprof`, but a stretch that is timed has the fewest steps, and it does not matter what else runs here."""
 Try = Callable[..., subprocess.CompletedProcess[str]]
 
 WRITES = """
@@ -173,12 +174,14 @@ def test_what_is_advised_is_tried_and_measured_next_to_predicted(tmp_path: Path)
     Draft202012Validator(schema()).validate(found)
     assert found == json.loads((run / "trial.json").read_text())
     (row,) = found["rows"]
-    assert row["fixes"] == [{"name": "input_workers", "value": "4"}]
-    assert (row["status"], row["sameness"]["verdict"], row["rounds"]) == ("confirmed", "bitwise", 2)
+    assert row["fixes"] == [{"name": "input_workers", "value": "2"}], "as many as there are cores"
+    assert (row["status"], row["sameness"]["verdict"], row["advised"]) == ("confirmed", "bitwise", "fixes")
     assert row["predicted_step_ns"]["low"] < row["predicted_step_ns"]["high"] < 15_000_000
+    assert row["prediction"] in ("right", "gained_more", "gained_less")
     assert row["step_ns"] < 0.8 * found["baseline"]["step_ns"]
-    assert [one["name"] for one in found["processes"]] == ["", "input_workers=4"] * 2 + [""]
-    assert found["best"] == row["fixes"]
+    assert [one["name"] for one in found["processes"]] == ["", "input_workers=2"] * row["rounds"] + [""]
+    assert found["best"] == row["fixes"] and found["stop"] == {"reason": "decided", "text": "every fix is decided"}
+    assert found["next"] == [] and 0 < found["spent_ns"] < found["budget_ns"]
     assert "this will take about" in done.stderr
     assert tree_hash(tmp_path) == before
 
@@ -195,7 +198,7 @@ def test_a_fix_that_fails_and_one_that_does_nothing_are_rows_with_their_reasons(
     said = " ".join(done.stdout.split())
     assert "input_workers=2: failed: out of memory: " in said and "CUDA out of memory" in said
     assert "tf32: not applied: there is no GPU" in said
-    assert "no fix is worth making here" in done.stdout
+    assert done.stdout.startswith("NOTHING CONFIRMED   ") and "paste" not in done.stdout
     assert tree_hash(tmp_path) == before
 
 
@@ -353,7 +356,7 @@ def test_what_would_be_tried_without_a_gpu_is_listed_as_advised(tmp_path: Path):
     make_run(tmp_path, made_ms=32.0)
     done = in_process(*command("--list", "--json")[3:], cwd=tmp_path)
     advised = [one["advised"] for one in json.loads(done.stdout)["fixes"] if one["advised"]]
-    assert advised == ["input_workers=4"]
+    assert advised == ["input_workers=2"], "as many as there are cores"
 
 
 def test_the_programs_own_flags_are_listed(tmp_path: Path):
@@ -361,7 +364,7 @@ def test_the_programs_own_flags_are_listed(tmp_path: Path):
     declare_flag(make_run(tmp_path), "--workers")
     done = in_process(*command("--list")[3:], cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "    flag    --workers 4   (the program's own, tried first)\n" in done.stdout
+    assert "    flag    --workers 2   (the program's own, tried first)\n" in done.stdout
     assert done.stdout.count("    flag ") == 1
 
 
@@ -392,7 +395,7 @@ def test_a_command_without_a_run_is_recorded_first_and_that_writes_nothing_eithe
     assert done.returncode == 0, done.stderr
     assert "it is recorded first" in done.stderr and "what it writes is kept away" in done.stderr
     (row,) = json.loads(done.stdout)["rows"]
-    assert row["fixes"] == [{"name": "input_workers", "value": "4"}] and row["speedup"]["expected"] > 1.2
+    assert row["fixes"][0]["name"] == "input_workers" and row["speedup"]["expected"] > 1.2
     assert tree_hash(tmp_path) == before
     (run,) = (one for one in (tmp_path / "gpuprof-runs").iterdir() if not one.is_symlink())
     inside = [Path(path).name for path in changes_of(run).inside]

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from gpuprof.diagnosis.budget import NAMES
+from gpuprof.diagnosis.budget_model import NAMES
 from gpuprof.diagnosis.gaps import CAUSES
 from gpuprof.report import palette
 from gpuprof.report.stepbar import PAINTS

@@ -45,7 +45,8 @@ def titles_of_fixes() -> list[tuple[str, str]]:
     for path in Path(gpuprof.diagnosis.findings.__file__).parent.glob("[a-z]*.py"):
         for line in re.findall(r"^ +title=(.*),$", path.read_text(encoding="utf-8"), re.M):
             literals = re.findall(r'(f?)"((?:[^"\\]|\\.)*)"', line)
-            found += [(path.stem, re.sub(r"\{[^}]*\}", "4", text) if f else text) for f, text in literals]
+            filled = ((f, text.replace("{case.unit}", "step")) for f, text in literals)
+            found += [(path.stem, re.sub(r"\{[^}]*\}", "4", text) if f else text) for f, text in filled]
     return found
 
 

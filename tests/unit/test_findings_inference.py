@@ -19,6 +19,7 @@ from gpuprof.diagnosis.findings import (
     static_cache,
 )
 from gpuprof.diagnosis.predict import fixes, predict
+from gpuprof.timeline.cache_appends import cache_appends
 
 LAYERS = 20
 
@@ -149,7 +150,7 @@ def test_only_a_cache_and_a_token_are_an_append(tmp_path, dims, appends):
         program.op("aten::cat", PLAIN, 50 * US, [dims, []], ["TensorList", ""])
 
     case = inference(body).case(tmp_path)
-    assert bool(static_cache.appends(case).any()) == appends
+    assert bool(cache_appends(case.trace, case.timeline.window).any()) == appends
 
 
 def test_an_engine_that_decodes_kernel_by_kernel_is_advised_to_use_its_graphs(tmp_path):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from helpers.make_run import RECORDING
 from helpers.paths import ROOT
 
 import gpuprof
+from gpuprof.cli.try_ import split
 from gpuprof.diagnosis.findings import FINDINGS, eager_attention
 from gpuprof.diagnosis.fix import (
     Code,
@@ -18,8 +21,10 @@ from gpuprof.diagnosis.fix import (
     Patch,
     Setting,
     arguments,
+    as_fix,
     assigned,
     call,
+    code,
     described,
     environment,
     in_file,
@@ -92,7 +97,8 @@ def test_every_patch_that_a_finding_names_exists_and_takes_its_value():
                 assert patch.check(proposal.fix.patch.value or patch.default)
     named = {
         name
-        for path in (ROOT / "gpuprof" / "diagnosis" / "findings").glob("*.py")
+        for folder in ("findings", "iterations")
+        for path in (ROOT / "gpuprof" / "diagnosis" / folder).glob("*.py")
         for name in re.findall(r"\.by\(\s*\"(\w+)\"", path.read_text(encoding="utf-8"))
     }
     assert named == set(NAMES)
@@ -110,3 +116,51 @@ def test_a_trial_applies_the_implementation_that_is_advised(name: str, value: st
     """Attention with sinks has no SDPA: flex_attention is advised, and that is what is tried."""
     case = case_of(ROOT / "scenarios" / name / "recording")
     assert [one.fix.patch for one in eager_attention.find(case)] == [Patch("eager_attention", value)]
+
+
+def shown(fix: Fix) -> list[str]:
+    """Lines of code behind `>`, prose as it is."""
+    return [f"> {one.text}" if one.code else one.text for one in fix.lines]
+
+
+@pytest.mark.parametrize(
+    ("fix", "lines"),
+    [
+        (arguments("TrainingArguments", {"tf32": True}), ["> TrainingArguments(tf32=True)"]),
+        (arguments(None, {"tf32": True}), ["in the trainer's arguments:", "> tf32=True"]),
+        (option("--workers 8", "--workers", 8), ["on the command line:", "> --workers 8"]),
+        (option("without --compile", "--compile", None), ["without --compile"]),
+        (environment("A", "1") + "  # early", ["in the environment:", "> A=1  # early"]),
+        (
+            call("f") + ", then " + call("g") + "\nand the rest: by hand",
+            ["> f()", "then:", "> g()", "and the rest: by hand"],
+        ),
+        (call("f") + ", " + call("g"), ["> f()", "> g()"]),
+        (call("f") + "\nor " + option("--a", "--a"), ["> f()", "or, on the command line:", "> --a"]),
+        (call("f") + "\nor " + as_fix("do it"), ["> f()", "or do it"]),
+        (code("with ") + call("f") + code(":") + "  # around it", ["> with f():  # around it"]),
+        (call("f") + "  # or " + call("g"), ["> f()  # or g()"]),
+        (call("f") + "\n# 4 GiB more", ["> f()", "4 GiB more"]),
+        (
+            joined([option("--a 1", "--a", 1), option("--b 2", "--b", 2)], " "),
+            ["on the command line:", "> --a 1 --b 2"],
+        ),
+    ],
+)
+def test_code_and_prose_have_lines_of_their_own(fix: Fix, lines: list[str]):
+    assert shown(fix) == lines
+
+
+def test_what_settles_a_fix_is_a_line_of_a_shell_with_the_recorded_command_behind_it():
+    assert Patch("tf32").command() == "gpuprof try --fix tf32"
+    assert (
+        Patch("tf32").command(("python", "t.py", "--name=a b")) == "gpuprof try --fix tf32 -- python t.py '--name=a b'"
+    )
+    run = ROOT / "scenarios" / "nanogpt" / "recording"
+    recorded = json.loads((run / "manifest.json").read_text(encoding="utf-8"))["command"]
+    one = next(one for one in gpuprof.diagnose(run).worth_trying if one.settle)
+    program, command, *arguments = shlex.split(one.settle or "")
+    assert (program, command) == ("gpuprof", "try")
+    ours, words = split(arguments, ("--fix",))
+    assert words == recorded, "gpuprof try finds the run by its command"
+    assert ours == ["--fix", one.patch.name if one.patch else ""]

@@ -91,6 +91,21 @@ def test_marks_are_spans_without_overlap(tmp_path: Path):
     assert times["generation"][0] > times["reward"][0] > 0
 
 
+def test_the_timeline_shows_phases_and_decode_steps(tmp_path: Path):
+    from gpuprof.report.page.iteration_tracks import decode_steps, iteration_tracks
+    from gpuprof.report.page.texts import Texts
+    from gpuprof.report.page.timeline_window import choose
+
+    timeline = recorded(tmp_path / "trace.json", LENGTH, marked=True)
+    phases, decoding = iteration_tracks(timeline, choose(timeline), Texts(timeline.trace.strings), 0)
+    assert (phases.name, phases.open, decoding.name, decoding.open) == ("iteration", True, "decode steps", False)
+    start, end = decode_steps(timeline, list(phase_spans(timeline.trace)))
+    assert len(start) == 3 * (LENGTH - 1)  # without the prompt
+    assert (start[1:] >= end[:-1]).all() and (end > start).all()
+    unmarked = recorded(tmp_path / "other.json", LENGTH, marked=False)
+    assert iteration_tracks(unmarked, choose(unmarked), Texts(unmarked.trace.strings), 0) == []
+
+
 def test_what_was_left_out_is_not_counted():
     spans = phase_spans_of((("generation", 0, 100), ("reward", 100, 150)))
     hidden = union(np.array([20]), np.array([60]))

@@ -26,6 +26,7 @@ FLOORS = (
     {"ranks"},
     {"replay"},
     {"costs"},
+    {"attach"},
     {"memory", "hang"},
     {"timeline"},
     {"tracefile"},
@@ -215,6 +216,34 @@ def test_findings_stand_alone():
     files = [*(path for path in findings.glob("*.py") if path.name != "__init__.py"), *detect.rglob("*.py")]
     assert len(files) > 40
     wrong = [f"{path.name} imports {name}" for path in files for name in imports_of(path) if name.startswith(above)]
+    assert not wrong, "\n".join(wrong)
+
+
+FINDINGS_RUN = {"detect", "fix", "sentences", "diagnosis", "budget_model", "run_model"}
+"""Of the room above them, what findings run: facts, and the plain data that they are about or make."""
+FINDINGS_NAME = {"analysis", "frozen_passes", "ranks", "run_budget"}
+"""What they only name the types of, so that `gpuprof explain` starts without it."""
+
+
+def test_findings_take_their_facts_from_detect():
+    """Everything else in diagnosis is above them, and named at most as a type of what they are given."""
+    prefix, wrong = "gpuprof.diagnosis.", []
+    for path in (PACKAGE / "diagnosis" / "findings").glob("*.py"):
+        if path.name == "__init__.py":
+            continue
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        guarded = {
+            id(inner)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+            for inner in ast.walk(node)
+        }
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(prefix):
+                name = (node.module or "").removeprefix(prefix).split(".")[0]
+                allowed = FINDINGS_RUN | FINDINGS_NAME if id(node) in guarded else FINDINGS_RUN
+                if name not in allowed:
+                    wrong.append(f"{path.name} imports {node.module}")
     assert not wrong, "\n".join(wrong)
 
 

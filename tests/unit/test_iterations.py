@@ -4,6 +4,7 @@ from it."""
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,11 @@ from helpers.valid_json import is_valid
 import gpuprof
 from gpuprof.cli import main
 from gpuprof.diagnosis.diagnose_recording import diagnose_recording
-from gpuprof.diagnosis.iteration_model import Iteration, RecordedPhase
+from gpuprof.diagnosis.iteration_model import CacheCopies, Iteration, RecordedPhase
 from gpuprof.diagnosis.iterations.budget import iteration_budget, whole_iterations
 from gpuprof.diagnosis.iterations.changes import Trainer, changes
 from gpuprof.diagnosis.iterations.pages import PAGES
+from gpuprof.diagnosis.iterations.phase_pages import PAGES as PHASE_PAGES
 from gpuprof.diagnosis.json import to_json
 from gpuprof.report import iteration_words
 from gpuprof.report.terminal import plain
@@ -26,7 +28,11 @@ from gpuprof.tracefile.phased_steps import phased_steps
 from gpuprof.tracefile.recording import resolve
 from gpuprof.tracefile.run import read_run
 
-GRPO = Trainer(frozenset({"max_completion_length", "use_vllm", "per_device_train_batch_size"}), "GRPOTrainer")
+FIELDS = {
+    "max_completion_length", "use_vllm", "per_device_train_batch_size", "cache_implementation", "generation_kwargs",
+    "use_transformers_continuous_batching", "beta",
+}  # fmt: skip
+GRPO = Trainer(frozenset(FIELDS), "GRPOTrainer")
 
 
 def line(step: int, stage: str, phases: dict[str, int], **more: Any) -> dict[str, Any]:
@@ -156,9 +162,92 @@ def test_decoding_at_the_pace_of_the_gpu_needs_a_recording(usual: Iteration):
     recorded = replace(usual, recorded=(RecordedPhase("generation", 400 * MS, 40 * MS),))
     found = {one.id: one for one in changes(recorded, GRPO)}
     assert found["decode_cpu"].iteration_ns.low == pytest.approx((2000 - 0.9 * 990) * MS)
-    assert "use_vllm=True" in found["decode_cpu"].fix
+    assert found["decode_cpu"].fix == 'cache_implementation="static"'
+    engine = found["serving_engine"]
+    assert engine.fix == 'use_vllm=True, vllm_mode="colocate"'
+    assert "published" in engine.basis
+    # Not faster than the recorded work of the GPU without that for ended sequences: 990 x 0.1 x 0.5.
+    assert engine.iteration_ns.low == pytest.approx((2000 - 990 + 66) * MS)
     busy = replace(usual, recorded=(RecordedPhase("generation", 400 * MS, 396 * MS),))
     assert "decode_cpu" not in {one.id for one in changes(busy, GRPO)}
+    assert busy.generation is not None
+    # No engine is faster than the GPU, where no sequence had ended.
+    going_on = replace(busy, generation=replace(busy.generation, ended_share=0.0))
+    assert "serving_engine" not in {one.id for one in changes(going_on, GRPO)}
+
+
+BUSY = (
+    RecordedPhase("generation", 400 * MS, 360 * MS), RecordedPhase("log-probabilities", 99 * MS, 9 * MS),
+    RecordedPhase("forward", 100 * MS, 90 * MS), RecordedPhase("backward", 250 * MS, 225 * MS),
+)  # fmt: skip
+"""Generation, forward and backward keep the GPU busy for 90 %, log-probabilities for a tenth."""
+
+
+def priced(iteration: Iteration, trainer: Trainer = GRPO) -> dict[str, float]:
+    """Change → ms that it is expected to save, however little."""
+    from gpuprof.diagnosis.iterations.changes import _ALL
+
+    found = [one for make in _ALL for one in make(iteration, trainer)]
+    return {one.id: round((iteration.mean_ns - one.iteration_ns.expected) / MS, 1) for one in found}
+
+
+def test_ended_sequences_cost_where_the_gpu_limits(usual: Iteration):
+    assert priced(replace(usual, recorded=BUSY))["ended_sequences"] == pytest.approx(0.5 * 990 * 0.9 * 0.5, abs=0.1)
+    assert "ended_sequences" not in priced(usual)
+
+
+def test_padding_costs_where_the_gpu_limits(usual: Iteration):
+    # 8 completions of at most 100 tokens, 400 in all: half is padding.
+    expected = 0.7 * 0.5 * (0.9 * 350 + 99 / 11)
+    assert priced(replace(usual, recorded=BUSY))["padded_completions"] == pytest.approx(expected, abs=0.1)
+
+
+def test_log_probabilities_of_the_reference(usual: Iteration):
+    with_beta = replace(GRPO, settings={"beta": 0.04})
+    assert "reference_pass" not in priced(usual)
+    assert priced(usual, with_beta)["reference_pass"] == 99
+    twice = replace(usual, log_probability_passes=2.0, recorded=BUSY)
+    assert priced(twice, with_beta)["reference_pass"] == 49.5
+    assert priced(twice)["one_pass"] == pytest.approx(0.7 * 49.5 * (1 - 9 / 99), abs=0.1)
+    assert "one_pass" not in priced(replace(usual, recorded=BUSY))
+
+
+def test_cache_copies_are_priced_by_what_limits(usual: Iteration):
+    copies = CacheCopies(10_000, 100 * MS, 10 * MS)
+    waiting = (RecordedPhase("generation", 400 * MS, 40 * MS),)
+    assert priced(replace(usual, cache_copies=copies, recorded=waiting))["cache_copies"] == 60
+    assert priced(replace(usual, cache_copies=copies, recorded=BUSY))["cache_copies"] == 6
+    static = replace(GRPO, settings={"cache_implementation": "static"})
+    assert "cache_copies" not in priced(replace(usual, cache_copies=copies, recorded=waiting), static)
+
+
+def test_rewards_that_wait_fit_beside_log_probabilities(usual: Iteration):
+    assert priced(usual)["rewards_beside"] == pytest.approx(0.9 * 99, abs=0.1)
+
+
+def test_weights_are_copied_by_their_bytes(tmp_path: Path):
+    lines = [line(n, "baseline_free", {**PHASES, "weight sync": 1000}, generation=GENERATED) for n in range(1, 8)]
+    synced = budget_of(tmp_path / "run", lines)
+    assert synced is not None
+    whole = replace(GRPO, weight_bytes=10 * 10**9, trainable_share=1.0)
+    assert priced(synced, whole)["weight_sync"] == 500  # 10 GB at 20 GB/s
+    adapters = replace(whole, trainable_share=0.01)
+    assert priced(synced, adapters)["weight_sync"] == 995
+    assert "weight_sync" not in priced(synced)
+
+
+def test_changes_that_are_arguments_are_data(usual: Iteration):
+    trainer = replace(GRPO, arguments="GRPOConfig")
+    tail = {one.id: one for one in changes(usual, trainer)}["completion_tail"]
+    assert tail.fix == "GRPOConfig(max_completion_length=60)"
+    (setting,) = tail.settings
+    assert (setting.surface, setting.name, setting.value, setting.of) == (
+        "argument", "max_completion_length", 60, "GRPOConfig",
+    )  # fmt: skip
+    assert tail.patch is not None
+    assert tail.patch.command() == "gpuprof try --fix trainer_arguments=max_completion_length=60"
+    by_hand = {one.id: one for one in changes(usual, trainer)}["rewards_at_once"]
+    assert by_hand.patch is None
 
 
 def test_an_argument_that_the_trainer_lacks_is_not_advised(usual: Iteration):
@@ -184,6 +273,14 @@ def test_each_change_has_a_page(usual: Iteration):
     recorded = replace(usual, recorded=(RecordedPhase("generation", 400 * MS, 40 * MS),))
     offered = {one.id for one in changes(recorded, GRPO)}
     assert offered <= {page.id for page in PAGES}
+
+
+def test_each_phase_and_what_its_page_names_is_explained(capsys: pytest.CaptureFixture[str]):
+    explained = {page.id for page in (*PAGES, *PHASE_PAGES)}
+    for page in PHASE_PAGES:
+        assert main(["explain", page.id]) == 0
+        assert page.title in capsys.readouterr().out
+        assert set(re.findall(r"\b[a-z]+_[a-z_]+\b", page.gain)) <= explained
 
 
 def test_a_change_is_explained(capsys: pytest.CaptureFixture[str]):

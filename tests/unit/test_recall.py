@@ -6,7 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+import gpuprof
+from benchmarks import recall
 from benchmarks.recall import Gain, Pair, gain_of, reliability, section, summary, with_section
+from scenarios.catalogue import scenario
 
 SHOWN = Pair("a", "test", "x", "compile", Gain(1.2, 1.25, 1.3), "fixes", 1, (1.1, 1.3, 1.5), 0.95)
 TRIED = replace(SHOWN, change="y", where="worth_trying", rank=4, predicted=(1.0, 1.1, 1.15), probability=0.6)
@@ -42,3 +45,18 @@ def test_the_section_is_replaced_and_not_added_twice():
     twice = with_section(once, section([SHOWN]))
     assert once.count("## Recall") == twice.count("## Recall") == 1
     assert twice.endswith("\n## Next\n\nRest.\n") and "- b, x: 1.25×" in once and "- b, x" not in twice
+
+
+def test_fixes_that_were_made_together_are_shown_where_all_of_them_are():
+    program = recall.of_scenario(scenario("programs/trainer_defaults"))
+    assert program is not None
+    both = next(one for one in program.changes if one.name == "bf16_workers")
+    assert (both.finding, both.also) == ("autocast", ("input_workers",))
+    found = gpuprof.diagnose(program.path)
+    alone = {one.id: one for one in (*found.findings, *found.worth_trying)}
+    pair = recall._pair(program, both, found)
+    assert pair.shown == {"autocast", "input_workers"}.issubset(alone)
+    less = replace(both, also=("no_such_finding",))
+    assert recall._pair(program, less, found).why == "no_such_finding is not shown"
+    combined = set(found.combined.ids) if found.combined else set()
+    assert (pair.predicted is None) == (combined != {"autocast", "input_workers"})

@@ -25,6 +25,7 @@ from gpuprof.diagnosis.budget import in_words
 from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.diagnosis.json import to_json
 from gpuprof.diagnosis.run import RunFacts, run_facts
+from gpuprof.diagnosis.run_issues import run_issues
 from gpuprof.errors import GpuprofError, UnreadableTrace
 from gpuprof.report import words
 from gpuprof.report.notebook import diagnosis_html
@@ -41,7 +42,7 @@ def facts(run: RunBuilder, folder: Path) -> RunFacts:
 
 
 def issues(found: RunFacts | Diagnosis) -> dict[str, str]:
-    listed = found.quality.issues if isinstance(found, Diagnosis) else found.issues
+    listed = found.quality.issues if isinstance(found, Diagnosis) else run_issues(found)
     return {issue.id: issue.severity for issue in listed}
 
 
@@ -376,7 +377,7 @@ def test_modules_that_lora_has_not_reached(tmp_path):
     run = RunBuilder().stage("baseline_free", [80.0] * 4)
     run.rank["model"] = {"lora": {"r": 8, "requested": ["q_proj", "gate_up_proj"], "adapted": {"q_proj": 24}}}
     found = facts(run, tmp_path)
-    assert "gate_up_proj" in next(issue.message for issue in found.issues if issue.id == "lora_not_adapted")
+    assert "gate_up_proj" in next(issue.message for issue in run_issues(found) if issue.id == "lora_not_adapted")
 
 
 # -- runs without a trace
@@ -389,6 +390,7 @@ def test_modules_that_lora_has_not_reached(tmp_path):
         ("failed", {"code": 1, "signal": None}, [], "exit code 1 before a step was seen"),
         ("finished", {"code": 0, "signal": None}, ["settle"], "before the recording began"),
         ("finished", {"code": 0, "signal": None}, ["settle", "trace", "after"], "was not written or is gone"),
+        ("finished", {"code": 0, "signal": None}, ["settle", "trace", "sampling"], "was not written or is gone"),
         ("running", None, ["settle", "baseline_free"], "no trace yet"),
     ],
 )

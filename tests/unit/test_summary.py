@@ -14,7 +14,7 @@ from benchmarks.invariants import broken
 from gpuprof.diagnosis.budget_model import Budget
 from gpuprof.diagnosis.shares import Shares
 from gpuprof.diagnosis.summary import summary
-from gpuprof.timeline.unit_words import in_unit
+from gpuprof.timeline.unit import ITERATION
 
 MS = 1_000_000
 
@@ -35,7 +35,7 @@ def timed(mean_ms: int, usual_ms: int) -> Budget:
 def test_a_summary_names_a_step_that_is_not_the_headlines(budget: Budget | None, begins: str):
     shares = Shares(0, 100 * MS, 20 * MS, 0, 0, {"launch": 80 * MS})
     assert summary(shares, kernels(), budget=budget).startswith(begins)
-    iterations = in_unit(summary(shares, kernels(), budget=budget), "iteration")
+    iterations = summary(shares, kernels(), budget=budget, unit=ITERATION)
     assert iterations.startswith(begins.replace("step", "iteration"))
 
 

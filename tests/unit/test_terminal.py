@@ -105,7 +105,7 @@ def test_without_an_estimate_the_bar_is_as_recorded():
 
 def test_idle_time_is_split_by_cause():
     text = plain(host_bound(), 120)
-    assert "█ compute 9 %  ▒ copy <1 %  idle 91 %: ░ launch 73 %  ∙ python 13 %  ╱ sync 4 %" in text
+    assert "█ compute 9 %  ▒ copies <1 %  idle 91 %: ░ launch 73 %  ∙ Python 13 %  ╱ sync 4 %" in text
 
 
 def test_each_device_has_its_bar():

@@ -7,6 +7,7 @@ import json
 import math
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -21,11 +22,10 @@ from gpuprof.record.patches import NAMES, PROBE, patch_named
 from gpuprof.record.patches.pageable_copies import goes_to_gpu
 from gpuprof.record.trial_meter import TrialMeter
 from gpuprof.report.fixes import measured
-from gpuprof.trial import folder_state, judge, same_training
+from gpuprof.trial import folder_state, judge, plan, same_training
 from gpuprof.trial.fixes import Candidate, combination, parse
 from gpuprof.trial.json import dumps, keep, schema
-from gpuprof.trial.plan import plan, seconds
-from gpuprof.trial.trial import Baseline, Fix, Interval, Process, Row, Sameness, Trial
+from gpuprof.trial.trial import Baseline, Fix, Interval, Next, Process, Row, Sameness, Stop, Trial
 
 MS = 1_000_000
 R = Range(1.0, 2.0, 3.0)
@@ -39,41 +39,54 @@ def process(name: str, ms: float, width: float = 0.0) -> Process:
 # -- gains
 
 
+def decision(steps: Sequence[tuple[str, float]], width: float = 0.0) -> str | None:
+    return present(judge.judged("a", [process(*one, width) for one in steps])).decision
+
+
 def test_a_gain_is_measured_against_the_neighbours_not_against_the_first():
     # The machine gets slower by 2 ms a process; the fix halves the step all the same.
     steps = [("", 10), ("a", 6), ("", 14), ("a", 8), ("", 18)]
     found = judge.speedup("a", [process(*one) for one in steps])
     assert found and found.low and found.high
     assert found.expected == pytest.approx(math.sqrt((math.sqrt(140) / 6) * (math.sqrt(14 * 18) / 8)))
-    assert found.low < found.expected < found.high
-    assert judge.status_of(found) == "confirmed"
+    assert 1 < found.low < found.expected < found.high
+    assert decision(steps) is None, "the unchanged processes differ by more than the fix gains"
+    assert decision([*steps, ("a", 8), ("", 18), ("a", 8), ("", 18)]) == "confirmed"
 
 
 def test_a_gain_that_differs_from_round_to_round_is_not_confirmed():
-    steps = [("", 10), ("a", 9), ("", 10), ("a", 11), ("", 10)]
-    found = judge.speedup("a", [process(*one) for one in steps])
-    assert found and judge.status_of(found) == "no_difference"
+    assert decision([("", 10), ("a", 9), ("", 10), ("a", 11), ("", 10)]) is None
 
 
 def test_the_scatter_of_the_steps_themselves_widens_the_interval():
-    steps = [("", 10.0), ("a", 9.9), ("", 10.0), ("a", 9.9), ("", 10.0)]
-    still = judge.speedup("a", [process(*one, 0.01) for one in steps])
-    noisy = judge.speedup("a", [process(*one, 1.0) for one in steps])
-    assert still and noisy
-    assert judge.status_of(still) == "confirmed"
-    assert judge.status_of(noisy) == "no_difference"
+    steps = [("", 10.0), ("a", 8.0), ("", 10.0), ("a", 8.0), ("", 10.0)]
+    assert decision(steps, 0.01) == "confirmed"
+    assert decision(steps, 4.0) is None
 
 
 def test_one_measurement_confirms_nothing():
-    found = present(judge.speedup("a", [process("", 10), process("a", 5), process("", 10)]))
-    assert found == Interval(None, pytest.approx(2.0), None)  # type: ignore[comparison-overlap]
-    assert judge.status_of(found) == "unconfirmed"
+    found = present(judge.judged("a", [process("", 10), process("a", 5), process("", 10)]))
+    assert found.gain == Interval(None, pytest.approx(2.0), None)  # type: ignore[comparison-overlap]
+    assert (found.decision, found.why) == (None, "measured once")
 
 
 def test_a_slower_fix_is_said_to_be_slower():
-    steps = [("", 10), ("a", 20), ("", 10), ("a", 20), ("", 10)]
-    found = judge.speedup("a", [process(*one) for one in steps])
-    assert found and judge.status_of(found) == "slower"
+    assert decision([("", 10), ("a", 20), ("", 10), ("a", 20), ("", 10)]) == "slower"
+
+
+def test_a_fix_that_gains_too_little_to_be_advised_has_no_gain():
+    assert decision([("", 10), ("a", 10.01)] * 3 + [("", 10)]) == "no_difference"
+
+
+@pytest.mark.parametrize(
+    ("predicted", "measured", "verdict"),
+    [((1.2, 1.4), (1.3, 1.6), "right"), ((1.2, 1.4), (1.5, 1.6), "gained_more"),
+     ((1.2, 1.4), (1.0, 1.1), "gained_less"), (None, (1.0, 1.1), None), ((1.2, 1.4), None, None)],
+)  # fmt: skip
+def test_a_prediction_is_right_where_its_interval_and_the_measured_one_overlap(predicted, measured, verdict):
+    predicted, measured = (ends and Interval(ends[0], sum(ends) / 2, ends[1]) for ends in (predicted, measured))
+    assert judge.prediction_of(predicted, measured, True) == verdict
+    assert judge.prediction_of(predicted, measured, False) is None
 
 
 # -- sameness
@@ -127,23 +140,25 @@ def test_other_samples_of_the_same_kind_are_other_random_numbers():
 # -- plans and fixes
 
 
-def test_two_rounds_of_the_most_promising_fixes_fit_the_budget():
-    many = [Candidate(Fix(f"fix{n}"), speedup=Interval(1.0, 1.0 + n, 2.0 + n)) for n in range(5)]
-    found = plan(many, process_s=10.0, budget_s=120.0, rounds=None)
-    assert found.rounds == 2
-    assert [one.fix.name for one in found.chosen] == ["fix4", "fix3"]
-    assert len(found.dropped) == 3
-    assert found.seconds <= 120.0 < seconds(3, 2, 10.0)
+def test_what_saves_most_per_minute_comes_first():
+    large = Candidate(Fix("large"), saves=0.5)
+    small = Candidate(Fix("small"), saves=0.1)
+    slow = Candidate(Fix("slow"), saves=0.5, once_s=1000.0)
+    asked, worse = Candidate(Fix("asked")), Candidate(Fix("worse"), saves=-0.1)
+    found = plan.in_order([worse, asked, slow, small, large], process_s=10.0)
+    assert [one.fix.name for one in found] == ["large", "small", "slow", "asked", "worse"]
 
 
-def test_where_not_even_one_fix_fits_twice_it_is_measured_once():
-    found = plan([Candidate(Fix("tf32"))], process_s=60.0, budget_s=100.0, rounds=None)
-    assert (found.rounds, len(found.chosen)) == (1, 1)
+def test_small_gains_are_expected_to_take_more_rounds():
+    assert [plan.rounds_to_decide(gain) for gain in (2.0, 1.1, 1.05, 1.02, 1.001, 0.9, None)] == [2, 2, 3, 5, 8, 8, 3]
 
 
-def test_a_number_of_rounds_goes_before_the_budget():
-    found = plan([Candidate(Fix("tf32")), Candidate(Fix("optimizer"))], process_s=60.0, budget_s=1.0, rounds=3)
-    assert (found.rounds, len(found.chosen)) == (3, 2)
+def test_as_many_fixes_as_can_be_decided_fit_into_the_time_left():
+    assert plan.fitting([10.0] * 5, 10.0, 39.0) == 0
+    assert plan.fitting([10.0] * 5, 10.0, 40.0) == 1, "two rounds, each with a process as it is"
+    assert plan.fitting([10.0] * 5, 10.0, 99.0) == 1, "two have to be tried together, too"
+    assert plan.fitting([10.0] * 5, 10.0, 100.0) == 2
+    assert plan.fitting([10.0] * 5, 10.0, 1e9) == 5
 
 
 def test_fixes_are_read_with_their_values():
@@ -171,9 +186,10 @@ def test_each_patch_says_what_it_does_and_takes_its_default(name: str):
     patch = patch_named(name).PATCH
     assert patch.name == name
     assert patch.does and patch.line and patch.cannot
-    assert patch.check(patch.default)
-    assert bool(patch.default) == bool(patch.values)
-    assert ("{value}" in patch.line) <= bool(patch.default)
+    assert patch.values or not patch.default
+    # One that takes a value and has no default has to be given it.
+    assert patch.check(patch.default) == bool(patch.default or not patch.values)
+    assert ("{value}" in patch.line) <= bool(patch.values)
 
 
 def test_what_a_trainers_callback_calls_of_a_recording_a_trial_has_too():
@@ -260,16 +276,18 @@ def trial() -> Trial:
         (Fix("input_workers", "8"),), "input_workers", "confirmed", "8 workers alive, before: 0",
         Interval(5e6, 6e6, 7e6), Interval(2.0, 2.5, 3.0), 6 * MS, Interval(2.1, 2.4, 2.7), 1 << 31, 5 * 10**9,
         Sameness("bitwise", "the same batches, losses and gradients to the last bit", 0.0, 0.0), 2,
-        "DataLoader(..., num_workers=8)",
+        "DataLoader(..., num_workers=8)", None, "fixes", 0.97, "right",
     )  # fmt: skip
     bad = replace(
         good, fixes=(Fix("compile", "default"),), finding=None, status="failed", reason="out of memory: \x1b[31m",
-        step_ns=None, speedup=None, sameness=None, predicted_step_ns=None, predicted_speedup=None,
+        step_ns=None, speedup=None, sameness=None, predicted_step_ns=None, predicted_speedup=None, prediction=None,
     )  # fmt: skip
     return Trial(
         ("python", "train.py"), "gpuprof-runs/x", "NVIDIA H200", "2.11", 1, 2, 11, 20,
         Baseline(15 * MS, 1 << 31, "gpu", 5 * 10**9, 0.01), (good, bad), good.fixes, ("a note",),
-        (process("", 15), process("input_workers=8", 6)),
+        (process("", 15), process("input_workers=8", 6)), Stop("budget", "the budget of 300 s is used"),
+        (Next((Fix("tf32"), Fix("optimizer", "foreach")), "together", 1.2, 0.7, 70.0),
+         Next((Fix("syncs"),), "not tried", None, None, 100.0)), 1.3, 300 * 10**9, 299 * 10**9,
     )  # fmt: skip
 
 
@@ -332,7 +350,13 @@ def test_the_text_of_a_trial_fits_and_shows_names_as_text(width: int):
         console.print(render(trial(), width))
     text = captured.get()
     assert all(len(line) <= width for line in text.splitlines())
-    for word in ("15 ms a step as it is", "5.0–7.0 ms", "2.10–2.70×", "confirmed", "failed", "out of memory"):
-        assert word in text, word
+    said = " ".join(text.split())
+    for word in ("15 ms → 6.0 ms a step", "2.00–3.00×", "2.10–2.70×", "confirmed", "failed", "out of memory",
+                 "1.3× is not reached", "predictions: 1 of 1 right: input_workers=8 as predicted (2.00–3.00×, measured",
+                 "next: gpuprof try --fix tf32,optimizer=foreach --budget 2m together: 1.20× expected, 70 % likely",
+                 "then syncs: all in about 3 min", "the budget of 300 s is used"):  # fmt: skip
+        assert word in said, word
+    first, second, *_ = text.splitlines()
+    assert first.startswith("CONFIRMED   input_workers=8")
+    assert "paste   DataLoader(..., num_workers=8)" in (second, *text.splitlines()[1:4])
     assert "\x1b" not in text and "\\x1b" in text
-    assert text.index("best: input_workers=8") < text.index("DataLoader(..., num_workers=8)")

@@ -14,9 +14,9 @@ from helpers.valid_json import document
 
 import gpuprof
 from gpuprof.diagnosis.diagnosis import Diagnosis
-from gpuprof.diagnosis.unit_words import in_unit
 from gpuprof.report.page.html import render
 from gpuprof.report.terminal import plain
+from gpuprof.timeline.unit import ITERATION, REQUEST, STEP, TOKEN, common_unit
 
 DECODE = "void vllm::paged_attention_v2_kernel<bf16>"
 VLLM = "vllm/v1/worker/gpu_model_runner.py(3380): execute_model"
@@ -251,20 +251,12 @@ def test_the_page_speaks_of_iterations_too(tmp_path):
     assert not re.search(r"\ba step\b", shown)
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("3 kernels a step", "3 kernels an iteration"),
-        ("A step of 5 steps", "An iteration of 5 iterations"),
-        ("Call prof.step() once a step", "Call prof.step() once an iteration"),
-        ("add --step REGEX, or --step-ms MS", "add --step REGEX, or --step-ms MS"),
-        ('a range named "step" around each step', 'a range named "step" around each iteration'),
-        ("training_step and steps=3", "training_step and steps=3"),
-    ],
-)
-def test_steps_become_iterations_in_sentences_only(text, expected):
-    assert in_unit(text, "iteration") == expected
-    assert in_unit(text, "step") == text
+def test_a_unit_is_a_word_with_its_article():
+    assert [unit.a for unit in (STEP, ITERATION, REQUEST, TOKEN)] == ["a step", "an iteration", "a request", "a token"]
+    assert f"{ITERATION}s" == "iterations" and ITERATION == "iteration"
+    assert common_unit(TOKEN, TOKEN) == TOKEN
+    assert common_unit(TOKEN, REQUEST) == ITERATION
+    assert common_unit(TOKEN, STEP) == common_unit(STEP, ITERATION) == STEP
 
 
 # -- decoding is judged against memory

@@ -23,7 +23,6 @@ from gpuprof.diagnosis.comparison.mechanisms import explain, mechanisms
 from gpuprof.diagnosis.comparison.notes import notes, other_program, same_program
 from gpuprof.diagnosis.comparison.same_model import other_model
 from gpuprof.diagnosis.comparison.significance import LIKELY, significance
-from gpuprof.diagnosis.comparison.unit_words import reworded
 from gpuprof.diagnosis.detect.pair.cells import Cells
 from gpuprof.diagnosis.detect.pair.facts import best_known, facts, usable
 from gpuprof.diagnosis.detect.pair.side import Known, Side
@@ -32,6 +31,7 @@ from gpuprof.diagnosis.sentences import capital, size_in_ms
 from gpuprof.errors import GpuprofError
 from gpuprof.replay.noise import PROCESS_NOISE
 from gpuprof.timeline.phases import PHASES
+from gpuprof.timeline.unit import Unit, common_unit
 
 TOP = 10
 EQUAL_WORK = 0.02
@@ -50,20 +50,21 @@ def compare(a: Diagnosis, b: Diagnosis, top: int = TOP) -> Comparison:
     Raises GpuprofError, one line, for recordings that cannot be compared.
     """
     known_a, known_b = _known(usable(a, "A"), usable(b, "B"))
-    one, other = facts(a, "A", known_a), facts(b, "B", known_b)
+    unit = common_unit(a.unit, b.unit)
+    one, other = facts(a, "A", known_a, unit), facts(b, "B", known_b, unit)
     work = compare_work(one.side, other.side)
     tested = significance(a, b, work)
     step = compare_steps(one.side, other.side, work, tested)
     differ = other_model(one, other, (a.run.model if a.run else None, b.run.model if b.run else None))
     explained = explain(one, other, work, related=differ is None)
     found = tuple(mechanisms(explained, one, other, step, work, (a, b) if differ is None else None))
-    comparison = Comparison(
+    return Comparison(
         a=one.side,
         b=other.side,
         step=step,
         work=work,
         significance=tested,
-        summary=_summary(step, work, found) if differ is None else _of_other_models(step, differ),
+        summary=_summary(step, work, found, unit) if differ is None else _of_other_models(step, differ, unit),
         mechanisms=found,
         unexplained_ns=explained.rest_ns,
         terms=terms(one.cells, other.cells),
@@ -72,13 +73,12 @@ def compare(a: Diagnosis, b: Diagnosis, top: int = TOP) -> Comparison:
         ops=compare_ops(one.ops, other.ops, top),
         ranks=rank_differences(a, b),
         notes=(
-            *other_program(differ),
+            *other_program(differ, unit),
             *notes(one, other, step, work, tested),
             *(same_program(step, found) if differ is None else ()),
         ),
         diagnoses=(a, b),
     )
-    return reworded(comparison)
 
 
 def _known(a: Steps, b: Steps) -> tuple[Known, Known]:
@@ -196,38 +196,38 @@ def rank_differences(a: Diagnosis, b: Diagnosis) -> tuple[RankDifference, ...] |
 # -- in words
 
 
-def _summary(step: Step, work: Work | None, mechanisms: tuple[Mechanism, ...]) -> str:
+def _summary(step: Step, work: Work | None, mechanisms: tuple[Mechanism, ...], unit: Unit) -> str:
     """The outcome and its first reason, in a sentence or two."""
     if not step.difference_ns and all(not m.difference_ns for m in mechanisms):
-        return "A and B do not differ: their steps take the same time in every category."
+        return f"A and B do not differ: their {unit}s take the same time in every category."
     if step.outcome == "same":
         return (
-            f"No difference beyond the noise between steps or processes: {size_in_ms(step.a_ns)} and"
-            f" {size_in_ms(step.b_ns)} ms a step."
+            f"No difference beyond the noise between {unit}s or processes: {size_in_ms(step.a_ns)} and"
+            f" {size_in_ms(step.b_ns)} ms {unit.a}."
         )
     first = mechanisms[0] if mechanisms else None
     if not step.sure:
-        text = f"B is likely {step.outcome}, but so few steps may differ as much by chance"
-        return f"{text}. {capital(first.text)}: {_of_difference(first, step)}." if first else f"{text}."
+        text = f"B is likely {step.outcome}, but so few {unit}s may differ as much by chance"
+        return f"{text}. {capital(first.text)}: {_of_difference(first, step, unit)}." if first else f"{text}."
     if first is None:
-        return f"B's step takes {size_in_ms(step.b_ns)} ms where A's takes {size_in_ms(step.a_ns)}."
+        return f"B's {unit} takes {size_in_ms(step.b_ns)} ms where A's takes {size_in_ms(step.a_ns)}."
     if first.id in WORK:
         return f"{capital(first.text)}, in {step.ratio:.2g}× the time."
-    return f"{capital(first.text)}: {_of_difference(first, step)}."
+    return f"{capital(first.text)}: {_of_difference(first, step, unit)}."
 
 
-def _of_other_models(step: Step, differ: str) -> str:
+def _of_other_models(step: Step, differ: str, unit: Unit) -> str:
     """What can be said of two programs of which neither is the other with a change."""
     return (
-        f"A and B are different programs ({differ}): {size_in_ms(step.a_ns)} and {size_in_ms(step.b_ns)} ms a step."
+        f"A and B are different programs ({differ}): {size_in_ms(step.a_ns)} and {size_in_ms(step.b_ns)} ms {unit.a}."
         " Their difference is not the effect of a change."
     )
 
 
-def _of_difference(first: Mechanism, step: Step) -> str:
+def _of_difference(first: Mechanism, step: Step, unit: Unit) -> str:
     sign = "−" if first.difference_ns < 0 else "+"
     whole = "−" if step.difference_ns < 0 else "+"
     own = f"{sign}{size_in_ms(abs(first.difference_ns))} ms"
     if first.difference_ns == step.difference_ns:
-        return f"{own} a step, all of the difference"
-    return f"{own} of the step's {whole}{size_in_ms(abs(step.difference_ns))} ms"
+        return f"{own} {unit.a}, all of the difference"
+    return f"{own} of the {unit}'s {whole}{size_in_ms(abs(step.difference_ns))} ms"

@@ -11,8 +11,7 @@ from typing import Literal
 
 from gpuprof.diagnosis.detect.pair.side import Known, Side
 from gpuprof.diagnosis.diagnosis import Diagnosis, Range
-from gpuprof.timeline.unit_words import common_unit
-from gpuprof.timeline.workload import Unit
+from gpuprof.timeline.unit import STEP, Unit, common_unit
 from gpuprof.tracefile.source import Severity
 
 SCHEMA = "gpuprof.comparison/1"
@@ -259,4 +258,4 @@ class Comparison:
     @property
     def unit(self) -> Unit:
         """What to call a step of both."""
-        return common_unit(self.diagnoses[0].unit, self.diagnoses[1].unit) if self.diagnoses else "step"
+        return common_unit(self.diagnoses[0].unit, self.diagnoses[1].unit) if self.diagnoses else STEP

@@ -20,6 +20,7 @@ from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.quantities import PACE, Quantity, idle_ns, number, quantity
 from gpuprof.diagnosis.detect.pair.side import Side
 from gpuprof.diagnosis.findings.padding import LEAST_PADDING
+from gpuprof.timeline.unit import Unit
 
 WORK = ("larger_batch", "padding", "work")
 """Candidates that mean another batch."""
@@ -30,28 +31,28 @@ this of the change."""
 
 def leftovers(a: Facts, b: Facts, work: Work | None, changed: bool) -> Iterator[Candidate]:
     """What claims where nothing better is known; `changed`: whether a change of the program was seen."""
-    padding = list(_padding(a.side, b.side, work))
-    yield from padding or _work(a.side, b.side, work)
+    padding = list(_padding(a.side, b.side, work, a.unit))
+    yield from padding or _work(a.side, b.side, work, a.unit)
     yield from _communication(a, b)
     yield from _device(a, b)
     yield from _pace(a, b, changed)
 
 
-def _work(a: Side, b: Side, work: Work | None) -> Iterator[Candidate]:
+def _work(a: Side, b: Side, work: Work | None, unit: Unit) -> Iterator[Candidate]:
     if work is None or work.equal:
         return
     if work.measure == "product FLOPs":
         name = "work"
-        text = f"B's step does {work.ratio:.2g}× the work of A's by the FLOPs of its matrix multiplications"
+        text = f"B's {unit} does {work.ratio:.2g}× the work of A's by the FLOPs of its matrix multiplications"
     else:
         name = "larger_batch"
-        text = f"B's step does {work.ratio:.2g}× the work of A's: {Quantity(work.a, work.b)} {work.measure}"
+        text = f"B's {unit} does {work.ratio:.2g}× the work of A's: {Quantity(work.a, work.b)} {work.measure}"
         if a.tokens and b.tokens and work.measure == "tokens" and (a.tokens, b.tokens) != (work.a, work.b):
             text += f" ({Quantity(a.tokens, b.tokens)} with padding)"
-    yield Candidate(name, "other work in a step", text, lambda cell: WEAK)
+    yield Candidate(name, f"other work in {unit.a}", text, lambda cell: WEAK)
 
 
-def _padding(a: Side, b: Side, work: Work | None) -> Iterator[Candidate]:
+def _padding(a: Side, b: Side, work: Work | None, unit: Unit) -> Iterator[Candidate]:
     """Where another share of the tokens is padding, and that is most of what changed about the batch."""
     if work is None or work.measure != "tokens" or not (a.tokens and b.tokens):
         return
@@ -62,7 +63,7 @@ def _padding(a: Side, b: Side, work: Work | None) -> Iterator[Candidate]:
     yield Candidate(
         "padding",
         "padding",
-        f"{shares[0]}, {shares[1]}: {Quantity(work.a, work.b)} tokens a step are real, of"
+        f"{shares[0]}, {shares[1]}: {Quantity(work.a, work.b)} tokens {unit.a} are real, of"
         f" {Quantity(a.tokens, b.tokens)}"
         " computed",
         lambda cell: WEAK,
@@ -81,7 +82,7 @@ def _communication(a: Facts, b: Facts) -> Iterator[Candidate]:
         yield Candidate(
             "exposed_communication",
             "exposed communication",
-            f"collectives that no computation overlaps take {took.ms} ms a step",
+            f"collectives that no computation overlaps take {took.ms} ms {a.unit.a}",
             claim_where(is_communication),
         )
 
@@ -99,7 +100,7 @@ def _device(a: Facts, b: Facts) -> Iterator[Candidate]:
         text = f"the SM clock is at {clock} MHz"
         yield Candidate("throttling", "the GPU's clock", text, claim_busy(WEAK / 2), -clock.more)
     counted = f"about the same number of kernels ({pieces})" if pieces.steady else f"{pieces} kernels"
-    text = f"{counted}, {took.ms} ms of GPU time a step"
+    text = f"{counted}, {took.ms} ms of GPU time {a.unit.a}"
     yield Candidate("kernels", "the kernels themselves", text, claim_busy(WEAKER))
 
 
@@ -111,14 +112,14 @@ def _pace(a: Facts, b: Facts, changed: bool) -> Iterator[Candidate]:
     if changed:
         text = (
             "other waiting for the CPU (host), in work that both do; CPU speed differs by several per cent from process"
-            f" to process ({waits.ms} ms a step in all)"
+            f" to process ({waits.ms} ms {a.unit.a} in all)"
         )
         yield Candidate("host", "other CPU (host) time", text, claim)
     elif not launches.steady and launches.more == waits.more:
         many = "fewer" if launches.more < 0 else "more"
-        text = f"B launches {number(launches.difference)} kernels {many} a step: {launches}"
+        text = f"B launches {number(launches.difference)} kernels {many} {a.unit.a}: {launches}"
         yield Candidate("launches", f"{many} launches", text, claim)
     else:
         about = "about the same" if launches.steady else "its"
-        text = f"the GPU waits {waits.ms} ms a step for the CPU (host), with {about} launches ({launches})"
+        text = f"the GPU waits {waits.ms} ms {a.unit.a} for the CPU (host), with {about} launches ({launches})"
         yield Candidate("host", "the CPU (host) speed", text, claim)

@@ -9,6 +9,7 @@ from gpuprof.diagnosis.comparison.significance import CORRELATED
 from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.side import Side
 from gpuprof.replay.noise import PROCESS_NOISE
+from gpuprof.timeline.unit import Unit
 
 OTHER_PROGRAM = "other_program"
 """Of two programs that are not one program before and after a change."""
@@ -19,60 +20,61 @@ def notes(a: Facts, b: Facts, step: Step, work: Work | None, tested: Significanc
         yield Note(
             "no_steps",
             "warning",
-            "No steps were found: the whole of each recording is compared as if it were one step. Name the range or op"
-            " that is a step: --step REGEX.",
+            f"No {a.unit}s were found: the whole of each recording is compared as if it were one {a.unit}. Name the"
+            f" range or op that is {a.unit.a}: --step REGEX.",
         )
-    yield from _step_notes(a.side, b.side)
-    yield from _work_notes(a.side, b.side, work)
-    yield from _test_notes(step, tested)
+    yield from _step_notes(a.side, b.side, a.unit)
+    yield from _work_notes(a.side, b.side, work, a.unit)
+    yield from _test_notes(step, tested, a.unit)
     yield from _place_notes(a.side, b.side)
     yield from _flaws("A", a)
     yield from _flaws("B", b)
 
 
-def other_program(differ: str | None) -> Iterator[Note]:
+def other_program(differ: str | None, unit: Unit) -> Iterator[Note]:
     """Where the models differ, and `differ` says how."""
     if differ is not None:
         yield Note(
             OTHER_PROGRAM,
             "warning",
-            f"The programs are different ({differ}): what follows is how their steps differ, and not what a change"
+            f"The programs are different ({differ}): what follows is how their {unit}s differ, and not what a change"
             " gained. Predictions are left out.",
         )
 
 
-def _step_notes(a: Side, b: Side) -> Iterator[Note]:
+def _step_notes(a: Side, b: Side, unit: Unit) -> Iterator[Note]:
     if a.known != b.known:
         timed, other = ("A", "B") if a.known == "unprofiled" else ("B", "A")
         yield Note(
             "unlike_steps",
             "warning",
-            f"The step of {timed} was timed without a profiler, that of {other} is the recorded one with the profiler's"
-            f" cost removed by replay, which is less certain. Record {other} with gpuprof trace, or time a step and"
+            f"The {unit} of {timed} was timed without a profiler, that of {other} is the recorded one with the"
+            " profiler's"
+            f" cost removed by replay, which is less certain. Record {other} with gpuprof trace, or time {unit.a} and"
             " give it: --step-ms.",
         )
     elif a.known == "recorded":
         yield Note(
             "recorded_steps",
             "warning",
-            "Both steps are as recorded, under the profiler, because its cost is not known for both; a profiler slows"
-            " down steps of many small kernels most.",
+            f"Both {unit}s are as recorded, under the profiler, because its cost is not known for both; a profiler"
+            f" slows down {unit}s of many small kernels most.",
         )
     elif a.known == "estimated":
         yield Note(
             "estimated_steps",
             "info",
-            "Neither step was timed without a profiler: both are the recorded ones with the profiler's cost removed by"
-            " replay.",
+            f"Neither {unit} was timed without a profiler: both are the recorded ones with the profiler's cost"
+            " removed by replay.",
         )
 
 
-def _work_notes(a: Side, b: Side, work: Work | None) -> Iterator[Note]:
+def _work_notes(a: Side, b: Side, work: Work | None, unit: Unit) -> Iterator[Note]:
     if work is None:
         yield Note(
             "work_unknown",
             "info",
-            "The work of a step (tokens, samples) is not recorded for both; the comparison assumes that it is"
+            f"The work of {unit.a} (tokens, samples) is not recorded for both; the comparison assumes that it is"
             " the same.",
         )
     elif work.measure == "product FLOPs":
@@ -81,23 +83,23 @@ def _work_notes(a: Side, b: Side, work: Work | None) -> Iterator[Note]:
                 "other_flops",
                 "warning",
                 f"B's matrix multiplications do {work.ratio:.2g}× the FLOPs of A's: the batches seem to differ in size,"
-                " and then the step times cannot be compared directly.",
+                f" and then the {unit} times cannot be compared directly.",
             )
     elif not work.equal:
         yield Note(
             "other_work",
             "warning",
-            f"The steps do different work: {work.a:,.0f} {work.measure} in A, {work.b:,.0f} in B. Compare the time for"
-            f" each: {(work.a_ns_per or 0) / 1e3:,.4g} µs in A, {(work.b_ns_per or 0) / 1e3:,.4g} µs in B"
-            f"{_timed_over(a, b, work)}.",
+            f"The {unit}s do different work: {work.a:,.0f} {work.measure} in A, {work.b:,.0f} in B. Compare the time"
+            f" for each: {(work.a_ns_per or 0) / 1e3:,.4g} µs in A, {(work.b_ns_per or 0) / 1e3:,.4g} µs in B"
+            f"{_timed_over(a, b, work, unit)}.",
         )
     if work is not None and work.measure == "tokens":
         yield from _padding_notes(a, b)
 
 
-def _timed_over(a: Side, b: Side, work: Work) -> str:
+def _timed_over(a: Side, b: Side, work: Work, unit: Unit) -> str:
     means = (a.token_ns, b.token_ns) if work.measure == "tokens" else (a.sample_ns, b.sample_ns)
-    return ", over all steps timed without a profiler" if means == (work.a_ns_per, work.b_ns_per) else ""
+    return f", over all {unit}s timed without a profiler" if means == (work.a_ns_per, work.b_ns_per) else ""
 
 
 def _padding_notes(a: Side, b: Side) -> Iterator[Note]:
@@ -115,21 +117,21 @@ def _padding_notes(a: Side, b: Side) -> Iterator[Note]:
     )
 
 
-def _test_notes(step: Step, tested: Significance | None) -> Iterator[Note]:
+def _test_notes(step: Step, tested: Significance | None, unit: Unit) -> Iterator[Note]:
     if tested is None or tested.significant is None or not step.difference_ns:
         return
     if tested.correlation is not None and tested.correlation > CORRELATED:
         yield Note(
             "correlated_steps",
             "info",
-            f"Neighbouring steps resemble each other (correlation {tested.correlation:.2f}), so the true p is larger"
+            f"Neighbouring {unit}s resemble each other (correlation {tested.correlation:.2f}), so the true p is larger"
             " than this.",
         )
     if tested.significant and abs(step.ratio - 1) < PROCESS_NOISE:
         yield Note(
             "within_noise",
             "info",
-            f"The steps differ by {100 * abs(step.ratio - 1):.1f} %. That is more than the noise between steps,"
+            f"The {unit}s differ by {100 * abs(step.ratio - 1):.1f} %. That is more than the noise between {unit}s,"
             f" but processes of the same program also differ by some {100 * PROCESS_NOISE:.0f} %: run both again"
             " to confirm it.",
         )

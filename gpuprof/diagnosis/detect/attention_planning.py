@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
-from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.torch_version import torch_version
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis
 
 FUSED = re.compile(
     r"^aten::_(scaled_dot_product_)?(flash|efficient)_attention|^aten::_scaled_dot_product_\w+_attention"

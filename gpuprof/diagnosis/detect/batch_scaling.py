@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpuprof.calibration import batch as calibrated
-from gpuprof.diagnosis.analysis import Analysis, Change
+from gpuprof.diagnosis.detect.expert_loops import expert_nodes
+from gpuprof.diagnosis.detect.longest_samples import longer_batches
 from gpuprof.diagnosis.detect.passes import shapes_in
 from gpuprof.projection.batch import (
     GROWS,
@@ -15,11 +17,15 @@ from gpuprof.projection.batch import (
     event_growth,
     model_phases,
 )
+from gpuprof.projection.experts import expert_events, forward_tokens, over_all_tokens
 from gpuprof.projection.per_sample_attention import ROUND
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.transform import scaled
 from gpuprof.timeline.categories import TENSOR_CATEGORIES
 from gpuprof.tracefile.trace import F64
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis, Change
 
 FACTORS = (2, 4, 8)
 DOUBLING = 1.2
@@ -30,22 +36,31 @@ HOST_WORST = calibrated.HOST_WORST.value
 """At worst the host is slower as well."""
 
 
-def best_factor(case: Analysis) -> tuple[int, float] | None:
+def best_factor(case: Analysis, whatever_fits: bool = True) -> tuple[int, float] | None:
     """The largest of the factors whose last doubling gains enough and fits in memory, and the step with it, ns; None
-    where none does."""
+    where none does. whatever_fits: False leaves memory out of account."""
     graph = case.graph
     if not (model_phases(graph) & case.nodes_of_gpu(case.category(*TENSOR_CATEGORIES))).any():
         return None  # what multiplies nothing is no model
-    limit = largest_factor(case)
-    chosen, before = 1, case.step_ns
+    limit = largest_factor(case) if whatever_fits else None
+    planned = _new_shapes_ns(case)
+    chosen, before, found = 1, case.step_ns + planned, case.step_ns
     for factor in FACTORS:
-        if limit is not None and factor > limit:
+        longer = longer_batches(case, factor)
+        if limit is not None and factor * longer.tokens > limit:
             break
-        step = case.step_of(scaled_batch(case, factor)(graph))
-        if (factor // chosen) * before < DOUBLING * step:
+        step = case.step_of(scaled_batch(case, factor, longer=longer.tokens)(graph))
+        mean = step + planned * longer.new_shapes
+        if (factor // chosen) * before < DOUBLING * mean:
             break
-        chosen, before = factor, step
-    return None if chosen == 1 else (chosen, before)
+        chosen, before, found = factor, mean, step
+    return None if chosen == 1 else (chosen, found)
+
+
+def _new_shapes_ns(case: Analysis) -> float:
+    """What planning and compiling for new shapes adds to the mean step."""
+    excess = case.budget.excess if case.budget else ()
+    return float(sum(one.mean_ns or 0 for one in excess if one.cause == "new_shapes"))
 
 
 def slower_host(case: Analysis, then: Change) -> Change:
@@ -58,17 +73,36 @@ def slower_host(case: Analysis, then: Change) -> Change:
     return change
 
 
-def scaled_batch(case: Analysis, factor: float, level: int = 1) -> Change:
-    """The same step with `factor` times the tokens in each batch; level: 0 at best, 1 usually, 2 at worst."""
-    return another_batch(case.graph, _growth(case, factor) ** GROWS[level], factor, of_a_round=ROUND[level])
+def scaled_batch(case: Analysis, factor: float, level: int = 1, longer: float = 1.0) -> Change:
+    """The same step with `factor` times the samples in each batch, each of `longer` times the tokens; level: 0 at best,
+    1 usually, 2 at worst."""
+    growth = _growth(case, factor, longer) ** GROWS[level]
+    return another_batch(case.graph, growth, factor * longer, factor, of_a_round=ROUND[level])
 
 
-def _growth(case: Analysis, factor: float) -> F64:
+def _growth(case: Analysis, factor: float, longer: float) -> F64:
     """`event_growth` of a factor, found once."""
-    name = f"growth {factor}"
+    name = f"growth {factor} {longer}"
     if name not in case.memo:
-        case.memo[name] = event_growth(case.timeline, case.roofline, factor, micro_tokens(case))
+        case.memo[name] = event_growth(case.timeline, case.roofline, factor * longer, _rows(case), longer)
     return case.memo[name]
+
+
+def _rows(case: Analysis) -> float | F64 | None:
+    """Rows that the matrix multiplications of every GPU event are over: the tokens of a pass, for an expert's those
+    that it gets on average. None where the tokens are not known."""
+    if "rows of matrices" not in case.memo:
+        tokens, experts = micro_tokens(case), (case.run.model or {}).get("experts") or {} if case.run else {}
+        count, active = experts.get("count"), experts.get("active")
+        rows: float | F64 | None = tokens
+        if tokens is not None and count and active and active < count:
+            of_experts = case.category("grouped_gemm")
+            if (nodes := expert_nodes(case)) is not None:
+                everyone = over_all_tokens(case.timeline, forward_tokens(case.timeline))
+                of_experts = of_experts | (expert_events(case.graph, nodes) & ~everyone)
+            rows = np.where(of_experts, tokens * active / count, tokens)
+        case.memo["rows of matrices"] = rows
+    return case.memo["rows of matrices"]
 
 
 def micro_tokens(case: Analysis) -> int | None:

@@ -3,15 +3,19 @@ attention, a loss) is a few of them and says nothing of the model."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from gpuprof.diagnosis.detect.compiler_names import COMPILED
 from gpuprof.timeline.categories import CATEGORIES
 from gpuprof.timeline.nesting import inside
 from gpuprof.timeline.phases import BACKWARD, FORWARD, RECOMPUTE
-from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.remembered import remembered
 from gpuprof.tracefile.trace import Mask
+
+if TYPE_CHECKING:
+    from gpuprof.timeline.timeline import Timeline
 
 FUSABLE = ("elementwise", "cast/copy", "reduction", "norm", "softmax", "dropout", "rope", "loss")
 """Categories whose kernels Inductor generates itself, and so fuses with their neighbours."""

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.replay.graph import Graph
 from gpuprof.timeline.startup import COMPILING
 from gpuprof.tracefile.trace import Mask
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis
 
 SHARE = 0.5
 """Part of the recorded steps that it must happen in: once is warming up."""

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.tracefile.trace import Mask
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis
 
 
 def copies_to_device(case: Analysis, waits: Mask) -> Mask:

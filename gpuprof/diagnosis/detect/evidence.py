@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.diagnosis import Evidence
 from gpuprof.diagnosis.sentences import gpu_named
 from gpuprof.timeline.frames import FrameIndex, module_class
@@ -16,6 +16,9 @@ from gpuprof.timeline.phases import PHASES
 from gpuprof.tracefile.distinct import distinct, numbered
 from gpuprof.tracefile.remembered import remembered
 from gpuprof.tracefile.trace import AUTOGRAD_ENGINE, F64, I64, OP, Mask
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis
 
 SHOWN = 3
 """Parts of the program that are named."""
@@ -144,9 +147,12 @@ def _longest(case: Analysis, rows: I64, instance: I64, name: str, part_ns: float
     longest = int(np.lexsort((-start, start - end))[0])
     begun, ns = float(start[longest]), float(end[longest] - start[longest])
     later = case.timeline.window[0] - case.origin_ns
-    what = _what(case, int(rows[first[longest]]), begun, ns)
-    where = _track(case, int(tracks[first[longest]]))
-    return Evidence(what, round(begun) + later, round(ns), where, name, round(part_ns))
+    named, is_whole = _what(case, int(rows[first[longest]]), begun, ns)
+    track = int(tracks[first[longest]])
+    text, begins = (named, None) if is_whole else (named + AND_ON, named)
+    return Evidence(
+        text, round(begun) + later, round(ns), _track(case, track), name, round(part_ns), begins, on_gpu=track < 0
+    )
 
 
 def _stretches(track: I64, instance: I64, start: F64, end: F64) -> tuple[I64, F64, F64]:
@@ -165,13 +171,13 @@ def _stretches(track: I64, instance: I64, start: F64, end: F64) -> tuple[I64, F6
     return first, start[first], until[np.append(first[1:], len(track)) - 1]
 
 
-def _what(case: Analysis, node: int, start: float, ns: float) -> str:
-    """What a stretch is, else what begins it: kernel, op or call."""
+def _what(case: Analysis, node: int, start: float, ns: float) -> tuple[str, bool]:
+    """What a stretch is, else what begins it: kernel, op or call; and whether it is most of the stretch."""
     trace, graph = case.trace, case.graph
     scope, call = int(graph.scope[node]), int(graph.call[node])
     if graph.on_gpu[node]:
         row = int(graph.gpu_row[node])
-        return _named(trace.strings[trace.gpu.name[row]], int(trace.gpu.end_ns[row] - trace.gpu.start_ns[row]), ns)
+        return trace.strings[trace.gpu.name[row]], _is_most(int(trace.gpu.end_ns[row] - trace.gpu.start_ns[row]), ns)
     if scope >= 0:
         scope = _outermost(case, scope, start)
         return _op_named(case, scope, ns)
@@ -179,16 +185,16 @@ def _what(case: Analysis, node: int, start: float, ns: float) -> str:
     (outside,) = around(trace, case.timeline.nesting, begun).tolist()  # another thread's, which waits for this one
     if outside >= 0:
         return _op_named(case, int(outside), ns)
-    return trace.strings[trace.calls.name[call]] if call >= 0 else "Python"
+    return (trace.strings[trace.calls.name[call]] if call >= 0 else "Python"), True
 
 
-def _op_named(case: Analysis, op: int, ns: float) -> str:
+def _op_named(case: Analysis, op: int, ns: float) -> tuple[str, bool]:
     ops = case.trace.ops
-    return _named(case.trace.strings[ops.name[op]], int(ops.end_ns[op] - ops.start_ns[op]), ns)
+    return case.trace.strings[ops.name[op]], _is_most(int(ops.end_ns[op] - ops.start_ns[op]), ns)
 
 
-def _named(name: str, own_ns: float, ns: float) -> str:
-    return name if own_ns >= MOST * ns else name + AND_ON
+def _is_most(own_ns: float, ns: float) -> bool:
+    return own_ns >= MOST * ns
 
 
 def _outermost(case: Analysis, op: int, start: float) -> int:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpuprof.costs.arguments import parse
-from gpuprof.diagnosis.analysis import Analysis
-from gpuprof.diagnosis.detect.passes import siblings
-from gpuprof.replay.stretches import Stretches
+from gpuprof.diagnosis.detect.passes import backward_of, siblings, without_recompute
+from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.tracefile.trace import F64, I64, NO_TEXT, Mask
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis
 
 RETURNS = frozenset(
     {"aten::index_add_", "aten::index_add", "aten::index_put_", "aten::scatter_add_", "aten::scatter_add"}
@@ -119,12 +122,14 @@ def _span(
 
 
 def _routed(case: Analysis, returns: list[I64], searches: Mask, first: I64, last: I64) -> bool:
-    """Whether a router chose the rows of each block. It gives experts different numbers of rows; layers that pass
-    messages along the edges of a graph look like experts otherwise, and all have the same."""
+    """Whether a router chose the rows of each block. It gives experts different numbers of rows, or they search for
+    their rows; layers that pass messages along the edges of a graph look like experts otherwise, and all have the
+    same."""
     ops = case.trace.ops
-    if any(np.any(ops.dims[each] == NO_TEXT) for each in returns):
-        return bool(np.add.reduceat(searches, np.stack([first, last], 1).ravel())[::2].all())
-    return any(len(np.unique(ops.dims[each])) > 1 for each in returns)
+    known = not any(np.any(ops.dims[each] == NO_TEXT) for each in returns)
+    if known and any(len(np.unique(ops.dims[each])) > 1 for each in returns):
+        return True
+    return bool(np.add.reduceat(searches, np.stack([first, last], 1).ravel())[::2].all())
 
 
 def _rows_of(case: Analysis, returns: I64) -> tuple[float, int]:
@@ -140,3 +145,13 @@ def _rows_of(case: Analysis, returns: I64) -> tuple[float, int]:
             return float("nan"), -1
         total, width = total + times * source.bytes, source.shape[-1]
     return total, width
+
+
+def expert_nodes(case: Analysis) -> Mask | None:
+    """Nodes of loops over experts, forward and backward; None where there are none."""
+    loops = find_loops(case)
+    if loops is None:
+        return None
+    forward = nodes_in(case.graph, loops.stretches)
+    backward = without_recompute(case, nodes_in(case.graph, backward_of(case, loops.stretches)))
+    return (forward >= 0) | (backward >= 0)

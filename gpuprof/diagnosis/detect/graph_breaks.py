@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpuprof.calibration import compile as calibrated
-from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.detect.batch_scaling import index_shapes, scaled_batch
 from gpuprof.diagnosis.detect.compiled_passes import looks_at_mask, shapes_vary, waiting, waits_too_often, within_passes
 from gpuprof.diagnosis.detect.expert_loops import find_loops
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.transform import without_waits
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis, Change
 
 SIZE = re.compile(r"^aten::(nonzero\w*|_nonzero\w*|masked_select|unique\w*|_unique\w*|repeat_interleave|bincount)$")
 """Ops the size of whose result is a value on the GPU."""
@@ -93,7 +96,8 @@ def breaks(case: Analysis) -> Breaks | None:
     most = _most_frequent(case, waits)
     return Breaks(
         without, f"{count:,.0f} waits removed",
-        f"forward and backward no longer wait {count:,.0f} times a step for the GPU{f' ({most})' if most else ''}",
+        f"forward and backward no longer wait {count:,.0f} times {case.unit.a} for the"
+        f" GPU{f' ({most})' if most else ''}",
         odds,
     )  # fmt: skip
 

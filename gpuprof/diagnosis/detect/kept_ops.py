@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpuprof.costs.arguments import argument_shapes, parse
-from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.projection.kept import Kept, OpUse, Training, kept
 from gpuprof.timeline.phases import FORWARD
 from gpuprof.tracefile.trace import NO_TEXT, OP
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis
 
 
 def kept_of(case: Analysis, model: dict, passes: float) -> Kept | None:

@@ -4,14 +4,17 @@ what a recording holds."""
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpuprof.costs.arguments import parse
-from gpuprof.costs.roofline import Roofline
-from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.sentences import in_ms
 from gpuprof.tracefile.trace import F64, NO_TEXT, Mask
+
+if TYPE_CHECKING:
+    from gpuprof.costs.roofline import Roofline
+    from gpuprof.diagnosis.analysis import Analysis
 
 MOST = 0.5
 """Of the time of matrix multiplications; with more of it of unknown operands nothing is said of the formats."""
@@ -26,7 +29,9 @@ def why_unknown(case: Analysis, roof: Roofline) -> str | None:
     if unknown <= MOST * took:
         return None
     each = case.per_step(unknown)
-    return f"matrix multiplications take {in_ms(each)} a step, and their operands are not known from this recording"
+    return (
+        f"matrix multiplications take {in_ms(each)} {case.unit.a}, and their operands are not known from this recording"
+    )
 
 
 def typed_fp32(case: Analysis, roof: Roofline) -> Mask:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.proposal import Proposal
-from gpuprof.projection.memory import RecordedMemory
 from gpuprof.projection.memory_fixes import MemoryFix
 
-Offers = Callable[[RecordedMemory, float | None], Iterable[MemoryFix]]
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis
+    from gpuprof.projection.memory import RecordedMemory
+
+Offers = Callable[["RecordedMemory", "float | None"], Iterable[MemoryFix]]
 """`offers(memory, mean tokens of a pass)`: the changes that have something to act on in a recording."""
 
 
@@ -24,7 +27,7 @@ class Priced:
     """Not replayed: at least, usually, at most."""
 
 
-Price = Callable[[MemoryFix, Analysis, RecordedMemory], "Priced | str"]
+Price = Callable[[MemoryFix, "Analysis", "RecordedMemory"], "Priced | str"]
 """What a change does to the step, or why that is not known."""
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.replay.graph import launcher_of
 from gpuprof.timeline.intervals import Intervals
 from gpuprof.tracefile.trace import I64
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis
 
 
 def micro_batches(case: Analysis) -> int | None:

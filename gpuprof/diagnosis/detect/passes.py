@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from gpuprof.calibration import latency as calibrated
 from gpuprof.costs.arguments import argument_shapes
-from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.replay.graph import COMMUNICATION
 from gpuprof.replay.stretches import Stretches, place
 from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.phases import FORWARD, RECOMPUTE
 from gpuprof.tracefile.trace import ANNOTATION, AUTOGRAD_ENGINE, I64, OP, Mask
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis
 
 USUAL_LAUNCH_NS = calibrated.HOST_LAUNCH_NS.value
 """Host time per launched kernel where a recording has no other work to estimate it from."""

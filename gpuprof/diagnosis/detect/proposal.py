@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.diagnosis import Evidence
 from gpuprof.diagnosis.fix import Fix
-from gpuprof.replay.bound import Bound
-from gpuprof.replay.loader_queue import Loader
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis, Change
+    from gpuprof.replay.bound import Bound
+    from gpuprof.replay.loader_queue import Loader
 
 WORTH = 1.05
 """A fix that gains less cannot be distinguished from noise: steps of one program differ by as much."""
@@ -106,5 +109,5 @@ class Absent:
     """None: there is nothing to say about this recording."""
 
 
-Finder = Callable[[Analysis], Iterable[Proposal]]
+Finder = Callable[["Analysis"], Iterable[Proposal]]
 """`find(case)` of a file in findings/: the fixes it has for a recording, none where the problem is not there."""

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.expert_loops import OF_LAYERS, PRODUCTS
 from gpuprof.diagnosis.detect.passes import backward_of
 from gpuprof.replay.stretches import Stretches
 from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.phases import BACKWARD, DATA, FORWARD, GENERATION, RECOMPUTE
 from gpuprof.tracefile.trace import ANNOTATION, I64, OP, Mask
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis
 
 MOST_PERIOD = 48
 """Ops of one round of a loop; what is longer is a part of a model rather than a few ops."""
@@ -43,7 +46,38 @@ class SmallLoops:
 
 
 def find_small_loops(case: Analysis) -> SmallLoops | None:
-    """Loops in the window; None if there are none."""
+    """Loops in the window; None if there are none. Found once for a case."""
+    if "small_loops" not in case.memo:
+        case.memo["small_loops"] = _find(case)
+    return case.memo["small_loops"]
+
+
+def some_of(loops: SmallLoops, which: Mask) -> SmallLoops:
+    """The loops of a mask."""
+    stretches, last, backward = (_some(each, which) for each in (loops.stretches, loops.last, loops.backward))
+    return SmallLoops(stretches, loops.rounds[which], loops.period[which], last, backward)
+
+
+def _some(each: Stretches, which: Mask) -> Stretches:
+    return Stretches(each.thread[which], each.start_ns[which], each.end_ns[which])
+
+
+def ops_of(case: Analysis, loops: SmallLoops, which: int) -> list[str]:
+    """Names of the outermost ops of a loop's last round, each once, in their order."""
+    ops, last = case.trace.ops, loops.last
+    rows = np.flatnonzero(
+        (ops.thread == last.thread[which])
+        & (ops.start_ns >= last.start_ns[which])
+        & (ops.end_ns <= last.end_ns[which])
+        & (ops.kind == 0)
+    )
+    parent = case.timeline.nesting.parent[rows]
+    outer = rows[(parent < 0) | (ops.kind[parent] != 0) | (ops.start_ns[parent] < last.start_ns[which])]
+    outer = outer[np.argsort(ops.start_ns[outer], kind="stable")]
+    return list(dict.fromkeys(case.trace.strings[ops.name[row]] for row in outer.tolist()))
+
+
+def _find(case: Analysis) -> SmallLoops | None:
     ops = case.trace.ops
     rows, family = _own_ops(case)
     if len(rows) < FEWEST_OPS:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.tracefile.trace import OP
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis
 
 _OWN_RANGES = ("ProfilerStep#", "enumerate(DataLoader)#", "Optimizer.step#")
 """Ranges that torch itself opens: user annotations since 2.0, ops before (pytorch/kineto#709)."""

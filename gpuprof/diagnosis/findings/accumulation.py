@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.detect.batch_scaling import largest_factor, micro_size, room_note, scaled_batch, slower_host
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
@@ -16,6 +16,9 @@ from gpuprof.replay.graph import Graph
 from gpuprof.replay.transform import removed
 from gpuprof.timeline.phases import DATA
 from gpuprof.tracefile.trace import I64
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis, Change
 
 PAGE = Page(
     id="accumulation",
@@ -65,19 +68,19 @@ def find(case: Analysis) -> Iterator[Proposal]:
         f"{steps[factor] / 1e6:,.1f} of {case.step_ns / 1e6:,.1f} ms"
     )
     room = room_note(case)
+    fix = case.stack.fix(
+        call("DataLoader", ..., batch_size=Code(size)) + f"  # and accumulate over {left} instead of {count}{room}",
+        case.stack.setting({"per_device_train_batch_size": Code(size), "gradient_accumulation_steps": left}, note=room),
+        lightning=joined(
+            (call("DataLoader", ..., batch_size=Code(size)), call("Trainer", accumulate_grad_batches=left))
+        )
+        + room,
+    )
     yield Proposal(
         title=f"micro-batch {before} → {after}",
         evidence=spans(case, text, model_phases(case.graph) & (case.graph.lane >= 0)),
-        fix=case.stack.fix(
-            call("DataLoader", ..., batch_size=Code(size)) + f"  # and accumulate over {left} instead of {count}{room}",
-            case.stack.setting(
-                {"per_device_train_batch_size": Code(size), "gradient_accumulation_steps": left}, note=room
-            ),
-            lightning=joined(
-                (call("DataLoader", ..., batch_size=Code(size)), call("Trainer", accumulate_grad_batches=left))
-            )
-            + room,
-        ),
+        # The patch changes the arguments of transformers' trainers; a loop is changed by hand.
+        fix=fix.by("larger_batch", factor) if case.stack.has("gradient_accumulation_steps") else fix,
         change=merged(case, number, count, factor, 1),
         best=merged(case, number, count, factor, 0),
         worst=slower_host(case, merged(case, number, count, factor, 2)),

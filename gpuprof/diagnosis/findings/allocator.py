@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpuprof.calibration import allocator as calibrated
-from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.pair.candidates import Candidate, claim_idle
-from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.quantities import idle_ns, quantity
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.fix import environment, without_call
-from gpuprof.diagnosis.gaps import ALLOCATOR_CALL
 from gpuprof.replay.graph import SYNC, Graph
 from gpuprof.replay.transform import scaled, without_edges
+from gpuprof.timeline.runtime_calls import ALLOCATOR_CALL
 from gpuprof.tracefile.trace import ANNOTATION
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis, Change
+    from gpuprof.diagnosis.detect.pair.facts import Facts
 
 LEFT = calibrated.LEFT.rising
 """What of the recorded time of the calls is not gained: at best, usually, at worst."""
@@ -75,7 +78,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     host_ms = case.per_step(float(graph.duration_ns[own].sum())) / 1e6
     names = sorted({trace.strings[i] for i in np.unique(trace.calls.name[graph.call[nodes]]).tolist()})
     segments = environment("PYTORCH_ALLOC_CONF", "expandable_segments:True")
-    segments += "  # environment; before torch 2.9 PYTORCH_CUDA_ALLOC_CONF"
+    segments += "  # before torch 2.9: PYTORCH_CUDA_ALLOC_CONF"
     fix = segments
     if by_hand:
         fix = case.stack.fix(
@@ -85,10 +88,12 @@ def find(case: Analysis) -> Iterator[Proposal]:
             ),
             inference=without_call("take torch.cuda.empty_cache() out of the loop", EMPTY),
         )
-        fix += "\nor, if memory is short without it:\n" + segments.otherwise()
+        fix += "\nor, if memory is short without it: " + segments.otherwise()
     yield Proposal(
-        title="no empty_cache() in the step" if by_hand else "memory kept by the allocator",
-        evidence=spans(case, f"{count:,.0f} calls of {', '.join(names)} a step take the CPU {host_ms:,.1f} ms", own),
+        title=f"no empty_cache() in the {case.unit}" if by_hand else "memory kept by the allocator",
+        evidence=spans(
+            case, f"{count:,.0f} calls of {', '.join(names)} {case.unit.a} take the CPU {host_ms:,.1f} ms", own
+        ),
         fix=fix.by("allocator"),
         change=without(LEFT[1]),
         best=without(LEFT[0]),
@@ -103,7 +108,7 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
         yield Candidate(
             PAGE.id,
             "memory requested from the driver",
-            f"calls that allocate or free: {calls} a step",
+            f"calls that allocate or free: {calls} {a.unit.a}",
             claim_idle("allocator"),
             calls.more,
         )

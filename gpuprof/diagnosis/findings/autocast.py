@@ -4,6 +4,7 @@ without bf16 in fp16."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,8 +12,6 @@ from gpuprof.calibration import kernels as calibrated
 from gpuprof.costs.dtypes import CODE, type_in_kernel_name
 from gpuprof.costs.floors import ELEMENTWISE_FLOOR_NS, MATMUL_FLOOR_NS
 from gpuprof.costs.matmul_rates import half_precision_ns
-from gpuprof.costs.roofline import Roofline
-from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.detect.attention_planning import bf16_would_plan
 from gpuprof.diagnosis.detect.compiled_passes import shapes_vary
 from gpuprof.diagnosis.detect.declaration import Declaration
@@ -20,12 +19,16 @@ from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.matmul_types import operand_bytes, typed_fp32, why_unknown
 from gpuprof.diagnosis.detect.passes import host_ns_per_launch
 from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
-from gpuprof.diagnosis.fix import Code, Fix, assigned, call, joined, option
+from gpuprof.diagnosis.fix import Code, Fix, assigned, call, code, joined, option
 from gpuprof.diagnosis.sentences import in_ms
 from gpuprof.projection.batch import model_phases
 from gpuprof.replay.graph import Graph, launcher_of
 from gpuprof.timeline.phases import BACKWARD
 from gpuprof.tracefile.trace import F64, I64, Mask
+
+if TYPE_CHECKING:
+    from gpuprof.costs.roofline import Roofline
+    from gpuprof.diagnosis.analysis import Analysis, Change
 
 CAST_BYTES = 6.0
 """Bytes that a cast reads and writes for an element: fp32 in, bf16 out."""
@@ -37,7 +40,7 @@ SCALED = joined(
     (
         "",
         assigned("scaler", call("torch.amp.GradScaler", "cuda")),
-        "# scaler.scale(loss).backward(); scaler.step(optimizer); scaler.update()",
+        code("scaler.scale(loss).backward(); scaler.step(optimizer); scaler.update()"),
     )
 )
 NO_PLANNING = joined(
@@ -91,7 +94,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     if took < LEAST_SHARE * whole or not took:
         return
     text = (
-        f"{case.per_step(nodes.sum()):,.0f} matrix multiplications a step of fp32 operands: "
+        f"{case.per_step(nodes.sum()):,.0f} matrix multiplications {case.unit.a} of fp32 operands: "
         f"{in_ms(case.per_step(took))}, {100 * took / whole:,.0f} % of the GPU's time"
         + (", with attention in fp32" if attention.any() else "")
     )
@@ -127,7 +130,8 @@ def _half(roof: Roofline | None) -> str | None:
 
 def _fix(case: Analysis, half: str) -> Fix:
     stack, dtype = case.stack, {"bf16": "torch.bfloat16", "fp16": "torch.float16"}[half]
-    own = "with " + call("torch.autocast", "cuda", dtype=Code(dtype)) + ":  # around the forward pass and the loss"
+    own = code("with ") + call("torch.autocast", "cuda", dtype=Code(dtype)) + code(":")
+    own += "  # around the forward pass and the loss"
     name = dtype.removeprefix("torch.")
     served = _SERVED.get(case.workload.engine or "")
     loaded = call("from_pretrained", ..., dtype=Code(dtype)).otherwise()
@@ -150,7 +154,7 @@ def _absent(case: Analysis) -> str | None:
         return "this GPU has no tensor cores for a 16-bit format"
     nodes = _products(case, roof)
     took = case.per_step(float(case.graph.duration_ns[nodes].sum()))
-    known = f"fp32 matrix multiplications take {in_ms(took)} a step" if took else "nothing is multiplied in fp32"
+    known = f"fp32 matrix multiplications take {in_ms(took)} {case.unit.a}" if took else "nothing is multiplied in fp32"
     return why_unknown(case, roof) or known
 
 

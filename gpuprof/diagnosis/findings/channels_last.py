@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpuprof.calibration import images as calibrated
-from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
@@ -18,6 +18,9 @@ from gpuprof.diagnosis.sentences import ms_or_us
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.transform import removed, scaled
 from gpuprof.tracefile.trace import F64, Mask
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis, Change
 
 CONVERSION = re.compile(r"nchwToNhwc|nhwcToNchw", re.IGNORECASE)
 """cuDNN's kernels that convert a tensor for a convolution, and its result back."""
@@ -71,7 +74,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     count, took = int(nodes.sum()), case.per_step(float(graph.duration_ns[nodes].sum()))
     whole = case.per_step(float(graph.duration_ns[graph.on_gpu].sum()))
     text = (
-        f"{case.per_step(count):,.0f} kernels a step convert tensors for convolutions from one memory layout to "
+        f"{case.per_step(count):,.0f} kernels {case.unit.a} convert tensors for convolutions from one memory layout to "
         f"another: {ms_or_us(took)}, {100 * took / max(whole, 1.0):,.0f} % of the GPU's time"
     )
     norms = _in_window(case, GROUP_NORMS)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.compile_time import compile_ns
 from gpuprof.diagnosis.detect.compiled_code import MOST_COMPILED, compiled_share
 from gpuprof.diagnosis.detect.compiled_passes import (
@@ -27,13 +27,16 @@ from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.graph_breaks import breaks, once_gone
 from gpuprof.diagnosis.detect.micro_batches import micro_batches
 from gpuprof.diagnosis.detect.pair.candidates import MODEL, Candidate, claim_model
-from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.quantities import kernel_counts, quantity
 from gpuprof.diagnosis.detect.pair.signs import alike_compiled, fewer_launches, other_graphs
 from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.detect.torch_version import is_before_2
 from gpuprof.diagnosis.fix import Code, Fix, assigned, call
 from gpuprof.projection.batch import model_phases
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis
+    from gpuprof.diagnosis.detect.pair.facts import Facts
 
 PAGE = Page(
     id="compile",
@@ -86,7 +89,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
         title="torch.compile" if broken is None else "torch.compile, once nothing breaks the graph",
         evidence=spans(
             case,
-            f"{passes_launch(case)} {before:,.0f} kernels a step one by one, which takes the CPU "
+            f"{passes_launch(case)} {before:,.0f} kernels {case.unit.a} one by one, which takes the CPU "
             f"{host_ms:,.0f} ms; "
             f"fused they are about {after:,.0f}",
             found.host,
@@ -123,7 +126,10 @@ def _absent(case: Analysis) -> str | None:
         return EAGER
     if waits_too_often(case):
         waits = waits_in_passes(case)
-        return f"forward and backward wait {case.per_step(waits):,.0f} times a step for the GPU, which splits the graph"
+        return (
+            f"forward and backward wait {case.per_step(waits):,.0f} times {case.unit.a} for the GPU, which splits the"
+            " graph"
+        )
     return None
 
 
@@ -138,7 +144,7 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
         PAGE.id,
         "torch.compile",
         f"B runs {code_of(b)}, A {code_of(a)}; kernels of the forward and backward pass: "
-        f"{kernel_counts(a, b, (), MODEL)} a step",
+        f"{kernel_counts(a, b, (), MODEL)} {a.unit.a}",
         claim_model(REWRITTEN, fewer_launches(a, b)),
         -quantity(a, b, lambda side: side.counts.compiled).more,
     )

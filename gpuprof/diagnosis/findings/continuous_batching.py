@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
-from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.batch_scaling import best_factor, scaled_batch, slower_host
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
@@ -12,6 +12,9 @@ from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.fix import Code, Fix, as_fix, call
 from gpuprof.projection.batch import model_phases
 from gpuprof.replay.graph import DEVICE
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis
 
 PAGE = Page(
     id="continuous_batching",
@@ -76,7 +79,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     model = model_phases(graph)
     now = f"{batch:,} requests at once" if batch else "a batch"
     text = (
-        f"{now}: the GPU works {busy / 1e6:,.1f} of {case.step_ns / 1e6:,.1f} ms a step; "
+        f"{now}: the GPU works {busy / 1e6:,.1f} of {case.step_ns / 1e6:,.1f} ms {case.unit.a}; "
         f"{factor} times as many would take {step_ns / 1e6:,.1f} ms"
     )
     more = f"{batch * factor} requests" if batch else f"{factor} times the requests"

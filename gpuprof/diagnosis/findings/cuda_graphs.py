@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpuprof.calibration import compile as calibrated
-from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.detect.compile_time import compile_ns
 from gpuprof.diagnosis.detect.compiled_passes import (
     REWRITTEN,
@@ -29,17 +29,20 @@ from gpuprof.diagnosis.detect.expert_loops import find_loops
 from gpuprof.diagnosis.detect.graph_breaks import first_links, once_gone
 from gpuprof.diagnosis.detect.micro_batches import micro_batches
 from gpuprof.diagnosis.detect.pair.candidates import Candidate, claim_model
-from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.quantities import number, quantity
 from gpuprof.diagnosis.detect.pair.signs import alike_compiled, fewer_launches, graph_shares, other_graphs
 from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.detect.torch_version import is_before_2
-from gpuprof.diagnosis.fix import Code, Fix, assigned, call, in_file, joined, option
+from gpuprof.diagnosis.fix import Code, Fix, assigned, call, code, in_file, joined, option
 from gpuprof.projection.batch import model_phases
 from gpuprof.replay.bound import SMALL
 from gpuprof.replay.graph import STREAM, Edges, Graph, launcher_of
 from gpuprof.replay.transform import OnceForEdges, removed
 from gpuprof.tracefile.trace import Mask
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis, Change
+    from gpuprof.diagnosis.detect.pair.facts import Facts
 
 LAUNCHED = calibrated.LAUNCHED.rising
 """Launches that the host still makes one by one, where some part cannot be captured: at best, usually, at worst."""
@@ -61,9 +64,9 @@ MOST_GRAPHED = 0.5
 MOST_OUTSIDE = 0.2
 """A compiled model launches nearly all of its work from generated code; with more than this outside, little would be
 captured."""
-CLONED = """
+CLONED = code("""
 for parameter in model.parameters():  # after each backward pass: the next replay overwrites what is not cloned
-    parameter.grad = None if parameter.grad is None else parameter.grad.clone()"""
+    parameter.grad = None if parameter.grad is None else parameter.grad.clone()""")
 """What gradient accumulation needs in addition."""
 
 PAGE = Page(
@@ -130,7 +133,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
             title="torch.compile with CUDA graphs"
             if chain is None
             else "torch.compile with CUDA graphs, once batches are alike and nothing waits",
-            evidence=spans(case, f"{passes_launch(case)} {count:,.0f} kernels a step one by one", found.host),
+            evidence=spans(case, f"{passes_launch(case)} {count:,.0f} kernels {case.unit.a} one by one", found.host),
             fix=fix,
             change=once_gone(chain, _graphed(found, 1)),
             best=once_gone(chain, _graphed(found, 0)),
@@ -167,7 +170,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
 
     regions = graph.on_gpu & case.nodes_within(case.ops_named(REGION.search))
     compiled_ms = case.per_step(float(graph.duration_ns[host].sum())) / 1e6
-    text = f"compiled code takes the CPU {compiled_ms:,.1f} ms a step to launch its kernels one by one"
+    text = f"compiled code takes the CPU {compiled_ms:,.1f} ms {case.unit.a} to launch its kernels one by one"
     yield Proposal(
         title="CUDA graphs for the compiled model",
         evidence=spans(case, text, host),
@@ -215,7 +218,7 @@ def _of_engine(case: Analysis) -> Iterator[Proposal]:
     count = float(model.sum()) / graph.steps
     yield Proposal(
         title="CUDA graphs for decoding",
-        evidence=spans(case, f"the forward pass launches {count:,.0f} kernels a step one by one", host),
+        evidence=spans(case, f"the forward pass launches {count:,.0f} kernels {case.unit.a} one by one", host),
         fix=_for_inference(case),
         change=captured(1),
         best=captured(0),
@@ -284,8 +287,8 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
     yield Candidate(
         PAGE.id,
         "torch.compile with CUDA graphs" if with_compile else "CUDA graphs",
-        f"{more} launches {number(in_graphs)} kernels a step from CUDA graphs{also}, {less} "
-        f"{'none' if min(shares.a, shares.b) == 0 else 'few'}; launch calls: {launches} a step",
+        f"{more} launches {number(in_graphs)} kernels {a.unit.a} from CUDA graphs{also}, {less} "
+        f"{'none' if min(shares.a, shares.b) == 0 else 'few'}; launch calls: {launches} {a.unit.a}",
         claim_model(REWRITTEN if with_compile else (), fewer_launches(a, b)),
         -shares.more,
     )

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpuprof.calibration import kernels as calibrated
-from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.pair.candidates import Candidate, claim_model
-from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.quantities import kernel_counts, kernel_ns
 from gpuprof.diagnosis.detect.pair.signs import fewer_kernels
 from gpuprof.diagnosis.detect.passes import siblings
@@ -25,6 +24,10 @@ from gpuprof.replay.transform import removed
 from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.phases import FORWARD
 from gpuprof.tracefile.trace import AUTOGRAD_ENGINE, Mask
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis
+    from gpuprof.diagnosis.detect.pair.facts import Facts
 
 PRODUCTS = frozenset({"aten::linear", "aten::matmul", "aten::mm", "aten::addmm", "aten::bmm"})
 PACKED_BYTES, HALF_BYTES = 0.53, 2.0
@@ -76,7 +79,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     gpu = gone & graph.on_gpu
     host_ms = case.per_step(float(graph.duration_ns[gone & ~graph.on_gpu].sum())) / 1e6
     text = (
-        f"{case.per_step(int(case.nodes_of_gpu(kernels).sum())):,.0f} kernels a step unpack weights: "
+        f"{case.per_step(int(case.nodes_of_gpu(kernels).sum())):,.0f} kernels {case.unit.a} unpack weights: "
         f"{case.per_step(float(graph.duration_ns[gpu].sum())) / 1e6:,.1f} ms of GPU and {host_ms:,.1f} ms of CPU time"
     )
     known = f", of {free / 2**30:,.0f} GiB that are free" if free is not None else "; free memory was not recorded"
@@ -106,7 +109,7 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
         yield Candidate(
             PAGE.id,
             "unpacking quantised weights",
-            f"kernels that unpack weights: {pieces} a step, {took.ms} ms of GPU time; "
+            f"kernels that unpack weights: {pieces} {a.unit.a}, {took.ms} ms of GPU time; "
             f"kernels in all: {kernel_counts(a, b)}",
             claim_model((*kind, "elementwise", "cast/copy", "memcpy"), fewer_kernels(a, b)),
             pieces.more,

@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpuprof.calibration import kernels as calibrated
 from gpuprof.costs.arguments import parse
 from gpuprof.costs.attention import Shape, backward_flops, forward_flops
-from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.memory_remedy import MemoryRemedy
 from gpuprof.diagnosis.detect.pair.candidates import PASSES, Candidate, claim_model
-from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.quantities import kernel_counts
 from gpuprof.diagnosis.detect.pair.signs import fewer_kernels
 from gpuprof.diagnosis.detect.passes import backward_of, host_ns_per_launch, without_recompute
@@ -24,14 +23,17 @@ from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.detect.replace_work import Replacement, replacement_of, with_replacement
 from gpuprof.diagnosis.fix import Code, Fix, call
 from gpuprof.diagnosis.sentences import in_ms
-from gpuprof.diagnosis.stack import CAUSAL
 from gpuprof.projection import memory_changes as changes
-from gpuprof.projection.memory import RecordedMemory
 from gpuprof.projection.memory_fixes import MemoryFix
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.timeline.phases import FORWARD, RECOMPUTE
 from gpuprof.tracefile.trace import I64, NO_TEXT, OP
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis
+    from gpuprof.diagnosis.detect.pair.facts import Facts
+    from gpuprof.projection.memory import RecordedMemory
 
 SOFTMAX = frozenset({"aten::_softmax"})
 PRODUCTS = frozenset({"aten::bmm", "aten::baddbmm"})
@@ -121,10 +123,10 @@ def find(case: Analysis) -> Iterator[Proposal]:
     largest = max(found.shapes, key=lambda s: s.batch * s.heads * s.queries * s.keys)
     scores = largest.batch * largest.heads * largest.queries * largest.keys * int(found.size.max())
     text = (
-        f"{count / case.steps:,.0f} attentions a step write scores of "
+        f"{count / case.steps:,.0f} attentions {case.unit.a} write scores of "
         f"{largest.queries:,.0f} × {largest.keys:,.0f} for "
         f"{largest.batch * largest.heads:,.0f} heads ({scores / 1e9:,.2f} GB each time): "
-        f"{gpu_ms:,.1f} ms of GPU time a step"
+        f"{gpu_ms:,.1f} ms of GPU time {case.unit.a}"
     )
     yield Proposal(
         title="fused attention instead of eager",
@@ -138,7 +140,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
 
 def _absent(case: Analysis) -> str | None:
     fused = case.per_step(case.gpu_ns(case.category("attention")))
-    return f"attention runs in fused kernels already ({in_ms(fused)} a step)" if fused else None
+    return f"attention runs in fused kernels already ({in_ms(fused)} {case.unit.a})" if fused else None
 
 
 ABSENT = Absent("FlashAttention or another fused attention", _absent)
@@ -152,7 +154,7 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
         yield Candidate(
             PAGE.id,
             "fused attention",
-            f"kernels of fused attention: {fused} a step, softmax kernels: {scores}",
+            f"kernels of fused attention: {fused} {a.unit.a}, softmax kernels: {scores}",
             claim_model(CATEGORIES, fewer_kernels(a, b)),
             scores.more,
         )
@@ -195,7 +197,7 @@ def _loaded(case: Analysis, found: Attentions, name: str) -> Fix:
     stack = case.stack
     words = case.ops_named(lambda text: text == "aten::embedding").any()
     some = stack.model_class is None and not (words and found.masked)
-    return stack.loaded(default="AutoModel" if some else CAUSAL, attn_implementation=name)
+    return stack.loaded(causal=not some, attn_implementation=name)
 
 
 def _apply(graph: Graph, replacement: Replacement) -> Graph:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpuprof.calibration import experts as calibrated
 from gpuprof.costs.arguments import Tensor, parse
-from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.expert_loops import PRODUCTS, Loops, find_loops
 from gpuprof.diagnosis.detect.pair.candidates import PASSES, Candidate, claim_model
-from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.quantities import FEWER, kernel_counts, quantity
 from gpuprof.diagnosis.detect.pair.signs import fewer_kernels
 from gpuprof.diagnosis.detect.passes import backward_of, host_ns_per_launch, without_recompute
@@ -23,6 +22,10 @@ from gpuprof.diagnosis.detect.replace_work import replacement_of, with_replaceme
 from gpuprof.diagnosis.fix import environment
 from gpuprof.replay.stretches import nodes_in
 from gpuprof.tracefile.trace import F64, I64, Mask
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis
+    from gpuprof.diagnosis.detect.pair.facts import Facts
 
 FORWARD_LAUNCHES, BACKWARD_LAUNCHES = calibrated.FORWARD_LAUNCHES.rising, calibrated.BACKWARD_LAUNCHES.rising
 """Kernels of grouped experts per layer and pass (sorting the rows by expert, offsets, gather, two grouped matmuls,
@@ -98,9 +101,9 @@ def find(case: Analysis) -> Iterator[Proposal]:
     waits = graph.waits & inside
     host_ms = case.per_step(float(graph.duration_ns[inside & ~graph.on_gpu].sum())) / 1e6
     text = (
-        f"{layers:,.0f} loops a step over {loops.blocks.mean():,.0f} experts each: "
+        f"{layers:,.0f} loops {case.unit.a} over {loops.blocks.mean():,.0f} experts each: "
         f"{case.per_step(work.sum()):,.0f} kernels, "
-        f"{case.per_step(waits.sum()):,.0f} waits for the GPU and {host_ms:,.1f} ms of CPU time a step"
+        f"{case.per_step(waits.sum()):,.0f} waits for the GPU and {host_ms:,.1f} ms of CPU time {case.unit.a}"
     )
     loaded = case.stack.loaded(experts_implementation="grouped_mm")
     yield Proposal(
@@ -109,8 +112,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
         fix=case.stack.fix(
             loaded + NEEDS if loaded else "torch.nn.functional.grouped_mm over the tokens, sorted by expert",
             trl=case.stack.setting({"model_init_kwargs": {"experts_implementation": "grouped_mm"}}, note=NEEDS),
-            unsloth=environment("UNSLOTH_MOE_BACKEND", "grouped_mm")
-            + " in the environment, set before unsloth is imported",
+            unsloth=environment("UNSLOTH_MOE_BACKEND", "grouped_mm") + "  # set before unsloth is imported",
         ).by("expert_loop"),
         change=change(1),
         best=change(0),
@@ -127,7 +129,7 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
         yield Candidate(
             PAGE.id,
             "experts computed together",
-            f"grouped GEMMs: {grouped} a step, single GEMMs: {single}, kernels in all: {kernel_counts(a, b)}, "
+            f"grouped GEMMs: {grouped} {a.unit.a}, single GEMMs: {single}, kernels in all: {kernel_counts(a, b)}, "
             f"waits for the GPU: {quantity(a, b, lambda side: side.counts.syncs)}",
             claim_model(CATEGORIES, fewer_kernels(a, b)),
             single.more,

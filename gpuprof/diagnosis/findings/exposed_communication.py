@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpuprof.calibration import collectives as calibrated
-from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
-from gpuprof.diagnosis.fix import Code, Fix, call
+from gpuprof.diagnosis.fix import Code, Fix, call, code
 from gpuprof.replay.collectives import estimate_transfers, waiting
 from gpuprof.replay.graph import COMMUNICATION, DEVICE
 from gpuprof.replay.transform import removed, scaled
 from gpuprof.timeline.intervals import Cover, union
 from gpuprof.tracefile.trace import F64, Mask
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis
 
 WORTH_SHARE = 0.03
 """Exposed transfers of less than this share of the step are left alone: the fix would gain less than the noise of a
@@ -84,7 +87,10 @@ def find(case: Analysis) -> Iterator[Proposal]:
             evidence=spans(
                 case, f"{case.per_step(between.sum()):,.0f} all-reduces a step belong to earlier micro-steps", between
             ),
-            fix="with " + call("model.no_sync") + ": around forward and backward of all but the last micro-step",
+            fix=code("with ")
+            + call("model.no_sync")
+            + code(":")
+            + "  # around forward and backward of all but the last micro-step",
             change=partial(removed, nodes=between),
             key="no_sync",
         )

@@ -5,21 +5,24 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpuprof.calibration import images as calibrated
-from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.fix import Fix, arguments, option
-from gpuprof.diagnosis.frozen_passes import FrozenPasses
 from gpuprof.diagnosis.sentences import ms_or_us
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.replay.transform import removed, scaled
 from gpuprof.tracefile.trace import F64, Mask
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis
+    from gpuprof.diagnosis.frozen_passes import FrozenPasses
 
 LEAST = 0.05
 """Share of the step that the passes take on the GPU or on the host; less is not worth a cache."""
@@ -93,7 +96,8 @@ def _proposal(case: Analysis, passes: FrozenPasses, chosen: Mask, *, reference: 
     count = case.per_step(int(chosen.sum()))
     what = "the model itself, or one like it," if reference else "modules that are not trained"
     text = (
-        f"{count:,.0f} forward pass{'es' if round(count) != 1 else ''} of {what} a step without a backward pass: "
+        f"{count:,.0f} forward pass{'es' if round(count) != 1 else ''} of {what} {case.unit.a} without a backward"
+        " pass: "
         f"{ms_or_us(gpu_ns)} of GPU time, {ms_or_us(host_ns)} of CPU time"
     )
     yield Proposal(

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gpuprof.calibration import loader as calibrated
-from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
+from gpuprof.diagnosis.diagnosis import Evidence
 from gpuprof.diagnosis.fix import Code, Fix, call
 from gpuprof.diagnosis.sentences import in_ms
 from gpuprof.projection.sample_preparation import preparing
-from gpuprof.replay.graph import HOST, Graph
+from gpuprof.replay.graph import HOST, INPUT, Graph
+from gpuprof.replay.mean_step import NEAR
 from gpuprof.replay.transform import scaled
 from gpuprof.timeline.nesting import climb
 from gpuprof.tracefile.trace import I64, OP, Mask
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis
 
 LEAST = 0.05
 """Of a step what preparing samples takes, from which on it is worth a fix."""
@@ -35,6 +42,8 @@ RANDOM = frozenset(
     )
 )  # fmt: skip
 """Ops that make random numbers, where their tensor is."""
+ONCE = calibrated.PREPARED_ONCE.rising
+"""Of preparing a sample what is left where its costly part is done once: at best, usually, at worst."""
 LAUNCH_NS = calibrated.RANDOM_LAUNCH_NS.rising
 """What the CPU takes for each of them on a GPU: at best, usually, at worst."""
 
@@ -43,21 +52,26 @@ PAGE = Page(
     removes="input",
     title="Samples are prepared between two passes of the model",
     means="""
-Images are decoded and resized, videos read or text tokenised by the thread that launches the model's work, sample after
-sample, while the GPU waits. This grows with the batch, so a larger one does not help. It can be done while the GPU
-works on the samples before, by other threads or processes, or on the GPU itself. Random numbers (noise, masks) that
-the CPU makes and then copies are such work, too, and belong on the GPU.
+Images are decoded and resized, videos read or text tokenised by the thread that launches the model's work, sample
+after sample, while the GPU waits. This grows with the batch, so a larger one does not help. It can be done while the
+GPU works on the samples before, by other threads or processes, or on the GPU itself. Random numbers (noise, masks)
+that the CPU makes and then copies are such work, too, and belong on the GPU. Where a DataLoader's batches are late,
+the same work in its workers or in the training's own process can also be done once and kept: a picture that is
+decoded for the tenth time, or a text that is tokenised in each epoch, need not be.
 """,
     detected="""
-Stretches of at least 2 ms in which the thread launches nothing, at least 30 % of which are ops that work on the CPU or
-Python code that prepares samples (image processors, tokenizers, decoders of video, collators), and phases that load
-data outside of a DataLoader; from 5 % of the step on. Random numbers: ops such as `aten::randn` that launch nothing,
-outside of a DataLoader.
+Stretches of at least 2 ms in which the thread launches nothing, at least 30 % of which are ops that work on the CPU
+or Python code that prepares samples (image processors, tokenizers, decoders of video, collators), and phases that
+load data outside of a DataLoader; from 5 % of the step on. Random numbers: ops such as `aten::randn` that launch
+nothing, outside of a DataLoader. Samples prepared once: the training waits for its workers, or prepares batches
+itself for 5 % of the step at least.
 """,
     gain="""
 That time becomes 5 % of what it was, 1 to 20 %: fetching what was prepared. The step is never shorter than preparing
-takes the workers, 1.25 times as long as now divided by their number. An op that makes random numbers becomes one launch
-(8 to 60 µs, assumed); the copy to the GPU that is not needed any more stays in the prediction.
+takes the workers, 1.25 times as long as now divided by their number. An op that makes random numbers becomes one
+launch (8 to 60 µs, assumed); the copy to the GPU that is not needed any more stays in the prediction. Samples that
+are prepared once leave 0.4 (0.15 to 0.9) of the time for a batch (assumed), and that this can be done is likely, not
+certain (0.7, assumed): it stands in *Worth trying*.
 """,
     wrong="""
 A single request that nothing precedes still waits for its own preparation: this is a gain in throughput. Without
@@ -67,7 +81,10 @@ recorded Python stacks, preparation in code that calls no ops of PyTorch is not 
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
-    """Preparing samples elsewhere, where it takes a part of the step; random numbers on the GPU."""
+    """Preparing samples elsewhere, where it takes a part of the step; random numbers on the GPU; batches that the
+    training waits for prepared once."""
+    if not case.workload.is_inference:
+        yield from _once(case)
     graph = case.graph
     random = _making_random_numbers(case)
     yield from _on_the_gpu(case, random)
@@ -78,7 +95,9 @@ def find(case: Analysis) -> Iterator[Proposal]:
     rest = max(case.step_of(scaled(graph, nodes, 0.0)), 1.0)
     workers = next((n for n in COUNTS if n * rest >= SLOWER * took_ns), COUNTS[-1])
     share = 100 * took_ns / case.step_ns
-    text = f"preparing samples takes the CPU {in_ms(took_ns)} a step, {share:.0f} % of it, and grows with the batch"
+    text = (
+        f"preparing samples takes the CPU {in_ms(took_ns)} {case.unit.a}, {share:.0f} % of it, and grows with the batch"
+    )
     some = f"{workers} workers" if workers > 1 else "a worker"
     yield Proposal(
         title=f"preprocessing in {some}",
@@ -94,6 +113,48 @@ def find(case: Analysis) -> Iterator[Proposal]:
         best=partial(scaled, nodes=nodes, factor=LEFT[0]),
         worst=partial(scaled, nodes=nodes, factor=LEFT[2]),
         least_ns=SLOWER * took_ns / workers,
+    )
+
+
+def _once(case: Analysis) -> Iterator[Proposal]:
+    """The costly part of preparing samples done once and kept, where the training waits for its batches."""
+    feed, graph = case.feed, case.graph
+    nodes = graph.resource == INPUT
+    if feed is not None and feed.loader.workers > 0:
+        if case.mean.fed_ns() < (1 + NEAR) * case.mean.consumer_ns():
+            return
+        loader = feed.loader
+        text = (
+            f"{loader.workers} workers need {in_ms(loader.batch_ns)} each for a batch, {in_ms(feed.cpu_ns)} of CPU time"
+        )
+        kept = replace(loader, batch_ns=loader.batch_ns * ONCE[1])
+        yield _prepared_once(
+            case, (Evidence(text),), loader=kept, spread=math.sqrt(ONCE[2] / ONCE[0]), change=lambda graph: graph
+        )
+        return
+    took = case.per_step(float(graph.duration_ns[nodes].sum()))
+    if took < LEAST * case.step_ns:
+        return
+    text = f"the training's own process prepares each batch: {in_ms(took)} {case.unit.a}"
+    best, usual, worst = (partial(scaled, nodes=nodes, factor=factor) for factor in ONCE)
+    yield _prepared_once(case, spans(case, text, nodes), change=usual, best=best, worst=worst)
+
+
+def _prepared_once(case: Analysis, evidence: tuple[Evidence, ...], **how: Any) -> Proposal:
+    decoded = (
+        "decode, resize or tokenise every sample once, before the training, into arrays of bytes\n"
+        "in memory or in a memory-mapped file; only random steps stay in __getitem__"
+    )
+    mapped = call("dataset.map", Code("prepare"), batched=True) + "  # once: the result is kept on disk"
+    return Proposal(
+        title="samples prepared once",
+        evidence=evidence,
+        fix=case.stack.fix(decoded, transformers=mapped),
+        needs="the costly part of preparing a sample gives the same each time (no random step before it), and its "
+        "results fit in memory or on a quick disk",
+        odds=calibrated.ONCE_ODDS.value,
+        key="once",
+        **how,
     )
 
 
@@ -121,7 +182,7 @@ def _on_the_gpu(case: Analysis, op: I64) -> Iterator[Proposal]:
         return
     names = sorted({case.trace.strings[case.trace.ops.name[row]] for row in np.unique(op[nodes]).tolist()})
     more = f" and {len(names) - 2} others" if len(names) > 2 else ""
-    text = f"random numbers made on the CPU ({', '.join(names[:2])}{more}) take it {in_ms(took_ns)} a step"
+    text = f"random numbers made on the CPU ({', '.join(names[:2])}{more}) take it {in_ms(took_ns)} {case.unit.a}"
     yield Proposal(
         title="random numbers made on the GPU",
         evidence=spans(case, text, nodes),
@@ -163,5 +224,5 @@ FINDING = Declaration(
     page=PAGE,
     find=find,
     synonyms=("preprocessing", "tokenization", "image_processing"),
-    titles=("preprocessing_in", "random_numbers_made_on_the_gpu"),
+    titles=("preprocessing_in", "random_numbers_made_on_the_gpu", "samples_prepared_once"),
 )

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from functools import partial
+from typing import TYPE_CHECKING
 
 from gpuprof.calibration import loader as calibrated
-from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.pair.candidates import Candidate, claim_where
-from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.quantities import FEWER, idle_ns
 from gpuprof.diagnosis.detect.pair.signs import long_wait_ns
 from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.diagnosis import Evidence
 from gpuprof.diagnosis.fix import Code, call
-from gpuprof.diagnosis.run_budget import Feed
 from gpuprof.diagnosis.sentences import in_ms
 from gpuprof.replay.graph import INPUT, Graph
-from gpuprof.replay.mean_step import NEAR, slowed_by_sharing, useful_workers
+from gpuprof.replay.mean_step import NEAR, least_on_cores, slowed_by_sharing, useful_workers
 from gpuprof.replay.transform import scale, scaled
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis, Change
+    from gpuprof.diagnosis.detect.pair.facts import Facts
+    from gpuprof.diagnosis.run_budget import Feed
 
 FETCH_NS = calibrated.FETCH_NS.rising
 """What the training process still does for a batch that a worker has prepared (take it from the queue, map its memory,
@@ -57,11 +61,12 @@ without a run shows whether there are workers, by the iterator's name, and not h
     gain="""
 CPU time in the data phase shrinks to what the training process still has to do for a prepared batch (0.2 to 2 ms),
 and the step is replayed. The step cannot become shorter than the input's time divided by the number of workers, each
-1.3 times slower than the training process because they share its machine. Where workers are already used and their
-throughput is known, the mean step is that of a bounded queue with the proposed number of workers, each slowed down if
-there are more workers than CPU cores; at worst the training process's own CPU time grows by a fifth. What the mean
-step waits beyond their throughput, as at the start of an epoch, stays. Without a run the cost of the input is estimated
-from what the workers deliver: one batch per worker and step.
+1.3 times slower than the training process because they share its machine, nor than the CPU time of its batches and of
+the training over the CPU cores of the recording; no more workers are advised than there are cores. Where workers are
+already used and their throughput is known, the mean step is that of a bounded queue with the proposed number of
+workers, each slowed down if there are more workers than CPU cores; at worst the training process's own CPU time grows
+by a fifth. What the mean step waits beyond their throughput, as at the start of an epoch, stays. Without a run the cost
+of the input is estimated from what the workers deliver: one batch per worker and step.
 """,
     wrong="""
 If preparing a batch waits for a disk or a network rather than for the CPU, workers help until that is saturated. An
@@ -83,14 +88,19 @@ def find(case: Analysis) -> Iterator[Proposal]:
     if input_ns < FETCH_NS[1]:
         return
     rest = case.step_of(scaled(graph, nodes, 0.0))
-    workers = _workers(case)
+    workers, cpus = _workers(case), case.folder.cpus if case.folder else None
     if workers is None or workers > 0:
         # Starved workers deliver one batch each in the time that all of them need, a step: twice as many take half.
-        least_ns, wanted = case.step_ns / 2, None if workers is None else 2 * workers
+        wanted = None if workers is None else int(min(2 * workers, max(cpus or math.inf, 1)))
+        if wanted is not None and workers is not None and wanted <= workers:
+            return
+        least_ns = case.step_ns / 2 if wanted is None else case.step_ns * (workers or 1) / wanted
     else:
         batch_ns = input_ns * SLOWER_BESIDE_OTHERS
-        wanted = next((n for n in COUNTS if n * max(rest, 1.0) >= 1.5 * batch_ns), COUNTS[-1])
-        least_ns = batch_ns / wanted
+        counts = [n for n in COUNTS if cpus is None or n <= cpus] or [1]
+        wanted = next((n for n in counts if n * max(rest, 1.0) >= 1.5 * batch_ns), counts[-1])
+        # Next to a GPU the training itself keeps one core.
+        least_ns = max(batch_ns / wanted, least_on_cores(_cpu_ns(case, input_ns), rest, cpus))
     number = Code("num_workers * 2") if wanted is None else wanted
     loader = call("DataLoader", ..., num_workers=number, persistent_workers=True, pin_memory=True)
 
@@ -105,9 +115,9 @@ def find(case: Analysis) -> Iterator[Proposal]:
         title=_title(workers, wanted),
         evidence=spans(
             case,
-            f"{input_ns / 1e6:,.1f} ms a step go into preparing the next batch, in {_own_process(case)}"
+            f"{input_ns / 1e6:,.1f} ms {case.unit.a} go into preparing the next batch, in {_own_process(case)}"
             if workers == 0
-            else f"the training waits {input_ns / 1e6:,.1f} ms a step for its workers to prepare the next batch",
+            else f"the training waits {input_ns / 1e6:,.1f} ms {case.unit.a} for its workers to prepare the next batch",
             nodes,
         ),
         fix=case.stack.fix(
@@ -134,6 +144,14 @@ def _workers(case: Analysis) -> int | None:
     return None if several else 0
 
 
+def _cpu_ns(case: Analysis, input_ns: float) -> float:
+    """CPU time of the batches of a step whose making takes the training process `input_ns`: all of it, unless the run
+    measured that it waits."""
+    made = (case.folder.own.loader or {}).get("made") if case.folder else None
+    cpu, whole = ((made or {}).get(name) for name in ("batch_cpu_ns", "batch_ns"))
+    return input_ns * min(cpu / whole, 1.0) if cpu and whole else input_ns
+
+
 def _title(workers: int | None, wanted: int | None) -> str:
     if workers is None:
         return "twice the input workers"
@@ -150,7 +168,7 @@ def _absent(case: Analysis) -> str | None:
     waited += case.per_step(float(graph.duration_ns[graph.resource == INPUT].sum()))
     if case.workload.is_inference and not waited:
         return None  # requests need no DataLoader
-    return f"a step waits {in_ms(waited)} for its batches"
+    return f"{case.unit.a} waits {in_ms(waited)} for its batches"
 
 
 ABSENT = Absent("more DataLoader workers", _absent)
@@ -163,7 +181,7 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
         yield Candidate(
             PAGE.id,
             "waiting for data",
-            f"the GPU waits {waits.ms} ms a step for its next batch",
+            f"the GPU waits {waits.ms} ms {a.unit.a} for its next batch",
             claim_where(lambda cell: cell[0] == "idle" and (cell[1] == "input" or cell[2] == "data")),
             waits.more,
         )
@@ -178,7 +196,13 @@ def _more_workers(case: Analysis, feed: Feed) -> Iterator[Proposal]:
     if wanted <= loader.workers:
         return
     waits = next((one for one in case.budget.excess if one.cause == "input"), None) if case.budget else None
-    waited = "" if waits is None else f"; {waits.steps} of {case.budget.steps} timed steps wait" if case.budget else ""
+    waited = (
+        ""
+        if waits is None
+        else f"; {waits.steps} of {case.budget.steps} timed {case.unit}s wait"
+        if case.budget
+        else ""
+    )
     source = "measured in the workers" if feed.measured else "estimated from what they deliver"
     text = (
         f"{loader.workers} workers need {loader.batch_ns / 1e6:,.0f} ms each for a batch ({source}), so one is ready "

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from gpuprof.diagnosis.analysis import Analysis, Change
+import numpy as np
+
+from gpuprof.calibration import batch as calibrated
 from gpuprof.diagnosis.detect.batch_scaling import (
     FACTORS,
     best_factor,
@@ -17,13 +21,18 @@ from gpuprof.diagnosis.detect.batch_scaling import (
 )
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
+from gpuprof.diagnosis.detect.longest_samples import longer_batches
 from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
-from gpuprof.diagnosis.fix import Code, arguments, call
+from gpuprof.diagnosis.fix import Code, arguments, as_fix, call
 from gpuprof.projection.batch import (
     communication_at_worst,
     model_phases,
 )
-from gpuprof.replay.graph import DEVICE
+from gpuprof.replay.graph import DEVICE, Graph
+from gpuprof.timeline.phases import BACKWARD, FORWARD, RECOMPUTE
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis, Change
 
 PAGE = Page(
     id="larger_batch",
@@ -35,19 +44,23 @@ time until it fills the chip. A step limited by either processes twice the token
 """,
     detected="""
 The step is replayed with its kernels scaled to 2, 4 and 8 times the tokens. Proposed is the largest factor whose last
-doubling still gains 20 % in tokens per second and that fits in 90 % of the GPU's memory (if a run reports what it
-uses).
+doubling still gains 20 % in tokens per second and that fits in 90 % of the GPU's memory. Where a run does not report
+what it uses, that it fits is likely, not certain (0.95, assumed). One that does not fit is proposed after a change
+that frees memory, as a chain (0.7, assumed).
 """,
     gain="""
 In forward, backward and recomputation the arithmetic and the traffic of each kernel grow with the tokens, except for
 reading the weights of matrix multiplications. A kernel that does not fill the chip takes no longer until it does; one
 limited by reading weights takes no longer until its arithmetic does. Work done once per weight stays the same (the
 optimizer, dequantising, accumulating gradients, casting weights and their gradients, recognised by tensor shapes).
-Copying and preparing batches grows with the tokens. CPU work stays the same, except where attention is called for one
-sample after another (no padding, and an attention without variable lengths): each additional sample then costs 0.5 to
-1 times a recorded call. Collectives that exchange tokens between ranks grow, too. One rank's recording does not say how
-much of them is waiting for another rank, nor why that is late: at the slow end all of it is moving data, and waits in
-other collectives grow with the batch.
+Copying and preparing batches grows with the tokens. Rows of an expert's matrices are the tokens that it gets. Where
+batches are padded and their lengths differ, more samples are padded to a longer one: as long as the longest of that
+many timed batches; lengths that were not there before, which have to be planned or compiled for, get rarer
+as these lengths say. In the chain the backward passes compute the forward passes again (not at best). CPU
+work stays the same, except where attention is called for one sample after another (no padding, and an attention
+without variable lengths): each additional sample then costs 0.5 to 1 times a recorded call. Collectives that exchange
+tokens between ranks grow, too. One rank's recording does not say how much of them is waiting for another rank, nor
+why that is late: at the slow end all of it is moving data, and waits in other collectives grow with the batch.
 """,
     wrong="""
 With more samples per optimizer step there are fewer steps: the learning rate may have to be tuned again. With
@@ -58,25 +71,75 @@ with the tokens. Memory use is known only for recordings made with `gpuprof trac
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
-    """The batch that gains, if one does."""
+    """The batch that gains, if one does; one that does not fit as a chain, after a change that frees memory."""
     found = best_factor(case)
-    if found is None:
-        return
-    chosen, step_ns = found
-    graph = case.graph
+    if found is not None:
+        yield _larger(case, *found)
+    free = best_factor(case, whatever_fits=False)
+    if free is not None and free[0] > (found[0] if found else 1) and not (case.graph.phase == RECOMPUTE).any():
+        yield _after_freeing(case, *free)
+
+
+def of_factor(case: Analysis, factor: float) -> Proposal:
+    """A batch of `factor` times the samples, whether it gains or not: to compare with one that was timed."""
+    longer = longer_batches(case, factor).tokens
+    return _larger(case, factor, case.step_of(scaled_batch(case, factor, longer=longer)(case.graph)))
+
+
+def _after_freeing(case: Analysis, chosen: float, step_ns: float) -> Proposal:
+    """The batch that does not fit, where checkpointing makes room for it at the price of a second forward pass; at best
+    another change does, for nothing."""
+    alone = _larger(case, chosen, step_ns)
+    change, worst = alone.change, alone.worst or alone.change
+    memory = case.run.memory if case.run else None
+    total = min(info.memory_bytes for info in case.trace.meta.gpus if info.memory_bytes)
+    peak = memory.peak_bytes if memory and memory.peak_bytes else 0
+    return replace(
+        alone,
+        title=f"{alone.title}, once memory is freed",
+        fix=FREE + alone.fix,
+        change=lambda graph: change(_computed_again(graph)),
+        best=change,
+        worst=lambda graph: worst(_computed_again(graph)),
+        needs=f"memory: {peak / GIB:,.1f} of {total / GIB:,.1f} GiB are used at the peak (gpuprof memory says what "
+        "frees how much)",
+        odds=calibrated.FREED_ODDS.value,
+        parts=("free memory: gradient checkpointing, a chunked loss, an 8-bit or paged optimizer", alone.title),
+        key="freed",
+    )
+
+
+FREE = as_fix("first free memory: gpuprof memory lists what saves how much, and what it costs\n")
+GIB = 1 << 30
+
+
+def _computed_again(graph: Graph) -> Graph:
+    """The graph whose backward passes take so much longer as the forward passes took, on the CPU and the GPU."""
+    own = ~graph.waits
+    longer = np.ones(len(graph))
+    for side in (graph.on_gpu, ~graph.on_gpu):
+        forward, backward = (own & side & (graph.phase == phase) for phase in (FORWARD, BACKWARD))
+        took = float(graph.duration_ns[backward].sum())
+        longer[backward] = 1 + (float(graph.duration_ns[forward].sum()) / took if took else 0.0)
+    return graph.with_durations(graph.duration_ns * longer)
+
+
+def _larger(case: Analysis, chosen: float, step_ns: float) -> Proposal:
+    """`chosen` times the samples in a batch, for which the replayed step takes `step_ns`."""
+    graph, longer = case.graph, longer_batches(case, chosen)
     samples = micro_size(case)
     tokens = micro_tokens(case)
-    size = f"{samples * chosen}" if samples else f"{chosen} * batch_size"
+    size = f"{samples * chosen:g}" if samples else f"{chosen:g} * batch_size"
     busy = case.per_step(float(graph.duration_ns[graph.resource == DEVICE].sum()))
     said = f"{tokens:,} tokens a batch" if tokens else f"{samples:,} samples a batch" if samples else "a batch"
     text = (
         f"{said}: the GPU works {busy / 1e6:,.1f} of {case.step_ns / 1e6:,.1f} ms a step; "
-        f"{chosen} times as much would take {step_ns / 1e6:,.1f} ms"
-    )
+        f"{chosen:g} times as much would take {step_ns / 1e6:,.1f} ms"
+    ) + (f", padded to {longer.tokens:.2f} times the length" if longer.tokens > 1 else "")
     room = room_note(case)
     setting = case.stack.setting({"per_device_train_batch_size": Code(size)}, note=room)
-    yield Proposal(
-        title=f"batch {samples} → {samples * chosen}" if samples else f"{chosen} × the batch",
+    return Proposal(
+        title=f"batch {samples} → {samples * chosen:g}" if samples else f"{chosen:g} × the batch",
         evidence=spans(case, text, graph.resource == DEVICE),
         fix=case.stack.fix(
             call("DataLoader", ..., batch_size=Code(size)) + room,
@@ -84,12 +147,14 @@ def find(case: Analysis) -> Iterator[Proposal]:
             trl=setting + "\nor, with short samples: " + arguments("SFTConfig", {"packing": True}).otherwise()
             if case.trains_on_tokens
             else setting,
-        ).by("larger_batch"),
-        change=scaled_batch(case, chosen),
-        best=scaled_batch(case, chosen, 0),
-        worst=slower_host(case, _at_worst(case, chosen)),
+        ),
+        change=scaled_batch(case, chosen, longer=longer.tokens),
+        best=scaled_batch(case, chosen, 0, longer.tokens),
+        worst=slower_host(case, _at_worst(case, chosen, longer.tokens)),
+        lumps={"new_shapes": longer.new_shapes} if longer.new_shapes < 1 else {},
         work=float(chosen),
-        changes=f"{chosen} times the samples in an optimizer step",
+        odds=1.0 if largest_factor(case) is not None else calibrated.ROOM_ODDS.value,
+        changes=f"{chosen:g} times the samples in an optimizer step",
     )
 
 
@@ -106,9 +171,9 @@ def _absent(case: Analysis) -> str | None:
 ABSENT = Absent("larger batch", _absent)
 
 
-def _at_worst(case: Analysis, factor: float) -> Change:
+def _at_worst(case: Analysis, factor: float, longer: float) -> Change:
     """Kernels grow most, and so does communication."""
-    grown, moving = scaled_batch(case, factor, 2), communication_at_worst(case.graph, factor)
+    grown, moving = scaled_batch(case, factor, 2, longer), communication_at_worst(case.graph, factor * longer)
     return lambda graph: moving(grown(graph))
 
 
@@ -117,5 +182,5 @@ FINDING = Declaration(
     find=find,
     absent=ABSENT,
     synonyms=("batch", "batch_size", "per_device_train_batch_size"),
-    titles=("the_batch",),
+    titles=("the_batch", "once_memory_is_freed", "batch_once_memory_is_freed", "the_batch_once_memory_is_freed"),
 )

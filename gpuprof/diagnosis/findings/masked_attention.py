@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,13 +13,15 @@ from gpuprof.calibration import latency
 from gpuprof.costs.arguments import Arguments, parse
 from gpuprof.costs.attention import attends_packed, has_mask, is_attention, is_backward, is_causal
 from gpuprof.costs.dtypes import DTYPES, UNKNOWN
-from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
-from gpuprof.diagnosis.fix import Fix, as_fix, joined
+from gpuprof.diagnosis.fix import Fix, as_fix, code, joined
 from gpuprof.replay.transform import scaled
 from gpuprof.tracefile.trace import F64, KERNEL, NO_TEXT, Mask
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis
 
 MOST_USEFUL = 0.6
 """Share of the scores of a row above which there is nothing to skip: lengths of one batch differ by as much."""
@@ -157,9 +160,9 @@ def _fix(case: Analysis) -> Fix:
             if loaded:
                 ways.append(loaded + note)
     if stack.kind in ("trl", "unsloth") and stack.has("padding_free") is not False:
-        ways.append(stack.setting({"padding_free": True}) or as_fix("padding_free=True"))
+        ways.append(stack.setting({"padding_free": True}) or code("padding_free=True"))
     if stack.kind in ("trl", "unsloth") and stack.has("packing") is not False:
-        ways.append(stack.setting({"packing": False}) or as_fix("packing=False"))
+        ways.append(stack.setting({"packing": False}) or code("packing=False"))
     if not ways:
         ways = [
             as_fix("torch.nn.attention.flex_attention with a block mask per document"),

@@ -7,11 +7,11 @@ step such modules take, which is the most that it could gain; its price is that 
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpuprof.calibration import reference as calibrated
-from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.passes import backward_of
 from gpuprof.diagnosis.detect.proposal import Page
@@ -19,8 +19,11 @@ from gpuprof.diagnosis.diagnosis import Issue
 from gpuprof.diagnosis.run_model import Run
 from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.replay.transform import removed, scaled
-from gpuprof.tracefile.program import Program, Warned
 from gpuprof.tracefile.trace import ANNOTATION, Mask
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis
+    from gpuprof.tracefile.program import Program, Warned
 
 MOST_SHOWN = 3
 """Warnings that the note quotes."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpuprof.calibration import batch as calibrated
 from gpuprof.costs import hardware
-from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.batch_scaling import MEMORY_SHARE
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
@@ -17,6 +17,9 @@ from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.fix import Code, call
 from gpuprof.replay.transform import removed
 from gpuprof.timeline.gpu_concurrency import take_turns
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis
 
 UNEVEN = calibrated.UNEVEN.value
 """One GPU with all of the model takes up to this much more than the GPUs' peaks together, which are not all known."""

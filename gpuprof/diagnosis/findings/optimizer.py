@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpuprof.calibration import kernels as calibrated
-from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.memory_remedy import MemoryRemedy
 from gpuprof.diagnosis.detect.pair.candidates import Candidate, claim_where
-from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.quantities import kernel_counts, kernel_ns
 from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.detect.torch_version import is_before_2
 from gpuprof.diagnosis.fix import Fix, call
 from gpuprof.projection import memory_changes as changes
-from gpuprof.projection.memory import RecordedMemory
 from gpuprof.projection.memory_fixes import OPTIMIZER as STATE
 from gpuprof.projection.memory_fixes import MemoryFix, recorded_footprint
 from gpuprof.replay.graph import Graph, launcher_of
@@ -27,6 +25,11 @@ from gpuprof.replay.transform import removed, without_waits
 from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.phases import OPTIMIZER
 from gpuprof.tracefile.trace import ANNOTATION, I64, Mask
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis, Change
+    from gpuprof.diagnosis.detect.pair.facts import Facts
+    from gpuprof.projection.memory import RecordedMemory
 
 STEP = re.compile(r"^Optimizer\.step#(\w+)\.step")
 FUSABLE = frozenset({"Adam", "AdamW", "SGD", "Adagrad"})

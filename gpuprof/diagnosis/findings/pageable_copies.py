@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpuprof.calibration import allocator as calibrated
 from gpuprof.calibration import thresholds as thresholds_calibrated
-from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.detect.copy_waits import copies_to_device
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.pair.candidates import Candidate, claim_where, is_copying
-from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.quantities import FEWER, idle_ns, quantity
 from gpuprof.diagnosis.detect.pair.signs import advised, long_wait_ns
 from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.fix import call
 from gpuprof.replay.graph import COPY, SYNC, Graph, launcher_of
 from gpuprof.replay.transform import without_waits
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis, Change
+    from gpuprof.diagnosis.detect.pair.facts import Facts
 
 LEAST_BYTES = 1 << 20
 """Of a step's copies; with less, a copy is its launch and takes no longer than a small kernel."""
@@ -101,7 +104,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
 
     took = case.per_step(float(graph.duration_ns[copies].sum()))
     text = (
-        f"{moved / 1e6:,.1f} MB a step are copied to the GPU from pageable memory, in {took / 1e6:,.1f} ms "
+        f"{moved / 1e6:,.1f} MB {case.unit.a} are copied to the GPU from pageable memory, in {took / 1e6:,.1f} ms "
         f"({moved / max(took, 1.0):,.1f} GB/s), while the CPU is blocked"
     )
     yield Proposal(
@@ -130,7 +133,7 @@ def _absent(case: Analysis) -> str | None:
     pageable = case.trace.rows_named(gpu.name, lambda text: "HtoD" in text and "Pageable" in text)
     copies = case.nodes_of_gpu(pageable) & case.graph.on_gpu
     moved = float(np.append(gpu.bytes, 0)[case.graph.gpu_row][copies].clip(0).sum()) / case.graph.steps
-    return f"{moved / 1e6:,.2f} MB a step are copied to the GPU from pageable memory"
+    return f"{moved / 1e6:,.2f} MB {case.unit.a} are copied to the GPU from pageable memory"
 
 
 ABSENT = Absent("pinned memory", _absent)
@@ -146,9 +149,9 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
         yield Candidate(
             PAGE.id,
             "copies that block the CPU",
-            f"copies that block the CPU: {quantity(a, b, lambda side: side.counts.blocking_copies)} a step, of "
+            f"copies that block the CPU: {quantity(a, b, lambda side: side.counts.blocking_copies)} {a.unit.a}, of "
             f"{pageable.a / 1e6:,.1f} → {pageable.b / 1e6:,.1f} MB in pageable memory; copies and waits for them "
-            f"take {took.ms} ms of the GPU's step",
+            f"take {took.ms} ms of the GPU's {a.unit}",
             claim_where(is_copying),
             took.more,
         )

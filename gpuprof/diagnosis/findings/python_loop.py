@@ -5,24 +5,28 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpuprof.calibration import loops as calibrated
-from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.pair.candidates import PASSES, Candidate, claim_where
-from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.quantities import kernel_counts
 from gpuprof.diagnosis.detect.pair.signs import advised
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.detect.replace_work import replacement_of, with_replacement
-from gpuprof.diagnosis.detect.small_op_loops import SmallLoops, find_small_loops
+from gpuprof.diagnosis.detect.small_op_loops import find_small_loops, ops_of, some_of
+from gpuprof.diagnosis.detect.tensor_loops import reading_loops
 from gpuprof.diagnosis.fix import Code, Fix, as_fix, call, joined
 from gpuprof.diagnosis.sentences import in_ms
 from gpuprof.replay.stretches import nodes_in
 from gpuprof.tracefile.trace import F64
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis
+    from gpuprof.diagnosis.detect.pair.facts import Facts
 
 ROUNDS_LEFT, GPU_LEFT = calibrated.ROUNDS_LEFT.rising, calibrated.GPU_LEFT.rising
 LEAST = 0.02
@@ -65,8 +69,10 @@ sizes need padding or segments.
 
 def find(case: Analysis) -> Iterator[Proposal]:
     """Ops over all rounds in place of a loop."""
-    loops = find_small_loops(case)
-    if loops is None:
+    loops, reading = find_small_loops(case), reading_loops(case)
+    if loops is not None and reading is not None:  # the finding `syncs` has those
+        loops = some_of(loops, ~reading.which)
+    if loops is None or not len(loops.rounds):
         return
     graph, count = case.graph, len(loops.rounds)
     forward = nodes_in(graph, loops.stretches)
@@ -91,11 +97,12 @@ def find(case: Analysis) -> Iterator[Proposal]:
         return partial(with_replacement, replacement=new)
 
     largest = int(np.argmax(took[:count] + took[count:]))
-    names = _ops_of(case, loops, largest)
+    names = ops_of(case, loops, largest)
     few = ", ".join(name.removeprefix("aten::") for name in names[:NAMED]) + (" …" if len(names) > NAMED else "")
     waits = case.per_step(float((inside & graph.waits).sum()))
     text = (
-        f"{int(loops.rounds[largest])} rounds of {few}: {case.per_step(float(gpu.sum())):,.0f} kernels a step and "
+        f"{int(loops.rounds[largest])} rounds of {few}: {case.per_step(float(gpu.sum())):,.0f} kernels {case.unit.a}"
+        " and "
         f"{in_ms(host_ns)} of CPU time, the backward pass included"
         + (f"; the CPU waits for the GPU {waits:,.0f} times in it" if waits >= 1 else "")
     )
@@ -110,21 +117,6 @@ def find(case: Analysis) -> Iterator[Proposal]:
         odds=(calibrated.SEPARATE if separate else calibrated.INDEPENDENT).value,
         needs="" if separate else "no round of the loop needs the result of the one before",
     )
-
-
-def _ops_of(case: Analysis, loops: SmallLoops, which: int) -> list[str]:
-    """Names of the outermost ops of a loop's last round, each once, in their order."""
-    ops, last = case.trace.ops, loops.last
-    rows = np.flatnonzero(
-        (ops.thread == last.thread[which])
-        & (ops.start_ns >= last.start_ns[which])
-        & (ops.end_ns <= last.end_ns[which])
-        & (ops.kind == 0)
-    )
-    parent = case.timeline.nesting.parent[rows]
-    outer = rows[(parent < 0) | (ops.kind[parent] != 0) | (ops.start_ns[parent] < last.start_ns[which])]
-    outer = outer[np.argsort(ops.start_ns[outer], kind="stable")]
-    return list(dict.fromkeys(case.trace.strings[ops.name[row]] for row in outer.tolist()))
 
 
 def _fix(names: list[str]) -> Fix:
@@ -149,7 +141,7 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
         yield Candidate(
             PAGE.id,
             "a Python loop over small ops",
-            f"kernels: {pieces} a step",
+            f"kernels: {pieces} {a.unit.a}",
             claim_where(lambda cell: cell[0] == "idle"),
             pieces.more,
         )

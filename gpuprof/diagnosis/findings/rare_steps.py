@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpuprof.calibration import saving as calibrated
-from gpuprof.diagnosis.analysis import Analysis
-from gpuprof.diagnosis.baseline import LONG
-from gpuprof.diagnosis.budget import NAMES
-from gpuprof.diagnosis.budget_model import Budget
+from gpuprof.diagnosis.budget_model import LONG, NAMES
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
@@ -19,6 +17,10 @@ from gpuprof.diagnosis.diagnosis import Evidence
 from gpuprof.diagnosis.fix import Code, call, joined
 from gpuprof.replay.graph import Graph
 from gpuprof.timeline.phases import OTHER
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis
+    from gpuprof.diagnosis.budget_model import Budget
 
 FEWEST = 4
 """Recorded steps needed to recognise a rare one; with fewer none is usual."""

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpuprof.calibration import shapes as calibrated
 from gpuprof.calibration import thresholds as thresholds_calibrated
-from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.detect.compiling import MULTIPLE, compiling_nodes, in_most_steps
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.pair.candidates import OWN, Candidate, claim_idle
-from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.quantities import idle_ns, quantity
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.diagnosis import Evidence
@@ -24,6 +23,10 @@ from gpuprof.replay.planning import planning
 from gpuprof.replay.transform import removed, scaled
 from gpuprof.timeline.startup import LOADING
 from gpuprof.tracefile.trace import OP, Mask
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis, Change
+    from gpuprof.diagnosis.detect.pair.facts import Facts
 
 LONG_NS = thresholds_calibrated.PLANNING_NS.value
 """What a call that loads code takes at least to count; launching takes microseconds."""
@@ -131,7 +134,9 @@ def find(case: Analysis) -> Iterator[Proposal]:
     yield Proposal(
         title="no cuDNN attention (it plans again for every length)" if instead else "fixed shapes",
         evidence=spans(
-            case, f"{' and '.join(what)} in most steps: {lost_ms:,.1f} ms of CPU time a step", compiling | plans
+            case,
+            f"{' and '.join(what)} in most {case.unit}s: {lost_ms:,.1f} ms of CPU time {case.unit.a}",
+            compiling | plans,
         )
         + _of_timed(case),
         fix=_fix(case, cudnn, bool(compiling.any())),
@@ -183,14 +188,15 @@ def _of_timed(case: Analysis) -> tuple[Evidence, ...]:
         return ()
     found = next(one for one in budget.excess if one.cause == "new_shapes")
     text = (
-        f"{found.steps} of {budget.steps} timed steps meet new shapes and take "
-        f"{(found.mean_ns or 0) * budget.steps / max(found.steps, 1) / 1e6:,.0f} ms more than steps with known ones"
+        f"{found.steps} of {budget.steps} timed {case.unit}s meet new shapes and take "
+        f"{(found.mean_ns or 0) * budget.steps / max(found.steps, 1) / 1e6:,.0f} ms more than {case.unit}s with known"
+        " ones"
     )
     ahead = next((one.ahead_ns for one in budget.once if one.cause == "new_shapes"), None)
     if ahead is not None and run is not None and run.steps_total:
         text += (
             f"; they repeat, so it becomes rarer: about {ahead / 1e9:,.1f} s in what is left of {run.steps_total:,} "
-            "steps"
+            f"{case.unit}s"
         )
     return (Evidence(text),)
 
@@ -204,8 +210,8 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
         weight = OWN if took.difference > MOSTLY * waits.difference else 1.0
         yield Candidate(
             PAGE.id,
-            "compiling during the step",
-            f"the CPU compiles or loads code for {took.ms} ms a step",
+            f"compiling during the {a.unit}",
+            f"the CPU compiles or loads code for {took.ms} ms {a.unit.a}",
             claim_idle(*COMPILING_CAUSES, weight=weight),
             took.more,
         )
@@ -244,7 +250,7 @@ def _fix(case: Analysis, cudnn: bool, compiling: bool) -> Fix:
         dynamic = call("model.compile", dynamic=True).otherwise()
         marked = call("torch._dynamo.mark_dynamic", Code("tensor"), 1).otherwise()
         vary = fixed + "\nor let the length vary: " + dynamic + ", " + marked
-        return vary + "\nwith " + other.otherwise() + "  # cuDNN plans per length" if cudnn else vary
+        return vary + "\nand " + other.otherwise() + "  # cuDNN plans per length" if cudnn else vary
     if cudnn:
         return other.by("recompiles") + "  # flash attention does not plan\nor " + fixed.otherwise()
     return fixed

@@ -5,33 +5,36 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpuprof.calibration import memory as memory_calibrated
 from gpuprof.calibration import recompute as calibrated
 from gpuprof.calibration import thresholds as thresholds_calibrated
-from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.detect.batch_scaling import FACTORS, indices
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.kept_ops import kept_of, mean_tokens
 from gpuprof.diagnosis.detect.memory_remedy import MemoryRemedy
 from gpuprof.diagnosis.detect.pair.candidates import OWN, Candidate, is_model_wait
-from gpuprof.diagnosis.detect.pair.cells import Cell
-from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.quantities import kernel_counts, kernel_ns, quantity
 from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.detect.recomputed_passes import CHECKPOINT, USABLE_SHARE, free_bytes, recomputed
 from gpuprof.diagnosis.fix import call, without_call
 from gpuprof.projection import memory_changes as changes
-from gpuprof.projection.memory import RecordedMemory
 from gpuprof.projection.memory_fixes import MemoryFix
 from gpuprof.replay.graph import HOST, Graph
 from gpuprof.replay.stretches import nodes_in
 from gpuprof.replay.transform import removed
 from gpuprof.timeline.phases import BACKWARD, FORWARD, RECOMPUTE
 from gpuprof.tracefile.trace import Mask
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis, Change
+    from gpuprof.diagnosis.detect.pair.cells import Cell
+    from gpuprof.diagnosis.detect.pair.facts import Facts
+    from gpuprof.projection.memory import RecordedMemory
 
 SAVED_SHARE = calibrated.SAVED_SHARE.value, calibrated.SAVED_SHARE.high
 """Of the bytes that the repeated forward pass reads and writes, the part that would have to stay in memory instead:

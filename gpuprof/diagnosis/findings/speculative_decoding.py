@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpuprof.calibration import inference as calibrated
-from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.detect.batch_scaling import scaled_batch
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
-from gpuprof.diagnosis.fix import Code, call, option
+from gpuprof.diagnosis.fix import Code, call, code, option
 from gpuprof.projection.batch import model_phases
 from gpuprof.replay.graph import Graph
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis, Change
 
 FEW = 2
 """Sequences at once up to which it is advised: with more the arithmetic of rejected tokens is no longer free."""
@@ -59,7 +62,7 @@ _FIXES = {
     )
     + "  # or eagle3",
     "sglang": option("sglang ... --speculative-algorithm EAGLE3", "--speculative-algorithm", "EAGLE3", "sglang")
-    + " --speculative-draft-model-path ...",
+    + code(" --speculative-draft-model-path ..."),
 }
 _OTHERWISE = (
     call("model.generate", ..., assistant_model=Code("small_model"))

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpuprof.calibration import inference as calibrated
-from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.fix import Code, assigned, call
 from gpuprof.replay.graph import Graph
-from gpuprof.tracefile.trace import NO_TEXT, Mask
+from gpuprof.timeline.cache_appends import cache_appends
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis, Change
 
 LEFT = calibrated.CACHE_LEFT.rising
 
@@ -42,14 +44,12 @@ model. Its memory is taken from the beginning.
 """,
 )
 
-_LIST = re.compile(r"\[[\d, ]*\]")
-
 
 def find(case: Analysis) -> Iterator[Proposal]:
     """A cache of fixed length, where it is concatenated."""
     if not case.workload.is_inference:
         return
-    ops = appends(case)
+    ops = cache_appends(case.trace, case.timeline.window)
     nodes = case.nodes_within(ops) & ~case.graph.waits
     if not nodes.any():
         return
@@ -65,7 +65,9 @@ def find(case: Analysis) -> Iterator[Proposal]:
     gpu_ms = case.per_step(float(graph.duration_ns[nodes & graph.on_gpu].sum())) / 1e6
     yield Proposal(
         title="static key-value cache",
-        evidence=spans(case, f"{count:,.0f} concatenations a step copy the cache: {gpu_ms:,.2f} ms of GPU time", nodes),
+        evidence=spans(
+            case, f"{count:,.0f} concatenations {case.unit.a} copy the cache: {gpu_ms:,.2f} ms of GPU time", nodes
+        ),
         fix=assigned("model.generation_config.cache_implementation", "static")
         + "\nor in your own code: "
         + call("transformers.StaticCache", config=Code("model.config"), max_cache_len=Code("...")).otherwise(),
@@ -73,25 +75,6 @@ def find(case: Analysis) -> Iterator[Proposal]:
         best=change(0),
         worst=change(2),
     )
-
-
-def appends(case: Analysis) -> Mask:
-    """Rows of the ops that append one position to a cache."""
-    trace = case.trace
-    rows = case.ops_named(lambda name: name == "aten::cat") & (trace.ops.dims != NO_TEXT)
-    low, high = case.timeline.window
-    rows &= (trace.ops.start_ns >= low) & (trace.ops.start_ns < high)
-    wanted = [dims for dims in np.unique(trace.ops.dims[rows]).tolist() if _appends(trace.text(dims) or "")]
-    return rows & np.isin(trace.ops.dims, wanted)
-
-
-def _appends(dims: str) -> bool:
-    """Whether the arguments' shapes are those of a cache and of one position: [[1, 8, 127, 64], [1, 8, 1, 64]]."""
-    shapes = [[int(n) for n in re.findall(r"\d+", text)] for text in _LIST.findall(dims)]
-    if len(shapes) < 2 or len(shapes[0]) != 4 or len(shapes[1]) != 4:
-        return False
-    differs = [at for at in range(4) if shapes[0][at] != shapes[1][at]]
-    return differs in ([1], [2]) and shapes[1][differs[0]] == 1
 
 
 FINDING = Declaration(

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.detect.copy_waits import copies_to_device
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.expert_loops import find_loops
 from gpuprof.diagnosis.detect.pair.candidates import Candidate, is_model_wait
-from gpuprof.diagnosis.detect.pair.cells import Cell
-from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.quantities import FEW, FEWER, quantity
 from gpuprof.diagnosis.detect.pair.signs import advised
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
+from gpuprof.diagnosis.detect.tensor_loops import TensorLoops, in_lists, reading_loops
 from gpuprof.diagnosis.diagnosis import Evidence
-from gpuprof.diagnosis.fix import Code, Fix, as_fix, call, joined, without_call
-from gpuprof.diagnosis.gaps import ALLOCATOR_CALL, SYNC_CALL
+from gpuprof.diagnosis.fix import Code, Fix, as_fix, call, code, joined, without_call
 from gpuprof.diagnosis.sentences import ms_or_us
 from gpuprof.replay.calls import STREAM_WAIT
 from gpuprof.replay.graph import COPY, SYNC, Graph
@@ -28,7 +27,13 @@ from gpuprof.replay.stretches import nodes_in
 from gpuprof.replay.transform import removed, without_waits
 from gpuprof.timeline.dispatch import has_ops
 from gpuprof.timeline.frames import FrameIndex
+from gpuprof.timeline.runtime_calls import ALLOCATOR_CALL, SYNC_CALL
 from gpuprof.tracefile.trace import ANNOTATION, I64, NO_TEXT, Mask
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis, Change
+    from gpuprof.diagnosis.detect.pair.cells import Cell
+    from gpuprof.diagnosis.detect.pair.facts import Facts
 
 LOOK = re.compile(r"^aten::(item|_local_scalar_dense|is_nonzero|equal|allclose)$")
 """Ops that copy a value to the host to look at it."""
@@ -56,13 +61,15 @@ prepared the next launches.
 CPU calls that wait for a device, a stream or a copy to the CPU, grouped by the op that made them. Not counted: copies
 of batches to the GPU (`pageable_copies`), calls of the allocator (`allocator`), and calls inside a loop over experts
 (`expert_loop`). Waits are looked at if the step gets at least 1 % shorter when it is replayed without all of them: a
-wait that finds the GPU idle, or that ends soon, costs nothing. Several kinds of waits are also priced together, because
-the CPU runs ahead only where none of them stops it.
+wait that finds the GPU idle, or that ends soon, costs nothing. Several kinds of waits are also priced together,
+because the CPU runs ahead only where none of them stops it. Loops over at least 8 tensors of the same few ops that
+look at a tensor and read what they find (a norm of each gradient) are named.
 """,
     gain="""
 The calls no longer wait, and the ops that read a value are removed together with their copies (at worst they stay and
 only the wait is removed). Then the step is replayed, and the CPU runs ahead where it can. Ops that need the value for
-the size of their result stay, without their wait.
+the size of their result stay, without their wait. A loop over tensors becomes ops over lists: their CPU time is 0.08
+(0.03 to 0.17) of the loop's, that of Python around them 0.27, as measured of optimizers; the GPU's stays.
 """,
     wrong="""
 If the value decides what is computed next, it cannot be read later; compute with a mask instead. A wait at the end of
@@ -84,12 +91,13 @@ def find(case: Analysis) -> Iterator[Proposal]:
     looks, shapes, explicit = (waits & mask for mask in _kinds(case, waits))
     ops = _outermost_named(case, looks)
     own = _own_nodes(case, ops) & ~_loop_nodes(case) if looks.any() else nothing
+    loops = reading_loops(case) if looks.any() else None
     # A rank that runs ahead waits for its peers instead, unless these run ahead as well.
     alone = case.sensitivities.communication <= case.sensitivities.host
     kinds: list[tuple[Mask, Proposal]] = []
     if looks.any():
         kinds.append((looks, Proposal(
-            title="no values read from the GPU within the step",
+            title=f"no values read from the GPU within the {case.unit}",
             evidence=_evidence(case, looks, "values read from the GPU", ops),
             fix=_look_fix(case, looks).by("syncs"),
             change=_without(looks, own),
@@ -108,7 +116,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
         )))  # fmt: skip
     if explicit.any():
         kinds.append((explicit, Proposal(
-            title="no torch.cuda.synchronize() in the step",
+            title=f"no torch.cuda.synchronize() in the {case.unit}",
             evidence=_evidence(case, explicit, "torch.cuda.synchronize() or a similar call", np.empty(0, np.int64)),
             fix=without_call(f"torch.cuda.synchronize() only every {EVERY} steps", "torch.cuda.synchronize").by("syncs")
             + "\nor, to time steps: "
@@ -118,6 +126,8 @@ def find(case: Analysis) -> Iterator[Proposal]:
             worst=None if alone else _unchanged,
             key="explicit",
         )))  # fmt: skip
+    if loops is not None and (listed := _in_lists(case, kinds[0], loops, own)) is not None:
+        kinds[0] = (kinds[0][0], listed)
     singles = [one for _, one in kinds]
     if len(kinds) > 1:
         together = _together(case, kinds, own, alone)
@@ -127,12 +137,46 @@ def find(case: Analysis) -> Iterator[Proposal]:
     yield from singles
 
 
+def _in_lists(case: Analysis, looks: tuple[Mask, Proposal], loops: TensorLoops, own: Mask) -> Proposal | None:
+    """Values that are read tensor by tensor: all of them by ops over lists, and none read in the step; None where the
+    lists gain nothing on top. What changes the same tensors one after another, as clipping does, becomes lists, too."""
+    waits, reads = looks
+
+    def change(level: int) -> Change:
+        lists = in_lists(loops, level)
+        rest = _without(waits & ~loops.nodes, own & ~loops.nodes if level < 2 else np.zeros_like(own))
+        return lambda graph: lists(rest(graph))
+
+    if MORE * case.step_of(change(1)(case.graph)) >= case.step_of(reads.change(case.graph)):
+        return None
+    names = " → ".join(name.removeprefix("aten::") for name in loops.ops[:FRAMES_SHOWN])
+    took = case.per_step(float(case.graph.duration_ns[loops.nodes & ~case.graph.on_gpu].sum()))
+    text = (
+        f"a loop over {loops.tensors:,} tensors {case.unit.a}, one after another ({names}):"
+        f" {ms_or_us(took)} of CPU time"
+    )
+    return replace(
+        reads,
+        title=f"tensors in lists, and none read within the {case.unit}",
+        evidence=(*spans(case, text, loops.nodes & ~case.graph.on_gpu), *reads.evidence),
+        fix=joined([LISTS, reads.fix]),
+        change=change(1),
+        best=change(0),
+        worst=change(2),
+        key="lists",
+    )
+
+
+LISTS = call("torch.stack", Code("torch._foreach_norm(tensors)")) + "  # the norm of each: a few launches, read once"
+"""How torch goes over lists of tensors."""
+
+
 def _together(case: Analysis, kinds: list[tuple[Mask, Proposal]], own: Mask, alone: bool) -> Proposal:
     """All kinds of waits at once: the CPU runs ahead only where none of them stops it."""
     waits = np.logical_or.reduce([mask for mask, _ in kinds])
     worst = _without(waits, np.zeros(len(case.graph), bool))
     return Proposal(
-        title="no waits for the GPU within the step",
+        title=f"no waits for the GPU within the {case.unit}",
         evidence=tuple(one for _, proposal in kinds for one in proposal.evidence),
         fix=joined([proposal.fix for _, proposal in kinds]).by("syncs"),
         change=_without(waits, own),
@@ -151,7 +195,7 @@ WAYS = (
         re.compile(r"repeat_interleave"),
         call("torch.repeat_interleave", ..., output_size=Code("total")) + "  # total: known on the CPU",
     ),
-    (re.compile(r"bincount"), as_fix("torch.zeros(n).scatter_add_(0, ids, ones)  # bincount asks for its size")),
+    (re.compile(r"bincount"), code("torch.zeros(n).scatter_add_(0, ids, ones)  # bincount asks for its size")),
     (re.compile(r"unique"), as_fix("unique values in the collator, on the CPU, as the batch's lengths")),
     (
         re.compile(r"nonzero|masked_select|index"),
@@ -192,7 +236,7 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
         yield Candidate(
             PAGE.id,
             "waits of the CPU for the GPU",
-            f"calls that wait for the GPU: {waits} a step",
+            f"calls that wait for the GPU: {waits} {a.unit.a}",
             claim,
             waits.more,
         )
@@ -295,7 +339,7 @@ def _without(waits: Mask, own: Mask) -> Change:
 def _evidence(case: Analysis, waits: Mask, what: str, ops: I64) -> tuple[Evidence, ...]:
     graph = case.graph
     count = case.per_step(float(waits.sum()))
-    text = f"{what}: {count:,.0f} a step"
+    text = f"{what}: {count:,.0f} {case.unit.a}"
     names = _most(case.trace.ops.name[ops])
     if names:
         text += " (" + ", ".join(f"{n / case.steps:,.0f} × {case.trace.strings[i]}" for i, n in names) + ")"
@@ -319,7 +363,7 @@ def _most(ids: np.ndarray) -> list[tuple[int, int]]:
 
 
 def _look_fix(case: Analysis, looks: Mask) -> Fix:
-    torch = (
+    torch = code(
         f"total += loss.detach()  # on the GPU; total.item() every {EVERY} steps\n"
         "torch.nn.utils.clip_grad_norm_(parameters, limit, foreach=True)  # all norms at once, none read\n"
         "torch.where(...)  # instead of `if tensor:`"
@@ -328,11 +372,10 @@ def _look_fix(case: Analysis, looks: Mask) -> Fix:
         return as_fix(
             "keep results on the GPU until all are computed: one .cpu() at the end\n"
             f"test for the end of a sequence every {EVERY} tokens, not after each\n"
-            "torch.where(...)  # instead of `if tensor:`"
-        )
+        ) + code("torch.where(...)  # instead of `if tensor:`")
     checks = case.ops_named(CHECK.search).any()
     extra = {"logging_nan_inf_filter": False} if checks else {}
-    note = f"\nand in callbacks and losses of your own:\n{torch}"
+    note = "\nand in callbacks and losses of your own: " + torch
     return case.stack.fix(torch, case.stack.setting({"logging_steps": EVERY}, extra, note=note))
 
 
@@ -346,5 +389,6 @@ FINDING = Declaration(
         "no_sizes_that_depend_on_values",
         "no_torch_cuda_synchronize_in_the_step",
         "no_waits_for_the_gpu_within_the_step",
+        "tensors_in_lists_and_none_read_within_the_step",
     ),
 )

@@ -4,25 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpuprof.calibration import kernels as calibrated
 from gpuprof.costs.dtypes import CODE
-from gpuprof.costs.roofline import Roofline
 from gpuprof.costs.work import recorded_sms
-from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.matmul_types import why_unknown
 from gpuprof.diagnosis.detect.pair.candidates import Candidate, claim_where
-from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.quantities import FEWER, kernel_counts, kernel_ns, number, quantity
 from gpuprof.diagnosis.detect.pair.signs import advised
 from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.fix import call
 from gpuprof.replay.transform import scaled
 from gpuprof.tracefile.trace import F64, I64, Mask
+
+if TYPE_CHECKING:
+    from gpuprof.costs.roofline import Roofline
+    from gpuprof.diagnosis.analysis import Analysis
+    from gpuprof.diagnosis.detect.pair.facts import Facts
 
 TENSOR_SHARE, MEMORY_SHARE = calibrated.TF32_TENSOR.falling, calibrated.TF32_MEMORY.falling
 """What products reach in TF32 of the tensor and of the memory ceiling."""
@@ -65,7 +68,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     left = [_left(case, roof, nodes, level) for level in range(3)]
     whole = float(graph.duration_ns[graph.on_gpu].sum())
     text = (
-        f"{case.per_step(nodes.sum()):,.0f} fp32 matrix multiplications a step without tensor cores: "
+        f"{case.per_step(nodes.sum()):,.0f} fp32 matrix multiplications {case.unit.a} without tensor cores: "
         f"{case.per_step(took) / 1e6:,.1f} ms, "
         f"{100 * took / whole:,.0f} % of the GPU's time"
     )
@@ -109,7 +112,7 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
         yield Candidate(
             PAGE.id,
             "matrix multiplications on tensor cores",
-            f"{number(pieces.a)} matrix multiplications take {took.ms} ms of GPU time a step",
+            f"{number(pieces.a)} matrix multiplications take {took.ms} ms of GPU time {a.unit.a}",
             claim_where(lambda cell: cell[:2] == ("busy", "gemm")),
             took.more,
         )

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpuprof.calibration import thresholds as calibrated
 from gpuprof.costs.split import COMPUTE, LATENCY
-from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
@@ -18,6 +18,9 @@ from gpuprof.diagnosis.fix import as_fix
 from gpuprof.replay.graph import DEVICE
 from gpuprof.replay.transform import scaled
 from gpuprof.tracefile.trace import F64, KERNEL
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis
 
 HELD_BACK = re.compile(r"thermal|hw_slowdown|power_brake|board_limit|reliability")
 """Reasons that a machine can be freed of. A power limit (`sw_power_cap`) is the GPU's own: it is at work, as it
@@ -129,7 +132,7 @@ def _drift(case: Analysis) -> tuple[float, str] | None:
     percent = 100 * (slower - 1)
     return (
         1 / slower,
-        f"the same kernels take {percent:,.0f} % longer in the last {third} recorded steps than in the first",
+        f"the same kernels take {percent:,.0f} % longer in the last {third} recorded {case.unit}s than in the first",
     )
 
 

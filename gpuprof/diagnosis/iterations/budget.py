@@ -48,7 +48,13 @@ def iteration_budget(folder: RunFolder) -> Iteration | None:
         recorded=(),
         unrecorded=None,
         changes=(),
+        log_probability_passes=_passes(found),
     )
+
+
+def _passes(iterations: list[list[PhasedStep]]) -> float | None:
+    each = [sum(one.passes for one in iteration) for iteration in iterations]
+    return statistics.fmean(each) if any(each) else None
 
 
 def steps_of_iteration(steps: Sequence[PhasedStep]) -> int | None:

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from gpuprof.calibration import iterations as calibrated
+from gpuprof.diagnosis.fix import Fix, as_fix
 from gpuprof.diagnosis.iteration_model import Change, IterationRange
 
 LEAST_GAIN = calibrated.LEAST_GAIN.value
 
 
 def change(
-    mean_ns: int, id_: str, title: str, fix: str, saved: tuple[float, float, float], basis: str, changes: str | None
+    mean_ns: int,
+    id_: str,
+    title: str,
+    fix: Fix | str,
+    saved: tuple[float, float, float],
+    basis: str,
+    changes: str | None,
 ) -> Change:
     """The iteration of mean_ns with a change. saved: ns of it, least, expected and most."""
+    written = as_fix(fix)
     high, expected, low = (max(round(mean_ns - min(max(ns, 0.0), mean_ns)), 1) for ns in saved)
-    return Change(id_, title, fix, IterationRange(low, expected, high), mean_ns / expected, basis, changes)
+    found = IterationRange(low, expected, high)
+    speedup = mean_ns / expected
+    return Change(id_, title, str(written), found, speedup, basis, changes, written.settings, written.patch)

@@ -7,16 +7,31 @@ whose argument the trainer does not have, is not offered.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
+from gpuprof.calibration import inference
 from gpuprof.calibration import iterations as calibrated
+from gpuprof.diagnosis.fix import Fix, Part, Setting, in_code, in_json
 from gpuprof.diagnosis.iteration_model import Change, Iteration
 from gpuprof.diagnosis.iterations.change import LEAST_GAIN, change
-from gpuprof.record.phase_names import ENVIRONMENT, GENERATION, REWARD, WEIGHT_SYNC
+from gpuprof.record.patches.trainer_arguments import as_value
+from gpuprof.record.phase_names import (
+    BACKWARD,
+    ENVIRONMENT,
+    FORWARD,
+    GENERATION,
+    LOG_PROBABILITIES,
+    REWARD,
+    WEIGHT_SYNC,
+)
 
 WAITS = calibrated.WAITS.value
 SPREAD = calibrated.SPREAD.value
+ENGINE = calibrated.ENGINE.rising
+RATES = calibrated.SYNC_RATE.rising
+LEFT = inference.CACHE_LEFT.falling
 SHORTER_TAIL = 0.9
 """The 95th percentile of the completions' lengths is below this share of the longest where there is a tail to cut."""
 
@@ -27,12 +42,28 @@ class Trainer:
 
     fields: frozenset[str]
     name: str | None
+    arguments: str | None = None
+    """Class of its arguments."""
+    settings: Mapping[str, bool | int | float | str] = field(default_factory=dict)
+    """Values of some of the arguments."""
+    weight_bytes: int | None = None
+    """Of the model's parameters."""
+    trainable_share: float | None = None
+    """Share of the parameters that are trained, 0 to 1."""
 
     def first(self, *names: str) -> str | None:
         """The first of these arguments that it has; the first of all where nothing is known."""
         if not self.fields:
             return names[0]
         return next((name for name in names if name in self.fields), None)
+
+    def set(self, *names_and_values: Any) -> Fix:
+        """Arguments that get other values (a name, its value, a name, …), with the patch that makes it."""
+        given = dict(zip(names_and_values[::2], names_and_values[1::2], strict=True))
+        written = ", ".join(f"{name}={in_code(value)}" for name, value in given.items())
+        settings = tuple(Setting("argument", name, in_json(value), self.arguments) for name, value in given.items())
+        text = f"{self.arguments}({written})" if self.arguments else written
+        return Fix((Part(text, settings),)).by("trainer_arguments", as_value(given))
 
 
 def changes(iteration: Iteration, trainer: Trainer) -> tuple[Change, ...]:
@@ -52,7 +83,7 @@ def _tail(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
     saved = found.decode_ns * (1 - found.p95 / found.longest)
     length = math.ceil(found.p95)
     yield change(
-        iteration.mean_ns, "completion_tail", "Cut the longest completions", f"{argument}={length}",
+        iteration.mean_ns, "completion_tail", "Cut the longest completions", trainer.set(argument, length),
         (saved * (1 - SPREAD), saved, saved * (1 + SPREAD)),
         f"generation decodes {found.longest:.0f} tokens until the longest completion ends; 95 % of them are not longer"
         f" than {length}",
@@ -94,21 +125,161 @@ def _one_ahead(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
 
 
 def _decode_without_cpu(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
-    """Decoding at the pace of the GPU: a compiled decode step, or a serving engine."""
+    """Decoding at the pace of the GPU: transformers compiles the decode step over a static cache."""
     found, busy = iteration.generation, decode_busy_share(iteration)
-    argument = trainer.first("use_vllm", "generation_kwargs", "use_transformers_continuous_batching")
+    argument = trainer.first("cache_implementation", "generation_kwargs")
     if found is None or busy is None or argument is None or not found.decode_ns:
         return
+    if trainer.settings.get("cache_implementation") == "static":
+        return
     most = found.decode_ns * (1 - busy)
-    fix = {
-        "use_vllm": 'use_vllm=True, vllm_mode="colocate"',
-        "generation_kwargs": 'generation_kwargs={"cache_implementation": "static"} with a compiled decode step',
-    }.get(argument, f"{argument}=True")
+    value = "static" if argument == "cache_implementation" else {"cache_implementation": "static"}
     yield change(
-        iteration.mean_ns, "decode_cpu", "Decode without the CPU's cost per token", fix, (0.3 * most, 0.7 * most, most),
+        iteration.mean_ns, "decode_cpu", "Compile the decode step over a static cache", trainer.set(argument, value),
+        (0.3 * most, 0.7 * most, most),
         f"the GPU works {100 * busy:.0f} % of the recorded decode steps; at best decoding takes only that (the share of"
         " it that is reached is assumed)",
         None,
+    )  # fmt: skip
+
+
+def _cache_copies(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
+    """A static cache without compiling: the cache is not copied for each token."""
+    copies, busy = iteration.cache_copies, decode_busy_share(iteration)
+    argument = trainer.first("generation_kwargs")
+    if copies is None or argument is None or trainer.settings.get("cache_implementation") == "static":
+        return
+    spent = copies.gpu_ns if (busy or 0.0) >= 0.5 else copies.cpu_ns
+    low, expected, high = (spent * (1 - left) for left in LEFT)
+    yield change(
+        iteration.mean_ns, "cache_copies", "Static key-value cache",
+        trainer.set(argument, {"cache_implementation": "static"}), (low, expected, high),
+        f"{copies.count:,} concatenations an iteration copy the cache, extrapolated from the recorded decode steps; on"
+        " a GPU transformers compiles the decode step with it, which is a change of its own (decode_cpu)",
+        None,
+    )  # fmt: skip
+
+
+def _serving_engine(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
+    """Generation by a serving engine; by published throughput, not by this run."""
+    found, busy = iteration.generation, decode_busy_share(iteration)
+    if found is None or busy is None or not found.decode_ns or trainer.settings.get("use_vllm") is True:
+        return
+    if trainer.first("use_vllm") is None:
+        return
+    # It does not decode faster than the GPU works now, less what it spends on ended sequences.
+    least = found.decode_ns * busy * (1 - (found.ended_share or 0.0))
+    saved = [found.decode_ns - max(found.decode_ns / times, least) for times in ENGINE]
+    fix = trainer.set("use_vllm", True, "vllm_mode", "colocate")
+    yield change(
+        iteration.mean_ns, "serving_engine", "Generate with vLLM", fix,
+        (saved[0], saved[1], saved[2]),
+        "published: 2 to 15 times the tokens per second of transformers.generate, at most the pace of the recorded GPU"
+        " work; not measured here, and the copy of the weights to the engine is not counted",
+        "the engine's log-probabilities differ a little from the trainer's",
+    )  # fmt: skip
+
+
+def _ended_sequences(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
+    """Continuous batching: ended sequences leave the batch."""
+    found, busy = iteration.generation, decode_busy_share(iteration)
+    if found is None or busy is None or not found.decode_ns or not found.ended_share:
+        return
+    argument = trainer.first("use_transformers_continuous_batching", "use_transformers_paged")
+    if argument is None or trainer.settings.get(argument) is True or trainer.settings.get("use_vllm") is True:
+        return
+    most = found.decode_ns * busy * found.ended_share
+    yield change(
+        iteration.mean_ns, "ended_sequences", "Continuous batching in generation", trainer.set(argument, True),
+        (0.0, 0.5 * most, most),
+        f"{100 * found.ended_share:.0f} % of the computed tokens are of sequences that had ended; at most the GPU's"
+        " time for them is saved (the share of it that is reached is assumed)",
+        None,
+    )  # fmt: skip
+
+
+def _reference(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
+    """No reference policy: its log-probabilities are not computed."""
+    beta, spent = trainer.settings.get("beta"), iteration.ns_of(LOG_PROBABILITIES)
+    if not isinstance(beta, (int, float)) or not beta or not spent or trainer.first("beta") is None:
+        return
+    saved = spent / max(iteration.log_probability_passes or 1.0, 1.0)
+    yield change(
+        iteration.mean_ns, "reference_pass", "Train without a reference policy", trainer.set("beta", 0.0),
+        (0.8 * saved, saved, saved),
+        f"the reference's log-probabilities are one of {max(iteration.log_probability_passes or 1.0, 1.0):.0f} passes"
+        " over the completions without gradients",
+        "nothing keeps the policy near the reference",
+    )  # fmt: skip
+
+
+def _one_pass(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
+    """Log-probabilities of the old policy and of the reference in the same pass, where the CPU limits them."""
+    passes, busy = iteration.log_probability_passes or 0.0, busy_share(iteration, LOG_PROBABILITIES)
+    if passes < 2 or busy is None:
+        return
+    most = iteration.ns_of(LOG_PROBABILITIES) * (1 - 1 / passes) * (1 - busy)
+    yield change(
+        iteration.mean_ns, "one_pass", "Old policy and reference in one pass",
+        'one forward pass over the completions twice, with adapter_names=["__base__", ...] for the reference (PEFT)',
+        (0.0, 0.7 * most, most),
+        f"{passes:.0f} passes launch the same kernels; the GPU works {100 * busy:.0f} % of them (the share of it that"
+        " is reached is assumed)",
+        None,
+    )  # fmt: skip
+
+
+def _padding(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
+    """Micro-batches by tokens: each is as long as its own completions."""
+    found, phases = iteration.generation, (LOG_PROBABILITIES, FORWARD, BACKWARD)
+    if found is None or not found.tokens or not found.longest or not found.sequences:
+        return
+    padded = max(1 - found.tokens / (found.sequences * found.longest), 0.0)
+    most = padded * sum(iteration.ns_of(phase) * (busy_share(iteration, phase) or 0.0) for phase in phases)
+    if not most:
+        return
+    yield change(
+        iteration.mean_ns, "padded_completions", "Micro-batches by tokens",
+        "sort completions by length, and cut each micro-batch to its longest or pack it (verl: use_dynamic_bsz=True);"
+        " TRL has no argument for it",
+        (0.2 * most, 0.7 * most, most),
+        f"{100 * padded:.0f} % of the completions' positions are padding; at most the GPU's time for them in"
+        " log-probabilities, forward and backward passes is saved (prompts are not counted)",
+        None,
+    )  # fmt: skip
+
+
+def _weight_sync(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
+    """The weights at the rate of a link, or the adapters only."""
+    spent, whole = iteration.ns_of(WEIGHT_SYNC), trainer.weight_bytes
+    if not spent or not whole:
+        return
+    adapters = trainer.trainable_share is not None and trainer.trainable_share < 0.5
+    sent = whole * (trainer.trainable_share or 1.0) if adapters else whole
+    saved = [max(spent - sent / rate, 0.0) for rate in RATES]
+    yield change(
+        iteration.mean_ns, "weight_sync",
+        "Copy the adapters only" if adapters else "Copy the weights in large pieces",
+        "send the adapters to the engine (vLLM's LoRA requests) instead of merged weights" if adapters
+        else "gather parameters in buckets before they are sent, instead of one by one",
+        (saved[0], saved[1], saved[2]),
+        f"{whole / 1e9:.1f} GB of weights take {spent / 1e9:.2f} s, {whole / spent:.1f} GB/s; a link copies at"
+        f" {RATES[0]:.0f} to {RATES[2]:.0f} GB/s (assumed)",
+        None,
+    )  # fmt: skip
+
+
+def _rewards_beside(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
+    """Rewards that wait, while log-probabilities are computed."""
+    waiting = sum(one.ns for one in iteration.rewards if one.cpu_ns is not None and one.cpu_ns < WAITS * one.ns)
+    saved = min(waiting, iteration.ns_of(REWARD), iteration.ns_of(LOG_PROBABILITIES))
+    if not saved:
+        return
+    yield change(
+        iteration.mean_ns, "rewards_beside", "Score while log-probabilities are computed",
+        "start the reward functions that wait in a thread, and await them before the advantages",
+        (0.5 * saved, saved * (1 - SPREAD), float(saved)),
+        "neither needs the other; rewards that wait leave the CPU to the log-probabilities", None,
     )  # fmt: skip
 
 
@@ -131,10 +302,16 @@ def _larger_rollout(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
 
 def decode_busy_share(iteration: Iteration) -> float | None:
     """Share of the recorded generation in which a GPU worked; None where none was recorded."""
-    found = next((one for one in iteration.recorded if one.phase == GENERATION and one.ns), None)
+    return busy_share(iteration, GENERATION)
+
+
+def busy_share(iteration: Iteration, phase: str) -> float | None:
+    """Share of a recorded phase in which a GPU worked, 0 to 1; None where none was recorded, or there is no GPU."""
+    found = next((one for one in iteration.recorded if one.phase == phase and one.ns), None)
     return None if found is None or not any(one.busy_ns for one in iteration.recorded) else found.busy_ns / found.ns
 
 
 _ALL: tuple[Callable[[Iteration, Trainer], Iterator[Change]], ...] = (
-    _tail, _rewards_at_once, _one_ahead, _decode_without_cpu, _larger_rollout,
+    _tail, _rewards_at_once, _rewards_beside, _one_ahead, _decode_without_cpu, _cache_copies, _serving_engine,
+    _ended_sequences, _larger_rollout, _reference, _one_pass, _padding, _weight_sync,
 )  # fmt: skip

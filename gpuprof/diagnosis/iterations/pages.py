@@ -144,4 +144,154 @@ If one long completion holds up the batch, more GPUs do not help: see completion
 at the same number of GPUs: what the trainer gives up lengthens its own part.
 """,
     ),
+    Page(
+        id="cache_copies",
+        applies=_TRAINING,
+        title="The key-value cache is copied for each token",
+        means="""
+Each decode step concatenates one token to the cache of every layer, which copies the cache whole. A static cache has
+its full length from the beginning, and the token is written into its place.
+""",
+        detected="""
+Concatenations of a tensor of many positions and one of a single position within generation. Where decode steps were
+left out of the recording, number and time are extrapolated from those that were recorded.
+""",
+        gain="""
+The concatenations take 40 % of what they took, 20 to 70 % (assumed).
+""",
+        wrong="""
+Attention over a static cache reads its full length, filled or not. On a GPU transformers also compiles the decode step
+over a static cache: that is decode_cpu.
+""",
+    ),
+    Page(
+        id="serving_engine",
+        applies=_TRAINING,
+        title="transformers.generate is slower than a serving engine",
+        means="""
+Serving engines such as vLLM keep the batch full, launch a decode step as one CUDA graph and hold the cache in pages.
+""",
+        detected="""
+Generation by transformers.generate, and the share of it in which the GPU works.
+""",
+        gain="""
+A range from published throughput, not from this run: 2 to 15 times the tokens per second, 5 as expected. It is not
+more than the GPU's recorded work without ended sequences allows.
+""",
+        wrong="""
+The engine needs memory next to the training, and the weights have to be copied to it after each update, which is not
+in the figure. Its kernels round differently: the trainer corrects for that, or the training changes a little.
+""",
+    ),
+    Page(
+        id="ended_sequences",
+        applies=_TRAINING,
+        title="Ended sequences stay in the batch",
+        means="""
+A generate loop computes a token for every sequence of its batch until the longest has ended. With continuous batching
+ended sequences leave.
+""",
+        detected="""
+Tokens that the loops computed, less those of the completions.
+""",
+        gain="""
+At most the GPU's time for tokens of ended sequences; half of it is expected (assumed). Where the CPU limits decoding a
+step of fewer sequences takes as long.
+""",
+        wrong="""
+transformers' continuous batching schedules on the CPU, which costs time of its own for small models.
+""",
+    ),
+    Page(
+        id="reference_pass",
+        applies=_TRAINING,
+        title="The reference policy is computed",
+        means="""
+With beta above 0 the loss has a penalty for leaving the reference policy, whose log-probabilities take one forward
+pass over all completions.
+""",
+        detected="""
+The trainer's beta, the time of log-probabilities without gradients, and how often they are computed.
+""",
+        gain="""
+The time of one of these passes.
+""",
+        wrong="""
+It is another training: many recipes use beta 0 since the clipped ratio keeps updates small, some need the penalty.
+""",
+    ),
+    Page(
+        id="one_pass",
+        applies=_TRAINING,
+        title="Old policy and reference are computed one after the other",
+        means="""
+Both need the same completions. With adapters both are the same model, with the adapters on and off, so one pass over
+twice the rows can do both, and the CPU launches the kernels once.
+""",
+        detected="""
+Two or more passes without gradients an iteration, and the share of them in which the GPU works.
+""",
+        gain="""
+The CPU's share of the passes that are saved; 70 % of it is expected, and nothing at the low end (assumed).
+""",
+        wrong="""
+Where the GPU limits the passes nothing is gained. Twice the rows need twice the activations and logits.
+""",
+    ),
+    Page(
+        id="padded_completions",
+        applies=_TRAINING,
+        title="Completions are padded to the longest",
+        means="""
+All micro-batches of an iteration are as long as its longest completion. Micro-batches by tokens are each as long as
+their own.
+""",
+        detected="""
+The lengths of the completions as the trainer keeps them: tokens, less the longest times their number.
+""",
+        gain="""
+At most the GPU's time for padding in log-probabilities, forward and backward passes; 70 % of it is expected, 20 % at
+the low end (assumed).
+""",
+        wrong="""
+Prompts are padded too, and are not counted. Where the CPU limits these passes shorter rows gain nothing.
+""",
+    ),
+    Page(
+        id="weight_sync",
+        applies=_TRAINING,
+        title="The weights reach the generator slowly",
+        means="""
+After each update the generator gets the new weights. Parameter by parameter, or with adapters merged first, this takes
+longer than their bytes need.
+""",
+        detected="""
+The time of the phase, and the bytes of the model's parameters.
+""",
+        gain="""
+The bytes at 20 GB/s, 5 to 100 (assumed); of a model with adapters only their bytes.
+""",
+        wrong="""
+The phase contains other things too: the engine falls asleep and wakes up, adapters are merged. A faster link does not
+shorten those.
+""",
+    ),
+    Page(
+        id="rewards_beside",
+        applies=_TRAINING,
+        title="Rewards wait while the model is idle",
+        means="""
+Scores and log-probabilities need the completions and not each other. Reward functions that wait for another program
+can do so while the model computes log-probabilities.
+""",
+        detected="""
+Reward functions whose thread uses less than 30 % of the time, and the time of log-probabilities without gradients.
+""",
+        gain="""
+The shorter of the two is hidden behind the longer; at least half of it.
+""",
+        wrong="""
+TRL has no argument for it: the functions have to start before the pass and be awaited after it.
+""",
+    ),
 )

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from gpuprof.diagnosis.iteration_model import Iteration, RecordedPhase, Unrecorded
+import numpy as np
+
+from gpuprof.diagnosis.iteration_model import CacheCopies, Iteration, RecordedPhase, Unrecorded
 from gpuprof.diagnosis.iterations.budget import iteration_budget
 from gpuprof.diagnosis.iterations.changes import Trainer, changes
 from gpuprof.diagnosis.quality import judged
+from gpuprof.record.phase_names import GENERATION
+from gpuprof.timeline.cache_appends import cache_appends
 from gpuprof.timeline.intervals import clip, join
 from gpuprof.timeline.iteration_phases import phase_spans, times_in_window, unrecorded
 from gpuprof.timeline.timeline import Timeline
@@ -50,7 +55,32 @@ def trainer_of(folder: RunFolder) -> Trainer:
     program = folder.own.program
     if program is None:
         return Trainer(frozenset(), None)
-    return Trainer(frozenset(program.fields), program.trainer.name if program.trainer else None)
+    model = folder.own.model or {}
+    return Trainer(
+        frozenset(program.fields),
+        program.trainer.name if program.trainer else None,
+        program.arguments.name if program.arguments else None,
+        program.settings,
+        _weight_bytes(model),
+        _share(model),
+    )
+
+
+def _weight_bytes(model: Mapping[str, Any]) -> int | None:
+    """Of the model's parameters; None where a type's size is not known."""
+    dtypes = model.get("dtypes")
+    sizes = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8}
+    if not isinstance(dtypes, dict) or not dtypes or not all(name in sizes for name in dtypes):
+        return None
+    return sum(sizes[name] * int(count) for name, count in dtypes.items() if isinstance(count, (int, float)))
+
+
+def _share(model: Mapping[str, Any]) -> float | None:
+    """Of the parameters those that are trained."""
+    whole, trained = model.get("parameters"), model.get("trainable")
+    if not isinstance(whole, int) or not isinstance(trained, int) or whole <= 0:
+        return None
+    return trained / whole
 
 
 def with_recorded(iteration: Iteration, timeline: Timeline, folder: RunFolder) -> Iteration:
@@ -62,7 +92,7 @@ def with_recorded(iteration: Iteration, timeline: Timeline, folder: RunFolder) -
     iterations = max(len(timeline.steps.start_ns) / iteration.steps, 1e-9)
     hidden = clip(left_out, low, high).total
     forwards = sum(window.unrecorded for window in folder.own.windows if window.window == "trace")
-    return replace(
+    found = replace(
         iteration,
         recorded=tuple(
             RecordedPhase(phase, round(ns / iterations), round(working / iterations))
@@ -70,3 +100,21 @@ def with_recorded(iteration: Iteration, timeline: Timeline, folder: RunFolder) -
         ),
         unrecorded=Unrecorded(round(hidden / iterations), forwards / iterations) if hidden else None,
     )
+    return replace(found, cache_copies=_cache_copies(found, timeline, iterations))
+
+
+def _cache_copies(iteration: Iteration, timeline: Timeline, iterations: float) -> CacheCopies | None:
+    """What copying the key-value cache costs the mean iteration, extrapolated from the recorded decode steps: their
+    number by that of the steps, their time by its share of the recorded generation. iterations: those recorded."""
+    trace, generated = timeline.trace, next((one.ns for one in iteration.recorded if one.phase == GENERATION), 0)
+    rows = cache_appends(trace, timeline.window)
+    if iteration.generation is None or not generated or not rows.any():
+        return None
+    ops, gpu, all_ = trace.ops, trace.gpu, iteration.generation.forwards
+    seen = all_ - (iteration.unrecorded.forwards if iteration.unrecorded is not None else 0.0)
+    count = float(rows.sum()) / iterations * (all_ / seen if seen > 0 else 1.0)
+    mine = np.isin(timeline.links.op, np.flatnonzero(rows))
+    scale = iteration.ns_of(GENERATION) / generated / iterations
+    cpu_ns = float((ops.end_ns[rows] - ops.start_ns[rows]).sum())
+    gpu_ns = float((gpu.end_ns[mine] - gpu.start_ns[mine]).sum())
+    return CacheCopies(round(count), round(scale * cpu_ns), round(scale * gpu_ns))

@@ -8,8 +8,7 @@ from gpuprof.costs.roofline import roofline
 from gpuprof.diagnosis.analysis import Analysis, analysis_of
 from gpuprof.diagnosis.budget_model import Budget
 from gpuprof.diagnosis.detect.batch_scaling import indices, micro_tokens
-from gpuprof.diagnosis.detect.expert_loops import find_loops
-from gpuprof.diagnosis.detect.passes import backward_of, without_recompute
+from gpuprof.diagnosis.detect.expert_loops import expert_nodes
 from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.diagnosis.limits import limits
 from gpuprof.diagnosis.memory_remedies import memory_fixes
@@ -18,8 +17,6 @@ from gpuprof.errors import GpuprofError
 from gpuprof.projection.depth import find_layers
 from gpuprof.projection.projection import Interval
 from gpuprof.projection.subject import Subject
-from gpuprof.replay.stretches import nodes_in
-from gpuprof.tracefile.trace import Mask
 
 
 def _why_not(diagnosis: Diagnosis) -> str:
@@ -52,7 +49,7 @@ def subject_of(diagnosis: Diagnosis, recorded_on: Gpu | None = None) -> Subject:
     work = run.work if run else None
     model = (run.model if run else None) or {}
     experts = model.get("experts") or {}
-    nodes = _expert_nodes(case)
+    nodes = expert_nodes(case)
     micro = (work.micro_steps if work else None) or 1.0
     tokens = (work.tokens if work else None) or micro_tokens(case)
     trained = trained_parameters(model, (run.optimizer if run else None) or {})
@@ -107,16 +104,6 @@ def _samples(diagnosis: Diagnosis, case: Analysis) -> float | None:
     micro = run.work.micro_steps or 1.0
     size = (run.loader or {}).get("batch_size")
     return size * micro if samples / micro == 1 and isinstance(size, int) and size > 1 else samples
-
-
-def _expert_nodes(case: Analysis) -> Mask | None:
-    """Nodes of loops over experts, forward and backward; None where there are none."""
-    loops = find_loops(case)
-    if loops is None:
-        return None
-    forward = nodes_in(case.graph, loops.stretches)
-    backward = without_recompute(case, nodes_in(case.graph, backward_of(case, loops.stretches)))
-    return (forward >= 0) | (backward >= 0)
 
 
 def _expert_adapters(model: dict) -> float:

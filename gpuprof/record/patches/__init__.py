@@ -30,6 +30,7 @@ NAMES = (
     "syncs",
     "allocator",
     "channels_last",
+    "trainer_arguments",
 )
 """In the order in which they are listed, and in which several are applied."""
 PROBE = "probe"

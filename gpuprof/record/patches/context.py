@@ -29,7 +29,7 @@ class Patch(NamedTuple):
     cannot: str
     """Where it cannot be applied from outside."""
     default: str = ""
-    """The value where none is given; empty: it takes none."""
+    """The value where none is given; empty: it takes none, or has to be given one (`values`)."""
     values: str = ""
     """What values it takes, as the help says it."""
     check: Callable[[str], bool] = lambda value: not value

@@ -38,7 +38,7 @@ def bandwidth(diagnosis: Diagnosis) -> Figure | None:
     size = [group.bytes / group.count for group in chosen]
     speed = [group.bytes_per_s for group in chosen]
     words = [
-        [*hover(group, steps), f"{si(group.bytes_per_s)}B/s, {si(each)}B each"]
+        [*hover(group, steps, diagnosis.unit), f"{si(group.bytes_per_s)}B/s, {si(each)}B each"]
         for group, each in zip(chosen, size, strict=True)
     ]
     limit, floor_ns = roof.ceilings.memory_bytes_per_s, roof.ceilings.launch_floor_ns

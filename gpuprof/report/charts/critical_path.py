@@ -45,11 +45,12 @@ def critical_path(diagnosis: Diagnosis) -> Figure | None:
         {
             "barmode": "overlay",
             "bargap": 0.25,
-            "xaxis": still({"title": {"text": "ms of the step"}, "rangemode": "tozero"}),
+            "xaxis": still({"title": {"text": f"ms of the {diagnosis.unit}"}, "rangemode": "tozero"}),
             "yaxis": names_axis(categoryorder="array", categoryarray=[row(rank) for rank in order]),
         },
         title="Critical path across ranks",
-        note="What would have to be shorter for the step to be shorter, without the profiler's cost. Communication:"
+        note=f"What would have to be shorter for the {diagnosis.unit} to be shorter, without the profiler's cost."
+        " Communication:"
         " moving data once all ranks have come." + (f" {left} ranks with less of it are left out." if left else ""),
         legend="above",
         height=104 + _ROW_PX * len(shown),

@@ -51,7 +51,7 @@ def gap_histogram(diagnosis: Diagnosis) -> Figure | None:
                 [name, duration(each), count(float(number))]
                 for name, each, number in zip(names, total.tolist(), counts, strict=True)
             ],
-            "hovertemplate": f"{paint.label}: %{{customdata[1]}} a step"
+            "hovertemplate": f"{paint.label}: %{{customdata[1]}} {diagnosis.unit.a}"
             "<br>in %{customdata[2]} gaps of %{customdata[0]}<extra></extra>",
         }
         traces.append(painted(bar, {"marker.color": paint}))
@@ -70,7 +70,7 @@ def gap_histogram(diagnosis: Diagnosis) -> Figure | None:
                     "range": [-0.5, size - 0.5],
                 }
             ),
-            "yaxis": still({"title": {"text": f"idle ms a step{gpu}"}, "rangemode": "tozero"}),
+            "yaxis": still({"title": {"text": f"idle ms {diagnosis.unit.a}{gpu}"}, "rangemode": "tozero"}),
         },
         title="Idle time by length of gap",
         note="Bar heights are time, not numbers of gaps. As recorded, with the profiler's own cost in it.",

@@ -19,6 +19,7 @@ from gpuprof.report.numbers import count, duration, share
 from gpuprof.report.palette import category_group
 from gpuprof.timeline.categories import CATEGORIES
 from gpuprof.timeline.timeline import Timeline
+from gpuprof.timeline.unit import Unit
 from gpuprof.tracefile.trace import I64
 
 _MOST = 100
@@ -156,13 +157,13 @@ def diameters(groups: list[KernelGroup]) -> list[float]:
     return [max(_WIDEST * (group.ns / most) ** 0.5, _LEAST) for group in groups]
 
 
-def hover(group: KernelGroup, steps: int) -> list[str]:
+def hover(group: KernelGroup, steps: int, unit: Unit) -> list[str]:
     """Lines for the label of a point: kernel, op, time, what limits it."""
     limit = f"{group.bound}-bound, " if group.bound else ""
     return [
         plain(shown_kernel(group.name, 70)),
         text(group.op, 60) if group.op else "op not known",
-        f"{duration(group.ns / steps)} and {count(group.count / steps)} × a step, "
+        f"{duration(group.ns / steps)} and {count(group.count / steps)} × {unit.a}, "
         f"{duration(group.ns / group.count)} each",
         f"{limit}{100 * group.efficiency:.0f} % of what the GPU reaches",
     ]

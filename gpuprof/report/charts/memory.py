@@ -35,10 +35,10 @@ def memory(diagnosis: Diagnosis) -> Figure | None:
     """
     tables, folder = tables_of(diagnosis), diagnosis.folder
     traces, peak = _over_time(tables.timeline.trace, tables.timeline.window[0]) if tables is not None else ([], 0.0)
-    title, axis = "GPU memory over the recording", "seconds since the first recorded step"
+    title, axis = "GPU memory over the recording", f"seconds since the first recorded {diagnosis.unit}"
     if not traces and folder is not None:
         traces, peak = _over_steps(folder)
-        title, axis = "GPU memory over the run", "step"
+        title, axis = "GPU memory over the run", diagnosis.unit
     if not traces:
         return None
     capacity = next((gpu.memory_bytes for gpu in diagnosis.environment.gpus if gpu.memory_bytes), None)
@@ -58,7 +58,7 @@ def memory(diagnosis: Diagnosis) -> Figure | None:
         note = f"Peak {gib(peak)} of {gib(capacity)} GiB."
     usual = diagnosis.run.memory.peak_bytes if diagnosis.run else None
     if usual and peak > _MORE * usual:
-        note = f"{note.removesuffix('.')}, in the recorded steps; {gib(usual)} GiB in the others."
+        note = f"{note.removesuffix('.')}, in the recorded {diagnosis.unit}s; {gib(usual)} GiB in the others."
     return figure(
         traces,
         {

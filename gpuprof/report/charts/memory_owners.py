@@ -43,7 +43,7 @@ def memory_owners(diagnosis: Diagnosis) -> Figure | None:
             "yaxis2": still({"domain": [0, 0.06], "showticklabels": False, "showgrid": False, "ticks": ""}),
         },
         title="Memory over time, by owner",
-        note=f"{words.headline(device).replace('PEAK', 'Peak')}, {words.moment(device)}. Drag to zoom, double-click to "
+        note=f"{words.headline(device, 'Peak')}, {words.moment(device)}. Drag to zoom, double-click to "
         "see all; the strip below shows the phases.",
         legend="above",
         parts=[{"kind": "owner", "key": owner, "name": words.NAMES[owner]} for owner in owners],

@@ -42,12 +42,13 @@ def phases(diagnosis: Diagnosis) -> Figure | None:
             "customdata": [
                 [duration(ns), share(part, phase.ns)] for ns, part, phase in zip(each, parts, found, strict=True)
             ],
-            "hovertemplate": f"%{{y}}: {name} %{{customdata[0]}} a step<br>%{{customdata[1]}} of it<extra></extra>",
+            "hovertemplate": f"%{{y}}: {name} %{{customdata[0]}} {diagnosis.unit.a}<br>%{{customdata[1]}} of"
+            " it<extra></extra>",
         }
         traces.append(
             painted(bar, {"marker.color": WORK_PAINTS[key], "insidetextfont.color": ink_on(WORK_PAINTS[key])})
         )
-    unit = "ms a step" if steps.source != "none" else "ms"
+    unit = f"ms {diagnosis.unit.a}" if steps.source != "none" else "ms"
     return figure(
         traces,
         {
@@ -56,7 +57,7 @@ def phases(diagnosis: Diagnosis) -> Figure | None:
             "xaxis": still({"title": {"text": unit}, "rangemode": "tozero"}),
             "yaxis": names_axis(),
         },
-        title="Phases of the step",
+        title=f"Phases of the {diagnosis.unit}",
         note="As recorded, with the profiler's own cost in it.",
         legend="above",
         height=88 + _ROW_PX * len(found),

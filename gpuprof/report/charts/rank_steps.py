@@ -9,6 +9,7 @@ from gpuprof.ranks.summary import Member
 from gpuprof.report.charts.style import figure, names_axis, painted, still
 from gpuprof.report.numbers import duration
 from gpuprof.report.palette import CAUSE_PAINTS, SERIES_PAINTS
+from gpuprof.timeline.unit import Unit
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -31,18 +32,22 @@ def rank_steps(diagnosis: Diagnosis) -> Figure | None:
     steps = min(job.steps, _MOST_STEPS)
     most = max(max((*one.late_ns[:steps], *one.waited_ns[:steps])) for one in members)
     traces = [
-        _cells("the others wait for it", CAUSE_PAINTS["communication"], members, "late_ns", steps, most),
-        _cells("waits for others", SERIES_PAINTS[2], members, "waited_ns", steps, most),
+        _cells(
+            "the others wait for it", CAUSE_PAINTS["communication"], members, "late_ns", steps, most, diagnosis.unit
+        ),
+        _cells("waits for others", SERIES_PAINTS[2], members, "waited_ns", steps, most, diagnosis.unit),
     ]
     left = len(job.members) - len(members)
     more = f" {left} ranks with less of both are left out." if left else ""
     return figure(
         traces,
         {
-            "xaxis": still({"title": {"text": "step"}, "dtick": max(steps // 20, 1), "range": [-0.5, steps - 0.5]}),
+            "xaxis": still(
+                {"title": {"text": diagnosis.unit}, "dtick": max(steps // 20, 1), "range": [-0.5, steps - 0.5]}
+            ),
             "yaxis": names_axis(categoryorder="array", categoryarray=[f"rank {one.rank}" for one in members]),
         },
-        title="Ranks and steps",
+        title=f"Ranks and {diagnosis.unit}s",
         note=f"The stronger the colour, the longer the wait: up to {duration(most)}. Replayed without the profiler's"
         f" cost.{more} To see several ranks on one timeline: gpuprof view PATH --ranks 0,1",
         legend="above",
@@ -63,7 +68,9 @@ def _chosen(members: tuple[Member, ...]) -> list[Member]:
     return sorted((members[i] for i in kept), key=lambda one: one.rank)
 
 
-def _cells(name: str, paint: Any, members: list[Member], column: str, steps: int, most: int) -> dict[str, Any]:
+def _cells(
+    name: str, paint: Any, members: list[Member], column: str, steps: int, most: int, unit: Unit
+) -> dict[str, Any]:
     """One square per rank and step, as opaque as its share of the longest."""
     cells = [
         (step, one, ns)
@@ -84,7 +91,7 @@ def _cells(name: str, paint: Any, members: list[Member], column: str, steps: int
                 "size": _CELL_PX,
                 "opacity": [round(max(ns / most, _FAINTEST), 3) for _, _, ns in cells],
             },
-            "hovertemplate": f"%{{y}}, step %{{x}}: {name} %{{customdata[0]}}<br>%{{customdata[1]}}<extra></extra>",
+            "hovertemplate": f"%{{y}}, {unit} %{{x}}: {name} %{{customdata[0]}}<br>%{{customdata[1]}}<extra></extra>",
         },
         {"marker.color": paint},
     )

@@ -48,7 +48,7 @@ def ranks(diagnosis: Diagnosis) -> Figure | None:
                 "textangle": 0,
             }
         traces.append(painted(bar, {"marker.color": paint, "insidetextfont.color": ink_on(paint)}))
-    values = still({"title": {"text": "ms a step"}, "rangemode": "tozero"})
+    values = still({"title": {"text": f"ms {diagnosis.unit.a}"}, "rangemode": "tozero"})
     names = names_axis(**({"autorange": True} if upright else {}))
     return figure(
         traces,
@@ -59,7 +59,8 @@ def ranks(diagnosis: Diagnosis) -> Figure | None:
             "yaxis": values if upright else names,
         },
         title="Ranks",
-        note="The step that each rank would take alone, and what it waits for the others. Without the profiler's cost.",
+        note=f"The {diagnosis.unit} that each rank would take alone, and what it waits for the others. Without the"
+        " profiler's cost.",
         legend="above",
         height=320 if upright else 88 + _ROW_PX * len(found),
     )

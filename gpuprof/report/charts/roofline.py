@@ -59,8 +59,13 @@ def roofline(diagnosis: Diagnosis) -> Figure | None:
         chosen,
         [group.flops / group.bytes for group in chosen],
         [group.flops_per_s for group in chosen],
-        [[*hover(group, steps), f"{si(group.flops_per_s)}FLOP/s, {group.flops / group.bytes:.3g} FLOP per byte"]
-         for group in chosen],
+        [
+            [
+                *hover(group, steps, diagnosis.unit),
+                f"{si(group.flops_per_s)}FLOP/s, {group.flops / group.bytes:.3g} FLOP per byte",
+            ]
+            for group in chosen
+        ],
     )  # fmt: skip
     x_range, y_range = _ranges(chosen, roof.ceilings)
     lines, labels = _ceilings(chosen, roof.ceilings, x_range, y_range)

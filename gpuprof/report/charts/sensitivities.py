@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpuprof.diagnosis.diagnosis import Diagnosis
+from gpuprof.report import labels
 from gpuprof.report.charts.style import figure, names_axis, painted, still
 from gpuprof.report.fixes import PARTS, RESOURCES
 from gpuprof.report.palette import SERIES_PAINTS
@@ -15,16 +16,6 @@ if TYPE_CHECKING:
 _ROW_PX = 28
 _LONG = 40
 """Percent from which on a bar has room for its number."""
-_LABELS = {
-    "host": "CPU (Python, launches)",
-    "input": "input pipeline",
-    "transfer": "copies to the GPU",
-    "communication": "communication",
-    "device": "GPU",
-    "compute": "GPU arithmetic",
-    "memory": "GPU memory",
-    "latency": "kernel latency",
-}
 
 
 def sensitivities(diagnosis: Diagnosis) -> Figure | None:
@@ -40,24 +31,25 @@ def sensitivities(diagnosis: Diagnosis) -> Figure | None:
     bar = {
         "type": "bar",
         "orientation": "h",
-        "y": [_LABELS[name] for name in order],
+        "y": [labels.RESOURCES[name] for name in order],
         "x": percent,
         "text": [f"−{value:.0f} %" if value >= 0.5 else "–" for value in percent],
         # Next to a long bar a phone has no room.
         "textposition": ["inside" if value >= _LONG else "outside" for value in percent],
         "insidetextanchor": "end",
         "cliponaxis": False,
-        "hovertemplate": "%{y} twice as fast: step %{x:.1f} % shorter<extra></extra>",
+        "hovertemplate": f"%{{y}} twice as fast: {diagnosis.unit} %{{x:.1f}} % shorter<extra></extra>",
     }
     return figure(
         [painted(bar, {"marker.color": SERIES_PAINTS[2]})],
         {
             "bargap": 0.35,
-            "xaxis": still({"title": {"text": "step shorter by, %"}, "range": [0, 60], "dtick": 10}),
+            "xaxis": still({"title": {"text": f"{diagnosis.unit} shorter by, %"}, "range": [0, 60], "dtick": 10}),
             "yaxis": names_axis(),
         },
-        title="What the step depends on",
-        note="The step replayed with one resource twice as fast. At 50 % nothing else matters; – means no change.",
+        title=f"What the {diagnosis.unit} depends on",
+        note=f"The {diagnosis.unit} replayed with one resource twice as fast. At 50 % nothing else matters; – means"
+        " no change.",
         height=64 + _ROW_PX * len(order),
         narrow={"xaxis.dtick": 20},
     )

@@ -13,6 +13,7 @@ from gpuprof.report.charts.downsample import extremes
 from gpuprof.report.charts.style import figure, painted
 from gpuprof.report.numbers import amount, duration
 from gpuprof.report.palette import BUDGET_PAINTS, SERIES_PAINTS, Paint
+from gpuprof.timeline.unit import Unit
 from gpuprof.tracefile.run import RunFolder
 
 if TYPE_CHECKING:
@@ -51,19 +52,23 @@ def steps(diagnosis: Diagnosis) -> Figure | None:
     for name, paint, x, ns in series:
         far = ns > limit
         beyond += int(far.sum())
-        traces.append(_points(name, paint, x, ns, far, limit, scale) | {"showlegend": name not in named})
+        traces.append(
+            _points(name, paint, x, ns, far, limit, scale, diagnosis.unit) | {"showlegend": name not in named}
+        )
         named.add(name)
         if name != _WARM_UP and len(x) >= _FEWEST:
             traces.append(_median(name, paint, x, ns, scale))
-    note = f"{amount(beyond, 'step')} far above the others drawn at the edge." if beyond else "Lines are medians."
+    note = (
+        f"{amount(beyond, diagnosis.unit)} far above the others drawn at the edge." if beyond else "Lines are medians."
+    )
     top = max(float(np.minimum(ns, limit).max()) for _, _, _, ns in series) / scale
     return figure(
         traces,
         {
-            "xaxis": {"title": {"text": "step"}, "showgrid": False},
-            "yaxis": {"title": {"text": f"{unit} a step"}, "range": [0, top * 1.08]},
+            "xaxis": {"title": {"text": diagnosis.unit}, "showgrid": False},
+            "yaxis": {"title": {"text": f"{unit} {diagnosis.unit.a}"}, "range": [0, top * 1.08]},
         },
-        title="Steps",
+        title=f"{diagnosis.unit.capitalize()}s",
         note=note,
         legend="above",
         height=280,
@@ -106,7 +111,7 @@ def _of_recording(diagnosis: Diagnosis) -> list[Series]:
 
 
 def _points(
-    name: str, paint: Paint, x: np.ndarray, ns: np.ndarray, far: np.ndarray, limit: float, scale: float
+    name: str, paint: Paint, x: np.ndarray, ns: np.ndarray, far: np.ndarray, limit: float, scale: float, unit: Unit
 ) -> dict[str, Any]:
     rows = extremes(ns, _MOST_POINTS)
     trace = {
@@ -118,7 +123,7 @@ def _points(
         "y": (np.minimum(ns[rows], limit) / scale).tolist(),
         "marker": {"size": 7, "symbol": ["triangle-up" if over else "circle" for over in far[rows].tolist()]},
         "customdata": [duration(value) for value in ns[rows].tolist()],
-        "hovertemplate": f"step %{{x}}, {name}: %{{customdata}}<extra></extra>",
+        "hovertemplate": f"{unit} %{{x}}, {name}: %{{customdata}}<extra></extra>",
     }
     return painted(trace, {"marker.color": paint})
 

@@ -86,7 +86,7 @@ def telemetry(diagnosis: Diagnosis) -> Figure | None:
     recorded = _recorded(folder)
     if recorded is not None:
         layout["shapes"] += [_border(at, start) for at in recorded]
-        notes.append("Between the dotted lines: the recorded steps.")
+        notes.append(f"Between the dotted lines: the recorded {diagnosis.unit}s.")
     if throttled:
         notes.append(f"Shaded: the clock is held back by {reasons}.")
     return figure(

@@ -12,6 +12,7 @@ from gpuprof.diagnosis.timed_steps import USUAL, VARIATION, TimedSteps
 from gpuprof.report.charts.style import INK, figure, painted
 from gpuprof.report.numbers import amount, duration, share
 from gpuprof.report.palette import BUDGET_PAINTS
+from gpuprof.timeline.unit import Unit
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -53,20 +54,20 @@ def timed_steps(diagnosis: Diagnosis) -> Figure | None:
     traces += [_line("usual", budget.usual_ns, ends, scale, "dot"), _line("mean", budget.mean_ns, ends, scale, "solid")]
     if far.any():
         traces.append(_cut(timed, far, top, scale))
-    traces.append(_hover(timed, top, scale))
+    traces.append(_hover(timed, top, scale, diagnosis.unit))
     return figure(
         traces,
         {
             "barmode": "stack",
             "bargap": 0.18 if len(timed.ns) <= 60 else 0.1 if len(timed.ns) <= 120 else 0,
             "hovermode": "x",
-            "xaxis": {"title": {"text": "step"}, "showgrid": False, "range": ends, **_whole_ticks(timed)},
-            "yaxis": {"title": {"text": f"{unit} a step"}, "range": [0, top / scale]},
+            "xaxis": {"title": {"text": diagnosis.unit}, "showgrid": False, "range": ends, **_whole_ticks(timed)},
+            "yaxis": {"title": {"text": f"{unit} {diagnosis.unit.a}"}, "range": [0, top / scale]},
             "annotations": _labels(budget, top, scale),
             "margin": {"r": _LABELS_PX},
         },
-        title="Timed steps: what each waited for",
-        note=_note(timed, once, far),
+        title=f"Timed {diagnosis.unit}s: what each waited for",
+        note=_note(timed, once, far, diagnosis.unit),
         legend="above",
         height=_HEIGHT,
         parts=legend,
@@ -162,36 +163,36 @@ def _cut(timed: TimedSteps, far: np.ndarray, top: float, scale: float) -> dict[s
     return painted(marks, {"marker.color": INK, "textfont.color": INK})
 
 
-def _hover(timed: TimedSteps, top: float, scale: float) -> dict[str, Any]:
+def _hover(timed: TimedSteps, top: float, scale: float, unit: Unit) -> dict[str, Any]:
     """Points that no one sees, which carry what is shown of a step."""
     points = {
         "type": "scatter",
         "mode": "markers",
-        "name": "steps",
+        "name": f"{unit}s",
         "showlegend": False,
         "x": timed.number.tolist(),
         "y": (np.minimum(timed.ns, 0.98 * top) / scale).tolist(),
         "marker": {"opacity": 0, "size": 1},
-        "customdata": [_told(timed, row) for row in range(len(timed.ns))],
+        "customdata": [_told(timed, row, unit) for row in range(len(timed.ns))],
         "hovertemplate": "%{customdata}<extra></extra>",
     }
     return painted(points, {"marker.color": INK})
 
 
-def _told(timed: TimedSteps, row: int) -> str:
+def _told(timed: TimedSteps, row: int, unit: Unit) -> str:
     total = int(timed.ns[row])
-    lines = [f"<b>step {timed.number[row]:,}: {duration(total)}</b>"]
+    lines = [f"<b>{unit} {timed.number[row]:,}: {duration(total)}</b>"]
     for key, ns in timed.parts.items():
         if ns[row] > _NOTICED * total:
             lines.append(f"{_name(key)} {duration(int(ns[row]))}")
     return "<br>".join(lines)
 
 
-def _note(timed: TimedSteps, once: set[str], far: np.ndarray) -> str:
+def _note(timed: TimedSteps, once: set[str], far: np.ndarray, unit: Unit) -> str:
     total = int(timed.ns.sum())
     times = {key: int(ns.sum()) for key, ns in timed.parts.items() if key not in (USUAL, VARIATION)}
     large = sorted((key for key, ns in times.items() if ns >= _WORTH_SAYING * total), key=lambda key: key in once)
     said = [f"{'once ' if key in once else ''}{_name(key)} {share(times[key], total)}" for key in large[:2]]
     found = f"Of their time: {', '.join(said)}." if said else "None waits noticeably for anything that was measured."
     beyond = f"▲ {far.sum()} longer than shown." if far.any() else ""
-    return " ".join(filter(None, (f"{amount(len(timed.ns), 'step')} in a row, unprofiled.", found, beyond)))
+    return " ".join(filter(None, (f"{amount(len(timed.ns), unit)} in a row, unprofiled.", found, beyond)))

@@ -12,12 +12,11 @@ from gpuprof.diagnosis.comparison.comparison import Comparison, Mechanism, Predi
 from gpuprof.diagnosis.step_parts import Bar
 from gpuprof.report import comparison_bars as bars
 from gpuprof.report import comparison_words as words
+from gpuprof.report import labels
 from gpuprof.report.names import escape, shown, shown_kernel
 from gpuprof.report.numbers import count, duration, gib, share
 from gpuprof.report.page.html import palette_css, style, template
 from gpuprof.report.palette import CAUSE_PAINTS, WORK_PAINTS
-from gpuprof.timeline.unit_words import in_unit
-from gpuprof.timeline.workload import words_of
 from gpuprof.tracefile.trace import AUTOGRAD_ENGINE
 
 _NAME = 140
@@ -102,7 +101,7 @@ def render(comparison: Comparison) -> str:
         paths=[escape(side.path) for side in (c.a, c.b)],
         title=_sentence(words.outcome(c)),
         unit=c.unit,
-        each=words_of(c.unit),
+        each=c.unit.a,
         steps=words.steps(c),
         eyebrow=_eyebrow(c),
         summary="" if different else escape(c.summary),  # a note says it already
@@ -223,7 +222,7 @@ def _card(number: int, one: Mechanism, c: Comparison) -> Card:
         id=one.id,
         title=escape(one.title),
         text=escape(words.sentence(one)),
-        difference=each or f"{words.signed(one.difference_ns)} {words_of(c.unit)}",
+        difference=each or f"{words.signed(one.difference_ns)} {c.unit.a}",
         good=c.step.outcome == "faster" if each else one.difference_ns < 0,
         share="" if each else words.part(one, "the difference"),
         guesses=tuple(_guess(prediction, c) for prediction in one.predictions),
@@ -270,7 +269,7 @@ def _kernels(c: Comparison) -> list[KernelRow]:
         KernelRow(
             # Names of one family differ in their middles and ends only.
             name=shown_kernel(row.name, _NAME),
-            origin=" · ".join(filter(None, (row.category, words.launched(row)))),
+            origin=" · ".join(filter(None, (labels.category(row.category), words.launched(row)))),
             numbers=(
                 words.signed(row.difference_ns),
                 count(round(row.a_count, 1)),
@@ -302,17 +301,17 @@ def _sides(c: Comparison) -> list[tuple[str, str, str]]:
     rows = [
         ("recording", *(shown(s.path, 100) for s in pair)),
         ("verdict", *(words.bound(s) for s in pair)),
-        ("step", *(f"{duration(s.step_ns)}, {words.KNOWN[s.known]}" for s in pair)),
+        (c.unit, *(f"{duration(s.step_ns)}, {words.KNOWN[s.known]}" for s in pair)),
         ("as recorded", *(duration(s.recorded_ns) for s in pair)),
-        ("recorded steps", *(count(s.steps) for s in pair)),
+        (f"recorded {c.unit}s", *(count(s.steps) for s in pair)),
         ("GPU", *(f"{shown(s.gpu, 60)} ({s.device})" if s.gpu else "" for s in pair)),
         ("rank", *(f"{s.rank} of {s.world_size}" if s.rank is not None and s.world_size != 1 else "" for s in pair)),
-        ("kernels and copies a step", *(count(round(s.kernels, 1)) for s in pair)),
-        ("launches a step", *(count(round(s.launches, 1)) for s in pair)),
-        ("waits for the GPU a step", *(count(round(s.syncs, 1)) for s in pair)),
-        ("tokens a step", *(count(round(s.tokens)) if s.tokens else "" for s in pair)),
+        (f"kernels and copies {c.unit.a}", *(count(round(s.kernels, 1)) for s in pair)),
+        (f"launches {c.unit.a}", *(count(round(s.launches, 1)) for s in pair)),
+        (f"waits for the GPU {c.unit.a}", *(count(round(s.syncs, 1)) for s in pair)),
+        (f"tokens {c.unit.a}", *(count(round(s.tokens)) if s.tokens else "" for s in pair)),
         ("without padding", *(count(round(s.real_tokens)) if s.real_tokens else "" for s in pair)),
-        ("samples a step", *(count(round(s.samples, 1)) if s.samples else "" for s in pair)),
+        (f"samples {c.unit.a}", *(count(round(s.samples, 1)) if s.samples else "" for s in pair)),
         ("peak memory", *(f"{gib(s.peak_bytes)} GiB" if s.peak_bytes else "" for s in pair)),
     ]
-    return [(in_unit(name, c.unit), a, b) for name, a, b in rows if a or b]
+    return [row for row in rows if row[1] or row[2]]

@@ -5,25 +5,24 @@ Texts are fit to be shown here, and escaped as HTML by the templates.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from markdown_it import MarkdownIt
 
 from gpuprof.diagnosis import step_parts
-from gpuprof.diagnosis.budget import NAMES
-from gpuprof.diagnosis.budget_model import Budget, Excess
-from gpuprof.diagnosis.detect.evidence import AND_ON
+from gpuprof.diagnosis.budget_model import NAMES, Budget, Excess
 from gpuprof.diagnosis.diagnosis import Diagnosis, Evidence, Finding, Range
 from gpuprof.diagnosis.plug_ins import declarations
 from gpuprof.diagnosis.sentences import capital, gpu_named
 from gpuprof.diagnosis.step_parts import Bar
-from gpuprof.report import fixes, run_words, stepbar, words
+from gpuprof.report import fixes, labels, run_words, words
 from gpuprof.report.charts.groups import known_roofline
-from gpuprof.report.code_lines import parts
+from gpuprof.report.code_lines import blocks, parts
 from gpuprof.report.names import escape, shown, shown_kernel
 from gpuprof.report.numbers import amount, count, duration, duration_range, gib, rate, share
-from gpuprof.report.palette import BOUND_PAINTS, BUDGET_PAINTS, CAUSE_PAINTS
-from gpuprof.timeline.workload import words_of
+from gpuprof.report.palette import BOUND_PAINTS, BUDGET_PAINTS
+from gpuprof.report.settle import settle
 from gpuprof.tracefile.trace import AUTOGRAD_ENGINE
 
 KERNELS = 12
@@ -93,6 +92,15 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
+class FixBlock:
+    """A part of a fix: prose, or code that can be pasted."""
+
+    code: bool
+    parts: tuple[str, ...]
+    """Between which lines of code may break; of prose the whole."""
+
+
+@dataclass(frozen=True, slots=True)
 class Card:
     """A finding."""
 
@@ -109,8 +117,8 @@ class Card:
     expected: float
     high: float
     present: float
-    code: tuple[str, ...]
-    """The fix in the parts between which its lines may break."""
+    how: tuple[FixBlock, ...]
+    """The fix: prose, and blocks of code."""
     conditions: tuple[str, ...]
     """What it changes about the training and costs."""
     facts: tuple[str, ...]
@@ -168,7 +176,7 @@ def tiles(diagnosis: Diagnosis) -> list[Tile]:
 def _step_tile(diagnosis: Diagnosis) -> Tile:
     steps = diagnosis.steps
     assert steps is not None
-    recorded, each = duration(steps.recorded_ns), words_of(diagnosis.unit)
+    recorded, each = duration(steps.recorded_ns), diagnosis.unit.a
     if steps.source == "none":
         return Tile(recorded, "recorded", f"no {diagnosis.unit}s were found")
     budget = diagnosis.budget
@@ -237,8 +245,7 @@ def _step_bar(bar: Bar, title: str, limits: dict[str, float]) -> StepBar:
     parts: list[BarPart] = []
     for one in bar.parts:
         if not one.works:
-            paint = CAUSE_PAINTS.get(one.key) or BUDGET_PAINTS.get(one.key)
-            parts.append(part(f"cause-{one.key}", paint.label if paint else one.key, one.ns, one.idle))
+            parts.append(part(f"cause-{one.key}", labels.part(one), one.ns, one.idle))
             continue
         rest = float(one.ns)
         if one.key == "compute":
@@ -246,8 +253,8 @@ def _step_bar(bar: Bar, title: str, limits: dict[str, float]) -> StepBar:
                 parts.append(part(f"bound-{key}", f"{BOUND_PAINTS[key].label} kernels", of * one.ns, False))
                 rest -= of * one.ns
         if rest >= 0.5:
-            parts.append(part(f"work-{one.key}", "other kernels" if rest < one.ns else one.key, rest, False))
-    said = ", ".join(f"{stepbar.waits(p.label) if p.idle else p.label} {p.text}" for p in parts if p.named)
+            parts.append(part(f"work-{one.key}", "other kernels" if rest < one.ns else labels.part(one), rest, False))
+    said = ", ".join(f"{'waits: ' if p.idle else ''}{p.label} {p.text}" for p in parts if p.named)
     return StepBar(title, tuple(parts), said)
 
 
@@ -330,7 +337,7 @@ def tries(diagnosis: Diagnosis) -> list[Card]:
         return []
     longest, first = _longest(diagnosis, float(now)), len(diagnosis.findings) + 1
     return [
-        replace(_card(number, one, diagnosis, float(now), longest), chance=fixes.chance(one), settle=fixes.settle(one))
+        replace(_card(number, one, diagnosis, float(now), longest), chance=fixes.chance(one), settle=settle(one))
         for number, one in enumerate(diagnosis.worth_trying, first)
     ]
 
@@ -357,12 +364,17 @@ def _card(number: int, finding: Finding, diagnosis: Diagnosis, now: float, longe
         expected=expected,
         high=high,
         present=100 * now / longest,
-        code=parts("\n".join(map(escape, finding.fix.splitlines()))),
+        how=tuple(_block(is_code, lines) for is_code, lines in blocks(finding.shown_lines)),
         conditions=conditions,
         facts=(*statements, *conditions),
         places=tuple(_place(e, diagnosis) for e in finding.evidence if e.start_ns is not None),
         why=_why(finding.id),
     )
+
+
+def _block(is_code: bool, lines: Sequence[str]) -> FixBlock:
+    text = "\n".join(map(escape, lines))
+    return FixBlock(is_code, parts(text) if is_code else (text,))
 
 
 def _values(found: Range) -> tuple[float, float, float]:
@@ -373,13 +385,12 @@ def _place(evidence: Evidence, diagnosis: Diagnosis) -> Place:
     start, ns = evidence.start_ns or 0, evidence.ns or 0
     # Kernels have long names of which a part tells; ops are written as they are called, less the prefix of autograd's
     # engine, which says less than the room it takes.
-    on_gpu = (evidence.where or "").startswith("GPU")
-    what, and_on = evidence.text.removesuffix(AND_ON), evidence.text.endswith(AND_ON)
-    what = shown_kernel(what, 60) if on_gpu else shown(what.removeprefix(AUTOGRAD_ENGINE), 60)
+    what, and_on = evidence.begins_with or evidence.text, evidence.begins_with is not None
+    what = shown_kernel(what, 60) if evidence.on_gpu else shown(what.removeprefix(AUTOGRAD_ENGINE), 60)
     where, at = shown(evidence.where or "", 60), f"{duration(ns)} at {duration(start)}"
     if evidence.part is None or evidence.part_ns is None:
         return Place(what, what, and_on, start, ns, where, at)
-    at = f"{duration(evidence.part_ns)} {words_of(diagnosis.unit)}; longest {at}"
+    at = f"{duration(evidence.part_ns)} {diagnosis.unit.a}; longest {at}"
     return Place(shown(evidence.part, 60), what, False, start, ns, where, at)
 
 
@@ -436,7 +447,7 @@ def kernels(diagnosis: Diagnosis) -> list[tuple[str, ...]]:
     return [
         (
             shown_kernel(k.name, 90),
-            k.category,
+            labels.category(k.category),
             shown(k.op, 60),
             duration(k.ns / steps),
             share(k.ns, found.total_ns),

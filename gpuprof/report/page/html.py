@@ -21,7 +21,7 @@ import jinja2
 
 from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.diagnosis.headline import headline, key
-from gpuprof.report import charts, fixes, palette, words
+from gpuprof.report import charts, fixes, glossary, labels, palette, words
 from gpuprof.report.names import escape
 from gpuprof.report.page import content
 from gpuprof.report.page.iteration import iteration_part
@@ -31,9 +31,6 @@ from gpuprof.report.page.rank_pages import Link
 from gpuprof.report.page.reach_bar import reach_bars
 from gpuprof.report.page.timeline_window import MOST_EVENTS
 from gpuprof.report.page.views import packed_views
-from gpuprof.report.stepbar import waits
-from gpuprof.timeline.unit_words import in_unit
-from gpuprof.timeline.workload import words_of
 
 _HERE = files("gpuprof.report.page")
 
@@ -55,19 +52,21 @@ def render(diagnosis: Diagnosis, most_events: int = MOST_EVENTS, links: Sequence
     drawn = {section: [chart for name in names if (chart := _chart(name, diagnosis))] for section, names in CHARTS}
     views, note = _views(diagnosis, most_events)
     cards = content.cards(diagnosis)
+    tiles, bars = content.tiles(diagnosis), [*content.step_bars(diagnosis), *reach_bars(diagnosis)]
     viewer = _asset("viewer.js")
     plotly = gzip.decompress((_HERE / "assets" / "plotly-basic.min.js.gz").read_bytes())
     return template("report.html").render(
         unit=diagnosis.unit,
-        each=words_of(diagnosis.unit),
+        each=diagnosis.unit.a,
         verdict=headline(diagnosis),
         key=key(diagnosis),
         family=diagnosis.verdict.family or "none",
         name=escape(diagnosis.source.path.rsplit("/", 1)[-1])[:80],
         headline=content.headline(diagnosis),
         summary=escape(words.summary(diagnosis)),
-        tiles=content.tiles(diagnosis),
-        bars=[*content.step_bars(diagnosis), *reach_bars(diagnosis)],
+        tiles=tiles,
+        bars=bars,
+        terms=glossary.used(_words_shown(diagnosis, tiles, bars)),
         iteration=iteration_part(diagnosis),
         budget=content.budget_rows(diagnosis),
         once=content.once(diagnosis),
@@ -102,6 +101,13 @@ def render(diagnosis: Diagnosis, most_events: int = MOST_EVENTS, links: Sequence
     )
 
 
+def _words_shown(diagnosis: Diagnosis, tiles: Sequence[content.Tile], bars: Sequence[content.StepBar]) -> list[str]:
+    """The words of the page's first screen that the glossary explains."""
+    parts = [part.label for bar in bars for part in bar.parts if part.named]
+    said = [key(diagnosis), "mean step", "usual step", "recorded", "replay error", "likely", "per sample"]
+    return [*said, *parts, *(tile.label for tile in tiles), *labels.RESOURCES.values()]
+
+
 def _chart(name: str, diagnosis: Diagnosis) -> dict[str, Any] | None:
     figure = getattr(charts, name)(diagnosis)
     if figure is None:
@@ -111,11 +117,10 @@ def _chart(name: str, diagnosis: Diagnosis) -> dict[str, Any] | None:
     if legend:  # HTML wraps at any width, where plotly's legend would take the plot's room
         margin = figure.layout.margin.t - charts.LEGEND_PX
         figure.update_layout(showlegend=False, height=figure.layout.height - charts.LEGEND_PX, margin={"t": margin})
-    text = in_unit(charts.to_json(figure), diagnosis.unit)
+    text = charts.to_json(figure)
     # Its height must be known before it is drawn, or the page jumps.
     height = json.loads(text)["layout"]["height"]
-    title, note = (in_unit(meta[key], diagnosis.unit) for key in ("title", "note"))
-    said = {"title": title, "note": note, "legend": legend}
+    said = {"title": meta["title"], "note": meta["note"], "legend": legend}
     return {"name": name, **said, "json": text, "height": height}
 
 
@@ -141,7 +146,7 @@ def template(name: str) -> jinja2.Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(tied=tied, waits=waits)
+    environment.filters.update(tied=tied, term=glossary.find)
     return environment.get_template(name)
 
 

@@ -107,4 +107,5 @@ def _rows(found: Iteration) -> tuple[PhaseRow, ...]:
 
 
 def _change(one: Change, found: Iteration) -> ChangeRow:
-    return ChangeRow(escape(one.title), words.gain(one, found), escape(one.fix), one.basis, words.condition(one))
+    fix = one.fix if one.patch is None else f"{one.fix}; {one.patch.command()}"
+    return ChangeRow(escape(one.title), words.gain(one, found), escape(fix), one.basis, words.condition(one))

@@ -97,7 +97,7 @@ def _of_device(device: Device) -> dict[str, Any]:
     lines = [(words.size(one.bytes), words.place(one), escape(one.file or ""), f"{one.count:,}", one.owner,
               words.NAMES[one.owner], one.phase) for one in peak.lines[:ROWS]]  # fmt: skip
     return {
-        "headline": words.headline(device).replace("PEAK", "Peak"),
+        "headline": words.headline(device, "Peak"),
         "moment": words.moment(device),
         "summary": words.summary(device),
         "owners": owners,

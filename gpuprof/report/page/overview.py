@@ -1,4 +1,4 @@
-"""The tracks above all others: the steps, what part of the training the main thread is in, and the findings."""
+"""The tracks above all others: phases of iterations, steps, what the main thread is in, and findings."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import numpy as np
 
 from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.report.names import escape, shown
+from gpuprof.report.page.iteration_tracks import iteration_tracks
 from gpuprof.report.page.texts import Texts
 from gpuprof.report.page.timeline_window import Part
 from gpuprof.report.page.tracks import Track
@@ -17,7 +18,9 @@ from gpuprof.tracefile.trace import I64, OP
 
 def overview_tracks(diagnosis: Diagnosis, timeline: Timeline, part: Part, texts: Texts, group: int) -> list[Track]:
     """Those that the recording has anything for."""
-    tracks = [_steps(timeline, part, texts, group), _phases(timeline, part, texts, group)]
+    of_iterations = diagnosis.iteration is not None and len(timeline.host.generation) > 0
+    tracks = iteration_tracks(timeline, part, texts, group) if of_iterations else []
+    tracks += [_steps(timeline, part, texts, group), _phases(timeline, part, texts, group)]
     tracks.append(_findings(diagnosis, timeline, part, texts, group))
     return [track for track in tracks if len(track.start_ns)]
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from gpuprof.diagnosis.gaps import CAUSES
+from gpuprof.report.iteration_words import PAINTS as ITERATION_PAINTS
 from gpuprof.report.palette import (
     CATEGORY_PAINTS,
     CAUSE_PAINTS,
@@ -30,12 +31,18 @@ _SETS = (
     ("", "mark", MARK_PAINTS),
 )
 
-_ALL: list[tuple[str, Paint]] = [(kind, paint) for _, kind, paints in _SETS for paint in paints.values()]
+ITERATION = "iteration"
+_ITERATION = {name: Paint(name, name, paint.page, paint.page) for name, paint in ITERATION_PAINTS.items()}
+"""Only on pages of trainings that generate what they train on, so numbered last."""
+_ALL: list[tuple[str, Paint]] = [
+    *((kind, paint) for _, kind, paints in _SETS for paint in paints.values()),
+    *((ITERATION, paint) for paint in _ITERATION.values()),
+]
 _NUMBER = {(kind, paint.key): i for i, (kind, paint) in enumerate(_ALL)}
 
 
 def number(kind: str, key: str) -> int:
-    """Number of a paint; `kind` is category, cause, phase, host, work or mark."""
+    """Number of a paint; `kind` is category, cause, phase, host, work, mark or iteration."""
     return _NUMBER[kind, key]
 
 
@@ -48,11 +55,15 @@ BY_PHASE: I64 = np.array([number("phase", name) for name in PHASES])
 def header(generates: bool = False) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """(paints, legends) as the viewer reads them. generates: whether the training generates what it trains on."""
     paints = [
-        {"key": p.key, "label": p.label, "light": p.light, "dark": p.dark, "wait": kind == "cause"} for kind, p in _ALL
+        {"key": p.key, "label": p.label, "light": p.light, "dark": p.dark, "wait": kind == "cause"}
+        for kind, p in _ALL
+        if generates or kind != ITERATION
     ]
     legends = [
         {"title": title, "paints": [number(kind, key) for key in paints_ if generates or key != PHASES[GENERATION]]}
         for title, kind, paints_ in _SETS
         if title
     ]
+    if generates:
+        legends.insert(0, {"title": "iteration", "paints": [number(ITERATION, name) for name in _ITERATION]})
     return paints, legends

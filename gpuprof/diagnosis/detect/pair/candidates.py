@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from gpuprof.diagnosis.detect.pair.cells import Cell
-from gpuprof.diagnosis.detect.pair.facts import Facts
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.detect.pair.cells import Cell
+    from gpuprof.diagnosis.detect.pair.facts import Facts
 
-Claim = Callable[[Cell], float]
+Claim = Callable[["Cell"], float]
 """Weight with which a candidate claims a cell against others that act there too; 0: not at all."""
 
 
@@ -26,7 +28,7 @@ class Candidate:
     """1 where B does more of what costs time, −1 where it does less; 0 where the change says nothing of that."""
 
 
-Recogniser = Callable[[Facts, Facts], Iterator[Candidate]]
+Recogniser = Callable[["Facts", "Facts"], Iterator[Candidate]]
 """`change(a, b)` of a file in findings/: the candidate that recordings A and B show, none where they do not differ."""
 
 PASSES = ("forward", "backward")

@@ -10,10 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpuprof.diagnosis.budget_model import Budget
 from gpuprof.diagnosis.detect.pair.counts import own_work
 from gpuprof.diagnosis.detect.pair.side import Known
 from gpuprof.diagnosis.diagnosis import CauseTime, Device, DeviceEstimate, Diagnosis
@@ -22,7 +22,10 @@ from gpuprof.timeline.categories import CATEGORIES
 from gpuprof.timeline.devices import COMMUNICATE, COMPUTE, COPY
 from gpuprof.timeline.exclusive_time import exclusive_ns
 from gpuprof.timeline.phases import OTHER, PHASES
-from gpuprof.timeline.timeline import Timeline
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.budget_model import Budget
+    from gpuprof.timeline.timeline import Timeline
 
 Cell = tuple[str, str, str]
 """(busy | idle, category or cause, phase)."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpuprof.costs.dtypes import CODE
-from gpuprof.costs.roofline import Roofline
 from gpuprof.diagnosis.detect.compiled_code import compiled_share
 from gpuprof.diagnosis.detect.compiler_names import GRAPH_LAUNCH
 from gpuprof.diagnosis.gaps import calls_by_cause
@@ -18,8 +18,11 @@ from gpuprof.timeline.intervals import clip, union
 from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.phases import BACKWARD, PHASES, RECOMPUTE
 from gpuprof.timeline.startup import COMPILING, LOADING
-from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.trace import ABSENT, I64, KERNEL, NO_TEXT, OP, Trace
+
+if TYPE_CHECKING:
+    from gpuprof.costs.roofline import Roofline
+    from gpuprof.timeline.timeline import Timeline
 
 KNOWN = 0.9
 """Share of the time of matmuls whose FLOPs must be known for their sum to be given."""

@@ -11,6 +11,7 @@ from gpuprof.diagnosis.detect.pair.side import Known, Side
 from gpuprof.diagnosis.detect.pair.weights import weight_shapes
 from gpuprof.diagnosis.diagnosis import Diagnosis, Finding, Issue, Steps
 from gpuprof.errors import GpuprofError
+from gpuprof.timeline.unit import STEP, Unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,8 @@ class Facts:
     """Median SM clock while the unprofiled steps ran."""
     weights: frozenset[tuple[int, ...]] = frozenset()
     """Shapes of the weights that it multiplies by; empty where shapes were not recorded."""
+    unit: Unit = STEP
+    """What to call the steps of both recordings."""
 
     def finding(self, name: str) -> Finding | None:
         """The finding of a kind that gains most, if there is one."""
@@ -65,8 +68,8 @@ def usable(diagnosis: Diagnosis, name: str) -> Steps:
     return diagnosis.steps
 
 
-def facts(diagnosis: Diagnosis, name: str, known: Known) -> Facts:
-    """What is compared of a diagnosis, its step as it is `known`.
+def facts(diagnosis: Diagnosis, name: str, known: Known, unit: Unit = STEP) -> Facts:
+    """What is compared of a diagnosis, its step as it is `known`; `unit`: what to call the steps of both.
 
     Raises GpuprofError where there is nothing.
     """
@@ -91,6 +94,7 @@ def facts(diagnosis: Diagnosis, name: str, known: Known) -> Facts:
         warnings=tuple(issue for issue in diagnosis.quality.issues if issue.severity == "warning"),
         clock_mhz=_clock(diagnosis),
         weights=weight_shapes(timeline),
+        unit=unit,
     )
 
 

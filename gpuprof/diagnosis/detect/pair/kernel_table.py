@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpuprof.diagnosis.detect.pair.counts import own_work
 from gpuprof.timeline.categories import CATEGORIES
 from gpuprof.timeline.frames import FrameIndex, module_class
-from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.trace import ABSENT, I64
+
+if TYPE_CHECKING:
+    from gpuprof.timeline.timeline import Timeline
 
 Key = tuple[str, str, str | None, str | None]
 """(kernel, category, op, class of the module)."""

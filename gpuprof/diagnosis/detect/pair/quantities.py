@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from gpuprof.diagnosis.detect.pair.facts import Facts
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.detect.pair.facts import Facts
 
 HALF = 0.5
 """What falls to less than this of what it was is as good as gone."""

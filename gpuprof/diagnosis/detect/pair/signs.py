@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from gpuprof.diagnosis.detect.compiled_code import MOST_COMPILED
 from gpuprof.diagnosis.detect.pair.candidates import MODEL
-from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.quantities import Quantity, kernel_counts, quantity
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.detect.pair.facts import Facts
 
 IN_GRAPHS = 0.3
 """Share of the kernels in CUDA graphs that makes a step one of graphs."""

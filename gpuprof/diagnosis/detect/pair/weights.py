@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from gpuprof.costs.arguments import argument_shapes
 from gpuprof.timeline.phases import BACKWARD
-from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.trace import NO_TEXT
+
+if TYPE_CHECKING:
+    from gpuprof.timeline.timeline import Timeline
 
 MULTIPLIES = frozenset({"aten::mm", "aten::addmm", "aten::linear", "aten::convolution"})
 """Ops whose second tensor is a weight, in the forward pass."""

@@ -1,0 +1,44 @@
+"""What the stretch that was sampled without a profiler says of the parts of a step."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+
+from gpuprof.replay.phase_fit import Parts
+from gpuprof.tracefile.samples import HostSamples
+
+ALIKE = 0.25
+"""A sampled step that is this much longer or shorter than the timed one is another step; sampling slows it a little."""
+FED = 0.1
+"""Of the sampled steps what waiting for batches may take: the replayed step has the usual wait in it."""
+FEWEST = 3
+"""Steps from which the usual one is read."""
+
+
+def sampled_parts(samples: HostSamples | None, step_ns: float | None) -> Parts | None:
+    """Shares of the usual sampled step, by its marks; None without marks, or where that is another step than the timed
+    one of `step_ns`."""
+    if samples is None or step_ns is None or samples.steps < FEWEST:
+        return None
+    names, at = [name for name, _ in samples.marks], np.array([ns for _, ns in samples.marks], np.float64)
+
+    def spans(begin: str, end: str) -> list[tuple[float, float]]:
+        pairs = zip(names, names[1:], at, at[1:], strict=False)
+        return [(float(a), float(b)) for one, other, a, b in pairs if (one, other) == (begin, end)]
+
+    passes, ends = spans("backward", "backward_end"), samples.steps_ns.astype(np.float64)
+    waited = sum(b - a for a, b in spans("data", "data_end"))
+    if abs(float(np.median(np.diff(ends))) / step_ns - 1) > ALIKE or waited > FED * ends[-1]:
+        return None
+    each = []
+    for begin, end in itertools.pairwise(ends.tolist()):
+        mine = [(a, b) for a, b in passes if begin <= a and b <= end]
+        if mine:
+            within, after = sum(b - a for a, b in mine), end - mine[-1][1]
+            each.append((end - begin - within - after, within, after))
+    if len(each) < FEWEST:
+        return None
+    found = np.median(np.array(each), axis=0)
+    return Parts(*(found / found.sum()).tolist()) if (found > 0).all() else None

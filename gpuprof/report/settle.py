@@ -1,0 +1,26 @@
+"""What settles whether a fix gains, as it is shown."""
+
+from __future__ import annotations
+
+from gpuprof.diagnosis.diagnosis import Finding
+from gpuprof.report.names import escape
+
+BEFORE_COMMAND = " -- "
+"""Between gpuprof's part of the line and the training's own command."""
+
+
+def settle(finding: Finding) -> str:
+    """The line to run; where the recording does not say how the training was started, the user's command is missing."""
+    if not finding.settle:
+        return "gpuprof compare, recorded again after a change by hand"
+    known = BEFORE_COMMAND in finding.settle
+    return escape(finding.settle) if known else f"{finding.settle} and your command"
+
+
+def commands(finding: Finding) -> tuple[str, ...]:
+    """The same, shorter and shorter: without the training's own command where gpuprof knows that from the run."""
+    if not finding.settle:
+        return ("by hand",)
+    head, known, _ = finding.settle.partition(BEFORE_COMMAND)
+    rest = "" if known else " …"
+    return settle(finding), f"{head}{rest}", f"{head.removeprefix('gpuprof try ')}{rest}"
