@@ -6,7 +6,7 @@ A case is a published fix of some project (`source` in scenario.json), made agai
 timed on a GPU; "before" was recorded by `gpuprof trace`. Scored is what a person sees first: the first three of
 *Fixes*, the first three of *Worth trying*, the three largest items above reach, and the three functions with a price.
 
-- cause: one of these lines is of a finding that the case names (`causes`), or has one of its words (`words`).
+- cause: one of these lines is of a finding that the case names (`causes`), or has one of its words (`named_by`).
 - place: one of them names the module, function or op that was changed (`where`).
 - gain: of every measured change that has a finding, and of the published one under the first line that names its
   cause, the share whose measured gain lies in the predicted interval.
@@ -97,7 +97,7 @@ def score_of(folder: Path, runs: Path | None) -> Score:
     if before is None:
         return Score(**base, cause=None, place=None, gains={}, again=None)
     lines = [without_own_name(line, folder.name) for line in lines_of(gpuprof.diagnose(before))]
-    named = [line for line in lines if names(line, case.get("causes", ()), case.get("words", ()))]
+    named = [line for line in lines if names(line, case.get("causes", ()), case.get("named_by", ()))]
     place = any(word.lower() in line.text.lower() for line in lines for word in case["where"])
     after = folder / "fixed"
     again = None

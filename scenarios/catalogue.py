@@ -80,7 +80,7 @@ class Described:
     """By fix, milliseconds."""
 
 
-LISTS = ("says", "says_at_first", "needs", "trace", "where", "causes", "words")
+LISTS = ("says", "says_at_first", "needs", "trace", "where", "causes", "named_by")
 """Keys of scenario.json that are lists of words."""
 
 
@@ -127,7 +127,7 @@ class Scenario:
     """Words of a right answer: the function, module, file or op that costs the time, any of them."""
     causes: tuple[str, ...] = ()
     """Of a published case: findings that name its cause, any of them."""
-    words: tuple[str, ...] = ()
+    named_by: tuple[str, ...] = ()
     """Likewise words that name it."""
     drained: int | None = None
     """In a campaign: steps in its turn before those that are timed, enough to use up what workers prepared."""
