@@ -43,7 +43,7 @@ _WHAT = {
     COMPUTES: "{} computes on the CPU",
 }  # fmt: skip
 _WHY = {
-    PLANNING: "nothing is recorded inside, the first time that its shapes come up on its thread: a library plans",
+    PLANNING: "a library plans: nothing is recorded inside, and these shapes are new to its thread",
     LOADS: "calls inside load code or ask for a kernel the first time",
     COMPILES: "code is generated for new shapes",
     ALLOCATES: "calls inside allocate or free memory",
