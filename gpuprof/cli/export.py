@@ -19,6 +19,7 @@ from gpuprof.cli.output import discard, say
 from gpuprof.cli.recordings import RECORDING, diagnose_given, given
 from gpuprof.errors import GpuprofError
 from gpuprof.runfile import open_regular
+from gpuprof.tracefile.traces_in_folder import is_digest
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.diagnosis import Diagnosis
@@ -203,7 +204,10 @@ def choose(diagnosis: Diagnosis, wanted: list[int] | None, recording: Recording)
         raise GpuprofError(
             f"{recording} has no rank {', '.join(missing)}: its ranks are {', '.join(map(str, sorted(there)))}"
         )
-    return [there[rank] for rank in sorted(there if wanted is None else wanted)]
+    away = [rank for rank in sorted(there) if is_digest(there[rank].path)]
+    if named := [str(rank) for rank in away if rank in (wanted or ())]:
+        raise GpuprofError(f"rank {', '.join(named)} of {recording} was recorded on another node: run this there")
+    return [there[rank] for rank in sorted(there if wanted is None else wanted) if rank not in away]
 
 
 def write_ranks(ranks: list[RankSummary], target: Path, step: str | None, skip: int) -> str:
