@@ -57,7 +57,8 @@ def main(run: str, niced: str, diagnose: str) -> None:
         if diagnosis is not None:
             _try(folder, "the report could not be written", lambda: draw_report(folder, diagnosis))
     _try(folder, "the recording could not be compressed", lambda: compress(folder))
-    _try(folder, "the ranks' digests could not be written", lambda: write_digests(folder))
+    if not several_nodes.takes_part(folder):
+        _try(folder, "the ranks' digests could not be written", lambda: write_digests(folder))
 
 
 def _reduce_for_the_job(folder: Path, diagnose: bool) -> bool:

@@ -22,7 +22,7 @@ class StoreMailbox:
     """In the store of the job's process group. Methods raise what that raises once it is gone (RuntimeError)."""
 
     def __init__(self, store: Any) -> None:
-        from torch.distributed import PrefixStore
+        from torch.distributed.distributed_c10d import PrefixStore
 
         if hasattr(store, "clone"):  # a connection of its own, so that the training never waits for ours
             try:

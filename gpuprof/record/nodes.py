@@ -32,7 +32,20 @@ from ..runfile import (
 )
 from .mailbox import FolderMailbox, StoreMailbox
 from .redact import redact_text
-from .signed import DIGEST, LARGEST_BYTES, NOTE, TOKEN, Message, key_of, new_call, number_of, seal, unseal
+from .signed import (
+    DIGEST,
+    LARGEST_BYTES,
+    NOTE,
+    PLAN,
+    TOKEN,
+    Message,
+    NotVerified,
+    key_of,
+    new_call,
+    number_of,
+    seal,
+    unseal,
+)
 
 SHARED = "GPUPROF_SHARED"
 """Environment variable with a folder that all nodes share, to be used in place of the job's store."""
@@ -44,8 +57,11 @@ OWN_S = 600.0
 """Seconds that a node's own digests may take: what makes them runs at the lowest priority next to the training."""
 FAILED_S = 10.0
 """Seconds that a process waits for its exchange when its program has failed: others may wait for its end."""
-LOOK_S = 0.25
-CALL = "call"
+AGREE_S = 5.0
+"""Seconds that a rank waits for what rank 0 plans the window by. Collectives keep ranks to the same step, so it comes
+within the time by which their steps end apart."""
+LOOK_S, SOON_S = 0.25, 0.01
+CALL, PLANNED = "call", "plan"
 _ENVELOPE_BYTES = 64
 """More than a signature and a kind take."""
 _JOB = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "TORCHELASTIC_RESTART_COUNT")
@@ -108,8 +124,34 @@ class NodeExchange(threading.Thread):
         self._folder, self._rank, self._wanted, self._key, self._tell = folder, rank, wanted, key, tell
         self._pid = os.getpid()
         self._mailbox: StoreMailbox | FolderMailbox | None = None
+        self._number: bytes | None = None
+        """Of this recording's call."""
         self._over = threading.Event()
         self.begun = False
+
+    def agree(self, step_s: float) -> float:
+        """Rank 0's `step_s`, seconds of a step, so that all ranks plan the same window; its own where that does not
+        come. Called on the training's thread, which waits for AGREE_S at most."""
+        try:
+            self._mailbox = _mailbox()
+            if self._rank == 0:
+                number = self._call()
+                self._mailbox.put(PLANNED, seal(self._key, number, Message(0, PLAN, repr(step_s).encode())))
+                return step_s
+            end = time.monotonic() + AGREE_S
+            while not self._mailbox.has(PLANNED):
+                if time.monotonic() > end:
+                    log(self._folder, f"rank {self._rank} plans its window alone: rank 0 sent no plan")
+                    return step_s
+                time.sleep(SOON_S)
+            self._number = number_of(self._key, self._mailbox.take(CALL, 1 << 10))
+            plan = unseal(self._key, self._number, 0, self._mailbox.take(PLANNED, 1 << 10))
+            if plan.kind != PLAN:
+                raise NotVerified("the plan of rank 0")
+            return float(plan.body)
+        except Exception as error:
+            log(self._folder, f"rank {self._rank} plans its window alone: {_one_line(error)}")
+            return step_s
 
     def begin(self, failed: str | None = None) -> None:
         """The window has closed; or there is none, and `failed` says why. Called once, on the training's thread."""
@@ -119,7 +161,7 @@ class NodeExchange(threading.Thread):
         try:
             if failed is not None:
                 self._write_note(self._rank, failed)
-            self._mailbox = _mailbox()
+            self._mailbox = self._mailbox or _mailbox()
         except Exception as error:
             self._say(f"no digests are exchanged with other nodes: {_one_line(error)}")
             self._write_outcome(set(), {}, set(), _one_line(error))
@@ -153,7 +195,8 @@ class NodeExchange(threading.Thread):
         assert self._mailbox is not None
         message, end = None, time.monotonic() + OWN_S
         while time.monotonic() < end:
-            message = message or self._own()
+            if message is None and (message := self._own()) is not None:
+                end = time.monotonic() + max(wait_s(), AGREE_S)
             if message is not None and self._mailbox.has(CALL):
                 break
             time.sleep(LOOK_S)
@@ -191,9 +234,7 @@ class NodeExchange(threading.Thread):
         dropped: set[int] = set()
         failed = None
         try:
-            call = new_call(self._key)
-            number = number_of(self._key, call)
-            self._mailbox.put(CALL, call)
+            number = self._number or self._call()
             end, own = time.monotonic() + OWN_S, False
             while True:
                 own, end = self._deadline(own, end)
@@ -220,6 +261,14 @@ class NodeExchange(threading.Thread):
             failed = _one_line(error)
             self._say(f"the exchange with other nodes ended: {failed}")
         self._write_outcome(received, notes, dropped, failed)
+
+    def _call(self) -> bytes:
+        """Opens the exchange; its number."""
+        assert self._mailbox is not None
+        call = new_call(self._key)
+        self._number = number_of(self._key, call)
+        self._mailbox.put(CALL, call)
+        return self._number
 
     def _deadline(self, own: bool, end: float) -> tuple[bool, float]:
         """Once rank 0's own digest is there, the others get so long."""

@@ -590,6 +590,8 @@ class Session:
         total = self._training.total
         left = None if total is None else total - self._step
         step_s = min(self._settling[-3:], default=0) / 1e9
+        if self._nodes is not None:
+            step_s = self._nodes.agree(step_s)
         found = plan(**planned(self.options, settle=0), step_s=step_s, total=left)
         if self._iterates() and self.options["baseline"] is None:
             whole = plan(**planned(self.options, settle=0), step_s=step_s)

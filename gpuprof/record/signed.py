@@ -19,8 +19,8 @@ LARGEST_BYTES = 4 << 20
 """Of a message. A digest has under a megabyte."""
 CALL_BYTES = 16
 _MAC_BYTES = hashlib.sha256().digest_size
-DIGEST, NOTE = b"d", b"n"
-"""Kinds of message: a rank's digest; a sentence that says why it has none."""
+DIGEST, NOTE, PLAN = b"d", b"n", b"p"
+"""Kinds of message: a rank's digest; a sentence that says why it has none; what rank 0 plans the window by."""
 
 
 class NotVerified(ValueError):
@@ -28,11 +28,11 @@ class NotVerified(ValueError):
 
 
 class Message(NamedTuple):
-    """What one rank sends to rank 0."""
+    """What one rank sends."""
 
     rank: int
     kind: bytes
-    """DIGEST or NOTE."""
+    """DIGEST, NOTE or PLAN."""
     body: bytes
 
 
@@ -68,7 +68,7 @@ def unseal(key: bytes, number: bytes, rank: int, data: bytes) -> Message:
     """The message that `rank` sent. Raises NotVerified."""
     mac, kind, body = data[:_MAC_BYTES], data[_MAC_BYTES : _MAC_BYTES + 1], data[_MAC_BYTES + 1 :]
     message = Message(rank, kind, body)
-    if kind not in (DIGEST, NOTE) or len(body) > LARGEST_BYTES:
+    if kind not in (DIGEST, NOTE, PLAN) or len(body) > LARGEST_BYTES:
         raise NotVerified(f"rank {rank}")
     if not hmac.compare_digest(mac, _mac(key, b"word", _signed(number, message))):
         raise NotVerified(f"rank {rank}")

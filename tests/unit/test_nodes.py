@@ -16,6 +16,7 @@ from gpuprof.cli.export import choose
 from gpuprof.cli.trace import closing_command
 from gpuprof.diagnosis.rank_digests import write_digest
 from gpuprof.errors import GpuprofError
+from gpuprof.record import nodes as nodes_of_record
 from gpuprof.record.mailbox import FolderMailbox
 from gpuprof.record.nodes import _JOB, SHARED, WAIT, NodeExchange, exchange_of
 from gpuprof.record.redact import redact
@@ -23,6 +24,7 @@ from gpuprof.record.signed import (
     DIGEST,
     LARGEST_BYTES,
     NOTE,
+    PLAN,
     TOKEN,
     Message,
     NotVerified,
@@ -159,6 +161,33 @@ def test_a_shared_folder_in_place_of_the_store(tmp_path: Path, capfd, monkeypatc
     with pytest.raises(GpuprofError, match=r"rank 1 of .* was recorded on another node"):
         choose(diagnosis, [0, 1], resolve(nodes[0]))
     assert not [one for one in tmp_path.rglob("*") if one.is_file() and SECRET.encode() in one.read_bytes()]
+
+
+def test_all_ranks_plan_by_rank_0s_step(tmp_path: Path, capfd, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(WAIT, "20")
+    pair = [exchange_of(node, rank, 2, None, tell) for rank, node in enumerate(write_nodes(tmp_path, [EVEN, SLOW]))]
+    assert pair[0] is not None and pair[1] is not None
+    assert pair[0].agree(1.96875) == 1.96875
+    assert pair[1].agree(2.5) == 1.96875
+    for rank in (0, 1):  # the digests follow under the same number
+        several_nodes.reduce_ranks(tmp_path / f"node{rank}", after_recording.compress, write_digest)
+        pair[rank].begin()
+    pair[0].join(30)
+    assert outcome_of(tmp_path / "node0")["received"] == [1]
+
+
+@pytest.mark.parametrize("kind", ["none", "forged", "of another kind"])
+def test_without_rank_0s_plan_a_rank_plans_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str):
+    monkeypatch.setattr(nodes_of_record, "AGREE_S", 0.05)
+    one = exchange_of(tmp_path, 1, 2, None, tell)
+    assert one is not None
+    mailbox, call = FolderMailbox(tmp_path / "shared", "--"), new_call(KEY)
+    if kind != "none":
+        mailbox.put("call", call)
+        key, what = (key_of(SECRET[::-1]), PLAN) if kind == "forged" else (KEY, NOTE)
+        mailbox.put("plan", seal(key, number_of(KEY, call), Message(0, what, b"9.0")))
+    assert one.agree(2.5) == 2.5
+    assert "rank 1 plans its window alone: " in (tmp_path / "gpuprof.log").read_text()
 
 
 def test_a_forged_message_is_dropped_with_one_line(tmp_path: Path, capfd):
