@@ -16,13 +16,17 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
 import gpuprof
 from benchmarks.fit_or_test import Role, role_of
 from benchmarks.same_steps import as_timed
+from gpuprof.diagnosis.analysis import analysis_of
 from gpuprof.diagnosis.diagnosis import Considered, Diagnosis, Finding, Range
+from gpuprof.diagnosis.findings import larger_batch
+from gpuprof.diagnosis.predict import Steps, prediction
 from gpuprof.replay.build import build
 from gpuprof.replay.simulate import simulate
 from gpuprof.timeline.timeline import Timeline, build_timeline
@@ -184,7 +188,7 @@ def run(case: Case) -> Result:
     found, considered, about = [], [], of_timed_steps(case) or diagnosis
     for fix in case.fixes:
         same = [f for f in about.findings if is_of(fix, f)]
-        nearest = min(same, key=lambda f, fix=fix: abs(f.work - fix.work), default=None)
+        nearest = min(same, key=lambda f, fix=fix: abs(f.work - fix.work), default=None) or other_batch(about, fix)
         meant = of_recorded(fix, case, about, nearest.work) if case.steps_differ and nearest else fix
         found.append((meant, nearest))
         others = (one for one in about.considered if one.id == fix.finding and fix.title in (None, one.title))
@@ -208,6 +212,26 @@ def first_rank(run: Path) -> Timeline:
     timeline = build_timeline(trace)
     assert timeline is not None
     return timeline
+
+
+class Timed(Protocol):
+    """A fix that was timed."""
+
+    @property
+    def finding(self) -> str | None: ...
+
+    @property
+    def work(self) -> float: ...
+
+
+def other_batch(diagnosis: Diagnosis, fix: Timed) -> Finding | None:
+    """What gpuprof predicts of the batch that was timed, where it advises another one; None where it advises none."""
+    advised = next((one for one in diagnosis.findings if one.id == larger_batch.PAGE.id == fix.finding), None)
+    case = analysis_of(diagnosis)
+    if advised is None or case is None:
+        return None
+    found = prediction(Steps(case), [larger_batch.of_factor(case, fix.work)])
+    return replace(advised, work=fix.work, step_ns=found.step, speedup=found.speedup)
 
 
 def is_of(fix: Fix, found: Finding) -> bool:

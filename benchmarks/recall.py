@@ -5,8 +5,8 @@
 A pair is a program and one change of it whose gain was measured, turn by turn in fresh processes without a profiler:
 fixes of gpuprof's own catalogue and edits from outside it (`finding` is null in scenario.json), which count as missed.
 Shown means: in *Fixes* or in *Worth trying*, under the finding that proposes the change; a batch or a number of workers
-other than the measured one is the same advice, but says nothing of the gain's interval. Fixes that were measured
-together (`also`) have to be shown all, and are predicted where gpuprof combines just these.
+other than the measured one is the same advice. The gain's interval is that of the measured batch. Fixes that were
+measured together (`also`) have to be shown all, and are predicted where gpuprof combines just these.
 
 - Recall: of pairs measured to gain 10 % or more, the share shown in either list, among the first three, and with the
   measured gain in the predicted 80 % interval.
@@ -30,10 +30,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import gpuprof
-from benchmarks.accuracy import ROOT, of_timed_steps, pairs, shared
+from benchmarks.accuracy import ROOT, of_timed_steps, other_batch, pairs, shared
 from benchmarks.accuracy import Case as TimedCase
 from benchmarks.fit_or_test import role_of
 from benchmarks.out_of_sample import TRUTH, wilson
@@ -151,6 +151,16 @@ def of_scenario(one: Scenario) -> Program | None:
     return Program(one.name, one.role, one.recording, tuple(timed), one.steps_differ) if timed else None
 
 
+def not_recorded() -> tuple[int, int]:
+    """(measured changes, programs) of scenarios whose recording is not kept: gpuprof cannot be asked about them."""
+    each = [
+        sum(any(process["fix"] == fix.name for process in one.truth["processes"]) for fix in one.fixes)
+        for one in (*scenarios(), *map(scenario, campaign_names()))
+        if one.truth is not None and one.recording is None
+    ]
+    return sum(each), sum(count > 0 for count in each)
+
+
 def of_case(case: TimedCase, role: str) -> Program:
     """A recorded pair of tests/data/pairs or shared/traces/h200, of which only the lowest and highest are kept."""
     base = case.unprofiled_ms or (0.0, 0.0)
@@ -207,14 +217,17 @@ def _pair(program: Program, change: Timed, found: Diagnosis) -> Pair:
         best = min(mine, key=lambda one: abs(one.work - change.work))
         first = min(shown.index(one) for one in mine) + 1
         where: Where = "fixes" if best in found.findings else "worth_trying"
-        return Pair(*head, where, first, _gain(best, change), best.probability)
+        timed = best if _gain(best, change) is not None else other_batch(found, change) or best
+        return Pair(*head, where, first, _gain(timed, change), best.probability)
     other = next((one for one in found.considered if _is(change, one)), None)
     if other is None:
         return Pair(*head, "absent", None, None, None)
     return Pair(*head, "considered", None, None, None, other.reason)
 
 
-def _several(head: Any, mine: list[Finding], change: Timed, found: Diagnosis) -> Pair:
+def _several(
+    head: tuple[str, str, str, str | None, Gain], mine: list[Finding], change: Timed, found: Diagnosis
+) -> Pair:
     """Fixes that were made together: shown where all are, predicted where just these are combined."""
     shown = [*found.findings, *found.worth_trying]
     others = [next((one for one in shown if one.id == name), None) for name in change.also]
@@ -317,7 +330,8 @@ A pair is a program and one change of it whose gain was measured in fresh proces
 changes are fixes of gpuprof's catalogue and edits from outside it, which count as missed. Of those that gained 10 % or
 more: how many stand in *Fixes* or *Worth trying*, how many among the first three, and how many gains lie in the
 predicted 80 % interval. Of what is shown and was measured: how much gained 2 % or more. With 80 % intervals of the
-shares. Recordings of the role `test` only; below, for comparison, those that numbers may be fitted to.
+shares. Recordings of the role `test` only; next to them, for comparison, those that numbers may be fitted to. {missing}
+more measured changes, of {without} programs whose recordings are not kept, are not counted.
 
 | | role test: {tested} pairs of {programs} programs | role fit: {fitted} pairs |
 |---|---|---|
@@ -344,7 +358,12 @@ def section(found: Sequence[Pair]) -> str:
     """The section of docs/accuracy.md."""
     test, fit = ([pair for pair in found if pair.role == role] for role in ("test", "fit"))
     text = SECTION.format(
-        heading=HEADING, tested=len(test), programs=len({pair.program for pair in test}), fitted=len(fit)
+        heading=HEADING,
+        tested=len(test),
+        programs=len({pair.program for pair in test}),
+        fitted=len(fit),
+        missing=not_recorded()[0],
+        without=not_recorded()[1],
     )
     sums = summary(test), summary(fit)
     text += "".join(f"| {title} | {sums[0][key]} | {sums[1][key]} |\n" for key, title in ROWS.items())

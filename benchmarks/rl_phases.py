@@ -41,7 +41,7 @@ TRAINING = ("forward", "backward")
 
 def compared(lines: list[dict[str, Any]], clocks: dict[str, Any]) -> dict[str, Any]:
     """Of the unprofiled steps: share of their time outside of other and idle, and per phase the clocks' median
-    milliseconds and gpuprof's over theirs."""
+    milliseconds and gpuprof's over theirs, the median over the steps."""
     found: dict[str, list[tuple[int, int]]] = {}
     total = covered = count = 0
     for line in lines:
@@ -56,8 +56,10 @@ def compared(lines: list[dict[str, Any]], clocks: dict[str, Any]) -> dict[str, A
             found.setdefault(name, []).append((ns, mine))
     phases = {}
     for name, both in found.items():
-        ns, mine = (statistics.median(side) for side in zip(*both, strict=True))
-        phases[name] = {"ms": round(ns / 1e6, 3), "ratio": round(mine / ns, 4) if ns else None}
+        ns = statistics.median(clock for clock, _ in both)
+        # Step by step: one in which the process was stopped between the two clocks says nothing of either.
+        ratio = statistics.median(mine / clock for clock, mine in both if clock) if ns else None
+        phases[name] = {"ms": round(ns / 1e6, 3), "ratio": None if ratio is None else round(ratio, 4)}
     return {"steps": count, "ms": total / max(count, 1) / 1e6, "covered": covered / max(total, 1), "phases": phases}
 
 

@@ -24,10 +24,15 @@ clock, `unix_ns` moments since 1970.
         nsys.log             what nsys printed
         hang/                stack.rank0, flight.rank0 …: Python stacks and torch's flight recorder of each rank when it
                              took no step for long; hang.json: what `gpuprof hang` says of them
+<<<<<<< HEAD
         nodes/               of a job on several nodes with GPUPROF_TOKEN: on rank 0's node the digests that other nodes
                              sent (trace.rank8.digest.npz …), no_digest.rank9.json {why} of a rank that has none, and
                              exchange.json: received[rank], without_digest{rank: why}, dropped[rank] (not verified),
                              silent[rank], waited_s, failed|null
+=======
+        changed.txt changed.json    by `gpuprof attach --watch`: what differs from the last good recording, for people
+                             and as gpuprof.comparison/1
+>>>>>>> main
         history.json         verdict and numbers of the run, for `gpuprof history`
         trial.json           by `gpuprof try`: fixes that were applied from outside, and what they gained
         gpuprof.log          what gpuprof did, and what it failed to do
@@ -70,7 +75,8 @@ monotonic clock), unread (stacks that made no sense), first_step (its number), s
 step, then the end of each), marks[[what (data, data_end, forward, backward, backward_end, optimizer), ns]],
 functions[[whose (own, library, standard, generated, gpuprof), file, name, first line]], nodes[[the calling node (-1:
 none), function, line]], samples[[ns since begun_ns, node of the training thread's innermost call, the same of
-autograd's thread (-1: no Python)]].
+autograd's thread (-1: no Python)]]; with --sample-workers also workers (processes that were sampled) and
+worker_samples[[ns since begun_ns, number of the worker, node]].
 
 A line of telemetry.jsonl: unix_ns, load1, cpu (busy share of all cores, 0-1), gpus[{index (as nvidia-smi counts; a
 rank's GPU is found by uuid), uuid, power_w, limit_w, sm_mhz, memory_mhz, temperature_c, utilization and
@@ -122,6 +128,9 @@ EXCHANGE = "exchange.json"
 SUMMARY = "history.json"
 """What `gpuprof history` says of a run: its verdict and numbers, so that it need not be diagnosed again."""
 
+CHANGED_TEXT, CHANGED_JSON = "changed.txt", "changed.json"
+"""What `gpuprof attach --watch` writes of a change of the step time, in the folder of its recording."""
+
 TRIAL = "trial.json"
 """What `gpuprof try` measured of fixes for this run, in the run's folder."""
 TRIAL_VARIABLE = "GPUPROF_TRIAL"
@@ -136,7 +145,8 @@ _KINETO_WINDOWS = ("trace", "stacks", "memory")
 WINDOWS = (*_KINETO_WINDOWS, NSYS)
 
 STAGES = ("settle", "baseline_free", "baseline_sync", "sampling", "warmup", *WINDOWS, "after")
-"""What a step was used for, in the order in which a run goes through them."""
+"""What a step was used for, in the order in which a run goes through them; `sampling` follows the windows where the
+training does not say how long it is."""
 
 
 WINDOW_FILE = r"(" + "|".join(_KINETO_WINDOWS) + r")\.rank\d+\.json"

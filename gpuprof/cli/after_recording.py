@@ -56,6 +56,16 @@ def main(run: str, niced: str, diagnose: str) -> None:
         diagnosis = _try(folder, "the recording could not be diagnosed", lambda: show_verdict(folder))
         if diagnosis is not None:
             _try(folder, "the report could not be written", lambda: draw_report(folder, diagnosis))
+    _pack(folder)
+
+
+def finish(folder: Path, diagnosis: Diagnosis) -> None:
+    """The report, and what else is done to a recording whose verdict has been shown."""
+    _try(folder, "the report could not be written", lambda: draw_report(folder, diagnosis))
+    _pack(folder)
+
+
+def _pack(folder: Path) -> None:
     _try(folder, "the recording could not be compressed", lambda: compress(folder))
     if not several_nodes.takes_part(folder):
         _try(folder, "the ranks' digests could not be written", lambda: write_digests(folder))
@@ -134,9 +144,6 @@ def show_verdict(folder: Path) -> Diagnosis:
     Where that file is there already, the diagnosis has been shown.
     """
     import gpuprof
-    from gpuprof.diagnosis.headline import headline
-    from gpuprof.report import history, words
-    from gpuprof.report.names import escape
 
     diagnosis = gpuprof.diagnose(folder)
     if (folder / VERDICT).is_file():
@@ -144,12 +151,21 @@ def show_verdict(folder: Path) -> Diagnosis:
     page = _page(diagnosis)
     with contextlib.suppress(OSError):
         os.write(2, page)
+    keep_verdict(folder, diagnosis)
+    _tell_cost(folder, diagnosis)
+    return diagnosis
+
+
+def keep_verdict(folder: Path, diagnosis: Diagnosis) -> None:
+    """Its first lines in a file of the run, and its numbers for `gpuprof history`."""
+    from gpuprof.diagnosis.headline import headline
+    from gpuprof.report import history, words
+    from gpuprof.report.names import escape
+
     heading = "  ".join(text for text in (headline(diagnosis), words.step_time(diagnosis)) if text)
     with runfile.whole_file(folder / VERDICT) as file:
         file.write(f"{escape(heading)}\n{escape(diagnosis.verdict.summary)}\n".encode())
     history.remember(folder, history.entry(str(folder), None, diagnosis))
-    _tell_cost(folder, diagnosis)
-    return diagnosis
 
 
 def _tell_cost(folder: Path, diagnosis: Diagnosis) -> None:

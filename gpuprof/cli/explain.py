@@ -1,4 +1,4 @@
-"""`gpuprof explain FINDING`: what a finding means, how it is detected, how its gain is computed, when it is wrong."""
+"""`gpuprof explain NAME`: what a finding or a word of the screen means."""
 
 from __future__ import annotations
 
@@ -17,20 +17,28 @@ if TYPE_CHECKING:
     from gpuprof.diagnosis.detect.proposal import Page
 
 
-@click.command(short_help="Explain a finding, or a line of code: what it costs, what it gains.")
-@click.argument("finding", required=False)
+@click.command(short_help="Explain a finding, a word of the screen, or what a line of code costs.")
+@click.argument("finding", metavar="[NAME]", required=False)
 @click.argument("path", required=False, type=RECORDING)
 @click.option("--markdown", type=click.Path(path_type=Path), metavar="FOLDER", help="Write all pages as Markdown.")
 def command(finding: str | None, path: str | None, markdown: Path | None) -> int:
-    """Explain what FINDING means, how it is detected, how the gain is computed, and when that is wrong.
+    """Explain a finding, a word of the screen, or a line of code.
 
-    FINDING is a name from the list, words of its title, a common name of the remedy (packing, liger, gradient
-    checkpointing, pinned memory …), or the number of a fix in the latest run. Without FINDING: list all findings.
+    NAME is a finding from the list, words of its title, a common name of the remedy (packing, liger, gradient
+    checkpointing, pinned memory …), or the number of a fix in the latest run: what it means, how it is detected, how
+    the gain is computed, and when that is wrong. Without NAME: list all findings and words.
 
-    FINDING may also be FILE:LINE, as in train.py:27: what that line costs in unprofiled steps of the run PATH (the
-    latest if not given), and the step if it were free.
+    NAME may be any word of terminal and report, such as HOST-BOUND, launch, reach or MFU.
+
+    NAME may also be FILE:LINE, as in train.py:27: what that line costs in unprofiled steps of the run PATH (the latest
+    if not given), and the step if it were free.
     """
+    from rich.console import Group
+    from rich.text import Text
+
     from gpuprof.cli.output import show
+    from gpuprof.diagnosis.finding_names import named_exactly
+    from gpuprof.report import glossary
     from gpuprof.report.pages import contents, render
 
     findings = _findings()
@@ -39,14 +47,18 @@ def command(finding: str | None, path: str | None, markdown: Path | None) -> int
         _write(pages, markdown)
         return 0
     if finding is None:
-        show(lambda width: contents(list(pages.values()), width))
+        show(lambda width: Group(contents(list(pages.values()), width), Text(""), glossary.contents()))
         return 0
     place = re.fullmatch(r"(.+\.py|<.+>):(\d{1,9})", finding.strip())
     if place:
         return _line(place[1], int(place[2]), path)
     if path is not None:
         raise GpuprofError("a run is named only after FILE:LINE; a finding is the same for all runs")
-    page = _iteration_changes().get(finding.strip())
+    word, page = glossary.find(finding), _iteration_changes().get(finding.strip())
+    if word is not None and not finding.strip().isdecimal() and named_exactly(finding, findings) is None:
+        # A phase of an iteration is a word, and has a page too.
+        show(lambda width: Group(glossary.render(word), *([] if page is None else [Text(""), render(page, width)])))
+        return 0
     if page is None:
         page = _of_latest_run(int(finding), pages) if finding.strip().isdecimal() else _named(finding, findings)
     show(lambda width: render(page, width))
@@ -77,6 +89,7 @@ def _line(file: str, line: int, path: str | None) -> int:
 def _named(text: str, findings: tuple[Declaration, ...]) -> Page:
     """The page that a name means. Raises GpuprofError for none or several."""
     from gpuprof.diagnosis.finding_names import key, named
+    from gpuprof.report import glossary
 
     found = named(text, findings)
     if len(found) == 1:
@@ -85,8 +98,9 @@ def _named(text: str, findings: tuple[Declaration, ...]) -> Page:
         raise GpuprofError(f"{text!r} may be {', '.join(one.id for one in found)}: choose one")
     known = {key(name): one.id for one in findings for name in (one.id, *one.synonyms)}
     near = list(dict.fromkeys(known[name] for name in difflib.get_close_matches(key(text), known, n=3)))
+    near += [f"{word!r}" if " " in word else word for word in glossary.near(text)]
     hint = f"did you mean {', '.join(near)}?" if near else "gpuprof explain lists them all"
-    raise GpuprofError(f"there is no finding {text!r}; {hint}")
+    raise GpuprofError(f"there is no finding or word {text!r}; {hint}")
 
 
 def _of_latest_run(number: int, pages: dict[str, Page]) -> Page:

@@ -19,7 +19,6 @@ from gpuprof.cli.output import discard, say
 from gpuprof.cli.recordings import RECORDING, diagnose_given, given
 from gpuprof.errors import GpuprofError
 from gpuprof.runfile import open_regular
-from gpuprof.tracefile.traces_in_folder import is_digest
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.diagnosis import Diagnosis
@@ -196,6 +195,8 @@ def parsed(text: str) -> list[int] | None:
 
 def choose(diagnosis: Diagnosis, wanted: list[int] | None, recording: Recording) -> list[RankSummary]:
     """The ranks with these numbers, or all. Raises GpuprofError where they are not there."""
+    from gpuprof.tracefile.traces_in_folder import is_digest
+
     there = {rank.rank: rank for rank in diagnosis.ranks or ()}
     if not there:
         raise GpuprofError(f"{recording} is not of several ranks: leave --ranks out")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from gpuprof.diagnosis.above_reach import AboveReach
 from gpuprof.diagnosis.budget_model import Budget
 from gpuprof.diagnosis.counters_model import Counters
-from gpuprof.diagnosis.fix import Patch, Setting
+from gpuprof.diagnosis.fix import FixLine, Patch, Setting
 from gpuprof.diagnosis.host_model import Host
 from gpuprof.diagnosis.run_model import Run
 from gpuprof.diagnosis.value_range import Range
@@ -145,6 +145,8 @@ class Gap:
     module: str | None
     phase: str
     frame: str | None
+    """`file(line): function` that the CPU is in, as torch writes it: as recorded (`--stacks`), else where most samples
+    of unprofiled steps are at that place of the step; None where neither is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,6 +377,13 @@ class Finding:
     """What the fix sets, in the order of its text."""
     patch: Patch | None = None
     """By which `gpuprof try` makes it; None: by hand."""
+    fix_lines: tuple[FixLine, ...] = ()
+    """The same as `fix`, code and prose apart; empty in diagnoses of older versions."""
+
+    @property
+    def shown_lines(self) -> tuple[FixLine, ...]:
+        """How the fix is shown: of older versions all of it as code."""
+        return self.fix_lines or tuple(FixLine(line, True) for line in self.fix.splitlines())
 
     def __rich_repr__(self) -> Iterator[tuple[str, object] | tuple[str, object, object]]:
         """What rich prints of it: the fix and what it gains, without the evidence. Times in ms."""

@@ -32,5 +32,15 @@ def named(text: str, findings: Sequence[Declaration]) -> list[Declaration]:
     return [one for one in findings if words <= _words(one)]
 
 
+def named_exactly(text: str, findings: Sequence[Declaration]) -> Declaration | None:
+    """The finding of which this is the id, a synonym, the title or that of a fix."""
+    found = named(text, findings)
+    is_whole = len(found) == 1 and any(
+        name in (found[0].id, key(found[0].page.title), *found[0].synonyms, *found[0].titles)
+        for name in (key(text), without_numbers(key(text)))
+    )
+    return found[0] if is_whole else None
+
+
 def _words(one: Declaration) -> set[str]:
     return {word for name in (one.id, one.page.title, *one.synonyms) for word in key(name).split("_")}

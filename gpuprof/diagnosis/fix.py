@@ -58,10 +58,20 @@ class Patch:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A piece of the text, with what it sets; prose sets nothing."""
+    """A piece of the text, with what it sets."""
 
     text: str
     settings: tuple[Setting, ...] = ()
+    prose: bool = False
+    """Whether it is said to a person; else it is code that can be pasted."""
+
+
+@dataclass(frozen=True, slots=True)
+class FixLine:
+    """A line of a fix as it is shown: code that can be pasted, or prose that says where it belongs."""
+
+    text: str
+    code: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +103,14 @@ class Fix:
         """The same, with the patch that makes it."""
         return replace(self, patch=Patch(patch, str(value)))
 
+    @property
+    def lines(self) -> tuple[FixLine, ...]:
+        """Code and prose, each in lines of its own; a comment stays with its code."""
+        found: list[FixLine] = []
+        for pieces in _by_line(self.parts):
+            found += _lines(pieces)
+        return _introduced(found)
+
     def otherwise(self) -> Fix:
         """The same as another way of a fix, which is made instead of what stands before it."""
         return replace(
@@ -108,7 +126,12 @@ def as_fix(text: Fix | str) -> Fix:
     """Prose as a fix."""
     if isinstance(text, Fix):
         return text
-    return Fix((Part(text),)) if text else Fix()
+    return Fix((Part(text, prose=True),)) if text else Fix()
+
+
+def code(text: str) -> Fix:
+    """Code that sets nothing by itself, such as an import."""
+    return Fix((Part(text),))
 
 
 def joined(fixes: Sequence[Fix | str], between: str = "\n") -> Fix:
@@ -122,9 +145,10 @@ def joined(fixes: Sequence[Fix | str], between: str = "\n") -> Fix:
 def arguments(owner: str | None, values: Mapping[str, Any]) -> Fix:
     """Fields of a trainer's arguments: `TrainingArguments(tf32=True)`."""
     fields = ", ".join(f"{name}={in_code(value)}" for name, value in values.items())
-    text = f"{owner}({fields})" if owner else f"{UNNAMED}{fields}"
-    found = (Setting("argument", name, in_json(value), owner or None) for name, value in values.items())
-    return Fix((Part(text, tuple(found)),))
+    found = tuple(Setting("argument", name, in_json(value), owner or None) for name, value in values.items())
+    if owner:
+        return Fix((Part(f"{owner}({fields})", found),))
+    return Fix((Part(UNNAMED, prose=True), Part(fields, found)))
 
 
 def call(name: str, *positional: Any, **named: Any) -> Fix:
@@ -139,7 +163,7 @@ def call(name: str, *positional: Any, **named: Any) -> Fix:
 
 def without_call(text: str, *names: str) -> Fix:
     """Calls that are taken out; `text` says so."""
-    return Fix((Part(text, tuple(Setting("call", name, remove=True) for name in names)),))
+    return Fix((Part(text, tuple(Setting("call", name, remove=True) for name in names), prose=True),))
 
 
 def assigned(name: str, value: Any) -> Fix:
@@ -153,8 +177,9 @@ def environment(name: str, value: str) -> Fix:
 
 
 def option(text: str, name: str, value: Any = True, of: str | None = None) -> Fix:
-    """An option of a command, as `text` writes it; value None: it is left out."""
-    return Fix((Part(text, (Setting("flag", name, value, of, remove=value is None),)),))
+    """An option of a command, as `text` writes it; value None: it is left out, and the text says so in words."""
+    is_absent = value is None
+    return Fix((Part(text, (Setting("flag", name, value, of, remove=is_absent),), prose=is_absent),))
 
 
 def in_file(text: str, name: str, value: Any, of: str) -> Fix:
@@ -166,7 +191,7 @@ def described(text: str, name: str, **named: Any) -> Fix:
     """Arguments of a call that the program makes itself, in words: `a collator with padding=True`."""
     given = ", ".join(f"{key}={in_code(value)}" for key, value in named.items())
     setting = Setting("call", name, {key: in_json(value) for key, value in named.items()})
-    return Fix((Part(f"{text}{given}", (setting,)),))
+    return Fix((Part(f"{text}{given}", (setting,), prose=True),))
 
 
 def in_code(value: Any) -> str:
@@ -188,3 +213,66 @@ def in_json(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(key): in_json(one) for key, one in value.items()}
     return value
+
+
+_PLACES = {"flag": "on the command line", "environment": "in the environment"}
+"""Where settings of one kind are typed, which their text does not say."""
+
+_Pieces = list[tuple[Part, str]]
+
+
+def _by_line(parts: Sequence[Part]) -> list[_Pieces]:
+    """The parts' text by line, each piece with its part."""
+    lines: list[_Pieces] = [[]]
+    for part in parts:
+        for at, text in enumerate(part.text.split("\n")):
+            if at:
+                lines.append([])
+            if text:
+                lines[-1].append((part, text))
+    return [line for line in lines if line]
+
+
+def _lines(pieces: _Pieces) -> list[FixLine]:
+    """One line of the text as lines of code and of prose."""
+    found: list[FixLine] = []
+    said, typed, surfaces = "", "", set[str]()
+
+    def say() -> None:
+        nonlocal said
+        if text := said.strip(" ,;:#"):
+            found.append(FixLine(text, False))
+        said = ""
+
+    def type_out() -> None:
+        nonlocal said, typed
+        if typed.strip():
+            place = _PLACES.get(next(iter(surfaces)), "") if len(surfaces) == 1 else ""
+            said = ", ".join(filter(None, (said.strip(" ,;:#"), place)))
+            say()
+            found.append(FixLine(typed.rstrip(), True))
+        typed = ""
+        surfaces.clear()
+
+    for at, (part, text) in enumerate(pieces):
+        if not part.prose or (typed and not text.strip()):
+            typed += text
+            surfaces.update(one.surface for one in part.settings if one.of is None)
+        elif typed and text.lstrip().startswith("#"):
+            typed += "".join(rest for _, rest in pieces[at:])
+            break
+        else:
+            type_out()
+            said += text
+    type_out()
+    say()
+    return found
+
+
+def _introduced(lines: Sequence[FixLine]) -> tuple[FixLine, ...]:
+    """The lines, prose before code with a colon at its end."""
+    after = (*lines[1:], None) if lines else ()
+    return tuple(
+        replace(one, text=f"{one.text.rstrip(' ,:')}:") if not one.code and then is not None and then.code else one
+        for one, then in zip(lines, after, strict=True)
+    )

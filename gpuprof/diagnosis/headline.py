@@ -13,7 +13,7 @@ from gpuprof.diagnosis.step_parts import Bar
 from gpuprof.diagnosis.timed_steps import PAUSES, VARIATION
 from gpuprof.replay.bound import PARTS, RESOURCES, SMALL, largest
 
-CPU = "cpu"
+CPU, STREAMS = "cpu", "streams"
 _GROUP = {
     "launch": CPU, "python": CPU, "sync": CPU, "transfer": "copy", "copy": "copy", "communication": "communication",
 }  # fmt: skip
@@ -40,6 +40,7 @@ _WORDS = {
     "communication": "COMMUNICATION BETWEEN GPUS",
     "allocator": "ALLOCATING AND FREEING GPU MEMORY",
     "slow_call": "WAITING FOR THE CPU in single slow calls",
+    STREAMS: "WAITING FOR OTHER STREAMS",
     "evaluation": "EVALUATION",
     "save": "SAVING CHECKPOINTS",
     "logging": "LOGGING",
@@ -181,7 +182,7 @@ def _shares(bar: Bar) -> dict[str, float]:
     """What the headline may name → its share of the step; the GPU's own computation is not among it."""
     found: dict[str, float] = {}
     for part in bar.parts:
-        name = _GROUP.get(part.key, part.key)
+        name = STREAMS if part.on_streams else _GROUP.get(part.key, part.key)
         if part.key != "compute" and name not in _NO_HEADLINE:
             found[name] = found.get(name, 0.0) + part.ns / bar.total_ns
     return found

@@ -410,6 +410,7 @@ def _finding(case: Analysis, one: _Predicted) -> Finding:
         severity="high" if speedup.expected >= SEVERE else "medium" if speedup.expected >= MARKED else "low",
         evidence=proposal.evidence,
         fix=str(proposal.fix),
+        fix_lines=proposal.fix.lines,
         settings=proposal.fix.settings,
         patch=patch,
         step_ns=step,

@@ -13,15 +13,11 @@ from dataclasses import replace
 
 from gpuprof.calibration import noise as calibrated
 from gpuprof.diagnosis.diagnosis import Profiler, Verdict
-from gpuprof.diagnosis.shares import HOST_CAUSES, Shares, without_profiler
+from gpuprof.diagnosis.shares import HOST_CAUSES, PAUSE_NS, Shares, without_profiler
 from gpuprof.diagnosis.verdict import family_of, stays
 from gpuprof.replay.bound import CLOSE, PARTS, Bound, bound_of
 from gpuprof.replay.sensitivity import Sensitivities
 from gpuprof.timeline.unit import STEP, Unit
-
-PAUSE_NS = 50_000
-"""From one kernel to the next a device takes some µs: latency. Where it pauses for ten times as long after a launch, it
-waits for a stream, a rank or a device that the recording does not explain."""
 
 Parts = Mapping[str, float]
 """compute | memory | latency → the share of the device's compute kernels that it limits."""

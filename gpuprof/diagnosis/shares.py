@@ -32,6 +32,12 @@ UNKNOWN_SHARE = 0.25
 """With more of the idle time unexplained than this, the CPU-bound fraction is not small, it is not known."""
 
 
+PAUSE_NS = 50_000
+"""From one kernel to the next a device takes some µs: latency. Where it pauses for ten times as long after a launch, it
+waits for a stream, a rank or a device that the recording does not explain. Assumed; recorded pauses are below 6 µs or
+above 55 µs on average."""
+
+
 @dataclass(frozen=True, slots=True)
 class Shares:
     """One step of a device in ns: work by kind, idle by cause."""

@@ -125,7 +125,7 @@ class Stack:
         """The field for gradient checkpointing, which transformers renamed."""
         return "activation_checkpointing" if self.has("activation_checkpointing") else "gradient_checkpointing"
 
-    def setting(self, values: Mapping[str, Any], extra: Mapping[str, Any] | None = None, note: str = "") -> Fix:
+    def setting(self, values: Mapping[str, Any], extra: Mapping[str, Any] | None = None, note: Fix | str = "") -> Fix:
         """How these fields are set: by the program's own flags if it declared one for each, else in the class of its
         arguments. Empty where they cannot be set so.
 

@@ -7,6 +7,7 @@ from itertools import accumulate
 
 from gpuprof.diagnosis.budget_model import Budget, Excess
 from gpuprof.diagnosis.diagnosis import Device, DeviceEstimate, Diagnosis
+from gpuprof.diagnosis.shares import PAUSE_NS
 from gpuprof.diagnosis.timed_steps import PAUSES, VARIATION
 
 IDLE = "idle"
@@ -25,6 +26,8 @@ class Part:
     key: str
     ns: int
     idle: bool
+    on_streams: bool = False
+    """Of `device`: it waits for work on other streams or GPUs, rather than from one kernel to the next."""
 
     @property
     def works(self) -> bool:
@@ -65,10 +68,17 @@ def estimated(diagnosis: Diagnosis) -> bool:
 
 def bars(diagnosis: Diagnosis) -> tuple[Bar, ...]:
     """One bar per device, of one step; idle is split by cause where the causes are known."""
+    waiting = frozenset(d.device for d in diagnosis.devices if _waits_for_streams(d))
     if diagnosis.devices_estimated:
-        return tuple(_of_mean_step(_bar(d, d.step_ns), diagnosis.budget) for d in diagnosis.devices_estimated)
+        budget = diagnosis.budget
+        return tuple(_of_mean_step(_bar(d, d.step_ns, waiting), budget) for d in diagnosis.devices_estimated)
     steps = diagnosis.steps.count if diagnosis.steps else 1
-    return tuple(_per_step(_bar(d, d.window_ns), steps) for d in diagnosis.devices)
+    return tuple(_per_step(_bar(d, d.window_ns, waiting), steps) for d in diagnosis.devices)
+
+
+def _waits_for_streams(device: Device) -> bool:
+    """Whether a device pauses for longer after launched work than it does from one kernel to the next."""
+    return any(one.cause == "device" and one.ns >= PAUSE_NS * max(one.count, 1) for one in device.idle_by_cause)
 
 
 def _per_step(bar: Bar, steps: int) -> Bar:
@@ -84,13 +94,17 @@ def _scaled(parts: tuple[Part, ...], total_ns: int) -> tuple[Part, ...]:
     return tuple(replace(part, ns=at[i + 1] - at[i]) for i, part in enumerate(parts))
 
 
-def _bar(device: Device | DeviceEstimate, total_ns: int) -> Bar:
+def _bar(device: Device | DeviceEstimate, total_ns: int, on_streams: frozenset[int]) -> Bar:
     work = [
         Part("compute", device.compute_ns, False),
         Part("communication", device.communication_ns, False),
         Part("copy", device.copy_ns, False),
     ]
-    waiting = [Part(c.cause, c.ns, True) for c in sorted(device.idle_by_cause, key=lambda c: -c.ns)]
+    waits = device.device in on_streams
+    waiting = [
+        Part(c.cause, c.ns, True, waits and c.cause == "device")
+        for c in sorted(device.idle_by_cause, key=lambda c: -c.ns)
+    ]
     if sum(part.ns for part in waiting) != device.idle_ns:
         waiting = [Part(IDLE, device.idle_ns, True)]
     return Bar(device.device, total_ns, tuple(part for part in work + waiting if part.ns))

@@ -155,13 +155,13 @@ class Session:
         if self._nodes is not None:
             atexit.register(self._nodes.finish)  # before `close`, so that it comes after it
         atexit.register(self.close)
-        os.register_at_fork(after_in_child=self._forked)
+        forks.tell_in_child(self)
         self._next_stage()
         self._meter.begin(time.perf_counter_ns())
         self._stall.start()
         self._write()
 
-    def _forked(self) -> None:
+    def forked(self) -> None:
         """We are in a child now: the recording is its parent's."""
         self.ended = True
         if self._sampling is not None:
@@ -174,6 +174,25 @@ class Session:
     def _step(self) -> int:
         """Steps that have ended."""
         return self._clock.step
+
+    # -- recordings on demand
+
+    def be_quiet(self) -> None:
+        """Says nothing on stderr from now on: who asked for the recording reads what it writes."""
+        self._journal.be_quiet()
+
+    def add_note(self, text: str) -> None:
+        """Something that the reader of the recording must know."""
+        self._journal.note(text)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the plan is done, and steps are only counted."""
+        return self._over
+
+    def progress(self) -> dict[str, Any]:
+        """Where in the plan it is: the stage, steps that have ended, and windows that are closed."""
+        return {"stage": self._stage, "step": self._step, "windows": len(self._journal.windows)}
 
     # -- what happens in the training
 
@@ -473,12 +492,17 @@ class Session:
             self._left = 0
             return
         self._sampling.step()
-        if self._left <= 0 and self.world_size == 1 and self._sampling.wants_more() and self._room() > 0:
+        if self._left <= 0 and self._samples_on() and self._sampling.wants_more():
             self._left = 1
+
+    def _samples_on(self) -> bool:
+        """Whether sampling may go on for longer than planned: it must not keep a window from being recorded."""
+        return self.world_size == 1 and (not self._more_windows() or self._room() > 0)
 
     def _step_window(self) -> None:
         assert self._window is not None
         warming = not self._window.active
+        self._training.new_step()
         if self._window.step(self._step):
             self._left = 0
             self._close_window()
@@ -542,8 +566,10 @@ class Session:
         elif self._stage == "baseline_sync":
             synchronise(self._devices)
         elif self._stage == "sampling" and self._sampling is not None:
-            self._sampling.begin(self._left, extends=self.world_size == 1 and self._room() > 0)
+            self._sampling.begin(self._left, extends=self._samples_on())
         self._journal.begin_stage(self._stage, self._step + 1)
+        if self._stage == "after":
+            self._write()  # what reads the recording waits for the samples of a training of unknown length
         if self._stage == "baseline_free":
             self._journal.tell(f"step {self._step + 1}: timing {self._left} + {self._left} unprofiled steps")
 
@@ -564,6 +590,8 @@ class Session:
         if self._stage == "sampling" and self._sampling is not None:
             sampling, self._sampling = self._sampling, None
             sampling.end(self._journal.first_step())
+            if not self._follows_steps():
+                self._let_go()
         self._after = None
         self._journal.flush()
         self._write()
@@ -571,6 +599,7 @@ class Session:
     def _finish(self) -> None:
         """The plan is done: from now on steps are only counted."""
         self._over, self._clock.may_capture = True, False
+        self._leave_sampling()
         self._let_go()
         if self._backward_patch is not None and not self._clock.needs_backwards:
             self._backward_patch.undo()
@@ -626,8 +655,10 @@ class Session:
     def _prepare_sampling(self, step_s: float) -> None:
         """Where that is not possible, the steps pass all the same: of several ranks each has to come to the same
         number."""
+        if self.options["sample_workers"] and (why := self._training.why_no_worker_samples()):
+            self._journal.note(f"the DataLoader's workers are not sampled: {why}")
         try:
-            self._sampling = Sampling(self.folder, self.rank, step_s)
+            self._sampling = Sampling(self.folder, self.rank, step_s, self.options["sample_workers"])
         except (NotSampled, OSError) as error:
             self._journal.note(f"the CPU's functions are not sampled: {error}")
 
@@ -699,6 +730,10 @@ class Session:
     def _more_windows(self) -> bool:
         return any(stage == "warmup" for stage, _ in self._queue)
 
+    def _follows_steps(self) -> bool:
+        """Whether a stage is to come that looks at what a step does."""
+        return self._more_windows() or self._continues_free() or any(stage == "sampling" for stage, _ in self._queue)
+
     def _close_window(self) -> None:
         if self._window is None or threading.get_ident() != self._clock.thread:
             return
@@ -719,7 +754,7 @@ class Session:
         if self._nodes is not None and window.name == "trace":
             self._nodes.begin(None if result is not None and result["steps"] else "its window holds no step")
         gc.collect()
-        if self._more_windows() or self._continues_free():
+        if self._follows_steps():
             self._hook_model(ranges=self._ranges.listening)
         else:
             self._let_go()
@@ -793,6 +828,7 @@ class Session:
     def _leave_sampling(self) -> None:
         if self._sampling is not None:
             self._sampling.leave()
+            self._sampling = None
 
     def _withdraw(self) -> None:
         self._ranges = Ranges()

@@ -2,68 +2,109 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+from collections.abc import Sequence
 
 from rich.cells import cell_len
 
-_AFTER = re.compile(r"[^(\[{,=/|]*[(\[{,=/|]?")
-"""A part of a word that ends in punctuation at which code may go on in the next line."""
+from gpuprof.diagnosis.fix import FixLine
+
+_STRING = r'"(?:[^"\\]|\\.)*"|\'(?:[^\'\\]|\\.)*\''
+_COMMENT = re.compile(rf"(?:{_STRING}|[^#\"'])*?(#.*)")
+"""A line up to its comment, which strings may not begin."""
+_UNIT = re.compile(rf"(?:{_STRING}|[^(\[{{,=/|\s\"']|[\"'])*[(\[{{,=/|]?|\s+")
+"""Code up to the punctuation at which it may go on in the next line; a string is never broken."""
 _MEMBER = re.compile(r"(?<=[\w)\]])(?=\.[a-zA-Z_])")
-"""Before the dot of a member: where a part that is still too long may break."""
+"""Before the dot of a member: where a part without strings that is still too long may break."""
+_WORD = re.compile(rf"(?:{_STRING}|[^\s\"']|[\"'])+")
 
 
 def wrapped(line: str, width: int) -> list[str]:
     """The line in lines of at most `width` cells.
 
     A break is at a blank where there is one, else after an opening bracket, a comma, `=`, `/` or `|`, and never inside
-    an identifier: one that is longer than the width gets a line of its own and stays whole. What goes on of a comment
-    begins with `#` again.
+    an identifier or a string: one that is longer than the width gets a line of its own and stays whole. What goes on of
+    a comment begins with `#` again.
     """
     if cell_len(line) <= width:
         return [line]
+    bare = line.lstrip()
+    if bare != line:
+        indent = line[: len(line) - len(bare)]
+        return [f"{indent}{text}" for text in wrapped(bare, max(width - len(indent), 1))]
+    code, comment = _split(line)
     lines = [""]
-    for word in line.split(" "):
+    for word in _WORD.findall(code):
         glue = " " if lines[-1] else ""
         if cell_len(lines[-1] + glue + word) <= width:
             lines[-1] += glue + word
-            continue
-        mark = "# " if _in_comment(lines[-1]) else ""
-        lines[-1] = lines[-1].removesuffix(" #").rstrip()
-        if cell_len(mark + word) <= width:
-            lines.append(mark + word)
-            continue
-        if not lines[-1]:
-            lines.pop()
-        lines += _parts(word, width, mark)
+        elif cell_len(word) <= width:
+            lines.append(word)
+        else:
+            lines += _filled(word, width)
+    for word in comment.split():
+        if cell_len(f"{lines[-1]}  {word}") <= width or (word == "#" and not lines[-1]):
+            glue = "" if not lines[-1] else "  " if word == "#" else " "
+            lines[-1] += glue + word
+        elif word != "#":
+            lines[-1] = lines[-1].removesuffix("#").rstrip()
+            lines.append(f"# {word}")
+        else:
+            lines.append("#")
     return [text for text in lines if text]
 
 
 def parts(code: str) -> tuple[str, ...]:
     """Code in the parts between which a line may break: after punctuation and before the dot of a member, not inside an
-    identifier."""
-    return tuple(part for whole in _AFTER.findall(code) for part in _MEMBER.split(whole) if part)
+    identifier or a string. They join to the code."""
+    found: list[str] = []
+    for at, line in enumerate(code.split("\n")):
+        found += ["\n"] if at else []
+        typed, comment = _split(line)
+        for unit in filter(None, _UNIT.findall(typed)):
+            found += [unit] if '"' in unit or "'" in unit else filter(None, _MEMBER.split(unit))
+        found += re.findall(r"\s+|\S+", comment)
+    return tuple(found)
 
 
-def without_comments(code: str) -> str:
-    """Code without comments, and without the lines that are nothing else."""
-    lines = (re.sub(r"(^|  )#.*", "", line) for line in code.splitlines())
-    return "\n".join(line for line in lines if line.strip()) or code
+def _split(line: str) -> tuple[str, str]:
+    """The code of a line and its comment, which join to it; blanks before the comment count with the code."""
+    found = _COMMENT.match(line)
+    return (line[: found.start(1)], found[1]) if found else (line, "")
 
 
-def without_alternatives(code: str) -> str:
-    """The first way to make a fix, without lines like `or larger save_steps`."""
-    return "\n".join(line for line in code.splitlines() if not line.startswith("or ")) or code
+def without_comments(lines: Sequence[FixLine]) -> tuple[FixLine, ...]:
+    """The lines without the comments of their code, and without remarks behind it."""
+    bare = [FixLine(re.sub(r"(^|  )#.*", "", one.text), True) if one.code else one for one in lines]
+    kept = [one for one in bare if one.text.strip()]
+    while len(kept) > 1 and not kept[-1].code and not kept[-1].text.startswith("or "):
+        kept.pop()
+    return tuple(kept) or tuple(lines)
 
 
-def _in_comment(line: str) -> bool:
-    return line.startswith("#") or " #" in line
+def without_alternatives(lines: Sequence[FixLine]) -> tuple[FixLine, ...]:
+    """The first way to make a fix, up to lines like `or larger save_steps`."""
+    return tuple(itertools.takewhile(lambda one: one.code or not one.text.startswith("or "), lines)) or tuple(lines)
 
 
-def _parts(word: str, width: int, mark: str) -> list[str]:
-    """A word that is too long by itself, filled into lines from one punctuation mark to the next."""
-    lines = [mark]
-    for part in _AFTER.findall(word):
-        if lines[-1] != mark and cell_len(lines[-1] + part) > width:
-            lines.append(mark)
-        lines[-1] += part
+def blocks(lines: Sequence[FixLine]) -> list[tuple[bool, list[str]]]:
+    """Lines that follow each other and are all code, or all prose: (whether code, the lines)."""
+    grouped = itertools.groupby(lines, key=lambda one: one.code)
+    return [(is_code, [one.text for one in group]) for is_code, group in grouped]
+
+
+def _filled(word: str, width: int) -> list[str]:
+    """A word that is too long by itself, filled into lines from one punctuation mark to the next, or from one member to
+    the next."""
+    lines = [""]
+    units = filter(None, _UNIT.findall(word))
+    for unit in (piece for one in units for piece in (_MEMBER.split(one) if _is_long(one, width) else (one,))):
+        if lines[-1] and cell_len(lines[-1] + unit) > width:
+            lines.append("")
+        lines[-1] += unit
     return lines
+
+
+def _is_long(unit: str, width: int) -> bool:
+    return cell_len(unit) > width and '"' not in unit and "'" not in unit

@@ -12,7 +12,7 @@ from rich.text import Text
 from gpuprof.diagnosis.comparison.comparison import Comparison, KernelDifference, Mechanism, Note
 from gpuprof.report import comparison_bars as bars
 from gpuprof.report import comparison_words as words
-from gpuprof.report import stepbar
+from gpuprof.report import labels, stepbar
 from gpuprof.report.lines import Column, flow, table
 from gpuprof.report.names import escape, shorten_kernel, shown, shown_kernel
 from gpuprof.report.numbers import count, duration
@@ -88,7 +88,7 @@ def _steps(comparison: Comparison, width: int) -> list[Text]:
         if max(before.ns / longest, after.ns / longest) < words.WORTH_OF_STEP:
             continue
         look = stepbar.paint(before)
-        name = words.CAUSES.get(before.key, before.key) if before.idle else before.key
+        name = labels.part(before)
         items.append(
             Text.assemble((look.fill, look.terminal), f" {name} ", (words.both_times(before.ns, after.ns), "bold"))
         )

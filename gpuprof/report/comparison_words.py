@@ -16,6 +16,7 @@ from gpuprof.diagnosis.comparison.significance import LEVEL, LIKELY
 from gpuprof.diagnosis.detect.pair.side import Side
 from gpuprof.diagnosis.sentences import capital
 from gpuprof.replay.noise import PROCESS_NOISE
+from gpuprof.report import labels
 from gpuprof.report.names import shown
 from gpuprof.report.numbers import count, duration, duration_range, gib, share
 from gpuprof.timeline.frames import MODULE
@@ -24,19 +25,6 @@ KNOWN = {
     "unprofiled": "timed without a profiler",
     "estimated": "the profiler's cost removed",
     "recorded": "as recorded, under the profiler",
-}
-CAUSES = {
-    "launch": "launching",
-    "slow_call": "slow CPU calls",
-    "python": "Python",
-    "sync": "synchronising",
-    "input": "input",
-    "transfer": "transfers",
-    "allocator": "allocating",
-    "communication": "other ranks",
-    "device": "between kernels",
-    "profiler": "the profiler",
-    "unknown": "unknown",
 }
 HOST_WAITS = ("launch", "slow_call", "python", "sync", "allocator", "input", "transfer")
 """Causes of idle time that are the host's."""
@@ -137,12 +125,11 @@ def bound(one: Side) -> str:
 
 
 def term(one: Term) -> str:
-    """`waits: launching`, `gemm kernels`."""
+    """`waiting: launch`, `matrix multiplications`, `elementwise kernels`."""
     if one.kind == "idle":
-        return f"waiting: {CAUSES.get(one.name, one.name)}"
-    return {"memcpy": "copies", "memset": "memory sets", "communication": "communication"}.get(
-        one.name, f"{one.name} kernels"
-    )
+        return f"waiting: {labels.cause(one.name)}"
+    named = one.name in labels.CATEGORIES or one.name == "communication"
+    return labels.category(one.name) if named else f"{one.name} kernels"
 
 
 def shown_mechanisms(comparison: Comparison) -> tuple[Mechanism, ...]:

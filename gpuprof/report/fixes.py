@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
 from gpuprof.diagnosis.diagnosis import Combined, Diagnosis, Finding, Range
-from gpuprof.report import words
+from gpuprof.diagnosis.fix import FixLine
+from gpuprof.report import labels, words
 from gpuprof.report.brevity import Brevity
 from gpuprof.report.code_lines import without_alternatives, without_comments, wrapped
 from gpuprof.report.lines import flow
@@ -21,7 +25,7 @@ NUMBER = 3
 """Cells in front of a fix, which hold its number."""
 UNSURE = 0.10
 """Half the mean step's 80 % interval, as a share of it, from which on predicted steps are said to be as uncertain."""
-TITLE = 24
+TITLE = 16
 """Cells that a title keeps next to a command that can be pasted; it is cut to them."""
 
 
@@ -37,7 +41,7 @@ def sensitivities(diagnosis: Diagnosis, width: int) -> list[Text]:
     items = []
     for name in names:
         less = round(100 * getattr(found, name) / 2)
-        items.append(Text.assemble(f"{name} ", (f"−{less} %", "bold") if less else ("–", "dim")))
+        items.append(Text.assemble(f"{labels.RESOURCES[name]} ", (f"−{less} %", "bold") if less else ("–", "dim")))
     return flow(items, width)
 
 
@@ -56,12 +60,8 @@ def fixes(diagnosis: Diagnosis, width: int, brevity: Brevity) -> list[Text | Tab
     lines: list[Text | Table] = []
     for number, finding in enumerate(diagnosis.findings[: brevity.fixes], 1):
         head = _head(finding, gain(finding, now), width - NUMBER)
-        code = [
-            Text(part, "cyan", overflow="ignore", no_wrap=True)
-            for line in _code(finding, brevity).splitlines()
-            for part in wrapped(escape(line), width - NUMBER)
-        ]
-        lines.append(_numbered(number, [*head, *(Text(line, "dim") for line in conditions(finding, diagnosis)), *code]))
+        how = _written(_shortened(finding, brevity), width - NUMBER)
+        lines.append(_numbered(number, [*head, *(Text(line, "dim") for line in conditions(finding, diagnosis)), *how]))
     more = diagnosis.findings[brevity.fixes :]
     if more and brevity.titles:
         named = (f"{number}: {escape(f.title)}" for number, f in enumerate(more, brevity.fixes + 1))
@@ -91,13 +91,22 @@ def worth_trying(diagnosis: Diagnosis, width: int, shown: int | None = None) -> 
         return [_written_out(number, one, diagnosis, now, width) for number, one in enumerate(found, first)]
     lines: list[Text | Table] = []
     for one in found[:shown]:
-        last = one is found[:shown][-1]
-        more = f"   and {len(found) - shown} more, with -v" if last and len(found) > shown else ""
         odds = f"{_times(one.speedup)}, {chance(one)}"
-        command = next((text for text in commands(one) if len(text) + len(odds) + len(more) + TITLE <= width), "")
-        tail = f"   {odds}{f'   {command}' if command else ''}{more}"
+        room = width - len(odds) - min(len(one.title), TITLE) - 6
+        whole = commands(one)[:2]  # with the training's own command, or without it where gpuprof knows that
+        beside = next((text for text in whole if len(text) <= room), "")
+        tail = f"   {odds}{f'   {beside}' if beside else ''}"
         title = shortened(escape(one.title), width - len(tail))
         lines.append(Text.assemble((title, "bold"), tail, no_wrap=True, overflow="ellipsis"))
+        if not beside:  # whole, so that it can be pasted
+            lines.append(Text(f"   {next((text for text in whole if len(text) <= width - 3), whole[-1])}"))
+    rest = f"   and {len(found) - shown} more, with -v"
+    if lines and len(found) > shown:
+        last = lines[-1]
+        if isinstance(last, Text) and last.cell_len + len(rest) <= width:
+            last.append(rest)
+        else:
+            lines.append(Text(rest.strip(), "dim"))
     return lines
 
 
@@ -134,8 +143,8 @@ def chance(finding: Finding) -> str:
 def _written_out(number: int, one: Finding, diagnosis: Diagnosis, now: float, width: int) -> Table:
     head = _head(one, f"{gain(one, now)}   {chance(one)}", width - NUMBER)
     notes = [*conditions(one, diagnosis), f"settled by {settle(one)}"]
-    code = [Text(part, "cyan") for line in one.fix.splitlines() for part in wrapped(escape(line), width - NUMBER)]
-    return _numbered(number, [*head, *(Text(line, "dim") for line in notes), *code])
+    how = _written(one.shown_lines, width - NUMBER)
+    return _numbered(number, [*head, *(Text(line, "dim") for line in notes), *how])
 
 
 def uncertain_mean(diagnosis: Diagnosis) -> str:
@@ -150,9 +159,21 @@ def uncertain_mean(diagnosis: Diagnosis) -> str:
     )
 
 
-def _code(finding: Finding, brevity: Brevity) -> str:
-    code = finding.fix if brevity.comments else without_comments(finding.fix)
-    return code if brevity.alternatives else without_alternatives(code)
+def _shortened(finding: Finding, brevity: Brevity) -> tuple[FixLine, ...]:
+    lines = finding.shown_lines if brevity.comments else without_comments(finding.shown_lines)
+    return lines if brevity.alternatives else without_alternatives(lines)
+
+
+def _written(lines: Sequence[FixLine], width: int) -> list[Text]:
+    """Prose as text, code in lines that end where code may, and that are never cut."""
+    found: list[Text] = []
+    for one in lines:
+        if one.code:
+            parts = wrapped(escape(one.text), width)
+            found += [Text(part, "cyan", overflow="fold" if cell_len(part) > width else "ignore") for part in parts]
+        else:
+            found.append(Text(escape(one.text)))
+    return found
 
 
 def _head(finding: Finding, gained: str, width: int) -> list[Text]:

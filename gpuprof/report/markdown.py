@@ -7,9 +7,10 @@ from collections.abc import Sequence
 
 from gpuprof.diagnosis import step_parts
 from gpuprof.diagnosis.comparison.comparison import Comparison
-from gpuprof.diagnosis.diagnosis import Diagnosis
+from gpuprof.diagnosis.diagnosis import Diagnosis, Finding
 from gpuprof.diagnosis.headline import headline, key
-from gpuprof.report import comparison_words, fixes, run_words, words
+from gpuprof.report import comparison_words, fixes, labels, run_words, words
+from gpuprof.report.code_lines import blocks
 from gpuprof.report.names import escape, shown
 from gpuprof.report.numbers import duration, share
 
@@ -65,7 +66,7 @@ def _steps(found: Diagnosis) -> str:
     for bar in bars:
         for part in bar.parts:
             if part.ns >= _LEAST * bar.total_ns:
-                name = f"waiting: {part.key}" if part.idle else part.key
+                name = f"waiting: {labels.part(part)}" if part.idle else labels.part(part)
                 rows.append((f"GPU {bar.device}: {name}" if several else name, share(part.ns, bar.total_ns)))
     return table(("the step", "share"), rows) if rows else ""
 
@@ -75,12 +76,18 @@ def _findings(found: Diagnosis, rows: int) -> str:
     if not now or not found.findings:
         return ""
     lines = [
-        (str(number), _text(one.title), _text(fixes.gain(one, now)), f"`{_code(one.fix, 400)}`")
+        (str(number), _text(one.title), _text(fixes.gain(one, now)), _how(one))
         for number, one in enumerate(found.findings[:rows], 1)
     ]
     made = _table(("", "what to change", "gain", "how"), lines)
     unsure = fixes.uncertain_mean(found)
     return f"{made}\n\n{unsure[:1].upper()}{unsure[1:]}." if unsure else made
+
+
+def _how(one: Finding) -> str:
+    """The fix in a cell: code as code, prose as text."""
+    made = blocks(one.shown_lines)
+    return " ".join(f"`{_code(' '.join(lines), 400)}`" if code else _text(" ".join(lines)) for code, lines in made)
 
 
 def _worth_trying(found: Diagnosis, rows: int) -> str:

@@ -14,8 +14,9 @@ from gpuprof.diagnosis import step_parts
 from gpuprof.diagnosis.diagnosis import Diagnosis, Finding
 from gpuprof.diagnosis.headline import headline, key
 from gpuprof.diagnosis.step_parts import Bar, Part
-from gpuprof.report import host_words, run_words, stepbar, words
+from gpuprof.report import host_words, labels, run_words, stepbar, words
 from gpuprof.report.as_text import predicted
+from gpuprof.report.code_lines import blocks
 from gpuprof.report.names import escape, shown, shown_kernel
 from gpuprof.report.numbers import amount, duration, duration_range, percent, share
 
@@ -79,7 +80,7 @@ def finding_html(finding: Finding) -> str:
     parts = [
         f"<h3>{_text(finding.title)}</h3>",
         f"<p><b>{_text(predicted(finding))}</b></p>",
-        _code(finding.fix),
+        _how(finding),
         f'<p class="dim">{_text(finding.changes)}</p>' if finding.changes else "",
         "".join(f'<p class="dim">{_text(one.text)}</p>' for one in finding.evidence),
     ]
@@ -217,7 +218,7 @@ def _kind(part: Part) -> str:
 
 def _entry(part: Part, bar: Bar) -> str:
     waiting = "idle: " if part.idle and part.key != step_parts.IDLE else ""
-    return _text(f"{waiting}{part.key} {share(part.ns, bar.total_ns)}")
+    return _text(f"{waiting}{labels.part(part)} {share(part.ns, bar.total_ns)}")
 
 
 def _gaps(diagnosis: Diagnosis) -> str:
@@ -256,7 +257,7 @@ def _kernels(diagnosis: Diagnosis) -> str:
         return ""
     steps = diagnosis.steps.count if diagnosis.steps else 1
     categories = " · ".join(
-        f"{_name(c.category)} {share(c.ns, kernels.total_ns)}"
+        f"{_text(labels.category(c.category))} {share(c.ns, kernels.total_ns)}"
         for c in kernels.by_category
         if c.ns >= WORTH_NAMING * kernels.total_ns
     )
@@ -277,7 +278,7 @@ def _kernels(diagnosis: Diagnosis) -> str:
 
 def _fixes(diagnosis: Diagnosis) -> str:
     rows = [
-        (f"<b>{_text(one.title)}</b>", _text(predicted(one)), _code(one.fix) + _dim(one.changes))
+        (f"<b>{_text(one.title)}</b>", _text(predicted(one)), _how(one) + _dim(one.changes))
         for one in diagnosis.findings[:ROWS]
     ]
     return f"<h4>Fixes</h4>{_table(rows, numbers=())}" if rows else ""
@@ -286,14 +287,22 @@ def _fixes(diagnosis: Diagnosis) -> str:
 def _functions(diagnosis: Diagnosis) -> str:
     rows = [
         (
-            f"<b><code>{_name(one.function)}</code></b>",
+            f"<b><code>{_name(host_words.name(one))}</code></b>",
             duration(one.ns.expected),
             _text(host_words.gain(one, diagnosis.step_ns)),
             f'<code class="dim">{_name(one.place)}</code>',
         )
         for one in host_words.worth_saying(diagnosis)[:ROWS]
     ]
-    return f"<h4>Python functions, per step without a profiler</h4>{_table(rows, numbers=(1,))}" if rows else ""
+    workers = _dim(host_words.workers(diagnosis))
+    found = _table(rows, numbers=(1,)) + workers if rows else workers
+    return f"<h4>Python functions, per step without a profiler</h4>{found}" if found else ""
+
+
+def _how(finding: Finding) -> str:
+    """The fix: prose, and code."""
+    made = blocks(finding.shown_lines)
+    return "".join(_code("\n".join(lines)) if code else f"<p>{_text(' '.join(lines))}</p>" for code, lines in made)
 
 
 def _code(text: str) -> str:

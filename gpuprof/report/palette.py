@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from gpuprof.diagnosis.budget_model import NAMES
+from gpuprof.report import labels
 from gpuprof.report.stepbar import PAINTS
 
 _YELLOW, _GREY = PAINTS["python"].page, "#c5cad0"
@@ -46,27 +47,27 @@ def _of_bar(key: str, label: str, dark: str) -> Paint:
 
 WORK_PAINTS = _keyed(
     (
-        _of_bar("compute", "compute", "#159b74"),
-        _of_bar("communication", "communication", "#d993b8"),
-        _of_bar("copy", "copies", "#4a67bd"),
-        _of_bar("idle", "idle", "#565d67"),
+        _of_bar("compute", labels.PARTS["compute"], "#159b74"),
+        _of_bar("communication", labels.PARTS["communication"], "#d993b8"),
+        _of_bar("copy", labels.PARTS["copy"], "#4a67bd"),
+        _of_bar("idle", labels.PARTS["idle"], "#565d67"),
     )
 )
 """What a GPU does: work of three kinds, and nothing."""
 
 CAUSE_PAINTS = _keyed(
     (
-        _of_bar("launch", "launching work", "#e9a820"),
-        _of_bar("slow_call", "slow CPU calls", "#a02cf0"),
-        _of_bar("python", "Python between ops", "#f0e442"),
-        _of_bar("sync", "synchronising", "#e8702a"),
-        _of_bar("input", "input data", "#56b4e9"),
-        _of_bar("transfer", "copies to the GPU", "#4a67bd"),
-        _of_bar("allocator", "allocating memory", "#9a3f9a"),
-        Paint("communication", "other ranks", "#e9bfd8", "#efcbe0"),
-        _of_bar("device", "between kernels", "#d8c2a2"),
-        _of_bar("profiler", "the profiler itself", "#a2abb5"),
-        _of_bar("unknown", "not known", "#6e5049"),
+        _of_bar("launch", labels.PARTS["launch"], "#e9a820"),
+        _of_bar("slow_call", labels.PARTS["slow_call"], "#a02cf0"),
+        _of_bar("python", labels.PARTS["python"], "#f0e442"),
+        _of_bar("sync", labels.PARTS["sync"], "#e8702a"),
+        _of_bar("input", labels.PARTS["input"], "#56b4e9"),
+        _of_bar("transfer", labels.PARTS["transfer"], "#4a67bd"),
+        _of_bar("allocator", labels.PARTS["allocator"], "#9a3f9a"),
+        Paint("communication", labels.cause("communication"), "#e9bfd8", "#efcbe0"),
+        _of_bar("device", labels.PARTS["device"], "#d8c2a2"),
+        _of_bar("profiler", labels.PARTS["profiler"], "#a2abb5"),
+        _of_bar("unknown", labels.PARTS["unknown"], "#6e5049"),
     )
 )
 """Why a GPU waits, in the order in which charts stack it."""
@@ -89,8 +90,8 @@ BUDGET_PAINTS = _keyed(
             )
         ),
         Paint("warm_up", NAMES["warm_up"], "#bcd36c", "#b9e07c"),
-        _of_bar("pauses", "pauses", "#eef7f4"),
-        _of_bar("variation", "variation", "#454d58"),
+        _of_bar("pauses", labels.PARTS["pauses"], "#eef7f4"),
+        _of_bar("variation", labels.PARTS["variation"], "#454d58"),
     )
 )
 """Parts of the mean step; a cause that a GPU waits for within a step has the colour that it has there."""
@@ -196,9 +197,9 @@ def _as_cause(key: str, label: str, cause: str) -> Paint:
 HOST_PAINTS = _keyed(
     (
         _as_cause("launch", "launch", "launch"),
-        _as_cause("sync", "synchronisation", "sync"),
-        _as_cause("copy", "copy", "transfer"),
-        _as_cause("allocator", "allocator", "allocator"),
+        _as_cause("sync", labels.PARTS["sync"], "sync"),
+        _as_cause("copy", labels.PARTS["copy"], "transfer"),
+        _as_cause("allocator", labels.PARTS["allocator"], "allocator"),
         Paint("range", "range", _GREY, _DARK_GREY),
         _as_cause("python", "Python", "python"),
     )

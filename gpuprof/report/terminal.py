@@ -23,6 +23,7 @@ from gpuprof.report import (
     counters_words,
     fixes,
     host_words,
+    labels,
     memory_words,
     rank_lines,
     run_words,
@@ -45,7 +46,7 @@ WIDEST = 160
 ROWS = 5
 """Kernels shown where no one asked for more."""
 FIXES = 5
-ANSWER_LINES = 16
+ANSWER_LINES = 18
 """Lines of the answer: what fits on any terminal without scrolling. What matters least gives way to it."""
 GAPS = 3
 NOTES = 5
@@ -102,7 +103,8 @@ def _answer(diagnosis: Diagnosis, width: int, next_step: str | None) -> list[Blo
         section(
             "functions",
             host_words.lines(diagnosis, width - GUTTER, host_words.worth_saying(diagnosis)[: host_words.TOP]),
-        ),
+        )
+        + section("workers", paragraph(host_words.workers(diagnosis))),
     ]
     closing = section("trust", paragraph(fixes.footer(diagnosis), "dim"))
     closing += section("next", paragraph(advice, "bold")) + section("more", paragraph(more, "dim"))
@@ -155,7 +157,7 @@ def _everything(diagnosis: Diagnosis, width: int, rows: int, next_step: str | No
         section("reach", _above(diagnosis, inner, most=max(rows, above_words.SHOWN), least=SEEN)),
         section("ncu", _counted(diagnosis, max(rows, counters_words.SHOWN))),
         section("ranks", rank_lines.lines(diagnosis.ranks, inner, diagnosis.job)),
-        section("fixes", fixes.fixes(diagnosis, inner, Brevity(max(rows, FIXES)))),
+        section("fixes", fixes.fixes(diagnosis, inner, Brevity(fixes=max(len(diagnosis.findings), FIXES)))),
         section("try", fixes.worth_trying(diagnosis, inner)),
         section("ruled out", fixes.considered(diagnosis)),
         section("functions", _functions(diagnosis, inner, rows)),
@@ -340,9 +342,7 @@ def _large(part: Part, bar: Bar, share: float) -> bool:
 
 def _entry(part: Part, bar: Bar) -> Text:
     look = stepbar.paint(part)
-    return Text.assemble(
-        (look.fill, look.terminal), f" {part.key.replace('_', ' ')} ", (share(part.ns, bar.total_ns), "bold")
-    )
+    return Text.assemble((look.fill, look.terminal), f" {labels.part(part)} ", (share(part.ns, bar.total_ns), "bold"))
 
 
 # -- waiting
@@ -363,12 +363,13 @@ def _causes(diagnosis: Diagnosis, width: int) -> list[Text]:
     if gaps is None or not gaps.total_ns:
         return []
     items = [
-        Text.assemble((f"{shown(cause.cause, 20)} ", "bold"), duration(cause.ns / steps))
+        Text.assemble((f"{labels.cause(cause.cause)} ", "bold"), duration(cause.ns / steps))
         for cause in sorted(gaps.by_cause, key=lambda c: -c.ns)
         if cause.ns >= SEEN * gaps.total_ns
     ]
     recorded = " as recorded" if _differs_from_recording(diagnosis) else ""
-    total = Text(f"{duration(gaps.total_ns / steps)}{_a_step(diagnosis)}{recorded}:")
+    of = f" of {diagnosis.unit.a}" if _a_step(diagnosis) else ""
+    total = Text(f"{duration(gaps.total_ns / steps)}{of}{recorded}:")
     return flow([total, *items], width)
 
 
@@ -402,7 +403,7 @@ def _longest(diagnosis: Diagnosis, width: int) -> list[Text]:
             duration(gap.ns),
             f"at {duration(gap.start_ns)}",
             f"GPU {gap.device}" if several else "",
-            shown(gap.cause, 20),
+            labels.cause(gap.cause),
             words.waits_for(gap),
             shown(gap.frame, 120) if gap.frame else "",
         )
@@ -440,7 +441,7 @@ def _kernels(diagnosis: Diagnosis, width: int, rows: int) -> list[Text]:
         total.append(f", {share(kernels.unattributed_ns, kernels.total_ns)} unattributed")
     categories = sorted(kernels.by_category, key=lambda c: -c.ns)
     named = [c for c in categories[:CATEGORIES] if c.ns >= SEEN * kernels.total_ns]
-    items = [_category(c.category, c.ns, kernels.total_ns) for c in named]
+    items = [_category(labels.category(c.category), c.ns, kernels.total_ns) for c in named]
     rest = sum(c.ns for c in categories[len(named) :])
     if rest >= SEEN * kernels.total_ns:
         items.append(_category("the rest", rest, kernels.total_ns))

@@ -61,6 +61,9 @@ def test_phases_of_a_trainer(tmp_path: Path, trainer: str):
     assert is_valid(diagnosis)
     assert diagnosis.iteration is not None
     assert diagnosis.iteration.steps == 1
+    # Those with gradients are the forward pass of the training: the reference is what is left.
+    passes = diagnosis.iteration.log_probability_passes
+    assert passes is not None and passes >= 1
     recorded = {one.phase for one in diagnosis.iteration.recorded}
     assert {"generation", "reward", "log-probabilities", "forward", "backward", "optimizer"} <= recorded
 
@@ -82,3 +85,7 @@ def test_a_long_iteration_is_recorded_in_part(tmp_path: Path):
     recorded = next(one for one in found.recorded if one.phase == "generation")
     assert recorded.ns > 0
     assert found.generation.forwards > left_out
+    # Two layers, keys and values: four concatenations for each token after the first, recorded or not.
+    assert found.cache_copies is not None
+    assert found.cache_copies.count == pytest.approx(4 * found.generation.forwards, rel=0.1)
+    assert 0 < found.cache_copies.cpu_ns < found.ns_of("generation")

@@ -9,6 +9,7 @@ from helpers.diagnosed import diagnosed
 from helpers.paths import ROOT
 from rich.cells import cell_len
 
+from gpuprof.diagnosis.diagnosis import Finding
 from gpuprof.report.code_lines import without_alternatives, without_comments
 from gpuprof.report.terminal import ANSWER_LINES, plain
 
@@ -18,6 +19,11 @@ CLOSING = re.compile(r"^  (reach|trust|next|more) ", re.M)
 WARNINGS = re.compile(r"(?s)(  fixes .*?)\n\n  quality .*")
 """Those for which there was no room above the fixes."""
 FIX = re.compile(r"^(?:  fixes      |             )(\d)  (\S.*)", re.M)
+
+
+def kept(finding: Finding) -> str:
+    """What the shortest answer shows of a fix."""
+    return " ".join(one.text for one in without_alternatives(without_comments(finding.shown_lines)))
 
 
 @pytest.mark.parametrize("name", RECORDINGS)
@@ -33,7 +39,7 @@ def test_the_first_lines_answer(name):
         shown = [int(number) for number, _ in FIX.findall(answer)]
         assert shown == list(range(1, len(shown) + 1)) and bool(shown) == bool(diagnosis.findings)
         for number in shown:
-            words = set(re.findall(r"\w+", without_alternatives(without_comments(diagnosis.findings[number - 1].fix))))
+            words = set(re.findall(r"\w+", kept(diagnosis.findings[number - 1])))
             assert words <= set(re.findall(r"\w+", answer)), f"{width} columns, fix {number}:\n{answer}"
 
 
@@ -70,3 +76,20 @@ def test_one_step_time_and_gains_that_agree_with_it(name):
     for together in re.findall(r"^ {13}(\d(?: \+ \d)+) together", text, re.M):
         for one in together.split(" + "):
             assert re.search(rf"(?:  |^){one}(?:  |: )\S", text, re.M), f"what fix {one} is"
+
+
+@pytest.mark.parametrize("width", (40, 80, 120))
+@pytest.mark.parametrize("name", RECORDINGS)
+def test_code_of_fixes_is_whole_at_any_width(name, width):
+    """Nothing of it is cut, no string is broken, and prose stands in lines of its own."""
+    diagnosis = diagnosed(ROOT / "scenarios" / name / "recording")
+    lines = plain(diagnosis, width, verbose=True).splitlines()
+    text = re.sub(r"\s|#", "", "".join(lines))
+    for finding in (*diagnosis.findings, *diagnosis.worth_trying):
+        assert finding.fix_lines
+        for one in finding.fix_lines:
+            if not one.code:
+                continue
+            assert re.sub(r"\s|#", "", one.text) in text, one.text
+            for literal in re.findall(r'"[^"]*"', one.text.split("  #")[0]):
+                assert any(literal in line for line in lines), literal

@@ -58,7 +58,7 @@ def test_sensitivities_are_halves_in_percent():
     bar = content(charts.sensitivities(diagnosis))["data"][0]
     shown = dict(zip(bar["y"], bar["x"], strict=True))
     assert list(shown.values()) == sorted(shown.values(), reverse=True)
-    assert shown["CPU (Python, launches)"] == pytest.approx(40)
+    assert shown["CPU (host)"] == pytest.approx(40)
     assert shown["GPU arithmetic"] == pytest.approx(10)
     assert "GPU" not in shown, "its parts tell more"
     assert bar["textposition"] == ["inside"] + ["outside"] * (len(shown) - 1)
@@ -147,6 +147,19 @@ def test_what_if_shows_time_for_the_same_work():
     labels = figure["layout"]["yaxis"]["ticktext"]
     assert labels == ["1  first", "2  more work (4× work)", "1 + 2  together (4× work)"]
     assert "for the work of a step now" in figure["layout"]["xaxis"]["title"]["text"]
+
+
+def test_what_is_worth_trying_stands_last_as_open_circles():
+    sure = Finding("a", "first", "high", (), "", Range(40 * MS, 50 * MS, 70 * MS), Range(1, 2, 2.5))
+    unsure = replace(sure, id="b", title="second", probability=0.6)
+    steps = replace(present(host_bound().steps), unprofiled_ns=100 * MS)
+    figure = content(charts.what_if(host_bound(findings=(sure,), worth_trying=(unsure,), steps=steps)))
+    points = figure["data"][1]
+    assert figure["layout"]["yaxis"]["ticktext"] == ["1  first", "2  second"]
+    assert points["marker"]["symbol"] == ["circle", "circle-open"]
+    assert [words[0] for words in points["customdata"]] == ["1  first", "2  second, 60 % likely"]
+    alone = content(charts.what_if(host_bound(findings=(), worth_trying=(unsure,), steps=steps)))
+    assert alone["data"][1]["marker"]["symbol"] == ["circle-open"]
 
 
 def test_ranks_wait_for_the_slowest():

@@ -7,7 +7,7 @@ import re
 import pytest
 from rich.cells import cell_len
 
-from gpuprof.report.code_lines import wrapped
+from gpuprof.report.code_lines import parts, wrapped
 
 CODE = (
     "TrainingArguments(per_device_train_batch_size=16, gradient_accumulation_steps=1)",
@@ -23,7 +23,7 @@ def test_no_identifier_is_broken(line, width):
     lines = wrapped(line, width)
     words = {word for text in lines for word in re.findall(r"\w+", text)}
     assert words <= set(re.findall(r"\w+", line))
-    longest = max(map(len, re.findall(r"[\w.]+", line)))
+    longest = max(map(len, re.findall(r"\w+|\"[^\"]*\"", line)))
     assert all(cell_len(text) <= max(width, longest + 3) for text in lines)
     assert "".join(lines).replace(" ", "").replace("#", "") == line.replace(" ", "").replace("#", "")
 
@@ -42,3 +42,20 @@ def test_no_line_ends_with_the_mark_of_a_comment(width):
 def test_what_fits_is_left_alone():
     assert wrapped("  indented = 1", 60) == ["  indented = 1"]
     assert wrapped("", 60) == [""]
+
+
+STRINGS = (
+    """vllm serve ... --speculative-config '{"method": "ngram", "num_speculative_tokens": 4}'  # or eagle3""",
+    'SFTConfig(packing=True, max_length=418, model_init_kwargs={"attn_implementation": "flash_attention_2"})',
+    'DataLoader(..., name="a string with blanks, commas = and /")  # the reader\'s own',
+)
+
+
+@pytest.mark.parametrize("width", range(20, 90, 5))
+@pytest.mark.parametrize("line", STRINGS)
+def test_no_string_is_broken(line, width):
+    literals = re.findall(r"'[^']*'|\"[^\"]*\"", line.split("  #")[0])
+    assert all(any(one in text for text in wrapped(line, width)) for one in literals)
+    pieces = parts(line)
+    assert "".join(pieces) == line
+    assert all(any(one in piece for piece in pieces) for one in literals)

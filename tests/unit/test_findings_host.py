@@ -100,7 +100,7 @@ def test_cuda_graphs_leave_the_passes_and_the_gpu(tmp_path):
     case = eager(tmp_path)
     proposal = only(cuda_graphs, case)
     assert "mark_step_begin()  # before each pass" in str(proposal.fix)
-    assert (cuda_graphs.CLONED in str(proposal.fix)) == ((micro_batches(case) or 1) > 1)
+    assert (str(cuda_graphs.CLONED) in str(proposal.fix)) == ((micro_batches(case) or 1) > 1)
     products = (
         2 * LAYERS * (3 * US * compiled_passes.REST[1] + 3 * US * compiled_passes.FUSED[1] + 2 * cuda_graphs.NEXT_NS)
     )

@@ -21,8 +21,10 @@ from gpuprof.diagnosis.fix import (
     Patch,
     Setting,
     arguments,
+    as_fix,
     assigned,
     call,
+    code,
     described,
     environment,
     in_file,
@@ -114,6 +116,39 @@ def test_a_trial_applies_the_implementation_that_is_advised(name: str, value: st
     """Attention with sinks has no SDPA: flex_attention is advised, and that is what is tried."""
     case = case_of(ROOT / "scenarios" / name / "recording")
     assert [one.fix.patch for one in eager_attention.find(case)] == [Patch("eager_attention", value)]
+
+
+def shown(fix: Fix) -> list[str]:
+    """Lines of code behind `>`, prose as it is."""
+    return [f"> {one.text}" if one.code else one.text for one in fix.lines]
+
+
+@pytest.mark.parametrize(
+    ("fix", "lines"),
+    [
+        (arguments("TrainingArguments", {"tf32": True}), ["> TrainingArguments(tf32=True)"]),
+        (arguments(None, {"tf32": True}), ["in the trainer's arguments:", "> tf32=True"]),
+        (option("--workers 8", "--workers", 8), ["on the command line:", "> --workers 8"]),
+        (option("without --compile", "--compile", None), ["without --compile"]),
+        (environment("A", "1") + "  # early", ["in the environment:", "> A=1  # early"]),
+        (
+            call("f") + ", then " + call("g") + "\nand the rest: by hand",
+            ["> f()", "then:", "> g()", "and the rest: by hand"],
+        ),
+        (call("f") + ", " + call("g"), ["> f()", "> g()"]),
+        (call("f") + "\nor " + option("--a", "--a"), ["> f()", "or, on the command line:", "> --a"]),
+        (call("f") + "\nor " + as_fix("do it"), ["> f()", "or do it"]),
+        (code("with ") + call("f") + code(":") + "  # around it", ["> with f():  # around it"]),
+        (call("f") + "  # or " + call("g"), ["> f()  # or g()"]),
+        (call("f") + "\n# 4 GiB more", ["> f()", "4 GiB more"]),
+        (
+            joined([option("--a 1", "--a", 1), option("--b 2", "--b", 2)], " "),
+            ["on the command line:", "> --a 1 --b 2"],
+        ),
+    ],
+)
+def test_code_and_prose_have_lines_of_their_own(fix: Fix, lines: list[str]):
+    assert shown(fix) == lines
 
 
 def test_what_settles_a_fix_is_a_line_of_a_shell_with_the_recorded_command_behind_it():

@@ -58,7 +58,8 @@ def test_explain(capsys, page):
 
 def test_explain_lists_all(capsys):
     code, out, _ = run(capsys, "explain")
-    assert code == 0 and [line.split()[0] for line in out.splitlines()] == [page.id for page in PAGES]
+    assert code == 0 and [line.split()[0] for line in out.split("\n\n")[0].splitlines()] == [page.id for page in PAGES]
+    assert "Verdicts: HOST-BOUND" in out.split("\n\n")[1]
 
 
 @pytest.mark.parametrize(

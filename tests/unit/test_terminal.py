@@ -92,7 +92,7 @@ def test_a_measured_step_is_named_and_drawn():
     text = plain(timed(), 100)
     assert text.startswith("WAITING FOR THE CPU to launch kernels   74 ms a step\n"), "no share without causes"
     assert "compute 20 %" in text
-    assert "153 ms a step as recorded" in text, "waits are known as recorded only"
+    assert "153 ms of a step as recorded" in text, "waits are known as recorded only"
     assert "Recording made the step 2.3× as long (168 ms as recorded)" in text
     assert "--json" in text.splitlines()[-1]
 
@@ -105,7 +105,7 @@ def test_without_an_estimate_the_bar_is_as_recorded():
 
 def test_idle_time_is_split_by_cause():
     text = plain(host_bound(), 120)
-    assert "█ compute 9 %  ▒ copy <1 %  idle 91 %: ░ launch 73 %  ∙ python 13 %  ╱ sync 4 %" in text
+    assert "█ compute 9 %  ▒ copies <1 %  idle 91 %: ░ launch 73 %  ∙ Python 13 %  ╱ sync 4 %" in text
 
 
 def test_each_device_has_its_bar():

@@ -78,7 +78,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     host_ms = case.per_step(float(graph.duration_ns[own].sum())) / 1e6
     names = sorted({trace.strings[i] for i in np.unique(trace.calls.name[graph.call[nodes]]).tolist()})
     segments = environment("PYTORCH_ALLOC_CONF", "expandable_segments:True")
-    segments += "  # environment; before torch 2.9 PYTORCH_CUDA_ALLOC_CONF"
+    segments += "  # before torch 2.9: PYTORCH_CUDA_ALLOC_CONF"
     fix = segments
     if by_hand:
         fix = case.stack.fix(
@@ -88,7 +88,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
             ),
             inference=without_call("take torch.cuda.empty_cache() out of the loop", EMPTY),
         )
-        fix += "\nor, if memory is short without it:\n" + segments.otherwise()
+        fix += "\nor, if memory is short without it: " + segments.otherwise()
     yield Proposal(
         title=f"no empty_cache() in the {case.unit}" if by_hand else "memory kept by the allocator",
         evidence=spans(

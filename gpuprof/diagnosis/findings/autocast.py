@@ -19,7 +19,7 @@ from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.matmul_types import operand_bytes, typed_fp32, why_unknown
 from gpuprof.diagnosis.detect.passes import host_ns_per_launch
 from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
-from gpuprof.diagnosis.fix import Code, Fix, assigned, call, joined, option
+from gpuprof.diagnosis.fix import Code, Fix, assigned, call, code, joined, option
 from gpuprof.diagnosis.sentences import in_ms
 from gpuprof.projection.batch import model_phases
 from gpuprof.replay.graph import Graph, launcher_of
@@ -40,7 +40,7 @@ SCALED = joined(
     (
         "",
         assigned("scaler", call("torch.amp.GradScaler", "cuda")),
-        "# scaler.scale(loss).backward(); scaler.step(optimizer); scaler.update()",
+        code("scaler.scale(loss).backward(); scaler.step(optimizer); scaler.update()"),
     )
 )
 NO_PLANNING = joined(
@@ -130,7 +130,8 @@ def _half(roof: Roofline | None) -> str | None:
 
 def _fix(case: Analysis, half: str) -> Fix:
     stack, dtype = case.stack, {"bf16": "torch.bfloat16", "fp16": "torch.float16"}[half]
-    own = "with " + call("torch.autocast", "cuda", dtype=Code(dtype)) + ":  # around the forward pass and the loss"
+    own = code("with ") + call("torch.autocast", "cuda", dtype=Code(dtype)) + code(":")
+    own += "  # around the forward pass and the loss"
     name = dtype.removeprefix("torch.")
     served = _SERVED.get(case.workload.engine or "")
     loaded = call("from_pretrained", ..., dtype=Code(dtype)).otherwise()

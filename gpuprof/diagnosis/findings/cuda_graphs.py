@@ -33,7 +33,7 @@ from gpuprof.diagnosis.detect.pair.quantities import number, quantity
 from gpuprof.diagnosis.detect.pair.signs import alike_compiled, fewer_launches, graph_shares, other_graphs
 from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.detect.torch_version import is_before_2
-from gpuprof.diagnosis.fix import Code, Fix, assigned, call, in_file, joined, option
+from gpuprof.diagnosis.fix import Code, Fix, assigned, call, code, in_file, joined, option
 from gpuprof.projection.batch import model_phases
 from gpuprof.replay.bound import SMALL
 from gpuprof.replay.graph import STREAM, Edges, Graph, launcher_of
@@ -64,9 +64,9 @@ MOST_GRAPHED = 0.5
 MOST_OUTSIDE = 0.2
 """A compiled model launches nearly all of its work from generated code; with more than this outside, little would be
 captured."""
-CLONED = """
+CLONED = code("""
 for parameter in model.parameters():  # after each backward pass: the next replay overwrites what is not cloned
-    parameter.grad = None if parameter.grad is None else parameter.grad.clone()"""
+    parameter.grad = None if parameter.grad is None else parameter.grad.clone()""")
 """What gradient accumulation needs in addition."""
 
 PAGE = Page(

@@ -112,8 +112,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
         fix=case.stack.fix(
             loaded + NEEDS if loaded else "torch.nn.functional.grouped_mm over the tokens, sorted by expert",
             trl=case.stack.setting({"model_init_kwargs": {"experts_implementation": "grouped_mm"}}, note=NEEDS),
-            unsloth=environment("UNSLOTH_MOE_BACKEND", "grouped_mm")
-            + " in the environment, set before unsloth is imported",
+            unsloth=environment("UNSLOTH_MOE_BACKEND", "grouped_mm") + "  # set before unsloth is imported",
         ).by("expert_loop"),
         change=change(1),
         best=change(0),

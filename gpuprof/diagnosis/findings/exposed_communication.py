@@ -12,7 +12,7 @@ from gpuprof.calibration import collectives as calibrated
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
-from gpuprof.diagnosis.fix import Code, Fix, call
+from gpuprof.diagnosis.fix import Code, Fix, call, code
 from gpuprof.replay.collectives import estimate_transfers, waiting
 from gpuprof.replay.graph import COMMUNICATION, DEVICE
 from gpuprof.replay.transform import removed, scaled
@@ -87,7 +87,10 @@ def find(case: Analysis) -> Iterator[Proposal]:
             evidence=spans(
                 case, f"{case.per_step(between.sum()):,.0f} all-reduces a step belong to earlier micro-steps", between
             ),
-            fix="with " + call("model.no_sync") + ": around forward and backward of all but the last micro-step",
+            fix=code("with ")
+            + call("model.no_sync")
+            + code(":")
+            + "  # around forward and backward of all but the last micro-step",
             change=partial(removed, nodes=between),
             key="no_sync",
         )

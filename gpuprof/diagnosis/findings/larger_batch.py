@@ -80,7 +80,13 @@ def find(case: Analysis) -> Iterator[Proposal]:
         yield _after_freeing(case, *free)
 
 
-def _after_freeing(case: Analysis, chosen: int, step_ns: float) -> Proposal:
+def of_factor(case: Analysis, factor: float) -> Proposal:
+    """A batch of `factor` times the samples, whether it gains or not: to compare with one that was timed."""
+    longer = longer_batches(case, factor).tokens
+    return _larger(case, factor, case.step_of(scaled_batch(case, factor, longer=longer)(case.graph)))
+
+
+def _after_freeing(case: Analysis, chosen: float, step_ns: float) -> Proposal:
     """The batch that does not fit, where checkpointing makes room for it at the price of a second forward pass; at best
     another change does, for nothing."""
     alone = _larger(case, chosen, step_ns)
@@ -118,22 +124,22 @@ def _computed_again(graph: Graph) -> Graph:
     return graph.with_durations(graph.duration_ns * longer)
 
 
-def _larger(case: Analysis, chosen: int, step_ns: float) -> Proposal:
+def _larger(case: Analysis, chosen: float, step_ns: float) -> Proposal:
     """`chosen` times the samples in a batch, for which the replayed step takes `step_ns`."""
     graph, longer = case.graph, longer_batches(case, chosen)
     samples = micro_size(case)
     tokens = micro_tokens(case)
-    size = f"{samples * chosen}" if samples else f"{chosen} * batch_size"
+    size = f"{samples * chosen:g}" if samples else f"{chosen:g} * batch_size"
     busy = case.per_step(float(graph.duration_ns[graph.resource == DEVICE].sum()))
     said = f"{tokens:,} tokens a batch" if tokens else f"{samples:,} samples a batch" if samples else "a batch"
     text = (
         f"{said}: the GPU works {busy / 1e6:,.1f} of {case.step_ns / 1e6:,.1f} ms a step; "
-        f"{chosen} times as much would take {step_ns / 1e6:,.1f} ms"
+        f"{chosen:g} times as much would take {step_ns / 1e6:,.1f} ms"
     ) + (f", padded to {longer.tokens:.2f} times the length" if longer.tokens > 1 else "")
     room = room_note(case)
     setting = case.stack.setting({"per_device_train_batch_size": Code(size)}, note=room)
     return Proposal(
-        title=f"batch {samples} → {samples * chosen}" if samples else f"{chosen} × the batch",
+        title=f"batch {samples} → {samples * chosen:g}" if samples else f"{chosen:g} × the batch",
         evidence=spans(case, text, graph.resource == DEVICE),
         fix=case.stack.fix(
             call("DataLoader", ..., batch_size=Code(size)) + room,
@@ -148,7 +154,7 @@ def _larger(case: Analysis, chosen: int, step_ns: float) -> Proposal:
         lumps={"new_shapes": longer.new_shapes} if longer.new_shapes < 1 else {},
         work=float(chosen),
         odds=1.0 if largest_factor(case) is not None else calibrated.ROOM_ODDS.value,
-        changes=f"{chosen} times the samples in an optimizer step",
+        changes=f"{chosen:g} times the samples in an optimizer step",
     )
 
 

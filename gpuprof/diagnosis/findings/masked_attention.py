@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from gpuprof.costs.dtypes import DTYPES, UNKNOWN
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
-from gpuprof.diagnosis.fix import Fix, as_fix, joined
+from gpuprof.diagnosis.fix import Fix, as_fix, code, joined
 from gpuprof.replay.transform import scaled
 from gpuprof.tracefile.trace import F64, KERNEL, NO_TEXT, Mask
 
@@ -29,8 +29,8 @@ RATES = tuple(zip(calibrated.ATTENTION_FORWARD.falling, calibrated.ATTENTION_BAC
 """Share of the tensor ceiling that attention over packed lengths reaches, forward and backward: at best, usually, at
 worst."""
 SHORTEST_NS = latency.ELEMENTWISE_NS.value
-FLASH = {"attn_implementation": "flash_attention_2"}
-FLEX = {"attn_implementation": "flex_attention"}
+FLASH: dict[str, Any] = {"attn_implementation": "flash_attention_2"}
+FLEX: dict[str, Any] = {"attn_implementation": "flex_attention"}
 
 PAGE = Page(
     id="masked_attention",
@@ -160,9 +160,9 @@ def _fix(case: Analysis) -> Fix:
             if loaded:
                 ways.append(loaded + note)
     if stack.kind in ("trl", "unsloth") and stack.has("padding_free") is not False:
-        ways.append(stack.setting({"padding_free": True}) or as_fix("padding_free=True"))
+        ways.append(stack.setting({"padding_free": True}) or code("padding_free=True"))
     if stack.kind in ("trl", "unsloth") and stack.has("packing") is not False:
-        ways.append(stack.setting({"packing": False}) or as_fix("packing=False"))
+        ways.append(stack.setting({"packing": False}) or code("packing=False"))
     if not ways:
         ways = [
             as_fix("torch.nn.attention.flex_attention with a block mask per document"),

@@ -250,7 +250,7 @@ def _fix(case: Analysis, cudnn: bool, compiling: bool) -> Fix:
         dynamic = call("model.compile", dynamic=True).otherwise()
         marked = call("torch._dynamo.mark_dynamic", Code("tensor"), 1).otherwise()
         vary = fixed + "\nor let the length vary: " + dynamic + ", " + marked
-        return vary + "\nwith " + other.otherwise() + "  # cuDNN plans per length" if cudnn else vary
+        return vary + "\nand " + other.otherwise() + "  # cuDNN plans per length" if cudnn else vary
     if cudnn:
         return other.by("recompiles") + "  # flash attention does not plan\nor " + fixed.otherwise()
     return fixed

@@ -13,7 +13,7 @@ from gpuprof.diagnosis.detect.batch_scaling import scaled_batch
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
-from gpuprof.diagnosis.fix import Code, call, option
+from gpuprof.diagnosis.fix import Code, call, code, option
 from gpuprof.projection.batch import model_phases
 from gpuprof.replay.graph import Graph
 
@@ -62,7 +62,7 @@ _FIXES = {
     )
     + "  # or eagle3",
     "sglang": option("sglang ... --speculative-algorithm EAGLE3", "--speculative-algorithm", "EAGLE3", "sglang")
-    + " --speculative-draft-model-path ...",
+    + code(" --speculative-draft-model-path ..."),
 }
 _OTHERWISE = (
     call("model.generate", ..., assistant_model=Code("small_model"))

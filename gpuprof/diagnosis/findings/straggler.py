@@ -87,6 +87,7 @@ def find_straggler(gang: Gang) -> Finding | None:
         severity="high" if speedup.expected >= SEVERE else "medium" if speedup.expected >= MARKED else "low",
         evidence=(_waits(gang), *(_more(slow.rank, one) for one in named(gang))),
         fix=str(fix),
+        fix_lines=fix.lines,
         settings=fix.settings,
         step_ns=Range(round(low), round(expected), round(high)),
         speedup=speedup,

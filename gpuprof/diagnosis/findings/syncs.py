@@ -19,7 +19,7 @@ from gpuprof.diagnosis.detect.pair.signs import advised
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.detect.tensor_loops import TensorLoops, in_lists, reading_loops
 from gpuprof.diagnosis.diagnosis import Evidence
-from gpuprof.diagnosis.fix import Code, Fix, as_fix, call, joined, without_call
+from gpuprof.diagnosis.fix import Code, Fix, as_fix, call, code, joined, without_call
 from gpuprof.diagnosis.sentences import ms_or_us
 from gpuprof.replay.calls import STREAM_WAIT
 from gpuprof.replay.graph import COPY, SYNC, Graph
@@ -195,7 +195,7 @@ WAYS = (
         re.compile(r"repeat_interleave"),
         call("torch.repeat_interleave", ..., output_size=Code("total")) + "  # total: known on the CPU",
     ),
-    (re.compile(r"bincount"), as_fix("torch.zeros(n).scatter_add_(0, ids, ones)  # bincount asks for its size")),
+    (re.compile(r"bincount"), code("torch.zeros(n).scatter_add_(0, ids, ones)  # bincount asks for its size")),
     (re.compile(r"unique"), as_fix("unique values in the collator, on the CPU, as the batch's lengths")),
     (
         re.compile(r"nonzero|masked_select|index"),
@@ -363,7 +363,7 @@ def _most(ids: np.ndarray) -> list[tuple[int, int]]:
 
 
 def _look_fix(case: Analysis, looks: Mask) -> Fix:
-    torch = (
+    torch = code(
         f"total += loss.detach()  # on the GPU; total.item() every {EVERY} steps\n"
         "torch.nn.utils.clip_grad_norm_(parameters, limit, foreach=True)  # all norms at once, none read\n"
         "torch.where(...)  # instead of `if tensor:`"
@@ -372,11 +372,10 @@ def _look_fix(case: Analysis, looks: Mask) -> Fix:
         return as_fix(
             "keep results on the GPU until all are computed: one .cpu() at the end\n"
             f"test for the end of a sequence every {EVERY} tokens, not after each\n"
-            "torch.where(...)  # instead of `if tensor:`"
-        )
+        ) + code("torch.where(...)  # instead of `if tensor:`")
     checks = case.ops_named(CHECK.search).any()
     extra = {"logging_nan_inf_filter": False} if checks else {}
-    note = f"\nand in callbacks and losses of your own:\n{torch}"
+    note = "\nand in callbacks and losses of your own: " + torch
     return case.stack.fix(torch, case.stack.setting({"logging_steps": EVERY}, extra, note=note))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpuprof.diagnosis.diagnosis import Diagnosis
+from gpuprof.report import labels
 from gpuprof.report.charts.style import figure, names_axis, painted, still
 from gpuprof.report.fixes import PARTS, RESOURCES
 from gpuprof.report.palette import SERIES_PAINTS
@@ -15,16 +16,6 @@ if TYPE_CHECKING:
 _ROW_PX = 28
 _LONG = 40
 """Percent from which on a bar has room for its number."""
-_LABELS = {
-    "host": "CPU (Python, launches)",
-    "input": "input pipeline",
-    "transfer": "copies to the GPU",
-    "communication": "communication",
-    "device": "GPU",
-    "compute": "GPU arithmetic",
-    "memory": "GPU memory",
-    "latency": "kernel latency",
-}
 
 
 def sensitivities(diagnosis: Diagnosis) -> Figure | None:
@@ -40,7 +31,7 @@ def sensitivities(diagnosis: Diagnosis) -> Figure | None:
     bar = {
         "type": "bar",
         "orientation": "h",
-        "y": [_LABELS[name] for name in order],
+        "y": [labels.RESOURCES[name] for name in order],
         "x": percent,
         "text": [f"−{value:.0f} %" if value >= 0.5 else "–" for value in percent],
         # Next to a long bar a phone has no room.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuprof.diagnosis.diagnosis import Combined, Diagnosis, Finding
 from gpuprof.report.charts.style import QUIET, figure, names_axis, painted, text
-from gpuprof.report.fixes import now_ns, step_after
+from gpuprof.report.fixes import chance, now_ns, step_after
 from gpuprof.report.numbers import duration, duration_range
 from gpuprof.report.palette import SERIES_PAINTS
 from gpuprof.timeline.unit import Unit
@@ -24,16 +24,22 @@ _NARROW_ROW_PX, _NARROW_NAME, _TITLE_ROOM = 46, 18, 58
 def what_if(diagnosis: Diagnosis) -> Figure | None:
     """The step expected with each fix, and its 80 % interval, against now; None where nothing was found.
 
-    A fix that puts more work into a step is shown by its time per unit of the work that a step does now.
+    A fix that puts more work into a step is shown by its time per unit of the work that a step does now. What is worth
+    trying stands last, as open circles.
     """
     now = now_ns(diagnosis)
-    if not now or not diagnosis.findings:
+    if not now or not (diagnosis.findings or diagnosis.worth_trying):
         return None
-    rows: list[tuple[str, Finding | Combined]] = [
-        (f"{number}  {text(found.title, _NAME)}", found) for number, found in enumerate(diagnosis.findings, 1)
+    sure = len(diagnosis.findings)
+    numbered = [
+        (f"{number}  {text(found.title, _NAME)}", found)
+        for number, found in enumerate((*diagnosis.findings, *diagnosis.worth_trying), 1)
     ]
+    rows: list[tuple[str, Finding | Combined]] = [*numbered[:sure]]
     if diagnosis.combined:
         rows.append((_together(diagnosis, diagnosis.combined), diagnosis.combined))
+    tried = len(rows)
+    rows += numbered[sure:]
     after = [step_after(found, now) for _, found in rows]
     each = [(step, found.work) for step, (_, found) in zip(after, rows, strict=True)]
     scale, unit = (1e9, "s") if now >= 2e9 else (1e6, "ms")
@@ -52,8 +58,14 @@ def what_if(diagnosis: Diagnosis) -> Figure | None:
             "thickness": 2,
             "width": 5,
         },
-        "marker": {"size": 10},
-        "customdata": [[label, *_words(found, now, diagnosis.unit)] for label, found in rows],
+        "marker": {"size": 10, "symbol": ["circle" if i < tried else "circle-open" for i in positions]},
+        "customdata": [
+            [
+                label + (f", {chance(found)}" if i >= tried and isinstance(found, Finding) else ""),
+                *_words(found, now, diagnosis.unit),
+            ]
+            for i, (label, found) in enumerate(rows)
+        ],
         "hovertemplate": "%{customdata[0]}<br>%{customdata[1]}<br>%{customdata[2]}<extra></extra>",
         "showlegend": False,
     }
@@ -92,7 +104,8 @@ def what_if(diagnosis: Diagnosis) -> Figure | None:
             f" If a fix puts more work into {diagnosis.unit.a}: the time for the work of one {diagnosis.unit} now."
             if more
             else ""
-        ),
+        )
+        + (" Open circles: worth trying, not sure to gain." if len(rows) > tried else ""),
         height=96 + _ROW_PX * len(rows),
         narrow={
             "height": _TITLE_ROOM + 96 + _NARROW_ROW_PX * len(rows),

@@ -12,6 +12,7 @@ from gpuprof.diagnosis.comparison.comparison import Comparison, Mechanism, Predi
 from gpuprof.diagnosis.step_parts import Bar
 from gpuprof.report import comparison_bars as bars
 from gpuprof.report import comparison_words as words
+from gpuprof.report import labels
 from gpuprof.report.names import escape, shown, shown_kernel
 from gpuprof.report.numbers import count, duration, gib, share
 from gpuprof.report.page.html import palette_css, style, template
@@ -268,7 +269,7 @@ def _kernels(c: Comparison) -> list[KernelRow]:
         KernelRow(
             # Names of one family differ in their middles and ends only.
             name=shown_kernel(row.name, _NAME),
-            origin=" · ".join(filter(None, (row.category, words.launched(row)))),
+            origin=" · ".join(filter(None, (labels.category(row.category), words.launched(row)))),
             numbers=(
                 words.signed(row.difference_ns),
                 count(round(row.a_count, 1)),

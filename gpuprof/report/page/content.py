@@ -5,6 +5,7 @@ Texts are fit to be shown here, and escaped as HTML by the templates.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from markdown_it import MarkdownIt
@@ -15,12 +16,12 @@ from gpuprof.diagnosis.diagnosis import Diagnosis, Evidence, Finding, Range
 from gpuprof.diagnosis.plug_ins import declarations
 from gpuprof.diagnosis.sentences import capital, gpu_named
 from gpuprof.diagnosis.step_parts import Bar
-from gpuprof.report import fixes, run_words, words
+from gpuprof.report import fixes, labels, run_words, words
 from gpuprof.report.charts.groups import known_roofline
-from gpuprof.report.code_lines import parts
+from gpuprof.report.code_lines import blocks, parts
 from gpuprof.report.names import escape, shown, shown_kernel
 from gpuprof.report.numbers import amount, count, duration, duration_range, gib, rate, share
-from gpuprof.report.palette import BOUND_PAINTS, BUDGET_PAINTS, CAUSE_PAINTS
+from gpuprof.report.palette import BOUND_PAINTS, BUDGET_PAINTS
 from gpuprof.report.settle import settle
 from gpuprof.tracefile.trace import AUTOGRAD_ENGINE
 
@@ -91,6 +92,15 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
+class FixBlock:
+    """A part of a fix: prose, or code that can be pasted."""
+
+    code: bool
+    parts: tuple[str, ...]
+    """Between which lines of code may break; of prose the whole."""
+
+
+@dataclass(frozen=True, slots=True)
 class Card:
     """A finding."""
 
@@ -107,8 +117,8 @@ class Card:
     expected: float
     high: float
     present: float
-    code: tuple[str, ...]
-    """The fix in the parts between which its lines may break."""
+    how: tuple[FixBlock, ...]
+    """The fix: prose, and blocks of code."""
     conditions: tuple[str, ...]
     """What it changes about the training and costs."""
     facts: tuple[str, ...]
@@ -235,8 +245,7 @@ def _step_bar(bar: Bar, title: str, limits: dict[str, float]) -> StepBar:
     parts: list[BarPart] = []
     for one in bar.parts:
         if not one.works:
-            paint = CAUSE_PAINTS.get(one.key) or BUDGET_PAINTS.get(one.key)
-            parts.append(part(f"cause-{one.key}", paint.label if paint else one.key, one.ns, one.idle))
+            parts.append(part(f"cause-{one.key}", labels.part(one), one.ns, one.idle))
             continue
         rest = float(one.ns)
         if one.key == "compute":
@@ -244,7 +253,7 @@ def _step_bar(bar: Bar, title: str, limits: dict[str, float]) -> StepBar:
                 parts.append(part(f"bound-{key}", f"{BOUND_PAINTS[key].label} kernels", of * one.ns, False))
                 rest -= of * one.ns
         if rest >= 0.5:
-            parts.append(part(f"work-{one.key}", "other kernels" if rest < one.ns else one.key, rest, False))
+            parts.append(part(f"work-{one.key}", "other kernels" if rest < one.ns else labels.part(one), rest, False))
     said = ", ".join(f"{'waits: ' if p.idle else ''}{p.label} {p.text}" for p in parts if p.named)
     return StepBar(title, tuple(parts), said)
 
@@ -355,12 +364,17 @@ def _card(number: int, finding: Finding, diagnosis: Diagnosis, now: float, longe
         expected=expected,
         high=high,
         present=100 * now / longest,
-        code=parts("\n".join(map(escape, finding.fix.splitlines()))),
+        how=tuple(_block(is_code, lines) for is_code, lines in blocks(finding.shown_lines)),
         conditions=conditions,
         facts=(*statements, *conditions),
         places=tuple(_place(e, diagnosis) for e in finding.evidence if e.start_ns is not None),
         why=_why(finding.id),
     )
+
+
+def _block(is_code: bool, lines: Sequence[str]) -> FixBlock:
+    text = "\n".join(map(escape, lines))
+    return FixBlock(is_code, parts(text) if is_code else (text,))
 
 
 def _values(found: Range) -> tuple[float, float, float]:
@@ -433,7 +447,7 @@ def kernels(diagnosis: Diagnosis) -> list[tuple[str, ...]]:
     return [
         (
             shown_kernel(k.name, 90),
-            k.category,
+            labels.category(k.category),
             shown(k.op, 60),
             duration(k.ns / steps),
             share(k.ns, found.total_ns),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gpuprof.diagnosis.gaps import CAUSES, GapColumns
+from gpuprof.report import labels
 from gpuprof.report.names import shown
 from gpuprof.report.numbers import duration, share
 from gpuprof.report.page.texts import Texts, coded
@@ -149,9 +150,9 @@ def _work_details(timeline: Timeline, rows: I64, texts: Texts) -> I64:
 
 
 def _work_detail(timeline: Timeline, row: int, occupancy: int) -> str:
-    """`gemm · forward · grid 128×1×1 · block 256×1×1 · 32 registers · 48 KiB shared · occupancy 50 %`."""
+    """`attention · forward · grid 128×1×1 · block 256×1×1 · 32 registers · 48 KiB shared · occupancy 50 %`."""
     trace = timeline.trace
-    words = [CATEGORIES[timeline.category[row]], PHASES[timeline.phase[row]]]
+    words = [labels.category(CATEGORIES[timeline.category[row]]), PHASES[timeline.phase[row]]]
     if trace.gpu.kind[row] == KERNEL:
         words += _launch(trace, row, occupancy)
     elif (moved := int(trace.gpu.bytes[row])) >= 0:

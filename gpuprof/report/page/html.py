@@ -21,7 +21,7 @@ import jinja2
 
 from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.diagnosis.headline import headline, key
-from gpuprof.report import charts, fixes, palette, words
+from gpuprof.report import charts, fixes, glossary, labels, palette, words
 from gpuprof.report.names import escape
 from gpuprof.report.page import content
 from gpuprof.report.page.iteration import iteration_part
@@ -52,6 +52,7 @@ def render(diagnosis: Diagnosis, most_events: int = MOST_EVENTS, links: Sequence
     drawn = {section: [chart for name in names if (chart := _chart(name, diagnosis))] for section, names in CHARTS}
     views, note = _views(diagnosis, most_events)
     cards = content.cards(diagnosis)
+    tiles, bars = content.tiles(diagnosis), [*content.step_bars(diagnosis), *reach_bars(diagnosis)]
     viewer = _asset("viewer.js")
     plotly = gzip.decompress((_HERE / "assets" / "plotly-basic.min.js.gz").read_bytes())
     return template("report.html").render(
@@ -63,8 +64,9 @@ def render(diagnosis: Diagnosis, most_events: int = MOST_EVENTS, links: Sequence
         name=escape(diagnosis.source.path.rsplit("/", 1)[-1])[:80],
         headline=content.headline(diagnosis),
         summary=escape(words.summary(diagnosis)),
-        tiles=content.tiles(diagnosis),
-        bars=[*content.step_bars(diagnosis), *reach_bars(diagnosis)],
+        tiles=tiles,
+        bars=bars,
+        terms=glossary.used(_words_shown(diagnosis, tiles, bars)),
         iteration=iteration_part(diagnosis),
         budget=content.budget_rows(diagnosis),
         once=content.once(diagnosis),
@@ -97,6 +99,13 @@ def render(diagnosis: Diagnosis, most_events: int = MOST_EVENTS, links: Sequence
         styles=palette_css() + _asset("viewer.css") + style("report.css") + style("memory.css"),
         plotly=_plotly(),
     )
+
+
+def _words_shown(diagnosis: Diagnosis, tiles: Sequence[content.Tile], bars: Sequence[content.StepBar]) -> list[str]:
+    """The words of the page's first screen that the glossary explains."""
+    parts = [part.label for bar in bars for part in bar.parts if part.named]
+    said = [key(diagnosis), "mean step", "usual step", "recorded", "replay error", "likely", "per sample"]
+    return [*said, *parts, *(tile.label for tile in tiles), *labels.RESOURCES.values()]
 
 
 def _chart(name: str, diagnosis: Diagnosis) -> dict[str, Any] | None:
@@ -137,7 +146,7 @@ def template(name: str) -> jinja2.Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(tied=tied)
+    environment.filters.update(tied=tied, term=glossary.find)
     return environment.get_template(name)
 
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from gpuprof.costs.split import PARTS
 from gpuprof.diagnosis.tables import Tables
+from gpuprof.report import labels
 from gpuprof.report.charts.groups import BEYOND
 from gpuprof.report.names import shown
 from gpuprof.report.page.texts import Texts, coded
@@ -40,7 +41,7 @@ def kernel_rows(tables: Tables, texts: Texts) -> dict[str, Any] | None:
     order = np.argsort(-total, kind="stable")
     columns: dict[str, Any] = {
         "name": name[first],
-        "category": np.array([texts.add(c) for c in CATEGORIES])[category[first]],
+        "category": np.array([texts.add(labels.category(c)) for c in CATEGORIES])[category[first]],
         "op": op_text[first],
         "module": module[first],
         "phase": np.array([texts.add(p) for p in PHASES])[phase[first]],

@@ -5,16 +5,16 @@ from __future__ import annotations
 from gpuprof.diagnosis.above_reach import AboveReach
 from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.diagnosis.sentences import capital
-from gpuprof.report import above_words
+from gpuprof.report import above_words, labels
 from gpuprof.report.numbers import duration, share
 from gpuprof.report.page.content import SEEN, BarPart, StepBar
 
 _KINDS = {
     "gpu": ("cause-device", "slow GPU work"),
-    "host": ("cause-launch", "CPU (host)"),
-    "input": ("cause-input", "input"),
-    "transfer": ("cause-transfer", "copies that block"),
-    "communication": ("cause-communication", "other ranks"),
+    "host": ("cause-launch", labels.RESOURCES["host"]),
+    "input": ("cause-input", labels.PARTS["input"]),
+    "transfer": ("cause-transfer", labels.PARTS["transfer"]),
+    "communication": ("cause-communication", labels.cause("communication")),
     "memory": ("cause-allocator", "to save memory"),
 }
 """Kind of item → the colour that its like has in the step's bar, and its label."""
