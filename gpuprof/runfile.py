@@ -24,15 +24,12 @@ clock, `unix_ns` moments since 1970.
         nsys.log             what nsys printed
         hang/                stack.rank0, flight.rank0 …: Python stacks and torch's flight recorder of each rank when it
                              took no step for long; hang.json: what `gpuprof hang` says of them
-<<<<<<< HEAD
         nodes/               of a job on several nodes with GPUPROF_TOKEN: on rank 0's node the digests that other nodes
                              sent (trace.rank8.digest.npz …), no_digest.rank9.json {why} of a rank that has none, and
                              exchange.json: received[rank], without_digest{rank: why}, dropped[rank] (not verified),
                              silent[rank], waited_s, failed|null
-=======
         changed.txt changed.json    by `gpuprof attach --watch`: what differs from the last good recording, for people
                              and as gpuprof.comparison/1
->>>>>>> main
         history.json         verdict and numbers of the run, for `gpuprof history`
         trial.json           by `gpuprof try`: fixes that were applied from outside, and what they gained
         gpuprof.log          what gpuprof did, and what it failed to do
