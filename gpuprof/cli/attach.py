@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 DISK_GB = 2.0
 """What a watch keeps where no one says otherwise: some tens of windows of most fine-tunes."""
+MOST_DISK_GB = 1e6
 LEAVING_S = 10.0
 """After the verdict the job times some more steps to see whether it is as fast as before; for so long at most."""
 
@@ -66,6 +67,8 @@ def command(
 
         write(f"{INJECT}\n")
         return 0
+    if not disk <= MOST_DISK_GB:
+        raise click.UsageError(f"--disk is a number of GB, {MOST_DISK_GB:,.0f} at most")
     if watch and (as_json or out is not None or place is None):
         raise click.UsageError("--watch takes a PID, writes a folder for each recording, and prints text")
     if place is None:

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers.armed_job import ArmedJob, attach, job, variables
@@ -132,6 +133,47 @@ def test_ranks_record_the_same_steps(tmp_path: Path):
         assert len({one["notes"][0] for one in facts}) == 1
         assert len({json.dumps([(w["first_step"], w["steps"]) for w in one["windows"]]) for one in facts}) == 1
         running.wait_for(2)
+
+
+TRAINER = """
+import torch
+from transformers import Trainer, TrainingArguments
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(8, 8)
+
+    def forward(self, x=None, labels=None):
+        return {"loss": (self.layer(x) - labels).square().mean()}
+
+data = [{"x": torch.ones(8), "labels": torch.ones(8)} for _ in range(64)]
+arguments = TrainingArguments(
+    output_dir="out", max_steps=1_000_000, per_device_train_batch_size=4, report_to=[], disable_tqdm=True,
+    save_strategy="no", logging_strategy="no", gradient_accumulation_steps=2, use_cpu=True,
+)
+Trainer(Model(), arguments, train_dataset=data).train()
+"""
+
+
+def test_a_trainer_says_what_a_step_is_and_how_many_there_are(tmp_path: Path):
+    need("transformers", "accelerate")
+    (tmp_path / "train.py").write_text(TRAINER, encoding="utf-8")
+    words = [sys.executable, "-m", "gpuprof", "trace", "--on-demand", "train.py"]
+    quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(words, cwd=tmp_path, env=variables(), **quiet) as process:
+        try:
+            running = ArmedJob(process, tmp_path)
+            (one,) = running.wait_for()
+            assert one["total"] == 1_000_000 and 0 < one["step"] < 1_000_000
+            found = running.attach(process.pid, "--no-report", "--baseline", "3")
+            assert ": recording into" in found.stderr, found.stderr
+            facts = json.loads((tmp_path / "gpuprof-runs/latest/rank0.json").read_text(encoding="utf-8"))
+            assert facts["step_source"] == "trainer" and 0 < facts["steps_total"] < 1_000_000
+            lines = (tmp_path / "gpuprof-runs/latest/steps.jsonl").read_text(encoding="utf-8").splitlines()
+            assert {step["micro_steps"] for step in map(json.loads, lines)} == {2}
+        finally:
+            process.kill()
 
 
 def line(found: subprocess.CompletedProcess[str]) -> str:
