@@ -107,20 +107,21 @@ def way() -> Iterator[str]:
 
 
 INTRODUCTION = """
-gpuprof is one package of rooms. Each room stands on a floor, and code imports only from its own room and from the floors
-below: what reads files knows nothing of verdicts, and what computes verdicts knows nothing of pages.
+gpuprof is one package of rooms. Each room stands on a floor, and code imports only from its own room and from the
+floors below: what reads files knows nothing of verdicts, and what computes verdicts knows nothing of pages.
 `tests/unit/test_house.py` checks this, and that no two modules or folders import each other. To add something, see
 [extending](extending.md).
 """
 ROOMS = "From the top floor down. `gpuprof/__init__.py` is the Python API; it imports nothing until something is used."
 RECORD = """
-`record` and what it imports run inside the process that is profiled. That is why they use only the standard library and
-the torch that the program brings: gpuprof's own dependencies are never put on its path.
+`record` and what it imports run inside the process that is profiled. That is why they use only the standard library
+and the torch that the program brings: gpuprof's own dependencies are never put on its path.
 """
 FOLLOWED = """
-What `gpuprof report trace.json.gz` calls, in the order of the first calls. A trace becomes columns (`Trace`), the columns
-become steps, links and phases (`Timeline`), the timeline becomes a graph of work and waits (`Graph`), and replays of that
-graph give the verdict and every prediction (`Diagnosis`). The page draws the diagnosis and computes nothing.
+What `gpuprof report trace.json.gz` calls, in the order of the first calls. A trace becomes columns (`Trace`), the
+columns become steps, links and phases (`Timeline`), the timeline becomes a graph of work and waits (`Graph`), and
+replays of that graph give the verdict and every prediction (`Diagnosis`). The page draws the diagnosis and computes
+nothing.
 """
 OTHERS = """
 Other recordings join this way: Nsight Systems in `read_trace` (`gpuprof/tracefile/nsys`), run folders in `resolve`

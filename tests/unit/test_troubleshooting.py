@@ -17,9 +17,11 @@ ALWAYS = {"unit": "step", "unit.a": "a step", "LOG": "gpuprof.log", "runfile.LOG
 
 
 def texts(source: str) -> Iterator[str]:
-    """The strings of a module, with `…` for what is filled in."""
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+    """The strings of a module but docstrings, with `…` for what is filled in."""
+    tree = ast.parse(source)
+    docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
             yield node.value
         elif isinstance(node, ast.JoinedStr):
             yield "".join(
