@@ -185,8 +185,7 @@ def bar_of(diagnosis: Diagnosis) -> str:
         for colour, _, share, idle in shares
     )
     named = "".join(
-        f'<span><i style="background-color:{colour}"></i>{"waits: " if idle else ""}{name}'
-        f" {share:.0%}</span>"
+        f'<span><i style="background-color:{colour}"></i>{"waits: " if idle else ""}{name} {share:.0%}</span>'
         for colour, name, share, idle in shares
         if share >= 0.05
     )
