@@ -1,5 +1,5 @@
 # Needs make and a python3 with venv; everything else is installed into .venv on first use. The report's viewer comes
-# built: only who changes it needs node (20.12 or newer) and npm, and only its tests need chromium.
+# built: only to change it you need node (20.12 or newer) and npm, and only its tests need chromium.
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt

@@ -5,7 +5,7 @@ calibration table.
     python -m benchmarks.constants --measured  # those that say they were fitted, measured or assumed
     python -m benchmarks.constants replay      # of one room
 
-A constant that was fitted to recordings belongs into `gpuprof/calibration/`; what stays next to its code are
+A constant that was fitted to recordings belongs in `gpuprof/calibration/`; what stays next to its code are
 definitions, formats, physics and thresholds of taste.
 """
 

@@ -1,8 +1,7 @@
-"""Programs that are sampled: `python sampled_loop.py soak SECONDS` and `… cost ROUNDS`; see benchmarks/sampling.py."""
+"""A training that is sampled in turns: `python sampled_loop.py ROUNDS`; see benchmarks/sampling.py."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import sys
 import tempfile
@@ -14,59 +13,6 @@ from typing import Any
 package = types.ModuleType("_gpuprof")
 package.__path__ = [str(Path(__file__).resolve().parents[1] / "gpuprof")]
 sys.modules["_gpuprof"] = package
-
-STRETCH_S = 15.0
-
-
-class Tree:
-    """Objects that come and go."""
-
-    def __init__(self, depth: int) -> None:
-        self.children = [Tree(depth - 1) for _ in range(2)] if depth else []
-
-    def walk(self) -> Any:
-        yield self
-        for child in self.children:
-            yield from child.walk()
-
-
-def deep(n: int) -> int:
-    """Frames that are pushed and popped."""
-    return 0 if n <= 0 else deep(n - 1) + 1
-
-
-def churn(seconds: float) -> None:
-    """Calls, generators, exceptions, and functions that are compiled and dropped, as quickly as they come."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        deep(30)
-        deep(300)
-        for _ in Tree(5).walk():
-            pass
-        names: dict[str, Any] = {}
-        exec("def made(n):\n    return [i for i in range(n)]\nmade(5)", names)
-        sorted(range(5), key=lambda _: deep(3))
-        with contextlib.suppress(KeyError):
-            {}["missing"]
-
-
-def soak(seconds: float) -> dict[str, Any]:
-    """Sampled at a sample per millisecond until the time is over; sums of all stretches."""
-    from _gpuprof.record.sampling import Sampling
-
-    end, total = time.monotonic() + seconds, {"stretches": 0, "samples": 0, "unread": 0}
-    while time.monotonic() < end:
-        with tempfile.TemporaryDirectory() as folder:
-            sampling = Sampling(Path(folder), 0, 0.001)
-            sampling.begin(1, extends=True)
-            churn(min(STRETCH_S, max(end - time.monotonic(), 1.0)))
-            sampling.step()
-            sampling.end(1)
-            found = _read(Path(folder))
-        total["stretches"] += 1
-        total["samples"] += len(found["samples"])
-        total["unread"] += found["unread"]
-    return total
 
 
 def cost(rounds: int) -> dict[str, list[float]]:
@@ -112,4 +58,4 @@ def _read(folder: Path) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    print(json.dumps({"soak": soak, "cost": cost}[sys.argv[1]](int(sys.argv[2]))))
+    print(json.dumps(cost(int(sys.argv[1]))))

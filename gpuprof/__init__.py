@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from gpuprof.diagnosis.load import load_diagnosis
     from gpuprof.errors import GpuprofError
     from gpuprof.projection.projection import Projection
+    from gpuprof.record.on_demand import on_demand
     from gpuprof.record.phase_marks import phase
     from gpuprof.record.recorder import Recorder, TrainerCallback
     from gpuprof.report import charts
@@ -40,6 +41,7 @@ __all__ = [
     "diagnose",
     "load",
     "load_diagnosis",
+    "on_demand",
     "phase",
     "project",
     "write_comparison",
@@ -57,6 +59,7 @@ _HOMES = {
     "Trace": "gpuprof.tracefile.trace",
     "TrainerCallback": "gpuprof.record.recorder",
     "load_diagnosis": "gpuprof.diagnosis.load",
+    "on_demand": "gpuprof.record.on_demand",
     "phase": "gpuprof.record.phase_marks",
     "write_comparison": "gpuprof.report.page.file",
     "write_report": "gpuprof.report.page.file",

@@ -24,6 +24,12 @@ clock, `unix_ns` moments since 1970.
         nsys.log             what nsys printed
         hang/                stack.rank0, flight.rank0 …: Python stacks and torch's flight recorder of each rank when it
                              took no step for long; hang.json: what `gpuprof hang` says of them
+        nodes/               of a job on several nodes with GPUPROF_TOKEN: on rank 0's node the digests that other nodes
+                             sent (trace.rank8.digest.npz …), no_digest.rank9.json {why} of a rank that has none, and
+                             exchange.json: received[rank], without_digest{rank: why}, dropped[rank] (not verified),
+                             silent[rank], waited_s, failed|null
+        changed.txt changed.json    by `gpuprof attach --watch`: what differs from the last good recording, for people
+                             and as gpuprof.comparison/1
         history.json         verdict and numbers of the run, for `gpuprof history`
         trial.json           by `gpuprof try`: fixes that were applied from outside, and what they gained
         gpuprof.log          what gpuprof did, and what it failed to do
@@ -66,7 +72,8 @@ monotonic clock), unread (stacks that made no sense), first_step (its number), s
 step, then the end of each), marks[[what (data, data_end, forward, backward, backward_end, optimizer), ns]],
 functions[[whose (own, library, standard, generated, gpuprof), file, name, first line]], nodes[[the calling node (-1:
 none), function, line]], samples[[ns since begun_ns, node of the training thread's innermost call, the same of
-autograd's thread (-1: no Python)]].
+autograd's thread (-1: no Python)]]; with --sample-workers also workers (processes that were sampled) and
+worker_samples[[ns since begun_ns, number of the worker, node]].
 
 A line of telemetry.jsonl: unix_ns, load1, cpu (busy share of all cores, 0-1), gpus[{index (as nvidia-smi counts; a
 rank's GPU is found by uuid), uuid, power_w, limit_w, sm_mhz, memory_mhz, temperature_c, utilization and
@@ -110,8 +117,16 @@ RUN_VARIABLE = "GPUPROF_RUN"
 HANG = "hang"
 """Folder in a run's that a rank writes its stacks and collectives into when it stalls, or is asked to."""
 
+NODES = "nodes"
+"""Folder in a run's for what comes from other nodes of the job; it is there where digests are exchanged."""
+EXCHANGE = "exchange.json"
+"""What rank 0 got of the others, there."""
+
 SUMMARY = "history.json"
 """What `gpuprof history` says of a run: its verdict and numbers, so that it need not be diagnosed again."""
+
+CHANGED_TEXT, CHANGED_JSON = "changed.txt", "changed.json"
+"""What `gpuprof attach --watch` writes of a change of the step time, in the folder of its recording."""
 
 TRIAL = "trial.json"
 """What `gpuprof try` measured of fixes for this run, in the run's folder."""
@@ -127,7 +142,8 @@ _KINETO_WINDOWS = ("trace", "stacks", "memory")
 WINDOWS = (*_KINETO_WINDOWS, NSYS)
 
 STAGES = ("settle", "baseline_free", "baseline_sync", "sampling", "warmup", *WINDOWS, "after")
-"""What a step was used for, in the order in which a run goes through them."""
+"""What a step was used for, in the order in which a run goes through them; `sampling` follows the windows where the
+training does not say how long it is."""
 
 
 WINDOW_FILE = r"(" + "|".join(_KINETO_WINDOWS) + r")\.rank\d+\.json"
@@ -168,6 +184,16 @@ def rank_file(rank: int) -> str:
 def trace_file(rank: int, window: str = "trace") -> str:
     """Name of a window's trace before it is compressed."""
     return f"{window}.rank{rank}.json"
+
+
+def digest_file(rank: int) -> str:
+    """Name of a rank's digest, in the run's folder or in its folder NODES."""
+    return f"trace.rank{rank}.digest.npz"
+
+
+def no_digest_file(rank: int) -> str:
+    """Name of the reason why a rank has no digest, in the folder NODES."""
+    return f"no_digest.rank{rank}.json"
 
 
 def samples_file(rank: int) -> str:

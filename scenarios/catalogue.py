@@ -80,6 +80,10 @@ class Described:
     """By fix, milliseconds."""
 
 
+LISTS = ("says", "says_at_first", "needs", "trace", "where", "causes", "named_by")
+"""Keys of scenario.json that are lists of words."""
+
+
 @dataclass(frozen=True, slots=True)
 class Scenario:
     """One program. `says`: the bounds that are right for it, any of them; `cause`: likewise, of the first."""
@@ -121,6 +125,10 @@ class Scenario:
     """Of a published case: where its cause, fix and times were reported."""
     where: tuple[str, ...] = ()
     """Words of a right answer: the function, module, file or op that costs the time, any of them."""
+    causes: tuple[str, ...] = ()
+    """Of a published case: findings that name its cause, any of them."""
+    named_by: tuple[str, ...] = ()
+    """Likewise words that name it."""
     drained: int | None = None
     """In a campaign: steps in its turn before those that are timed, enough to use up what workers prepared."""
     seconds: float | None = None
@@ -211,9 +219,7 @@ def scenario(name: str) -> Scenario:
         raise KeyError(f"no scenario {name!r}; there are {', '.join(names())}")
     document = json.loads(path.read_text(encoding="utf-8"))
     fixes = tuple(_fix(fix) for fix in document.pop("fixes"))
-    lists = {
-        key: tuple(document.pop(key)) for key in ("says", "says_at_first", "needs", "trace", "where") if key in document
-    }
+    lists = {key: tuple(document.pop(key)) for key in LISTS if key in document}
     large = document.pop("described", None)
     described = Described(**large) if large else None
     program = _program(document.pop("program", None))

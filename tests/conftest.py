@@ -228,4 +228,4 @@ def pytest_terminal_summary(terminalreporter) -> None:
         remedy = next((remedy for pattern, remedy in REMEDIES if re.search(pattern, reason)), reason)
         counts[remedy] += int(number[1]) if number else 1
     for remedy, count in counts.most_common():
-        terminalreporter.write_line(f"{count} skipped tests or files want {remedy}")
+        terminalreporter.write_line(f"skipped: {count} (what they need: {remedy})")

@@ -144,3 +144,13 @@ AUTOCAST_HALVED = Number(
     "what follows a matrix multiplication or a convolution is, what follows a norm or a loss, or adds to a residual "
     "stream in fp32, is not.",
 )  # fmt: skip
+LIGER_GRADIENT_BYTES = Number(
+    12.0, 4.0, 18.0, "bytes", "assumed",
+    "Traffic for each weight of the output layer and chunk in Liger's fused linear cross entropy, to add the chunk's "
+    "gradient: 4 for one that is accumulated inside the matmul in bf16, 12 to 18 for a cast and a sum in fp32.",
+)  # fmt: skip
+LABELLED_ROWS = Number(
+    0.0, 0.0, 0.15, "", "assumed",
+    "Share of the time of logits without a label that stays where only rows with a label are multiplied: finding and "
+    "gathering them.",
+)  # fmt: skip

@@ -30,3 +30,17 @@ STRETCH_NS = Number(
     "Python code in no op and no call that takes longer than this at a stretch does something of its own: between two "
     "ops it takes 2 to 50 µs.",
 )  # fmt: skip
+COMPUTES_NS = Number(
+    50_000.0, 30_000.0, 200_000.0, "ns", "assumed",
+    "CPU time of an op that launches nothing, in one piece, from which on it computes on a tensor in host memory: ops "
+    "that only make a view take 1 to 10 µs.",
+)  # fmt: skip
+COMPUTES_SHARE = Number(
+    0.25, 0.1, 0.5, "", "assumed",
+    "Share of the CPU's work in such ops from which on they, and not launching, explain a step that was longer without "
+    "the profiler than with it: they use all cores and the memory, which other processes want, too.",
+)  # fmt: skip
+AUTOGRAD_NODE_NS = Number(
+    1_500.0, 700.0, 3_000.0, "ns", "assumed",
+    "CPU time that autograd takes for one op: a node is allocated, inputs are saved, edges are made.",
+)  # fmt: skip

@@ -27,6 +27,7 @@ COMMANDS = {
     "project": "gpuprof.cli.project",
     "memory": "gpuprof.cli.memory",
     "fit": "gpuprof.cli.fit",
+    "attach": "gpuprof.cli.attach",
     "hang": "gpuprof.cli.hang",
     "view": "gpuprof.cli.view",
     "export": "gpuprof.cli.export",

@@ -118,6 +118,8 @@ def runs(folder: str = "gpuprof-runs", offset: int = 0, limit: int = 50) -> str:
     from gpuprof.runfile import MANIFEST, read_json
     from gpuprof.tracefile.run import runs_in
 
+    if not Path(folder).is_dir():
+        raise GpuprofError(f"{folder}: there is no such folder; call runs with the folder that gpuprof trace wrote to")
     found = [(path, read_json(path / MANIFEST) or {}) for path in reversed(runs_in(Path(folder)))]
     keys = ("status", "started", "command")
     return _page([{"path": str(path)} | {key: m.get(key) for key in keys} for path, m in found], offset, limit)
@@ -172,23 +174,25 @@ def functions(path: str = "", offset: int = 0, limit: int = 20) -> str:
     return _page(plain(found.functions) if found else [], offset, limit, **more)
 
 
-def compare(a: str, b: str) -> str:
-    """Where the difference between the steps of two recordings comes from; a is before, b after: less is faster."""
+def compare(a: str, b: str, details: bool = False) -> str:
+    """Where the difference between the steps of two recordings comes from; a is before, b after: less is faster.
+    details: also phases, all kernels and ops, in about 20 kB."""
     from gpuprof import compare as comparing
     from gpuprof.diagnosis.comparison.json import to_json
-    from gpuprof.interop.agent_answers import text
+    from gpuprof.interop.agent_answers import brief_comparison, text
 
-    return text(to_json(comparing(_diagnosis(a), _diagnosis(b), top=20)))
+    found = to_json(comparing(_diagnosis(a), _diagnosis(b), top=20))
+    return text(found if details else brief_comparison(found))
 
 
-def project(path: str, to: list[str]) -> str:
+def project(path: str, to: list[str] | str) -> str:
     """The recorded step on other GPUs: time with its interval, what binds there, what fits, energy and cost.
-    to: names such as "H100 SXM" or "B200"."""
+    to: a name or several, such as "H100 SXM" or "B200"."""
     from gpuprof import project as projecting
     from gpuprof.interop.agent_answers import text
     from gpuprof.projection.json import to_json
 
-    return text(to_json(projecting(_diagnosis(path), to)))
+    return text(to_json(projecting(_diagnosis(path), [to] if isinstance(to, str) else to)))
 
 
 def explain(finding: str = "") -> str:

@@ -24,6 +24,8 @@ def run(request: trace_without_click.Request) -> int:
     from gpuprof.record.command import CannotStart, resolve
     from gpuprof.record.supervise import end_as, supervise
 
+    if request.on_demand or _is_on_demand():
+        return _arm(request)
     around = _around(request.options)
     try:
         target = resolve(request.words, request.module, sys.executable, has_torch)
@@ -31,6 +33,28 @@ def run(request: trace_without_click.Request) -> int:
     except CannotStart as error:
         raise GpuprofError(str(error)) from None
     return end_as(status)
+
+
+def _is_on_demand() -> bool:
+    """Whether the environment asks for --on-demand; not inside of a target that is recorded."""
+    from gpuprof.record.on_demand import VARIABLE, is_wanted
+
+    return is_wanted(os.environ.get(VARIABLE))
+
+
+def _arm(request: trace_without_click.Request) -> int:
+    """Becomes the target, whose processes are armed. Raises GpuprofError where it cannot be."""
+    from gpuprof.record.armed_target import become
+    from gpuprof.record.command import CannotStart, resolve
+
+    given = [option.flag for option in OPTIONS if request.options[option.name] != option.default]
+    given += ["--out"] if request.out is not None else []
+    if given:
+        raise GpuprofError(f"with --on-demand nothing is recorded yet: give {', '.join(given)} to gpuprof attach")
+    try:
+        become(resolve(request.words, request.module, sys.executable, has_torch))
+    except CannotStart as error:
+        raise GpuprofError(str(error)) from None
 
 
 def _around(options: dict[str, object]) -> Around | None:
@@ -77,6 +101,7 @@ def has_torch() -> bool:
 
 def closing_command(folder: Path, running: bool, diagnose: bool) -> tuple[list[str], dict[str, str]]:
     """The process that reads and compresses a recording: our Python with our path, and nothing of the recording."""
+    from gpuprof.record.signed import TOKEN
     from gpuprof.record.supervise import INJECT
     from gpuprof.runfile import RUN_VARIABLE
 
@@ -85,7 +110,8 @@ def closing_command(folder: Path, running: bool, diagnose: bool) -> tuple[list[s
     path = [root, *(entry for entry in sys.path if entry not in ("", ".", here, root, str(INJECT)))]
     code = "import sys; sys.path[:] = sys.argv[4:]; from gpuprof.cli.after_recording import main; main(*sys.argv[1:4])"
     what = ["niced" if running else "", "diagnose" if diagnose else ""]
-    variables = {name: value for name, value in os.environ.items() if name not in (RUN_VARIABLE, "PYTHONPATH")}
+    left_out = (RUN_VARIABLE, "PYTHONPATH", TOKEN)
+    variables = {name: value for name, value in os.environ.items() if name not in left_out}
     threads = ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
     variables |= dict.fromkeys(threads, "1")
     return [sys.executable, "-I", "-c", code, str(folder), *what, *path], variables
@@ -126,9 +152,10 @@ def _command() -> click.Command:
         options_metavar="[OPTIONS]",
     )
     @click.option("--out", metavar="DIR", help="Run folder, new or empty (default gpuprof-runs/DATE_NAME).")
+    @click.option("--on-demand", is_flag=True, help="Record nothing yet: gpuprof attach does, while TARGET runs.")
     @click.option("-m", "module", metavar="MODULE", help="Run a module, like python -m.")
     @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="TARGET…")
-    def command(out: str | None, module: str | None, words: tuple[str, ...], **options: Any) -> int:
+    def command(out: str | None, on_demand: bool, module: str | None, words: tuple[str, ...], **options: Any) -> int:
         """Run TARGET unchanged, record a few of its steps, and print why they take as long as they do.
 
         TARGET is your usual command: train.py --lr 1e-4, torchrun …, accelerate launch …, python …. Everything after
@@ -136,7 +163,8 @@ def _command() -> click.Command:
         """
         if out == "" or module == "":
             raise click.UsageError(f"{'--out' if out == '' else '-m'} needs a name")
-        return run(trace_without_click.Request({name: options[name] for name in DEFAULTS}, out, module, words))
+        asked = {name: options[name] for name in DEFAULTS}
+        return run(trace_without_click.Request(asked, out, module, words, on_demand))
 
     return command
 

@@ -21,25 +21,38 @@ SWITCHES = {
 }
 """Flag → name of the option, and whether it is switched on."""
 _WITH_TEXT = ("--out", "--ranks", "-m")
+ON_DEMAND = "--on-demand"
+"""Arms the target instead of recording it: not an option of a recording."""
 
 
 class Request:
-    """What is asked for: the recording's options, where to, and what to run."""
+    """What is asked for: the recording's options, where to, and what to run. on_demand: nothing is recorded yet."""
 
-    def __init__(self, options: dict[str, object], out: str | None, module: str | None, words: Sequence[str]) -> None:
+    def __init__(
+        self,
+        options: dict[str, object],
+        out: str | None,
+        module: str | None,
+        words: Sequence[str],
+        on_demand: bool = False,
+    ) -> None:
         self.options, self.out, self.module, self.words = options, out, module, tuple(words)
+        self.on_demand = on_demand
 
 
 def parse(arguments: Sequence[str]) -> Request | None:
     """The request in the words after `trace`, or None if click shall look at them."""
     if "GPUPROF_DEBUG" in os.environ or any(name.startswith("GPUPROF_TRACE_") for name in os.environ):
         return None
-    options, out, module = dict(DEFAULTS), None, None
+    options, out, module, on_demand = dict(DEFAULTS), None, None, False
     ours, words = split(arguments)
     at = 0
     while at < len(ours):
         name, has_value, value = ours[at].partition("=")
         at += 1
+        if name == ON_DEMAND and not has_value:
+            on_demand = True
+            continue
         if name in SWITCHES and not has_value:
             switched, on = SWITCHES[name]
             options[switched] = on
@@ -68,7 +81,7 @@ def parse(arguments: Sequence[str]) -> Request | None:
             options[option.name] = count
     if out == "" or module == "" or not (words or module):
         return None
-    return Request(options, out, module, words)
+    return Request(options, out, module, words, on_demand)
 
 
 def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:

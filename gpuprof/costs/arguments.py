@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -13,6 +14,9 @@ from gpuprof.costs.dtypes import element_bytes
 
 MOST_DIMENSIONS, LONGEST_SIDE = 16, 1 << 40
 """What goes beyond is no shape but damage: a side this long would be a terabyte at a byte an element."""
+MOST_KEPT = 1 << 13
+"""Parsed arguments that are kept: costs and findings ask for those of the same ops, of which a recording has some
+thousands. They take about 1 kB each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +103,7 @@ class Arguments:
         return found
 
 
+@lru_cache(maxsize=MOST_KEPT)
 def parse(name: str, dims: str | None, types: str | None, strides: str | None, concrete: str | None) -> Arguments:
     """Arguments from the raw JSON texts; what is missing or malformed counts as not recorded."""
     shapes, type_names = _list(dims), [t if isinstance(t, str) else "" for t in _list(types)]

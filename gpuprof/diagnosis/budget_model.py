@@ -55,6 +55,10 @@ class Once:
     """What the steps still to come are expected to spend on it: new lengths, by the distribution of those seen."""
 
 
+DIFFERS = 0.05
+"""Share of the mean step by which the usual one differs, from which on a screen says both."""
+
+
 @dataclass(frozen=True, slots=True)
 class Budget:
     """The mean step: `mean_ns` = `usual_ns` + sum of `excess[].mean_ns` + `residual_ns`, exactly."""
@@ -86,6 +90,11 @@ class Budget:
         """Costs that are not in the mean: one that still recurs is, and becomes rarer in the steps to come."""
         recurring = {one.cause for one in self.excess}
         return tuple(one for one in self.once if one.cause not in recurring)
+
+    @property
+    def has_usual_step(self) -> bool:
+        """Whether the mean step is so far from the usual one that both are worth a number."""
+        return abs(self.mean_ns - self.usual_ns) >= DIFFERS * self.mean_ns
 
     @property
     def usual_in_mean_ns(self) -> int:

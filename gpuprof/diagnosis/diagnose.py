@@ -93,13 +93,17 @@ def _with_host(diagnosis: Diagnosis, analysis: Analysis) -> Diagnosis:
     run = analysis.folder
     if run is None or not Path(run.path, samples_file(run.rank)).exists():
         return diagnosis
+    from gpuprof.diagnosis.gap_frames import with_frames
     from gpuprof.diagnosis.host import host_of
     from gpuprof.tracefile.samples import read_samples
 
     samples = read_samples(Path(run.path), run.rank)
     if samples is None:
         return diagnosis
-    return replace(diagnosis, host=host_of(samples, analysis_of(diagnosis), diagnosis.step_ns))
+    case, gaps = analysis_of(diagnosis), diagnosis.gaps
+    if case is not None and gaps is not None:
+        gaps = with_frames(gaps, samples, case)
+    return replace(diagnosis, host=host_of(samples, case, diagnosis.step_ns), gaps=gaps)
 
 
 def _with_memory(diagnosis: Diagnosis, analysis: Analysis) -> Diagnosis:

@@ -146,6 +146,8 @@ class Gap:
     module: str | None
     phase: str
     frame: str | None
+    """`file(line): function` that the CPU is in, as torch writes it: as recorded (`--stacks`), else where most samples
+    of unprofiled steps are at that place of the step; None where neither is known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -271,7 +271,7 @@ def _lines(pieces: _Pieces) -> list[FixLine]:
 
 def _introduced(lines: Sequence[FixLine]) -> tuple[FixLine, ...]:
     """The lines, prose before code with a colon at its end."""
-    after = (*lines[1:], None)
+    after = (*lines[1:], None) if lines else ()
     return tuple(
         replace(one, text=f"{one.text.rstrip(' ,:')}:") if not one.code and then is not None and then.code else one
         for one, then in zip(lines, after, strict=True)

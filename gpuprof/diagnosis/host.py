@@ -18,6 +18,7 @@ from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.host_calls import Cost, Stacks, cost_at, costs
 from gpuprof.diagnosis.host_model import Host, HostFunction
 from gpuprof.diagnosis.host_places import Places, gpu_waits_until, host_work, places
+from gpuprof.diagnosis.host_workers import loader_workers
 from gpuprof.diagnosis.value_range import Range
 from gpuprof.replay.graph import launcher_of
 from gpuprof.replay.transform import scaled
@@ -37,6 +38,9 @@ _PHASES = {
     "backward_end": "other", "optimizer": "optimizer",
 }  # fmt: skip
 
+AROUND = 0.02
+"""Gain, of the step, from which on a function outside of the model's passes comes before those inside of them."""
+
 
 def host_of(samples: HostSamples | None, case: Analysis | None, now_ns: float | None) -> Host | None:
     """None where nothing was sampled. case: the replayed steps; without them functions have no price. now_ns: the mean
@@ -51,15 +55,19 @@ def host_of(samples: HostSamples | None, case: Analysis | None, now_ns: float | 
     functions = [_function(cost, stacks, prices if i < MOST_PRICED else None, why) for i, cost in enumerate(found)]
     now = 0.0 if prices is None else prices.now_ns
 
-    def order(one: HostFunction) -> tuple[float, float]:
-        return (-(now - one.step_ns.expected) if one.step_ns is not None else 0.0), -one.ns.expected
+    def order(of: tuple[Cost, HostFunction]) -> tuple[bool, bool, float, float]:
+        cost, one = of
+        gain = now - one.step_ns.expected if one.step_ns is not None else 0.0
+        around = not cost.in_passes and gain >= AROUND * now
+        return one.runs is not None, not around, -gain, -one.ns.expected
 
     return Host(
         samples=len(samples),
         steps=samples.steps,
         step_ns=round(samples.step_ns),
         unread=samples.unread,
-        functions=tuple(sorted(functions, key=order)),
+        functions=tuple(one for _, one in sorted(zip(found, functions, strict=True), key=order)),
+        workers=loader_workers(samples, stacks),
     )
 
 
@@ -119,6 +127,7 @@ def _function(cost: Cost, stacks: Stacks, prices: _Prices | None, why: str) -> H
         gpu_waits=waits,
         step_ns=step,
         why_unknown=why or None,
+        runs=cost.runs,
     )
 
 

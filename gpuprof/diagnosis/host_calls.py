@@ -23,6 +23,8 @@ CALLS_THE_MODEL = 0.02
 """Share of a function's samples that are in a module or a backward pass called from it, from which on it is part of the
 loop rather than a cost."""
 
+RUNS = 0.5
+"""A line with more than this share of its samples in torch's code of a pass stands for that pass."""
 SHELL = 0.6
 """A wrapper whose samples are to this share those of one function that it wraps is not listed next to that."""
 
@@ -67,6 +69,12 @@ class Cost:
     called_from: str | None
     waits_for_workers: float
     """Share of its samples in which the DataLoader waits for its workers."""
+    runs: str | None
+    """forward | backward: most of its samples are torch's own code that runs the model's modules or the backward pass,
+    with no function below that has a name of its own."""
+    in_passes: bool
+    """Whether most of its samples are inside of a call of a module or a backward pass, whose functions the step cannot
+    do without as easily."""
 
 
 class Stacks:
@@ -89,12 +97,13 @@ class Stacks:
         ]
 
     def _of(self, node: int, other: int) -> tuple[Frame, ...]:
-        main = self._path(node)
+        main = self.path(node)
         if other >= 0 and (not main or main[-1].function in self.engine):
-            return (*main, *self._path(other))
+            return (*main, *self.path(other))
         return main
 
-    def _path(self, node: int) -> tuple[Frame, ...]:
+    def path(self, node: int) -> tuple[Frame, ...]:
+        """The stack of a node of the tree of calls; empty for -1."""
         if node < 0:
             return ()
         if node not in self._paths:
@@ -181,19 +190,27 @@ def _cost(
 ) -> Cost:  # fmt: skip
     lines: Counter[int] = Counter()
     callers: Counter[str] = Counter()
-    own, waiting, samples = 0, 0, []
+    own, waiting, within, samples = 0, 0, 0, []
+    runs: Counter[str] = Counter()
     for path in paths:
         if any(frame.function in stacks.loader for frame in path):
             waiting += counts[path]
         k = max(i for i, frame in enumerate(path) if frame.function == function)
         lines[path[k].line] += counts[path]
+        if any(frame.function in stacks.engine for frame in path[k if line < 0 else k + 1 :]):
+            runs["backward"] += counts[path]
+        elif path[-1].function in stacks.boundary:
+            runs["forward"] += counts[path]
         if k == len(path) - 1:
             own += counts[path]
+        if any(frame.function in stacks.boundary for frame in path[:k]):
+            within += counts[path]
         samples += rows[path]
         above = next((one for one in reversed(path[: k + 1]) if stacks.functions[one.function].kind == "own"), None)
         if above is not None:
             callers[f"{stacks.functions[above.function].file}:{above.line}"] += counts[path]
     is_own = stacks.functions[function].kind == "own"
+    shell = runs.most_common(1)[0] if runs and (line >= 0 or function in stacks.boundary) else ("", 0)
     return Cost(
         function=function,
         line=line if line >= 0 else lines.most_common(1)[0][0],
@@ -202,6 +219,8 @@ def _cost(
         own=own,
         called_from=callers.most_common(1)[0][0] if callers and not is_own else None,
         waits_for_workers=waiting / max(len(samples), 1),
+        runs=shell[0] if shell[1] > RUNS * len(samples) else None,
+        in_passes=2 * within > len(samples),
     )
 
 

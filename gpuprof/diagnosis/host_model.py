@@ -35,11 +35,45 @@ class HostFunction:
     step."""
     why_unknown: str | None
     """Why `step_ns` is not known."""
+    runs: str | None = None
+    """forward | backward: the line only runs the model's modules or the backward pass, whose native code has no name
+    of its own; None for code that can be changed."""
 
     @property
     def place(self) -> str:
         """`file:line`."""
         return f"{self.file}:{self.line}"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerFunction:
+    """A Python function of the DataLoader's workers."""
+
+    function: str
+    file: str
+    line: int
+    """The line of it that most samples were at."""
+    kind: str
+    """own | library | standard | generated."""
+    share: Range
+    """Of the workers' time, 0 to 1, what it calls included, and its 80 % interval (binomial)."""
+
+    @property
+    def place(self) -> str:
+        """`file:line`."""
+        return f"{self.file}:{self.line}"
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderWorkers:
+    """What the DataLoader's workers do in unprofiled steps."""
+
+    workers: int
+    samples: int
+    busy: float
+    """Share of their time in which they make a batch, 0 to 1; otherwise they wait to be asked, or hand one over."""
+    functions: tuple[WorkerFunction, ...]
+    """Most time first: the user's own, and the first function of a library where none of those is above it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,4 +87,6 @@ class Host:
     unread: int
     """Samples that made no sense and are left out."""
     functions: tuple[HostFunction, ...]
-    """By what the step gains if they were free, then by their time."""
+    """Those that only run a pass last; then by what the step gains if they were free, then by their time."""
+    workers: LoaderWorkers | None = None
+    """None where the DataLoader's workers were not sampled."""

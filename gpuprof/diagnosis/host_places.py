@@ -57,48 +57,104 @@ class Places:
         return np.interp(moments, self.edges, total)
 
 
-def places(case: Analysis, samples: HostSamples) -> Places | None:
-    """None where the sampled steps and the recorded ones have no parts in common, or there is no main thread."""
-    graph, schedule = case.graph, case.schedule
-    main = np.flatnonzero(graph.lane == case.timeline.main_thread)
-    if not len(main) or not len(samples):
-        return None
-    recorded = _recorded_marks(case)
-    sampled = _sampled_marks(samples)
+@dataclass(frozen=True, slots=True)
+class _Matched:
+    """Sampled and recorded steps that go through the same parts."""
+
+    names: tuple[str, ...]
+    """The marks of a step, in order."""
+    recorded: list[list[tuple[str, int]]]
+    """Per recorded step its marks, ns from the window's start as recorded."""
+    sampled: list[list[tuple[str, int]]]
+    alike: set[int]
+    """Sampled steps that have these marks."""
+
+
+def _matched(case: Analysis, samples: HostSamples) -> _Matched | None:
+    recorded, sampled = _recorded_marks(case), _sampled_marks(samples)
     for dropped in _DROPPED:
         ours = [[mark for mark in step if mark[0] not in dropped] for step in recorded]
         theirs = [[mark for mark in step if mark[0] not in dropped] for step in sampled]
         names = tuple(name for name, _ in ours[0])
-        alike = [i for i, step in enumerate(theirs) if tuple(name for name, _ in step) == names]
+        alike = {i for i, step in enumerate(theirs) if tuple(name for name, _ in step) == names}
         if all(tuple(name for name, _ in step) == names for step in ours) and len(alike) >= 0.5 * len(theirs):
-            break
-    else:
+            return _Matched(names, ours, theirs, alike)
+    return None
+
+
+def places(case: Analysis, samples: HostSamples) -> Places | None:
+    """None where the sampled steps and the recorded ones have no parts in common, or there is no main thread."""
+    graph, schedule = case.graph, case.schedule
+    main = np.flatnonzero(graph.lane == case.timeline.main_thread)
+    found = _matched(case, samples) if len(main) and len(samples) else None
+    if found is None:
         return None
     begun, ends = float(schedule.start_ns[main[0]]), schedule.step_end_ns
     bounds = np.concatenate([[begun], ends])
     began = graph.recorded_start_ns[main]
     rows = []
-    for s, step in enumerate(ours):
+    for s, step in enumerate(found.recorded):
         k = np.searchsorted(began, [ns for _, ns in step], side="left").clip(0, len(main) - 1)
         moments = [float(bounds[s]), *schedule.start_ns[main[k]].tolist(), float(bounds[s + 1])]
         rows.append(np.maximum.accumulate(np.clip(moments, bounds[s], bounds[s + 1])))
-    return _bins(samples, np.array(rows), ("step", *names), theirs, set(alike))
+    return _bins(samples, np.array(rows), found)
 
 
-def _bins(
-    samples: HostSamples, moments: F64, parts: tuple[str, ...], marks: list[list[tuple[str, int]]], alike: set[int]
-) -> Places:
-    """moments: per replayed step the beginnings of its parts, and its end. marks: of the sampled steps."""
-    lengths, longest = np.diff(samples.steps_ns), float((moments[:, -1] - moments[:, 0]).max())
-    alike -= set(np.flatnonzero(lengths > ODD * max(float(np.median(lengths)), longest)).tolist())
+@dataclass(frozen=True, slots=True)
+class AsRecorded:
+    """Samples by their place in the steps as recorded."""
+
+    _begins_ns: list[F64]
+    """Per recorded step the beginnings of its parts, and its end, ns from the window's start."""
+    _part: I64
+    _way: F64
+
+    def within(self, start_ns: int, end_ns: int) -> I64:
+        """Samples at the places of an interval of the recording, ns from the window's start."""
+        inside = np.zeros(len(self._part), bool)
+        for begins in self._begins_ns:
+            length = np.maximum(np.diff(begins), 1.0)
+            low, high = ((ns - begins[:-1]) / length for ns in (start_ns, end_ns))
+            for p in np.flatnonzero((high > 0) & (low < 1)).tolist():
+                inside |= (self._part == p) & (self._way >= low[p]) & (self._way < high[p])
+        return np.flatnonzero(inside)
+
+
+def as_recorded(case: Analysis, samples: HostSamples) -> AsRecorded | None:
+    """None where the sampled steps and the recorded ones have no parts in common."""
+    steps = case.timeline.steps
+    found = _matched(case, samples) if len(samples) and len(steps.start_ns) else None
+    if found is None:
+        return None
+    low = case.timeline.window[0]
+    begins = [
+        np.maximum.accumulate(np.array([start - low, *(ns for _, ns in marks), end - low], np.float64))
+        for start, end, marks in zip(steps.start_ns.tolist(), steps.end_ns.tolist(), found.recorded, strict=True)
+    ]
+    longest = float(max(each[-1] - each[0] for each in begins))
+    return AsRecorded(begins, *_part_and_way(samples, found, longest))
+
+
+def _part_and_way(samples: HostSamples, found: _Matched, longest_ns: float) -> tuple[I64, F64]:
+    """Per sample its part of the step (-1: in a step that is unlike the recorded ones), and the share of the way
+    through it. longest_ns: of the recorded steps."""
+    lengths = np.diff(samples.steps_ns)
+    odd = np.flatnonzero(lengths > ODD * max(float(np.median(lengths)), longest_ns)).tolist()
     step = (np.searchsorted(samples.steps_ns, samples.at_ns, side="right") - 1).clip(0, samples.steps - 1)
     part, way = np.full(len(samples), -1), np.zeros(len(samples))
-    for i in alike:
+    for i in found.alike - set(odd):
         mine = np.flatnonzero(step == i)
-        at = np.array([samples.steps_ns[i], *(ns for _, ns in marks[i]), samples.steps_ns[i + 1]], np.float64)
-        p = (np.searchsorted(at, samples.at_ns[mine], side="right") - 1).clip(0, len(parts) - 1)
+        at = np.array([samples.steps_ns[i], *(ns for _, ns in found.sampled[i]), samples.steps_ns[i + 1]], np.float64)
+        p = (np.searchsorted(at, samples.at_ns[mine], side="right") - 1).clip(0, len(found.names))
         part[mine] = p
         way[mine] = (samples.at_ns[mine] - at[p]) / np.maximum(at[p + 1] - at[p], 1)
+    return part, way
+
+
+def _bins(samples: HostSamples, moments: F64, found: _Matched) -> Places:
+    """moments: per replayed step the beginnings of its parts, and its end."""
+    parts = ("step", *found.names)
+    part, way = _part_and_way(samples, found, float((moments[:, -1] - moments[:, 0]).max()))
     in_part = np.bincount(part[part >= 0], minlength=len(parts))
     bins = (in_part // IN_BIN).clip(1, MOST_BINS)
     first = np.concatenate([[0], np.cumsum(bins)])

@@ -38,7 +38,7 @@ def _part(ns: float, idle: float) -> str:
 
 def _what(cause: str, kernels: Kernels, alone: bool, each: str) -> str:
     pieces = round(kernels.launches_per_step)
-    launches = f"{'one kernel or copy' if pieces == 1 else f'{pieces:,} kernels and copies'}"
+    launches = f"{'one kernel or copy' if pieces == 1 else f'{pieces:,} kernels and memory copies'}"
     on = "the streams" if alone else "the streams, ranks or devices"
     return {
         "launch": f"the CPU (host), which launches {launches}{each}, half of them under"

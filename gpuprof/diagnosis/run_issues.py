@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-import numpy as np
-
 from gpuprof.diagnosis.baseline import StepTime
 from gpuprof.diagnosis.budget_model import Budget
 from gpuprof.diagnosis.diagnosis import Issue
@@ -58,7 +56,7 @@ def no_trace(folder: RunFolder, run: Run, failure: str) -> Issue:
             f"This run has no trace: {_ended(folder)} before a step was seen. A step ends with an optimizer's step(),"
             f" or where a loop without one calls gpuprof.Recorder.step(); {LOG} in the run folder lists what was seen."
         )
-    elif last in (*WINDOWS, "after"):
+    elif last == "after" or _stages(folder) & set(WINDOWS):
         text = (
             f"This run has no trace: {_ended(folder)} after {_so_far(run)}, and the recording was not written or"
             f" is gone. {LOG} in the run folder says why; record again."
@@ -82,10 +80,19 @@ _STAGE_NAMES = {
 }
 
 
-def _last_stage(folder: RunFolder) -> str | None:
+def _own_stages(folder: RunFolder) -> list[int]:
+    """Of each step of this rank, as an index of STAGES."""
     steps = folder.steps
-    own = np.flatnonzero((steps.rank == folder.rank) & (steps.stage != UNKNOWN_STAGE))
-    return STAGES[int(steps.stage[own[-1]])] if len(own) else None
+    return steps.stage[(steps.rank == folder.rank) & (steps.stage != UNKNOWN_STAGE)].tolist()
+
+
+def _stages(folder: RunFolder) -> set[str]:
+    return {STAGES[i] for i in set(_own_stages(folder))}
+
+
+def _last_stage(folder: RunFolder) -> str | None:
+    own = _own_stages(folder)
+    return STAGES[own[-1]] if own else None
 
 
 def _so_far(run: Run) -> str:

@@ -18,14 +18,18 @@ def small_change(case: Analysis, proposal: Proposal, gain: Range) -> str:
     if abs(proposal.work - 1) > SAME_WORK:
         longer = proposal.work / gain.expected
         return f"{proposal.work:.3g} times the work takes {longer:.3g} times as long"
-    gpu, cpu = _taken_off(case, proposal)
-    taken = [f"{in_ms(ns)} of {name} time" for ns, name in ((gpu, "GPU"), (cpu, "CPU")) if ns > 0]
+    named = tuple(zip(_taken_off(case, proposal), ("GPU", "CPU"), strict=True))
+    taken = " and ".join(f"{in_ms(ns)} of {name} time" for ns, name in named if ns > 0)
+    added = " and ".join(f"{in_ms(-ns)} of {name} time" for ns, name in named if ns < -NEGLIGIBLE * case.mean_ns)
     change = 1 - 1 / gain.expected
     how = "by less than 1 %" if abs(change) < NEGLIGIBLE else f"by {100 * abs(change):.0f} %"
     verb = "changes" if abs(change) < NEGLIGIBLE else "shortens" if change > 0 else "lengthens"
-    if not taken:
-        return f"{verb} {case.unit.a} of {in_ms(case.mean_ns)} {how}"
-    return f"takes {' and '.join(taken)} off {case.unit.a} of {in_ms(case.mean_ns)}, which {verb} it {how}"
+    step = f"{case.unit.a} of {in_ms(case.mean_ns)}"
+    if taken and added:
+        return f"takes {taken} off {step} and adds {added}, which {verb} it {how}"
+    if taken or added:
+        return f"{f'takes {taken} off' if taken else f'adds {added} to'} {step}, which {verb} it {how}"
+    return f"{verb} {step} {how}"
 
 
 def _taken_off(case: Analysis, proposal: Proposal) -> tuple[float, float]:

@@ -12,9 +12,6 @@ from gpuprof.diagnosis.shares import Shares
 from gpuprof.replay.bound import SMALL
 from gpuprof.timeline.unit import STEP, Unit
 
-DIFFERS = 0.05
-"""Share by which a step differs from the mean one from which on they are two, as in the headline."""
-
 
 def summary(
     shares: Shares,
@@ -32,14 +29,13 @@ def summary(
     `stepless`: no steps were found, so it is all that was recorded. `budget`: of the mean step, which the headline
     states, where a run timed its steps. No step time is said: the headline does.
     """
-    of, each = ("of the recording", "") if stepless else (_which_step(shares.step_ns, budget, unit), f" {unit.a}")
+    of, each = ("of the recording", "") if stepless else (_which_step(budget, unit), f" {unit.a}")
     return _summary(shares, kernels, limits, turns, compiling_ns, alone, of, each)
 
 
-def _which_step(step_ns: float, budget: Budget | None, unit: Unit) -> str:
+def _which_step(budget: Budget | None, unit: Unit) -> str:
     """Which step the sentence is about: the mean one, or the usual one where that differs."""
-    differs = budget is not None and abs(step_ns - budget.mean_ns) > DIFFERS * budget.mean_ns
-    return f"of the usual {unit}" if differs else f"of the {unit}"
+    return f"of the usual {unit}" if budget is not None and budget.has_usual_step else f"of the {unit}"
 
 
 def _summary(

@@ -19,7 +19,7 @@ def power(facts: Facts) -> Check:
         if limit is not None and usual is not None and limit < usual - 1:
             return Check(
                 "power", "warning", f"GPU {gpu.index} is limited to {limit:.0f} W of {usual:.0f} W",
-                f"sudo nvidia-smi -i {gpu.index} -pl {usual:.0f}, unless it is meant",
+                f"sudo nvidia-smi -i {gpu.index} -pl {usual:.0f}, unless that is intended",
             )  # fmt: skip
     return Check("power", "ok", "power limits are the default ones")
 
@@ -37,7 +37,7 @@ def clocks(facts: Facts) -> Check:
         if gpu.sm_limit_mhz and gpu.max_sm_mhz and gpu.sm_limit_mhz < gpu.max_sm_mhz - 1:
             return Check(
                 "clocks", "note", f"the clock of GPU {gpu.index} is set to {gpu.sm_limit_mhz:.0f} MHz, it can reach"
-                f" {gpu.max_sm_mhz:.0f} MHz", f"sudo nvidia-smi -i {gpu.index} -rac, unless it is meant",
+                f" {gpu.max_sm_mhz:.0f} MHz", f"sudo nvidia-smi -i {gpu.index} -rac, unless that is intended",
             )  # fmt: skip
     return Check("clocks", "ok", "nothing slows the GPUs' clocks down")
 

@@ -121,6 +121,8 @@ class _Afterwards:
         try:
             self._callback(module)
         except Exception as error:  # whatever it is, the training continues
+            if not self._run:  # armed for later: there is no log yet
+                return
             from pathlib import Path
 
             from ..runfile import log

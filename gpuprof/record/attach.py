@@ -6,12 +6,18 @@ import contextlib
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from ..runfile import log
 from .observer import observer
 from .options import options_of
 from .session import Session
+
+
+class OptimizerListener(Protocol):
+    """Who else wants to know that an optimizer has done its step."""
+
+    def optimizer_ended(self, optimizer: Any, /) -> None: ...
 
 
 class Holder:
@@ -30,6 +36,20 @@ class Holder:
         self._run, self._session, self._begun = Path(run), None, False
         if options_of(self._run)["memory"]:
             observer.watch(self._run)
+
+    def begin(self, run: Path, source: str, quiet: bool) -> Session | None:
+        """Begins a recording now, at the end of a step; None if that cannot be. quiet: it says nothing on stderr."""
+        self.record_into(run)
+        session = self.session(source)
+        if session is not None and quiet:
+            session.be_quiet()
+        return session
+
+    def end(self) -> None:
+        """Ends the recording at hand; the hooks that begin a session stay. Never raises."""
+        session, self._session, self._run, self._begun = self._session, None, None, False
+        if session is not None:
+            session.close()
 
     def session(self, source: str) -> Session | None:
         """The session, if there is one that still records. A forked child gets its own, if it comes to train."""
@@ -50,8 +70,9 @@ class Holder:
     def _forked(self) -> None:
         self._begun, self._session = False, None
 
-    def attach_optimizers(self, module: Any) -> None:
-        """Follows every optimizer of the process, once. module: torch.optim.optimizer."""
+    def attach_optimizers(self, module: Any, listener: OptimizerListener | None = None) -> None:
+        """Follows every optimizer of the process, once. module: torch.optim.optimizer. listener: told after the
+        session."""
         if self._attached:
             return
         self._attached = True
@@ -74,6 +95,8 @@ class Holder:
             session = self.session("optimizer")
             if session is not None:
                 session.on_optimizer_end(optimizer)
+            if listener is not None:
+                listener.optimizer_ended(optimizer)
 
         for hook in (before, after):
             # Where torch.compile meets it, it runs as it is, outside the graph.
@@ -95,10 +118,8 @@ class Holder:
 
     def release(self) -> None:
         """Ends the session, if there is one, and takes all hooks and callbacks away. Never raises."""
-        session, self._session, self._run, self._begun = self._session, None, None, False
         undo, self._undo, self._attached = self._undo, [], False
-        if session is not None:
-            session.close()
+        self.end()
         for one in undo:
             with contextlib.suppress(Exception):  # who took a callback out of a trainer was the program
                 one()

@@ -2,7 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Any
+import os
+import weakref
+from typing import Any, Protocol
+
+
+class Forking(Protocol):
+    """What is called in a forked child."""
+
+    def forked(self) -> None: ...
+
+
+_listeners: weakref.WeakSet[Any] = weakref.WeakSet()
+_follows = False
+
+
+def tell_in_child(listener: Forking) -> None:
+    """Has `listener.forked` called in every child that is forked from now on, for as long as there is a listener: what
+    is registered with the interpreter itself stays for good."""
+    global _follows
+    _listeners.add(listener)
+    if not _follows:
+        _follows = True
+        os.register_at_fork(after_in_child=_tell)
+
+
+def _tell() -> None:
+    for listener in list(_listeners):
+        listener.forked()
+
 
 _libc: Any = None
 

@@ -97,6 +97,10 @@ class Journal:
         """A line in the run's log."""
         log(self.folder, f"rank {self.rank}: {redact_text(text)}")
 
+    def be_quiet(self) -> None:
+        """Says nothing on stderr from now on."""
+        self._leads = False
+
     # -- facts
 
     def write(self, place: dict[str, Any]) -> None:

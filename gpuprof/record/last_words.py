@@ -73,7 +73,7 @@ def _too_short(folder: Path, ranks: list[dict[str, Any]], options: dict[str, Any
     steps = "1 step" if taken == 1 else f"{taken} steps"
     if taken >= needed:
         return f"nothing was traced in {steps} ({runfile.LOG} may say why)"
-    fewer = "fewer with --settle 1 --baseline 1 --no-sampling"
+    fewer = "fewer with --settle 1 --baseline 1"
     return f"nothing was traced: it took {steps}, and {needed} are needed ({fewer})"
 
 

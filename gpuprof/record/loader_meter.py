@@ -59,16 +59,27 @@ class LoaderMeter:
     def __init__(self) -> None:
         self._memory = mmap.mmap(-1, _SLOT.size * (MOST_WORKERS + 1))  # shared with forked children
         self._patches: list[Patch] = []
+        self.only_workers = False
+        """Whether batches that this process makes itself are not counted at the moment: no one reads that."""
 
     def watch(self, fetch: Any) -> None:
-        """Wraps the fetchers of torch.utils.data._utils.fetch; workers forked from now on count."""
+        """Wraps the fetchers of torch.utils.data._utils.fetch, once; workers forked from now on count."""
+        if self._patches:
+            return
         for name in ("_MapDatasetFetcher", "_IterableDatasetFetcher"):
             fetcher = getattr(fetch, name, None)
             if fetcher is not None:
                 self._patches.append(Patch(fetcher, "fetch", self._counted))
 
+    @property
+    def is_watching(self) -> bool:
+        """Whether the fetchers are wrapped."""
+        return bool(self._patches)
+
     def _counted(self, fetch: Any) -> Any:
         def wrapper(*args: Any, **kwargs: Any) -> Any:
+            if self.only_workers and _in_training_process():
+                return fetch(*args, **kwargs)
             begun, cpu = time.perf_counter_ns(), time.thread_time_ns()
             batch = fetch(*args, **kwargs)
             self._add(time.perf_counter_ns() - begun, time.thread_time_ns() - cpu)
@@ -99,6 +110,13 @@ class LoaderMeter:
         for patch in self._patches:
             patch.undo()
         self._patches.clear()
+
+
+def _in_training_process() -> bool:
+    """Whether this is no worker of a loader."""
+    from torch.utils.data import get_worker_info
+
+    return get_worker_info() is None
 
 
 meter = LoaderMeter()

@@ -70,6 +70,7 @@ OPTIONS = (
         ALONE,
     ),
     Option("sampling", True, "Sample the Python functions of unprofiled steps (default yes)."),
+    Option("sample_workers", False, "Also sample the processes of the DataLoader."),
     Option("shapes", True, "Record tensor shapes (default yes)."),
     Option("ranks", None, "Record only these ranks (default all).", metavar="0,1"),
     Option("modules", MODULES, f"Depth of the model's modules that get ranges (default {MODULES}).", 0, "LEVELS"),
@@ -96,3 +97,22 @@ def planned(options: Mapping[str, Any], **instead: Any) -> dict[str, Any]:
     """What `schedule.plan` takes of the options: the numbers of steps that are chosen, and whether to sample. instead:
     what replaces the option of that name."""
     return {name: options[name] for name in _PLANNED if options.get(name) is not None} | instead
+
+
+def why_not(options: Any) -> str | None:
+    """Why a recording cannot have these options, which another process has written, in words; None if it can."""
+    if not isinstance(options, dict):
+        return "a recording without options"
+    for option in OPTIONS:
+        value = options.get(option.name, option.default)
+        if isinstance(option.default, bool):
+            known = isinstance(value, bool)
+        elif option.least is not None:
+            counts = isinstance(value, int) and not isinstance(value, bool) and option.least <= value <= LARGEST
+            known = counts or (value is None and option.default is None)
+        else:
+            known = value is None or (isinstance(value, list) and all(isinstance(one, int) for one in value))
+        if not known:
+            return f"{option.flag} cannot be {str(value)[:50]!r}"
+    strange = next((str(name)[:50] for name in options if name not in DEFAULTS), None)
+    return None if strange is None else f"there is no option {strange!r} of a recording"

@@ -29,6 +29,8 @@ RANGE = "phase: "
 """What the name of a phase's range in a trace begins with."""
 PART_RANGE = "part: "
 """The same of a part of a phase, such as one reward function."""
+REPEATED_RANGE = "forward again: "
+"""What the name of a range begins with around a call of a model that repeats one of the same step."""
 UNRECORDED_RANGE = "not recorded: decoding"
 """The name of the range around forward passes of a generate loop that the window left out."""
 

@@ -133,6 +133,10 @@ class StackReader:
         self._codes: dict[int, tuple[Code, list[int], list[int]]] = {}
         self._instructions = type(_template).__basicsize__
 
+    def of_fork(self, memory: Memory) -> StackReader:
+        """For a process that was forked from this one, where Python lies at the same addresses."""
+        return StackReader(memory, self._layout, self._code_type)
+
     # -- stacks
 
     def stack(self, thread: int) -> list[tuple[Code, int]]:

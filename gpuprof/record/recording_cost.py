@@ -5,6 +5,8 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
+from ..runfile import WINDOWS
+
 _NAMES = {
     "settle": "settling", "baseline_free": "baseline", "baseline_sync": "baseline", "sampling": "sampling",
     "warmup": "recorded steps", "trace": "recorded steps", "stacks": "recorded steps", "memory": "recorded steps",
@@ -37,13 +39,14 @@ def stall_ns(rank: dict[str, Any]) -> int:
 def recorded_until(rank: dict[str, Any]) -> int | None:
     """When the last recorded step ended, unix ns: the profiler stopped then, and later the next stage began. None where
     no stage followed."""
-    after = [one for one in rank.get("stages") or () if isinstance(one, dict) and one.get("stage") == "after"]
-    began = after[-1].get("unix_ns") if after else None
+    stages = [one for one in rank.get("stages") or () if isinstance(one, dict)]
     windows = [one for one in rank.get("windows") or () if isinstance(one, dict)]
-    last: Any = windows[-1].get("stop_ns") if windows else 0
+    last = max((i for i, one in enumerate(stages) if one.get("stage") in WINDOWS), default=len(stages))
+    began = stages[last + 1].get("unix_ns") if last + 1 < len(stages) else None
+    stopped: Any = windows[-1].get("stop_ns") if windows else 0
     if not isinstance(began, int) or not _whole(began):
         return None
-    return began - (last if _whole(last) else 0)
+    return began - (stopped if _whole(stopped) else 0)
 
 
 def in_words(rank: dict[str, Any], now_ns: int) -> str | None:

@@ -26,7 +26,7 @@ from typing import Any
 from ..runfile import log, whole_file
 from .code_paths import shortened
 from .frame_layout import layout
-from .python_stacks import Memory, StackReader, Unreadable
+from .python_stacks import Code, Memory, StackReader, Unreadable
 
 SCHEMA = "gpuprof.samples/1"
 ATTEMPTS = 3
@@ -37,6 +37,8 @@ LOOK_S = 0.5
 _IGNORED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 _AUTOGRAD = "pt_autograd"
 """torch's name of the threads that compute backward passes."""
+MOST_WORKERS = 256
+_WORKER_FILE = "torch/utils/data/_utils/worker.py"
 _AUTOGRAD_FILES = ("torch/autograd/", "torch/utils/checkpoint")
 
 
@@ -71,7 +73,7 @@ def _serve(folder: Path, file: str) -> None:
                 error = "its memory cannot be read"
             os.write(0, json.dumps({"pid": os.getpid(), "error": error}).encode() + b"\n")
         elif "go" in request and sampler is not None:
-            sampler.sample(request["go"]["period_ns"], requests)
+            sampler.sample(request["go"]["period_ns"], requests, request["go"]["workers"])
         elif "stop" in request and sampler is not None:
             found = sampler.document(request["stop"])
             with whole_file(folder / file, 0o600) as out:
@@ -114,6 +116,7 @@ class Sampler:
             raise Unreadable
         self._by_number = not places.frames_are_objects
         self._reader = StackReader(Memory(self._pid), places, target["code_type"])
+        self._workers: Workers | None = None
         self._root = 0
         self._others: list[int] = []
         self._samples: list[tuple[int, Any, Any]] = []
@@ -135,10 +138,12 @@ class Sampler:
 
     # -- sampling
 
-    def sample(self, period_ns: int, requests: _Requests) -> None:
+    def sample(self, period_ns: int, requests: _Requests, workers: bool) -> None:
         """Reads the stacks until there is a request, at intervals that are 1 period on average and vary from half
-        of one to one and a half, so that no rhythm of the training is met."""
+        of one to one and a half, so that no rhythm of the training is met. workers: each time also that of one of the
+        DataLoader's workers, in turns."""
         gc.disable()
+        self._workers = Workers(self._pid, self._thread, self._root, self._reader) if workers else None
         self._period_ns, self._begun_ns = period_ns, time.monotonic_ns()
         due, look = self._begun_ns, 0
         chance = random.Random(0)
@@ -150,8 +155,12 @@ class Sampler:
             now = time.monotonic_ns()
             if now >= look:
                 self._find_others()
+                if self._workers is not None:
+                    self._workers.find()
                 look = now + int(LOOK_S * 1e9)
             self._take(now)
+            if self._workers is not None:
+                self._workers.take(now)
         self._ended_ns = time.monotonic_ns()
         gc.enable()
 
@@ -169,14 +178,7 @@ class Sampler:
 
     def _read(self, thread: int, root: int) -> Any:
         """The frames of a thread; None where they make no sense. root: what its outermost function has to be."""
-        for _ in range(ATTEMPTS):
-            try:
-                frames = self._reader.known(self._reader.frames(thread))
-            except Unreadable:
-                continue
-            if not root or (frames and frames[-1][0] == root):
-                return tuple(frames)
-        return None
+        return read(self._reader, thread, root)
 
     def _find_others(self) -> None:
         """Which threads are autograd's: by their name; in Python 3.10 by what they run."""
@@ -207,6 +209,7 @@ class Sampler:
         tree = _Tree(self._reader, self._roots)
         begun = self._begun_ns
         rows = [[at - begun, tree.node(main), tree.node(other) if other else -1] for at, main, other in self._samples]
+        found = {} if self._workers is None else self._workers.document(tree, begun)
         return {
             "schema": SCHEMA,
             "python": ".".join(map(str, sys.version_info[:3])),
@@ -218,7 +221,87 @@ class Sampler:
             "functions": tree.functions,
             "nodes": tree.nodes,
             "samples": rows,
+            **found,
         }
+
+
+def read(reader: StackReader, thread: int, root: int) -> tuple[tuple[int, int], ...] | None:
+    """The frames of a thread; None where they make no sense. root: what its outermost function has to be, or 0."""
+    for _ in range(ATTEMPTS):
+        try:
+            frames = reader.known(reader.frames(thread))
+        except Unreadable:
+            continue
+        if not root or (frames and frames[-1][0] == root):
+            return tuple(frames)
+    return None
+
+
+class Workers:
+    """The DataLoader's processes. One that was forked by the thread that trains has its stack where that thread had it,
+    begun by the same functions; others are not read."""
+
+    def __init__(self, pid: int, thread: int, root: int, reader: StackReader) -> None:
+        self._pid, self._thread, self._root, self._parent = pid, thread, root, reader
+        self._readers: dict[int, StackReader] = {}
+        """Of each process that is a worker."""
+        self._numbers: dict[int, int] = {}
+        """Of each that has been one: its number among them."""
+        self._samples: list[tuple[int, int, Any]] = []
+        self._turn = 0
+
+    def find(self) -> None:
+        """Looks for new ones among the children of the training."""
+        for pid in _children(self._pid):
+            if pid not in self._readers and len(self._numbers) < MOST_WORKERS:
+                reader = self._parent.of_fork(Memory(pid))
+                frames = self._read(reader)
+                if frames and any(_is_worker(reader.place(*frame)[0]) for frame in frames):
+                    self._numbers.setdefault(pid, len(self._numbers))
+                    self._readers[pid] = reader
+
+    def take(self, now: int) -> None:
+        """Samples the one whose turn it is."""
+        if not self._readers:
+            return
+        self._turn = (self._turn + 1) % len(self._readers)
+        pid = list(self._readers)[self._turn]
+        frames = self._read(self._readers[pid])
+        if frames:
+            self._samples.append((now, pid, (self._readers[pid], frames)))
+        elif not os.path.exists(f"/proc/{pid}"):
+            del self._readers[pid]
+
+    def _read(self, reader: StackReader) -> Any:
+        try:
+            return read(reader, self._thread, self._root)
+        except OSError:  # it is gone, or may not be read
+            return None
+
+    def document(self, tree: _Tree, begun_ns: int) -> dict[str, Any]:
+        """What samples.rank<N>.json has of them."""
+        return {
+            "workers": len(self._numbers),
+            "worker_samples": [
+                [at - begun_ns, self._numbers[pid], tree.node(frames, reader)]
+                for at, pid, (reader, frames) in self._samples
+            ],
+        }
+
+
+def _children(pid: int) -> list[int]:
+    """Processes that a process has started and not waited for."""
+    found: list[int] = []
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            found += [int(word) for word in path.read_text().split()]
+        except OSError:  # the thread is gone
+            continue
+    return found
+
+
+def _is_worker(code: Code) -> bool:
+    return code.name == "_worker_loop" and code.file.endswith(_WORKER_FILE)
 
 
 class _Tree:
@@ -234,13 +317,14 @@ class _Tree:
         self._node_of: dict[tuple[int, int, int], int] = {}
         self._known: dict[Any, int] = {}
 
-    def node(self, frames: Any) -> int:
-        """The node of a stack's innermost call; -1 for an empty stack."""
-        found = self._known.get(frames)
+    def node(self, frames: Any, reader: StackReader | None = None) -> int:
+        """The node of a stack's innermost call; -1 for an empty stack. reader: of its process; None: the training's."""
+        reader = reader or self._reader
+        found = self._known.get((reader, frames))
         if found is None:
             found = -1
             for frame in reversed(frames):
-                code, line = self._reader.place(*frame)
+                code, line = reader.place(*frame)
                 function = self._function_of.get(code)
                 if function is None:
                     function = self._function_of[code] = len(self.functions)
@@ -251,5 +335,5 @@ class _Tree:
                 if found < 0:
                     found = self._node_of[key] = len(self.nodes)
                     self.nodes.append(list(key))
-            self._known[frames] = found
+            self._known[reader, frames] = found
         return found

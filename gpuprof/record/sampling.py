@@ -54,14 +54,14 @@ class NotSampled(Exception):
 class Sampling:
     """The sampling of this process: prepared, then on for a stretch of steps.
 
-    Made by the thread that trains. Raises NotSampled, OSError.
+    Made by the thread that trains. workers: the DataLoader's are sampled too. Raises NotSampled, OSError.
     """
 
-    def __init__(self, folder: Path, rank: int, step_s: float) -> None:
+    def __init__(self, folder: Path, rank: int, step_s: float, workers: bool = False) -> None:
         self._steps_ns: list[int] = []
         """Ends of steps on the monotonic clock; the first is the beginning of the stretch."""
         self._marks: list[tuple[str, int]] = []
-        self._step_s = step_s
+        self._step_s, self._workers = step_s, workers
         self.is_on = self._is_allowed = False
         places = layout()
         if places is None or not sys.executable:
@@ -132,7 +132,7 @@ class Sampling:
             least //= 2
         period = min(max(int(expected_s * 1e9 / SAMPLES), least), LARGEST_PERIOD_NS)
         self._steps_ns = [time.monotonic_ns()]
-        self._send({"go": {"period_ns": period}})
+        self._send({"go": {"period_ns": period, "workers": self._workers}})
         self.is_on = True
 
     def mark(self, what: str) -> None:

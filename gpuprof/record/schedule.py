@@ -24,8 +24,6 @@ Coarse on purpose: the ranks of one run must choose alike, each from its own clo
 SAMPLED = ((0.05, 50), (0.25, 25), (1.0, 10), (5.0, 4), (float("inf"), 2))
 """(seconds a step, steps that are sampled), as coarse as BASELINES and for the same reason. One process alone goes on
 until sampling.ENOUGH_S have passed."""
-SAMPLED_OF_UNKNOWN = 5
-"""Where the training does not say how long it is: a short one is to get its window."""
 LONG_ITERATION_S = 1.0
 """Iterations of a training on its own generations that are shorter are treated as any step."""
 ITERATIONS = ((2.0, 6, 2), (8.0, 3, 1), (float("inf"), 2, 1))
@@ -43,8 +41,11 @@ class Plan:
     settle: int = SETTLE
     baseline: int = BASELINES[0][1]
     """Steps timed free-running, and again as many each closed by a synchronisation."""
-    sample: int = SAMPLED_OF_UNKNOWN
+    sample: int = SAMPLED[0][1]
     """Steps in which Python's stacks are sampled, without a profiler."""
+    samples_late: bool = True
+    """Whether they come after the windows: of a training that does not say how long it is, so that a short one is
+    recorded."""
     warm_up: int = WARM_UP
     trace: int = STEPS
     stacks: int = 0
@@ -62,15 +63,16 @@ class Plan:
             ("settle", self.settle),
             ("baseline_free", self.baseline),
             ("baseline_sync", self.baseline if self.synchronised is None else self.synchronised),
-            ("sampling", self.sample),
+            *([] if self.samples_late else [("sampling", self.sample)]),
             *windows,
+            *([("sampling", self.sample)] if self.samples_late else []),
             ("after", AFTER),
         ]
         return [(name, n) for name, n in stages if n > 0]
 
     def needs(self) -> int:
         """Steps until the last window closes."""
-        return sum(n for name, n in self.stages() if name != "after")
+        return sum(n for name, n in self.stages() if name != "after" and not (name == "sampling" and self.samples_late))
 
 
 def plan(
@@ -95,12 +97,10 @@ def plan(
         chosen_baseline = False
     else:
         chosen_baseline = True
-    sample = SAMPLED_OF_UNKNOWN
-    if step_s and total is not None:
-        sample = next(n for limit, n in SAMPLED if step_s < limit)
+    sample = next(n for limit, n in SAMPLED if (step_s or 0) < limit) if sampling else 0
     found = Plan(
-        SETTLE if settle is None else settle, baseline, sample if sampling else 0, WARM_UP, steps, stacks, memory
-    )
+        SETTLE if settle is None else settle, baseline, sample, total is None, WARM_UP, steps, stacks, memory
+    )  # fmt: skip
     if step_s:
         most = max(1, int(WINDOW_S / step_s))
         found = replace(found, trace=min(steps, most), stacks=min(stacks, most), memory=min(memory, most))
@@ -117,6 +117,7 @@ def of_iterations(found: Plan, iteration_s: float, steps: int, total: int | None
     takes 4 s: generation waits for the GPU at every token, so steps that end in a synchronisation are no different.
     found: the plan without regard to the training's end. iteration_s: seconds of one. total: steps that are left.
     """
+    found = replace(found, samples_late=total is None)
     if iteration_s >= LONG_ITERATION_S or steps > 1:
         baseline, traced = next((timed, traced) for limit, timed, traced in ITERATIONS if iteration_s < limit)
         found = replace(

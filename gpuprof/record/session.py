@@ -31,6 +31,7 @@ from .journal import Journal
 from .loader_meter import Made
 from .loader_meter import meter as loader_meter
 from .memory import gpu_bytes_to_spare
+from .nodes import NodeExchange, exchange_of
 from .observer import observer
 from .options import options_of, planned
 from .other_profilers import patch_profilers, profiler_is_active, profiler_is_alive
@@ -44,6 +45,7 @@ from .schedule import AFTER, LONG_ITERATION_S, LONG_SETTLE, LONGEST_SETTLE, SETT
 from .stall import StallWatch
 from .step_clock import StepClock
 from .step_meter import StepMeter
+from .tell import tell
 from .timing import FreeRunning, devices_in_use, synchronise
 from .training import Training
 from .window import SHAPES_GPU_BYTES, Window, room_for_window, why_no_stacks
@@ -108,6 +110,7 @@ class Session:
         self._meter = StepMeter()
         self.phases = PhaseMeter(self, self._meter.phases)
         self._stall = StallWatch(folder, self.rank, self.world_size, self._journal.tell)
+        self._nodes: NodeExchange | None = None
 
     # -- beginning
 
@@ -146,14 +149,19 @@ class Session:
         self._backward_patch = patch_backward(self)
         self._patches = [patch_loader(self), *patch_profilers(self)]
         sampled.watch(sys.modules["torch.utils.data.dataloader"])
+        wanted = self.options["ranks"]
+        ranks = wanted if isinstance(wanted, list) else None
+        self._nodes = exchange_of(self.folder, self.rank, self.world_size, ranks, tell)
+        if self._nodes is not None:
+            atexit.register(self._nodes.finish)  # before `close`, so that it comes after it
         atexit.register(self.close)
-        os.register_at_fork(after_in_child=self._forked)
+        forks.tell_in_child(self)
         self._next_stage()
         self._meter.begin(time.perf_counter_ns())
         self._stall.start()
         self._write()
 
-    def _forked(self) -> None:
+    def forked(self) -> None:
         """We are in a child now: the recording is its parent's."""
         self.ended = True
         if self._sampling is not None:
@@ -166,6 +174,25 @@ class Session:
     def _step(self) -> int:
         """Steps that have ended."""
         return self._clock.step
+
+    # -- recordings on demand
+
+    def be_quiet(self) -> None:
+        """Says nothing on stderr from now on: who asked for the recording reads what it writes."""
+        self._journal.be_quiet()
+
+    def add_note(self, text: str) -> None:
+        """Something that the reader of the recording must know."""
+        self._journal.note(text)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the plan is done, and steps are only counted."""
+        return self._over
+
+    def progress(self) -> dict[str, Any]:
+        """Where in the plan it is: the stage, steps that have ended, and windows that are closed."""
+        return {"stage": self._stage, "step": self._step, "windows": len(self._journal.windows)}
 
     # -- what happens in the training
 
@@ -465,12 +492,17 @@ class Session:
             self._left = 0
             return
         self._sampling.step()
-        if self._left <= 0 and self.world_size == 1 and self._sampling.wants_more() and self._room() > 0:
+        if self._left <= 0 and self._samples_on() and self._sampling.wants_more():
             self._left = 1
+
+    def _samples_on(self) -> bool:
+        """Whether sampling may go on for longer than planned: it must not keep a window from being recorded."""
+        return self.world_size == 1 and (not self._more_windows() or self._room() > 0)
 
     def _step_window(self) -> None:
         assert self._window is not None
         warming = not self._window.active
+        self._training.new_step()
         if self._window.step(self._step):
             self._left = 0
             self._close_window()
@@ -534,8 +566,10 @@ class Session:
         elif self._stage == "baseline_sync":
             synchronise(self._devices)
         elif self._stage == "sampling" and self._sampling is not None:
-            self._sampling.begin(self._left, extends=self.world_size == 1 and self._room() > 0)
+            self._sampling.begin(self._left, extends=self._samples_on())
         self._journal.begin_stage(self._stage, self._step + 1)
+        if self._stage == "after":
+            self._write()  # what reads the recording waits for the samples of a training of unknown length
         if self._stage == "baseline_free":
             self._journal.tell(f"step {self._step + 1}: timing {self._left} + {self._left} unprofiled steps")
 
@@ -556,6 +590,8 @@ class Session:
         if self._stage == "sampling" and self._sampling is not None:
             sampling, self._sampling = self._sampling, None
             sampling.end(self._journal.first_step())
+            if not self._follows_steps():
+                self._let_go()
         self._after = None
         self._journal.flush()
         self._write()
@@ -563,6 +599,7 @@ class Session:
     def _finish(self) -> None:
         """The plan is done: from now on steps are only counted."""
         self._over, self._clock.may_capture = True, False
+        self._leave_sampling()
         self._let_go()
         if self._backward_patch is not None and not self._clock.needs_backwards:
             self._backward_patch.undo()
@@ -582,6 +619,8 @@ class Session:
         total = self._training.total
         left = None if total is None else total - self._step
         step_s = min(self._settling[-3:], default=0) / 1e9
+        if self._nodes is not None:
+            step_s = self._nodes.agree(step_s)
         found = plan(**planned(self.options, settle=0), step_s=step_s, total=left)
         if self._iterates() and self.options["baseline"] is None:
             whole = plan(**planned(self.options, settle=0), step_s=step_s)
@@ -616,8 +655,10 @@ class Session:
     def _prepare_sampling(self, step_s: float) -> None:
         """Where that is not possible, the steps pass all the same: of several ranks each has to come to the same
         number."""
+        if self.options["sample_workers"] and (why := self._training.why_no_worker_samples()):
+            self._journal.note(f"the DataLoader's workers are not sampled: {why}")
         try:
-            self._sampling = Sampling(self.folder, self.rank, step_s)
+            self._sampling = Sampling(self.folder, self.rank, step_s, self.options["sample_workers"])
         except (NotSampled, OSError) as error:
             self._journal.note(f"the CPU's functions are not sampled: {error}")
 
@@ -689,6 +730,10 @@ class Session:
     def _more_windows(self) -> bool:
         return any(stage == "warmup" for stage, _ in self._queue)
 
+    def _follows_steps(self) -> bool:
+        """Whether a stage is to come that looks at what a step does."""
+        return self._more_windows() or self._continues_free() or any(stage == "sampling" for stage, _ in self._queue)
+
     def _close_window(self) -> None:
         if self._window is None or threading.get_ident() != self._clock.thread:
             return
@@ -706,8 +751,10 @@ class Session:
         if result is not None:
             self._journal.windows.append(result)
             self._tell_recorded(result)
+        if self._nodes is not None and window.name == "trace":
+            self._nodes.begin(None if result is not None and result["steps"] else "its window holds no step")
         gc.collect()
-        if self._more_windows() or self._continues_free():
+        if self._follows_steps():
             self._hook_model(ranges=self._ranges.listening)
         else:
             self._let_go()
@@ -765,16 +812,23 @@ class Session:
         self._queue.clear()
         # What is in the training's way comes first, and nothing that fails keeps the rest from being done.
         last = (self._end_stage, self._leave_sampling, self._journal.flush, self._write)
-        for part in (self._stall.close, self._withdraw, self._close_window, observer.end, *last):
+        ending = (self._stall.close, self._withdraw, self._close_window, self._without_window, observer.end)
+        for part in (*ending, *last):
             try:
                 part()
             except Exception as error:
                 self._journal.log(f"the recording ended with {error!r}")
         self._training.forget()
 
+    def _without_window(self) -> None:
+        """Lets rank 0 know that nothing will come of this rank."""
+        if self._nodes is not None and self.rank != 0:
+            self._nodes.begin("no window was recorded")
+
     def _leave_sampling(self) -> None:
         if self._sampling is not None:
             self._sampling.leave()
+            self._sampling = None
 
     def _withdraw(self) -> None:
         self._ranges = Ranges()

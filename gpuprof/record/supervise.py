@@ -30,6 +30,9 @@ from .tell import PATIENCE_S, tell
 TELEMETRY_AFTER_NS = 500_000_000
 """A target that has lived so long may come to train; whoever imports torch takes longer to its first step, and what
 starts at the same time is in no one's timing."""
+SAMPLING_PATIENCE_S = 8.0
+"""Seconds that reading the recording waits for steps that are sampled after it: twice what sampling takes, where steps
+are not long."""
 REPORT_S = 300.0
 """Seconds that Nsight Systems gets to write its report after the target's end."""
 SOON_S = 0.02
@@ -96,14 +99,18 @@ def end_as(status: int) -> int:
 
 def environment(folder: Path | None) -> dict[str, str]:
     """What the target's environment is: ours, and the way to what records."""
-    variables = dict(os.environ)
     if folder is None:
-        return variables
+        return dict(os.environ)
+    return {**led_to_us(), runfile.RUN_VARIABLE: str(folder)}
+
+
+def led_to_us() -> dict[str, str]:
+    """Our environment, in which every Python loads what records or arms before its own code."""
+    variables = dict(os.environ)
     inject, path = str(INJECT), variables.get("PYTHONPATH", "")
     if path.split(os.pathsep)[0] != inject:
         # Never an empty entry: it would mean the working directory.
         variables["PYTHONPATH"] = f"{inject}{os.pathsep}{path}" if path else inject
-    variables[runfile.RUN_VARIABLE] = str(folder)
     variables.setdefault("TEARDOWN_CUPTI", "1")
     return variables
 
@@ -148,6 +155,8 @@ class _Run:
             self._reader = RecordingReader(self._folder, closing)
             self._stalls = StallReader(self._folder)
         self._changed_ns = -1
+        self._closed_at: float | None = None
+        """When the window was seen to be closed, while samples that follow it are waited for; monotonic seconds."""
         self._linked = False
         self._telemetry: Any = None
         self._asked_to_end = False
@@ -335,14 +344,18 @@ class _Run:
 
             self._telemetry = telemetry.start(self._folder)
         changed_ns = self._folder.stat().st_mtime_ns
-        if changed_ns == self._changed_ns:
+        if changed_ns == self._changed_ns and self._closed_at is None:
             return
         self._changed_ns = changed_ns
         ranks = self._ranks()
         if ranks and not self._linked:
             self._linked = True
             point_latest(self._folder)
-        if not self._reader.was_started and self._window_closed(ranks):
+        if self._reader.was_started or not self._window_closed(ranks):
+            return
+        self._closed_at = self._closed_at or time.monotonic()
+        if time.monotonic() > self._closed_at + SAMPLING_PATIENCE_S or not samples_follow(ranks):
+            self._closed_at = None
             self._reader.start(running=True, diagnose=True)
 
     def _describe(self) -> None:
@@ -439,6 +452,15 @@ class _Run:
             from .redact import redact_text
 
             runfile.log(self._folder, redact_text(message))
+
+
+def samples_follow(ranks: list[dict[str, Any]]) -> bool:
+    """Whether the lowest rank that records still samples steps after its windows, or is about to: the training does not
+    say how long it is. ranks: what they say of themselves, while the training runs."""
+    if not ranks or ranks[0].get("steps_total") is not None:
+        return False
+    stages = [one for one in ranks[0].get("stages") or () if isinstance(one, dict)]
+    return bool(stages) and stages[-1].get("stage") != "after"
 
 
 def _was_captured(ranks: list[dict[str, Any]]) -> bool:

@@ -3,10 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from .intervals import trainer_intervals
 from .session import Session
+
+
+class StepListener(Protocol):
+    """Who counts the steps of a trainer without a session."""
+
+    def training_begins(self, args: Any, state: Any, model: Any, optimizer: Any, /) -> None: ...
+    def step_ended(self) -> None: ...
+    def training_ends(self) -> None: ...
+
+
+def steps_left(state: Any) -> int | None:
+    """Optimizer steps that a trainer has still to do, as its state says; None if it does not."""
+    if not isinstance(state.max_steps, int) or state.max_steps <= 0:
+        return None
+    done = state.global_step if isinstance(state.global_step, int) else 0
+    return max(0, state.max_steps - done)
+
+
+def announce(session: Session, args: Any, state: Any, model: Callable[[], Any], optimizer: Callable[[], Any]) -> None:
+    """Says to a session what a trainer trains, and for how long. model, optimizer: give them, or None."""
+    session.on_training("trainer", steps_left(state), model(), optimizer())
+    session.on_intervals(lambda: trainer_intervals(args, state))
+    session.on_arguments(args)
 
 
 def callback_class(base: type, session_of: Callable[[str], Session | None]) -> type:
@@ -21,12 +44,8 @@ def callback_class(base: type, session_of: Callable[[str], Session | None]) -> t
         def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             session = session_of("trainer")
             if session is not None:
-                total = state.max_steps if isinstance(state.max_steps, int) and state.max_steps > 0 else None
-                done = state.global_step if isinstance(state.global_step, int) else 0
-                left = None if total is None else max(0, total - done)
-                session.on_training("trainer", left, kwargs.get("model"), kwargs.get("optimizer"))
-                session.on_intervals(lambda: trainer_intervals(args, state))
-                session.on_arguments(args)
+                model, optimizer = kwargs.get("model"), kwargs.get("optimizer")
+                announce(session, args, state, lambda: model, lambda: optimizer)
 
         def on_prediction_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             session = session_of("trainer")
@@ -44,3 +63,24 @@ def callback_class(base: type, session_of: Callable[[str], Session | None]) -> t
                 session.on_training_end()
 
     return GpuprofCallback
+
+
+def armed_callback_class(base: type, listener: StepListener) -> type:
+    """The class of a callback that has the steps of a Trainer counted while no session records them."""
+
+    class GpuprofArmedCallback(base):
+        """Counts the steps of a Trainer for gpuprof."""
+
+        def __reduce__(self) -> Any:
+            return base, ()
+
+        def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            listener.training_begins(args, state, kwargs.get("model"), kwargs.get("optimizer"))
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            listener.step_ended()
+
+        def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            listener.training_ends()
+
+    return GpuprofArmedCallback

@@ -10,6 +10,7 @@ from .environment import describe_gpu
 from .hooks import ModuleHooks, named_blocks
 from .journal import Journal
 from .program import Program, reference_modules, watch_autocast
+from .repeated_calls import RepeatedCalls, models_of_process
 from .trained_model import (
     describe_loader,
     describe_model,
@@ -34,6 +35,7 @@ class Training:
         self._optimizer: Any = _nothing
         self._batches: Any = _nothing
         self._modules: ModuleHooks | None = None
+        self._repeated: RepeatedCalls | None = None
         self._autocast: list[Any] = []
         self.program = Program()
 
@@ -54,6 +56,15 @@ class Training:
     def workers(self) -> int:
         """Processes that prepare batches."""
         return _number(self._batches(), "_num_workers")
+
+    def why_no_worker_samples(self) -> str | None:
+        """Why the workers' stacks cannot be read, in words; None if they can."""
+        if not self.workers:
+            return "there are none"
+        kinds = {type(one).__name__ for one in getattr(self._batches(), "_workers", ())}
+        if kinds <= {"ForkProcess", "Process"}:
+            return None
+        return "they are not forked from the training (its multiprocessing context starts new processes)"
 
     @property
     def epoch(self) -> int | None:
@@ -107,6 +118,12 @@ class Training:
             self._modules.name(model, "forward")
             for module, name in self._named_modules(model, levels):
                 self._modules.name(module, name)
+            self._repeated = RepeatedCalls(open_range, models_of_process())
+
+    def new_step(self) -> None:
+        """A step begins: calls of models repeat none of the steps before."""
+        if self._repeated is not None:
+            self._repeated.new_step()
 
     def _saw_autocast(self, name: str) -> None:
         self.program.autocast = name
@@ -123,6 +140,9 @@ class Training:
         if self._modules is not None:
             self._modules.remove()
             self._modules = None
+        if self._repeated is not None:
+            self._repeated.remove()
+            self._repeated = None
         while self._autocast:
             self._autocast.pop().remove()
 

@@ -8,6 +8,7 @@ consumer only waits longer once the workers are the slower side.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -49,9 +50,9 @@ def fed_step_ns(loader: Loader, step_ns: float, batches: float = 1.0, fetch_ns: 
 
 def _simulated(loader: Loader, consume_ns: float) -> float:
     """Mean time between batches handed out, after the queue has settled."""
-    took = _batch_times(loader)
+    took = _batch_times(loader).tolist()
     workers, room = loader.workers, loader.workers * max(loader.prefetch, 1)
-    done, taken = np.zeros(BATCHES), np.zeros(BATCHES)
+    done, taken = [0.0] * BATCHES, [0.0] * BATCHES
     ready = 0.0
     for k in range(BATCHES):
         begin = max(done[k - workers] if k >= workers else 0.0, taken[k - room] if k >= room else 0.0)
@@ -63,7 +64,13 @@ def _simulated(loader: Loader, consume_ns: float) -> float:
 
 
 def _batch_times(loader: Loader) -> np.ndarray:
-    """Times for batches with the mean and spread of the loader: a gamma distribution, the same draws every time."""
-    shape = 1 / loader.spread**2
+    """Times for batches with the mean and spread of the loader."""
+    return _shape_of_times(loader.spread) * loader.batch_ns
+
+
+@lru_cache(maxsize=64)
+def _shape_of_times(spread: float) -> np.ndarray:
+    """Times for batches over their mean: a gamma distribution of this spread, the same draws every time."""
+    shape = 1 / spread**2
     drawn = np.random.default_rng(SEED).gamma(shape, 1 / shape, BATCHES)
-    return drawn / drawn.mean() * loader.batch_ns
+    return drawn / drawn.mean()

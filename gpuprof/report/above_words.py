@@ -6,7 +6,6 @@ from gpuprof.diagnosis.above_reach import AboveReach, Item
 from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.report.names import escape, shown
 from gpuprof.report.numbers import duration
-from gpuprof.report.words import differs
 
 SHOWN = 3
 LEAST = 0.02
@@ -18,7 +17,7 @@ def title(diagnosis: Diagnosis) -> str:
     """`the step could take 109 ms on this machine`; what is not known is said with it."""
     found, budget = diagnosis.above_reach, diagnosis.budget
     assert found is not None
-    which = f"usual {diagnosis.unit}" if budget is not None and differs(budget) else diagnosis.unit
+    which = f"usual {diagnosis.unit}" if budget is not None and budget.has_usual_step else diagnosis.unit
     text = f"the {which} could take {duration(found.reach_ns)} on this machine"
     unknown = found.unknown_ns >= LEAST * found.usual_ns
     return f"{text}, or less: how long {duration(found.unknown_ns)} of it should take is not known" if unknown else text

@@ -25,7 +25,7 @@ NUMBER = 3
 """Cells in front of a fix, which hold its number."""
 UNSURE = 0.10
 """Half the mean step's 80 % interval, as a share of it, from which on predicted steps are said to be as uncertain."""
-TITLE = 24
+TITLE = 16
 """Cells that a title keeps next to a command that can be pasted; it is cut to them."""
 
 
@@ -91,13 +91,22 @@ def worth_trying(diagnosis: Diagnosis, width: int, shown: int | None = None) -> 
         return [_written_out(number, one, diagnosis, now, width) for number, one in enumerate(found, first)]
     lines: list[Text | Table] = []
     for one in found[:shown]:
-        last = one is found[:shown][-1]
-        more = f"   and {len(found) - shown} more, with -v" if last and len(found) > shown else ""
         odds = f"{_times(one.speedup)}, {chance(one)}"
-        command = next((text for text in commands(one) if len(text) + len(odds) + len(more) + TITLE <= width), "")
-        tail = f"   {odds}{f'   {command}' if command else ''}{more}"
+        room = width - len(odds) - min(len(one.title), TITLE) - 6
+        whole = commands(one)[:2]  # with the training's own command, or without it where gpuprof knows that
+        beside = next((text for text in whole if len(text) <= room), "")
+        tail = f"   {odds}{f'   {beside}' if beside else ''}"
         title = shortened(escape(one.title), width - len(tail))
         lines.append(Text.assemble((title, "bold"), tail, no_wrap=True, overflow="ellipsis"))
+        if not beside:  # whole, so that it can be pasted
+            lines.append(Text(f"   {next((text for text in whole if len(text) <= width - 3), whole[-1])}"))
+    rest = f"   and {len(found) - shown} more, with -v"
+    if lines and len(found) > shown:
+        last = lines[-1]
+        if isinstance(last, Text) and last.cell_len + len(rest) <= width:
+            last.append(rest)
+        else:
+            lines.append(Text(rest.strip(), "dim"))
     return lines
 
 

@@ -15,11 +15,11 @@ WORTH_SAYING = 0.02
 """Share of the step that a function has to gain for a line in the answer; without a price its time has to be as long as
 WORTH_LONG of it."""
 WORTH_LONG = 0.1
-_ENGINE, BACKWARD = "_engine_run_backward", "backward pass"
+PASSES = {"forward": "forward pass", "backward": "backward pass"}
 
 
 def worth_saying(diagnosis: Diagnosis) -> list[HostFunction]:
-    """The functions that the answer names, most gain first."""
+    """The functions that the answer names, most gain first; lines that only run a pass come last."""
     host, now = diagnosis.host, diagnosis.step_ns
     if host is None or not now:
         return []
@@ -54,9 +54,28 @@ def lines(diagnosis: Diagnosis, width: int, functions: list[HostFunction]) -> li
     return table(rows, columns, width)
 
 
+def workers(diagnosis: Diagnosis) -> str:
+    """What the DataLoader's workers do, in a sentence; empty where they were not sampled."""
+    found = None if diagnosis.host is None else diagnosis.host.workers
+    if found is None:
+        return ""
+    each = ", ".join(
+        f"{shown(one.function, 60)} {_percent(one.share.expected)} ({shown(_short(one.place), 60)})"
+        for one in found.functions[:TOP]
+    )
+    busy = (
+        f"{amount(found.workers, 'worker')} make{'s' * (found.workers == 1)} batches {_percent(found.busy)} of the time"
+    )
+    return f"{busy}: {each}" if each else busy
+
+
+def _percent(value: float) -> str:
+    return share(value, 1.0)
+
+
 def name(one: HostFunction) -> str:
-    """The function; what runs autograd's engine is the backward pass to its user."""
-    return BACKWARD if one.function == _ENGINE else one.function
+    """The function; what only runs a pass has the pass's name."""
+    return one.function if one.runs is None else PASSES[one.runs]
 
 
 def _short(place: str) -> str:

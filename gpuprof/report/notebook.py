@@ -287,14 +287,16 @@ def _fixes(diagnosis: Diagnosis) -> str:
 def _functions(diagnosis: Diagnosis) -> str:
     rows = [
         (
-            f"<b><code>{_name(one.function)}</code></b>",
+            f"<b><code>{_name(host_words.name(one))}</code></b>",
             duration(one.ns.expected),
             _text(host_words.gain(one, diagnosis.step_ns)),
             f'<code class="dim">{_name(one.place)}</code>',
         )
         for one in host_words.worth_saying(diagnosis)[:ROWS]
     ]
-    return f"<h4>Python functions, per step without a profiler</h4>{_table(rows, numbers=(1,))}" if rows else ""
+    workers = _dim(host_words.workers(diagnosis))
+    found = _table(rows, numbers=(1,)) + workers if rows else workers
+    return f"<h4>Python functions, per step without a profiler</h4>{found}" if found else ""
 
 
 def _how(finding: Finding) -> str:

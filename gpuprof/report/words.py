@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-from gpuprof.diagnosis.budget_model import Budget
 from gpuprof.diagnosis.diagnosis import Diagnosis, Environment, Gap, PhaseGaps
 from gpuprof.diagnosis.headline import headline, key, lacks_trace, ran_on_cpu
 from gpuprof.report.names import shown
@@ -56,7 +55,7 @@ def step_time(diagnosis: Diagnosis) -> str:
 def usual_step(diagnosis: Diagnosis) -> str:
     """`usually 54 ms`: how the usual step differs from the mean one; empty where it hardly does."""
     budget = diagnosis.budget
-    if budget is None or not differs(budget) or (diagnosis.steps and diagnosis.steps.source == "none"):
+    if budget is None or not budget.has_usual_step or (diagnosis.steps and diagnosis.steps.source == "none"):
         return ""
     if budget.mean_ns == headline_ns(diagnosis):
         return f"usually {duration(budget.usual_ns)}"
@@ -74,11 +73,6 @@ def headline_ns(diagnosis: Diagnosis) -> int:
         return budget.mean_ns
     known = () if steps is None else (steps.unprofiled_ns, steps.estimated_ns, mean, steps.recorded_ns)
     return next((ns for ns in known if ns is not None), 0)
-
-
-def differs(budget: Budget) -> bool:
-    """Whether the mean step is so far from the usual one that both are worth a number."""
-    return abs(budget.mean_ns - budget.usual_ns) >= WORTH_MENTIONING * budget.mean_ns
 
 
 def gpus(diagnosis: Diagnosis) -> str:

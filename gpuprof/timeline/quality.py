@@ -433,9 +433,9 @@ def _host(trace: Trace, timeline: Timeline) -> Iterator[tuple[str, str, str]]:
         yield (
             "inner_ops_left_out",
             "info",
-            "Nested ops that make no call are not in this file; they are always recorded, so they were left"
-            f" out later. Their recording cost is estimated from the remaining ops, so the unprofiled {unit} is less"
-            " exact.",
+            "This file lacks the nested ops that launch nothing. The profiler always records them, so something removed"
+            f" them afterwards. What recording them cost is estimated from the remaining ops: the {unit} without the"
+            " profiler is less exact.",
         )
 
 

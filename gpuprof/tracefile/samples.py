@@ -5,7 +5,7 @@ The file may be cut, or hold anything: what makes no sense gives no samples.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +56,10 @@ class HostSamples:
     unread: int
     """Samples that are left out because they made no sense."""
     period_ns: int
+    workers: int = 0
+    """Processes of the DataLoader that were sampled."""
+    worker_node: I64 = field(default_factory=lambda: np.zeros(0, np.int64))
+    """Per sample of one of them, in turns, the node of its innermost call."""
 
     def __len__(self) -> int:
         return len(self.at_ns)
@@ -104,10 +108,14 @@ def _samples(document: dict[str, Any]) -> HostSamples | None:
     inside = (at >= 0) & (at < steps[-1] - steps[0])
     if not inside.any():
         return None
+    of_workers = _table(document.get("worker_samples") or [])
+    if (of_workers[:, 2] >= len(nodes)).any():
+        return None
     marks = tuple((str(what), int(ns) - int(steps[0])) for what, ns in document["marks"])
     return HostSamples(
         functions, caller, function, line, at[inside], samples[inside, 1], samples[inside, 2], steps - steps[0],
         tuple(sorted(marks, key=lambda mark: mark[1])), int(document["unread"]), int(document["period_ns"]),
+        int(document.get("workers") or 0), of_workers[:, 2],
     )  # fmt: skip
 
 

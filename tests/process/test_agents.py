@@ -156,7 +156,13 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Answers:
         "explain": ("explain", {"finding": "cuda_graphs"}),
         "project": ("project", {"path": path, "to": ["B200"]}),
         "compare": ("compare", {"a": str(PAIRS / "tiny.json.gz"), "b": str(PAIRS / "tiny.compile.json.gz")}),
+        "details": (
+            "compare",
+            {"a": str(PAIRS / "tiny.json.gz"), "b": str(PAIRS / "tiny.compile.json.gz"), "details": True},
+        ),
+        "one target": ("project", {"path": path, "to": "B200"}),
         "runs": ("runs", {}),
+        "no folder": ("runs", {"folder": "nowhere"}),
         "latest": ("diagnose", {}),
         "no file": ("diagnose", {"path": "no/such/file.json"}),
         "broken": ("diagnose", {"path": str(cwd / "broken.json")}),
@@ -198,7 +204,12 @@ def test_a_client_asks_about_a_recording(reader: Answers):
     assert len(kernels["rows"]) == 5 and kernels["by_category"]
     title = next(page.title for page in PAGES if page.id == "cuda_graphs")
     assert results["explain"].content[0].text.startswith(f"# {title}")
-    assert projection["schema"] == "gpuprof.projection/1" and comparison["schema"] == "gpuprof.comparison/1"
+    assert projection["schema"] == "gpuprof.projection/1" and projection == answer(results["one target"])
+    details = answer(results["details"])
+    assert details["schema"] == "gpuprof.comparison/1"
+    assert len(results["compare"].content[0].text) < 5000 < len(results["details"].content[0].text)
+    assert {key: comparison[key] for key in ("step", "summary")} == {key: details[key] for key in ("step", "summary")}
+    assert [one["id"] for one in comparison["mechanisms"]] == [one["id"] for one in details["mechanisms"]][:6]
 
 
 def test_runs_and_errors_are_reported(reader: Answers):
@@ -206,7 +217,7 @@ def test_runs_and_errors_are_reported(reader: Answers):
     (run,) = answer(results["runs"])["rows"]
     assert run["path"].endswith("2026-01-01_000000_train") and run["status"]
     assert answer(results["latest"])["kind"] == "run"
-    lines = [refused(results[key]) for key in ("no file", "broken", "no finding", "no offset")]
+    lines = [refused(results[key]) for key in ("no file", "broken", "no finding", "no offset", "no folder")]
     assert "no/such/file.json" in lines[0]
 
 

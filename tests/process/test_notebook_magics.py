@@ -92,9 +92,9 @@ def test_a_cell_is_recorded_and_runs_as_it_would(notebook: list[Any]):
 @pytest.mark.parametrize(
     ("cell", "error", "said"),
     [
-        (4, None, "the cell took 12 steps; 40 are needed"),
-        (5, "ValueError", "the cell ended early (ValueError) after 9 steps; 40 are needed"),
-        (6, "KeyboardInterrupt", "the cell ended early (KeyboardInterrupt) after 13 steps; 40 are needed"),
+        (4, None, "the cell took 12 steps; 35 are needed"),
+        (5, "ValueError", "the cell ended early (ValueError) after 9 steps; 35 are needed"),
+        (6, "KeyboardInterrupt", "the cell ended early (KeyboardInterrupt) after 13 steps; 35 are needed"),
         (7, None, "the cell took no optimizer step: nothing is recorded"),
     ],
 )

@@ -361,7 +361,7 @@ import torch
 torch.set_num_threads(1)
 model = torch.nn.Linear(8, 8)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for _ in range(12):  # 11 are needed: 5 of them are sampled
+for _ in range(12):  # 6 are needed; 4 of the others are sampled
     model(torch.randn(2, 8)).sum().backward()
     optimizer.step()
     optimizer.zero_grad()

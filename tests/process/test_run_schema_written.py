@@ -22,10 +22,13 @@ from gpuprof.record import telemetry
 
 TORCH = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
 LOADER = """
+import time
 from torch.utils.data import DataLoader
 model = Model()
 opt = torch.optim.AdamW(model.parameters(), lr=1e-3)
-for batch in DataLoader(list(batches(60)), batch_size=None):
+for i, batch in enumerate(DataLoader(list(batches(110)), batch_size=None)):
+    if i > 40:
+        time.sleep(0.08)  # sampling takes 4 s
     loss_of(model, batch).backward()
     opt.step()
     opt.zero_grad()

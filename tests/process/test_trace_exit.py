@@ -403,8 +403,8 @@ def test_the_manifest(tmp_path: Path):
     assert manifest["started"] < manifest["ended"]
     assert manifest["options"] == {
         "settle": 0, "baseline": None, "steps": 3, "stacks": 2, "memory": 0, "shapes": False, "ranks": [0, 1],
-        "sampling": True, "nvtx": False, "modules": 1, "stop": False, "report": True, "nsys": False,
-        "gpu_metrics": False,
+        "sampling": True, "sample_workers": False, "nvtx": False, "modules": 1, "stop": False, "report": True,
+        "nsys": False, "gpu_metrics": False,
     }  # fmt: skip
     assert manifest["variables"]["OMP_NUM_THREADS"] == "1"
     assert manifest["host"]["cpus"] >= 1
@@ -533,7 +533,7 @@ def test_a_run_that_was_too_short(tmp_path: Path):
     code = "open(run / 'steps.jsonl', 'w').write('{\"rank\": 0, \"step\": 1}\\n' * 4)"
     done = run(traced("--settle", 2, "--baseline", 2, PYTHON, "-c", RECORDS, "-", code), tmp_path)
     assert done.returncode == 0
-    assert b"nothing was traced: it took 4 steps, and 16 are needed" in done.stderr
+    assert b"nothing was traced: it took 4 steps, and 11 are needed" in done.stderr
     assert done.stderr.count(b"\n") == 1
 
 

@@ -45,13 +45,14 @@ def run(tmp_path: Path) -> Path:
     return make_run(tmp_path)
 
 
-@pytest.mark.parametrize("patch", PASTED, ids=lambda patch: patch.command().split()[-1])
-def test_what_settles_a_fix_can_be_pasted(patch: Patch, run: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("patch", PASTED, ids=lambda patch: patch.command(None).split()[-1])
+@pytest.mark.parametrize("whole", [False, True], ids=["short", "with its command"])
+def test_what_settles_a_fix_can_be_pasted(patch: Patch, whole: bool, run: Path, monkeypatch: pytest.MonkeyPatch):
     def instead(target, subject, chosen, *_):
         raise Chosen(json.dumps([list(target.argv), subject.folder.name, [str(one.fix) for one in chosen]]))
 
     monkeypatch.setattr(try_, "_run", instead)
-    words = shlex.split(patch.command())
+    words = shlex.split(patch.command([warm_python(), "train.py"] if whole else None))
     assert words[:2] == ["gpuprof", "try"]
     done = in_process(*words[1:], cwd=run.parents[1])
     assert done.returncode == 2 and done.stdout == ""
@@ -91,7 +92,7 @@ def test_without_a_command_to_take_it_says_what_to_type(tmp_path: Path, command:
 
 def test_a_pasted_command_measures(run: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(trial, "STRETCH_S", 0.1)
-    words = shlex.split(Patch("input_workers", "2").command())
+    words = shlex.split(Patch("input_workers", "2").command(None))
     done = in_process(*words[1:], "--rounds=1", "--json", cwd=run.parents[1], OMP_NUM_THREADS="1")
     assert done.returncode == 0, done.stderr
     assert f"gpuprof: the command of the latest run: {warm_python()} train.py" in done.stderr

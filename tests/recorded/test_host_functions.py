@@ -153,3 +153,46 @@ def test_waiting_for_workers_has_no_price(tmp_path: Path):
     assert host is not None
     waiting = [one for one in host.functions if one.function.endswith("_try_get_data")]
     assert [one.why_unknown for one in waiting] == ["it waits for the workers of the DataLoader"]
+
+
+def test_a_gap_has_the_function_that_the_cpu_was_in(tmp_path: Path):
+    case = case_of("tiny_lora")
+    planted = {"all_of_it": host_work(case.graph)}
+    folder = tmp_path / "run"
+    shutil.copytree(RUNS / "tiny_lora", folder)
+    write_samples(planted_samples(case, planted, steps=60), folder)
+    gaps = gpuprof.diagnose(folder).gaps
+    assert gaps is not None
+    named = [gap.frame for gap in gaps.largest]
+    assert named.count("train.py(11): all_of_it") > 0.5 * len(named)
+    assert set(named) <= {"train.py(11): all_of_it", "train.py(1): main", None}
+    document = planted_samples(case, planted, steps=60)
+    document["marks"] = []  # the sampled steps have other parts
+    write_samples(document, folder)
+    other = gpuprof.diagnose(folder).gaps
+    assert other is not None and {gap.frame for gap in other.largest} == {None}
+
+
+def test_a_line_that_only_runs_the_backward_pass_comes_last(tmp_path: Path):
+    case = case_of("tiny_lora")
+    document = planted_samples(case, planted_in(case))
+    engine = ["library", "torch/autograd/graph.py", "_engine_run_backward", 800]
+    first = document["functions"].index(next(one for one in document["functions"] if one[2] == "walk"))  # type: ignore[attr-defined]
+    document["functions"][first] = engine  # type: ignore[index]
+    nodes = [(0, 0, 0), *document["nodes"]]  # type: ignore[misc]
+    nodes = [[caller + 1 if caller >= 0 else -1, function, line] for caller, function, line in nodes]
+    nodes[0] = [-1, 0, 99]  # the line of main that starts it
+    document["nodes"] = [[0 if function == first else caller, function, line] for caller, function, line in nodes]
+    document["samples"] = [[at, node + 1, -1] for at, node, _ in document["samples"]]  # type: ignore[attr-defined]
+    folder = tmp_path / "run"
+    shutil.copytree(RUNS / "tiny_lora", folder)
+    write_samples(document, folder)
+    diagnosis = gpuprof.diagnose(folder)
+    assert diagnosis.host is not None
+    runs = [one.runs for one in diagnosis.host.functions]
+    assert runs.count("backward") == 1 and runs[-1] == "backward"
+    last = diagnosis.host.functions[-1]
+    assert min(one.ns.expected for one in diagnosis.host.functions) < last.ns.expected
+    Draft202012Validator(schema()).validate(to_json(diagnosis))
+    text = plain(diagnosis, 100, verbose=False)
+    assert "backward pass" not in text.partition(" functions ")[2].splitlines()[0]

@@ -13,6 +13,7 @@ from helpers.present import present
 from helpers.trials import make_run
 
 from gpuprof.diagnosis.diagnosis import Finding
+from gpuprof.report.fixes import worth_trying
 from gpuprof.trial.fixes import Candidate, advised
 from gpuprof.trial.subject import Subject, predict_workers, subject_of, with_workers
 from gpuprof.trial.trial import Fix
@@ -94,3 +95,13 @@ def test_workers_that_only_wait_are_predicted_as_a_queue_and_tried_where_no_gpu_
     (found,) = with_workers(subject, [])
     assert str(found.fix) == "input_workers=2", "the machine of that run has two cores"
     assert found.advised == "fixes" and 0.4 < found.saves < 0.6
+
+
+@pytest.mark.parametrize("width", [50, 67, 107])
+def test_the_short_answer_prints_the_whole_command_that_settles_what_is_worth_trying(width: int):
+    found = present(recorded("accelerate_bert_again").diagnosis)
+    settled = [(one.settle, one.settle.partition(" -- ")[0]) for one in found.worth_trying[:2] if one.settle]
+    lines = [str(line) for line in worth_trying(found, width, 2)]
+    assert settled and all(len(line) <= width for line in lines)
+    for commands in settled:
+        assert any(line.endswith(tuple(f"   {command}" for command in commands)) for line in lines), (commands, lines)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.program import MS, US, Program
+from helpers.program import MS, OP, US, Program
 
 from gpuprof import diagnose
 from gpuprof.calibration import reach as table
@@ -91,6 +92,42 @@ def test_the_usual_step_that_was_measured_leaves_a_signed_residual(tmp_path):
         assert found is not None
         assert found.residual_ns == measured - step
         assert identity_holds(found)
+
+
+def test_recorded_steps_with_more_work_than_usual_are_scaled(tmp_path):
+    """Recorded steps of two micro-batches, where most steps have one: nothing of that is a residual."""
+    case = steps(lambda made: [made.small_mm() for _ in range(50)]).case(tmp_path)
+    step = round(case.mean.simulated(case.graph))
+    double = case.with_facts(step_times=replace(case.step_times, unprofiled_ns=step))
+    found = above_reach(double, step // 2, ())
+    assert found is not None
+    assert identity_holds(found)
+    assert abs(found.residual_ns) <= 1
+    assert found.reach_ns == pytest.approx(step // 2, rel=0.01)
+
+
+def test_an_op_on_host_tensors_computes_on_the_cpu(tmp_path):
+    def body(made: Program):
+        for n in range(4):
+            made.small_mm()
+            made.op(
+                "aten::mul", "", dims=[[1000, 1000], []], types=["float", "double"], host=(5 * MS if n == 3 else OP)
+            )
+
+    found = item(ledger(steps(body), tmp_path), "aten::mul")
+    assert found.what == "aten::mul computes on the CPU"
+    assert found.ns == pytest.approx(5 * MS, rel=0.02)
+    assert found.finding is None
+
+
+def test_sampled_functions_name_long_stretches_of_python():
+    """cpu_adam's optimizer runs `_single_tensor_adam`: no stack was recorded, but unprofiled steps were sampled."""
+    found = diagnose(ROOT / "scenarios" / "programs" / "cpu_adam" / "recording").above_reach
+    assert found is not None
+    python = item(found, "Python in optimizer")
+    assert python.where.function == "torch/optim/adam.py: _single_tensor_adam"
+    assert python.where.line is not None
+    assert "of the samples there" in (python.why or "")
 
 
 def test_a_recorded_run_is_explained_and_in_words():

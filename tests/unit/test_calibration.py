@@ -59,6 +59,7 @@ DEFINITIONS = {
     "gpuprof/projection/host.py:RANGE": "the factors that are shown",
     "gpuprof/record/schedule.py:BASELINES": "how much is timed",
     "gpuprof/record/free_run_length.py:AFTERMATH_NS": "measured, but record/ imports nothing of gpuprof but runfile",
+    "gpuprof/diagnosis/shares.py:PAUSE_NS": "assumed, between pauses that are short and those that are long",
     "gpuprof/replay/profiler_fit.py:FITTED": "when an iteration may end",
     "gpuprof/report/projection.py:NAME_WIDTH": "a column's width",
     "gpuprof/report/charts/groups.py:BEYOND": "room for what a measured ceiling is off",

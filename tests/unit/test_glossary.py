@@ -14,7 +14,7 @@ from gpuprof.diagnosis.diagnosis import Verdict
 from gpuprof.diagnosis.headline import ROLLOUT
 from gpuprof.replay.bound import PARTS, RESOURCES
 from gpuprof.report import glossary, labels, palette
-from gpuprof.report.page import content
+from gpuprof.report.page import content, reach_bar
 from gpuprof.report.page.html import render
 from gpuprof.report.terminal import plain
 from gpuprof.timeline.categories import CATEGORIES
@@ -25,7 +25,8 @@ PAINTS = (
 )  # fmt: skip
 LABELS = {
     *labels.PARTS.values(), labels.STREAMS, labels.cause("communication"), *labels.RESOURCES.values(),
-    *map(labels.category, CATEGORIES), *(paint.label for paints in PAINTS for paint in paints.values()),
+    *map(labels.category, CATEGORIES), *(label for _, label in reach_bar._KINDS.values()),
+    *(paint.label for paints in PAINTS for paint in paints.values()),
 }  # fmt: skip
 TERMS = [term for section in glossary.sections() for term in section.terms]
 

@@ -26,6 +26,7 @@ FLOORS = (
     {"ranks"},
     {"replay"},
     {"costs"},
+    {"attach"},
     {"memory", "hang"},
     {"timeline"},
     {"tracefile"},

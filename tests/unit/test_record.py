@@ -50,27 +50,32 @@ def test_a_second_training_in_the_process_has_steps_of_its_own():
 
 
 def test_a_long_run_gets_the_whole_plan():
-    assert plan().stages() == [
+    assert plan(total=1000).stages() == [
         ("settle", 5),
         ("baseline_free", 10),
         ("baseline_sync", 10),
-        ("sampling", 5),
+        ("sampling", 50),
         ("warmup", 2),
         ("trace", 3),
         ("after", 15),
     ]
 
 
+def test_a_run_of_unknown_length_is_recorded_before_it_is_sampled():
+    names = [name for name, _ in plan(stacks=2).stages()]
+    assert names[-4:] == ["warmup", "stacks", "sampling", "after"]
+    assert plan().needs() == plan(sampling=False).needs()
+
+
 def test_further_windows_each_warm_up():
     stages = plan(stacks=2, memory=1).stages()
-    assert stages[4:8] == [("warmup", 2), ("trace", 3), ("warmup", 1), ("stacks", 2)]
-    assert stages[8:10] == [("warmup", 1), ("memory", 1)]
+    assert stages[3:7] == [("warmup", 2), ("trace", 3), ("warmup", 1), ("stacks", 2)]
+    assert stages[7:9] == [("warmup", 1), ("memory", 1)]
 
 
 def test_sampling_takes_what_a_training_can_spare():
     assert plan(step_s=0.08, total=1000).sample == 25
     assert plan(step_s=30.0, total=1000).sample == 2
-    assert plan(step_s=0.08).sample == 5, "nobody knows how many steps there will be"
     assert plan(step_s=0.08, total=40).sample < 25
     assert plan(step_s=0.08, total=30).sample == 0, "the window is more important"
     assert plan(step_s=0.08, total=1000, sampling=False).sample == 0

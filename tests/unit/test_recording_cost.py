@@ -32,6 +32,16 @@ def test_the_verdict_counts_from_the_last_recorded_step():
     )
 
 
+def test_samples_that_follow_the_recording_are_no_part_of_it():
+    late = [("settle", 0), ("baseline_free", 2), ("warmup", 4), ("trace", 5), ("sampling", 9), ("after", 13)]
+    document = {
+        "stages": [{"stage": name, "unix_ns": at * S} for name, at in late],
+        "windows": [{"window": "trace", "stop_ns": S}],
+    }
+    assert recorded_until(document) == 8 * S
+    assert parts(document)["sampling"] == 4 * S
+
+
 def test_what_is_not_known_is_left_out():
     assert recorded_until(rank()) is None
     assert "verdict" not in (in_words(rank(), 117 * S) or "verdict")

@@ -390,6 +390,7 @@ def test_modules_that_lora_has_not_reached(tmp_path):
         ("failed", {"code": 1, "signal": None}, [], "exit code 1 before a step was seen"),
         ("finished", {"code": 0, "signal": None}, ["settle"], "before the recording began"),
         ("finished", {"code": 0, "signal": None}, ["settle", "trace", "after"], "was not written or is gone"),
+        ("finished", {"code": 0, "signal": None}, ["settle", "trace", "sampling"], "was not written or is gone"),
         ("running", None, ["settle", "baseline_free"], "no trace yet"),
     ],
 )

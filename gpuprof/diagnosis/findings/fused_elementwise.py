@@ -13,6 +13,7 @@ from gpuprof.calibration import kernels as calibrated
 from gpuprof.costs.arguments import parse
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
+from gpuprof.diagnosis.detect.loss_head import fused_linear_ns, loss_head
 from gpuprof.diagnosis.detect.pair.candidates import PASSES, Candidate, claim_model
 from gpuprof.diagnosis.detect.pair.quantities import FEWER, kernel_counts, kernel_ns
 from gpuprof.diagnosis.detect.pair.signs import advised, alike_compiled, fewer_kernels
@@ -47,6 +48,8 @@ GATE_REACH = 24
 LOSS_MISSING = 8
 """Ops between the last product and the loss at most: the cast of the logits, the shift of the labels."""
 INSTALL = "  # pip install liger-kernel"
+APART = {"fused_linear_cross_entropy": False, "cross_entropy": True}
+"""Options of Liger: the loss in a kernel of its own, not chunk by chunk with the output layer."""
 LIGER_PARTS = (("loss", "LigerCrossEntropyLoss"), ("norm", "LigerRMSNorm"), ("gate", "LigerSwiGLUMLP"))
 """Kind of sequence → the module of Liger that does it in one kernel."""
 WORTH_SHARE = 0.03
@@ -77,8 +80,9 @@ that moves the activation as often as such a kernel must, at 65 % of the memory 
 as much as three ordinary launches.
 """,
     wrong="""
-Liger has kernels for common architectures only. Casts and additions of LoRA adapters are not covered. torch.compile
-fuses more if the model compiles.
+Liger has kernels for common architectures only. By default it also fuses the loss with the output layer, which saves
+memory and may take longer (`gpuprof explain fused_loss`): the fix leaves that out where it would. Casts and additions
+of LoRA adapters are not covered. torch.compile fuses more if the model compiles.
 """,
 )
 
@@ -129,12 +133,14 @@ def find(case: Analysis) -> Iterator[Proposal]:
         f"{', '.join(kinds)} a step as {case.per_step(gpu.sum()):,.0f} kernels that only move memory: "
         f"{case.per_step(took) / 1e6:,.1f} ms, {100 * took / whole:,.0f} % of the GPU's time"
     )
+    apart = _fused_head_is_slower(case)
+    liger = {"use_liger_kernel": True, **({"liger_kernel_config": APART} if apart else {})}
     yield Proposal(
         title="fused norm, rotary, gate and loss (Liger)",
         evidence=spans(case, text, gpu),
         fix=case.stack.fix(
-            _liger(case.stack.is_causal, {KINDS[k] for k in np.unique(found.kind).tolist()}),
-            case.stack.setting({"use_liger_kernel": True}, note=INSTALL) if case.stack.from_transformers else "",
+            _liger(case.stack.is_causal, {KINDS[k] for k in np.unique(found.kind).tolist()}, apart),
+            case.stack.setting(liger, note=INSTALL) if case.stack.from_transformers else "",
             unsloth="load the model with FastLanguageModel and its own kernels (no custom modelling code)",
         ),
         change=change(1),
@@ -144,10 +150,21 @@ def find(case: Analysis) -> Iterator[Proposal]:
     )
 
 
-def _liger(is_causal: bool, kinds: set[str]) -> Fix:
-    """The kernels by hand: for a model of transformers its own loader, else the parts that the program may call."""
+def _fused_head_is_slower(case: Analysis) -> bool:
+    """Whether Liger's default for a causal model, a loss fused with the output layer, takes longer than the two."""
+    head = loss_head(case)
+    if head is None or case.roofline is None:
+        return False
+    gpu = (head.products | head.rest) & case.graph.on_gpu
+    return head.calls * fused_linear_ns(head, case, 1) > case.per_step(float(case.graph.duration_ns[gpu].sum()))
+
+
+def _liger(is_causal: bool, kinds: set[str], apart: bool = False) -> Fix:
+    """The kernels by hand: for a model of transformers its own loader, else the parts that the program may call.
+    apart: without the loss that is fused with the output layer."""
     if is_causal:
-        loaded = assigned("model", call("AutoLigerKernelForCausalLM.from_pretrained", ...))
+        options = APART if apart else {}
+        loaded = assigned("model", call("AutoLigerKernelForCausalLM.from_pretrained", ..., **options))
         return joined(
             (
                 "after pip install liger-kernel:",

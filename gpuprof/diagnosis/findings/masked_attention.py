@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -29,8 +29,8 @@ RATES = tuple(zip(calibrated.ATTENTION_FORWARD.falling, calibrated.ATTENTION_BAC
 """Share of the tensor ceiling that attention over packed lengths reaches, forward and backward: at best, usually, at
 worst."""
 SHORTEST_NS = latency.ELEMENTWISE_NS.value
-FLASH = {"attn_implementation": "flash_attention_2"}
-FLEX = {"attn_implementation": "flex_attention"}
+FLASH: dict[str, Any] = {"attn_implementation": "flash_attention_2"}
+FLEX: dict[str, Any] = {"attn_implementation": "flex_attention"}
 
 PAGE = Page(
     id="masked_attention",

@@ -11,11 +11,10 @@ import numpy as np
 
 from gpuprof.calibration import allocator
 from gpuprof.calibration import memory as calibrated
-from gpuprof.costs.gemm import is_matmul
 from gpuprof.diagnosis.detect.batch_scaling import scaled_batch
 from gpuprof.diagnosis.detect.declaration import Declaration
+from gpuprof.diagnosis.detect.loss_head import ops_of_logits
 from gpuprof.diagnosis.detect.memory_remedy import MemoryRemedy, Priced
-from gpuprof.diagnosis.detect.passes import shapes_in
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.fix import Fix
 from gpuprof.projection import memory_changes as changes
@@ -25,7 +24,6 @@ from gpuprof.replay.graph import Graph
 from gpuprof.replay.transform import scaled
 from gpuprof.timeline.phases import BACKWARD, FORWARD
 from gpuprof.timeline.phases import OPTIMIZER as OPTIMIZER_PHASE
-from gpuprof.tracefile.trace import NO_TEXT, Mask
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
@@ -208,7 +206,7 @@ def _chunked_loss(case: Analysis, memory: RecordedMemory) -> Callable[[int], Cha
     """The same of a loss that goes through the logits in chunks, or in one fused kernel; None where the recording does
     not show the ops of the head and the loss."""
     loss = memory.recorded.loss
-    products, rest = _ops_of_logits(case, loss.vocabulary if loss else 0)
+    products, rest = ops_of_logits(case, loss.vocabulary if loss else 0)
     if not products.any() or not rest.any():
         return None
     passes = np.isin(case.graph.phase, (FORWARD, BACKWARD))
@@ -225,17 +223,6 @@ def _chunked_loss(case: Analysis, memory: RecordedMemory) -> Callable[[int], Cha
         return graph
 
     return lambda level: partial(change, level)
-
-
-def _ops_of_logits(case: Analysis, vocabulary: int) -> tuple[Mask, Mask]:
-    """Ops that are the head's matmuls, and others whose tensors have the vocabulary as their width."""
-    ops = case.trace.ops
-    texts = np.unique(ops.dims[ops.dims != NO_TEXT])
-    shapes = {int(text): [one for one in shapes_in(case, int(text)) if one and len(one) > 1] for text in texts}
-    any_side = [text for text, found in shapes.items() if any(vocabulary in one for one in found)]
-    last_side = [text for text, found in shapes.items() if any(one[-1] == vocabulary for one in found)]
-    products = np.isin(ops.dims, any_side) & case.ops_named(is_matmul)
-    return products, np.isin(ops.dims, last_side) & ~products
 
 
 def _per_tensor_step(name: str, case: Analysis, trained: Trained | None) -> Callable[[int], Change] | None:

@@ -15,11 +15,12 @@ from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.detect.recomputed_passes import free_bytes
 from gpuprof.diagnosis.fix import Fix, call, code, joined
-from gpuprof.replay.graph import COPY, HOST, SYNC, Graph
+from gpuprof.replay.cpu_compute import computes, without_launches
+from gpuprof.replay.graph import COPY, SYNC, Graph
 from gpuprof.replay.transform import without_edges
 from gpuprof.timeline.phases import FORWARD, OPTIMIZER, RECOMPUTE
 from gpuprof.timeline.slow_calls import within_slow
-from gpuprof.tracefile.trace import F64, MEMCPY, OP, Mask
+from gpuprof.tracefile.trace import F64, MEMCPY, Mask
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
@@ -56,8 +57,8 @@ if the run's peak and what would have to stay on the GPU fit its memory.
 """,
     gain="""
 The copies go, with the waits for them. Of an optimizer also the long stretches of CPU time in which nothing is
-launched, and all of its own CPU time in which nothing is: 15 % of them stay (0 to 40 %, assumed), and a fused step on
-the GPU takes 28 bytes of traffic for each trained parameter.
+launched, and all of its own CPU time in which nothing is. Ops that compute on tensors in host memory go as a whole; of
+the rest 15 % stay (0 to 40 %, assumed). A fused step on the GPU takes 28 bytes of traffic for each trained parameter.
 """,
     wrong="""
 The peak of the longest batch counts. Offloading is needed where other ranks have less memory, or the state of all
@@ -161,22 +162,12 @@ def _trained(case: Analysis) -> float:
 def _stretches(case: Analysis) -> Mask:
     """Pieces of the CPU's work of over 1 ms in which it launches nothing: in no call, and in no op that launches."""
     slow = np.append(within_slow(case.timeline), False)[case.graph.scope]
-    return _without_launches(case) & ~slow & (case.graph.duration_ns >= STRETCH_NS)
+    return without_launches(case.graph) & ~slow & (case.graph.duration_ns >= STRETCH_NS)
 
 
 def _optimizer_on_cpu(case: Analysis) -> Mask:
     """Pieces of the optimizer's work, short ones too, in which the CPU launches nothing: it computes there itself."""
-    return _without_launches(case) & (case.graph.phase == OPTIMIZER)
-
-
-def _without_launches(case: Analysis) -> Mask:
-    """The CPU's work in no call and in no op that launches."""
-    graph, ops = case.graph, case.trace.ops
-    launches = np.zeros(len(ops) + 1, bool)
-    rows = case.timeline.links.op
-    launches[rows[rows >= 0]] = True
-    computes = np.append(ops.kind == OP, False) & launches
-    return (graph.lane >= 0) & ~graph.waits & (graph.resource == HOST) & (graph.call < 0) & ~computes[graph.scope]
+    return without_launches(case.graph) & (case.graph.phase == OPTIMIZER)
 
 
 def _is_of(parameters: float, moved_bytes: float) -> bool:
@@ -197,6 +188,7 @@ def _change(case: Analysis, found: Offload, level: int) -> Change:
         trained = found.needed_bytes / calibrated.STATE_BYTES.value
         traffic = calibrated.TRAFFIC_BYTES.rising[level] * trained
         on_gpu_ns = traffic / case.roofline.ceilings.memory_bytes_per_s * 1e9
+    computing = found.stretches & computes(case.graph)
     copying = np.append(np.zeros(len(case.trace.calls), bool), False)
     copying[case.graph.call[found.copies]] = True
     copying[-1] = False
@@ -206,6 +198,7 @@ def _change(case: Analysis, found: Offload, level: int) -> Change:
         free = without_edges(graph, waits[graph.edges.target] & np.isin(graph.edges.kind, (SYNC, COPY)))
         duration = np.where(found.copies, 0.0, free.duration_ns)
         duration = np.where(found.stretches, stays * duration, duration)
+        duration = np.where(computing, 0.0, duration)
         return free.with_durations(_with_step(duration, free, found, on_gpu_ns))
 
     return change

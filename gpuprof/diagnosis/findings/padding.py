@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpuprof.calibration import padding as calibrated
-from gpuprof.costs.floors import ELEMENTWISE_FLOOR_NS, MATMUL_FLOOR_NS
-from gpuprof.costs.split import roof_ns
-from gpuprof.diagnosis.detect.batch_scaling import micro_tokens
 from gpuprof.diagnosis.detect.compiling import MULTIPLE
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
+from gpuprof.diagnosis.detect.fewer_tokens import fewer_tokens
 from gpuprof.diagnosis.detect.memory_remedy import MemoryRemedy
 from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.fix import Fix, call, described
 from gpuprof.diagnosis.run_model import Work
 from gpuprof.projection import memory_changes as changes
-from gpuprof.projection.batch import GROWS, once_for_each_weight
+from gpuprof.projection.batch import GROWS
 from gpuprof.projection.memory_fixes import MemoryFix
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.transform import scaled
 from gpuprof.timeline.phases import BACKWARD, FORWARD, RECOMPUTE
-from gpuprof.tracefile.trace import F64
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
@@ -39,8 +35,6 @@ FILLED = calibrated.FILLED.falling
 """Part of packed rows that holds tokens."""
 GROUPED_LEFT = calibrated.GROUPED_LEFT.rising
 """Padding that is left, of what there was, where batches hold samples of nearly one length."""
-SPREAD_LENGTHS = calibrated.SPREAD_LENGTHS.value
-"""Mean square of the samples' lengths over the square of their mean: attention's work scales with the square."""
 ATTENTION_LONGER = calibrated.ATTENTION_LONGER.rising
 """Attention of packed rows against that of padded ones: less where the kernel skips what lies between samples, more
 where it takes the mask as a tensor."""
@@ -191,41 +185,6 @@ def _real_share(work: Work | None) -> float | None:
     if work is None or work.real_share is not None:
         return work and work.real_share
     return work.real_tokens / work.tokens if work.tokens and work.real_tokens else None
-
-
-def fewer_tokens(case: Analysis, part: float, grows: float = 1.0) -> Change:
-    """The same step with this part of its tokens.
-
-    grows: exponent with which kernels follow their work.
-    """
-    left, graph = np.append(_left(case, part) ** grows, 1.0)[case.graph.gpu_row], case.graph
-    # What was launched before the recording began is of the step before: the same work.
-    model = graph.on_gpu & (np.isin(graph.phase, (FORWARD, BACKWARD, RECOMPUTE)) | (graph.call < 0))
-    return partial(scaled, nodes=model, factor=left)
-
-
-def _left(case: Analysis, part: float) -> F64:
-    """Per GPU event of the trace the share of its time that is left with this part of the tokens."""
-    gpu = case.trace.gpu
-    ns = np.maximum((gpu.end_ns - gpu.start_ns).astype(np.float64), 1.0)
-    product = case.category("gemm", "grouped_gemm")
-    share = np.full(len(gpu), part)
-    if case.roofline is not None:
-        work, limits = case.roofline.work, case.roofline.ceilings
-        compute, memory = (np.nan_to_num(ns) for ns in roof_ns(work, limits))
-        # A product with T rows does 2·T operations for each weight, and reads all weights for any number of rows.
-        tokens = micro_tokens(case)
-        weights = np.nan_to_num(work.flops) / tokens / limits.memory_bytes_per_s * 1e9 if tokens else np.zeros(len(gpu))
-        weights = np.where(product, np.minimum(weights, memory), 0.0)
-        # The two do not go side by side wholly, as with larger batches.
-        before = np.hypot(compute, memory)
-        after = np.hypot(part * compute, part * (memory - weights) + weights)
-        share = np.divide(after, before, out=share, where=before > 0)
-    attention = case.category("attention")
-    share[attention] = min(part, SPREAD_LENGTHS * part * part)
-    floor = np.minimum(np.where(product, MATMUL_FLOOR_NS, ELEMENTWISE_FLOOR_NS), ns)
-    once = once_for_each_weight(case.timeline) | case.category("communication", "memset")
-    return np.where(once, 1.0, np.maximum(share * ns, floor) / ns)
 
 
 def _attention(case: Analysis, level: int) -> Change:

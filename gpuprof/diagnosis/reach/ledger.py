@@ -1,7 +1,7 @@
 """The ledger: each thing above reach goes, one after the other, and the step is replayed.
 
-The order is stated and fixed, because things hide each other: waiting for input; single slow CPU calls; state in host
-memory; waiting for the GPU; copies that block; allocating; reference implementations that a fused one replaces, and
+The order is stated and fixed, because things hide each other: waiting for input; state in host memory; single slow
+CPU calls; waiting for the GPU; copies that block; allocating; reference implementations that a fused one replaces, and
 scores that a mask throws away; work that is done again; padding; logits that no label needs; kernels below the rate of
 their kind; long stretches of Python; waiting for other ranks; and last, kernels for which no rate is known. What is
 left is the reach: the useful work of the same training at the rates that its kinds of op reach on this GPU at their
@@ -21,6 +21,7 @@ from gpuprof.diagnosis.reach.kernel_parts import slow_kernels, unknown_kernels
 from gpuprof.diagnosis.reach.part import Part
 from gpuprof.diagnosis.reach.places import places, spot_of
 from gpuprof.diagnosis.reach.repeated_parts import (
+    called_again,
     offloaded,
     padding,
     recomputed,
@@ -28,10 +29,11 @@ from gpuprof.diagnosis.reach.repeated_parts import (
     references,
     unlabelled,
 )
+from gpuprof.diagnosis.reach.sampled import Sampled
 
 ORDER = (
-    batches, slow_ops, offloaded, waits, blocking_copies, allocations, references, reference_modules, recomputed,
-    padding, unlabelled, slow_kernels, python_stretches, peers, unknown_kernels,
+    batches, offloaded, slow_ops, waits, blocking_copies, allocations, references, reference_modules, called_again,
+    recomputed, padding, unlabelled, slow_kernels, python_stretches, peers, unknown_kernels,
 )  # fmt: skip
 
 
@@ -46,25 +48,43 @@ def above_reach(case: Analysis, usual_ns: int | None, advised: Collection[str]) 
     """
     if not len(case.graph):
         return None
-    graph, mean = case.graph, case.mean
-    now = round(mean.simulated(graph))
+    graph, mean, scale = case.graph, case.mean, _to_usual(case, usual_ns)
+    now = round(scale * mean.simulated(graph))
     first, items, spots = now, [], []
     for find in ORDER:
         for part in find(case, advised):
-            own_ns = float(graph.duration_ns[part.nodes].sum()) / graph.steps
+            own_ns = scale * float(graph.duration_ns[part.nodes].sum()) / graph.steps
             waited = graph.waits[part.nodes].any()
             if not waited and own_ns * (1 - (part.reach or 0.0)) < LEAST * now:
                 continue
             graph = part.change(graph)
-            then = round(mean.simulated(graph))
+            then = round(scale * mean.simulated(graph))
             if now != then:
                 items.append(_item(part, now - then, own_ns, advised))
-                spots.append(spot_of(case, part.nodes))
+                spots.append((spot_of(case, part.nodes), part.sampled))
             now = then
     usual = first if usual_ns is None else usual_ns
-    items = [replace(item, where=where) for item, where in zip(items, places(case, spots), strict=True)]
+    found = places(case, [spot for spot, _ in spots])
+    items = [
+        replace(item, where=_with_sampled(where, sampled))
+        for item, where, (_, sampled) in zip(items, found, spots, strict=True)
+    ]
     unknown = sum(item.ns for item in items if item.reach_ns is None)
     return AboveReach(usual, now, usual - first, unknown, tuple(items))
+
+
+def _with_sampled(where: Where, sampled: Sampled | None) -> Where:
+    """A place whose function no stack of the recording shows, with the one that was sampled there."""
+    if sampled is None or where.function is not None:
+        return where
+    return replace(where, function=f"{sampled.file}: {sampled.function}", line=sampled.line)
+
+
+def _to_usual(case: Analysis, usual_ns: int | None) -> float:
+    """The usual step over one with the work of the recorded steps, both as they were timed without a profiler: 1 where
+    either was not. Recorded steps may hold longer batches, or more of them, than most."""
+    like_recorded = case.step_times.unprofiled_ns
+    return usual_ns / like_recorded if usual_ns and like_recorded else 1.0
 
 
 def _item(part: Part, ns: int, own_ns: float, advised: Collection[str]) -> Item:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from gpuprof.diagnosis.above_reach import Kind
 from gpuprof.diagnosis.analysis import Change
+from gpuprof.diagnosis.reach.sampled import Sampled
 from gpuprof.tracefile.trace import Mask
 
 
@@ -24,3 +25,5 @@ class Part:
     why: str | None = None
     findings: tuple[str, ...] = ()
     """Ids of the findings that would remove it."""
+    sampled: Sampled | None = None
+    """The function that runs there, by the samples of unprofiled steps."""

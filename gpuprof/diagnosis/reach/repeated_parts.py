@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator
 
 import numpy as np
 
 from gpuprof.calibration import reference as reference_calibrated
 from gpuprof.diagnosis.analysis import Analysis
-from gpuprof.diagnosis.findings import FINDINGS, missing_kernels, offload
-from gpuprof.diagnosis.findings.padding import LEAST_PADDING, fewer_tokens
+from gpuprof.diagnosis.detect.fewer_tokens import fewer_tokens
+from gpuprof.diagnosis.detect.loss_head import loss_head
+from gpuprof.diagnosis.findings import FINDINGS, missing_kernels, needless_logits, offload, redundant_forward
+from gpuprof.diagnosis.findings.padding import LEAST_PADDING
 from gpuprof.diagnosis.findings.recompute import recomputed as repeated_nodes
 from gpuprof.diagnosis.reach.part import Part
 from gpuprof.replay.graph import Graph
@@ -21,10 +22,6 @@ REFERENCES = ("eager_attention", "expert_loop", "adapter_casts", "optimizer", "m
 """Findings that replace ops by others that compute the same in fewer kernels, or without what is thrown away."""
 MOST_NAMED = 3
 """Classes of modules that are named."""
-MOST_LABELLED = 0.9
-"""Share of labelled tokens above which there is nothing to leave out."""
-LEAST_VOCABULARY = 1_000
-"""Smaller numbers are found in shapes that have nothing to do with a vocabulary."""
 ALWAYS = frozenset({"masked_attention"})
 """Those that count whether they are advised or not: what they compute in vain is known."""
 _WHAT = {
@@ -100,6 +97,21 @@ def offloaded(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
         )
 
 
+def called_again(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
+    """Calls of a model that repeat an earlier one of the step."""
+    found = redundant_forward.find_repeated(case)
+    if found is None:
+        return
+    yield Part(
+        kind="gpu",
+        what=f"the same forward pass again, of {', '.join(found.models)}",
+        nodes=found.nodes,
+        change=lambda graph: removed(graph, found.nodes),
+        why="inputs and weights are those of an earlier call of the step",
+        findings=(redundant_forward.PAGE.id,),
+    )
+
+
 def recomputed(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
     """The forward pass that checkpointing computes again."""
     again = repeated_nodes(case)
@@ -121,23 +133,22 @@ def recomputed(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
 
 def unlabelled(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
     """Logits of tokens that have no label, and their part of the loss."""
-    labelled = case.run.work.labelled_share if case.run else None
-    vocabulary = (case.run.model or {}).get("vocabulary") if case.run else None
-    if labelled is None or labelled > MOST_LABELLED or not isinstance(vocabulary, int) or vocabulary < LEAST_VOCABULARY:
+    share, head = needless_logits.labelled_share(case), loss_head(case)
+    if share is None or share > needless_logits.MOST_LABELLED or head is None:
         return
-    ops, links = case.trace.ops, case.timeline.links
-    wide = re.compile(rf"\b{vocabulary}\b")
-    mine = np.append(case.trace.rows_named(ops.dims, lambda text: wide.search(text)), False)[links.op]
-    nodes = case.nodes_of_gpu(mine & ~case.category("optimizer", "embedding"))
+    nodes = needless_logits.logits_nodes(case, head)
     if not nodes.any():
         return
+    left = needless_logits.left_for(case, share, 1)
+    own = float(case.graph.duration_ns[nodes].sum())
     yield Part(
         kind="gpu",
-        what=f"logits of tokens without a label, {100 * (1 - labelled):.0f} % of them",
+        what=f"logits of tokens without a label, {100 * (1 - share):.0f} % of them",
         nodes=nodes,
-        change=lambda graph: scaled(graph, nodes, labelled),
-        reach=labelled,
+        change=lambda graph: scaled(graph, nodes, left),
+        reach=float((case.graph.duration_ns * left)[nodes].sum()) / own if own else 0.0,
         why="the output layer and the loss compute logits for every token",
+        findings=(needless_logits.PAGE.id,),
     )
 
 

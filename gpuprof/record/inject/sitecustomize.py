@@ -8,7 +8,7 @@ quick, must work under any Python 3, and must never raise: what it cannot do is 
 import sys
 
 
-def _arm(here, run, trial):
+def _arm(here, run, trial, on_demand):
     """Loads gpuprof's recording room under a private name: the environment's own packages stay as they are."""
     import os
 
@@ -23,6 +23,10 @@ def _arm(here, run, trial):
         from _gpuprof.record import arm  # pyright: ignore[reportMissingImports]
 
         arm.arm(run, notes_writes=not trial)
+    elif on_demand and not trial:
+        from _gpuprof.record import on_demand as arming  # pyright: ignore[reportMissingImports]
+
+        arming.arm()
 
 
 def _is_helper(name):
@@ -52,12 +56,13 @@ def _begin():
     run, trial = os.environ.get("GPUPROF_RUN"), os.environ.get("GPUPROF_TRIAL")
     if _is_helper("forkserver"):
         run = None  # it takes no steps; but in a trial its forks, the workers, must not write past the scratch folder
-    if (run or trial) and sys.version_info >= (3, 10) and not _is_helper("resource_tracker"):
+    on_demand = os.environ.get("GPUPROF_ON_DEMAND", "").strip().lower() not in ("", "0", "false", "no", "off")
+    if (run or trial or on_demand) and sys.version_info >= (3, 10) and not _is_helper("resource_tracker"):
         try:
-            _arm(here, run, trial)
+            _arm(here, run, trial, on_demand)
         except Exception as error:
             try:
-                with open(os.path.join(trial or run or "", "gpuprof.log"), "a") as log:
+                with open(os.path.join(trial or run or os.devnull, "gpuprof.log"), "a") as log:
                     log.write("not armed in process %d: %r\n" % (os.getpid(), error))
             except Exception:
                 pass

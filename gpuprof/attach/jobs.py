@@ -1,0 +1,154 @@
+"""The armed trainings of this user on this machine, and the ones that a user names."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpuprof import runfile
+from gpuprof.attach import processes
+from gpuprof.errors import GpuprofError
+from gpuprof.hang.processes import life_of
+from gpuprof.record import local_channel
+from gpuprof.record.local_channel import Message
+
+_RANK = re.compile(r"rank\d{1,6}\.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A process that answers, as it described itself."""
+
+    pid: int
+    name: str
+    """Of its program's file."""
+    job: str
+    """What the ranks of one job on this machine have in common."""
+    rank: int
+    world_size: int
+    step: int
+    """Optimizer steps that have ended."""
+    total: int | None
+    """How many there will be, where the training says so."""
+    step_ns: int | None
+    """Of the last steps, the mean."""
+    since_ns: int | None
+    """Since the last step ended."""
+    state: str
+    """armed, waiting (for a step at which to begin) or recording."""
+    folder: str | None
+    """What the recording at hand is written to."""
+    stage: str | None
+    """Where in its plan that is."""
+    why: str
+    """Why the last recording could not begin; empty where it did."""
+    socket: Path
+
+    def ask(self, **request: Any) -> Message:
+        """What it answers to a request. Raises OSError where it does not."""
+        return local_channel.ask(self.socket, request)
+
+    def now(self) -> Job:
+        """The same process at this moment. Raises OSError where it does not answer."""
+        return job_of(self.ask(do="status"), self.socket)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the process is still there."""
+        return life_of(self.pid) not in ("dead", "unknown")
+
+
+def armed() -> list[Job]:
+    """All that answer, in the order of their ids. Sockets of processes that have ended are taken away."""
+    here = local_channel.pid_namespace()
+    found: list[Job] = []
+    for folder in local_channel.folders():
+        if local_channel.why_not_private(folder) is not None:
+            continue
+        for path in sorted(folder.iterdir()):
+            parts = local_channel.NAME.fullmatch(path.name)
+            if parts is None or int(parts[2]) != (here or 0):
+                continue
+            try:
+                found.append(job_of(local_channel.ask(path, {"do": "status"}), path))
+            except OSError:
+                if life_of(int(parts[1])) == "dead":
+                    with contextlib.suppress(OSError):
+                        path.unlink()
+    return sorted(found, key=lambda one: one.pid)
+
+
+def job_of(said: Message, socket: Path) -> Job:
+    """What a process said of itself, checked. Raises Refused where it makes no sense."""
+    progress = said.get("progress")
+    stage = progress.get("stage") if isinstance(progress, dict) else None
+    try:
+        return Job(
+            pid=_whole(said["pid"]), name=str(said["name"])[:100], job=str(said["job"])[:300],
+            rank=_whole(said["rank"]), world_size=_whole(said["world_size"]), step=_whole(said["step"]),
+            total=_maybe(said["total"]), step_ns=_maybe(said["step_ns"]), since_ns=_maybe(said["since_ns"]),
+            state=str(said["state"])[:20], folder=None if said["folder"] is None else str(said["folder"])[:4096],
+            stage=None if stage is None else str(stage)[:40], why=str(said["why"])[:1000], socket=socket,
+        )  # fmt: skip
+    except (KeyError, TypeError) as error:
+        raise local_channel.Refused(f"{socket.name} answers what is not understood ({error!r})") from None
+
+
+def named(place: str) -> list[Job]:
+    """The ranks of the job that a user means by a process id or a run's folder, lowest rank first.
+
+    A launcher means the processes that it started. Raises GpuprofError, one line, where there is none.
+    """
+    jobs = armed()
+    pids = [int(place)] if place.isdigit() and len(place) <= 10 and not Path(place).exists() else _pids_of(Path(place))
+    found = [one for one in jobs if one.pid in pids] or [one for one in jobs if _is_below(one.pid, pids)]
+    if not found:
+        for pid in pids:
+            processes.check(pid)
+            raise GpuprofError(processes.why_not_armed(pid))
+    return ranks_of(found[0], jobs)
+
+
+def ranks_of(job: Job, jobs: list[Job]) -> list[Job]:
+    """All ranks of a job among `jobs`, itself included, lowest first."""
+    if job.world_size <= 1:
+        return [job]
+    return sorted((one for one in jobs if one.job == job.job), key=lambda one: one.rank)
+
+
+def _pids_of(folder: Path) -> list[int]:
+    """The processes that a run's folder speaks of. Raises GpuprofError where that is none."""
+    try:
+        files = sorted(path for path in folder.iterdir() if _RANK.fullmatch(path.name))
+    except OSError as error:
+        raise GpuprofError(f"{folder}: {error.strerror}; name a process id, or the folder of a run") from None
+    facts = (runfile.read_json(path) or {} for path in files)
+    pids = [pid for one in facts if isinstance(pid := one.get("pid"), int)]
+    if not pids:
+        raise GpuprofError(f"{folder}: no run folder that names the processes of its ranks")
+    return pids
+
+
+def _is_below(pid: int, ancestors: list[int]) -> bool:
+    """Whether one of these has started a process, or what started that."""
+    for _ in range(20):
+        parent = processes.parent_of(pid)
+        if parent is None or parent <= 1:
+            return False
+        if parent in ancestors:
+            return True
+        pid = parent
+    return False
+
+
+def _whole(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"{str(value)[:50]!r} is not a whole number")
+    return value
+
+
+def _maybe(value: object) -> int | None:
+    return None if value is None else _whole(value)

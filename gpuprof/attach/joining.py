@@ -1,0 +1,68 @@
+"""Processes that a user names, armed from outside where they are not armed and Python can do that.
+
+`sys.remote_exec` (Python 3.14) runs a file in another process of the same version; it needs the right to trace that
+process. Untested: no Python 3.14 with torch was at hand; the file itself is tested in a training that runs it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from gpuprof.attach import processes
+from gpuprof.attach.jobs import Job, named
+from gpuprof.errors import GpuprofError
+
+ANSWER_S = 60.0
+"""How long a training may take to its next step once it is joined."""
+LOOK_S = 0.2
+_PACKAGE = Path(__file__).parents[1]
+_FILE = """import sys
+if "_gpuprof" not in sys.modules:
+    package = type(sys)("_gpuprof")
+    package.__path__ = [{package!r}]
+    sys.modules["_gpuprof"] = package
+from _gpuprof.record import on_demand
+on_demand.join()
+"""
+
+
+def file_to_run() -> str:
+    """The text of the file that arms the process which runs it. It loads the code that records under a private name."""
+    return _FILE.format(package=str(_PACKAGE))
+
+
+def ranks_named(place: str, say: Callable[[str], None]) -> list[Job]:
+    """As `named`; a process that is not armed is joined where that can be. Raises GpuprofError."""
+    pid = int(place) if place.isdigit() and len(place) <= 10 else None
+    try:
+        return named(place)
+    except GpuprofError:
+        if pid is None or processes.is_elsewhere(pid) or not processes.can_join(pid):
+            raise
+    with tempfile.NamedTemporaryFile("w", prefix="gpuprof-join-", suffix=".py", encoding="utf-8") as file:
+        file.write(file_to_run())
+        file.flush()
+        _join(pid, file.name)
+        say(f"process {pid} is joined: waiting for the end of its step")
+        until = time.monotonic() + ANSWER_S
+        while time.monotonic() < until:
+            with contextlib.suppress(GpuprofError):
+                return named(place)
+            time.sleep(LOOK_S)
+    raise GpuprofError(f"process {pid} took no optimizer step within {ANSWER_S:.0f} s of being joined")
+
+
+def _join(pid: int, path: str) -> None:
+    """Has a process run a file. Raises GpuprofError where the system does not let us."""
+    try:
+        sys.remote_exec(pid, path)  # type: ignore[attr-defined]
+    except (OSError, RuntimeError) as error:
+        raise GpuprofError(
+            f"process {pid} cannot be joined ({error}): it needs the right to trace it "
+            "(kernel.yama.ptrace_scope=0, CAP_SYS_PTRACE), or arm it at its start"
+        ) from None

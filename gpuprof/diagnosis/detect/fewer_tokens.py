@@ -1,0 +1,58 @@
+"""The same step with part of its tokens: what is left of every kernel."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpuprof.calibration import padding as calibrated
+from gpuprof.costs.floors import ELEMENTWISE_FLOOR_NS, MATMUL_FLOOR_NS
+from gpuprof.costs.split import roof_ns
+from gpuprof.diagnosis.detect.batch_scaling import micro_tokens
+from gpuprof.projection.batch import once_for_each_weight
+from gpuprof.replay.transform import scaled
+from gpuprof.timeline.phases import BACKWARD, FORWARD, RECOMPUTE
+from gpuprof.tracefile.trace import F64
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis, Change
+
+SPREAD_LENGTHS = calibrated.SPREAD_LENGTHS.value
+"""Mean square of the samples' lengths over the square of their mean: attention's work scales with the square."""
+
+
+def fewer_tokens(case: Analysis, part: float, grows: float = 1.0) -> Change:
+    """The same step with this part of its tokens.
+
+    grows: exponent with which kernels follow their work.
+    """
+    left, graph = np.append(left_with(case, part) ** grows, 1.0)[case.graph.gpu_row], case.graph
+    # What was launched before the recording began is of the step before: the same work.
+    model = graph.on_gpu & (np.isin(graph.phase, (FORWARD, BACKWARD, RECOMPUTE)) | (graph.call < 0))
+    return partial(scaled, nodes=model, factor=left)
+
+
+def left_with(case: Analysis, part: float) -> F64:
+    """Per GPU event of the trace the share of its time that is left with this part of the tokens."""
+    gpu = case.trace.gpu
+    ns = np.maximum((gpu.end_ns - gpu.start_ns).astype(np.float64), 1.0)
+    product = case.category("gemm", "grouped_gemm")
+    share = np.full(len(gpu), part)
+    if case.roofline is not None:
+        work, limits = case.roofline.work, case.roofline.ceilings
+        compute, memory = (np.nan_to_num(ns) for ns in roof_ns(work, limits))
+        # A product with T rows does 2·T operations for each weight, and reads all weights for any number of rows.
+        tokens = micro_tokens(case)
+        weights = np.nan_to_num(work.flops) / tokens / limits.memory_bytes_per_s * 1e9 if tokens else np.zeros(len(gpu))
+        weights = np.where(product, np.minimum(weights, memory), 0.0)
+        # The two do not go side by side wholly, as with larger batches.
+        before = np.hypot(compute, memory)
+        after = np.hypot(part * compute, part * (memory - weights) + weights)
+        share = np.divide(after, before, out=share, where=before > 0)
+    attention = case.category("attention")
+    share[attention] = min(part, SPREAD_LENGTHS * part * part)
+    floor = np.minimum(np.where(product, MATMUL_FLOOR_NS, ELEMENTWISE_FLOOR_NS), ns)
+    once = once_for_each_weight(case.timeline) | case.category("communication", "memset")
+    return np.where(once, 1.0, np.maximum(share * ns, floor) / ns)

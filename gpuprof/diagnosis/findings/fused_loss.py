@@ -1,0 +1,119 @@
+"""A fused linear cross entropy in place of an output layer and a loss over all logits: less memory, often more time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from gpuprof.diagnosis.detect.declaration import Declaration
+from gpuprof.diagnosis.detect.evidence import spans
+from gpuprof.diagnosis.detect.loss_head import LossHead, fused_linear, fused_linear_ns, loss_head
+from gpuprof.diagnosis.detect.pair.candidates import Candidate, claim_model
+from gpuprof.diagnosis.detect.pair.quantities import FEWER, kernel_ns
+from gpuprof.diagnosis.detect.pair.signs import advised, alike_compiled
+from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
+from gpuprof.diagnosis.fix import code
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis
+    from gpuprof.diagnosis.detect.pair.facts import Facts
+
+GIB = 2**30
+LEAST_BYTES = GIB
+"""Logits that take less are no reason for another loss."""
+LOSS = ("loss", "softmax")
+"""Categories of a loss's kernels."""
+
+PAGE = Page(
+    id="fused_loss",
+    applies=("training",),
+    title="All logits lie in memory at once for the loss",
+    means="""
+Rows of tokens times a vocabulary of 50,000 to 250,000, once in 16 bits, once in fp32 and once as a gradient, are often
+the largest tensors of a step. A fused linear cross entropy (Liger's, or cut-cross-entropy) multiplies, compares and
+differentiates some rows at a time, so that they never all lie in memory. That is a change of memory first. It saves
+the passes over fp32 logits, but its matmuls are smaller, and each chunk adds to the whole gradient of the output layer:
+with a small model and a large vocabulary it takes longer.
+""",
+    detected="""
+A cross entropy over at least 1,000 classes, whose logits, in both formats and with their gradient, take 1 GiB or more,
+and the output layer's matmuls, by their shapes.
+""",
+    gain="""
+Liger takes vocabulary / hidden size as the number of chunks, with rows in powers of two. Per chunk there are two
+matmuls (three where the layer is trained) as quick as recorded ones of their size, three passes over the chunk's logits
+at 65 % of the memory ceiling, and 12 bytes of traffic (4 to 18) for each trained weight of the layer. It is advised
+only where that takes less than the kernels it replaces. A trained layer of 896 × 151,936 and 2,048 tokens are 128
+chunks of 16 rows: 77 ms on an H200, where the plain ones take 6. `gpuprof memory` says what it saves.
+""",
+    wrong="""
+Other versions of Liger, and other libraries, choose other chunks. `use_liger_kernel=True` brings this loss along with
+fused norms; `liger_kernel_config` leaves it out. What logs logits, entropy or accuracy needs all of them.
+""",
+)
+
+
+def find(case: Analysis) -> Iterator[Proposal]:
+    """Liger's fused linear cross entropy."""
+    head = large_head(case)
+    if head is None or case.roofline is None or not case.trains_on_tokens:
+        return
+    nodes = (head.products | head.rest) & case.graph.on_gpu
+    took = case.per_step(float(case.graph.duration_ns[nodes].sum()))
+    then = head.calls * fused_linear_ns(head, case, 1)
+    text = (
+        f"logits of {head.tokens:,} × {head.vocabulary:,} take {head.logits_bytes / GIB:,.1f} GiB with their copies;"
+        f" the output layer and the loss take {took / 1e6:,.1f} ms of GPU time a step, in {head.chunks:,} chunks"
+        f" {then / 1e6:,.1f} ms"
+    )
+    yield Proposal(
+        title="fused linear cross entropy (Liger)",
+        evidence=spans(case, text, nodes),
+        fix=code(
+            "from liger_kernel.transformers import LigerFusedLinearCrossEntropyLoss  # pip install liger-kernel\n"
+            "loss = LigerFusedLinearCrossEntropyLoss()(model.lm_head.weight, hidden, labels)"
+        ),
+        change=fused_linear(head, case, 1),
+        best=fused_linear(head, case, 0),
+        worst=fused_linear(head, case, 2),
+        excludes=("fused_elementwise", "needless_logits"),
+    )
+
+
+def large_head(case: Analysis) -> LossHead | None:
+    """The loss, where its logits are large; None where they are not, or none was recorded."""
+    head = loss_head(case)
+    return head if head is not None and head.logits_bytes >= LEAST_BYTES else None
+
+
+def _absent(case: Analysis) -> str | None:
+    head = loss_head(case)
+    if head is None or not case.trains_on_tokens or large_head(case) is not None:
+        return None
+    return f"logits take {head.logits_bytes / GIB:.2g} GiB with their copies"
+
+
+ABSENT = Absent("fused linear cross entropy", _absent)
+
+
+def change(a: Facts, b: Facts) -> Iterator[Candidate]:
+    """Less time in the loss, where only the side with more of it is advised to fuse it."""
+    took = kernel_ns(a, b, LOSS)
+    if advised(a, b, PAGE.id, took) and took.fell(to=FEWER, least=0.0) and alike_compiled(a, b):
+        yield Candidate(
+            PAGE.id,
+            "a fused loss",
+            f"kernels of the loss take {took.ms} ms of GPU time a step",
+            claim_model((*LOSS, "cast/copy", "elementwise", "gemm"), 1.0),
+            took.more,
+        )
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    absent=ABSENT,
+    change=change,
+    synonyms=("fused_linear_cross_entropy", "liger_loss", "cut_cross_entropy"),
+    titles=("fused_linear_cross_entropy_liger",),
+)

@@ -1,0 +1,134 @@
+"""The output layer and the loss compute logits of tokens that have no label."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpuprof.calibration import kernels as calibrated
+from gpuprof.diagnosis.detect.declaration import Declaration
+from gpuprof.diagnosis.detect.evidence import spans
+from gpuprof.diagnosis.detect.fewer_tokens import left_with
+from gpuprof.diagnosis.detect.loss_head import LossHead, loss_head
+from gpuprof.diagnosis.detect.pair.candidates import Candidate, claim_model
+from gpuprof.diagnosis.detect.pair.quantities import FEWER, kernel_ns
+from gpuprof.diagnosis.detect.pair.signs import advised, alike_compiled
+from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
+from gpuprof.diagnosis.fix import code
+from gpuprof.replay.transform import scaled
+from gpuprof.tracefile.trace import F64, Mask
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis
+    from gpuprof.diagnosis.detect.pair.facts import Facts
+
+MOST_LABELLED = 0.9
+"""Share of labelled tokens above which there is nothing to leave out."""
+LOSS = ("loss", "softmax")
+"""Categories of a loss's kernels."""
+
+PAGE = Page(
+    id="needless_logits",
+    applies=("training",),
+    title="Logits are computed for tokens without a label",
+    means="""
+A language model's output layer multiplies every token by the whole vocabulary, and the loss then ignores those whose
+label is -100: prompts, padding, tool output. With a large vocabulary these logits are the largest tensors of the step,
+forward and backward. Only tokens with a label need them.
+""",
+    detected="""
+The recorder counts labels in batches while they lie in host memory; nothing is read from the GPU. If less than 90 % of
+the tokens have one, the kernels on logits are found by their shapes: the output layer's matmuls and everything from the
+cast to the loss. Not detected where batches are made on the GPU, and in recordings of torch.profiler alone.
+""",
+    gain="""
+The matmuls and kernels on logits shrink to the share of labelled tokens; reading the layer's weights does not. Finding
+and gathering the rows keeps none of what is left out (up to 15 %). A step that waits for the CPU gains nothing.
+""",
+    wrong="""
+A mask of rows (`hidden[labels != -100]`) waits for the GPU to count them; make the indices in the collator instead,
+where the labels are in host memory. Metrics of all tokens (entropy, accuracy) need all logits.
+""",
+)
+
+
+def find(case: Analysis) -> Iterator[Proposal]:
+    """Logits of labelled tokens only."""
+    share, head = labelled_share(case), loss_head(case)
+    if share is None or share > MOST_LABELLED or head is None:
+        return
+    nodes = logits_nodes(case, head)
+    if not nodes.any():
+        return
+    ms = case.per_step(float(case.graph.duration_ns[nodes].sum())) / 1e6
+    usual = left_for(case, share, 1)
+    text = (
+        f"{100 * (1 - share):,.0f} % of the tokens have no label; all {head.tokens:,} × {head.vocabulary:,} logits"
+        f" and their loss take {ms:,.1f} ms of GPU time a step"
+    )
+    yield Proposal(
+        title="logits of labelled tokens only",
+        evidence=spans(case, text, nodes),
+        fix=code(
+            "hidden = model.model(input_ids=…).last_hidden_state.flatten(0, 1)\n"
+            "logits = model.lm_head(hidden[rows])  # rows: of tokens whose next one has a label, by the collator\n"
+            "loss = cross_entropy(logits.float(), labels[rows])"
+        ),
+        change=partial(scaled, nodes=nodes, factor=usual),
+        best=partial(scaled, nodes=nodes, factor=left_for(case, share, 0)),
+        worst=partial(scaled, nodes=nodes, factor=left_for(case, share, 2)),
+    )
+
+
+def labelled_share(case: Analysis) -> float | None:
+    """Of the tokens those with a label, 0 to 1; None where no batch in host memory told."""
+    return case.run.work.labelled_share if case.run else None
+
+
+def logits_nodes(case: Analysis, head: LossHead) -> Mask:
+    """The GPU's work on logits, the output layer's matmuls included."""
+    return (head.products | head.rest) & case.graph.on_gpu
+
+
+def left_for(case: Analysis, share: float, level: int) -> F64:
+    """Per node of the graph the share of its time that is left with logits of a share of the tokens. level: 0 at
+    best."""
+    stays = calibrated.LABELLED_ROWS.rising[level]
+    left = np.append(left_with(case, share), 1.0)[case.graph.gpu_row]
+    return left + stays * (1 - left)
+
+
+def _absent(case: Analysis) -> str | None:
+    share = labelled_share(case)
+    if share is None or loss_head(case) is None:
+        return None
+    return f"{100 * share:.0f} % of the tokens have a label"
+
+
+ABSENT = Absent("logits of labelled tokens only", _absent)
+
+
+def change(a: Facts, b: Facts) -> Iterator[Candidate]:
+    """Less time in the loss, where only the side with more of it computes logits without labels."""
+    took = kernel_ns(a, b, LOSS)
+    if advised(a, b, PAGE.id, took) and took.fell(to=FEWER, least=0.0) and alike_compiled(a, b):
+        yield Candidate(
+            PAGE.id,
+            "logits of labelled tokens only",
+            f"kernels of the loss take {took.ms} ms of GPU time a step",
+            claim_model((*LOSS, "cast/copy", "elementwise", "gemm"), 1.0),
+            took.more,
+        )
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    absent=ABSENT,
+    change=change,
+    synonyms=("logits_to_keep", "labelled_tokens", "unlabelled_tokens"),
+    titles=("logits_of_labelled_tokens_only",),
+)

@@ -1,0 +1,174 @@
+"""A model is called again with the same inputs and weights within a step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpuprof.costs.arguments import parse
+from gpuprof.costs.gemm import is_matmul
+from gpuprof.diagnosis.detect.declaration import Declaration
+from gpuprof.diagnosis.detect.evidence import spans
+from gpuprof.diagnosis.detect.pair.candidates import MODEL, Candidate, claim_busy
+from gpuprof.diagnosis.detect.pair.quantities import kernel_counts
+from gpuprof.diagnosis.detect.pair.signs import advised, alike_compiled
+from gpuprof.diagnosis.detect.proposal import Page, Proposal
+from gpuprof.diagnosis.fix import code
+from gpuprof.record.phase_names import REPEATED_RANGE
+from gpuprof.replay.transform import removed
+from gpuprof.tracefile.trace import ANNOTATION, I64, Mask
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis
+    from gpuprof.diagnosis.detect.pair.facts import Facts
+
+RANDOM = ("native_dropout", "_fused_dropout", "bernoulli", "multinomial", "rand", "normal_", "uniform_")
+"""Beginnings of ops, after `aten::`, whose results differ from one call to the next."""
+FEWEST_PRODUCTS = 2
+"""Matmuls in a call, at least, that are compared with those of an earlier one."""
+DROPOUT = 4
+"""Place of its dropout among the arguments of `scaled_dot_product_attention`."""
+FELL = 0.95
+"""Share of the model's kernels that is left, at most, where a forward pass is gone."""
+
+PAGE = Page(
+    id="redundant_forward",
+    applies=("training",),
+    title="The same forward pass runs twice",
+    means="""
+A teacher that is called once for its logits and once for its hidden states, a reference model that scores the same
+batch for two losses, log-probabilities that are computed without gradients just before the same pass with gradients:
+same weights, same inputs, same outputs. One call gives all of them.
+""",
+    detected="""
+In the recorded steps the recorder looks at the calls of the process's largest models. A call repeats an earlier one of
+the same step if its tensors have the same storage, place and version, no weight or buffer changed in between, the same
+adapters are switched on, and no dropout is at work. Nothing is read from the GPU. In the recording, its matmuls must
+be the same in order and shape as those of an earlier stretch, and nothing in it may draw random numbers. Not detected
+in recordings of other tools, in compiled models, and where inputs are copied in between.
+""",
+    gain="""
+The repeated calls are taken out of the graph, their work on the CPU and the GPU, and the step is replayed. Backward
+passes stay: a gradient that flowed through both calls flows through one.
+""",
+    wrong="""
+Outputs of the first call have to be kept until they are needed again: memory. A function that draws random numbers in
+a kernel of its own is not seen.
+""",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """Calls that repeat others."""
+
+    nodes: Mask
+    """Of the graph: their work on the CPU and the GPU."""
+    calls: int
+    models: tuple[str, ...]
+
+
+def find(case: Analysis) -> Iterator[Proposal]:
+    """One call in place of two."""
+    found = find_repeated(case)
+    if found is None:
+        return
+    ms = case.per_step(float(case.graph.duration_ns[found.nodes & case.graph.on_gpu].sum())) / 1e6
+    text = (
+        f"{found.calls / case.steps:,.3g} calls a step of {', '.join(found.models)} have the inputs and weights of an"
+        f" earlier one: {ms:,.1f} ms of GPU time"
+    )
+    yield Proposal(
+        title="one forward pass instead of two",
+        evidence=spans(case, text, found.nodes),
+        fix=code(
+            "outputs = model(**batch, output_hidden_states=True)  # once; keep what both uses need\n"
+            "# a pass without gradients before the same one with them: outputs.logits.detach()"
+        ),
+        change=partial(removed, nodes=found.nodes),
+    )
+
+
+def find_repeated(case: Analysis) -> Repeated | None:
+    """The calls that the recorder marked, and whose ops are those of an earlier stretch; None without any."""
+    ops, trace = case.trace.ops, case.trace
+    marked = trace.rows_named(ops.name, lambda text: text.startswith(REPEATED_RANGE)) & (ops.kind == ANNOTATION)
+    low, high = case.timeline.window
+    rows = np.flatnonzero(marked & (ops.start_ns >= low) & (ops.end_ns <= high))
+    if not len(rows):
+        return None
+    launches = np.zeros(len(ops) + 1, bool)
+    launches[case.timeline.links.op] = True
+    products = case.ops_named(is_matmul) & launches[:-1]
+    random = case.ops_named(lambda text: text.removeprefix("aten::").startswith(RANDOM))
+    alike = np.array([_repeats(case, row, products, random) for row in rows.tolist()])
+    if not alike.any():
+        return None
+    chosen = np.zeros(len(ops), bool)
+    chosen[rows[alike]] = True
+    nodes = case.nodes_within(chosen)
+    names = {trace.strings[int(ops.name[row])].removeprefix(REPEATED_RANGE) for row in rows[alike].tolist()}
+    return Repeated(nodes, int(alike.sum()), tuple(sorted(names))) if nodes.any() else None
+
+
+def _repeats(case: Analysis, row: int, products: Mask, random: Mask) -> bool:
+    """Whether a call multiplies what an earlier stretch of its step multiplied, in that order, and draws nothing."""
+    ops = case.trace.ops
+    step = int(np.searchsorted(case.timeline.steps.start_ns, ops.start_ns[row], side="right")) - 1
+    if step < 0:
+        return False
+    begun, start, end = int(case.timeline.steps.start_ns[step]), int(ops.start_ns[row]), int(ops.end_ns[row])
+    mine = (ops.thread == ops.thread[row]) & (ops.start_ns >= begun)
+    inside = mine & (ops.start_ns >= start) & (ops.end_ns <= end)
+    if (random & inside).any() or any(_drops(case, one) for one in np.flatnonzero(inside & _attention(case)).tolist()):
+        return False
+    keys = _keys(case, np.flatnonzero(products & inside))
+    before = _keys(case, np.flatnonzero(products & mine & (ops.end_ns <= start)))
+    count = len(keys)
+    if count < FEWEST_PRODUCTS or len(before) < count:
+        return False
+    first = np.flatnonzero((before[: len(before) - count + 1] == keys[0]).all(axis=1))
+    return any(np.array_equal(before[at : at + count], keys) for at in first.tolist())
+
+
+def _attention(case: Analysis) -> Mask:
+    return case.ops_named(lambda text: text == "aten::scaled_dot_product_attention")
+
+
+def _drops(case: Analysis, row: int) -> bool:
+    """Whether a call of torch's attention is given a dropout, its fifth argument."""
+    given = parse("", "[]", None, None, case.trace.text(int(case.trace.ops.concrete[row]))).text(DROPOUT)
+    return given not in ("", "0.", "0.0", "0")
+
+
+def _keys(case: Analysis, rows: I64) -> np.ndarray:
+    """[ops, 2]: name and shapes of ops in order of time."""
+    ops = case.trace.ops
+    rows = rows[np.argsort(ops.start_ns[rows], kind="stable")]
+    return np.stack([ops.name[rows], ops.dims[rows]], axis=1)
+
+
+def change(a: Facts, b: Facts) -> Iterator[Candidate]:
+    """Fewer kernels in the model's passes, where only the side with more of them repeats a call."""
+    pieces = kernel_counts(a, b, (), MODEL)
+    if advised(a, b, PAGE.id, pieces) and pieces.fell(to=FELL) and alike_compiled(a, b):
+        yield Candidate(
+            PAGE.id,
+            "a forward pass that ran twice",
+            f"kernels of the model's passes: {pieces} a step",
+            claim_busy(1.0),
+            pieces.more,
+        )
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    change=change,
+    synonyms=("repeated_forward", "teacher_twice", "same_forward"),
+    titles=("one_forward_pass_instead_of_two",),
+)

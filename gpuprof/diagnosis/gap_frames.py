@@ -1,0 +1,57 @@
+"""Which Python function the CPU is in during the longest gaps, by the samples of unprofiled steps at their places."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+from gpuprof.diagnosis.analysis import Analysis
+from gpuprof.diagnosis.diagnosis import Gap, Gaps
+from gpuprof.diagnosis.host_calls import Frame, Stacks
+from gpuprof.diagnosis.host_places import as_recorded
+from gpuprof.tracefile.samples import HostSamples
+
+LEAST_SAMPLES, MOSTLY = 5, 0.6
+"""A gap has the function that this share of the samples at its place are in, of this many at least."""
+
+
+def with_frames(gaps: Gaps, samples: HostSamples, case: Analysis) -> Gaps:
+    """The gaps with the function that the CPU was in, where the recording has no Python frames: the innermost of the
+    user's own that prevails. Gaps in which no function prevails have none."""
+    if all(gap.frame for gap in gaps.largest):
+        return gaps
+    at = as_recorded(case, samples)
+    if at is None:
+        return gaps
+    stacks = Stacks(samples)
+
+    def named(gap: Gap) -> Gap:
+        inside = at.within(gap.start_ns, gap.start_ns + gap.ns)
+        if gap.frame or len(inside) < LEAST_SAMPLES:
+            return gap
+        lines: Counter[Frame] = Counter()
+        depth: dict[int, int] = {}
+        for i in inside.tolist():
+            for k, frame in _own(stacks, stacks.of_sample[i]).items():
+                lines[frame] += 1
+                depth[frame.function] = max(depth.get(frame.function, 0), k)
+        times: Counter[int] = Counter()
+        for frame, count in lines.items():
+            times[frame.function] += count
+        prevailing = [function for function, count in times.items() if count >= MOSTLY * len(inside)]
+        if not prevailing:
+            return gap
+        function = max(prevailing, key=lambda one: depth[one])
+        line = max((frame for frame in lines if frame.function == function), key=lambda one: lines[one]).line
+        found = stacks.functions[function]
+        return replace(gap, frame=f"{found.file}({line}): {found.name}")
+
+    return replace(gaps, largest=tuple(named(gap) for gap in gaps.largest))
+
+
+def _own(stacks: Stacks, path: tuple[Frame, ...]) -> dict[int, Frame]:
+    """Depth → call, of the innermost call of each function of the user's own; in a backward pass of those that it
+    calls, since the line that starts it says nothing of it."""
+    begin = max((k for k, frame in enumerate(path) if frame.function in stacks.engine), default=-1) + 1
+    own = {f.function: k for k, f in enumerate(path) if k >= begin and stacks.functions[f.function].kind == "own"}
+    return {k: path[k] for k in own.values()}

@@ -1,0 +1,29 @@
+"""The CPU's own computing: ops on tensors in host memory, next to which launching takes microseconds."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpuprof.calibration import slow as calibrated
+from gpuprof.replay.graph import HOST, Graph
+from gpuprof.tracefile.trace import OP, Mask
+
+LEAST_NS = calibrated.COMPUTES_NS.value
+
+
+def without_launches(graph: Graph) -> Mask:
+    """The CPU's work in no call, and in no op that launches work of the GPU."""
+    timeline = graph.timeline
+    ops, rows = timeline.trace.ops, timeline.links.op
+    launches = np.zeros(len(ops) + 1, bool)
+    launches[rows[rows >= 0]] = True
+    launches[:-1] &= ops.kind == OP
+    launches[-1] = False
+    return (graph.lane >= 0) & ~graph.waits & (graph.resource == HOST) & (graph.call < 0) & ~launches[graph.scope]
+
+
+def computes(graph: Graph) -> Mask:
+    """Of that, long pieces inside ops: these compute on tensors in host memory, in many threads."""
+    in_op = np.append(graph.timeline.trace.ops.kind == OP, False)[graph.scope]
+    took = graph.recorded_end_ns - graph.recorded_start_ns
+    return without_launches(graph) & in_op & (took >= LEAST_NS)

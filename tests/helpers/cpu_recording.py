@@ -1,0 +1,49 @@
+"""A program recorded by torch.profiler on the CPU, as if its matrix multiplications had run on a GPU.
+
+Ops, shapes, autograd's numbers and ranges are torch's own; each matmul gets a launch and a kernel of a given length.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+H200 = {"id": 0, "name": "NVIDIA H200", "totalGlobalMem": 150_000_000_000, "numSms": 132}
+KERNEL_US = 50.0
+MATMULS = ("aten::addmm", "aten::mm", "aten::bmm")
+
+
+def recorded(path: Path, step: Callable[[int], object], count: int = 3) -> Path:
+    """Records some steps of a program, after one that is not recorded."""
+    import torch
+
+    step(0)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True) as profiler:
+        for number in range(1, count + 1):
+            with torch.profiler.record_function(f"ProfilerStep#{number}"):
+                step(number)
+    profiler.export_chrome_trace(str(path))
+    document = json.loads(path.read_text())
+    document["deviceProperties"] = [H200]
+    document["traceEvents"] += _kernels(document["traceEvents"])
+    path.write_text(json.dumps(document))
+    return path
+
+
+def _kernels(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    made: list[dict[str, Any]] = []
+    free = 0.0
+    ops = [one for one in events if one.get("cat") == "cpu_op" and one["name"] in MATMULS]
+    for number, op in enumerate(sorted(ops, key=lambda one: float(one["ts"])), start=1):
+        begun = float(op["ts"]) + 0.25 * float(op["dur"])
+        start = max(free, begun + 2)
+        free = start + KERNEL_US
+        where = {"pid": op["pid"], "tid": op["tid"], "ph": "X"}
+        made.append({**where, "cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": begun,
+                     "dur": 0.25 * float(op["dur"]), "args": {"correlation": number}})  # fmt: skip
+        made.append({"ph": "X", "cat": "kernel", "name": "nvjet_hsh_128x64", "pid": 0, "tid": 7, "ts": start,
+                     "dur": KERNEL_US, "args": {"correlation": number, "device": 0, "stream": 7,
+                                                "grid": [132, 1, 1], "block": [128, 1, 1]}})  # fmt: skip
+    return made
