@@ -85,7 +85,7 @@ def test_a_cell_is_recorded_and_runs_as_it_would(notebook: list[Any]):
     value, diagnosis = shown(notebook[2])
     assert value["text/plain"] == "'the value of the cell'"
     assert '<div class="gpuprof">' in diagnosis["text/html"]
-    assert "ran on the CPU" in " ".join(diagnosis["text/plain"].split())
+    assert "Python between them" in " ".join(diagnosis["text/plain"].split()), "a verdict of timed steps"
     assert printed(notebook[3], "stdout").split() == ["Diagnosis", "3", "True"]
 
 
