@@ -24,6 +24,10 @@ clock, `unix_ns` moments since 1970.
         nsys.log             what nsys printed
         hang/                stack.rank0, flight.rank0 …: Python stacks and torch's flight recorder of each rank when it
                              took no step for long; hang.json: what `gpuprof hang` says of them
+        nodes/               of a job on several nodes with GPUPROF_TOKEN: on rank 0's node the digests that other nodes
+                             sent (trace.rank8.digest.npz …), no_digest.rank9.json {why} of a rank that has none, and
+                             exchange.json: received[rank], without_digest{rank: why}, dropped[rank] (not verified),
+                             silent[rank], waited_s, failed|null
         changed.txt changed.json    by `gpuprof attach --watch`: what differs from the last good recording, for people
                              and as gpuprof.comparison/1
         history.json         verdict and numbers of the run, for `gpuprof history`
@@ -113,6 +117,11 @@ RUN_VARIABLE = "GPUPROF_RUN"
 HANG = "hang"
 """Folder in a run's that a rank writes its stacks and collectives into when it stalls, or is asked to."""
 
+NODES = "nodes"
+"""Folder in a run's for what comes from other nodes of the job; it is there where digests are exchanged."""
+EXCHANGE = "exchange.json"
+"""What rank 0 got of the others, there."""
+
 SUMMARY = "history.json"
 """What `gpuprof history` says of a run: its verdict and numbers, so that it need not be diagnosed again."""
 
@@ -175,6 +184,16 @@ def rank_file(rank: int) -> str:
 def trace_file(rank: int, window: str = "trace") -> str:
     """Name of a window's trace before it is compressed."""
     return f"{window}.rank{rank}.json"
+
+
+def digest_file(rank: int) -> str:
+    """Name of a rank's digest, in the run's folder or in its folder NODES."""
+    return f"trace.rank{rank}.digest.npz"
+
+
+def no_digest_file(rank: int) -> str:
+    """Name of the reason why a rank has no digest, in the folder NODES."""
+    return f"no_digest.rank{rank}.json"
 
 
 def samples_file(rank: int) -> str:

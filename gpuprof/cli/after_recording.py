@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from gpuprof import runfile
+from gpuprof.cli import several_nodes
 from gpuprof.record.last_words import VERDICT
 from gpuprof.record.options import options_of
 from gpuprof.record.recording_cost import in_words
@@ -45,6 +46,8 @@ def main(run: str, niced: str, diagnose: str) -> None:
         sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     if niced:
         _stay_out_of_the_way()
+    if several_nodes.takes_part(folder) and not _reduce_for_the_job(folder, bool(diagnose)):
+        return
     if (
         diagnose
         and not is_read(folder)
@@ -64,7 +67,26 @@ def finish(folder: Path, diagnosis: Diagnosis) -> None:
 
 def _pack(folder: Path) -> None:
     _try(folder, "the recording could not be compressed", lambda: compress(folder))
-    _try(folder, "the ranks' digests could not be written", lambda: write_digests(folder))
+    if not several_nodes.takes_part(folder):
+        _try(folder, "the ranks' digests could not be written", lambda: write_digests(folder))
+
+
+def _reduce_for_the_job(folder: Path, diagnose: bool) -> bool:
+    """The part of a job on several nodes; whether the verdict is to be drawn here."""
+    from gpuprof.diagnosis.rank_digests import write_digest
+
+    _try(
+        folder,
+        "the ranks' digests could not be written",
+        lambda: several_nodes.reduce_ranks(folder, compress, write_digest),
+    )
+    if not several_nodes.collects(folder):
+        if diagnose:
+            tell("the digests of this node go to rank 0, which prints the verdict of the job")
+        return False
+    if diagnose and not is_read(folder):
+        several_nodes.tell_others(several_nodes.wait_for_others(folder))
+    return True
 
 
 def _try(folder: Path, failing: str, do: Callable[[], Result]) -> Result | None:

@@ -195,6 +195,8 @@ def parsed(text: str) -> list[int] | None:
 
 def choose(diagnosis: Diagnosis, wanted: list[int] | None, recording: Recording) -> list[RankSummary]:
     """The ranks with these numbers, or all. Raises GpuprofError where they are not there."""
+    from gpuprof.tracefile.traces_in_folder import is_digest
+
     there = {rank.rank: rank for rank in diagnosis.ranks or ()}
     if not there:
         raise GpuprofError(f"{recording} is not of several ranks: leave --ranks out")
@@ -203,7 +205,10 @@ def choose(diagnosis: Diagnosis, wanted: list[int] | None, recording: Recording)
         raise GpuprofError(
             f"{recording} has no rank {', '.join(missing)}: its ranks are {', '.join(map(str, sorted(there)))}"
         )
-    return [there[rank] for rank in sorted(there if wanted is None else wanted)]
+    away = [rank for rank in sorted(there) if is_digest(there[rank].path)]
+    if named := [str(rank) for rank in away if rank in (wanted or ())]:
+        raise GpuprofError(f"rank {', '.join(named)} of {recording} was recorded on another node: run this there")
+    return [there[rank] for rank in sorted(there if wanted is None else wanted) if rank not in away]
 
 
 def write_ranks(ranks: list[RankSummary], target: Path, step: str | None, skip: int) -> str:

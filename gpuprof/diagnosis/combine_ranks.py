@@ -11,6 +11,7 @@ from gpuprof.diagnosis.sentences import in_ms
 from gpuprof.diagnosis.verdict import family_of
 from gpuprof.ranks.summary import Job, RankSummary
 from gpuprof.ranks.summary import scaled as scaled_job
+from gpuprof.tracefile.traces_in_folder import is_digest
 
 _WARNINGS = ("rank_truncated", "joint_replay", "ranks_mismatched")
 """The others say only what is not among the ranks."""
@@ -71,6 +72,9 @@ def _verdict(verdict: Verdict, gang: Gang, straggler: Finding | None) -> Verdict
         f"The other {'rank waits' if len(gang.ranks) == 2 else 'ranks wait'} for rank {slow.rank}, which needs"
         f" {in_ms(slow.pace_ns or 0)} a step by itself; the next slowest needs {in_ms(gang.next_pace_ns or 0)}.{does}"
     )
+    if is_digest(slow.path):
+        shown = gang.ranks[gang.shown].rank
+        text += f" It was recorded on another node; kernels, phases and other fixes are of rank {shown}."
     bound = gang.excess_bound if gang.excess_bound in ("host", "input", "transfer") else verdict.bound
     return replace(
         verdict, bound=bound, family=family_of(bound), cause="straggler", summary=f"{text} {verdict.summary}".strip(),

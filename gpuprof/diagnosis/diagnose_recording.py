@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gpuprof.diagnosis.diagnose import diagnose
 from gpuprof.errors import UnreadableTrace
 from gpuprof.tracefile.read import Progress, read_trace
 from gpuprof.tracefile.recording import Recording, resolve
+from gpuprof.tracefile.traces_in_folder import is_digest
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.diagnosis import Diagnosis
@@ -29,6 +31,8 @@ def diagnose_recording(
     Raises GpuprofError, one line, for what cannot be read and for options that do not fit.
     """
     gang = _ranks_of(recording, step, skip, progress)
+    if gang is not None:
+        gang = replace(gang, shown=_recorded_here(gang))
     shown = recording if gang is None else resolve(gang.ranks[gang.shown].path)
     found = shown.read(progress)
     diagnosis = diagnose(
@@ -44,6 +48,17 @@ def diagnose_recording(
     from gpuprof.diagnosis.combine_ranks import with_ranks
 
     return with_ranks(diagnosis, gang)
+
+
+def _recorded_here(gang: Gang) -> int:
+    """The rank whose own diagnosis is drawn: the one that the others wait for, or if its recording is on another node
+    the first that has one here. Raises UnreadableTrace where none has."""
+    if not is_digest(gang.ranks[gang.shown].path):
+        return gang.shown
+    for i, rank in enumerate(gang.ranks):
+        if not is_digest(rank.path):
+            return i
+    raise UnreadableTrace("none of the ranks has its recording here")
 
 
 def _ranks_of(recording: Recording, step: str | None, skip: int, progress: Progress | None) -> Gang | None:

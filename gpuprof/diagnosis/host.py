@@ -38,6 +38,9 @@ _PHASES = {
     "backward_end": "other", "optimizer": "optimizer",
 }  # fmt: skip
 
+AROUND = 0.02
+"""Gain, of the step, from which on a function outside of the model's passes comes before those inside of them."""
+
 
 def host_of(samples: HostSamples | None, case: Analysis | None, now_ns: float | None) -> Host | None:
     """None where nothing was sampled. case: the replayed steps; without them functions have no price. now_ns: the mean
@@ -52,16 +55,18 @@ def host_of(samples: HostSamples | None, case: Analysis | None, now_ns: float | 
     functions = [_function(cost, stacks, prices if i < MOST_PRICED else None, why) for i, cost in enumerate(found)]
     now = 0.0 if prices is None else prices.now_ns
 
-    def order(one: HostFunction) -> tuple[bool, float, float]:
+    def order(of: tuple[Cost, HostFunction]) -> tuple[bool, bool, float, float]:
+        cost, one = of
         gain = now - one.step_ns.expected if one.step_ns is not None else 0.0
-        return one.runs is not None, -gain, -one.ns.expected
+        around = not cost.in_passes and gain >= AROUND * now
+        return one.runs is not None, not around, -gain, -one.ns.expected
 
     return Host(
         samples=len(samples),
         steps=samples.steps,
         step_ns=round(samples.step_ns),
         unread=samples.unread,
-        functions=tuple(sorted(functions, key=order)),
+        functions=tuple(one for _, one in sorted(zip(found, functions, strict=True), key=order)),
         workers=loader_workers(samples, stacks),
     )
 

@@ -72,6 +72,9 @@ class Cost:
     runs: str | None
     """forward | backward: most of its samples are torch's own code that runs the model's modules or the backward pass,
     with no function below that has a name of its own."""
+    in_passes: bool
+    """Whether most of its samples are inside of a call of a module or a backward pass, whose functions the step cannot
+    do without as easily."""
 
 
 class Stacks:
@@ -187,7 +190,7 @@ def _cost(
 ) -> Cost:  # fmt: skip
     lines: Counter[int] = Counter()
     callers: Counter[str] = Counter()
-    own, waiting, samples = 0, 0, []
+    own, waiting, within, samples = 0, 0, 0, []
     runs: Counter[str] = Counter()
     for path in paths:
         if any(frame.function in stacks.loader for frame in path):
@@ -200,6 +203,8 @@ def _cost(
             runs["forward"] += counts[path]
         if k == len(path) - 1:
             own += counts[path]
+        if any(frame.function in stacks.boundary for frame in path[:k]):
+            within += counts[path]
         samples += rows[path]
         above = next((one for one in reversed(path[: k + 1]) if stacks.functions[one.function].kind == "own"), None)
         if above is not None:
@@ -215,6 +220,7 @@ def _cost(
         called_from=callers.most_common(1)[0][0] if callers and not is_own else None,
         waits_for_workers=waiting / max(len(samples), 1),
         runs=shell[0] if shell[1] > RUNS * len(samples) else None,
+        in_passes=2 * within > len(samples),
     )
 
 

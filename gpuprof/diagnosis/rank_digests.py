@@ -18,6 +18,7 @@ from gpuprof.runfile import open_regular, whole_file
 from gpuprof.tracefile.read import read_trace
 from gpuprof.tracefile.remote import content, end_of, local_copy, state_of, url_of
 from gpuprof.tracefile.trace import Trace
+from gpuprof.tracefile.traces_in_folder import is_digest
 
 Note = tuple[str, str]
 MANY = 8
@@ -44,6 +45,9 @@ def digests_of(
     """
     if len(places) < MANY and not any(url_of(place) for place in places):
         for place in map(Path, places):
+            if is_digest(place):
+                yield _digest(_sent(place), str(place))
+                continue
             kept = _kept(digest_path(place), _state(place)) if step is None and not skip else None
             if kept is None:
                 made = digest_of_trace(place, read, step, skip)
@@ -74,6 +78,8 @@ def make(place: str, step: str | None, skip: int) -> bytes | Note:
     """One digest, packed: the one next to the recording, that in the cache, or made and put there. Runs in a process of
     its own."""
     url = url_of(place)
+    if not url and is_digest(place):
+        return _sent(Path(place))
     if step is None and not skip:
         found = _kept_at(url) if url else _kept(digest_path(Path(place)), _state(Path(place)))
         if found is not None:
@@ -93,6 +99,19 @@ def make(place: str, step: str | None, skip: int) -> bytes | Note:
     data = to_bytes(digest, key)
     if cached is not None and key:
         _keep(cached, data)
+    return data
+
+
+def _sent(path: Path) -> bytes | Note:
+    """The packed digest that another node sent."""
+    try:
+        with open_regular(path) as file:
+            data = file.read()
+        from_bytes(data, path.name)
+    except OSError as error:
+        return "rank_unreadable", f"{path.name}: cannot be read ({error.strerror or error})"
+    except UnreadableTrace as error:
+        return "rank_unreadable", str(error)
     return data
 
 

@@ -31,6 +31,7 @@ from .journal import Journal
 from .loader_meter import Made
 from .loader_meter import meter as loader_meter
 from .memory import gpu_bytes_to_spare
+from .nodes import NodeExchange, exchange_of
 from .observer import observer
 from .options import options_of, planned
 from .other_profilers import patch_profilers, profiler_is_active, profiler_is_alive
@@ -44,6 +45,7 @@ from .schedule import AFTER, LONG_ITERATION_S, LONG_SETTLE, LONGEST_SETTLE, SETT
 from .stall import StallWatch
 from .step_clock import StepClock
 from .step_meter import StepMeter
+from .tell import tell
 from .timing import FreeRunning, devices_in_use, synchronise
 from .training import Training
 from .window import SHAPES_GPU_BYTES, Window, room_for_window, why_no_stacks
@@ -108,6 +110,7 @@ class Session:
         self._meter = StepMeter()
         self.phases = PhaseMeter(self, self._meter.phases)
         self._stall = StallWatch(folder, self.rank, self.world_size, self._journal.tell)
+        self._nodes: NodeExchange | None = None
 
     # -- beginning
 
@@ -146,6 +149,11 @@ class Session:
         self._backward_patch = patch_backward(self)
         self._patches = [patch_loader(self), *patch_profilers(self)]
         sampled.watch(sys.modules["torch.utils.data.dataloader"])
+        wanted = self.options["ranks"]
+        ranks = wanted if isinstance(wanted, list) else None
+        self._nodes = exchange_of(self.folder, self.rank, self.world_size, ranks, tell)
+        if self._nodes is not None:
+            atexit.register(self._nodes.finish)  # before `close`, so that it comes after it
         atexit.register(self.close)
         forks.tell_in_child(self)
         self._next_stage()
@@ -611,6 +619,8 @@ class Session:
         total = self._training.total
         left = None if total is None else total - self._step
         step_s = min(self._settling[-3:], default=0) / 1e9
+        if self._nodes is not None:
+            step_s = self._nodes.agree(step_s)
         found = plan(**planned(self.options, settle=0), step_s=step_s, total=left)
         if self._iterates() and self.options["baseline"] is None:
             whole = plan(**planned(self.options, settle=0), step_s=step_s)
@@ -741,6 +751,8 @@ class Session:
         if result is not None:
             self._journal.windows.append(result)
             self._tell_recorded(result)
+        if self._nodes is not None and window.name == "trace":
+            self._nodes.begin(None if result is not None and result["steps"] else "its window holds no step")
         gc.collect()
         if self._follows_steps():
             self._hook_model(ranges=self._ranges.listening)
@@ -800,12 +812,18 @@ class Session:
         self._queue.clear()
         # What is in the training's way comes first, and nothing that fails keeps the rest from being done.
         last = (self._end_stage, self._leave_sampling, self._journal.flush, self._write)
-        for part in (self._stall.close, self._withdraw, self._close_window, observer.end, *last):
+        ending = (self._stall.close, self._withdraw, self._close_window, self._without_window, observer.end)
+        for part in (*ending, *last):
             try:
                 part()
             except Exception as error:
                 self._journal.log(f"the recording ended with {error!r}")
         self._training.forget()
+
+    def _without_window(self) -> None:
+        """Lets rank 0 know that nothing will come of this rank."""
+        if self._nodes is not None and self.rank != 0:
+            self._nodes.begin("no window was recorded")
 
     def _leave_sampling(self) -> None:
         if self._sampling is not None:

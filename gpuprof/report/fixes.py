@@ -101,7 +101,7 @@ def worth_trying(diagnosis: Diagnosis, width: int, shown: int | None = None) -> 
         if not beside:  # whole, so that it can be pasted
             lines.append(Text(f"   {next((text for text in whole if len(text) <= width - 3), whole[-1])}"))
     rest = f"   and {len(found) - shown} more, with -v"
-    if len(found) > shown:
+    if lines and len(found) > shown:
         last = lines[-1]
         if isinstance(last, Text) and last.cell_len + len(rest) <= width:
             last.append(rest)

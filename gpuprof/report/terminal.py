@@ -46,7 +46,7 @@ WIDEST = 160
 ROWS = 5
 """Kernels shown where no one asked for more."""
 FIXES = 5
-ANSWER_LINES = 17
+ANSWER_LINES = 18
 """Lines of the answer: what fits on any terminal without scrolling. What matters least gives way to it."""
 GAPS = 3
 NOTES = 5
@@ -368,7 +368,8 @@ def _causes(diagnosis: Diagnosis, width: int) -> list[Text]:
         if cause.ns >= SEEN * gaps.total_ns
     ]
     recorded = " as recorded" if _differs_from_recording(diagnosis) else ""
-    total = Text(f"{duration(gaps.total_ns / steps)}{_a_step(diagnosis)}{recorded}:")
+    of = f" of {diagnosis.unit.a}" if _a_step(diagnosis) else ""
+    total = Text(f"{duration(gaps.total_ns / steps)}{of}{recorded}:")
     return flow([total, *items], width)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from gpuprof.errors import UnreadableTrace
-from gpuprof.runfile import open_regular
+from gpuprof.runfile import NODES, open_regular
 from gpuprof.tracefile.nsys.address import with_process
 from gpuprof.tracefile.nsys.database import is_sqlite
 from gpuprof.tracefile.nsys.report import EXPORTS, exported, is_report
@@ -33,8 +33,8 @@ def traces_among(names: Iterable[str]) -> list[str]:
 
 
 def traces_in(folder: Path) -> tuple[Path, ...]:
-    """The recordings in a local folder; of a run without traces of torch.profiler the processes of its export of Nsight
-    Systems."""
+    """The recordings in a local folder, for a job on several nodes also the digests that other nodes sent; of a run
+    without traces of torch.profiler the processes of its export of Nsight Systems."""
     if not passes(folder, Path.is_dir):
         return ()
     run = find_run(folder)
@@ -49,9 +49,26 @@ def traces_in(folder: Path) -> tuple[Path, ...]:
     if run is None:
         return tuple(folder / name for name in traces_among(names))
     if found := _of_run(names):
-        return tuple(folder / name for name in found)
+        return _with_other_nodes(folder, found)
     export = next((folder / name for name in names if name.endswith(EXPORTS)), None)
     return () if export is None else processes_in(export)
+
+
+def is_digest(place: str | Path) -> bool:
+    """Whether it stands for a rank whose recording is on another node."""
+    return str(place).endswith(".digest.npz")
+
+
+def _with_other_nodes(run: Path, names: list[str]) -> tuple[Path, ...]:
+    """The traces of a run and the digests of ranks that are not among them, in order of rank."""
+    paths = [run / name for name in names]
+    here = {rank_in_name(name) for name in names}
+    try:
+        sent = [path for path in (run / NODES).iterdir() if is_digest(path) and path.is_file()]
+    except OSError:
+        sent = []
+    paths += [path for path in sent if rank_in_name(path.name) not in here]
+    return tuple(sorted(paths, key=lambda path: rank_in_name(path.name) or 0))
 
 
 def processes_in(path: Path) -> tuple[Path, ...]:

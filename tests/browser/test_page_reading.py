@@ -182,7 +182,7 @@ def assert_findings_are_there(seen: Visit, report: Report) -> None:
     now = report.diagnosis.step_ns
     for number, finding in enumerate(report.diagnosis.findings, 1):
         text = words(seen.page.locator(f"#fix-{number}").inner_text())
-        assert finding.title in text and words(finding.fix) in text
+        assert finding.title in text and all(words(one.text) in text for one in finding.fix_lines)
         assert words(fixes.gain(finding, float(now))) in text
         assert all(e.text in text for e in finding.evidence if e.start_ns is None)
 

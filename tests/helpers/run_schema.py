@@ -33,6 +33,10 @@ def errors_in(folder: Path) -> list[str]:
         found += [] if Draft202012Validator(SCHEMA).is_valid(document) else [f"{path.name} is not one of the documents"]
     for path in folder.glob("samples.rank*.json"):
         found += errors("samples", json.loads(path.read_text()))
+    for path in (folder / runfile.NODES).glob("no_digest.rank*.json"):
+        found += errors("no_digest", json.loads(path.read_text()))
+    for path in (folder / runfile.NODES).glob(runfile.EXCHANGE):
+        found += errors("exchange", json.loads(path.read_text()))
     for file, name in ((runfile.STEPS, "step"), (runfile.TELEMETRY, "telemetry"), (WRITTEN, "written")):
         if (folder / file).exists():
             for line in (folder / file).read_text().splitlines():

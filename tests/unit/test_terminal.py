@@ -92,7 +92,7 @@ def test_a_measured_step_is_named_and_drawn():
     text = plain(timed(), 100)
     assert text.startswith("WAITING FOR THE CPU to launch kernels   74 ms a step\n"), "no share without causes"
     assert "compute 20 %" in text
-    assert "153 ms a step as recorded" in text, "waits are known as recorded only"
+    assert "153 ms of a step as recorded" in text, "waits are known as recorded only"
     assert "Recording made the step 2.3× as long (168 ms as recorded)" in text
     assert "--json" in text.splitlines()[-1]
 

@@ -14,7 +14,7 @@ from gpuprof.diagnosis.estimate import host_causes
 from gpuprof.diagnosis.gaps import CAUSES
 from gpuprof.diagnosis.reach.groups import by_name, largest_first
 from gpuprof.diagnosis.reach.part import Part
-from gpuprof.diagnosis.reach.sampled import sampled_in
+from gpuprof.diagnosis.reach.sampled import Sampled, sampled_in
 from gpuprof.replay.graph import COPY, HOST, SYNC, Graph
 from gpuprof.replay.transform import scaled, without_edges
 from gpuprof.timeline.runtime_calls import ALLOCATOR_CALL
@@ -197,6 +197,13 @@ def python_stretches(case: Analysis, advised: Collection[str]) -> Iterator[Part]
             nodes=mine,
             change=lambda graph, mine=mine, share=share: scaled(graph, mine, share),
             reach=float((graph.duration_ns * share)[mine].sum() / max(float(graph.duration_ns[mine].sum()), 1.0)),
-            why=None if sampled is None else f"{100 * sampled.share:.0f} % of the samples there are in this function",
+            why=None if sampled is None else _in_function(sampled),
             sampled=sampled,
         )
+
+
+def _in_function(sampled: Sampled) -> str:
+    """`82 % of the samples there are in this function, 45 % in walk and 31 % in count, which it calls`."""
+    whole = f"{100 * sampled.share:.0f} % of the samples there are in this function"
+    parts = [f"{100 * share:.0f} % in {name}" for name, share in sampled.parts]
+    return f"{whole}: {' and '.join(parts)}" if parts else whole

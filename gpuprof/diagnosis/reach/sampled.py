@@ -16,6 +16,10 @@ from gpuprof.tracefile.trace import F64, Mask
 
 MOST_OF = 0.5
 """Share of the samples in a place that a function has to be in the stack of, to have its name."""
+ALWAYS = 0.9
+"""Share of all samples from which on a function is the loop around the steps, whose name says little."""
+PART = 0.2
+"""Share of the samples in a place from which on a function that shares them with others is named."""
 FEWEST = 3.0
 """Samples in a place, each counted by the share of its bin that the place covers, from which on they say anything."""
 
@@ -30,6 +34,8 @@ class Sampled:
     """The line of it that most of these samples were at."""
     share: float
     """Of the samples of the place, those with the function."""
+    parts: tuple[tuple[str, float], ...] = ()
+    """Of a loop that is in the stack of the whole step, the functions that it calls there, largest share first."""
 
 
 def sampled_in(case: Analysis, nodes: Mask) -> Sampled | None:
@@ -61,7 +67,24 @@ def sampled_in(case: Analysis, nodes: Mask) -> Sampled | None:
     best = max(most, key=lambda one: (depth[one] / inside[one], inside[one]))
     function = stacks.functions[best]
     line = max(lines[best], key=lambda one: lines[best][one])
-    return Sampled(function.name, function.file, line, inside[best] / float(weight.sum()))
+    always = sum(any(frame.function == best for frame in path) for path in stacks.of_sample) >= ALWAYS * len(weight)
+    parts = _parts(stacks, weight, best) if always else ()
+    return Sampled(function.name, function.file, line, inside[best] / float(weight.sum()), parts)
+
+
+def _parts(stacks: Stacks, weight: F64, around: int) -> tuple[tuple[str, float], ...]:
+    """The functions below one that share most of its samples among them: of each stack the outermost one below it that
+    is the same in the whole place."""
+    below: dict[int, float] = defaultdict(float)
+    for sample in np.flatnonzero(weight).tolist():
+        names = [frame.function for frame in stacks.of_sample[sample]]
+        if around in names:
+            following = names[len(names) - names[::-1].index(around) :]
+            if following and following[0] not in stacks.boundary:
+                below[following[0]] += float(weight[sample])
+    total = float(weight.sum())
+    large = sorted(((ns / total, one) for one, ns in below.items() if ns >= PART * total), reverse=True)
+    return tuple((stacks.functions[one].name, share) for share, one in large)
 
 
 def _placed(case: Analysis) -> tuple[Stacks, Places] | None:

@@ -1,0 +1,132 @@
+"""What reads a node's recording does for a job on several nodes: digests before anything else, and on rank 0's node one
+verdict of all ranks. The digests travel by way of the training's processes (record/nodes.py)."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from gpuprof import runfile
+from gpuprof.record.nodes import LOOK_S, OWN_S, wait_s
+from gpuprof.record.tell import tell
+
+WINDOWS_S = 30.0
+"""Seconds that the other ranks of a node get to close their windows once the first has."""
+ENDED_S = 2.0
+"""Seconds after the end of rank 0's process in which what it wrote last is seen."""
+_RANK = r"rank(\d+)\.json"
+_MANY = 16
+
+
+def takes_part(folder: Path) -> bool:
+    """Whether the ranks of this run exchange digests with other nodes."""
+    return (folder / runfile.NODES).is_dir()
+
+
+def collects(folder: Path) -> bool:
+    """Whether rank 0 is here, which gets the digests of all."""
+    return (folder / runfile.rank_file(0)).exists()
+
+
+def reduce_ranks(folder: Path, compress: Callable[[Path], None], digest: Callable[[Path], str | None]) -> None:
+    """Writes the digest of every rank recorded here, or the reason why it has none.
+
+    compress: packs the traces in the folder that are whole. digest: writes the digest of a packed one, or says why it
+    cannot.
+    """
+    end = time.monotonic() + WINDOWS_S
+    while True:
+        compress(folder)
+        left = [rank for rank in _ranks_here(folder) if not _is_reduced(folder, rank)]
+        for rank in left:
+            trace = folder / f"{runfile.trace_file(rank)}.gz"
+            if trace.is_file():
+                why = _why_no_digest(trace, digest)
+                if why is not None:
+                    _write_note(folder, rank, why)
+        left = [rank for rank in left if not _is_reduced(folder, rank)]
+        if not left:
+            return
+        if time.monotonic() > end:
+            for rank in left:
+                _write_note(folder, rank, "its window did not close")
+            return
+        time.sleep(LOOK_S)
+
+
+def wait_for_others(folder: Path) -> dict[str, Any] | None:
+    """Waits until rank 0 has what it gets of the others; what that is, or None where it ended before."""
+    outcome = folder / runfile.NODES / runfile.EXCHANGE
+    pid = (runfile.read_json(folder / runfile.rank_file(0)) or {}).get("pid")
+    end, ended = time.monotonic() + OWN_S + wait_s(), None
+    while (found := runfile.read_json(outcome)) is None and time.monotonic() < end:
+        if not _is_alive(pid):
+            ended = ended or time.monotonic() + ENDED_S
+            if time.monotonic() > ended:
+                break
+        time.sleep(LOOK_S)
+    return found
+
+
+def tell_others(outcome: dict[str, Any] | None) -> None:
+    """A line on ranks whose digests are not in the verdict."""
+    if outcome is None:
+        tell("rank 0's process ended before the digests of other nodes had come: the verdict is without them")
+        return
+    waited = outcome.get("waited_s")
+    for key, what in (
+        ("silent", f"sent nothing within {waited:g} s" if isinstance(waited, (int, float)) else "sent nothing"),
+        ("dropped", "sent a message that does not verify"),
+    ):
+        ranks = [rank for rank in outcome.get(key) or () if isinstance(rank, int)]
+        if ranks:
+            tell(f"{_named(ranks)} {what}: the verdict is without {'them' if len(ranks) > 1 else 'it'}")
+    by_reason: dict[str, list[int]] = {}
+    for rank, why in (outcome.get("without_digest") or {}).items():
+        by_reason.setdefault(re.sub(r"rank\d+", "rank", str(why)), []).append(int(rank))
+    for ranks in by_reason.values():
+        why = str(outcome["without_digest"][str(ranks[0])])
+        tell(f"{_named(ranks)} {'have' if len(ranks) > 1 else 'has'} no digest: {why}")
+
+
+def _named(ranks: list[int]) -> str:
+    shown = ", ".join(map(str, ranks[:_MANY])) + (", …" if len(ranks) > _MANY else "")
+    return f"rank{'s' * (len(ranks) > 1)} {shown}"
+
+
+def _ranks_here(folder: Path) -> list[int]:
+    return sorted(int(match[1]) for path in folder.iterdir() if (match := re.fullmatch(_RANK, path.name)))
+
+
+def _is_reduced(folder: Path, rank: int) -> bool:
+    note = folder / runfile.NODES / runfile.no_digest_file(rank)
+    return (folder / runfile.digest_file(rank)).is_file() or note.is_file()
+
+
+def _why_no_digest(trace: Path, digest: Callable[[Path], str | None]) -> str | None:
+    """The reason, also where making it failed: rank 0 is to hear of that."""
+    try:
+        return digest(trace)
+    except Exception as error:
+        runfile.log(trace.parent, f"the digest of {trace.name} could not be written: {type(error).__name__}: {error}")
+        return f"its digest could not be written ({type(error).__name__})"
+
+
+def _write_note(folder: Path, rank: int, why: str) -> None:
+    runfile.write_json(folder / runfile.NODES / runfile.no_digest_file(rank), {"why": why})
+
+
+def _is_alive(pid: object) -> bool:
+    if not isinstance(pid, int) or pid <= 0:
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass
+    return True

@@ -1,0 +1,80 @@
+"""Where the ranks of a job leave messages for each other: the store of torch.distributed, or a shared folder.
+
+Nothing here waits for a message: a rank looks whether one is there. Neither listens on an address of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from ..runfile import open_regular, whole_file
+
+PREFIX = "gpuprof"
+"""Before our keys in the job's store, and the name of our folder in a shared one."""
+CHUNK_BYTES = 256 << 10
+"""Of a value in the store: its libuv server refuses more than 8 MB, and one large value would hold up others."""
+
+
+class StoreMailbox:
+    """In the store of the job's process group. Methods raise what that raises once it is gone (RuntimeError)."""
+
+    def __init__(self, store: Any) -> None:
+        from torch.distributed.distributed_c10d import PrefixStore
+
+        if hasattr(store, "clone"):  # a connection of its own, so that the training never waits for ours
+            try:
+                store = store.clone()
+            except RuntimeError:  # this kind of store has none
+                pass
+        self._store = PrefixStore(PREFIX, store)
+
+    def put(self, name: str, data: bytes) -> None:
+        """Leaves a message; it can be seen once it is whole."""
+        count = 0
+        for count, begin in enumerate(range(0, len(data), CHUNK_BYTES), 1):
+            self._store.set(f"{name}/{count - 1}", data[begin : begin + CHUNK_BYTES])  # type: ignore[arg-type]
+        self._store.set(f"{name}/chunks", str(count))
+        self._store.add(f"{name}/there", 1)
+
+    def has(self, name: str) -> bool:
+        """Whether the message is there. `add` of 0 asks without waiting, in every version of torch."""
+        return self._store.add(f"{name}/there", 0) > 0
+
+    def take(self, name: str, most: int) -> bytes:
+        """A message that is there, of at most `most` bytes. Raises ValueError for one of another size."""
+        chunks = int(self._store.get(f"{name}/chunks"))
+        if not 0 <= chunks <= -(-most // CHUNK_BYTES):
+            raise ValueError("too large")
+        found = []
+        for number in range(chunks):
+            found.append(self._store.get(f"{name}/{number}"))
+            if len(found[-1]) > CHUNK_BYTES:
+                raise ValueError("too large")
+        return b"".join(found)
+
+
+class FolderMailbox:
+    """In a folder that every node has mounted. Methods raise OSError."""
+
+    def __init__(self, folder: Path, job: str) -> None:
+        self._folder = folder / PREFIX / (re.sub(r"[^\w.-]+", "_", job)[:100].strip(".") or "job")
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def put(self, name: str, data: bytes) -> None:
+        """Leaves a message; it can be seen once it is whole."""
+        with whole_file(self._folder / name, 0o600) as file:
+            file.write(data)
+
+    def has(self, name: str) -> bool:
+        """Whether the message is there."""
+        return (self._folder / name).is_file()
+
+    def take(self, name: str, most: int) -> bytes:
+        """A message that is there, of at most `most` bytes. Raises ValueError for a larger one."""
+        with open_regular(self._folder / name) as file:
+            if os.fstat(file.fileno()).st_size > most:
+                raise ValueError("too large")
+            return file.read(most)
