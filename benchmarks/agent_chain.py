@@ -4,8 +4,9 @@
     python -m benchmarks.agent_chain --page     writes the transcript into docs/agents.md
 
 The client knows nothing of the cases. It calls `diagnose`, and then does what stands first in each answer's
-`next_steps` and was not done before; what is to be done by hand is passed on to the user of the case, who has a
-recording of the program with the fix. It ends with the first comparison, or where no answer says how to go on.
+`next_steps` and was not done before; what is to be done by hand is passed on to the user of the case, who edits the
+program and records it again, or has a recording with the fix. It ends with the first comparison, or where no answer
+says how to go on.
 
 Three cases try their fix on a small program on the CPU, one has a server that only reads, and one fix is made by hand.
 The recordings of the last four are those of scenarios on a GPU, with and without the fix. What is tried there is a
@@ -17,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -172,15 +174,25 @@ class User:
         if self.case.program is not None:
             (self.folder / "train.py").write_text(self.case.program)
         if self.case.scenario is None:
-            words = [sys.executable, "-m", "gpuprof", "trace", "--stop", self.python, "train.py"]
-            subprocess.run(words, cwd=self.folder, env=variables(), check=True, capture_output=True, timeout=LIMIT_S)
+            self._record()
         else:
             self._take("recording", "2026-01-01_000000_train")
 
     def does(self, what: str) -> None:
-        """Only recording again needs something done here: the recording with the fix is there already."""
-        if what.startswith("record") and self.case.scenario is not None:
-            self._take("fixed", "2026-01-01_010000_train")
+        """Writes arguments of the DataLoader into the program, and records it again; of a scenario the recording with
+        the fix is there already."""
+        if self.case.scenario is not None:
+            if what.startswith("record"):
+                self._take("fixed", "2026-01-01_010000_train")
+        elif what.startswith("record"):
+            self._record()
+        elif added := re.search(r"DataLoader\(\.\.\., (.+)\)", what):
+            script = self.folder / "train.py"
+            script.write_text(script.read_text().replace("batch_size=8)", f"batch_size=8, {added[1]})"))
+
+    def _record(self) -> None:
+        words = [sys.executable, "-m", "gpuprof", "trace", "--stop", self.python, "train.py"]
+        subprocess.run(words, cwd=self.folder, env=variables(), check=True, capture_output=True, timeout=LIMIT_S)
 
     def _take(self, which: str, name: str) -> None:
         runs = self.folder / runfile.RUNS

@@ -72,8 +72,8 @@ def after_trial(trial: dict[str, Any], folder: str, comparable: bool) -> list[di
     """Of a trial as JSON: to write what is confirmed, to record again and to compare; else to try what was left, or to
     write what was not decided and compare recordings, which settles it; else the other fixes.
 
-    comparable: whether the run that was tried has a diagnosis, which a comparison needs; without one (as of a training
-    on the CPU) the trial is the measurement.
+    comparable: whether the run that was tried has a diagnosis, which a comparison needs; without one the trial is all
+    there is.
     """
     rows, run = trial["rows"], trial["run"]
     lines = next((row["lines"] for row in rows if trial["best"] and row["fixes"] == trial["best"]), "")
