@@ -98,7 +98,7 @@ def tell_others(outcome: dict[str, Any] | None) -> None:
         return
     waited = outcome.get("waited_s")
     for key, what in (
-        ("silent", f"sent nothing within {waited:g} s" if isinstance(waited, (int, float)) else "sent nothing"),
+        ("silent", f"sent nothing within {waited:.0f} s" if isinstance(waited, (int, float)) else "sent nothing"),
         ("dropped", "sent a message that does not verify"),
     ):
         ranks = [rank for rank in outcome.get(key) or () if isinstance(rank, int)]

@@ -144,7 +144,7 @@ class NodeExchange(threading.Thread):
         self._number: bytes | None = None
         """Of this recording's call."""
         self._hurry, self._over = threading.Event(), threading.Event()
-        self.begun = False
+        self.begun, self._begun_s = False, 0.0
 
     def agree(self, step_s: float) -> float:
         """Rank 0's `step_s`, seconds of a step, so that all ranks plan the same window; its own where that does not
@@ -175,7 +175,7 @@ class NodeExchange(threading.Thread):
         elsewhere with a mailbox."""
         if self.begun or os.getpid() != self._pid:
             return
-        self.begun = True
+        self.begun, self._begun_s = True, time.monotonic()
         try:
             if failed is not None:
                 self._write_note(self._rank, failed)
@@ -314,7 +314,7 @@ class NodeExchange(threading.Thread):
         silent = self._wanted - received - dropped - self._here()
         write_json(self._folder / NODES / EXCHANGE, {
             "received": sorted(received), "without_digest": {str(rank): notes[rank] for rank in sorted(notes)},
-            "dropped": sorted(dropped), "silent": sorted(silent), "waited_s": wait_s(), "failed": failed,
+            "dropped": sorted(dropped), "silent": sorted(silent), "waited_s": round(time.monotonic() - self._begun_s, 1), "failed": failed,
         })  # fmt: skip
 
     def _write_note(self, rank: int, why: str) -> None:

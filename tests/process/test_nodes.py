@@ -6,6 +6,7 @@ that the slow rank and the shift of its node's clock are known.
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import textwrap
@@ -86,7 +87,9 @@ def test_a_rank_that_is_lost_or_never_enters_is_named(tmp_path: Path, fault: str
     assert (outcome["received"], outcome["silent"]) == ([1], [2])
     capfd.readouterr()
     several_nodes.tell_others(outcome)
-    assert capfd.readouterr().err == "gpuprof: rank 2 sent nothing within 2 s: the verdict is without it\n"
+    said = capfd.readouterr().err
+    assert re.fullmatch(r"gpuprof: rank 2 sent nothing within \d+ s: the verdict is without it\n", said)
+    assert outcome["waited_s"] >= 2
     diagnosis = gpuprof.diagnose(nodes[0])
     assert diagnosis.verdict.cause == "straggler"
     assert any("2" in issue.message and "rank" in issue.message for issue in diagnosis.quality.issues)

@@ -289,6 +289,7 @@ def test_a_program_that_fails_waits_for_less_and_names_who_is_missing(tmp_path: 
     one.begin()
     one.finish()
     assert outcome_of(first)["silent"] == [1]
+    assert outcome_of(first)["waited_s"] < 60
 
 
 def test_what_reads_the_recording_does_not_wait_for_a_dead_process(tmp_path: Path, capfd):
