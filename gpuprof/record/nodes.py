@@ -311,10 +311,11 @@ class NodeExchange(threading.Thread):
     def _write_outcome(self, received: set[int], notes: dict[int, str], dropped: set[int], failed: str | None) -> None:
         if self._rank != 0:
             return
+        waited_s = round(time.monotonic() - self._begun_s, 1)
         silent = self._wanted - received - dropped - self._here()
         write_json(self._folder / NODES / EXCHANGE, {
             "received": sorted(received), "without_digest": {str(rank): notes[rank] for rank in sorted(notes)},
-            "dropped": sorted(dropped), "silent": sorted(silent), "waited_s": round(time.monotonic() - self._begun_s, 1), "failed": failed,
+            "dropped": sorted(dropped), "silent": sorted(silent), "waited_s": waited_s, "failed": failed,
         })  # fmt: skip
 
     def _write_note(self, rank: int, why: str) -> None:
