@@ -19,6 +19,8 @@ from gpuprof.costs.roofline import Roofline, roofline
 from gpuprof.diagnosis.baseline import RareStep
 from gpuprof.diagnosis.baseline_mismatch import mismatch
 from gpuprof.diagnosis.budget_model import Budget
+from gpuprof.diagnosis.cpu_step import CpuStep
+from gpuprof.diagnosis.cpu_times import cpu_step, on_cpu
 from gpuprof.diagnosis.diagnosis import (
     Device,
     Diagnosis,
@@ -209,8 +211,8 @@ class Analysis:
         """How far the recording can be relied on."""
         trace, folder = self._trace, self.folder
         assert trace is not None
-        on_cpu = folder is not None and folder.own.gpu is None and bool(folder.own.versions)
-        found, said = quality_of(trace, self.recorded, self.run_issues, on_cpu), self._read[1]
+        timed = self.cpu_step is not None
+        found, said = quality_of(trace, self.recorded, self.run_issues, on_cpu(folder), timed), self._read[1]
         found = judged((*found.issues, *said)) if said else found
         if self.recorded is None or not self.device_times:
             return found
@@ -304,6 +306,14 @@ class Analysis:
         """Of the mean step, where a run timed enough steps."""
         facts = self.run_facts if self.question.trace is None else self._of_run
         return facts and facts.budget
+
+    @cached_property
+    def cpu_step(self) -> CpuStep | None:
+        """The mean step of a run without a GPU, where it was timed."""
+        folder = self.folder
+        if folder is None or not on_cpu(folder) or (self.recorded is not None and self.device_times):
+            return None
+        return cpu_step(folder, self.budget, self.recorded)
 
     @cached_property
     def timed(self) -> TimedSteps | None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.budget import budget_of_recorded, in_words
+from gpuprof.diagnosis.cpu_run import of_cpu_run
 from gpuprof.diagnosis.detect.compiling import compiling_ns
 from gpuprof.diagnosis.diagnosis import Diagnosis, Issue, Profiler, Steps
 from gpuprof.diagnosis.doubts import doubts
@@ -33,8 +34,10 @@ from gpuprof.replay.profiler_fit import Removal
 from gpuprof.timeline.gpu_concurrency import take_turns
 
 
-def no_gpu_work(analysis: Analysis) -> Diagnosis:
+def no_gpu_work(analysis: Analysis, advise: bool) -> Diagnosis:
     """Of a recording in which no device did anything: what its timed steps tell, if there are any."""
+    if analysis.cpu_step is not None and analysis.quality.status != "unusable":
+        return of_cpu_run(analysis, analysis.cpu_step, advise)
     verdict, budget = no_verdict(analysis.quality), analysis.budget
     if budget is not None:
         said = f"{in_words(budget, analysis.unit)}{usual_wait(analysis.folder, budget, analysis.unit)}{verdict.summary}"

@@ -68,7 +68,7 @@ def diagnose(
 def _concluded(analysis: Analysis, advise: bool) -> Diagnosis:
     """By replay, or where that fails by what the time of the steps was spent on."""
     if not analysis.device_times:
-        return no_gpu_work(analysis)
+        return no_gpu_work(analysis, advise)
     if not analysis.is_replayed:
         return by_shares(analysis)
     timeline = analysis.whole

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from gpuprof.diagnosis.above_reach import AboveReach
 from gpuprof.diagnosis.budget_model import Budget
 from gpuprof.diagnosis.counters_model import Counters
+from gpuprof.diagnosis.cpu_step import CpuStep
 from gpuprof.diagnosis.fix import FixLine, Patch, Setting
 from gpuprof.diagnosis.host_model import Host
 from gpuprof.diagnosis.run_model import Run
@@ -498,6 +499,8 @@ class Diagnosis:
     """What is not sure to gain but expected to, with what settles it, in the order of `findings`."""
     above_reach: AboveReach | None = None
     """What the step should cost, and what lies above that; None where nothing was replayed."""
+    cpu_step: CpuStep | None = None
+    """Of a run without a GPU what its mean step consists of; None of any other, and where its steps were not timed."""
     host: Host | None = None
     """The Python functions of unprofiled steps, where a run sampled them."""
     counters: Counters | None = None

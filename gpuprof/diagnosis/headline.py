@@ -7,6 +7,7 @@ it: what the GPU waits for, what comes in some steps only, or, where its own wor
 from __future__ import annotations
 
 from gpuprof.diagnosis import step_parts
+from gpuprof.diagnosis.cpu_step import CpuStep, prepares_batches
 from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.diagnosis.sentences import listed
 from gpuprof.diagnosis.step_parts import Bar
@@ -119,7 +120,7 @@ def ran_on_cpu(diagnosis: Diagnosis) -> bool:
 def _without_verdict(diagnosis: Diagnosis) -> str:
     if lacks_trace(diagnosis):
         return "NO TRACE"
-    if ran_on_cpu(diagnosis):
+    if ran_on_cpu(diagnosis) and diagnosis.verdict.bound is None:
         return "NO GPU"
     if diagnosis.quality.status == "unusable":
         return "UNUSABLE RECORDING"
@@ -138,7 +139,28 @@ def _iteration(diagnosis: Diagnosis) -> str:
     return f"{ROLLOUT[first.phase]} {_percent(first.ns, found.mean_ns)} of the iteration"
 
 
+def _on_cpu(diagnosis: Diagnosis, step: CpuStep) -> str:
+    """Of a training without a GPU: what it is with for longest."""
+    shares = _excess_shares(diagnosis)
+    words = {"input": "PREPARING BATCHES" if prepares_batches(diagnosis.run) else _WORDS["input"]}
+    words |= {"own": "TRAINING on the CPU", "ops": "COMPUTING on the CPU", "python": "RUNNING PYTHON between the ops"}
+    parts = {"input": float(step.input_ns), "own": float(step.own_ns), **shares}
+    if step.ops_ns is not None:
+        del parts["own"]
+        parts |= {"ops": step.ops_ns, "python": step.own_ns - step.ops_ns}
+    first = max(parts, key=lambda name: parts[name])
+    return f"{words.get(first) or _WORDS.get(first, first.upper())} {_percent(parts[first], step.mean_ns)}"
+
+
+def _excess_shares(diagnosis: Diagnosis) -> dict[str, float]:
+    """What comes in some steps only → ns of the mean step; waiting for batches is not among it."""
+    found = diagnosis.budget.excess if diagnosis.budget is not None else ()
+    return {one.cause: float(one.mean_ns) for one in found if one.mean_ns and one.cause != "input"}
+
+
 def _of_step(diagnosis: Diagnosis) -> str:
+    if diagnosis.cpu_step is not None:
+        return _on_cpu(diagnosis, diagnosis.cpu_step)
     verdict, bars = diagnosis.verdict, [bar for bar in step_parts.bars(diagnosis) if bar.total_ns > 0]
     if verdict.bound is None:
         return "NO VERDICT"

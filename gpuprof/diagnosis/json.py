@@ -47,6 +47,7 @@ def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
         "gaps": plain(d.gaps),
         "kernels": plain(d.kernels),
         "phases": plain(d.phases),
+        "cpu_step": plain(d.cpu_step),
         "host": plain(d.host),
         "ranges": plain(d.ranges),
         "activity": plain(d.activity),

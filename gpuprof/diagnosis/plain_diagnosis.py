@@ -89,7 +89,7 @@ def without_steps(analysis: Analysis, quality: Quality) -> Diagnosis:
     return Diagnosis(
         source=analysis.source, quality=quality, environment=analysis.environment, run=analysis.run, steps=None,
         budget=analysis.budget, window=None, devices=(), devices_estimated=None, gaps=None, kernels=None, phases=(),
-        profiler=None, verdict=no_verdict(quality), _analysis=analysis,
+        profiler=None, verdict=no_verdict(quality), cpu_step=analysis.cpu_step, _analysis=analysis,
     )  # fmt: skip
 
 

@@ -12,18 +12,26 @@ from gpuprof.timeline.unit import Unit
 from gpuprof.tracefile.trace import Trace
 
 _ON_CPU = (
-    "This training ran on the CPU, where gpuprof times its steps but has no verdict. If there is a GPU, move the model"
-    " and the batches to it."
+    "This training ran on the CPU, and too few of its steps were timed for a verdict: let it run longer. If there is a"
+    " GPU, move the model and the batches to it."
 )
 """In place of how to record a GPU: `gpuprof trace` would have."""
+_OF_KERNELS = ("no_shapes",)
+"""What a recording lacks for its kernels: of no use where there are none."""
+_TIMED = "This training ran on the CPU: what is said is of its timed steps; there are no kernels to show."
 
 
-def quality_of(trace: Trace, timeline: Timeline | None, of_run: Sequence[Issue], on_cpu: bool) -> Quality:
-    """What is wrong with a trace and, `of_run`, with the run that it is of; `on_cpu`: whether that run used no GPU."""
+def quality_of(
+    trace: Trace, timeline: Timeline | None, of_run: Sequence[Issue], on_cpu: bool, timed: bool = False
+) -> Quality:
+    """What is wrong with a trace and, `of_run`, with the run that it is of. `on_cpu`: whether that run used no GPU; if
+    its steps were `timed`, that is no fault."""
     found = [
-        Issue(f.id, f.severity, _ON_CPU if on_cpu and f.id == "no_gpu_events" else f.message)  # type: ignore[arg-type]
+        Issue(f.id, f.severity, f.message) if not (on_cpu and f.id == "no_gpu_events")  # type: ignore[arg-type]
+        else Issue(f.id, "info" if timed else "error", _TIMED if timed else _ON_CPU)
         for f in check(trace, timeline)
-    ]
+        if not (timed and f.id in _OF_KERNELS)
+    ]  # fmt: skip
     return judged((*found, *of_run))
 
 

@@ -78,7 +78,7 @@ def cpus(facts: Facts) -> Check:
     if facts.cpu_quota is not None and facts.cpu_quota < allowed:
         allowed = facts.cpu_quota
         what = f"{allowed:.3g} CPUs' worth of time (the control group's quota; {len(facts.affinity)} are visible)"
-    gpus = max(len(facts.torch.devices), 1)
+    gpus = len(facts.torch.devices) or len(facts.gpus) or int(facts.gpu_files)
     if allowed < FEWEST_CPUS * gpus:
         return Check(
             "cpus", "warning", f"{what} for {gpus} GPU{'s' if gpus > 1 else ''}: launches and data loading may be"

@@ -47,15 +47,16 @@ def torch(facts: Facts) -> Check:
 
 
 def gpu(facts: Facts) -> Check:
-    """torch can use a GPU; without one there is nothing that gpuprof could diagnose."""
+    """torch can use a GPU; without one the steps of a training are timed, and no GPU work is recorded."""
     found = facts.torch
     if found.devices:
         names = ", ".join(sorted({f"{found.devices.count(name)} × {name}" for name in found.devices}))
         return Check("gpu", "ok", names)
     if not (facts.gpus or facts.gpu_files):
         return Check(
-            "gpu", "blocker", "there is no GPU here; a recording without GPU work cannot be diagnosed",
-            "record on the machine that trains; in a container start it with --gpus all",
+            "gpu", "warning", "there is no GPU here: of a training on the CPU gpuprof trace times the steps and samples"
+            " the functions, and there are no kernels to diagnose",
+            "to diagnose a GPU, record on the machine that has it; in a container start it with --gpus all",
         )  # fmt: skip
     if found.version is not None and not found.cuda and not found.hip:
         return Check(

@@ -180,12 +180,16 @@ def _ranks(comparison: Comparison, width: int) -> list[Text]:
 
 
 def _counts(comparison: Comparison, width: int) -> list[Text]:
+    if not words.has_gpu_work(comparison):
+        return []
     return flow([Text(item) for item in words.counts(comparison).split("   ")], width)
 
 
 def _kernels(comparison: Comparison, width: int, rows: int) -> list[Text]:
     """What the GPU's work became, and the kernels that changed most."""
     found = comparison.kernels
+    if not words.has_gpu_work(comparison):
+        return []
     head = Text(words.kernel_changes(comparison))
     lines = [
         (

@@ -26,6 +26,8 @@ KNOWN = {
     "estimated": "the profiler's cost removed",
     "recorded": "as recorded, under the profiler",
 }
+TRAINING = "training"
+"""Of two runs without a GPU: all that is no waiting for batches and comes in every step."""
 HOST_WAITS = ("launch", "slow_call", "python", "sync", "allocator", "input", "transfer")
 """Causes of idle time that are the host's."""
 CLEAR = 1.3
@@ -128,6 +130,8 @@ def term(one: Term) -> str:
     """`waiting: launch`, `matrix multiplications`, `elementwise kernels`."""
     if one.kind == "idle":
         return f"waiting: {labels.cause(one.name)}"
+    if one.name == TRAINING:
+        return "the training itself"
     named = one.name in labels.CATEGORIES or one.name == "communication"
     return labels.category(one.name) if named else f"{one.name} kernels"
 
@@ -302,6 +306,11 @@ def memory(comparison: Comparison) -> str:
     if not a or not b:
         return ""
     return f"peak memory {gib(a)} GiB" if gib(a) == gib(b) else f"peak memory {gib(a)} → {gib(b)} GiB"
+
+
+def has_gpu_work(comparison: Comparison) -> bool:
+    """Whether kernels were recorded: none of two runs without a GPU."""
+    return bool(comparison.a.kernels or comparison.b.kernels)
 
 
 def counts(comparison: Comparison) -> str:

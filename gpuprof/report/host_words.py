@@ -49,6 +49,8 @@ def lines(diagnosis: Diagnosis, width: int, functions: list[HostFunction]) -> li
         for one in functions
     ]
     columns = (Column("bold", elastic=True), Column(right=True), Column(), Column("dim"))
+    if all(one.step_ns is None for one in functions):  # as without a GPU: that none is known needs no column
+        rows, columns = [(row[0], row[1], row[3]) for row in rows], (columns[0], columns[1], columns[3])
     return table(rows, columns, width)
 
 

@@ -177,8 +177,8 @@ def next_step(diagnosis: Diagnosis) -> str:
     steps, cost, unit = diagnosis.steps, diagnosis.profiler, diagnosis.unit
     if lacks_trace(diagnosis) and diagnosis.run and diagnosis.run.status == "running":
         return "gpuprof diagnose, once the window is recorded"
-    if ran_on_cpu(diagnosis):
-        return "gpuprof trace on a machine with a GPU"
+    if ran_on_cpu(diagnosis) and diagnosis.cpu_step is None:
+        return "let the training run longer, or record sooner: gpuprof trace --settle 2 --baseline 3 …"
     if diagnosis.quality.status == "unusable":
         return "record again as described above"
     if steps is None or steps.source == "none":
@@ -199,7 +199,7 @@ def next_step(diagnosis: Diagnosis) -> str:
 def more(diagnosis: Diagnosis) -> str:
     """Where the rest of the diagnosis is; nothing where there is none."""
     if diagnosis.quality.status == "unusable" or lacks_trace(diagnosis) or ran_on_cpu(diagnosis):
-        return ""
+        return "" if diagnosis.cpu_step is None else "-v shows the run and its functions; gpuprof report draws them"
     return "-v shows the run, waits, kernels, phases and notes; gpuprof report draws them"
 
 

@@ -3,33 +3,25 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-
-import numpy as np
 
 from gpuprof import runfile
 from gpuprof.diagnosis.chance import probability
 from gpuprof.diagnosis.detect.proposal import CERTAIN, SURE
 from gpuprof.diagnosis.diagnose_recording import diagnose_recording
 from gpuprof.diagnosis.diagnosis import Diagnosis, Range
-from gpuprof.diagnosis.findings.input_workers import SPREAD
+from gpuprof.diagnosis.more_workers import usual_workers, with_more_workers
 from gpuprof.errors import GpuprofError
 from gpuprof.record.redact import redact
-from gpuprof.replay.loader_queue import Loader, fed_step_ns
-from gpuprof.replay.mean_step import FETCH_NS, least_on_cores, slowed_by_sharing
-from gpuprof.replay.noise import PROCESS_NOISE
 from gpuprof.tracefile.recording import resolve
 from gpuprof.tracefile.run import RunFolder, read_run
 from gpuprof.trial.fixes import Candidate, saving
 from gpuprof.trial.own_flags import own_flags
 from gpuprof.trial.trial import Fix, Interval
 
-WORKERS = 4
-"""Input workers that are tried where no finding says how many; no more than there are cores."""
 START_S = 20.0
 """From the start of a training to its first step, where no run says it."""
 
@@ -102,38 +94,14 @@ def subject_of(folder: Path) -> Subject:
 
 
 def predict_workers(subject: Subject, candidate: Candidate) -> Candidate:
-    """The step with more input workers, from what the run measured in its loader, where no finding says it.
-
-    On a machine without a GPU nothing is replayed; but the loader is a queue all the same. All of them share the cores
-    that were there: a step is no shorter than the CPU time of its batches and of the training's own part, over these.
-    """
-    run, made = subject.run, (subject.run.own.loader or {}).get("made")
-    workers = int((run.own.loader or {}).get("num_workers") or 0)
-    if candidate.fix.name != "input_workers" or candidate.step_ns is not None or not isinstance(made, dict):
+    """The step with more input workers, from what the run measured in its loader, where no finding says it."""
+    if candidate.fix.name != "input_workers" or candidate.step_ns is not None:
         return candidate
-    wanted = int(candidate.fix.value)
-    rows = run.steps.rows("baseline_free", run.rank)
-    batch_ns = float(made.get("batch_ns") or 0)
-    if not len(rows) or wanted <= workers or not batch_ns:
+    found = with_more_workers(subject.run, int(candidate.fix.value), subject.has_gpu)
+    if found is None:
         return candidate
-    took = run.steps.ns[rows].astype(np.float64)
-    waited = np.maximum(run.steps.data_ns[rows], 0).astype(np.float64)
-    now_ns, consumer_ns = float(took.mean()), float((took - waited).mean())
-    micro = run.steps.micro_steps[rows]
-    batches = max(float(micro[micro > 0].mean()) if (micro > 0).any() else 1.0, 1.0)
-    loader = Loader(batch_ns, workers, spread=float(made.get("spread") or 0.0))
-    cpu_ns = float(made.get("batch_cpu_ns") or batch_ns)
-    then = slowed_by_sharing(loader, wanted, cpu_ns, run.cpus)
-    fed_ns = fed_step_ns(then, consumer_ns, batches, FETCH_NS)
-    # The training's own part may use one core, as next to a GPU, or all of them, as torch's CPU kernels do.
-    threads = max(run.cpus, 1.0) if run.cpus and not subject.has_gpu else 1.0
-    least = [least_on_cores(cpu_ns * batches, consumer_ns * cores, run.cpus) for cores in (1.0, threads)]
-    ends = [max(fed_ns, ns) for ns in least]
-    step_ns, factor = math.sqrt(ends[0] * ends[1]), SPREAD * (1 + PROCESS_NOISE)
-    step = Interval(ends[0] / factor, step_ns, ends[1] * factor)
-    gain = Interval(now_ns / (ends[1] * factor), now_ns / step_ns, now_ns / (ends[0] / factor))
-    saves = saving(Range(gain.low, gain.expected, gain.high))  # type: ignore[arg-type]
-    return replace(candidate, step_ns=step, speedup=gain, saves=saves)
+    step, gain = (Interval(one.low, one.expected, one.high) for one in found)
+    return replace(candidate, step_ns=step, speedup=gain, saves=saving(found[1]))
 
 
 def with_flags(subject: Subject, candidate: Candidate, argv: Sequence[str]) -> Candidate:
@@ -151,8 +119,7 @@ def with_workers(subject: Subject, candidates: Sequence[Candidate]) -> list[Cand
     found = subject.diagnosis
     if candidates or found is None or found.findings or found.worth_trying:
         return list(candidates)
-    count = max(min(WORKERS, int(subject.run.cpus or WORKERS)), 1)
-    predicted = predict_workers(subject, Candidate(Fix("input_workers", str(count))))
+    predicted = predict_workers(subject, Candidate(Fix("input_workers", str(usual_workers(subject.run)))))
     gain = predicted.speedup
     if gain is None or not gain.low or not gain.high or gain.low <= 1:
         return []

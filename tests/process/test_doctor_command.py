@@ -31,7 +31,7 @@ def test_the_machine_at_hand_is_examined(monkeypatch: pytest.MonkeyPatch):
     assert found["platform"]["status"] == "ok" and found["torch"]["status"] == "ok"
     assert sys.executable in found["torch"]["message"]
     if not list(Path("/dev").glob("nvidia[0-9]*")):
-        assert done.returncode == 1 and found["gpu"]["status"] == "blocker"
+        assert done.returncode == 0 and found["gpu"]["status"] == "warning"
 
 
 def test_text_names_the_remedy_of_what_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -85,7 +85,7 @@ def test_a_cell_is_recorded_and_runs_as_it_would(notebook: list[Any]):
     value, diagnosis = shown(notebook[2])
     assert value["text/plain"] == "'the value of the cell'"
     assert '<div class="gpuprof">' in diagnosis["text/html"]
-    assert "ran on the CPU" in " ".join(diagnosis["text/plain"].split())
+    assert "Python between them" in " ".join(diagnosis["text/plain"].split()), "a verdict of timed steps"
     assert printed(notebook[3], "stdout").split() == ["Diagnosis", "3", "True"]
 
 
@@ -118,7 +118,8 @@ def test_what_is_not_understood_is_one_line(notebook: list[Any]):
 
 def test_print_is_the_answer_of_the_terminal(notebook: list[Any]):
     text = printed(notebook[12], "stdout")
-    assert text.startswith("NO GPU") and "\\x" not in text
+    assert " %   " in text.splitlines()[0] and "-BOUND" in text.splitlines()[1], "a verdict of its timed steps"
+    assert "\\x" not in text
     assert [sorted(one) for one in shown(notebook[12])] == [["text/html", "text/plain"]], "and it is shown once"
 
 

@@ -39,7 +39,7 @@ FAILING = [
     ("torch", "blocker", {"torch": Torch(None, error="ModuleNotFoundError: No module named 'torch'")}, "cannot import"),
     ("torch", "warning", on_torch(version="1.13.1+cu117"), "older than 2.4"),
     ("torch", "warning", on_torch(version="2.3.1+cu121"), "older than 2.4"),
-    ("gpu", "blocker", {"torch": Torch("2.13.0+cpu"), "gpus": (), "gpu_files": False}, "no GPU here"),
+    ("gpu", "warning", {"torch": Torch("2.13.0+cpu"), "gpus": (), "gpu_files": False}, "no GPU here"),
     ("gpu", "blocker", {"torch": Torch("2.13.0+cpu")}, "built for CPUs only"),
     ("gpu", "blocker", {**on_torch(devices=()), "variables": {"CUDA_VISIBLE_DEVICES": ""}}, "hides all GPUs"),
     ("gpu", "blocker", on_torch(devices=(), error="The NVIDIA driver on your system is too old"), "too old"),
@@ -75,6 +75,13 @@ FAILING = [
 
 def checked(facts: Facts, name: str) -> Check:
     return next(check for check in examine(facts) if check.id == name)
+
+
+def test_a_machine_without_a_gpu_has_enough_cpus_for_none():
+    """No blocker: the steps of a training on the CPU can be timed."""
+    alone = replace(SOUND, torch=Torch("2.13.0+cpu"), gpus=(), gpu_files=False, affinity=frozenset({0, 1}))
+    assert "blocker" not in {check.status for check in examine(alone)}
+    assert checked(alone, "cpus") == Check("cpus", "ok", "2 CPUs")
 
 
 def test_a_sound_machine_passes_every_check():

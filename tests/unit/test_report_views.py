@@ -269,6 +269,9 @@ def test_what_the_next_step_does_is_not_the_optimizers(tmp_path):
     assert adam == 3 * 600 * us
     host = totals(header, columns, "host")
     assert {path for path in host if "conv" in path and "Optimizer" in path} == set()
+    boxes = {path.split("/")[2] for path in host if path.count("/") > 1}
+    assert "steps" in boxes and not any("ProfilerStep" in one for one in boxes), "of all steps one box"
+    assert {one.depth for one in events(header, columns) if one.name.startswith("ProfilerStep")} == {0}, "no staircase"
     # Of each range of the optimizer what lies before the next step: two of 1 ms whole, and the last up to the window.
     assert sum(ns for path, ns in host.items() if path.endswith("/Optimizer.step#Adam.step")) == 3 * 1000 * us
     assert host["CPU time"] == 3 * step

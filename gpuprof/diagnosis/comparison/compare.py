@@ -23,6 +23,7 @@ from gpuprof.diagnosis.comparison.mechanisms import explain, mechanisms
 from gpuprof.diagnosis.comparison.notes import notes, other_program, same_program
 from gpuprof.diagnosis.comparison.same_model import other_model
 from gpuprof.diagnosis.comparison.significance import LIKELY, significance
+from gpuprof.diagnosis.comparison.timed_runs import are_timed_only, timed_facts, timed_mechanisms
 from gpuprof.diagnosis.detect.pair.cells import Cells
 from gpuprof.diagnosis.detect.pair.facts import best_known, facts, usable
 from gpuprof.diagnosis.detect.pair.side import Known, Side
@@ -49,6 +50,8 @@ def compare(a: Diagnosis, b: Diagnosis, top: int = TOP) -> Comparison:
 
     Raises GpuprofError, one line, for recordings that cannot be compared.
     """
+    if are_timed_only(a, b):
+        return _compare_timed(a, b, top)
     known_a, known_b = _known(usable(a, "A"), usable(b, "B"))
     unit = common_unit(a.unit, b.unit)
     one, other = facts(a, "A", known_a, unit), facts(b, "B", known_b, unit)
@@ -77,6 +80,33 @@ def compare(a: Diagnosis, b: Diagnosis, top: int = TOP) -> Comparison:
             *notes(one, other, step, work, tested),
             *(same_program(step, found) if differ is None else ()),
         ),
+        diagnoses=(a, b),
+    )
+
+
+def _compare_timed(a: Diagnosis, b: Diagnosis, top: int) -> Comparison:
+    """Of two runs without a GPU, by their timed steps."""
+    unit = common_unit(a.unit, b.unit)
+    one, other = timed_facts(a, unit), timed_facts(b, unit)
+    work = compare_work(one.side, other.side)
+    tested = significance(a, b, work)
+    step = compare_steps(one.side, other.side, work, tested)
+    found = tuple(timed_mechanisms(a, b, one, other, step, work))
+    return Comparison(
+        a=one.side,
+        b=other.side,
+        step=step,
+        work=work,
+        significance=tested,
+        summary=_summary(step, work, found, unit),
+        mechanisms=found,
+        unexplained_ns=0,
+        terms=terms(one.cells, other.cells),
+        phases=(),
+        kernels=compare_kernels(one.kernels, other.kernels, top),
+        ops=(),
+        ranks=None,
+        notes=tuple(notes(one, other, step, work, tested)),
         diagnoses=(a, b),
     )
 

@@ -22,6 +22,8 @@ from gpuprof.projection.subject import Subject
 def _why_not(diagnosis: Diagnosis) -> str:
     if diagnosis._analysis is None:
         return "its diagnosis was loaded from JSON, which holds no events; diagnose the recording again"
+    if diagnosis.cpu_step is not None:
+        return "the training ran on the CPU, and only the work of a GPU is projected"
     error = next((issue.message for issue in diagnosis.quality.issues if issue.severity == "error"), "")
     return diagnosis.replay.reason or error or diagnosis.verdict.summary or "its step could not be replayed"
 

@@ -193,6 +193,10 @@ def _note(timed: TimedSteps, once: set[str], far: np.ndarray, unit: Unit) -> str
     times = {key: int(ns.sum()) for key, ns in timed.parts.items() if key not in (USUAL, VARIATION)}
     large = sorted((key for key, ns in times.items() if ns >= _WORTH_SAYING * total), key=lambda key: key in once)
     said = [f"{'once ' if key in once else ''}{_name(key)} {share(times[key], total)}" for key in large[:2]]
-    found = f"Of their time: {', '.join(said)}." if said else "None waits noticeably for anything that was measured."
+    found = (
+        f"Of their time: {', '.join(said)}."
+        if said
+        else f"No measured cause makes {unit.a} noticeably longer than usual."
+    )
     beyond = f"▲ {far.sum()} longer than shown." if far.any() else ""
     return " ".join(filter(None, (f"{amount(len(timed.ns), unit)} in a row, unprofiled.", found, beyond)))

@@ -108,6 +108,7 @@ def render(comparison: Comparison) -> str:
         test=words.test(c),
         bars=stretches(c),
         legend=legend(c),
+        on_gpu=words.has_gpu_work(comparison),
         falls=falls(c),
         cards=cards(c),
         unexplained=words.unexplained(c),
@@ -297,7 +298,7 @@ def _ops(c: Comparison) -> list[tuple[str, ...]]:
 
 def _sides(c: Comparison) -> list[tuple[str, str, str]]:
     """What is known of each, row by row; rows that neither tells are left out."""
-    pair = (c.a, c.b)
+    pair, on_gpu = (c.a, c.b), words.has_gpu_work(c)
     rows = [
         ("recording", *(shown(s.path, 100) for s in pair)),
         ("verdict", *(words.bound(s) for s in pair)),
@@ -306,9 +307,9 @@ def _sides(c: Comparison) -> list[tuple[str, str, str]]:
         (f"recorded {c.unit}s", *(count(s.steps) for s in pair)),
         ("GPU", *(f"{shown(s.gpu, 60)} ({s.device})" if s.gpu else "" for s in pair)),
         ("rank", *(f"{s.rank} of {s.world_size}" if s.rank is not None and s.world_size != 1 else "" for s in pair)),
-        (f"kernels and copies {c.unit.a}", *(count(round(s.kernels, 1)) for s in pair)),
-        (f"launches {c.unit.a}", *(count(round(s.launches, 1)) for s in pair)),
-        (f"waits for the GPU {c.unit.a}", *(count(round(s.syncs, 1)) for s in pair)),
+        (f"kernels and copies {c.unit.a}", *(count(round(s.kernels, 1)) if on_gpu else "" for s in pair)),
+        (f"launches {c.unit.a}", *(count(round(s.launches, 1)) if on_gpu else "" for s in pair)),
+        (f"waits for the GPU {c.unit.a}", *(count(round(s.syncs, 1)) if on_gpu else "" for s in pair)),
         (f"tokens {c.unit.a}", *(count(round(s.tokens)) if s.tokens else "" for s in pair)),
         ("without padding", *(count(round(s.real_tokens)) if s.real_tokens else "" for s in pair)),
         (f"samples {c.unit.a}", *(count(round(s.samples, 1)) if s.samples else "" for s in pair)),

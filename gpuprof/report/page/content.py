@@ -12,6 +12,7 @@ from markdown_it import MarkdownIt
 
 from gpuprof.diagnosis import step_parts
 from gpuprof.diagnosis.budget_model import NAMES, Budget, Excess
+from gpuprof.diagnosis.cpu_step import CpuStep, prepares_batches
 from gpuprof.diagnosis.diagnosis import Diagnosis, Evidence, Finding, Range
 from gpuprof.diagnosis.plug_ins import declarations
 from gpuprof.diagnosis.sentences import capital, gpu_named
@@ -267,6 +268,8 @@ def budget_rows(diagnosis: Diagnosis) -> list[BudgetRow]:
     found = diagnosis.budget
     if found is None or found.source != "free":
         return []
+    if diagnosis.cpu_step is not None:
+        return _cpu_rows(diagnosis.cpu_step, found, prepares_batches(diagnosis.run))
     mean, beyond = found.mean_ns, step_parts.beyond_usual(found)
     rows = [BudgetRow("usual", BUDGET_PAINTS["usual"].label, duration(found.usual_ns), share(found.usual_ns, mean))]
     rows += [_excess_row(one, found) for one in found.excess if one in beyond.causes or one.mean_ns is None]
@@ -274,8 +277,25 @@ def budget_rows(diagnosis: Diagnosis) -> list[BudgetRow]:
         often = f"in {found.pauses} of {amount(found.steps, 'step')}"
         rows.append(_added("pauses", beyond.pauses_ns, mean, often))
     rows.append(_added("variation", beyond.variation_ns, mean))
-    rows.append(BudgetRow("", "mean step", duration(mean), "", f"80 % of runs: {duration_range(*found.of_processes)}"))
-    return rows
+    return [*rows, _mean_row(found)]
+
+
+def _cpu_rows(step: CpuStep, found: Budget, prepares: bool) -> list[BudgetRow]:
+    """The same of a training without a GPU: what its process does."""
+    parts = [("input", "preparing batches" if prepares else "waiting for batches", float(step.input_ns))]
+    if step.ops_ns is None:
+        parts.append(("usual", "the training itself", step.own_ns))
+    else:
+        parts += [("usual", "PyTorch's ops", step.ops_ns), ("python", "Python between them", step.own_ns - step.ops_ns)]
+    parts.append(("variation", "in some steps only", step.other_ns))
+    rows = [BudgetRow(key, label, duration(ns), share(ns, step.mean_ns)) for key, label, ns in parts if ns]
+    return [*rows, _mean_row(found)]
+
+
+def _mean_row(found: Budget) -> BudgetRow:
+    return BudgetRow(
+        "", "mean step", duration(found.mean_ns), "", f"80 % of runs: {duration_range(*found.of_processes)}"
+    )
 
 
 def _added(key: str, ns: int, mean: int, note: str = "") -> BudgetRow:
@@ -505,6 +525,12 @@ def ranges(diagnosis: Diagnosis) -> list[tuple[str, ...]]:
     named = [one for one in diagnosis.ranges if one.name not in own]
     return [
         (
+            shown(one.name, 80),
+            count(round(one.count / steps, 1)),
+            duration(one.ns / steps),
+        )
+        if not diagnosis.devices
+        else (
             shown(one.name, 80),
             count(round(one.count / steps, 1)),
             duration(one.ns / steps),

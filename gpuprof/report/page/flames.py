@@ -7,7 +7,7 @@ import numpy as np
 from gpuprof.diagnosis.gaps import CAUSES, GapColumns
 from gpuprof.diagnosis.host import SampledStacks
 from gpuprof.report.names import shown
-from gpuprof.report.page.host_tracks import call_paints, thread_name
+from gpuprof.report.page.host_tracks import call_paints, step_ranges, thread_name
 from gpuprof.report.page.lanes import own_ns
 from gpuprof.report.page.texts import Texts, coded
 from gpuprof.report.page.trees import Builder, Paths, Tree, among, paths, tree
@@ -154,7 +154,10 @@ def _host_spans(timeline: Timeline, threads: list[int], texts: Texts) -> tuple[I
     for table, paint in zip((trace.frames, trace.ops, trace.calls), paints, strict=True):
         rows = np.flatnonzero(np.isin(table.thread, threads) & (table.start_ns < high) & (table.end_ns > low))
         begin, end = table.start_ns[rows].clip(low), np.minimum(table.end_ns[rows], high)
-        columns.append((table.thread[rows].astype(np.int64), begin, end, texts.names(table.name[rows]), paint[rows]))
+        names = texts.names(table.name[rows])
+        if table is trace.ops:  # of all steps one box: their numbers distinguish nothing
+            names = np.where(step_ranges(timeline)[rows], texts.add("steps"), names)
+        columns.append((table.thread[rows].astype(np.int64), begin, end, names, paint[rows]))
     thread, start, end, label, paint = (np.concatenate(parts) for parts in zip(*columns, strict=True))
     return thread, start, end, label, paint
 

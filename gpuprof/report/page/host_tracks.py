@@ -12,7 +12,7 @@ from gpuprof.report.page.tracks import Track
 from gpuprof.report.page.view_colours import BY_PHASE, number
 from gpuprof.timeline.phases import PHASES
 from gpuprof.timeline.timeline import Timeline
-from gpuprof.tracefile.trace import ANNOTATION, I64, Thread
+from gpuprof.tracefile.trace import ANNOTATION, I64, Mask, Thread
 
 SHAPES = 160
 """Cells of an op's shapes."""
@@ -55,6 +55,28 @@ def host_tracks(timeline: Timeline, part: Part, texts: Texts, thread: int, group
     return tracks
 
 
+def step_ranges(timeline: Timeline) -> Mask:
+    """Which ops are the ranges of steps."""
+    ops = timeline.trace.ops
+    return (ops.kind == ANNOTATION) & timeline.trace.rows_named(ops.name, timeline.steps.are)
+
+
+def drawn_until(timeline: Timeline, ops: I64) -> I64:
+    """Where ops of one thread end in the timeline, ns: ranges of a step, and those begun in it, no later than the next
+    step begins. The profiler steps in hooks, so that they overlap by some µs; all that is in a step would be drawn a
+    row lower than in the step before."""
+    table = timeline.trace.ops
+    start, until = table.start_ns[ops], table.end_ns[ops].copy()
+    steps = np.sort(start[step_ranges(timeline)[ops]])
+    after = np.searchsorted(steps, start, side="right")
+    # Not what holds a whole step, nor what began before all of them.
+    cut = (table.kind[ops] == ANNOTATION) & (after > 0) & (after < len(steps))
+    ends = steps[np.minimum(after[cut], len(steps) - 1)] if len(steps) else until[cut]
+    following = np.append(steps, np.iinfo(np.int64).max)[np.minimum(after[cut] + 1, len(steps))]
+    until[cut] = np.where(until[cut] < following, np.minimum(until[cut], ends), until[cut])
+    return until
+
+
 def _frames(timeline: Timeline, texts: Texts, rows: I64, group: int) -> Track:
     """Folded at first: stacks are deep, and the ops are what most people look for."""
     frames = timeline.trace.frames
@@ -74,7 +96,7 @@ def _ops(timeline: Timeline, texts: Texts, ops: I64, calls: I64, group: int, is_
         name="ops, calls",
         kind="ops",
         start_ns=np.concatenate([trace.ops.start_ns[ops], trace.calls.start_ns[calls]]),
-        end_ns=np.concatenate([trace.ops.end_ns[ops], trace.calls.end_ns[calls]]),
+        end_ns=np.concatenate([drawn_until(timeline, ops), trace.calls.end_ns[calls]]),
         text=np.concatenate([texts.names(trace.ops.name[ops]), texts.names(trace.calls.name[calls])]),
         paint=np.concatenate([colour, call_paints(timeline)[calls]]),
         detail=np.concatenate([_op_details(timeline, ops, texts), np.full(len(calls), -1)]),

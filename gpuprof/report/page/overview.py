@@ -30,8 +30,10 @@ def _steps(timeline: Timeline, part: Part, texts: Texts, group: int) -> Track:
     rows = np.flatnonzero((steps.start_ns >= part.low_ns) & (steps.start_ns < part.high_ns))
     names = [texts.add(f"step {i + 1}" if steps.source != "none" else "recording") for i in rows.tolist()]
     nothing = np.full(len(rows), -1)
+    # A range of a step may end a little after the next begins: they are one row all the same.
+    until = np.minimum(steps.end_ns, np.append(steps.start_ns[1:], steps.end_ns[-1:]))
     return Track(
-        group, "steps", "steps", steps.start_ns[rows], steps.end_ns[rows], np.array(names, np.int64),
+        group, "steps", "steps", steps.start_ns[rows], until[rows], np.array(names, np.int64),
         np.where(rows % 2 == 0, number("host", "range"), number("work", "idle")), nothing,
     )  # fmt: skip
 

@@ -1,0 +1,100 @@
+"""A training without a GPU: what its timed steps say. Nothing is replayed, so its verdict has no confidence."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from gpuprof.diagnosis.budget import in_words
+from gpuprof.diagnosis.chance import probability, time_left
+from gpuprof.diagnosis.cpu_step import CpuStep, prepares_batches
+from gpuprof.diagnosis.detect.proposal import CERTAIN, EVEN, MARKED, SEVERE, SURE, WORTH
+from gpuprof.diagnosis.diagnosis import Diagnosis, Evidence, Finding, Range, Remaining, Verdict
+from gpuprof.diagnosis.fix import call
+from gpuprof.diagnosis.more_workers import usual_workers, with_more_workers
+from gpuprof.diagnosis.plain_diagnosis import plain_diagnosis
+from gpuprof.diagnosis.sentences import ms_or_us
+from gpuprof.diagnosis.verdict import family_of
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis
+    from gpuprof.diagnosis.run_model import Run
+
+
+def of_cpu_run(analysis: Analysis, step: CpuStep, advise: bool) -> Diagnosis:
+    """Of a run without a GPU whose steps were timed: what the mean step is spent on, and more workers if they gain."""
+    assert analysis.budget is not None
+    found = plain_diagnosis(
+        analysis, verdict=_verdict(analysis, step), quality=analysis.quality, steps=analysis.step_times
+    )
+    fix = _more_workers(analysis, step) if advise else None
+    certain = fix is not None and fix.probability >= CERTAIN and fix.speedup.low >= SURE
+    return replace(
+        found,
+        cpu_step=step,
+        findings=(fix,) if fix is not None and certain else (),
+        worth_trying=(fix,) if fix is not None and not certain else (),
+    )
+
+
+def _verdict(analysis: Analysis, step: CpuStep) -> Verdict:
+    """`input` where the training is with its batches for longer than with anything else, else `host`."""
+    assert analysis.budget is not None
+    parts = {"input": float(step.input_ns), "own": float(step.own_ns), "other": float(step.other_ns)}
+    if step.ops_ns is not None:
+        del parts["own"]
+        parts |= {"ops": step.ops_ns, "python": step.own_ns - step.ops_ns}
+    first = max(parts, key=lambda name: parts[name])
+    bound = "input" if first == "input" else "host"
+    said = f"{in_words(analysis.budget, analysis.unit)}{_sentence(analysis.run, step)}"
+    return Verdict(bound, family_of(bound), "python" if first == "python" else None, None, said)
+
+
+def _sentence(run: Run | None, step: CpuStep) -> str:
+    """`Preparing batches takes 35.9 ms of the mean step, PyTorch's ops about 6.0 ms, the Python between them 1 ms.`"""
+    takes = "Preparing batches takes" if prepares_batches(run) else "Waiting for batches takes"
+    own = f"the training itself {ms_or_us(step.own_ns)}"
+    if step.ops_ns is not None:
+        python = ms_or_us(step.own_ns - step.ops_ns)
+        own = f"PyTorch's ops about {ms_or_us(step.ops_ns)}, the Python between them about {python}"
+    return f"{takes} {ms_or_us(step.input_ns)} of the mean step, {own}."
+
+
+def _more_workers(analysis: Analysis, step: CpuStep) -> Finding | None:
+    """More input workers where the loader's queue says that they gain; None where they do not, or it was not
+    measured."""
+    folder, run = analysis.folder, analysis.run
+    assert folder is not None
+    wanted = usual_workers(folder)
+    predicted = with_more_workers(folder, wanted, has_gpu=False)
+    if predicted is None:
+        return None
+    (step_ns, gain), now = predicted, int((folder.own.loader or {}).get("num_workers") or 0)
+    odds = probability(gain, SURE)
+    if gain.expected < WORTH or odds < EVEN or 1 / time_left(gain) < WORTH:
+        return None
+    loader = call("DataLoader", ..., num_workers=wanted, persistent_workers=True)
+    setting = analysis.stack.setting({"dataloader_num_workers": wanted}, {"dataloader_persistent_workers": True})
+    fix = analysis.stack.fix(loader, setting).by("input_workers", wanted)
+    left = run.remaining_ns if run else None
+    does = "waits for its workers" if now else "prepares its batches itself"
+    return Finding(
+        id="input_workers",
+        title=f"{now} → {wanted} input workers" if now else f"{wanted} input workers",
+        severity="high" if gain.expected >= SEVERE else "medium" if gain.expected >= MARKED else "low",
+        evidence=(
+            Evidence(f"the training {does}: {ms_or_us(step.input_ns)} of the mean step of {ms_or_us(step.mean_ns)}"),
+        ),
+        fix=str(fix),
+        fix_lines=fix.lines,
+        settings=fix.settings,
+        patch=fix.patch,
+        step_ns=Range(*(round(ns) for ns in (step_ns.low, step_ns.expected, step_ns.high))),
+        speedup=gain,
+        remaining_ns=None
+        if not left
+        else Remaining(left, *(round(left / times) for times in (gain.high, gain.expected, gain.low))),
+        probability=round(odds, 3),
+        settle=None if fix.patch is None else fix.patch.command(run.command if run else None),
+        acts_on=("input",),
+    )

@@ -1,0 +1,55 @@
+"""The mean step with more input workers where nothing was replayed: the loader is a queue all the same."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from gpuprof.calibration import loader as calibrated
+from gpuprof.diagnosis.value_range import Range
+from gpuprof.replay.loader_queue import Loader, fed_step_ns
+from gpuprof.replay.mean_step import FETCH_NS, least_on_cores, slowed_by_sharing
+from gpuprof.replay.noise import PROCESS_NOISE
+from gpuprof.tracefile.run import RunFolder
+
+WORKERS = 4
+"""Input workers that are proposed where no finding says how many; no more than there are cores."""
+
+
+def usual_workers(run: RunFolder) -> int:
+    """WORKERS, and no more than the run had cores; at least one."""
+    return max(min(WORKERS, int(run.cpus or WORKERS)), 1)
+
+
+def with_more_workers(run: RunFolder, wanted: int, has_gpu: bool) -> tuple[Range, Range] | None:
+    """The mean step with `wanted` input workers, ns, and how many times as fast it is, from what the run measured in
+    its loader; None where it has as many, or did not measure that.
+
+    All of them share the cores that were there: a step is no shorter than the CPU time of its batches and of the
+    training's own part, over these. `has_gpu`: whether that part used one core, as next to a GPU.
+    """
+    made = (run.own.loader or {}).get("made")
+    workers = int((run.own.loader or {}).get("num_workers") or 0)
+    if not isinstance(made, dict):
+        return None
+    rows = run.steps.rows("baseline_free", run.rank)
+    batch_ns = float(made.get("batch_ns") or 0)
+    if not len(rows) or wanted <= workers or not batch_ns:
+        return None
+    took = run.steps.ns[rows].astype(np.float64)
+    waited = np.maximum(run.steps.data_ns[rows], 0).astype(np.float64)
+    now_ns, consumer_ns = float(took.mean()), float((took - waited).mean())
+    micro = run.steps.micro_steps[rows]
+    batches = max(float(micro[micro > 0].mean()) if (micro > 0).any() else 1.0, 1.0)
+    loader = Loader(batch_ns, workers, spread=float(made.get("spread") or 0.0))
+    cpu_ns = float(made.get("batch_cpu_ns") or batch_ns)
+    then = slowed_by_sharing(loader, wanted, cpu_ns, run.cpus)
+    fed_ns = fed_step_ns(then, consumer_ns, batches, FETCH_NS)
+    # The training's own part may use one core, as next to a GPU, or all of them, as torch's CPU kernels do.
+    threads = max(run.cpus, 1.0) if run.cpus and not has_gpu else 1.0
+    least = [least_on_cores(cpu_ns * batches, consumer_ns * cores, run.cpus) for cores in (1.0, threads)]
+    ends = [max(fed_ns, ns) for ns in least]
+    step_ns, factor = math.sqrt(ends[0] * ends[1]), calibrated.SPREAD.value * (1 + PROCESS_NOISE)
+    step = Range(ends[0] / factor, step_ns, ends[1] * factor)
+    return step, Range(now_ns / step.high, now_ns / step_ns, now_ns / step.low)

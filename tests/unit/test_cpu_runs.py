@@ -1,0 +1,152 @@
+"""Trainings without a GPU: their timed steps have a verdict, the loader's fix, a report, and a comparison."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from helpers.make_run import LOADER, MS, RunBuilder, three_steps
+from helpers.make_trace import TraceBuilder
+from helpers.present import present
+from helpers.valid_json import is_valid
+
+import gpuprof
+from gpuprof.cli import main
+from gpuprof.diagnosis.comparison.json import to_json as comparison_json
+from gpuprof.diagnosis.diagnosis import Diagnosis
+from gpuprof.diagnosis.headline import headline
+from gpuprof.diagnosis.json import to_json
+from gpuprof.diagnosis.load import load_diagnosis
+from gpuprof.errors import GpuprofError
+from gpuprof.report.comparison_terminal import render as comparison_text
+from gpuprof.report.page.comparison import render as comparison_page
+from gpuprof.report.page.content import budget_rows
+from gpuprof.report.page.html import render as page
+from gpuprof.report.terminal import plain
+from gpuprof.report.words import next_step
+
+STEP_MS = 50.0
+
+
+def recording(folder: Path, data_ms: float, ops_ms: float) -> Path:
+    """Three recorded steps of 50 ms: the loader's range, then ops of the forward pass, then Python."""
+    builder = TraceBuilder(gpus=0)
+    for i in range(3):
+        at = round(i * STEP_MS * MS)
+        builder.step(i, at, at + round(STEP_MS * MS))
+        if data_ms:
+            until = at + round(data_ms * MS)
+            builder.annotation("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", at + 1000, until)
+        builder.op("aten::mm", at + round(data_ms * MS) + 1000, at + round((data_ms + ops_ms) * MS))
+    return builder.write(folder / "cpu.json")
+
+
+def run(folder: Path, *, data_ms: float, ops_ms: float, workers: int = 0, cpus: int = 8) -> Path:
+    """A run on the CPU whose steps take 50 ms, of which `data_ms` go into their batches."""
+    folder.mkdir(parents=True, exist_ok=True)
+    trace = recording(folder, data_ms, ops_ms)
+    builder = RunBuilder().stage("baseline_free", [STEP_MS] * 12, device_ns=None, data_ns=round(data_ms * MS))
+    builder.stage("trace", [STEP_MS] * 3, device_ns=None)
+    made = {"batches": 12, "batch_ns": max(data_ms, 0.1) * MS, "batch_cpu_ns": 0.1 * MS, "spread": 0.05}
+    builder.rank |= {"gpu": None, "loader": LOADER | {"num_workers": workers, "made": made}}
+    builder.rank |= {"torch": "2.13.0+cpu", "cuda": None}
+    builder.manifest["host"] |= {"cpus": cpus}
+    return builder.write(folder / "run", trace)
+
+
+@pytest.fixture(scope="module")
+def fed_by_itself(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return run(tmp_path_factory.mktemp("itself"), data_ms=40, ops_ms=6)
+
+
+@pytest.fixture(scope="module")
+def starved(fed_by_itself: Path) -> Diagnosis:
+    return is_valid(gpuprof.diagnose(fed_by_itself))
+
+
+def test_batches_that_take_most_of_the_step_are_the_verdict_and_have_the_fix_that_try_applies(starved: Diagnosis):
+    step = present(starved.cpu_step)
+    assert (step.input_ns, step.own_ns, step.other_ns) == (40 * MS, 10 * MS, 0)
+    assert present(step.ops_ns) == pytest.approx(6 * MS, rel=0.01), "of 10 ms outside the input, 6 in ops"
+    assert (starved.verdict.bound, headline(starved)) == ("input", "PREPARING BATCHES 80 %")
+    assert starved.quality.status != "unusable"
+    (fix,) = starved.findings
+    assert fix.id == "input_workers" and present(fix.patch).name == "input_workers"
+    # Four workers deliver a batch every 10 ms: the step is the training's own 10 ms at least.
+    assert 10 * MS <= fix.step_ns.expected < 20 * MS and fix.speedup.low > 2
+    assert next_step(starved) == "gpuprof explain input_workers"
+
+
+@pytest.mark.parametrize(
+    ("data_ms", "ops_ms", "said", "cause"),
+    [(5, 40, "COMPUTING on the CPU 80 %", None), (5, 10, "RUNNING PYTHON between the ops 70 %", "python")],
+)
+def test_otherwise_it_is_the_ops_or_the_python_between_them(
+    tmp_path: Path, data_ms: float, ops_ms: float, said: str, cause: str | None
+):
+    found = is_valid(gpuprof.diagnose(run(tmp_path, data_ms=data_ms, ops_ms=ops_ms)))
+    assert (found.verdict.bound, found.verdict.cause, headline(found)) == ("host", cause, said)
+
+
+def test_no_workers_are_advised_where_batches_take_no_time(tmp_path: Path):
+    found = gpuprof.diagnose(run(tmp_path, data_ms=0, ops_ms=40))
+    assert not found.findings and not found.worth_trying
+
+
+def test_the_terminal_promises_nothing_that_is_not_there(starved: Diagnosis):
+    for verbose in (False, True):
+        text = plain(starved, 80, verbose=verbose)
+        assert "kernel" not in text.replace("there are no kernels to show", "").lower(), text
+        assert "GPU waits" not in text and "on a machine with a GPU" not in text
+
+
+def test_the_commands_end_well(fed_by_itself: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(["diagnose", str(fed_by_itself)]) == 0
+    assert main(["report", str(fed_by_itself), "-o", str(tmp_path / "r.html")]) == 0
+    assert "cannot be diagnosed" not in capsys.readouterr().err
+    assert main(["project", str(fed_by_itself), "--to", "H100 SXM5 80GB"]) == 2
+    assert "ran on the CPU" in capsys.readouterr().err
+
+
+def test_the_page_agrees_with_itself(starved: Diagnosis):
+    html = page(starved)
+    assert "None waits noticeably" not in html and "<th>launches</th>" not in html
+    rows = {row.label: row.share for row in budget_rows(starved)}
+    assert rows == {"preparing batches": "80 %", "PyTorch's ops": "12 %", "Python between them": "8 %", "mean step": ""}
+
+
+def test_it_is_the_same_from_its_json(starved: Diagnosis):
+    again = load_diagnosis(json.loads(json.dumps(to_json(starved))))
+    assert again == starved and headline(again) == headline(starved)
+
+
+# -- two of them
+
+
+def test_two_runs_are_compared_by_their_timed_steps(tmp_path: Path, starved: Diagnosis):
+    with_workers = gpuprof.diagnose(run(tmp_path, data_ms=2, ops_ms=6, workers=4))
+    found = gpuprof.compare(starved, with_workers)
+    assert found.step.a_ns == found.step.b_ns == 50 * MS, "the same step, made up of other things"
+    moved = {(term.kind, term.name): term.difference_ns for term in found.terms}
+    assert moved == {("idle", "input"): -38 * MS, ("busy", "training"): 38 * MS}
+    first = next(one for one in found.mechanisms if one.id == "input_workers")
+    assert "0 → 4 input workers" in first.text and first.predictions
+    assert "kernels 0" not in text_of(found) and "CPU ops" not in text_of(found)
+    assert "kernels and copies" not in comparison_page(found) and "GPU works" not in comparison_page(found)
+    assert comparison_json(found)["unexplained_ns"] == 0
+
+
+def text_of(found: gpuprof.Comparison) -> str:
+    from rich.console import Console
+
+    console = Console(width=80, color_system=None)
+    with console.capture() as shown:
+        console.print(comparison_text(found, 80))
+    return shown.get()
+
+
+def test_one_with_a_gpu_is_not_compared_with_one_without(tmp_path: Path, starved: Diagnosis):
+    on_gpu = gpuprof.diagnose(three_steps(tmp_path / "steps.json"))
+    with pytest.raises(GpuprofError, match="B ran on the CPU and A on a GPU"):
+        gpuprof.compare(on_gpu, starved)
