@@ -25,8 +25,10 @@ sys.path[:0] = [str(ROOT)]  # for scenarios, which are no part of the package
 
 import gpuprof  # noqa: E402
 from gpuprof.diagnosis.diagnosis import Diagnosis, Finding  # noqa: E402
+from gpuprof.diagnosis.step_parts import bars  # noqa: E402
+from gpuprof.report import labels  # noqa: E402
 from gpuprof.report.numbers import duration_range  # noqa: E402
-from gpuprof.report.stepbar import bars, paint  # noqa: E402
+from gpuprof.report.stepbar import paint  # noqa: E402
 from gpuprof.report.words import label, step_time  # noqa: E402
 from scenarios.catalogue import Fix, Scenario, scenarios  # noqa: E402
 
@@ -177,15 +179,14 @@ def card(one: Scenario, diagnosis: Diagnosis) -> str:
 def bar_of(diagnosis: Diagnosis) -> str:
     """The first GPU's step, with a legend of its larger parts."""
     bar = bars(diagnosis)[0]
-    shares = [(paint(part).page, part.key, part.ns / bar.total_ns, part.idle) for part in bar.parts]
+    shares = [(paint(part).page, labels.part(part), part.ns / bar.total_ns, part.idle) for part in bar.parts]
     segments = "".join(
         f'<i style="flex-grow:{share:.4f};background-color:{colour}" class="{"gp-waits" if idle else "gp-works"}"></i>'
         for colour, _, share, idle in shares
     )
     named = "".join(
-        f'<span><i style="background-color:{colour}"></i>{"waits: " if idle else ""}{key.replace("_", " ")}'
-        f" {share:.0%}</span>"
-        for colour, key, share, idle in shares
+        f'<span><i style="background-color:{colour}"></i>{"waits: " if idle else ""}{name} {share:.0%}</span>'
+        for colour, name, share, idle in shares
         if share >= 0.05
     )
     return (

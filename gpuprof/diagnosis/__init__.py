@@ -1,1 +1,1 @@
-"""From a trace to a diagnosis: `diagnose` the pure function, `model` its result, one module per question it answers."""
+"""From a trace to a diagnosis: `diagnose` is the function, `diagnosis` its result, with one module per question."""

@@ -1,1 +1,4 @@
-"""What a Diagnosis looks like on a terminal and in a notebook. Pure functions; nothing is decided here."""
+"""What a Diagnosis looks like on a terminal, on the HTML page, in charts and in a notebook.
+
+Pure functions; nothing is decided here.
+"""

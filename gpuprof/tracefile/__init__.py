@@ -1,1 +1,1 @@
-"""Traces as columns: the model (`model`), and one package per file format that fills it."""
+"""Traces as columns: the model (`trace`), and one package per file format that fills it."""

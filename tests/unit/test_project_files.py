@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -194,3 +196,13 @@ def test_workflows_lint_test_and_build_the_package_and_the_site():
     for command in ("make lint", "make test", "python -m build", "gpuprof demo"):
         assert command in ci
     assert "mkdocs build --strict" in site
+
+
+@pytest.mark.parametrize("name", ["docs/hooks.py", "docs/picture.py", "examples/finetune_lora.py"])
+def test_what_lies_outside_the_package_imports_what_is_there(name: str):
+    """These run only where the site is built, or on a GPU."""
+    for node in ast.walk(ast.parse(read(name))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in ("gpuprof", "scenarios"):
+            module = import_module(node.module or "")
+            for alias in node.names:
+                assert hasattr(module, alias.name), f"{name} imports {alias.name}, which {node.module} lacks"
