@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 from gpuprof import runfile
 from gpuprof.cli import several_nodes
 from gpuprof.record.last_words import VERDICT
+from gpuprof.record.nodes import shared_url
 from gpuprof.record.options import options_of
 from gpuprof.record.recording_cost import in_words
 from gpuprof.record.tell import tell
@@ -80,6 +81,9 @@ def _reduce_for_the_job(folder: Path, diagnose: bool) -> bool:
         "the ranks' digests could not be written",
         lambda: several_nodes.reduce_ranks(folder, compress, write_digest),
     )
+    url = shared_url()
+    if url is not None and diagnose and not is_read(folder):
+        _try(folder, "no digests are exchanged with other nodes", lambda: several_nodes.exchange_at_url(folder, url))
     if not several_nodes.collects(folder):
         if diagnose:
             tell("the digests of this node go to rank 0, which prints the verdict of the job")

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import traceback
 from collections.abc import Sequence
@@ -42,6 +43,13 @@ COMMANDS = {
 }
 """Modules of the commands, each with its `command`, in the order of the help. They import nothing heavy."""
 
+LAUNCHERS = ("python", "python3", "torchrun", "accelerate", "deepspeed")
+"""Commands that start a training: a user who begins with one wants it recorded."""
+SYNONYMS = {
+    "record": "trace", "profile": "trace", "run": "trace", "analyze": "diagnose", "analyse": "diagnose",
+    "diff": "compare", "open": "view", "check": "doctor", "list": "history",
+}  # fmt: skip
+"""What other tools call a command."""
 INTERRUPTED = 130
 FAILED = 2
 
@@ -61,10 +69,23 @@ class Commands(click.Group):
         """As click does it, but a path in place of a command is understood for what it is."""
         name = args[0]
         if name not in COMMANDS and not name.startswith("-"):
-            if Path(name).exists():
-                raise click.UsageError(f"{name!r} is not a command; to diagnose it: gpuprof diagnose {name}", ctx)
-            raise click.UsageError(f"there is no command {name!r}; choose from {', '.join(COMMANDS)}", ctx)
+            raise click.UsageError(_no_command(name, args[1:]), ctx)
         return super().resolve_command(ctx, args)
+
+
+def _no_command(name: str, rest: Sequence[str]) -> str:
+    """What is said of a word that is no command: what may have been meant."""
+    words = " ".join(shlex.quote(word) for word in (name, *rest))
+    if name.endswith(".py") or name in LAUNCHERS:
+        return f"{name!r} is not a command; to record it: gpuprof trace {words}?"
+    if Path(name).exists():
+        return f"{name!r} is not a command; to diagnose it: gpuprof diagnose {words}"
+    from difflib import get_close_matches
+
+    known = SYNONYMS.get(name.lower())
+    near = [known] if known else get_close_matches(name.lower(), COMMANDS, 1, 0.6)
+    meant = f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(COMMANDS)}"
+    return f"there is no command {name!r}; {meant}"
 
 
 def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:

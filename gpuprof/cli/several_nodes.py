@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from gpuprof import runfile
-from gpuprof.record.nodes import LOOK_S, OWN_S, wait_s
+from gpuprof.record.nodes import LOOK_S, OWN_S, NodeExchange, job_name, wait_s
+from gpuprof.record.options import options_of
+from gpuprof.record.signed import TOKEN, key_of
 from gpuprof.record.tell import tell
 
 WINDOWS_S = 30.0
@@ -58,6 +60,23 @@ def reduce_ranks(folder: Path, compress: Callable[[Path], None], digest: Callabl
         time.sleep(LOOK_S)
 
 
+def exchange_at_url(folder: Path, url: str) -> None:
+    """Sends the digests of the ranks here to rank 0, or collects those of all, by way of an object store. Raises
+    GpuprofError without fsspec, and what the store's library raises."""
+    from gpuprof.cli.url_mailbox import UrlMailbox
+
+    key, mailbox = key_of(os.environ.get(TOKEN, "")), UrlMailbox(url, job_name())
+    here = _ranks_here(folder)
+    named = options_of(folder)["ranks"]
+    worlds = [(runfile.read_json(folder / runfile.rank_file(rank)) or {}).get("world_size") for rank in here]
+    wanted = set(named) if isinstance(named, list) else set(range(max(size or 1 for size in worlds)))
+    exchanges = [NodeExchange(folder, rank, wanted, key, tell) for rank in here if rank == 0 or 0 not in here]
+    for one in exchanges:
+        one.begin(mailbox=mailbox)
+    for one in exchanges:
+        one.join()
+
+
 def wait_for_others(folder: Path) -> dict[str, Any] | None:
     """Waits until rank 0 has what it gets of the others; what that is, or None where it ended before."""
     outcome = folder / runfile.NODES / runfile.EXCHANGE
@@ -79,7 +98,7 @@ def tell_others(outcome: dict[str, Any] | None) -> None:
         return
     waited = outcome.get("waited_s")
     for key, what in (
-        ("silent", f"sent nothing within {waited:g} s" if isinstance(waited, (int, float)) else "sent nothing"),
+        ("silent", f"sent nothing within {waited:.0f} s" if isinstance(waited, (int, float)) else "sent nothing"),
         ("dropped", "sent a message that does not verify"),
     ):
         ranks = [rank for rank in outcome.get(key) or () if isinstance(rank, int)]

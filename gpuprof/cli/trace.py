@@ -101,6 +101,7 @@ def has_torch() -> bool:
 
 def closing_command(folder: Path, running: bool, diagnose: bool) -> tuple[list[str], dict[str, str]]:
     """The process that reads and compresses a recording: our Python with our path, and nothing of the recording."""
+    from gpuprof.record.nodes import shared_url
     from gpuprof.record.signed import TOKEN
     from gpuprof.record.supervise import INJECT
     from gpuprof.runfile import RUN_VARIABLE
@@ -110,7 +111,7 @@ def closing_command(folder: Path, running: bool, diagnose: bool) -> tuple[list[s
     path = [root, *(entry for entry in sys.path if entry not in ("", ".", here, root, str(INJECT)))]
     code = "import sys; sys.path[:] = sys.argv[4:]; from gpuprof.cli.after_recording import main; main(*sys.argv[1:4])"
     what = ["niced" if running else "", "diagnose" if diagnose else ""]
-    left_out = (RUN_VARIABLE, "PYTHONPATH", TOKEN)
+    left_out = (RUN_VARIABLE, "PYTHONPATH", *(() if shared_url() else (TOKEN,)))
     variables = {name: value for name, value in os.environ.items() if name not in left_out}
     threads = ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
     variables |= dict.fromkeys(threads, "1")

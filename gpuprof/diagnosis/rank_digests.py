@@ -153,7 +153,8 @@ def _cached(place: str, step: str | None, skip: int) -> tuple[Path | None, str]:
         folder = cache_folder()
     except (OSError, ValueError, RuntimeError):  # a path that is none, no one's home
         return None, ""
-    name = hashlib.sha256(f"{place}\0{step}\0{skip}".encode()).hexdigest()[:32]
+    # Names of files are bytes, and not all are UTF-8.
+    name = hashlib.sha256(f"{place}\0{step}\0{skip}".encode("utf-8", "surrogateescape")).hexdigest()[:32]
     return folder / f"{name}.npz", state
 
 

@@ -5,10 +5,11 @@ Nothing here waits for a message: a rank looks whether one is there. Neither lis
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from ..runfile import open_regular, whole_file
 
@@ -16,6 +17,35 @@ PREFIX = "gpuprof"
 """Before our keys in the job's store, and the name of our folder in a shared one."""
 CHUNK_BYTES = 256 << 10
 """Of a value in the store: its libuv server refuses more than 8 MB, and one large value would hold up others."""
+
+
+MOST_CHUNKS = 64
+"""More than any message has."""
+
+
+class Mailbox(Protocol):
+    """What ranks leave messages in."""
+
+    def put(self, name: str, data: bytes) -> None:
+        """Leaves a message; it can be seen once it is whole."""
+        ...
+
+    def has(self, name: str) -> bool:
+        """Whether the message is there."""
+        ...
+
+    def take(self, name: str, most: int) -> bytes:
+        """A message that is there, of at most `most` bytes. Raises ValueError for a larger one."""
+        ...
+
+    def forget(self, name: str) -> None:
+        """Removes a message that has been read, if that can be done: the job's store keeps all in memory."""
+        ...
+
+
+def job_folder(job: str) -> str:
+    """The name of a job's folder, one that any file system takes."""
+    return re.sub(r"[^\w.-]+", "_", job)[:100].strip(".") or "job"
 
 
 class StoreMailbox:
@@ -55,12 +85,18 @@ class StoreMailbox:
                 raise ValueError("too large")
         return b"".join(found)
 
+    def forget(self, name: str) -> None:
+        """Removes a message that has been read, if this kind of store can."""
+        with contextlib.suppress(RuntimeError, ValueError):
+            for number in range(min(int(self._store.get(f"{name}/chunks")), MOST_CHUNKS)):
+                self._store.delete_key(f"{name}/{number}")
+
 
 class FolderMailbox:
     """In a folder that every node has mounted. Methods raise OSError."""
 
     def __init__(self, folder: Path, job: str) -> None:
-        self._folder = folder / PREFIX / (re.sub(r"[^\w.-]+", "_", job)[:100].strip(".") or "job")
+        self._folder = folder / PREFIX / job_folder(job)
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def put(self, name: str, data: bytes) -> None:
@@ -78,3 +114,8 @@ class FolderMailbox:
             if os.fstat(file.fileno()).st_size > most:
                 raise ValueError("too large")
             return file.read(most)
+
+    def forget(self, name: str) -> None:
+        """Removes a message that has been read."""
+        with contextlib.suppress(OSError):
+            (self._folder / name).unlink()

@@ -30,7 +30,7 @@ from ..runfile import (
     whole_file,
     write_json,
 )
-from .mailbox import FolderMailbox, StoreMailbox
+from .mailbox import FolderMailbox, Mailbox, StoreMailbox
 from .redact import redact_text
 from .signed import (
     DIGEST,
@@ -48,7 +48,8 @@ from .signed import (
 )
 
 SHARED = "GPUPROF_SHARED"
-"""Environment variable with a folder that all nodes share, to be used in place of the job's store."""
+"""Environment variable with a folder that all nodes share, to be used in place of the job's store; or with a URL, which
+what reads the recording uses, in a Python that has the library for it (cli/several_nodes.py)."""
 WAIT = "GPUPROF_NODES_WAIT"
 """Environment variable with the seconds that rank 0 waits for the other ranks."""
 WAIT_S = 60.0
@@ -60,6 +61,8 @@ FAILED_S = 10.0
 AGREE_S = 5.0
 """Seconds that a rank waits for what rank 0 plans the window by. Collectives keep ranks to the same step, so it comes
 within the time by which their steps end apart."""
+LAST_S = 2.0
+"""Seconds in which rank 0 then writes down whom it has not heard of."""
 LOOK_S, SOON_S = 0.25, 0.01
 CALL, PLANNED = "call", "plan"
 _ENVELOPE_BYTES = 64
@@ -76,10 +79,22 @@ def wait_s() -> float:
         return WAIT_S
 
 
+def shared_url() -> str | None:
+    """The URL that GPUPROF_SHARED is, None where it is a folder or not set."""
+    shared = os.environ.get(SHARED)
+    return shared if shared and "://" in shared else None
+
+
+def job_name() -> str:
+    """What tells this job from another one in a shared place, as far as the launch says."""
+    return "-".join(os.environ.get(name, "") for name in _JOB)
+
+
 def exchange_of(
     folder: Path, rank: int, world_size: int, ranks: list[int] | None, tell: Callable[[str], None]
 ) -> NodeExchange | None:
-    """The exchange that this rank takes part in, not begun; None where the job has one process or no token.
+    """The exchange that this rank takes part in, not begun; None where the job has one process or no token, or where
+    digests go to a URL.
 
     ranks: those that are recorded, None for all.
     """
@@ -104,6 +119,8 @@ def exchange_of(
             tell(f"{error}; no digests are exchanged")
         return None
     (folder / NODES).mkdir(mode=0o700, exist_ok=True)
+    if shared_url():
+        return None
     return NodeExchange(folder, rank, wanted, key, tell)
 
 
@@ -123,11 +140,11 @@ class NodeExchange(threading.Thread):
         super().__init__(name="gpuprof-nodes", daemon=True)
         self._folder, self._rank, self._wanted, self._key, self._tell = folder, rank, wanted, key, tell
         self._pid = os.getpid()
-        self._mailbox: StoreMailbox | FolderMailbox | None = None
+        self._mailbox: Mailbox | None = None
         self._number: bytes | None = None
         """Of this recording's call."""
-        self._over = threading.Event()
-        self.begun = False
+        self._hurry, self._over = threading.Event(), threading.Event()
+        self.begun, self._begun_s = False, 0.0
 
     def agree(self, step_s: float) -> float:
         """Rank 0's `step_s`, seconds of a step, so that all ranks plan the same window; its own where that does not
@@ -153,15 +170,16 @@ class NodeExchange(threading.Thread):
             log(self._folder, f"rank {self._rank} plans its window alone: {_one_line(error)}")
             return step_s
 
-    def begin(self, failed: str | None = None) -> None:
-        """The window has closed; or there is none, and `failed` says why. Called once, on the training's thread."""
+    def begin(self, failed: str | None = None, mailbox: Mailbox | None = None) -> None:
+        """The window has closed; or there is none, and `failed` says why. Called once, on the training's thread; or
+        elsewhere with a mailbox."""
         if self.begun or os.getpid() != self._pid:
             return
-        self.begun = True
+        self.begun, self._begun_s = True, time.monotonic()
         try:
             if failed is not None:
                 self._write_note(self._rank, failed)
-            self._mailbox = self._mailbox or _mailbox()
+            self._mailbox = mailbox or self._mailbox or _mailbox()
         except Exception as error:
             self._say(f"no digests are exchanged with other nodes: {_one_line(error)}")
             self._write_outcome(set(), {}, set(), _one_line(error))
@@ -176,7 +194,9 @@ class NodeExchange(threading.Thread):
         if self._rank == 0:
             self._tell(f"waiting for the digests of other nodes ({WAIT}=0 does not wait)")
         failed = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
-        self._over.wait(FAILED_S if failed is not None else wait_s() + WAIT_S)
+        if not self._over.wait(FAILED_S if failed is not None else wait_s() + WAIT_S):
+            self._hurry.set()
+            self._over.wait(LAST_S)
 
     def run(self) -> None:
         try:
@@ -238,7 +258,7 @@ class NodeExchange(threading.Thread):
             end, own = time.monotonic() + OWN_S, False
             while True:
                 own, end = self._deadline(own, end)
-                late = time.monotonic() > end
+                late = time.monotonic() > end or self._hurry.is_set()
                 waited_for = self._wanted - received - dropped - self._here()
                 for rank in sorted(waited_for):
                     if not self._mailbox.has(_name(rank)):
@@ -254,6 +274,7 @@ class NodeExchange(threading.Thread):
                     if message.kind == NOTE:
                         notes[rank] = message.body.decode("utf-8", "replace")
                     self._keep(message)
+                    self._mailbox.forget(_name(rank))
                 if late or waited_for <= received | dropped:
                     break
                 time.sleep(LOOK_S)
@@ -290,10 +311,11 @@ class NodeExchange(threading.Thread):
     def _write_outcome(self, received: set[int], notes: dict[int, str], dropped: set[int], failed: str | None) -> None:
         if self._rank != 0:
             return
+        waited_s = round(time.monotonic() - self._begun_s, 1)
         silent = self._wanted - received - dropped - self._here()
         write_json(self._folder / NODES / EXCHANGE, {
             "received": sorted(received), "without_digest": {str(rank): notes[rank] for rank in sorted(notes)},
-            "dropped": sorted(dropped), "silent": sorted(silent), "waited_s": wait_s(), "failed": failed,
+            "dropped": sorted(dropped), "silent": sorted(silent), "waited_s": waited_s, "failed": failed,
         })  # fmt: skip
 
     def _write_note(self, rank: int, why: str) -> None:
@@ -304,13 +326,11 @@ class NodeExchange(threading.Thread):
         self._tell(message)
 
 
-def _mailbox() -> StoreMailbox | FolderMailbox:
+def _mailbox() -> Mailbox:
     """Raises OSError for a folder that cannot be used, RuntimeError where the program has no store."""
     shared = os.environ.get(SHARED)
     if shared:
-        if "://" in shared:
-            raise ValueError(f"{SHARED} must be a folder that all nodes have mounted, not an address")
-        return FolderMailbox(Path(shared), "-".join(os.environ.get(name, "") for name in _JOB))
+        return FolderMailbox(Path(shared), job_name())
     distributed: Any = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         raise RuntimeError("the program has no process group of torch.distributed")

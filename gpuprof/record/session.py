@@ -151,7 +151,7 @@ class Session:
         sampled.watch(sys.modules["torch.utils.data.dataloader"])
         wanted = self.options["ranks"]
         ranks = wanted if isinstance(wanted, list) else None
-        self._nodes = exchange_of(self.folder, self.rank, self.world_size, ranks, tell)
+        self._nodes = None if self._nsys else exchange_of(self.folder, self.rank, self.world_size, ranks, tell)
         if self._nodes is not None:
             atexit.register(self._nodes.finish)  # before `close`, so that it comes after it
         atexit.register(self.close)

@@ -100,11 +100,19 @@ def _cost(one: Entry) -> float | None:
 
 
 def shortened(entries: list[Entry]) -> list[Entry]:
-    """The entries with the folder left out that all their paths are in."""
-    folders = {str(Path(one.path).parent) for one in entries}
-    if len(folders) != 1 or len(entries) < 2:
+    """The entries with the folders left out that all their paths begin with, and the names that all end with: of
+    `runs/a/recording` and `runs/b/recording` that is `a` and `b`."""
+    parts = [Path(one.path).parts for one in entries]
+    shortest = min(map(len, parts), default=0)
+    if len(entries) < 2 or len(set(parts)) < 2:
         return entries
-    return [replace(one, path=Path(one.path).name) for one in entries]
+    same = [len({one[i] for one in parts}) == 1 for i in range(shortest)]
+    same_end = [len({one[-1 - i] for one in parts}) == 1 for i in range(shortest)]
+    first, last = (one.index(False) if False in one else shortest - 1 for one in (same, same_end))
+    kept = [Path(*one[first : len(one) - last]) for one in parts]
+    if any(not one.parts for one in kept):
+        return entries
+    return [replace(one, path=str(path)) for one, path in zip(entries, kept, strict=True)]
 
 
 def named_by_date(entries: list[Entry]) -> bool:

@@ -213,7 +213,8 @@ class RunFolder:
 
 
 def latest_run(folder: Path | None = None) -> Path:
-    """The newest run in a folder of runs, `gpuprof-runs` if none is named.
+    """The newest run in a folder of runs, `gpuprof-runs` if none is named; one that took no step only where there is no
+    other.
 
     Raises UnreadableTrace if there is none.
     """
@@ -224,7 +225,8 @@ def latest_run(folder: Path | None = None) -> Path:
         return Path(os.path.normpath(runs / latest.readlink())) if latest.is_symlink() else latest
     found = runs_in(runs)
     if found:
-        return found[-1]
+        took_steps = [path for path in found if any(path.glob("rank*.json"))]
+        return (took_steps or found)[-1]
     raise UnreadableTrace(
         f"{runs} holds no run: make one with gpuprof trace train.py, or name a recording: gpuprof diagnose PATH"
     )

@@ -85,6 +85,22 @@ def test_a_history_as_text_and_markdown():
     assert len(done.stdout.strip().splitlines()) == 4 and "HOST" in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("paths", "shown"),
+    [
+        (("runs/a", "runs/b"), ["a", "b"]),
+        (("x/a/recording", "x/b/recording"), ["a", "b"]),
+        (("x/a/one", "y/a/one"), ["x", "y"]),
+        (("x/a", "x/a/b"), ["a", "a/b"]),
+        (("x/a", "x/a"), ["x/a", "x/a"]),
+        (("x/a",), ["x/a"]),
+    ],
+)
+def test_names_keep_what_distinguishes_them(paths: tuple[str, ...], shown: list[str]):
+    entries = [history.Entry(path, None, "ok", "HOST-BOUND", {}) for path in paths]
+    assert [one.path for one in history.shortened(entries)] == shown
+
+
 def test_what_cannot_be_read_is_left_out_and_named(tmp_path: Path):
     broken = tmp_path / "broken.json"
     broken.write_text("{")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from pathlib import Path
 
 import pytest
+from helpers.installed import need
 from helpers.node_folders import SECRET, write_nodes
 from helpers.rank_program import MS, RankProgram
 
@@ -14,11 +16,12 @@ import gpuprof
 from gpuprof.cli import after_recording, several_nodes
 from gpuprof.cli.export import choose
 from gpuprof.cli.trace import closing_command
+from gpuprof.cli.url_mailbox import UrlMailbox
 from gpuprof.diagnosis.rank_digests import write_digest
 from gpuprof.errors import GpuprofError
 from gpuprof.record import nodes as nodes_of_record
 from gpuprof.record.mailbox import FolderMailbox
-from gpuprof.record.nodes import _JOB, SHARED, WAIT, NodeExchange, exchange_of
+from gpuprof.record.nodes import _JOB, SHARED, WAIT, NodeExchange, exchange_of, shared_url
 from gpuprof.record.redact import redact
 from gpuprof.record.signed import (
     DIGEST,
@@ -155,12 +158,41 @@ def test_a_shared_folder_in_place_of_the_store(tmp_path: Path, capfd, monkeypatc
     nodes = write_nodes(tmp_path, [EVEN, SLOW])
     assert exchange(nodes, [1, 0], capfd) == ""
     assert outcome_of(nodes[0])["received"] == [1]
+    assert not FolderMailbox(tmp_path / "shared", "--").has("rank1"), "removed once it was read"
     diagnosis = gpuprof.diagnose(nodes[0])
     assert diagnosis.verdict.cause == "straggler"
     assert [rank.rank for rank in choose(diagnosis, None, resolve(nodes[0]))] == [0], "what can be exported here"
     with pytest.raises(GpuprofError, match=r"rank 1 of .* was recorded on another node"):
         choose(diagnosis, [0, 1], resolve(nodes[0]))
     assert not [one for one in tmp_path.rglob("*") if one.is_file() and SECRET.encode() in one.read_bytes()]
+
+
+def test_a_url_in_place_of_the_store(tmp_path: Path, capfd, monkeypatch: pytest.MonkeyPatch):
+    """What reads the recording exchanges the digests then: the program's Python may lack the library for it."""
+    need("fsspec")
+    monkeypatch.setenv(WAIT, "20")
+    monkeypatch.setenv(SHARED, f"file://{tmp_path / 'bucket'}")
+    nodes = write_nodes(tmp_path, [EVEN, SLOW])
+    assert [exchange_of(node, rank, 2, None, tell) for rank, node in enumerate(nodes)] == [None, None]
+    url = shared_url()
+    assert url is not None
+    threads = [threading.Thread(target=several_nodes.exchange_at_url, args=(node, url)) for node in nodes]
+    for node in nodes:
+        several_nodes.reduce_ranks(node, after_recording.compress, write_digest)
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join(60)
+    assert outcome_of(nodes[0])["received"] == [1]
+    assert gpuprof.diagnose(nodes[0]).verdict.cause == "straggler"
+    assert closing_command(tmp_path, running=True, diagnose=True)[1][TOKEN] == SECRET
+    assert not [one for one in tmp_path.rglob("*") if one.is_file() and SECRET.encode() in one.read_bytes()]
+    mailbox = UrlMailbox(url, "--")
+    mailbox.put("rank1", bytes(100))
+    assert mailbox.has("rank1") and not mailbox.has("rank2")
+    assert mailbox.take("rank1", 100) == bytes(100)
+    with pytest.raises(ValueError, match="too large"):
+        mailbox.take("rank1", 99)
 
 
 def test_all_ranks_plan_by_rank_0s_step(tmp_path: Path, capfd, monkeypatch: pytest.MonkeyPatch):
@@ -245,6 +277,19 @@ def test_a_rank_without_a_window_says_so(tmp_path: Path, capfd, monkeypatch: pyt
     capfd.readouterr()
     several_nodes.tell_others(outcome_of(nodes[0]))
     assert capfd.readouterr().err == "gpuprof: rank 1 has no digest: no window was recorded\n"
+
+
+def test_a_program_that_fails_waits_for_less_and_names_who_is_missing(tmp_path: Path, monkeypatch):
+    monkeypatch.setenv(WAIT, "600")
+    monkeypatch.setattr(nodes_of_record, "FAILED_S", 0.1)
+    monkeypatch.setattr(sys, "last_value", RuntimeError("a peer is gone"), raising=False)
+    first, _ = write_nodes(tmp_path, [EVEN, SLOW])
+    one = exchange_of(first, 0, 2, None, tell)
+    assert one is not None
+    one.begin()
+    one.finish()
+    assert outcome_of(first)["silent"] == [1]
+    assert outcome_of(first)["waited_s"] < 60
 
 
 def test_what_reads_the_recording_does_not_wait_for_a_dead_process(tmp_path: Path, capfd):

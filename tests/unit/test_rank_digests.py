@@ -101,6 +101,15 @@ def test_a_cache_that_cannot_be_written_is_not_used(tmp_path: Path, monkeypatch:
     assert isinstance(make(str(path), None, 0), bytes)
 
 
+def test_a_file_whose_name_is_not_utf8_has_a_digest_that_is_found_again(tmp_path: Path):
+    (path, _) = write(tmp_path, [RankProgram(), RankProgram()])
+    odd = path.rename(os.fsdecode(os.fsencode(path).replace(b"rank", b"r\xffnk")))
+    assert "\udcff" in odd.name
+    before = make(str(odd), None, 0)
+    assert isinstance(before, bytes) and make(str(odd), None, 0) == before
+    assert len(list(cache_folder().iterdir())) == 1
+
+
 def test_many_ranks_in_parallel_say_the_same(tmp_path: Path):
     """One of them unreadable, which is a note."""
     programs = [RankProgram(extra_ns=(r == 5) * 30 * MS) for r in range(MANY + 1)]

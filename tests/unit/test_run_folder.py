@@ -33,7 +33,7 @@ from gpuprof.report.page import content
 from gpuprof.report.terminal import plain
 from gpuprof.report.words import label
 from gpuprof.tracefile.recording import resolve
-from gpuprof.tracefile.run import RunFolder, read_run
+from gpuprof.tracefile.run import RunFolder, latest_run, read_run
 from gpuprof.tracefile.trace import ABSENT
 
 
@@ -94,6 +94,16 @@ def test_paths_that_mean_a_run(usual, path, tmp_path):
         (usual.parent / "latest").symlink_to(usual.name)
     run = resolve(usual / path).read().run
     assert run and run.own.steps_total == 1000
+
+
+def test_a_run_without_steps_is_the_latest_only_where_there_is_no_other(usual: Path, tmp_path: Path):
+    """Of a run that took none there is a manifest; `latest` does not lead to it, and may be missing."""
+    empty = tmp_path / "2026-11-24_120000_b"
+    empty.mkdir()
+    shutil.copyfile(usual / "manifest.json", empty / "manifest.json")
+    assert latest_run(tmp_path) == empty
+    shutil.copytree(usual, tmp_path / "2026-11-23_120000_a")
+    assert latest_run(tmp_path) == tmp_path / "2026-11-23_120000_a"
 
 
 def test_without_a_path_it_is_the_latest_run(usual, monkeypatch, capsys, tmp_path):
