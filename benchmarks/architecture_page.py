@@ -91,10 +91,11 @@ def rooms() -> Iterator[str]:
             if room in alone:
                 may = ", ".join(f"`{one}`" for one in sorted(alone[room])) or "no other room"
             else:
-                may = "everything below" if height + 1 < len(floors) else "no other room"
+                may = "all floors below" if height + 1 < len(floors) else "no other room"
             if room in plain:
                 may += "; standard library only"
-            yield f"| [`{room}`](../{link.relative_to(ROOT)}) | {said(f'gpuprof.{room}')} | {may} |"
+            named = f"[`{room}`](../{link.relative_to(ROOT)})"
+            yield f"| {len(floors) - height} | {named} | {said(f'gpuprof.{room}')} | {may} |"
 
 
 def way() -> Iterator[str]:
@@ -112,7 +113,10 @@ floors below: what reads files knows nothing of verdicts, and what computes verd
 `tests/unit/test_house.py` checks this, and that no two modules or folders import each other. To add something, see
 [extending](extending.md).
 """
-ROOMS = "From the top floor down. `gpuprof/__init__.py` is the Python API; it imports nothing until something is used."
+ROOMS = """
+From the top floor down; rooms on one floor import nothing from each other. `gpuprof/__init__.py` is the Python API; it
+imports nothing until something is used.
+"""
 RECORD = """
 `record` and what it imports run inside the process that is profiled. That is why they use only the standard library
 and the torch that the program brings: gpuprof's own dependencies are never put on its path.
@@ -138,7 +142,7 @@ def page() -> str:
         filled(INTRODUCTION),
         "## Rooms",
         filled(ROOMS),
-        "\n".join(("| room | what it holds | may import |", "|---|---|---|", *rooms())),
+        "\n".join(("| floor | room | what it holds | may import |", "|---:|---|---|---|", *rooms())),
         filled(RECORD),
         "## One recording, from file to page",
         filled(FOLLOWED),

@@ -74,7 +74,10 @@ def _verdict(verdict: Verdict, gang: Gang, straggler: Finding | None) -> Verdict
     )
     if is_digest(slow.path):
         shown = gang.ranks[gang.shown].rank
-        text += f" It was recorded on another node; kernels, phases and other fixes are of rank {shown}."
+        text += (
+            f" It was recorded on another node, where gpuprof diagnose has its fixes; kernels and phases are of rank"
+            f" {shown}."
+        )
     bound = gang.excess_bound if gang.excess_bound in ("host", "input", "transfer") else verdict.bound
     return replace(
         verdict, bound=bound, family=family_of(bound), cause="straggler", summary=f"{text} {verdict.summary}".strip(),

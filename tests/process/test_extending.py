@@ -70,6 +70,19 @@ def _notebook() -> dict[tuple[str, str], Sink]:
         return {}
     return {("my_tracker", ""): lambda scalars, summary, step, report: pages.append((step, summary))}
 """
+CHART = """
+from gpuprof.report.charts.style import figure, names_axis, painted
+from gpuprof.report.palette import SERIES_PAINTS
+
+
+def paces(diagnosis):
+    if not diagnosis.ranks:
+        return None
+    names, paces_ns = zip(*((f"rank {one.rank}", one.pace_ns) for one in diagnosis.ranks))
+    bar = {"type": "bar", "x": names, "y": paces_ns}
+    traces = [painted(bar, {"marker.color": SERIES_PAINTS[0]})]
+    return figure(traces, {"xaxis": names_axis()}, title="Paces of all ranks", note="A test.")
+"""
 CATEGORY = "my_kernel"
 GPU = "Example GPU"
 
@@ -101,6 +114,13 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tools = package / "cli" / "mcp.py"
     added(tools, "project, explain):", "project, explain, hello):")
     tools.write_text(tools.read_text() + '\n\ndef hello() -> str:\n    """Says hello."""\n    return "{}"\n')
+    same = package / "diagnosis" / "stack.py"
+    added(same, '("allow_tf32",)', '("allow_tf32", "quick_matmul")')
+    charts = package / "report" / "charts"
+    (charts / "paces.py").write_text(CHART)
+    added(charts / "__init__.py", "import phases\n", "import phases\nfrom gpuprof.report.charts.paces import paces\n")
+    added(charts / "__init__.py", '    "phases",\n', '    "paces",\n    "phases",\n')
+    added(package / "report" / "page" / "html.py", '("plan", ("ranks",', '("plan", ("paces", "ranks",')
     return folder
 
 
@@ -114,8 +134,9 @@ def added(path: Path, old: str, new: str, times: int = 1) -> None:
 def python(folder: Path, *words: str) -> str:
     """What a Python prints that has this folder's gpuprof."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("GPUPROF_")}
+    environment["PYTHONPATH"] = os.pathsep.join((str(folder), str(ROOT / "tests")))
     done = subprocess.run(
-        [sys.executable, *words], cwd=folder, env={**environment, "PYTHONPATH": str(folder)},
+        [sys.executable, *words], cwd=folder, env=environment,
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -177,9 +198,31 @@ def test_a_tracker_is_added(copy: Path):
 
 
 def test_a_tool_is_added(copy: Path):
-    need("mcp")
+    pytest.importorskip("mcp.server.mcpserver", reason="the extra [mcp] is not installed")
     said = python(copy, "-c", (
         "import asyncio; from gpuprof.cli.mcp import make_server;"
         " print(*(tool.name for tool in asyncio.run(make_server().list_tools())))"
     ))  # fmt: skip
     assert {"hello", "diagnose"} <= set(said.split())
+
+
+def test_the_name_of_a_flag_is_added(copy: Path):
+    said = python(copy, "-c", (
+        "from gpuprof.tracefile.program import Flag, Program; from gpuprof.trial.fixes import parse;"
+        " from gpuprof.trial.own_flags import own_flags;"
+        " program = Program(flags=(Flag(('--quick-matmul',), 'switch'),));"
+        " print(own_flags(parse('tf32')[0], program, ['python', 'train.py']))"
+    ))  # fmt: skip
+    assert said.strip() == "--quick-matmul"
+
+
+def test_a_view_of_ranks_is_added(copy: Path):
+    """The report has it where several ranks were diagnosed together, and not of one."""
+    said = python(copy, "-c", (
+        "from helpers.make_diagnosis import host_bound; from gpuprof.ranks.summary import RankSummary;"
+        " from gpuprof.report.page.html import CHARTS, _chart; ms = 10**6;"
+        " rank = lambda n, pace: RankSummary(n, '', 117 * ms, pace * ms, 0, 0, 0.0, 'host', None, None, None);"
+        " several, one = host_bound(ranks=(rank(0, 75), rank(1, 117))), host_bound();"
+        " print('paces' in dict(CHARTS)['plan'], _chart('paces', several)['title'], _chart('paces', one), sep=chr(10))"
+    ))  # fmt: skip
+    assert said.splitlines() == ["True", "Paces of all ranks", "None"]

@@ -87,7 +87,9 @@ def test_two_nodes_that_share_no_disk_give_one_verdict(tmp_path: Path):
     diagnosis = gpuprof.diagnose(first)
     assert diagnosis.verdict.cause == "straggler"
     assert "rank 1" in diagnosis.verdict.summary
-    assert "recorded on another node; kernels, phases and other fixes are of rank 0" in diagnosis.verdict.summary
+    assert "recorded on another node, where gpuprof diagnose has its fixes" in diagnosis.verdict.summary
+    assert "kernels and phases are of rank 0" in diagnosis.verdict.summary
+    assert [finding.id for finding in diagnosis.findings] == ["straggler"], "rank 0 only waits"
     assert diagnosis.ranks is not None
     assert [rank.rank for rank in diagnosis.ranks] == [0, 1]
     assert diagnosis.ranks[1].clock_offset_ns == pytest.approx(SHIFT_NS, abs=MS)
