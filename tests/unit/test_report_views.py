@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from gpuprof import diagnose
 from gpuprof.report import labels
 from gpuprof.report.page.counters import extremes
+from gpuprof.report.page.gpu_tracks import gpu_phase_spans
 from gpuprof.report.page.lanes import depths
 from gpuprof.report.page.overview import host_phase_spans
 from gpuprof.report.page.packing import pack
@@ -180,6 +181,26 @@ def five_steps() -> TraceBuilder:
             builder.launch("kernel", (start, start + 300), (start + 1_000, start + 15_000))
         at += ns
     return builder
+
+
+def test_phases_of_the_gpu_are_one_row(tmp_path):
+    """Backward kernels one after the other with a collective beside them on a second stream, which outlasts them."""
+    us, builder = 1000, TraceBuilder()
+    builder.step(0, 0, 20_000 * us)
+    builder.op("aten::mm", 10 * us, 3000 * us)
+    builder.launch("gemm_kernel", (20 * us, 30 * us), (100 * us, 3000 * us))
+    for i in range(20):
+        at = (3000 + 500 * i) * us
+        builder.op("autograd::engine::evaluate_function: MmBackward0", at, at + 400 * us)
+        builder.launch("gemm_kernel", (at + 10 * us, at + 20 * us), (at + 30 * us, at + 400 * us))
+        builder.launch(
+            "ncclDevKernel_AllReduce", (at + 40 * us, at + 50 * us), (at + 100 * us, at + 560 * us), stream=20
+        )
+    found = diagnose(builder.write(tmp_path / "steps.json")).tables.timeline
+    start, end, phase = gpu_phase_spans(found, np.arange(len(found.trace.gpu)))
+    assert (start[1:] >= end[:-1]).all(), "no two at the same time"
+    assert {PHASES[code] for code in phase.tolist()} == {"forward", "backward", "communication"}
+    assert end.max() == found.trace.gpu.end_ns.max() and start.min() == found.trace.gpu.start_ns.min()
 
 
 def test_of_a_large_recording_whole_steps_are_shown(tmp_path):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from gpuprof.diagnosis.gaps import CAUSES, GapColumns
@@ -15,15 +17,17 @@ from gpuprof.report.page.view_colours import BY_CATEGORY, BY_CAUSE, BY_PHASE
 from gpuprof.report.palette import CAUSE_PAINTS
 from gpuprof.timeline.categories import CATEGORIES
 from gpuprof.timeline.frames import MODULE
-from gpuprof.timeline.phases import PHASES
+from gpuprof.timeline.intervals import union
+from gpuprof.timeline.phases import COMMUNICATION, PHASES
 from gpuprof.timeline.timeline import Timeline
-from gpuprof.tracefile.trace import ABSENT, I64, KERNEL, Trace
+from gpuprof.tracefile.trace import ABSENT, I64, KERNEL, Mask, Trace
 
 ALSO = 0.1
 """A second cause is named where it is this much of a gap."""
 NAMED_WHOLE = 500
 """The longest gaps say to the nanosecond what they are made of; of the others the causes are named."""
-
+SLIVER_NS = 20_000
+"""Communication between work of one phase that is shorter, ns, is not drawn in the row of phases: its stream has it."""
 
 _LABELS = {name: CAUSE_PAINTS[name].label for name in CAUSES}
 
@@ -96,23 +100,48 @@ def _awaited(timeline: Timeline, gaps: GapColumns, row: int) -> str:
 
 
 def _phases(timeline: Timeline, rows: I64, texts: Texts, group: int) -> Track:
-    """Runs of work of one phase."""
-    gpu = timeline.trace.gpu
-    rows = rows[np.argsort(gpu.start_ns[rows], kind="stable")]
-    phase = timeline.phase[rows].astype(np.int64)
-    first = np.flatnonzero(np.diff(phase, prepend=-1))
-    end = np.maximum.reduceat(gpu.end_ns[rows], first) if len(rows) else np.empty(0, np.int64)
+    """What phase the GPU works on, in one row."""
+    start, end, phase = gpu_phase_spans(timeline, rows)
     names = np.array([texts.add(name) for name in PHASES])
     return Track(
-        group=group,
-        name="phases",
-        kind="phases",
-        start_ns=gpu.start_ns[rows[first]],
-        end_ns=end,
-        text=names[phase[first]],
-        paint=BY_PHASE[phase[first]],
-        detail=np.full(len(first), -1),
-    )
+        group, "phases", "phases", start, end, names[phase], BY_PHASE[phase], np.full(len(start), -1)
+    )  # fmt: skip
+
+
+def gpu_phase_spans(timeline: Timeline, rows: I64) -> tuple[I64, I64, I64]:
+    """(starts, ends, phases) of the work of some rows of the GPU, ns, none at the same time as another.
+
+    Where work of several phases runs, it is the one that began last; communication stands only where nothing else runs.
+    Gaps, and slivers of communication, between work of one phase belong to it.
+    """
+    gpu, phase = timeline.trace.gpu, timeline.phase[rows].astype(np.int64)
+    start, end = gpu.start_ns[rows], np.maximum(gpu.end_ns[rows], gpu.start_ns[rows])
+    cuts, last = np.unique(np.concatenate([start, end])), len(PHASES)
+    if len(cuts) < 2:
+        return start[:0], end[:0], phase[:0]
+    begun = np.full((last, len(cuts) - 1), -1, np.int64)
+    for one in np.unique(phase).tolist():
+        spans = union(start[phase == one], end[phase == one])
+        if len(spans):
+            at = np.searchsorted(spans.start, cuts[:-1], side="right") - 1
+            inside = (at >= 0) & (spans.end[at] > cuts[:-1])
+            begun[one, inside] = 0 if one == COMMUNICATION else spans.start[at[inside]] - cuts[0] + 1
+    found = np.where((begun >= 0).any(axis=0), begun.argmax(axis=0), -1)
+    found = _filled(found, cuts, lambda code, _: code < 0)
+    found = _filled(found, cuts, lambda code, ns: (code == COMMUNICATION) & (ns < SLIVER_NS))
+    first = np.flatnonzero(np.diff(found, prepend=-2))
+    until = np.append(cuts[first[1:]], cuts[-1])
+    known = found[first] >= 0
+    return cuts[first[known]], until[known], found[first[known]]
+
+
+def _filled(found: I64, cuts: I64, passes: Callable[[I64, I64], Mask]) -> I64:
+    """Codes of consecutive stretches between cuts; runs that pass, by code and length, take the code on both sides."""
+    first = np.flatnonzero(np.diff(found, prepend=-2))
+    code, until = found[first], np.append(cuts[first[1:]], cuts[-1])
+    before, after = np.append(-2, code[:-1]), np.append(code[1:], -3)
+    code = np.where(passes(code, until - cuts[first]) & (before == after), before, code)
+    return np.repeat(code, np.diff(np.append(first, len(found))))
 
 
 def _stream(timeline: Timeline, rows: I64, texts: Texts, stream: int, group: int) -> Track:
