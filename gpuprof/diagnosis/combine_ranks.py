@@ -11,7 +11,6 @@ from gpuprof.diagnosis.sentences import in_ms
 from gpuprof.diagnosis.verdict import family_of
 from gpuprof.ranks.summary import Job, RankSummary
 from gpuprof.ranks.summary import scaled as scaled_job
-from gpuprof.tracefile.traces_in_folder import is_digest
 
 _WARNINGS = ("rank_truncated", "joint_replay", "ranks_mismatched")
 """The others say only what is not among the ranks."""
@@ -72,12 +71,8 @@ def _verdict(verdict: Verdict, gang: Gang, straggler: Finding | None) -> Verdict
         f"The other {'rank waits' if len(gang.ranks) == 2 else 'ranks wait'} for rank {slow.rank}, which needs"
         f" {in_ms(slow.pace_ns or 0)} a step by itself; the next slowest needs {in_ms(gang.next_pace_ns or 0)}.{does}"
     )
-    if is_digest(slow.path):
-        shown = gang.ranks[gang.shown].rank
-        text += (
-            f" It was recorded on another node, where gpuprof diagnose has its fixes; kernels and phases are of rank"
-            f" {shown}."
-        )
+    if gang.slow_is_elsewhere:
+        text += f" It was recorded{_elsewhere(gang)}"
     bound = gang.excess_bound if gang.excess_bound in ("host", "input", "transfer") else verdict.bound
     return replace(
         verdict, bound=bound, family=family_of(bound), cause="straggler", summary=f"{text} {verdict.summary}".strip(),
@@ -85,12 +80,21 @@ def _verdict(verdict: Verdict, gang: Gang, straggler: Finding | None) -> Verdict
     )  # type: ignore[arg-type]  # fmt: skip
 
 
+def _elsewhere(gang: Gang) -> str:
+    """What follows from that the slow ranks' recordings are not here."""
+    return (
+        " on another node, where gpuprof diagnose has its fixes; kernels and phases are of rank"
+        f" {gang.ranks[gang.shown].rank}."
+    )
+
+
 def _even(gang: Gang) -> str:
     """What is said where no rank is slow."""
     if gang.job.verdict is not None and gang.job.culprit is not None:
-        return _not_one_rank(gang.job)
+        text = _not_one_rank(gang.job)
+        return f"{text} They were recorded{_elsewhere(gang)}" if text and gang.slow_is_elsewhere else text
     shown = gang.ranks[gang.shown]
-    if not shown.late_share:
+    if not shown.late_share or any((one.late_share or 0) > shown.late_share for one in gang.ranks):
         return ""
     return (
         f"This is rank {shown.rank}, which came last most often ({100 * shown.late_share:.0f} % of the collectives that"

@@ -33,7 +33,7 @@ def diagnose_recording(
     gang = _ranks_of(recording, step, skip, progress)
     if gang is not None:
         # A rank that waits for the slow one cannot say what a fix of that one would gain.
-        advise = advise and not (gang.slow is not None and is_digest(gang.ranks[gang.slow].path))
+        advise = advise and not gang.slow_is_elsewhere
         gang = replace(gang, shown=_recorded_here(gang))
     shown = recording if gang is None else resolve(gang.ranks[gang.shown].path)
     found = shown.read(progress)

@@ -26,6 +26,7 @@ from gpuprof.replay.noise import GPU_PROCESS_NOISE
 from gpuprof.timeline.collectives import Collectives
 from gpuprof.timeline.matching import Matched, match
 from gpuprof.tracefile.trace import Trace
+from gpuprof.tracefile.traces_in_folder import is_digest
 
 Read = Callable[[Path], Trace]
 Note = tuple[str, str]
@@ -70,6 +71,16 @@ class Gang:
     """(id, sentence) about recordings that could not be used, or not wholly."""
     job: Job
     """The joint replay of all."""
+
+    @property
+    def slow_is_elsewhere(self) -> bool:
+        """Whether all ranks that the others wait for were recorded on other nodes."""
+        slow: tuple[int, ...] = ()
+        if self.slow is not None:
+            slow = (self.ranks[self.slow].rank,)
+        elif self.job.culprit is not None and self.job.verdict in ("slow_host", "slow_group", "stage_imbalance"):
+            slow = tuple(self.job.culprit.ranks)
+        return bool(slow) and all(is_digest(one.path) for one in self.ranks if one.rank in slow)
 
     @property
     def known_step_ns(self) -> float | None:

@@ -55,7 +55,7 @@ WAIT = "GPUPROF_NODES_WAIT"
 WAIT_S = 60.0
 """Seconds that rank 0 waits once its own digest is there."""
 OWN_S = 600.0
-"""Seconds that a node's own digests may take: what makes them runs at the lowest priority next to the training."""
+"""Seconds that a node's own digests may take: they are made at the lowest priority, next to the training."""
 FAILED_S = 10.0
 """Seconds that a process waits for its exchange when its program has failed: others may wait for its end."""
 AGREE_S = 5.0

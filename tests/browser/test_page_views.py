@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from helpers.browser import Report, shown_time, until, words, write
 
+from gpuprof.report import labels
+
 pytest_plugins = ["helpers.browser"]
 
 ROW = 20
@@ -362,12 +364,13 @@ def row_text(row: dict[str, Any]) -> list[str]:
 
 def test_categories_are_chosen_by_buttons(table, run):
     rows = kernels(run)
-    button = table.get_by_role("group", name="Categories").get_by_role("button", name="cast/copy", exact=True)
+    name = labels.category("cast/copy")
+    button = table.get_by_role("group", name="Categories").get_by_role("button", name=name, exact=True)
     assert button.get_attribute("aria-pressed") == "false"
     button.click()
     assert button.get_attribute("aria-pressed") == "true"
     show_all(table)
-    assert column(table, "name") == [r["name"] for r in rows if r["category"] == "cast/copy"]
+    assert column(table, "name") == [r["name"] for r in rows if r["category"] == name]
 
 
 @pytest.mark.parametrize("by_", ["category", "op", "module", "phase"])
@@ -383,7 +386,7 @@ def test_groups_are_sums(table, run, by_):
     assert column(table, "time") == [shown_time(ns / steps) for _, ns in wanted]
     found = dict(zip(column(table, "name"), column(table, "time"), strict=True))
     shown_times = {
-        "category": [(c.category, c.ns) for c in kernels_.by_category],
+        "category": [(labels.category(c.category), c.ns) for c in kernels_.by_category],
         "op": [(o.name, o.ns) for o in kernels_.by_op],
         "phase": [(p.name, p.ns) for p in kernels_.by_phase],
         "module": [],

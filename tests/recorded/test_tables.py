@@ -11,6 +11,7 @@ from helpers.make_run import RECORDING
 from rich.console import Console
 
 import gpuprof
+from gpuprof.diagnosis.fix import FixLine
 from gpuprof.errors import GpuprofError
 
 GPUS = ["H100 SXM", "RTX 4090"]
@@ -56,7 +57,7 @@ def test_a_finding_prints_without_its_evidence(demo):
 
 
 def test_a_finding_shows_itself_in_a_notebook(demo):
-    finding = replace(demo.findings[0], fix="<script>alert(1)</script>")
+    finding = replace(demo.findings[0], fix_lines=(FixLine("<script>alert(1)</script>", code=True),))
     html = finding._repr_html_()
     assert finding.title in html and "&lt;script&gt;" in html and "<script" not in html
     assert finding.evidence[0].text.split()[0] in html

@@ -216,6 +216,22 @@ def test_what_is_said_of_batches_that_differ():
     assert "Their length is not the reason, since forward time explains only 10 %" in said
 
 
+@pytest.mark.parametrize(("sent", "elsewhere"), [((4, 5, 6, 7), True), ((5, 6, 7), False), ((0, 1, 2, 3), False)])
+def test_a_slow_machine_whose_ranks_were_recorded_there(sent: tuple[int, ...], elsewhere: bool):
+    """`sent`: ranks of which only a digest came."""
+    shape = rank_jobs.Shape(tensor=1, pipeline=1, data=8)
+    made = rank_jobs.programs(shape, rank_jobs.Slow(frozenset((4, 5, 6, 7)), factor=1.5))
+    digests = [
+        dataclasses.replace(one, source=f"nodes/trace.rank{one.rank}.digest.npz") if one.rank in sent else one
+        for one in rank_jobs.digests(shape, made, rank_jobs.simulate(made))
+    ]
+    gang = gang_of(digests, [])
+    assert gang.job.verdict == "slow_host"
+    assert gang.slow_is_elsewhere is elsewhere
+    said = with_ranks(host_bound(), gang).verdict.summary
+    assert ("They were recorded on another node, where gpuprof diagnose has its fixes" in said) is elsewhere
+
+
 def test_equal_ranks_have_no_straggler(tmp_path: Path):
     programs = [RankProgram(), RankProgram(extra_ns=1 * MS), RankProgram()]
     gang = survey(write(tmp_path, programs), read_trace)

@@ -158,7 +158,7 @@ def _in_lists(case: Analysis, looks: tuple[Mask, Proposal], loops: TensorLoops, 
     return replace(
         reads,
         title=f"tensors in lists, and none read within the {case.unit}",
-        evidence=(*spans(case, text, loops.nodes & ~case.graph.on_gpu), *reads.evidence),
+        evidence=spans(case, text, loops.nodes & ~case.graph.on_gpu),
         fix=joined([LISTS, reads.fix]),
         change=change(1),
         best=change(0),
