@@ -157,7 +157,6 @@ def test_every_page_is_in_the_navigation_once():
 
 def test_what_the_reference_documents_is_there():
     from importlib import import_module
-from importlib.util import find_spec
 
     named = re.findall(r"^::: ([\w.]+)$", read("docs/api.md"), re.MULTILINE)
     public = {f"gpuprof.{name}" for name in gpuprof.__all__} - {
