@@ -9,6 +9,7 @@ import functools
 import inspect
 import json
 import os
+import re
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -16,10 +17,20 @@ from typing import Any
 
 from gpuprof.errors import GpuprofError
 
-PLACES = ("path", "a", "b", "folder")
+PLACES = ("path", "a", "b", "folder", "places")
 """Arguments that name a recording or a folder."""
 LONGEST_ERROR = 600
 """Characters of an error."""
+_IN_TOOLS = (
+    (r" \(gpuprof \S+ --help shows the usage\)", ""),
+    (r"\bgpuprof diagnose PATH\b", "the tool diagnose with a path"),
+    (r"\bgpuprof try --list\b", "`gpuprof try --list` in a shell"),
+    (r"\bgpuprof (explain|diagnose|compare|project|try)(?! --)(?=[ ;,.:)]|$)", r"the tool \1"),
+    (r"--fix(?= )", "fixes:"),
+    (r"'?--(budget|until)\b'?", r"\1"),
+    (r"(?<!gpuprof mcp )(?<!`gpuprof try )--yes\b", "`gpuprof try --yes`, which a user types in a shell,"),
+)
+"""Words of the command line in an error, and what an agent calls them."""
 DOWNLOAD_BYTES = 1 << 30
 """What is fetched of one URL at most."""
 
@@ -61,7 +72,15 @@ def clean_error(error: BaseException) -> str:
     """The one line of an error, which may quote a file."""
     from gpuprof.report.names import escape, shorten
 
-    return shorten(escape(" ".join(str(error).split())[: 4 * LONGEST_ERROR]), LONGEST_ERROR)
+    return shorten(escape(in_tools(" ".join(str(error).split())[: 4 * LONGEST_ERROR])), LONGEST_ERROR)
+
+
+def in_tools(text: str) -> str:
+    """An error of the command line in the words of the tools: `gpuprof explain` is the tool explain, `--fix` the
+    argument fixes. Commands that no tool replaces, such as `gpuprof trace`, stay."""
+    for pattern, words in _IN_TOOLS:
+        text = re.sub(pattern, words, text)
+    return text
 
 
 def _argument(name: str, value: Any, allow_urls: bool) -> Any:

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 from gpuprof.errors import GpuprofError
 from gpuprof.nsight.convert import READ_ONLY
@@ -15,15 +16,21 @@ _ENDING_S = 30.0
 """How long `gpuprof try` may take to end its processes once the client cancels."""
 
 
-async def try_fixes(command: list[str], fixes: list[str] | None = None, budget: str = "5m", folder: str = "") -> str:
+async def try_fixes(
+    command: list[str], fixes: list[str] | None = None, budget: str = "5m", folder: str = "", until: str = ""
+) -> str:
     """Runs a training command again with one fix after the other applied from outside, and measures what each gains.
 
     command: what one types after `gpuprof try`, for example ["train.py", "--lr", "1e-4"]. fixes: for example
     ["input_workers=4"]; those that are advised if empty. budget: how long it may take, such as 90s, 5m or 1h; the
-    client has to wait for as long. folder: where the command is run. Files are written to a scratch folder and
+    client has to wait for as long. folder: where the command is run. until: stop at the first combination of fixes
+    that reaches this gain, such as 1.3x. Files are written to a scratch folder and
     connections beyond this machine are blocked. Times are nanoseconds.
     """
+    from anyio import to_thread  # comes with mcp
+
     from gpuprof.interop.agent_answers import text
+    from gpuprof.interop.next_steps import after_trial
     from gpuprof.report.untrusted import cleaned
 
     if not command:
@@ -31,18 +38,33 @@ async def try_fixes(command: list[str], fixes: list[str] | None = None, budget: 
     place = Path(folder).expanduser() if folder else Path.cwd()
     if not place.is_dir():
         raise GpuprofError(f"{folder}: there is no such folder")
-    code, out, err = await _run(_arguments(command, fixes or [], budget), place)
+    code, out, err = await _run(_arguments(command, fixes or [], budget, until), place)
     said = [line.removeprefix("gpuprof: ") for line in err.splitlines() if line.startswith("gpuprof: ")]
     if code or not out.strip():
         if code or not said:
             raise GpuprofError(said[-1] if said else f"gpuprof try ended with exit code {code} and said nothing")
         return text(cleaned({"rows": [], "notes": said[-1:]}))
-    return text(cleaned(json.loads(out)))
+    trial = json.loads(out)
+    return text(
+        cleaned(
+            {**trial, "next_steps": after_trial(trial, str(place), await to_thread.run_sync(_comparable, trial, place))}
+        )
+    )
 
 
-def _arguments(command: list[str], fixes: list[str], budget: str) -> list[str]:
+def _comparable(trial: dict[str, Any], place: Path) -> bool:
+    """Whether the run that was tried has a diagnosis, as both sides of a comparison need one."""
+    from gpuprof import diagnose
+
+    with contextlib.suppress(GpuprofError):
+        return bool(trial["run"]) and diagnose(str(place / trial["run"])).quality.status != "unusable"
+    return False
+
+
+def _arguments(command: list[str], fixes: list[str], budget: str, until: str) -> list[str]:
     """`gpuprof try`'s words: after `--` nothing of the command can be one of gpuprof's options, such as --yes."""
-    return ["--json", f"--budget={budget}", *(f"--fix={fix}" for fix in fixes), "--", *command]
+    gain = [f"--until={until}"] if until else []
+    return ["--json", f"--budget={budget}", *gain, *(f"--fix={fix}" for fix in fixes), "--", *command]
 
 
 async def _run(arguments: list[str], folder: Path) -> tuple[int, str, str]:

@@ -196,7 +196,7 @@ def _record(target: Target, words: tuple[str, ...], module: str | None, yes: boo
         why = starter.record(["-m", module, *words] if module else ["--", *words])
     folder = run_of_command(target.argv)
     if folder is None:
-        reason = f" ({why})" if why else ""
+        reason = f" ({why or 'it took no optimizer step in a Python with torch'})"
         raise GpuprofError(f"the command could not be recorded{reason}, so nothing can be tried on it")
     return folder
 

@@ -25,9 +25,9 @@ _CAUSES = 6
 _TRIES = 4
 
 
-def dumps(diagnosis: Diagnosis) -> str:
-    """The JSON text, in ASCII on one line, at most LARGEST_BYTES long."""
-    document = to_json(diagnosis)
+def dumps(diagnosis: Diagnosis, **more: Any) -> str:
+    """The JSON text, in ASCII on one line, at most LARGEST_BYTES long; `more` is kept whole."""
+    document = to_json(diagnosis) | more
     while len(text := _encoded(document)) > LARGEST_BYTES and _lessen(document):
         pass
     return text

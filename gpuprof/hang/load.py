@@ -26,17 +26,23 @@ takes seconds. One that holds the GIL never answers."""
 _PHASES = (("save_ns", "save"), ("evaluation_ns", "evaluation"), ("logging_ns", "logging"))
 
 
-def states_of(places: Sequence[str]) -> tuple[list[RankState], int | None]:
+def states_of(places: Sequence[str], may_ask: bool = True) -> tuple[list[RankState], int | None]:
     """Of a run, of dumps or of processes, as a user names them; and when that was, ns since 1970 (None: unknown).
+
+    may_ask: whether processes that run may be asked for their stacks; else only what is on disk counts.
 
     Raises GpuprofError, one line, for what is none of them.
     """
     if places and all(place.isdigit() and not Path(place).exists() for place in places):
+        if not may_ask:
+            raise GpuprofError(
+                f"{places[0]}: processes are not asked for their stacks here; gpuprof hang PID does that"
+            )
         return states_of_processes([int(place) for place in places]), time.time_ns()
     named = resolve(places[0] if places else None) if len(places) < 2 else None
     folder = named and named.run_folder
     if folder is not None and (folder / runfile.MANIFEST).is_file():
-        asked = ask(folder)
+        asked = may_ask and ask(folder)
         return states_of_run(folder), time.time_ns() if asked else None
     return states_of_dumps([Path(place).expanduser() for place in places]), None
 

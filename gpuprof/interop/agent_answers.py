@@ -79,7 +79,7 @@ def text(document: dict[str, Any]) -> str:
         if len(found) <= MOST_BYTES:
             return found
         rows //= 2
-    raise ValueError(f"the answer is longer than {MOST_BYTES:,} bytes: ask gpuprof on the command line with --json")
+    raise ValueError(f"the answer is longer than {MOST_BYTES:,} bytes: ask for fewer rows (limit)")
 
 
 def _shortened(value: Any, rows: int, path: str, cut: list[str]) -> Any:

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.command import gpuprof_command, in_process, one_line, variables
+from helpers.agent_client import client_of
+from helpers.command import gpuprof_command, in_process, one_line
 from helpers.installed import need
 from helpers.make_run import usual_run
 from helpers.paths import ROOT
@@ -86,19 +87,7 @@ def test_a_skill_of_somebody_else_is_left_alone(tmp_path: Path):
 # -- the MCP server
 
 
-READING = {"runs", "diagnose", "findings", "gaps", "kernels", "functions", "compare", "project", "explain"}
-
-
-def client_of(cwd: Path, *options: str, **env: str) -> Any:
-    """A client that starts `gpuprof mcp` and speaks to it."""
-    pytest.importorskip("mcp.server.mcpserver", reason="the extra [mcp] is not installed")
-    from mcp import Client, StdioServerParameters
-
-    server = StdioServerParameters(
-        command=sys.executable, args=["-m", "gpuprof", "mcp", *options], cwd=str(cwd),
-        env=variables(PYTHONPATH=str(ROOT), **env),
-    )  # fmt: skip
-    return Client(server, read_timeout_seconds=200)
+READING = {"runs", "diagnose", "findings", "gaps", "kernels", "functions", "compare", "project", "explain", "hang"}
 
 
 def asked(cwd: Path, calls: dict[str, tuple[str, dict[str, Any]]], *options: str) -> tuple[list[Any], dict[str, Any]]:
@@ -133,6 +122,9 @@ WRONG_TRIALS = {
     "absent.py": {"command": ["absent.py"], "budget": "2m"},
     "magic": {"command": ["train.py"], "fixes": ["magic"]},
     "soon": {"command": ["train.py"], "budget": "soon"},
+    "until: 'less'": {"command": ["train.py"], "until": "less"},
+    "ValueError: no data": {"command": [sys.executable, "fails.py"]},
+    "no optimizer step": {"command": [sys.executable, "idle.py"]},
     "no/such/folder": {"command": ["train.py"], "folder": "no/such/folder"},
 }
 """Arguments of the tool that runs something, by a word of the line that refuses them."""
@@ -180,6 +172,8 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Answers:
     first = usual_run().write(cwd / "gpuprof-runs" / "2026-01-01_000000_train")
     for minute in range(1, 60):
         shutil.copytree(first, first.with_name(f"2026-01-01_00{minute:02}00_train"))
+    (cwd / "fails.py").write_text("raise ValueError('no data')")
+    (cwd / "idle.py").write_text("pass")
     (cwd / "train.py").write_text("open('ran', 'w')")
     calls = {
         "newest": ("runs", {"limit": 1000}),
@@ -262,7 +256,9 @@ def test_a_fix_is_tried_on_a_command_and_measured(tmp_path: Path):
     command = [warm_python(), "train.py"]
     call = {"command": command, "fixes": ["input_workers=2"], "budget": "25s", "folder": str(tmp_path)}
     found = answer(asked(tmp_path.parent, {"try": ("try", call)}, "--allow-run")[1]["try"])
+    steps = found.pop("next_steps")
     Draft202012Validator(trial_schema()).validate(found)
+    assert ("do" in steps[0]) == bool(found["best"])
     (row,) = found["rows"]
     assert row["fixes"] == [{"name": "input_workers", "value": "2"}] and row["speedup"]["expected"] > 1.2
     assert not (tmp_path / "ran.txt").exists(), "the program writes to a scratch folder"

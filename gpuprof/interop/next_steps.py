@@ -1,0 +1,171 @@
+"""What an agent does next: the tool to call with its arguments, or what to do where no tool does it, and why.
+
+Answers of `gpuprof mcp` have a list of these as `next_steps`. The first is the usual way on, diagnose → explain → try →
+compare; after what is to be done by hand comes what stands behind it, all else are alternatives.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from gpuprof import runfile
+from gpuprof.diagnosis.diagnosis import Diagnosis, Finding
+from gpuprof.diagnosis.fix import Patch
+from gpuprof.record.redact import MASK
+from gpuprof.trial.fixes import Candidate, advised, lines_for
+from gpuprof.trial.patches import names
+from gpuprof.trial.subject import START_S, Subject, with_workers
+from gpuprof.trial.trial import Fix
+
+BEFORE_COMMAND = " -- "
+"""Between gpuprof's part of a line and the training's own command."""
+MOST_EXPLAINED = 3
+"""Fixes whose page a diagnosis names."""
+_LONGEST = 300
+"""Characters of a fix that is to be made by hand, and of a command in a sentence: the findings have it whole."""
+
+
+def call(tool: str, why: str, **arguments: Any) -> dict[str, Any]:
+    """A tool to call."""
+    return {"tool": tool, "arguments": arguments, "why": why}
+
+
+def by_hand(action: str, why: str) -> dict[str, Any]:
+    """What no tool does: a change to the program, or a command for a shell."""
+    return {"do": action, "why": why}
+
+
+def after_runs(newest: str | None) -> list[dict[str, Any]]:
+    """Of a list of runs, with the path of the first."""
+    return [] if newest is None else [call("diagnose", "the newest of these runs", path=newest)]
+
+
+def after_diagnosis(diagnosis: Diagnosis, path: str) -> list[dict[str, Any]]:
+    """The pages of the fixes that gain most; where there are none and the recording is unusable, to record again."""
+    found = [
+        call("explain", f"what {one!r} means and when it is wrong, before it is tried", finding=one, path=path)
+        for one in _fixes(diagnosis)[:MOST_EXPLAINED]
+    ]
+    if not found and diagnosis.quality.status == "unusable":
+        message = next((one.message for one in diagnosis.quality.issues), "there is nothing to diagnose")
+        return [by_hand("record the training again with gpuprof trace", message)]
+    return found
+
+
+def after_page(finding: str, diagnosis: Diagnosis, path: str, may_run: bool) -> list[dict[str, Any]]:
+    """Of the page of a finding: to try its fix on the recorded command, else what settles it."""
+    fix = next((one.fix for one in _candidates(diagnosis) if finding in (one.finding, one.fix.name)), None)
+    if fix is not None:
+        return _to_try(fix, diagnosis, path, may_run)
+    known = _known(finding, diagnosis)
+    if known is None:
+        if finding in names() or not _fixes(diagnosis):
+            return []
+        return [call("diagnose", f"{finding!r} is not advised for this recording; this says what is", path=path)]
+    return [by_hand(f"write: {_short(known.fix)}", "no tool can apply this fix from outside"), *_to_compare(path, None)]
+
+
+def after_trial(trial: dict[str, Any], folder: str, comparable: bool) -> list[dict[str, Any]]:
+    """Of a trial as JSON: to write what is confirmed, to record again and to compare; else to try what was left, or to
+    write what was not decided and compare recordings, which settles it; else the other fixes.
+
+    comparable: whether the run that was tried has a diagnosis, which a comparison needs; without one the trial is all
+    there is.
+    """
+    rows, run = trial["rows"], trial["run"]
+    lines = next((row["lines"] for row in rows if trial["best"] and row["fixes"] == trial["best"]), "")
+    undecided = next((row["lines"] for row in rows if row["status"] == "unconfirmed"), "")
+    before = str(Path(folder, run)) if run else ""
+    latest = str(Path(folder, runfile.RUNS, runfile.LATEST))
+    left = [
+        call(
+            "try", f"{one['why']} yet", command=trial["command"], folder=folder,
+            fixes=["=".join(filter(None, (fix["name"], fix["value"]))) for fix in one["fixes"]],
+            budget=f"{max(round(one['seconds'] / 60), 1)}m",
+        )
+        for one in trial["next"]
+    ]  # fmt: skip
+    compared = _to_compare(before, latest) if comparable else []
+    if lines:
+        return [by_hand(f"write: {_short(lines)}", "confirmed by this trial"), *compared, *left]
+    if undecided and compared:
+        settle = by_hand(
+            f"write: {_short(undecided)}", "not decided by this trial: a comparison of recordings settles it"
+        )
+        return [*left, settle, *compared]
+    return [*left, *([call("findings", "the other fixes", path=before)] if before else [])]
+
+
+def after_comparison(document: dict[str, Any], b: str) -> list[dict[str, Any]]:
+    """Of a comparison as JSON: what bounds the step now, if it became faster."""
+    if document["step"]["outcome"] != "faster":
+        return []
+    return [call("diagnose", "what bounds the step now", path=b)]
+
+
+def after_functions(places: Sequence[tuple[str, int]], path: str) -> list[dict[str, Any]]:
+    """Of the functions of a page, as file and line: what the first costs."""
+    return [
+        call("explain", "what this line costs, and the step if it were free", finding=f"{file}:{line}", path=path)
+        for file, line in places[:1]
+    ]
+
+
+def _to_try(fix: Fix, diagnosis: Diagnosis, path: str, may_run: bool) -> list[dict[str, Any]]:
+    """The tool try; where nothing may be run the line for a shell, and what follows if the fix is confirmed."""
+    command, folder = _started(diagnosis)
+    fixes = [str(fix)]
+    if may_run and command is not None and not any(MASK in word for word in command):
+        why = "measures the fix before anything is edited; ask the user first"
+        return [call("try", why, command=list(command), fixes=fixes, folder=folder or "")]
+    if may_run:
+        why = "measures the fix; command is that of the training, which this recording does not say: ask the user"
+        return [call("try", why, command=[], fixes=fixes, folder="")]
+    settle = BEFORE_COMMAND.join(filter(None, (Patch(fix.name, fix.value).command(), shlex.join(command or ()))))
+    return [
+        by_hand(f"run in a shell: {_short(settle)}", "measures the fix; this server only reads"),
+        by_hand(f"if it is confirmed, write: {_short(lines_for(fix))}", "what the fix is in code"),
+        *_to_compare(path, None),
+    ]
+
+
+def _to_compare(before: str, after: str | None) -> list[dict[str, Any]]:
+    """To record the changed program, and to compare both recordings."""
+    return [
+        by_hand("record the changed training: gpuprof trace and its command", "so that both can be compared"),
+        call("compare", "where the difference comes from; b is the new recording", a=before, b=after or ""),
+    ]
+
+
+def _started(diagnosis: Diagnosis) -> tuple[tuple[str, ...] | None, str | None]:
+    """The recorded command, secrets masked, and where it was started."""
+    run = diagnosis.folder
+    if run is None or not run.command:
+        return None, None
+    cwd = (runfile.read_json(Path(run.path) / runfile.MANIFEST) or {}).get("cwd")
+    return run.command, cwd if isinstance(cwd, str) else None
+
+
+def _fixes(diagnosis: Diagnosis) -> list[str]:
+    """The findings of both lists, most useful first; else the fixes that a trial would take without any."""
+    listed = [one.id for one in (*diagnosis.findings, *diagnosis.worth_trying)]
+    return listed or [one.finding or one.fix.name for one in _candidates(diagnosis)]
+
+
+def _candidates(diagnosis: Diagnosis) -> list[Candidate]:
+    found, _ = advised(diagnosis)
+    if diagnosis.folder is None:
+        return found
+    return with_workers(Subject(Path(diagnosis.folder.path), diagnosis.folder, diagnosis, START_S, None), found)
+
+
+def _known(finding: str, diagnosis: Diagnosis) -> Finding | None:
+    return next((one for one in (*diagnosis.findings, *diagnosis.worth_trying) if one.id == finding), None)
+
+
+def _short(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
