@@ -81,13 +81,19 @@ def parse(text: str) -> ChangeGate:
     return ChangeGate(metric, float(found[1]) / 100, limit)
 
 
+OF_GPU = ("busy_time", "idle_time", "kernels", "syncs")
+"""Metrics of a GPU's work, which two runs without one do not have."""
+
+
 def judge(gate: ChangeGate, comparison: Comparison) -> tuple[Outcome, str]:
     """Whether a gate holds, and what to say where it does not.
 
     A difference above the limit that too few steps were recorded to test is neither: it must not pass, and cannot be
     said to be more than scatter.
     """
-    pair = METRICS[gate.metric](comparison)
+    sides = comparison.diagnoses or ()
+    on_cpu = bool(sides) and all(one.cpu_step is not None for one in sides)
+    pair = None if on_cpu and gate.metric in OF_GPU else METRICS[gate.metric](comparison)
     if pair is None:
         return Outcome.UNKNOWN, f"--fail-on {gate.metric}: not known from these recordings"
     before, after = pair

@@ -146,6 +146,13 @@ def text_of(found: gpuprof.Comparison) -> str:
     return shown.get()
 
 
+@pytest.mark.parametrize("metric", ["kernels", "syncs", "busy_time", "idle_time"])
+def test_a_gate_on_the_work_of_a_gpu_does_not_pass_without_one(fed_by_itself: Path, metric: str):
+    same = str(fed_by_itself)
+    assert main(["compare", same, same, "--fail-on", f"{metric}:5%"]) == 2
+    assert main(["compare", same, same, "--fail-on", "step_time:5%"]) == 0
+
+
 def test_one_with_a_gpu_is_not_compared_with_one_without(tmp_path: Path, starved: Diagnosis):
     on_gpu = gpuprof.diagnose(three_steps(tmp_path / "steps.json"))
     with pytest.raises(GpuprofError, match="B ran on the CPU and A on a GPU"):
