@@ -249,7 +249,8 @@ def _of_missing(waiting: Sequence[Waiting], by_rank: Mapping[int, RankState], no
     first = next((one for one in waiting if one.missing), None)
     if first is None:  # all came, and none is done
         one = waiting[0]
-        slow = [rank for rank in one.came if by_rank[rank].life in ("dead", "stopped")] or list(one.came)
+        gone = [rank for rank in one.came if by_rank[rank].life in ("dead", "stopped")]
+        slow = _first_dead(by_rank, gone) if gone else one.came
         kind: Kind = _by_life(by_rank[slow[0]]) or "stuck"
         return Hang(kind, tuple(slow) if kind != "stuck" else (), one.at, one, None, _waited(one.since_ns, now), notes)
     seen, roots, level = set[int](), list[int](), list(first.missing)

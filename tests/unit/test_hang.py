@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -107,6 +108,16 @@ def test_a_chain_leads_to_the_rank_that_waits_for_nobody(tmp_path: Path):
     dumps = {0: [entry(1, done=False, group="1")], 1: [entry(1, done=False, group="2")], 2: [entry(1, group="0")]}
     found = answer(written(tmp_path, dumps, {"0": [0, 1, 2], "1": [0, 1], "2": [1, 2]}))
     assert (found.kind, found.ranks) == ("missing", (2,))
+
+
+def test_who_failed_first_where_all_came_and_none_is_done(tmp_path: Path):
+    """A rank that fails right behind a collective makes the others fail in it."""
+    dumps = {rank: [entry(1, done=False)] for rank in range(3)}
+    states, _ = states_of([str(written(tmp_path, dumps, {"0": [0, 1, 2]}))])
+    errors = ["Connection closed by peer [127.0.0.1]:11435", "Connection closed by peer", "the batch is empty"]
+    dead = [replace(state, life="dead", error=errors[state.rank]) for state in states]
+    found = judge(dead, 2_000 * SECOND)
+    assert (found.kind, found.ranks) == ("dead", (2,))
 
 
 def test_two_groups_in_opposite_order_are_a_deadlock(tmp_path: Path):
