@@ -159,7 +159,7 @@ def test_a_teacher_that_runs_twice(tmp_path):
     case = twice(tmp_path / "trace.json")
     found = redundant_forward.find_repeated(case)
     assert found is not None
-    # torch's first step may be long, and then counts as start-up; on a busy machine one call of three was left out once.
+    # torch's first step may be long, and then counts as start-up; on a busy machine one call was left out once.
     assert case.steps - 1 <= found.calls <= case.steps
     assert found.models == ("Net",)
     assert int((found.nodes & case.graph.on_gpu).sum()) == found.calls * LAYERS
