@@ -6,6 +6,7 @@ Ops, shapes, autograd's numbers and ranges are torch's own; each matmul gets a l
 from __future__ import annotations
 
 import json
+from bisect import bisect_left
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -35,14 +36,22 @@ def recorded(path: Path, step: Callable[[int], object], count: int = 3) -> Path:
 def _kernels(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
     made: list[dict[str, Any]] = []
     free = 0.0
-    ops = [one for one in events if one.get("cat") == "cpu_op" and one["name"] in MATMULS]
-    for number, op in enumerate(sorted(ops, key=lambda one: float(one["ts"])), start=1):
-        begun = float(op["ts"]) + 0.25 * float(op["dur"])
+    ops = sorted((one for one in events if one.get("cat") == "cpu_op"), key=lambda one: float(one["ts"]))
+    starts = [float(one["ts"]) for one in ops]
+    matmuls = [at for at, one in enumerate(ops) if one["name"] in MATMULS]
+    for number, at in enumerate(matmuls, start=1):
+        op = ops[at]
+        ended = starts[at] + float(op["dur"])
+        # After the ops that it calls first, which expand and copy its inputs: the launch is its own.
+        following = ops[at + 1 : bisect_left(starts, ended)]
+        inner = [float(one["ts"]) + float(one["dur"]) for one in following if one["tid"] == op["tid"]]
+        took = 0.5 * (ended - max([starts[at], *(end for end in inner if end < ended)]))
+        begun = ended - 1.5 * took
         start = max(free, begun + 2)
         free = start + KERNEL_US
         where = {"pid": op["pid"], "tid": op["tid"], "ph": "X"}
         made.append({**where, "cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": begun,
-                     "dur": 0.25 * float(op["dur"]), "args": {"correlation": number}})  # fmt: skip
+                     "dur": took, "args": {"correlation": number}})  # fmt: skip
         made.append({"ph": "X", "cat": "kernel", "name": "nvjet_hsh_128x64", "pid": 0, "tid": 7, "ts": start,
                      "dur": KERNEL_US, "args": {"correlation": number, "device": 0, "stream": 7,
                                                 "grid": [132, 1, 1], "block": [128, 1, 1]}})  # fmt: skip
