@@ -33,7 +33,7 @@ _UNSET = 255
 _AUTOGRAD_NAME = re.compile(r"^(thread \d+ \()?pt_autograd_")
 """What PyTorch calls the threads of its engine, followed by the device, since version 1.9; Kineto puts it in brackets
 after the number."""
-_CHECKPOINT = re.compile("heckpoint")
+CHECKPOINT = re.compile("heckpoint")
 """Autograd functions that compute a block again: torch's CheckpointFunction, Unsloth's, DeepSpeed's."""
 _AUTOGRAD_NODE = re.compile(r"^(torch::autograd::)?(\w*Backward\d*|AccumulateGrad)$")
 """Nodes of autograd's graph, as recordings without the engine's ranges name their ops."""
@@ -212,7 +212,7 @@ def _differentiable(
     rows = np.flatnonzero((ops.kind == OP) & ~engine & np.append(engine, False)[parent])
     node, which = np.unique(parent[rows], return_inverse=True)
     whole = np.bincount(which, graded[rows], minlength=len(node)) == np.bincount(which, minlength=len(node))
-    whole &= ~trace.rows_named(ops.name, _CHECKPOINT.search)[node]
+    whole &= ~trace.rows_named(ops.name, CHECKPOINT.search)[node]
     passes = _passes(trace, engine | within, frozenset(), steps, frozenset())
     number = np.searchsorted(passes.start, ops.start_ns[node], side="right") - 1
     counts = np.bincount(number, minlength=len(passes))

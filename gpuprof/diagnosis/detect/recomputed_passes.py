@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,15 +9,13 @@ import numpy as np
 from gpuprof.calibration import recompute as calibrated
 from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.timeline.nesting import climb
-from gpuprof.timeline.phases import BACKWARD, RECOMPUTE
+from gpuprof.timeline.phases import BACKWARD, CHECKPOINT, RECOMPUTE
 from gpuprof.tracefile.distinct import ordered
 from gpuprof.tracefile.trace import I64, OP, Mask
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
-CHECKPOINT = re.compile("heckpoint")
-"""Autograd functions that checkpoint: torch's CheckpointFunction, Unsloth's, DeepSpeed's."""
 USABLE_SHARE = calibrated.USABLE_SHARE.value
 """Of a GPU's memory that a training can fill: the context, the libraries' workspaces and fragmentation take the
 rest."""

@@ -37,8 +37,6 @@ class SmallLoops:
 
     stretches: Stretches
     rounds: I64
-    period: I64
-    """Outermost ops of a round."""
     last: Stretches
     """The last round of each."""
     backward: Stretches
@@ -55,7 +53,7 @@ def find_small_loops(case: Analysis) -> SmallLoops | None:
 def some_of(loops: SmallLoops, which: Mask) -> SmallLoops:
     """The loops of a mask."""
     stretches, last, backward = (_some(each, which) for each in (loops.stretches, loops.last, loops.backward))
-    return SmallLoops(stretches, loops.rounds[which], loops.period[which], last, backward)
+    return SmallLoops(stretches, loops.rounds[which], last, backward)
 
 
 def _some(each: Stretches, which: Mask) -> Stretches:
@@ -69,10 +67,10 @@ def ops_of(case: Analysis, loops: SmallLoops, which: int) -> list[str]:
         (ops.thread == last.thread[which])
         & (ops.start_ns >= last.start_ns[which])
         & (ops.end_ns <= last.end_ns[which])
-        & (ops.kind == 0)
+        & (ops.kind == OP)
     )
     parent = case.timeline.nesting.parent[rows]
-    outer = rows[(parent < 0) | (ops.kind[parent] != 0) | (ops.start_ns[parent] < last.start_ns[which])]
+    outer = rows[(parent < 0) | (ops.kind[parent] != OP) | (ops.start_ns[parent] < last.start_ns[which])]
     outer = outer[np.argsort(ops.start_ns[outer], kind="stable")]
     return list(dict.fromkeys(case.trace.strings[ops.name[row]] for row in outer.tolist()))
 
@@ -95,7 +93,6 @@ def _find(case: Analysis) -> SmallLoops | None:
     return SmallLoops(
         Stretches(thread, start, end),
         rounds,
-        period,
         Stretches(thread, ops.start_ns[rows[begin]], end),
         backward_of(case, Stretches(thread, start, np.where(ahead, end, start))),
     )

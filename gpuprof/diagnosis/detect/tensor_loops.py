@@ -14,6 +14,7 @@ import numpy as np
 
 from gpuprof.calibration import kernels as calibrated
 from gpuprof.diagnosis.detect.small_op_loops import find_small_loops, ops_of
+from gpuprof.diagnosis.fix import Code, call
 from gpuprof.replay.graph import TRANSFER, Graph, launcher_of
 from gpuprof.replay.stretches import nodes_in
 from gpuprof.replay.transform import Removing, without_waits
@@ -23,6 +24,8 @@ from gpuprof.tracefile.trace import ANNOTATION, I64, Mask
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
 
+LISTS = call("torch.stack", Code("torch._foreach_norm(tensors)")) + "  # the norm of each: a few launches, read once"
+"""How torch goes over lists of tensors."""
 READ = re.compile(r"^aten::(item|is_nonzero|_local_scalar_dense|cpu)$")
 LOOKS_AT = re.compile(
     r"^aten::(linalg_vector_norm|norm|abs|max|min|amax|amin|sum|mean|var|std|square|pow|isnan|isinf|isfinite|all|any"

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.loss_head import LossHead, fused_linear, fused_linear_ns, loss_head
-from gpuprof.diagnosis.detect.pair.candidates import Candidate, claim_model
-from gpuprof.diagnosis.detect.pair.quantities import FEWER, kernel_ns
-from gpuprof.diagnosis.detect.pair.signs import advised, alike_compiled
+from gpuprof.diagnosis.detect.pair.candidates import Candidate
+from gpuprof.diagnosis.detect.pair.signs import less_loss
 from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.fix import code
 
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
 GIB = 2**30
 LEAST_BYTES = GIB
 """Logits that take less are no reason for another loss."""
-LOSS = ("loss", "softmax")
-"""Categories of a loss's kernels."""
 
 PAGE = Page(
     id="fused_loss",
@@ -98,15 +95,7 @@ ABSENT = Absent("fused linear cross entropy", _absent)
 
 def change(a: Facts, b: Facts) -> Iterator[Candidate]:
     """Less time in the loss, where only the side with more of it is advised to fuse it."""
-    took = kernel_ns(a, b, LOSS)
-    if advised(a, b, PAGE.id, took) and took.fell(to=FEWER, least=0.0) and alike_compiled(a, b):
-        yield Candidate(
-            PAGE.id,
-            "a fused loss",
-            f"kernels of the loss take {took.ms} ms of GPU time a step",
-            claim_model((*LOSS, "cast/copy", "elementwise", "gemm"), 1.0),
-            took.more,
-        )
+    return less_loss(a, b, PAGE.id, "a fused loss")
 
 
 FINDING = Declaration(

@@ -13,9 +13,8 @@ from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.fewer_tokens import left_with
 from gpuprof.diagnosis.detect.loss_head import LossHead, loss_head
-from gpuprof.diagnosis.detect.pair.candidates import Candidate, claim_model
-from gpuprof.diagnosis.detect.pair.quantities import FEWER, kernel_ns
-from gpuprof.diagnosis.detect.pair.signs import advised, alike_compiled
+from gpuprof.diagnosis.detect.pair.candidates import Candidate
+from gpuprof.diagnosis.detect.pair.signs import less_loss
 from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.fix import code
 from gpuprof.replay.transform import scaled
@@ -27,8 +26,6 @@ if TYPE_CHECKING:
 
 MOST_LABELLED = 0.9
 """Share of labelled tokens above which there is nothing to leave out."""
-LOSS = ("loss", "softmax")
-"""Categories of a loss's kernels."""
 
 PAGE = Page(
     id="needless_logits",
@@ -84,7 +81,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
 
 
 def labelled_share(case: Analysis) -> float | None:
-    """Of the tokens those with a label, 0 to 1; None where no batch in host memory told."""
+    """Of the tokens those with a label, 0 to 1; None where no labels were seen in host memory."""
     return case.run.work.labelled_share if case.run else None
 
 
@@ -113,15 +110,7 @@ ABSENT = Absent("logits of labelled tokens only", _absent)
 
 def change(a: Facts, b: Facts) -> Iterator[Candidate]:
     """Less time in the loss, where only the side with more of it computes logits without labels."""
-    took = kernel_ns(a, b, LOSS)
-    if advised(a, b, PAGE.id, took) and took.fell(to=FEWER, least=0.0) and alike_compiled(a, b):
-        yield Candidate(
-            PAGE.id,
-            "logits of labelled tokens only",
-            f"kernels of the loss take {took.ms} ms of GPU time a step",
-            claim_model((*LOSS, "cast/copy", "elementwise", "gemm"), 1.0),
-            took.more,
-        )
+    return less_loss(a, b, PAGE.id, "logits of labelled tokens only")
 
 
 FINDING = Declaration(

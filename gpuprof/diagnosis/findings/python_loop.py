@@ -18,7 +18,7 @@ from gpuprof.diagnosis.detect.pair.signs import advised
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.detect.replace_work import replacement_of, with_replacement
 from gpuprof.diagnosis.detect.small_op_loops import find_small_loops, ops_of, some_of
-from gpuprof.diagnosis.detect.tensor_loops import reading_loops
+from gpuprof.diagnosis.detect.tensor_loops import LISTS, reading_loops
 from gpuprof.diagnosis.fix import Code, Fix, as_fix, call, joined
 from gpuprof.diagnosis.sentences import in_ms
 from gpuprof.replay.stretches import nodes_in
@@ -102,8 +102,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     waits = case.per_step(float((inside & graph.waits).sum()))
     text = (
         f"{int(loops.rounds[largest])} rounds of {few}: {case.per_step(float(gpu.sum())):,.0f} kernels {case.unit.a}"
-        " and "
-        f"{in_ms(host_ns)} of CPU time, the backward pass included"
+        f" and {in_ms(host_ns)} of CPU time, the backward pass included"
         + (f"; the CPU waits for the GPU {waits:,.0f} times in it" if waits >= 1 else "")
     )
     separate = all(SEPARATE.match(name) for name in names)
@@ -123,7 +122,7 @@ def _fix(names: list[str]) -> Fix:
     """The library's own way out of these ops first."""
     ways: list[Fix] = []
     if any(NORMS.match(name) for name in names):
-        ways.append(call("torch._foreach_norm", Code("tensors")) + "  # then torch.stack(...).tolist() once")
+        ways.append(LISTS)
     if "aten::zero_" in names:
         ways.append(call("optimizer.zero_grad", set_to_none=True))
     in_place = next((match[1] for name in names if (match := IN_PLACE.match(name))), None)

@@ -17,7 +17,7 @@ from gpuprof.diagnosis.detect.pair.candidates import Candidate, is_model_wait
 from gpuprof.diagnosis.detect.pair.quantities import FEW, FEWER, quantity
 from gpuprof.diagnosis.detect.pair.signs import advised
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
-from gpuprof.diagnosis.detect.tensor_loops import TensorLoops, in_lists, reading_loops
+from gpuprof.diagnosis.detect.tensor_loops import LISTS, TensorLoops, in_lists, reading_loops
 from gpuprof.diagnosis.diagnosis import Evidence
 from gpuprof.diagnosis.fix import Code, Fix, as_fix, call, code, joined, without_call
 from gpuprof.diagnosis.sentences import ms_or_us
@@ -165,10 +165,6 @@ def _in_lists(case: Analysis, looks: tuple[Mask, Proposal], loops: TensorLoops, 
         worst=change(2),
         key="lists",
     )
-
-
-LISTS = call("torch.stack", Code("torch._foreach_norm(tensors)")) + "  # the norm of each: a few launches, read once"
-"""How torch goes over lists of tensors."""
 
 
 def _together(case: Analysis, kinds: list[tuple[Mask, Proposal]], own: Mask, alone: bool) -> Proposal:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from gpuprof.diagnosis.detect.compiled_code import MOST_COMPILED
-from gpuprof.diagnosis.detect.pair.candidates import MODEL
-from gpuprof.diagnosis.detect.pair.quantities import Quantity, kernel_counts, quantity
+from gpuprof.diagnosis.detect.pair.candidates import MODEL, Candidate, claim_model
+from gpuprof.diagnosis.detect.pair.quantities import FEWER, Quantity, kernel_counts, kernel_ns, quantity
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.detect.pair.facts import Facts
@@ -37,6 +38,23 @@ def advised(a: Facts, b: Facts, name: str, amount: Quantity) -> bool:
 def alike_compiled(a: Facts, b: Facts) -> bool:
     """Whether both run compiled code, or both eager code."""
     return (a.counts.compiled >= MOST_COMPILED) == (b.counts.compiled >= MOST_COMPILED)
+
+
+LOSS = ("loss", "softmax")
+"""Categories of the kernels of a loss."""
+
+
+def less_loss(a: Facts, b: Facts, name: str, title: str) -> Iterator[Candidate]:
+    """Less time in the loss, where only the side with more of it has a finding against it."""
+    took = kernel_ns(a, b, LOSS)
+    if advised(a, b, name, took) and took.fell(to=FEWER, least=0.0) and alike_compiled(a, b):
+        yield Candidate(
+            name,
+            title,
+            f"kernels of the loss take {took.ms} ms of GPU time a step",
+            claim_model((*LOSS, "cast/copy", "elementwise", "gemm"), 1.0),
+            took.more,
+        )
 
 
 def graph_shares(a: Facts, b: Facts) -> Quantity:
