@@ -163,7 +163,7 @@ async def follow(call: Call, user: Callable[[str], None], stop_before: str = "")
 
 @dataclass(slots=True)
 class User:
-    """Who owns the program: keeps its recordings, and does what the agent is told that no tool does."""
+    """Who owns the program: keeps its recordings, and does by hand what the answers ask for and no tool does."""
 
     case: Case
     folder: Path

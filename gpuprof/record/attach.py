@@ -71,7 +71,7 @@ class Holder:
         self._begun, self._session = False, None
 
     def attach_optimizers(self, module: Any, listener: OptimizerListener | None = None) -> None:
-        """Follows every optimizer of the process, once. module: torch.optim.optimizer. listener: told after the
+        """Follows every optimizer of the process, once. module: torch.optim.optimizer. listener: called after the
         session."""
         if self._attached:
             return

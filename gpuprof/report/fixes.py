@@ -94,11 +94,11 @@ def worth_trying(diagnosis: Diagnosis, width: int, shown: int | None = None) -> 
         odds = f"{_times(one.speedup)}, {chance(one)}"
         room = width - len(odds) - min(len(one.title), TITLE) - 6
         whole = commands(one)[:2]  # with the training's own command, or without it where gpuprof knows that
-        beside = next((text for text in whole if len(text) <= room), "")
-        tail = f"   {odds}{f'   {beside}' if beside else ''}"
+        command = next((text for text in whole if len(text) <= room), "")
+        tail = f"   {odds}{f'   {command}' if command else ''}"
         title = shortened(escape(one.title), width - len(tail))
         lines.append(Text.assemble((title, "bold"), tail, no_wrap=True, overflow="ellipsis"))
-        if not beside:  # whole, so that it can be pasted
+        if not command:  # whole, so that it can be pasted
             lines.append(Text(f"   {next((text for text in whole if len(text) <= width - 3), whole[-1])}"))
     rest = f"   and {len(found) - shown} more, with -v"
     if lines and len(found) > shown:

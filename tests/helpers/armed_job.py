@@ -1,4 +1,4 @@
-"""A small training on the CPU that is armed, for `gpuprof attach`; it trains until it is told to end.
+"""A small training on the CPU that is armed, for `gpuprof attach`; it trains until it is stopped.
 
 The first word says how it is armed: `trace` (by gpuprof trace --on-demand), `code` (gpuprof.on_demand()), `joined` (it
 runs the file that gpuprof attach has a Python 3.14 run, once it trains). At its end it prints a line of JSON: what it
@@ -122,7 +122,7 @@ class ArmedJob:
         return [one for one in jobs if self.pid in (one["pid"], parent_of(one["pid"]))]
 
     def wait_for(self, count: int = 1, state: str = "armed") -> list[dict[str, Any]]:
-        """Its processes, once there are so many in a state."""
+        """Its processes, once `count` of them are in a state."""
         until = time.monotonic() + PATIENCE_S
         while time.monotonic() < until:
             found = [one for one in self.listed() if one["state"] == state]

@@ -69,7 +69,7 @@ def variables_of(node: Path, rank: int, ranks: int, port: int, token: str = SECR
 def start_rank(
     node: Path, variables: dict[str, str], fault: str = "", seconds: float = 0.0, python: str = sys.executable
 ) -> subprocess.Popen[str]:
-    """Starts a rank's process; `fault`: "lost" dies in the window, "never" does not take part for so many seconds."""
+    """Starts a rank's process; `fault`: "lost" dies in the window, "never" does not take part for `seconds`."""
     script = node.with_suffix(".py")
     script.write_text(NODE)
     return subprocess.Popen(

@@ -125,7 +125,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def added(path: Path, old: str, new: str, times: int = 1) -> None:
-    """Replaces a text that is there so many times."""
+    """Replaces a text that occurs `times` times."""
     text = path.read_text(encoding="utf-8")
     assert text.count(old) == times, f"{path.name}: {old!r}"
     path.write_text(text.replace(old, new), encoding="utf-8")

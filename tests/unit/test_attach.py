@@ -155,7 +155,7 @@ def test_options_that_another_process_wrote(options: object, expected: str | Non
     assert (found is None) if expected is None else (found is not None and expected in found)
 
 
-class Told:
+class Replies:
     """A job that gives prepared answers."""
 
     def __init__(self, *answers: dict) -> None:
@@ -167,7 +167,7 @@ class Told:
 
 
 def test_steps_of_recordings_are_left_out():
-    job = Told(
+    job = Replies(
         {"first": 3, "ns": [10, 11, 12, 13], "recorded": [[4, 5]]}, {"first": 7, "ns": [], "recorded": [[4, 5]]},
         {"first": 7, "ns": [14, 15], "recorded": [[4, 5], [8, -1]]}, {"first": 9, "ns": [], "recorded": []},
     )  # fmt: skip
@@ -176,7 +176,7 @@ def test_steps_of_recordings_are_left_out():
     assert reader.read() == [14]
     assert job.asked == [2, 6, 6, 8]
     with pytest.raises(OSError, match="not understood"):
-        StepReader(Told({"error": "x"}), 0).read()  # type: ignore[arg-type]
+        StepReader(Replies({"error": "x"}), 0).read()  # type: ignore[arg-type]
 
 
 @given(

@@ -172,13 +172,13 @@ def _is_asynchronous(framework: Framework, used: Sequence[Logged]) -> bool:
         return True
     # A generator that works for longer than the trainer waits for it works while the trainer trains.
     busy = [key for key, kind in framework.quantities.items() if kind == "generator_busy_s"]
-    beside = [
+    overlapping = [
         one.values[key] > 1.05 * _times(framework, one, False).get(GENERATION, 0.0)
         for one in used
         for key in busy
         if key in one.values
     ]
-    return bool(beside) and sum(beside) > len(beside) / 2
+    return bool(overlapping) and sum(overlapping) > len(overlapping) / 2
 
 
 def _between(used: Sequence[Logged], mean_ns: int) -> int | None:
