@@ -41,7 +41,16 @@ from .phase_names import DATA
 from .ranges import Ranges, find_nvtx, tool_is_listening
 from .samples import sampled
 from .sampling import NotSampled, Sampling
-from .schedule import AFTER, LONG_ITERATION_S, LONG_SETTLE, LONGEST_SETTLE, SETTLE_S, of_iterations, plan
+from .schedule import (
+    AFTER,
+    LONG_ITERATION_S,
+    LONG_SETTLE,
+    LONGEST_SETTLE,
+    SETTLE_S,
+    iterations_left,
+    of_iterations,
+    plan,
+)
 from .stall import StallWatch
 from .step_clock import StepClock
 from .step_meter import StepMeter
@@ -478,13 +487,21 @@ class Session:
         """
         if self.world_size > 1 or not self._is_imprecise():
             return 0
-        each = max(self._meter.phases.iteration_steps, 1)
-        wanted = -(-more_steps(self._free_ns, self._training.workers) // each) * each
-        return max(min(wanted, self._room()), 0)
+        return max(min(self._wanted_steps(), self._room()), 0)
 
     def _is_imprecise(self) -> bool:
-        """Whether more steps are wanted for the mean; not by someone who asked for a number of them."""
-        return self.options["baseline"] is None and more_steps(self._free_ns, self._training.workers) > 0
+        """Whether more steps are wanted for the mean."""
+        return self._wanted_steps() > 0
+
+    def _wanted_steps(self) -> int:
+        """Whole iterations' steps that the mean needs; not for someone who asked for a number of them."""
+        if self.options["baseline"] is not None:
+            return 0
+        each, iteration_s = max(self._meter.phases.iteration_steps, 1), self._iteration_s()
+        wanted = -(-more_steps(self._free_ns, self._training.workers) // each)
+        if iteration_s > LONG_ITERATION_S:
+            wanted = min(wanted, iterations_left(iteration_s, sum(self._free_ns) / 1e9))
+        return each * wanted
 
     def _step_sampling(self) -> None:
         """Several ranks have to choose alike, and keep to the plan."""
