@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +21,10 @@ IDLE, BUSY = 120.0, 520.0
 STEP_MS = 50.0
 
 
-def run_with(samples: list[tuple[float, float, float | None, float | None]], steps: int = 200) -> RunBuilder:
+Sample = tuple[float, float, "float | None", "float | None"]
+
+
+def run_with(samples: Sequence[Sample], steps: int = 200) -> RunBuilder:
     """10 s of unprofiled steps; samples: (seconds from the first step's begin, utilization, watts, joules)."""
     run = RunBuilder()
     begun = run.now_ns
