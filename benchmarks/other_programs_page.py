@@ -113,7 +113,7 @@ def of_fix(entry: Scenario, fix: Fix, predicted: dict[str, Any]) -> tuple[str, C
         same = [
             one
             for one in predicted[kind]
-            if one["id"] in (fix.finding, FORMERLY.get(fix.finding))
+            if one["id"] in (fix.finding, FORMERLY.get(fix.finding or ""))
             and abs(one.get("work", 1.0) / fix.work - 1) < SAME_WORK
         ]
         if same:
