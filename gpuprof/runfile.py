@@ -147,6 +147,8 @@ NSYS = "nsys"
 """The window of Nsight Systems, which records instead of torch.profiler; also its files' name without ending."""
 NSYS_EXPORT = f"{NSYS}.sqlite"
 NSYS_LOG = f"{NSYS}.log"
+COUNTED_VARIABLE = "GPUPROF_COUNTED"
+"""Set where Nsight Compute runs the target for us, which does not say so itself."""
 
 _KINETO_WINDOWS = ("trace", "stacks", "memory")
 WINDOWS = (*_KINETO_WINDOWS, NSYS)

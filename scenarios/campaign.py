@@ -242,7 +242,7 @@ class Campaign:
         """Until each waits at the gate or has ended; who takes longer is ended. Meanwhile the next wave loads."""
         end = time.monotonic() + min(limit_s, max(self.left_s, 1.0))
         while not all(self.gates.waits(process) or process.over for process in processes):
-            self.accept()
+            self.gates.accept()
             if at_once:
                 self.top_up(at_once, low=True)
             if time.monotonic() > end:
@@ -250,12 +250,6 @@ class Campaign:
                 for process in late:
                     process.why = f"took longer than {limit_s:.0f} s or the seconds were over"
                 kill(late)
-
-    def accept(self) -> None:
-        """Takes in who has come to the gate."""
-        with contextlib.suppress(TimeoutError):
-            visitor, _ = self.gates.server.accept()
-            self.gates.waiting[visitor.recv(100).decode()].append(visitor)
 
     def let_in(self, process: Member) -> None:
         """Opens the gate before its model, with usual priority."""
@@ -365,7 +359,7 @@ class Campaign:
         self.gates.open(recorder)
         manifest = recorder.folder / "manifest.json"
         while not recorder.over and time.monotonic() - at < LONGEST_RECORD_S and self.left_s > 0:
-            self.accept()
+            self.gates.accept()
             self.top_up(IMPORTING_AT_ONCE, low=True)
             with contextlib.suppress(OSError, ValueError):
                 if json.loads(manifest.read_text(encoding="utf-8"))["status"] != "running":

@@ -685,7 +685,7 @@ class Session:
         """Why Nsight Systems cannot record this process, in words; None if it can."""
         if self._nsys_is_deaf:
             return "Nsight Systems does not listen in this process (was its environment taken away?)"
-        return None if cuda_runtime() is not None else "this process has no work on a GPU for Nsight Systems to capture"
+        return None if cuda_runtime() is not None else "this process has no work on a GPU for Nsight to capture"
 
     def _open_window(self, warm_up: int) -> tuple[str, int]:
         """The stage to enter in place of a window's warm-up: that, or waiting, or going on without."""
