@@ -103,6 +103,9 @@ def command(
 
         diagnosis = with_counters(diagnosis, counted)
     (BRIEF if brief else DIAGNOSIS).put(diagnosis, json, top, html, markdown, verbose=verbose or top is not None)
+    run = recording.run_folder
+    if run is not None and not json and _have_roles((str(run),)):
+        say(f"processes of this run generate and train: gpuprof diagnose --roles {run} sets them on one timeline")
     return exit_code(diagnosis, fail_on, as_json=json)
 
 
