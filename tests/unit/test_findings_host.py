@@ -12,7 +12,7 @@ from helpers.program import GAP, MS, SHORT, US, Program
 
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.budget_model import Budget, Excess
-from gpuprof.diagnosis.detect import batch_scaling, compiled_passes, compiling
+from gpuprof.diagnosis.detect import batch_scaling, captured_graphs, compiled_passes, compiling
 from gpuprof.diagnosis.detect.compiled_code import compiled_share
 from gpuprof.diagnosis.detect.micro_batches import micro_batches
 from gpuprof.diagnosis.findings import (
@@ -102,7 +102,9 @@ def test_cuda_graphs_leave_the_passes_and_the_gpu(tmp_path):
     assert "mark_step_begin()  # before each pass" in str(proposal.fix)
     assert (str(cuda_graphs.CLONED) in str(proposal.fix)) == ((micro_batches(case) or 1) > 1)
     products = (
-        2 * LAYERS * (3 * US * compiled_passes.REST[1] + 3 * US * compiled_passes.FUSED[1] + 2 * cuda_graphs.NEXT_NS)
+        2
+        * LAYERS
+        * (3 * US * compiled_passes.REST[1] + 3 * US * compiled_passes.FUSED[1] + 2 * captured_graphs.NEXT_NS)
     )
     expected = max(products, 2 * compiled_passes.PASS_NS[1])
     step = case.step_of(proposal.change(case.graph))
@@ -269,8 +271,8 @@ def test_graphs_on_top_of_compiled_code(tmp_path):
     proposal = only(cuda_graphs, case)
     # The host is done long before the GPU, which goes from kernel to kernel as graphs do.
     step = case.step_of(proposal.change(case.graph))
-    assert step == pytest.approx(500 * (3 * US + cuda_graphs.NEXT_NS), rel=0.05)
-    host = [proposal.change(case.graph).duration_ns[case.graph.lane >= 0].sum() / 3, 2 * cuda_graphs.GRAPH_NS[1]]
+    assert step == pytest.approx(500 * (3 * US + captured_graphs.NEXT_NS), rel=0.05)
+    host = [proposal.change(case.graph).duration_ns[case.graph.lane >= 0].sum() / 3, 2 * captured_graphs.GRAPH_NS[1]]
     assert host[0] == pytest.approx(host[1], abs=50 * US)  # two launches, and what is not in the regions
 
 

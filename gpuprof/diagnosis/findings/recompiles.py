@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpuprof.calibration import shapes as calibrated
 from gpuprof.calibration import thresholds as thresholds_calibrated
+from gpuprof.diagnosis.detect.captured_graphs import graphed
+from gpuprof.diagnosis.detect.compile_time import compile_ns
+from gpuprof.diagnosis.detect.compiled_passes import Passes, compiled, shapes_vary, whole_passes
+from gpuprof.diagnosis.detect.compiled_regions import is_given_up
 from gpuprof.diagnosis.detect.compiling import MULTIPLE, compiling_nodes, in_most_steps
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
+from gpuprof.diagnosis.detect.micro_batches import micro_batches
 from gpuprof.diagnosis.detect.pair.candidates import OWN, Candidate, claim_idle
 from gpuprof.diagnosis.detect.pair.quantities import idle_ns, quantity
-from gpuprof.diagnosis.detect.proposal import Page, Proposal
+from gpuprof.diagnosis.detect.proposal import WORTH, Page, Proposal
 from gpuprof.diagnosis.diagnosis import Evidence
 from gpuprof.diagnosis.fix import Code, Fix, as_fix, call, described
+from gpuprof.projection.batch import model_phases
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.planning import planning
 from gpuprof.replay.transform import removed, scaled
@@ -51,6 +57,8 @@ PADDED = calibrated.PADDED.value
 FEW_KNOWN = calibrated.FEW_KNOWN.value
 """The same where fewer than FEWEST_KNOWN steps without new shapes were timed in the free stretch."""
 FEWEST_KNOWN = 3
+MOST_SHOWN = 3
+"""Failed guards that are named."""
 COMPILING_CAUSES = ("slow_call", "launch", "python", "sync")
 """What the GPU waits for while the host compiles."""
 MOSTLY = 0.5
@@ -62,20 +70,24 @@ PAGE = Page(
     means="""
 `torch.compile`, Triton, cuDNN and cuBLAS prepare a kernel for each shape that they see, and keep it. When batch
 lengths vary, many steps meet new shapes: cuDNN attention alone plans for 50 ms for each, forward and backward, and
-nothing is launched meanwhile.
+nothing is launched meanwhile. Dynamo also guards on values: a step counter or a schedule that is read as a Python
+number in the forward pass has the function compiled again each time it changes, until Dynamo reaches its limit
+(`recompile_limit`, 8) and runs the function as plain Python from then on, without a word in the log but one.
 """,
     detected="""
 In at least half of the recorded steps: ranges in which Dynamo or Inductor compile, driver calls that load code, or an
 op that launches GPU work and is silent for over 3 ms, the first time that its shapes come up on its thread, where ops
 of its name usually take less than a tenth of that. Or, over all steps that a run timed: steps with new
-lengths take at least 15 % longer than steps with lengths seen before, and this adds 5 % to the mean step.
+lengths take at least 15 % longer than steps with lengths seen before, and this adds 5 % to the mean step. Or: Dynamo
+notes that a function reached its limit of recompilations, and the recorded steps run little compiled code; the guards
+that failed are named with their lines.
 """,
     gain="""
 Compiling and loading are removed together with the candidates tried on the GPU, and an op that planned takes its
 usual time. In steps that compile, so does every op that launches something or runs generated code and takes the CPU
 over 0.2 ms; at worst half of that stays. With another attention backend the attention kernels take at worst 1.3 times
 as long. If only the timed steps show it, a twentieth of what new lengths cost is left, and padding makes the step up
-to 8 % longer (assumed).
+to 8 % longer (assumed). For a function that was given up the gain is that of compiling it (see `compile`).
 """,
     wrong="""
 Once all lengths have been seen there is nothing left to plan: a long training with few lengths recovers by itself.
@@ -85,7 +97,8 @@ Padding to a multiple adds some tokens.
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
-    """Fixed shapes, or a backend that does not plan."""
+    """A guard that holds, fixed shapes, or a backend that does not plan."""
+    yield from _given_up(case)
     graph, trace = case.graph, case.trace
     host = (graph.lane >= 0) & ~graph.waits
     # What compiling runs on the GPU goes with it: candidates of a kernel, tried one after another.
@@ -146,6 +159,51 @@ def find(case: Analysis) -> Iterator[Proposal]:
         lumps={"new_shapes": LEFT} if new_shapes else {},
         spread=_spread(case) if new_shapes else 1.0,
     )
+
+
+def _given_up(case: Analysis) -> Iterator[Proposal]:
+    """Guards that hold, where Dynamo reached its limit of recompilations and runs the model as plain Python."""
+    functions = is_given_up(case)
+    found = whole_passes(case) if functions else None
+    if found is None:
+        return
+    guards = [guard for one in functions for guard in one.failed_guards]
+    limit = functions[0].versions
+    first = Evidence(
+        f"torch.compile gave up {functions[0].place} after {limit} versions: where none of them fits, "
+        "the model runs as plain Python"
+    )
+    failed = [
+        Evidence(f"{one.place or 'a guard'}: `{one.guard}` failed {one.count} times" if str(one.place) else one.guard)
+        for one in guards[:MOST_SHOWN]
+    ]
+    count = float(model_phases(case.graph)[case.graph.on_gpu].sum()) / case.graph.steps
+    fix = as_fix(
+        "keep what the guard compares from changing: hold the value in a tensor (register_buffer), pass it as a tensor,"
+        " or mark it dynamic"
+    )
+
+    def proposal(title: str, fix: Fix, compile_to: Callable[[Passes, int], Change], key: str) -> Proposal:
+        return Proposal(
+            title=title,
+            evidence=(first, *failed),
+            fix=fix,
+            change=compile_to(found, 1),
+            best=compile_to(found, 0),
+            worst=compile_to(found, 2),
+            once_ns=compile_ns(count / max(micro_batches(case) or 1, 1), shapes_vary(case)),
+            excludes=("compile", "cuda_graphs", "fused_elementwise"),
+            launches=True,
+            last=True,
+            key=key,
+        )
+
+    yield proposal("a guard that holds, so that the model stays compiled", fix, compiled, "guard")
+    if not shapes_vary(case) and WORTH * case.step_of(graphed(found, 1)(case.graph)) < case.step_of(
+        compiled(found, 1)(case.graph)
+    ):
+        with_graphs = fix + "\nand then " + call("torch.compile", ..., mode="reduce-overhead")
+        yield proposal("a guard that holds, and CUDA graphs", with_graphs, graphed, "guard_graphs")
 
 
 def _new_shapes_excess(case: Analysis) -> float:
@@ -266,5 +324,7 @@ FINDING = Declaration(
         "fixed_shapes",
         "lengths_padded_to_a_multiple_of",
         "fewer_different_shapes",
+        "a_guard_that_holds_so_that_the_model_stays_compiled",
+        "a_guard_that_holds_and_cuda_graphs",
     ),
 )
