@@ -101,7 +101,7 @@ def error(one: Shapes, constants: Constants) -> float:
 
 def errors(found: list[Shapes]) -> tuple[list[Constants], F64]:
     """Every point of the grid, and per point and recording the error."""
-    grid = [tuple(map(float, one)) for one in itertools.product(ADDED_NS, TENSOR, MEMORY)]
+    grid = [(float(a), float(b), float(c)) for a, b, c in itertools.product(ADDED_NS, TENSOR, MEMORY)]
     return grid, np.array([[error(one, constants) for one in found] for constants in grid])
 
 

@@ -149,7 +149,7 @@ def _start(name: str, words: list[str], log: Path, run: Path, gate: str) -> _Job
     variables = {"PYTHONPATH": path, "HF_HUB_OFFLINE": "1", GATE: gate, PROCESS: name}
     with log.open("wb") as file:
         process = subprocess.Popen(
-            [sys.executable, "-m", "gpuprof", "trace", *words], stdout=file, stderr=subprocess.STDOUT, cwd=root,
+            [sys.executable, "-m", "gpuprof", "trace", *words], stdout=file, stderr=subprocess.STDOUT, cwd=log.parent,
             env=os.environ | variables, start_new_session=True,
         )  # fmt: skip
     return _Job(name, process, log, run)

@@ -14,7 +14,7 @@ from gpuprof.tracefile.trace import KERNEL
 ITEMS = 10
 """Kernels of one name with the same launch are one item."""
 MOST_LAUNCHES = 200
-"""Counting a kernel runs it several times, at some 50 ms each: more launches would take longer than one waits."""
+"""No more kernels are counted: each is launched again for every group of counters."""
 
 
 @dataclass(frozen=True, slots=True)

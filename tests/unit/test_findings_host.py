@@ -22,6 +22,7 @@ from gpuprof.diagnosis.findings import (
     larger_batch,
     optimizer,
     pageable_copies,
+    planning,
     rare_steps,
     recompiles,
     syncs,
@@ -471,10 +472,11 @@ def _plans(tmp_path, steps_with: set[int]) -> Analysis:
 
 def test_attention_that_is_planned_in_most_steps(tmp_path):
     case = _plans(tmp_path, {0, 1, 2})
-    proposal = only(recompiles, case)
+    proposal = only(planning, case)
     assert case.step_ns - case.step_of(proposal.change(case.graph)) == pytest.approx(50 * MS, rel=0.02)
     assert "enable_cudnn_sdp(False)" in str(proposal.fix)
-    assert not list(recompiles.find(_plans(tmp_path, {1}))), "once is warming up"
+    assert not list(recompiles.find(case)), "no code is compiled"
+    assert not list(planning.find(_plans(tmp_path, {1}))), "once is warming up"
 
 
 def _compiles(tmp_path, plans: bool) -> Analysis:
@@ -507,6 +509,7 @@ def test_code_that_is_compiled_in_every_step(tmp_path, plans):
     assert proposal.title == "fixed shapes"
     assert str(proposal.fix).startswith("pad each batch")
     assert ("enable_cudnn_sdp(False)" in str(proposal.fix)) == plans
+    assert not list(planning.find(case)), "the shapes are to be fixed for the compiled code, too"
     assert compiling.compiling_ns(case) == pytest.approx(60 * MS, rel=0.01)
 
 
