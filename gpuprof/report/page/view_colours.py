@@ -11,6 +11,7 @@ from gpuprof.report.iteration_words import PAINTS as ITERATION_PAINTS
 from gpuprof.report.palette import (
     CATEGORY_PAINTS,
     CAUSE_PAINTS,
+    GROUND_PAINTS,
     HOST_PAINTS,
     MARK_PAINTS,
     PHASE_PAINTS,
@@ -29,6 +30,7 @@ _SETS = (
     ("CPU", "host", HOST_PAINTS),
     ("", "work", WORK_PAINTS),
     ("", "mark", MARK_PAINTS),
+    ("", "ground", GROUND_PAINTS),
 )
 
 ITERATION = "iteration"
@@ -42,7 +44,7 @@ _NUMBER = {(kind, paint.key): i for i, (kind, paint) in enumerate(_ALL)}
 
 
 def number(kind: str, key: str) -> int:
-    """Number of a paint; `kind` is category, cause, phase, host, work, mark or iteration."""
+    """Number of a paint; `kind` is category, cause, phase, host, work, mark, ground or iteration."""
     return _NUMBER[kind, key]
 
 
