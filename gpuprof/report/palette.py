@@ -189,7 +189,7 @@ BOUND_PAINTS = _keyed(
 MARK_PAINTS = _keyed((Paint("finding", "finding", "#4a5568", "#b4bdc9"),))
 """What gpuprof says of a stretch of time: ink, since hues stand for what was recorded."""
 
-GROUND_PAINTS = _keyed((Paint("mixed", "several kinds", "#e3e7ec", "#323a45"),))
+MIXED = Paint("mixed", "several kinds", "#e3e7ec", "#323a45")
 """Nearly the page's own colour: for what holds several kinds, each with its colour below."""
 
 

@@ -48,13 +48,13 @@ PAINTS = {
     "variation": Paint("bright_black", "#c6ccd3", "≈"),
     "idle": Paint("bright_black", "#adb1b6", "░"),
 }
-_WAITING_FOR_A_PEER = Paint("bright_magenta", "#e9bfd8", "∿")
+WAITING_FOR_A_PEER = Paint("bright_magenta", "#e9bfd8", "∿")
 
 
 def paint(part: Part) -> Paint:
     """Waiting for communication is not the communication itself, so it looks different."""
     if part.idle and part.key == "communication":
-        return _WAITING_FOR_A_PEER
+        return WAITING_FOR_A_PEER
     return PAINTS.get(part.key, PAINTS["unknown"])
 
 

@@ -11,9 +11,9 @@ from gpuprof.report.iteration_words import PAINTS as ITERATION_PAINTS
 from gpuprof.report.palette import (
     CATEGORY_PAINTS,
     CAUSE_PAINTS,
-    GROUND_PAINTS,
     HOST_PAINTS,
     MARK_PAINTS,
+    MIXED,
     PHASE_PAINTS,
     WORK_PAINTS,
     Paint,
@@ -30,7 +30,7 @@ _SETS = (
     ("CPU", "host", HOST_PAINTS),
     ("", "work", WORK_PAINTS),
     ("", "mark", MARK_PAINTS),
-    ("", "ground", GROUND_PAINTS),
+    ("", "ground", {MIXED.key: MIXED}),
 )
 
 ITERATION = "iteration"
