@@ -128,6 +128,7 @@ def run_facts(folder: RunFolder, synchronised: bool = False) -> RunFacts:
         work=_work(steps, traced if len(traced) else base.rows),
         model=folder.own.model,
         program=folder.own.program,
+        compiler=folder.own.compiler,
         command=folder.command,
         optimizer=folder.own.optimizer,
         loader=folder.own.loader,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from gpuprof.tracefile.compiler import Compiler
 from gpuprof.tracefile.program import Program
 
 if TYPE_CHECKING:
@@ -151,5 +152,7 @@ class Run:
     """Of the whole run; None where no free-running steps were timed."""
     program: Program | None = None
     """Trainer, arguments' fields, flags and warnings; None where the run does not say."""
+    compiler: Compiler | None = None
+    """What torch.compile did; None where nothing was compiled, or the run does not say."""
     command: tuple[str, ...] | None = None
     """Words of the command that was recorded, secrets masked; None where the program recorded itself."""

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ..runfile import NSYS, log, rank_file
-from . import forks
+from . import compiler, forks
 from .capture import Capture, cuda_runtime
 from .environment import describe_process, place_among_ranks
 from .flags import flags
@@ -668,7 +668,7 @@ class Session:
         """Why Nsight Systems cannot record this process, in words; None if it can."""
         if self._nsys_is_deaf:
             return "Nsight Systems does not listen in this process (was its environment taken away?)"
-        return None if cuda_runtime() is not None else "this process has no work on a GPU for Nsight Systems to capture"
+        return None if cuda_runtime() is not None else "this process has no work on a GPU for Nsight to capture"
 
     def _open_window(self, warm_up: int) -> tuple[str, int]:
         """The stage to enter in place of a window's warm-up: that, or waiting, or going on without."""
@@ -802,6 +802,7 @@ class Session:
     def _write(self) -> None:
         place = {"rank": self.rank, "local_rank": self.local_rank, "world_size": self.world_size}
         self._journal.facts["program"] = self._training.program.facts()
+        self._journal.facts["compiler"] = compiler.facts()
         self._journal.write(place | {"step_source": self._clock.source, "steps_seen": self._step})
 
     def close(self) -> None:

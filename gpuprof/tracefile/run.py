@@ -24,6 +24,7 @@ import numpy as np
 from gpuprof import runfile
 from gpuprof.errors import UnreadableTrace
 from gpuprof.nsight.convert import REPORTS
+from gpuprof.tracefile.compiler import Compiler, compiler_of
 from gpuprof.tracefile.nsys.address import split_process, with_process
 from gpuprof.tracefile.nsys.report import EXPORTS
 from gpuprof.tracefile.phased_steps import PhasedStep, phased_steps
@@ -160,6 +161,7 @@ class Rank:
     optimizer: dict[str, Any] | None = None
     loader: dict[str, Any] | None = None
     program: Program | None = None
+    compiler: Compiler | None = None
     stages: tuple[StageTime, ...] = ()
     windows: tuple[RecordedWindow, ...] = ()
     notes: tuple[str, ...] = ()
@@ -443,6 +445,7 @@ def _rank(rank: int, document: dict[str, Any]) -> Rank:
         optimizer=_object(_of_counts(document.get("optimizer"))),
         loader=_object(_of_counts(document.get("loader"))),
         program=program_of(document.get("program")),
+        compiler=compiler_of(document.get("compiler")),
         stages=tuple(
             StageTime(
                 name, _whole(stage.get("first_step")), _whole(stage.get("steps")), _whole(stage.get("ns"), least=1)
