@@ -388,7 +388,9 @@ def _listing_lines(listing: dict[str, Any]) -> list[str]:
         value = f"={one['default']}   ({one['values']})" if one["default"] else ""
         lines.append(f"{one['name']}{value}{'   advised: ' + one['advised'] if one['advised'] else ''}")
         lines.append(f"    {one['does']}")
-        lines += [f"    write   {line}" for line in one["line"].replace("{value}", one["default"] or "VALUE").splitlines()]
+        lines += [
+            f"    write   {line}" for line in one["line"].replace("{value}", one["default"] or "VALUE").splitlines()
+        ]
         if one["flags"]:
             lines.append(f"    flag    {one['flags']}   (the program's own, tried first)")
         lines.append(f"    not for {one['cannot']}")

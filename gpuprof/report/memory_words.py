@@ -31,16 +31,10 @@ def size(value: int) -> str:
     return f"{value} B"
 
 
-def ticks(top: int) -> list[float]:
-    """Bytes to mark on an axis from 0 to `top`: round in the unit that the largest is told in."""
-    unit = next((one for one in (2**30, 2**20, 2**10) if top >= one), 1)
-    return [at * unit for at in round_ticks(top / unit, TICKS)]
-
-
-def tick(value: float) -> str:
-    """`1.5 GiB`, `200 MiB`, `0`: a mark of an axis, without zeros that say nothing."""
-    scale, unit = next(((s, u) for s, u in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")) if value >= s), (1, "B"))
-    return f"{value / scale:.4g} {unit}" if value else "0"
+def ticks(top: int) -> list[tuple[str, float]]:
+    """(`1.5 GiB`, bytes) of the marks of an axis from 0 to `top`: round in the unit of the largest."""
+    scale, unit = next(((s, u) for s, u in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")) if top >= s), (1, "B"))
+    return [(f"{at:g} {unit}" if at else "0", at * scale) for at in round_ticks(top / scale, TICKS)]
 
 
 def signed(value: int) -> str:

@@ -131,7 +131,7 @@ def chart(device: Device) -> Chart:
     return Chart(
         areas=tuple(areas),
         reserved=" ".join(_stairs(x, _y(reserved, top))) if len(reserved) else "",
-        ticks=tuple((words.tick(value), 100 * (1 - value / top)) for value in reversed(words.ticks(top))),
+        ticks=tuple((label, 100 * (1 - value / top)) for label, value in reversed(words.ticks(top))),
         times=_times(series),
         phases=_phases(series, x),
         peak=float(x[min(at, len(x) - 1)]),
