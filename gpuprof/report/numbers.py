@@ -103,3 +103,10 @@ def round_ticks(top: float, most: int) -> list[float]:
     step = next((m * power for m in (1, 2, 5) if m * power >= least * (1 - 1e-9)), 10 * power)
     # From whole numbers, so that 3 × 0.1 is 0.3.
     return [float(f"{k * step:.12g}") for k in range(math.floor(top / step * (1 + 1e-9)) + 1)]
+
+
+def joules(value: float) -> str:
+    """`48 J`, `24 mJ`, `1.2 kJ`."""
+    size = abs(value)
+    number, unit = (value / 1e3, "kJ") if size >= 1e3 else (value, "J") if size >= 1 else (value * 1e3, "mJ")
+    return f"{number:,.0f} {unit}" if abs(number) >= 10 else f"{number:,.2g} {unit}"
