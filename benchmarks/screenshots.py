@@ -71,7 +71,7 @@ def main() -> int:
     parser.add_argument("--themes", default=",".join(THEMES))
     parser.add_argument("--slices", type=int, metavar="PX", help="cut each picture into pieces of this height, too")
     given = parser.parse_args()
-    folder: Path = given.folder
+    folder: Path = given.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
     names = given.pages.split(",") if given.pages else list(PAGES)
     for name in names:
@@ -167,14 +167,14 @@ def _recorded(program: str) -> Callable[[Path], None]:
         script, run = folder / "train.py", folder / "run"
         script.write_text(program, encoding="utf-8")
         if not run.exists():
-            _gpuprof("trace", "--out", str(run), str(script))
+            _gpuprof("trace", "--out", str(run), str(script), cwd=folder)
         gpuprof.write_report(gpuprof.diagnose(run), path)
 
     return page
 
 
-def _gpuprof(*arguments: str) -> None:
-    subprocess.run([sys.executable, "-m", "gpuprof", *arguments], check=True, capture_output=True)
+def _gpuprof(*arguments: str, cwd: Path = ROOT) -> None:
+    subprocess.run([sys.executable, "-m", "gpuprof", *arguments], cwd=cwd, check=True, capture_output=True)
 
 
 PAGES: dict[str, Callable[[Path], None]] = {
