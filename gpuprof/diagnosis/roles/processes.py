@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -47,7 +48,7 @@ def of_trace(trace: Trace, busy: Intervals, working: Intervals, path: str) -> Pr
     the time of day, or by the clock of their own file.
     """
     base_ns = trace.meta.base_time_ns
-    clock = "time of day" if base_ns is not None else f"that of {split_process(path)[0]}"
+    clock = "time of day" if base_ns is not None else f"that of {split_process(Path(path))[0]}"
     marked = [Span(_phase(one.phase), one.start_ns, one.end_ns) for one in phase_spans(trace, training=True)]
     found = [Span(WAITING if one.phase == IDLE else one.phase, one.start_ns, one.end_ns) for one in marked]
     if not found:

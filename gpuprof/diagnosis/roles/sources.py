@@ -30,8 +30,8 @@ def diagnose_roles(paths: Sequence[str]) -> Roles:
     if without:
         raise GpuprofError(f"{without[0]} marks no phases: mark them with gpuprof.phase in each process")
     # One boot of a host has one monotonic clock: the same offset for all, as processes read the time of day apart.
-    offsets = {log.boot: log.unix_offset_ns for log in reversed(logs) if log.boot}
-    return roles_of([of_phase_log(log, offsets.get(log.boot, log.unix_offset_ns)) for log in logs])
+    offsets = {log.boot: log.unix_offset_ns for log in reversed(logs)}
+    return roles_of([of_phase_log(log, offsets[log.boot] if log.boot else log.unix_offset_ns) for log in logs])
 
 
 def have_roles(paths: Sequence[str]) -> bool:
