@@ -45,8 +45,9 @@ from .schedule import AFTER, LONG_ITERATION_S, LONG_SETTLE, LONGEST_SETTLE, SETT
 from .stall import StallWatch
 from .step_clock import StepClock
 from .step_meter import StepMeter
+from .stretch import Stretch
 from .tell import tell
-from .timing import FreeRunning, devices_in_use, synchronise
+from .timing import devices_in_use, synchronise
 from .training import Training
 from .window import SHAPES_GPU_BYTES, Window, room_for_window, why_no_stacks
 
@@ -88,7 +89,7 @@ class Session:
         # Where in the plan we are.
         self._queue: list[tuple[str, int]] = [("settle", plan(**planned(self.options)).settle)]
         self._stage, self._left = "", 0
-        self._free: FreeRunning | None = None
+        self._free: Stretch | None = None
         self._free_ns: list[int] = []
         """Host time of the steps of the free stretch at hand."""
         self._free_is_short = False
@@ -216,7 +217,7 @@ class Session:
         self._training.meet(model, optimizer)
         if not self._step:
             self._left = plan(**planned(self.options), total=left).settle
-        self._meter.begin(time.perf_counter_ns())
+        self._begin_step(time.perf_counter_ns())
 
     @guarded
     def on_intervals(self, read: Callable[[], dict[str, int]]) -> None:
@@ -398,16 +399,16 @@ class Session:
         if self._stage == "settle":
             self._settling.append(now - self._meter.begun_ns)
         self._add_line(self._stage, now)
+        if self._free is not None:
+            self._free.end_step(now)
         self._left -= 1
         if self._stage == "settle" and self._left > 0 and self._long_iterations_settled():
             self._left = 0
         elif self._left <= 0 and self._stage == "settle" and not self._has_settled():
             self._left = 1
-        elif self._stage == "baseline_free":
-            self._free_ns.append(now - self._meter.begun_ns)
-            if self._left <= 0:
-                self._left = self._further_steps()
-                self._free_is_short = not self._left and self._is_imprecise()
+        elif self._left <= 0 and self._stage == "baseline_free":
+            self._left = self._further_steps()
+            self._free_is_short = not self._left and self._is_imprecise()
         elif self._stage == "sampling":
             self._step_sampling()
         elif self._after is not None:
@@ -417,14 +418,18 @@ class Session:
         self._close_if_asked()
         if self._window is not None:
             self._step_window()
-        elif self._free is not None:
-            self._free.mark()
         if self._left <= 0:
             self._next_stage()
         if self._may_stop():
             self._stop_training()
         self._ranges.step(self._step + 1)
-        self._meter.begin(0 if self._over else time.perf_counter_ns())
+        self._begin_step(0 if self._over else time.perf_counter_ns())
+
+    def _begin_step(self, now: int) -> None:
+        """A step begins; 0 for one that is not timed."""
+        self._meter.begin(now)
+        if self._free is not None:
+            self._free.begin_step(now)
 
     def _has_settled(self) -> bool:
         """Whether enough steps have passed: of several ranks at the same step in each, whatever their clocks say."""
@@ -557,9 +562,9 @@ class Session:
         if self._stage == "warmup":
             self._stage, self._left = self._open_window(self._left)
         if self._stage in ("baseline_free", "sampling", "after"):
-            self._free = FreeRunning(self._devices)
-        if self._stage == "baseline_free":
-            self._free_ns, self._made = [], loader_meter.read(self._training.workers > 0)
+            self._free = Stretch(self._devices, on_gpu=True)
+        if self._stage == "baseline_free" and self._free is not None:
+            self._free_ns, self._made = self._free.step_ns, loader_meter.read(self._training.workers > 0)
         elif self._stage == "after" and self._free_is_short:
             ahead = self._training.batches_ahead
             self._after = AfterWindows(self._free_ns, self._training.workers, ahead, time.perf_counter_ns())
