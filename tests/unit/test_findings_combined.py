@@ -151,7 +151,7 @@ def test_planning_a_kernel_takes_as_long_without_the_hooks(tmp_path):
 
 
 def test_steps_of_no_time_have_no_verdict():
-    assert judge_shares(Shares(0, 0.0, 0.0, 0.0, 0.0, {}), {}, None, whole=True, summary="").bound is None
+    assert judge_shares(Shares(0, 0.0, 0.0, 0.0, 0.0, {}), {}, None, whole=True, said=()).bound is None
 
 
 # -- shapes
