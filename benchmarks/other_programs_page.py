@@ -23,6 +23,8 @@ from scenarios.catalogue import Fix, Scenario, scenarios
 
 ROOT = Path(__file__).resolve().parents[1]
 REASONS = Path(__file__).with_name("other_programs_misses.json")
+FORMERLY = {"planning": "recompiles"}
+"""Finding → its id when the predictions were made."""
 SAME_WORK = 0.2
 """Of two works that differ by less a recording of a few steps can mean the same."""
 Interval = tuple[float, float]
@@ -111,7 +113,8 @@ def of_fix(entry: Scenario, fix: Fix, predicted: dict[str, Any]) -> tuple[str, C
         same = [
             one
             for one in predicted[kind]
-            if one["id"] == fix.finding and abs(one.get("work", 1.0) / fix.work - 1) < SAME_WORK
+            if one["id"] in (fix.finding, FORMERLY.get(fix.finding or ""))
+            and abs(one.get("work", 1.0) / fix.work - 1) < SAME_WORK
         ]
         if same:
             step = same[0]["step_ms"]

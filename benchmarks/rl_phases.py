@@ -1,39 +1,65 @@
 """Phases of TRL iterations as gpuprof times them, next to wall clocks put around them by hand; and measured changes.
 
-    python -m benchmarks.rl_phases --out DIR [--shape 0.1b] [--tokens 80] [--seconds 95]
+    python -m benchmarks.rl_phases --out DIR [--shape 0.1b] [--tokens 80] [--seconds 300] [--only NAME ...]
 
-Three processes build their models at the same time and train one after another: GRPO and RLOO under `gpuprof trace`
-with clocks around the methods of the trainer, then GRPO without gpuprof, as it is and with each of CHANGES.
-DIR/phases.json has the ratio of each phase, DIR/changes.jsonl the milliseconds of an iteration of each change, and
-DIR/grpo and DIR/rloo are the recordings.
+Each part of PARTS is a process of its own. They import and build at the same time, at low priority, and then train one
+after another, alone, each for one turn: GRPO, RLOO and online DPO under `gpuprof trace` with clocks around the methods
+of the trainer; GRPO without gpuprof, as it is and with each of CHANGES. What is left of the seconds goes to further
+turns of the changes, in the opposite order. A part that fails or takes too long ends alone.
+
+DIR/results.jsonl has one line per result: of a traced part the ratio of each phase, of a change the milliseconds of its
+iterations. DIR/grpo, DIR/rloo and DIR/online_dpo are the recordings, DIR/PART.log what each part printed.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
+import shutil
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-TRACED = ("grpo", "rloo")
+TRACED = ("grpo", "rloo", "online_dpo")
 CHANGES: dict[str, dict[str, Any]] = {
-    "as it is": {},
-    "half the completion length": {"tokens": 0.5},
-    "twice the generations": {"batch": 2, "generations": 2},
-    "rewards at the same time": {"parallel": True},
-    "static cache": {"static_cache": True},
-    "as it is again": {},
+    "as_it_is": {},
+    "half_the_length": {"tokens": 0.5},
+    "rewards_at_once": {"parallel": True},
+    "static_cache": {"static_cache": True},
+    "twice_the_generations": {"batch": 2, "generations": 2},
+    "no_reference": {"beta": 0},
+    "as_it_is_again": {},
+    "continuous_batching": {"continuous": True},
+    "three_quarters_of_the_length": {"tokens": 0.75},
+    "one_slow_reward": {"slow_rewards": 0.5},
+    "half_the_generations": {"batch": 0.5, "generations": 0.5},
+    "compiled_decode": {"static_cache": True},
+    "as_it_is_at_the_end": {},
+    "two_steps_a_generation": {"steps_per_generation": 2},
 }
 """What each change multiplies (numbers) or sets."""
+BASELINES = tuple(name for name, change in CHANGES.items() if not change)
+COMPILED = ("compiled_decode",)
+"""Those in which torch.compile works: transformers compiles the decode step over a static cache."""
+PARTS = ("grpo", "rloo", *(name for name in CHANGES if name not in COMPILED), "online_dpo", *COMPILED)
+"""In the order of their turns: what is worth most comes first."""
 SETTLE, TIMED = 1, 3
-"""Iterations of each change that are not timed, and that are."""
+"""Iterations of a turn that are not timed, and that are."""
+LONGEST_S = {"traced": 60.0, "compiled": 90.0, "change": 40.0}
+"""A turn that takes longer is ended."""
+ROUNDS = 3
+"""Turns of each change at most."""
+BUILD_SHARE = 0.2
+"""Share of the seconds after which the first turn begins, whatever is still being built."""
 UNPROFILED = ("settle", "baseline_free", "baseline_sync", "sampling")
 TRAINING = ("forward", "backward")
 """What the clocks call training."""
@@ -66,107 +92,277 @@ def compared(lines: list[dict[str, Any]], clocks: dict[str, Any]) -> dict[str, A
 # -- the processes
 
 
-def _wait(turn: Path) -> None:
-    """Until it is this process's turn."""
-    turn.with_suffix(".ready").touch()
-    while not turn.exists():
-        time.sleep(0.02)
+class Turn:
+    """This process's turns: files in DIR that the driver and the process touch."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._at = folder / name
+        self.number = 0
+
+    def wait(self) -> None:
+        """Until it is this process's turn (again)."""
+        self._at.with_suffix(f".ready{self.number}").touch()
+        while not self._at.with_suffix(f".turn{self.number}").exists():
+            time.sleep(0.02)
+        if self.number == 0:
+            _priority(0)
+
+    def done(self) -> None:
+        """The turn is over."""
+        self._at.with_suffix(f".done{self.number}").touch()
+        self.number += 1
+
+
+def _priority(nice: int) -> None:
+    with contextlib.suppress(OSError):  # back to 0 is not allowed to everybody; all parts are alike then
+        os.setpriority(os.PRIO_PROCESS, 0, nice)
 
 
 def _traced(job: Any, folder: Path, model: Path) -> None:
     from scenarios.support import rl
 
-    clocks = rl.Clocks()
-    trainer = rl.build(replace(job, steps=200), model, folder / "trainer", [clocks.callback()])
+    clocks, turn = rl.Clocks(), Turn(folder, job.trainer)
+    trainer = rl.build(replace(job, steps=200), model, folder / "trainer" / job.trainer, [clocks.callback()])
     clocks.put_around(trainer)
-    _wait(folder / f"{job.trainer}.turn")
+    turn.wait()
     try:
         trainer.train()
     finally:
         text = json.dumps({"steps": clocks.steps, "ns": clocks.step_ns})
         (folder / f"{job.trainer}.clocks.json").write_text(text, encoding="utf-8")
-        (folder / f"{job.trainer}.done").touch()
+        turn.done()
 
 
-def _changes(job: Any, folder: Path, model: Path, rounds: list[str]) -> None:
-    import torch
+def _change(job: Any, name: str, folder: Path, model: Path) -> None:
+    """One change: turns of SETTLE + TIMED iterations each, until the process is ended."""
+    from transformers import TrainerCallback
 
     from scenarios.support import rl
 
-    first = True
-    for name in rounds:
-        clocks = rl.Clocks()
-        small = replace(rl.changed(job, CHANGES[name]), steps=SETTLE + TIMED)
-        trainer = rl.build(small, model, folder / "trainer", [clocks.callback()])
-        clocks.put_around(trainer)
-        if first:
-            _wait(folder / "changes.turn")
-            first = False
-        trainer.train()
-        each = [ns / 1e6 for ns in clocks.step_ns[SETTLE:]]
-        phases = {p: sum(s[p] for s in clocks.steps[SETTLE:]) / len(each) / 1e6 for p in rl.PHASES}
-        line = {"change": name, "ms": sum(each) / len(each), "each_ms": each, "phases_ms": phases}
-        with (folder / "changes.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
-        print(f"{name:30} {line['ms']:8.1f} ms  {[round(ms) for ms in each]}", flush=True)
-        del trainer
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
-    (folder / "changes.done").touch()
+    job = rl.changed(job, CHANGES[name])
+    at, steps = folder / "trainer" / name, job.steps_per_generation
+    if name in COMPILED:  # what is compiled now is found in the cache later
+        rl.build(replace(job, steps=1), model, at, []).train()
+    clocks, turn = rl.Clocks(), Turn(folder, name)
+
+    class Turns(TrainerCallback):
+        """After the clocks: a turn's iterations are written, and the next turn is waited for."""
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            if len(clocks.steps) == (SETTLE + TIMED) * steps * (turn.number + 1):
+                _write(folder, name, turn.number, steps, clocks)
+                turn.done()
+                turn.wait()
+
+    trainer = rl.build(replace(job, steps=10**6), model, at, [clocks.callback(), Turns()])
+    clocks.put_around(trainer)
+    turn.wait()
+    trainer.train()
 
 
-def _drive(out: Path, words: list[str], seconds: float) -> int:
-    begun = time.monotonic()
-    out.mkdir(parents=True, exist_ok=True)
-    model = out / "model"
-    shape = words[words.index("--shape") + 1]
-    root = Path(__file__).parent.parent
-    environment = os.environ | {
-        "PYTHONPATH": os.pathsep.join(filter(None, (str(root), os.environ.get("PYTHONPATH")))), "HF_HUB_OFFLINE": "1",
-        "TORCHDYNAMO_DISABLE": "1",
-    }  # fmt: skip
-    save = "from scenarios.support import rl; rl.save_model(rl.Path(sys.argv[1]), sys.argv[2])"
-    subprocess.run([sys.executable, "-c", f"import sys; {save}", str(model), shape], check=True, env=environment)
-    processes = {}
-    for name in (*TRACED, "changes"):
-        run = ["-m", "benchmarks.rl_phases", "--out", str(out), "--run", name, *words]
-        trace = ["-m", "gpuprof", "trace", "--no-report", "--stop", "--out", str(out / name)]
-        with (out / f"{name}.log").open("wb") as log:
-            processes[name] = subprocess.Popen(
+def _write(folder: Path, name: str, number: int, steps: int, clocks: Any) -> None:
+    """Adds the turn's result: milliseconds of its iterations, and by phase their mean."""
+    from scenarios.support import rl
+
+    last = TIMED * steps
+    each = clocks.step_ns[-last:]
+    ms = [sum(each[i : i + steps]) / 1e6 for i in range(0, last, steps)]
+    phases = {phase: sum(step[phase] for step in clocks.steps[-last:]) / TIMED / 1e6 for phase in rl.PHASES}
+    _result(
+        folder, part=name, kind="change", round=number, ms=round(sum(ms) / TIMED, 2),
+        each_ms=[round(one, 2) for one in ms], phases_ms={phase: round(value, 2) for phase, value in phases.items()},
+    )  # fmt: skip
+
+
+def _result(folder: Path, **line: Any) -> None:
+    with (folder / "results.jsonl").open("a", encoding="utf-8") as file:
+        file.write(json.dumps(line) + "\n")
+
+
+# -- the driver
+
+
+class Parts:
+    """The processes of the parts, and how much time is left."""
+
+    def __init__(self, out: Path, names: list[str], words: list[str], seconds: float, at_once: int) -> None:
+        self.out, self.words, self.seconds, self.at_once = out, words, seconds, at_once
+        self.begun = time.monotonic()
+        self.waiting = sorted(names, key=lambda name: name not in COMPILED)  # what compiles takes longest to build
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def left(self) -> float:
+        """Seconds that are left."""
+        return self.seconds - (time.monotonic() - self.begun)
+
+    def start(self) -> None:
+        """Starts parts, as many at once as may be alive."""
+        alive = sum(1 for one in self.processes.values() if one.poll() is None)
+        while self.waiting and alive < self.at_once:
+            self._start(self.waiting.pop(0))
+            alive += 1
+
+    def _start(self, name: str) -> None:
+        run = ["-m", "benchmarks.rl_phases", "--out", str(self.out), "--run", name, *self.words]
+        trace = ["-m", "gpuprof", "trace", "--no-report", "--stop", "--out", str(self.out / name)]
+        environment = _environment() | ({} if name in COMPILED else {"TORCHDYNAMO_DISABLE": "1"})
+        with (self.out / f"{name}.log").open("wb") as log:
+            self.processes[name] = subprocess.Popen(
                 [sys.executable, *(trace if name in TRACED else []), *run], env=environment, stdout=log,
                 stderr=subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip
 
-    def until(name: str, path: Path) -> None:
-        while not path.exists() and processes[name].poll() is None and time.monotonic() - begun < seconds:
-            time.sleep(0.02)
+    def is_there(self, name: str, mark: str) -> bool:
+        """Whether the part's file is there."""
+        return (self.out / f"{name}.{mark}").exists()
 
-    for name in processes:
-        until(name, out / f"{name}.ready")
-    print(f"built after {time.monotonic() - begun:.0f} s", flush=True)
-    for name in processes:
-        at = time.monotonic()
-        (out / f"{name}.turn").touch()
-        until(name, out / f"{name}.done")
-        print(f"{name}: {time.monotonic() - at:.0f} s", flush=True)
-    for name, process in processes.items():
-        try:
-            process.wait(max(seconds + 20 - (time.monotonic() - begun), 1))
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, 15)
-            print(f"{name}: ended, the seconds are over", flush=True)
-    found = {}
-    for name in TRACED:
-        clocks, steps = out / f"{name}.clocks.json", out / name / "steps.jsonl"
-        if clocks.exists() and steps.exists():
-            lines = [json.loads(line) for line in steps.read_text(encoding="utf-8").splitlines()]
-            found[name] = compared(lines, json.loads(clocks.read_text(encoding="utf-8")))
-            print(name, json.dumps(found[name]), flush=True)
-        else:
-            print(f"{name} FAILED", "\n".join((out / f"{name}.log").read_text().splitlines()[-12:]), flush=True)
-    (out / "phases.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    print((out / "changes.log").read_text(errors="replace")[-1500:])
-    return 0 if len(found) == len(TRACED) else 1
+    def ready(self, name: str, number: int = 0) -> bool:
+        """Whether the part waits for this turn."""
+        return self.alive(name) and self.is_there(name, f"ready{number}")
+
+    def alive(self, name: str) -> bool:
+        """Whether the part's process has been started and goes on."""
+        return name in self.processes and self.processes[name].poll() is None
+
+    def building(self) -> list[str]:
+        """Parts that have been started and are not ready for their first turn."""
+        return [name for name in self.processes if self.alive(name) and not self.is_there(name, "ready0")]
+
+    def turn(self, name: str, number: int) -> None:
+        """Lets the part have its turn; ends it if that takes too long, or fails."""
+        kind = "traced" if name in TRACED else "compiled" if name in COMPILED else "change"
+        at, building = time.monotonic(), len(self.building())
+        (self.out / f"{name}.turn{number}").touch()
+        end = at + min(LONGEST_S[kind], self.left())
+        while self.alive(name) and not self.is_there(name, f"done{number}") and time.monotonic() < end:
+            time.sleep(0.02)
+        took = f"{time.monotonic() - at:.0f} s" + (f", {building} others were being built" if building else "")
+        if self.is_there(name, f"done{number}"):
+            print(f"{name}: {took}", flush=True)
+            return
+        late = self.alive(name)
+        self.end(name)
+        self.failed(name, f"not done after {took}" if late else f"ended after {took}")
+
+    def failed(self, name: str, why: str) -> None:
+        """Says that a part failed, with the end of what it printed."""
+        log = self.out / f"{name}.log"
+        last = log.read_text(errors="replace").splitlines()[-8:] if log.exists() else []
+        _result(self.out, part=name, kind="failed", why=why, last=last)
+        print(f"{name} FAILED: {why}", *last, sep="\n    ", flush=True)
+
+    def end(self, name: str) -> None:
+        """Ends the part's processes."""
+        if name in self.processes:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.processes[name].pid, signal.SIGKILL)
+            self.processes[name].wait()
+
+
+def _environment() -> dict[str, str]:
+    root = Path(__file__).parent.parent
+    path = os.pathsep.join(filter(None, (str(root), os.environ.get("PYTHONPATH"))))
+    return os.environ | {"PYTHONPATH": path, "HF_HUB_OFFLINE": "1", "TRL_EXPERIMENTAL_SILENCE": "1"}
+
+
+def _turns(parts: Parts, names: list[str]) -> Iterator[str]:
+    """Gives each part its first turn, in order; one that is still being built comes later."""
+    open_ = list(names)
+    while open_ and parts.left() > 0:
+        parts.start()
+        for name in [one for one in open_ if one in parts.processes and not parts.alive(one)]:
+            open_.remove(name)
+            parts.failed(name, "ended before its turn")
+        first = next((name for name in open_ if parts.ready(name)), None)
+        if first is None:
+            time.sleep(0.1)
+            continue
+        open_.remove(first)
+        parts.turn(first, 0)
+        if parts.waiting:  # room for those that could not be started
+            parts.end(first) if first not in TRACED else parts.processes[first].wait()
+        yield first
+    for name in open_:
+        parts.failed(name, "no time was left for its turn")
+
+
+def _drive(out: Path, words: list[str], seconds: float, only: list[str], at_once: int) -> int:
+    out.mkdir(parents=True, exist_ok=True)
+    names = [name for name in PARTS if not only or name in only]
+    parts = Parts(out, names, words, seconds, at_once)
+    save = "from scenarios.support import rl; rl.save_model(rl.Path(sys.argv[1]), sys.argv[2])"
+    command = [sys.executable, "-c", f"import sys; {save}", str(out / "model"), words[words.index("--shape") + 1]]
+    subprocess.run(command, check=True, env=_environment())
+    parts.start()
+    while parts.building() and parts.left() > (1 - BUILD_SHARE) * seconds:
+        time.sleep(0.1)
+    print(f"built after {seconds - parts.left():.0f} s; still building: {len(parts.building())}", flush=True)
+    found = 0
+    try:
+        for name in _turns(parts, names):
+            if name in TRACED:
+                found += _phases(out, name)
+        number, longest = 1, 0.0
+        while number < ROUNDS and parts.left() > longest:  # further turns, in the opposite order each time
+            again = [name for name in names if name in CHANGES and parts.ready(name, number)]
+            if not again:
+                break
+            for name in again[::-1] if number % 2 else again:
+                at = time.monotonic()
+                if parts.left() > longest:
+                    parts.turn(name, number)
+                    longest = max(longest, time.monotonic() - at)
+            number += 1
+        for name in TRACED:  # what a recording still writes
+            while parts.alive(name) and parts.left() > 0:
+                time.sleep(0.1)
+    finally:
+        for name in parts.processes:
+            parts.end(name)
+        for mark in (path for kind in ("ready", "turn", "done") for path in out.glob(f"*.{kind}?")):
+            mark.unlink()
+        for scratch in ("model", "trainer"):
+            shutil.rmtree(out / scratch, ignore_errors=True)
+    _summary(out)
+    print(f"ended after {seconds - parts.left():.0f} s", flush=True)
+    return 0 if found == len([name for name in names if name in TRACED]) else 1
+
+
+def _phases(out: Path, name: str) -> int:
+    """Writes the ratios of a traced part; 1 if they are there."""
+    clocks, steps = out / f"{name}.clocks.json", out / name / "steps.jsonl"
+    if not clocks.exists() or not steps.exists():
+        return 0
+    lines = [json.loads(line) for line in steps.read_text(encoding="utf-8").splitlines()]
+    found = compared(lines, json.loads(clocks.read_text(encoding="utf-8")))
+    _result(out, part=name, kind="phases", **found)
+    print(name, json.dumps(found), flush=True)
+    return 1
+
+
+def results(out: Path) -> list[dict[str, Any]]:
+    """The lines of DIR/results.jsonl."""
+    path = out / "results.jsonl"
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+
+
+def measured(lines: list[dict[str, Any]]) -> dict[str, list[float]]:
+    """Milliseconds of each timed iteration of each change, over its turns; those of all BASELINES as `as_it_is`."""
+    found: dict[str, list[float]] = {}
+    for line in lines:
+        if line["kind"] == "change":
+            name = BASELINES[0] if line["part"] in BASELINES else line["part"]
+            found.setdefault(name, []).extend(line["each_ms"])
+    return found
+
+
+def _summary(out: Path) -> None:
+    found = measured(results(out))
+    base = found.get(BASELINES[0], [])
+    for name, each in found.items():
+        mean = statistics.mean(each)
+        times = f"  {mean / statistics.mean(base):6.3f} of as it is" if base else ""
+        print(f"{name:30} {mean:8.1f} ms{times}  {[round(ms) for ms in each]}", flush=True)
 
 
 def main() -> int:
@@ -177,7 +373,9 @@ def main() -> int:
     parser.add_argument("--tokens", type=int, default=80)
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--wait", type=float, default=0.15)
-    parser.add_argument("--seconds", type=float, default=95)
+    parser.add_argument("--seconds", type=float, default=300)
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=[])
+    parser.add_argument("--at-once", type=int, default=max(os.cpu_count() or 1, 2) + 4, help="processes that may live")
     parser.add_argument("--run", default="")
     given = parser.parse_args()
     out = given.out or Path(tempfile.mkdtemp())
@@ -185,13 +383,21 @@ def main() -> int:
     for name in ("tokens", "batch", "wait"):
         words += [f"--{name}", str(getattr(given, name))]
     if not given.run:
-        return _drive(out, words, given.seconds)
+        return _drive(out, words, given.seconds, given.only, given.at_once)
+    _priority(10)
     import torch
 
     from scenarios.support import rl
 
     if not torch.cuda.is_available():
         torch.set_num_threads(1)
+    if given.run == BASELINES[0]:
+        import transformers
+        import trl
+
+        gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+        versions = {"torch": torch.__version__, "transformers": transformers.__version__, "trl": trl.__version__}
+        _result(out, part=given.run, kind="where", gpu=gpu, **versions, **vars(given) | {"out": None, "only": None})
     trainer = given.run if given.run in TRACED else "grpo"
     job = rl.Job(
         trainer=trainer, shape=given.shape, batch=given.batch, generations=given.batch // 2, tokens=given.tokens,
@@ -200,7 +406,7 @@ def main() -> int:
     if given.run in TRACED:
         _traced(job, out, out / "model")
     else:
-        _changes(job, out, out / "model", list(CHANGES))
+        _change(job, given.run, out, out / "model")
     return 0
 
 

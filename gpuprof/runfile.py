@@ -54,7 +54,11 @@ the next)}|null, and what could be found of model{}, optimizer{}, loader{}. prog
 bases[]}|null, arguments{class, module, bases[], fields[], set{}}|null (of the trainer: names of all fields, values of a
 few harmless ones), autocast (bfloat16 …, off)|null, flags[{names[], kind}] (that the program declared; never their
 values), warnings[{source, text, count}] (about slow paths; secrets masked), reference[{class, function, modules}]
-(modules that compute with a function of which such a warning speaks)}|null.
+(modules that compute with a function of which such a warning speaks)}|null. compiler (what torch.compile did){counters,
+functions[{id, function, file, line, resumed_at|null (line after whose graph break it goes on), versions, ops, guards,
+guard_us, compile_us, ended_unix_us, limit (of recompilations, reached), failed|null, recompiles[{guard, file, line,
+function, count}]}], functions_left_out, breaks[{reason, detail|null, calls[{file, line, function}] (the innermost
+last), count}], cudagraph_skips[{reason, count}], recompile_limit|null, read_ns}|null.
 
 A line of steps.jsonl: rank, step (from 1), stage, unix_ns (its end), ns (host time since the end of the step before),
 device_ns|null (the same by events on the GPU's own timeline), data_ns (waiting in the DataLoader), micro_steps|null,
@@ -76,9 +80,9 @@ autograd's thread (-1: no Python)]]; with --sample-workers also workers (process
 worker_samples[[ns since begun_ns, number of the worker, node]].
 
 A line of telemetry.jsonl: unix_ns, load1, cpu (busy share of all cores, 0-1), gpus[{index (as nvidia-smi counts; a
-rank's GPU is found by uuid), uuid, power_w, limit_w, sm_mhz, memory_mhz, temperature_c, utilization and
-memory_utilization (shares of the time, 0-1), used_bytes, throttle[str] (empty: nothing holds the clock back; null: the
-driver does not say)}]; what the driver refuses is null.
+rank's GPU is found by uuid), uuid, power_w, energy_j (since the driver was loaded), limit_w, sm_mhz, memory_mhz,
+temperature_c, utilization and memory_utilization (shares of the time, 0-1), used_bytes, throttle[str] (empty: nothing
+holds the clock back; null: the driver does not say)}]; what the driver refuses is null.
 
 A line of written.jsonl: verb (writes | makes | deletes | renames | links | changes), path (absolute), pid (of the
 Python that did it; null: native code or another program changed it during the run). Caches, temporary files and
@@ -137,6 +141,8 @@ NSYS = "nsys"
 """The window of Nsight Systems, which records instead of torch.profiler; also its files' name without ending."""
 NSYS_EXPORT = f"{NSYS}.sqlite"
 NSYS_LOG = f"{NSYS}.log"
+COUNTED_VARIABLE = "GPUPROF_COUNTED"
+"""Set where Nsight Compute runs the target for us, which does not say so itself."""
 
 _KINETO_WINDOWS = ("trace", "stacks", "memory")
 WINDOWS = (*_KINETO_WINDOWS, NSYS)

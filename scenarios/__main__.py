@@ -5,7 +5,8 @@
     python -m scenarios record NAME … --out DIR [--fix WHICH] [--within S]
     python -m scenarios measure [NAME …] [--rounds 5] [--out DIR [--record [VARIANTS]] [--as-is] [--data WHICH] [--try]]
     python -m scenarios parallel [NAME …] --out DIR [--rounds 5] [--processes N]
-    python -m scenarios campaign [NAME …] --out DIR [--seconds S] [--each S] [--rounds 2] [--no-record] [--plan]
+    python -m scenarios campaign [NAME …] --out DIR [--seconds S] [--each S] [--rounds 2] [--no-record]
+        [--fixed FIX] [--plan]
     python -m scenarios truth RESULTS
 
 `run` starts the program, with `--trace` under `gpuprof trace`. On a machine without a GPU it runs a tiny model.
@@ -78,15 +79,16 @@ def parsed() -> argparse.Namespace:
     short.add_argument("--out", type=Path, metavar="DIR", required=True, help="results.jsonl, and recordings in pieces")
     short.add_argument("--seconds", type=float, default=3600.0, help="in which it must be over")
     short.add_argument("--each", type=float, default=1.5, help="seconds of a process's free stretch")
-    short.add_argument("--rounds", type=int, default=2)
+    short.add_argument("--rounds", type=int, default=2, help="0: only record them")
     short.add_argument("--gib", type=float, help="GPU memory to fill, in place of what there is")
     short.add_argument("--no-record", dest="record", action="store_false", help="only time them")
+    short.add_argument("--fixed", metavar="FIX", default="", help="record them with the fix of this name, too")
     short.add_argument("--plan", action="store_true", help="only print what it would do, with an estimate of its time")
     kept = commands.add_parser("truth", help="write truth.json of each program that a campaign timed")
     kept.add_argument("results", type=Path, help="results.jsonl")
     args = parser.parse_args()
-    if args.command == "campaign" and (args.rounds < 1 or args.each <= 0):
-        short.error("--rounds: one at least; --each: more than none")
+    if args.command == "campaign" and (args.rounds < (1 if not args.record else 0) or args.each <= 0):
+        short.error("--rounds: one at least, or none where they are recorded; --each: more than none")
     if args.command == "parallel" and (args.rounds < 1 or (args.processes or 2) < 2):
         several.error("--rounds: one at least; --processes: two at least")
     if args.command == "measure":
@@ -126,7 +128,7 @@ def main() -> int:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, lambda number, _: sys.exit(128 + number))
     if args.command == "campaign":
-        options = {"gib": args.gib, "record": args.record, "plan": args.plan}
+        options = {"gib": args.gib, "record": args.record, "fixed": args.fixed, "plan": args.plan}
         return campaign(chosen, args.out, args.seconds, args.each, args.rounds, **options)
     if args.command == "parallel":
         return parallel(chosen, args.out, args.rounds, args.processes)

@@ -1,6 +1,6 @@
 """A campaign: many small programs and their fixes in little time on a GPU, and nothing lost if it is cut short.
 
-    python -m scenarios campaign --out DIR [NAME …] [--seconds 560] [--each 1.5] [--rounds 2] [--plan]
+    python -m scenarios campaign --out DIR [NAME …] [--seconds 560] [--each 1.5] [--rounds 2] [--fixed FIX] [--plan]
 
 Of each program a process as it is and one with each fix are a unit, once a round. Units that fit the GPU together form
 a wave. The processes of a wave build their models and take their first steps at the same time, while nothing is timed;
@@ -111,18 +111,19 @@ class Member(Timed):
 
 @dataclass
 class Traced(Recorder):
-    """`gpuprof trace` of the program as it is."""
+    """`gpuprof trace` of the program as it is, or with a fix."""
 
     low: bool = False
     at: float | None = None
 
     @property
     def name(self) -> str:
-        return f"{self.entry.slug}.trace"
+        return self.log.stem
 
     @property
-    def folder(self) -> Path:
-        return self.log.parent.parent / self.entry.slug
+    def of(self) -> str:
+        """The program, and the fix if it has one."""
+        return f"{self.entry.name} {self.fix}".rstrip()
 
     @property
     def command(self) -> list[str]:
@@ -148,17 +149,21 @@ class Wave:
     def estimate_s(self) -> float:
         compiled = any("compile" in fix or "graph" in fix for fix in (member.fix for member in self.members))
         turns = sum(member.free_s + TURN_S for member in self.members)
-        return (BUILD_COMPILED_S if compiled else BUILD_S) + turns + RECORD_S * len(self.traced)
+        build = (BUILD_COMPILED_S if compiled else BUILD_S) if self.members else 0.0
+        return build + turns + RECORD_S * len(self.traced)
 
 
 def planned(
-    chosen: list[Scenario], rounds: int, each_s: float, logs: Path, gib: float, record: bool = True
+    chosen: list[Scenario], rounds: int, each_s: float, logs: Path, gib: float, record: bool = True, fixed: str = ""
 ) -> list[Wave]:
-    """The waves, in the order of the programs: the first round of as many as fit, then their next one."""
+    """The waves, in the order of the programs: the first round of as many as fit, then their next one.
+
+    `fixed`: programs with a fix of this name are recorded with it, too.
+    """
     sets: list[list[Scenario]] = []
     taken = count = 0.0
     for entry in chosen:
-        processes = len(entry.variants())
+        processes = len(entry.variants()) if rounds else 1
         if not sets or taken + processes * entry.gib > gib or count + processes > AT_ONCE:
             sets.append([])
             taken = count = 0.0
@@ -167,16 +172,19 @@ def planned(
         count += processes
     found = []
     for order_of_set, together in enumerate(sets):
-        for number in range(rounds):
+        for number in range(max(rounds, 1)):
             wave = Wave(order_of_set)
             for entry in together:
-                for i, fix in enumerate(entry.variants()):
+                for i, fix in enumerate(entry.variants() if rounds else ()):
                     order = number * len(entry.variants()) + i
                     log = logs / f"{entry.slug}.{order}.log"
                     wave.members.append(Member(entry, fix, order, log, round=number, each_s=each_s))
                     wave.gib += entry.gib
-                if record and number == rounds - 1:
-                    wave.traced.append(Traced(entry, "", -1, logs / f"{entry.slug}.trace.log"))
+                if record and number == max(rounds, 1) - 1:
+                    also = [fixed] if fixed in entry.variants()[1:] else []
+                    for fix in also if fixed and not rounds else ("", *also):
+                        name = f"{entry.slug}.{fix}" if fix else entry.slug
+                        wave.traced.append(Traced(entry, fix, -1, logs / f"{name}.trace.log"))
             found.append(wave)
     return found
 
@@ -234,7 +242,7 @@ class Campaign:
         """Until each waits at the gate or has ended; who takes longer is ended. Meanwhile the next wave loads."""
         end = time.monotonic() + min(limit_s, max(self.left_s, 1.0))
         while not all(self.gates.waits(process) or process.over for process in processes):
-            self.accept()
+            self.gates.accept()
             if at_once:
                 self.top_up(at_once, low=True)
             if time.monotonic() > end:
@@ -242,12 +250,6 @@ class Campaign:
                 for process in late:
                     process.why = f"took longer than {limit_s:.0f} s or the seconds were over"
                 kill(late)
-
-    def accept(self) -> None:
-        """Takes in who has come to the gate."""
-        with contextlib.suppress(TimeoutError):
-            visitor, _ = self.gates.server.accept()
-            self.gates.waiting[visitor.recv(100).decode()].append(visitor)
 
     def let_in(self, process: Member) -> None:
         """Opens the gate before its model, with usual priority."""
@@ -265,7 +267,7 @@ class Campaign:
             first = number == 0 or waves[number - 1].set != wave.set
             if wave.set in left_out or (whole[wave.set] if first else 0.5 * wave.estimate_s) * pace > self.left_s:
                 left_out.add(wave.set)
-                names = dict.fromkeys(member.entry.name for member in wave.members)
+                names = dict.fromkeys(each.entry.name for each in wave.everyone)
                 self.say(f"left out, too few seconds: {', '.join(names)}")
                 kill([process for process in wave.everyone if process.process is not None and not process.over])
                 self.next = []
@@ -295,7 +297,7 @@ class Campaign:
                     self.record(recorder)
                 else:
                     kill([recorder])
-                    self.say(f"{recorder.entry.name}: not recorded, the seconds are over")
+                    self.say(f"{recorder.of}: not recorded, the seconds are over")
             estimated_s += wave.estimate_s
             pace = (time.monotonic() - self.begun) / estimated_s
         for recorder in self.reading:
@@ -357,14 +359,14 @@ class Campaign:
         self.gates.open(recorder)
         manifest = recorder.folder / "manifest.json"
         while not recorder.over and time.monotonic() - at < LONGEST_RECORD_S and self.left_s > 0:
-            self.accept()
+            self.gates.accept()
             self.top_up(IMPORTING_AT_ONCE, low=True)
             with contextlib.suppress(OSError, ValueError):
                 if json.loads(manifest.read_text(encoding="utf-8"))["status"] != "running":
                     break
         recorder.at = time.monotonic() - at
         self.reading.append(recorder)
-        self.say(f"{recorder.entry.name}: recorded in {recorder.at:.1f} s")
+        self.say(f"{recorder.of}: recorded in {recorder.at:.1f} s")
 
     def read(self, recorder: Traced) -> None:
         """Waits until gpuprof has read the recording, and packs it."""
@@ -376,15 +378,21 @@ class Campaign:
         late = not recorder.over
         kill([recorder])
         code = recorder.process.returncode if recorder.process is not None else None
-        line = {"program": recorder.entry.name, "recorded_s": round(recorder.at or 0, 2), "exit": code, "late": late}
+        line = {
+            "program": recorder.entry.name,
+            "of": recorder.fix,
+            "recorded_s": round(recorder.at or 0, 2),
+            "exit": code,
+            "late": late,
+        }
         line["waited_s"] = round(time.monotonic() - at, 2)
         said = last_lines(recorder.log, 40)
         self.write(line | {"said": said})
         if not (recorder.folder / "manifest.json").exists():
-            self.say(f"{recorder.entry.name}: NOT RECORDED")
+            self.say(f"{recorder.of}: NOT RECORDED")
             print("\n".join(f"          | {text[:200]}" for text in said[-6:]), flush=True)
             return
-        target = recorder.folder.parent / "packed" / f"{recorder.entry.slug}.tar.xz"
+        target = recorder.folder.parent / "packed" / f"{recorder.folder.name}.tar.xz"
         target.parent.mkdir(exist_ok=True)
         shutil.copy(recorder.log, recorder.folder / "said.txt")
         words = [sys.executable, "-m", "scenarios.campaign", str(recorder.folder), str(target)]
@@ -513,19 +521,20 @@ def campaign(
     *,
     gib: float | None = None,
     record: bool = True,
+    fixed: str = "",
     plan: bool = False,
 ) -> int:
     """Runs it, or with `plan` prints what it would do. Returns 1 if a process failed.
 
     `each_s`: of a free stretch, also of programs that ask for a longer one where it is under a second; `gib`: of the
-    GPU's memory; `record`: whether programs are recorded, too.
+    GPU's memory; `record`: whether programs are recorded, too; `fixed`: also with the fix of this name.
     """
     out = out.resolve()
     room = gib or (gpu_gib() - 3.0)
     with tempfile.TemporaryDirectory(prefix="campaign-") as folder:
         work = Path(tempfile.gettempdir()) / f"campaign-{os.getpid()}"
         logs = work / "logs"
-        waves = planned(chosen, rounds, each_s, logs, min(room, NO_GPU_GIB), record)
+        waves = planned(chosen, rounds, each_s, logs, min(room, NO_GPU_GIB), record, fixed)
         if plan:
             print(*listed(waves), sep="\n")
             return 0
@@ -550,7 +559,7 @@ def listed(waves: list[Wave]) -> list[str]:
     lines = [f"{at:6.0f} s  loading packages"]
     for number, wave in enumerate(waves, 1):
         at += wave.estimate_s
-        programs = ", ".join(dict.fromkeys(member.entry.name for member in wave.members))
+        programs = ", ".join(dict.fromkeys(each.entry.name for each in wave.everyone))
         lines.append(
             f"{at:6.0f} s  wave {number}: {wave.estimate_s:.0f} s, {len(wave.members)} processes, {wave.gib:.0f} GiB,"
             f" {len(wave.traced)} recordings: {programs}"

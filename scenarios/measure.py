@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from scenarios.catalogue import Scenario
 from scenarios.support.run import FREE, GATE, PROCESS, SETTLE, SYNCHRONISED
@@ -144,6 +144,13 @@ class Recorder(Timed):
                     return
 
 
+class Named(Protocol):
+    """A process that comes to a gate."""
+
+    @property
+    def name(self) -> str: ...
+
+
 class Gates:
     """Where processes wait until they are let on."""
 
@@ -159,17 +166,21 @@ class Gates:
         """Whether all its ranks wait here."""
         return len(self.waiting[process.name]) >= process.ranks
 
+    def accept(self) -> None:
+        """Takes in who comes, for a twentieth of a second."""
+        with contextlib.suppress(TimeoutError):
+            visitor, _ = self.server.accept()
+            self.waiting[visitor.recv(100).decode()].append(visitor)
+
     def await_all(self, processes: list[Timed]) -> None:
         """Until each waits here or has ended; who does neither is ended."""
         end = time.monotonic() + LONGEST_S
         while not all(self.waits(process) or process.over for process in processes):
-            with contextlib.suppress(TimeoutError):
-                visitor, _ = self.server.accept()
-                self.waiting[visitor.recv(100).decode()].append(visitor)
+            self.accept()
             if time.monotonic() > end:
                 end_all([process for process in processes if not self.waits(process)])
 
-    def open(self, process: Timed) -> None:
+    def open(self, process: Named) -> None:
         """Lets it on, if it waits."""
         for visitor in self.waiting.pop(process.name, []):
             with visitor, contextlib.suppress(OSError):

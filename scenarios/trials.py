@@ -39,7 +39,7 @@ def candidates(entry: Scenario) -> dict[str, Candidate]:
     """The scenario's fix → the same from outside, for those that `gpuprof try` has and that keep a step's work."""
     found = {}
     for fix in entry.fixes:
-        padded = fix.finding == "recompiles" and "multiple" in fix.what
+        padded = fix.finding in ("recompiles", "planning") and "multiple" in fix.what
         name = "pad_to_multiple" if padded else fix.finding
         if name in NAMES and fix.work == 1.0:
             patch = patch_named(name).PATCH

@@ -24,6 +24,8 @@ def run(request: trace_without_click.Request) -> int:
     from gpuprof.record.command import CannotStart, resolve
     from gpuprof.record.supervise import end_as, supervise
 
+    if request.ncu is not None:
+        return _count(request.ncu, request)
     if request.on_demand or _is_on_demand():
         return _arm(request)
     around = _around(request.options)
@@ -40,6 +42,22 @@ def _is_on_demand() -> bool:
     from gpuprof.record.on_demand import VARIABLE, is_wanted
 
     return is_wanted(os.environ.get(VARIABLE))
+
+
+def _count(recording: str, request: trace_without_click.Request) -> int:
+    """Runs the target under Nsight Compute. Raises GpuprofError."""
+    from gpuprof.cli.count_kernels import run as count
+    from gpuprof.record.command import CannotStart, resolve
+
+    given = [option.flag for option in OPTIONS if request.options[option.name] != option.default]
+    given += [trace_without_click.ON_DEMAND] if request.on_demand else []
+    if given:
+        raise GpuprofError(f"with --ncu one step is counted and nothing else recorded: leave out {', '.join(given)}")
+    try:
+        target = resolve(request.words, request.module, sys.executable, has_torch)
+    except CannotStart as error:
+        raise GpuprofError(str(error)) from None
+    return count(recording, request.out, target)
 
 
 def _arm(request: trace_without_click.Request) -> int:
@@ -154,18 +172,29 @@ def _command() -> click.Command:
     )
     @click.option("--out", metavar="DIR", help="Run folder, new or empty (default gpuprof-runs/DATE_NAME).")
     @click.option("--on-demand", is_flag=True, help="Record nothing yet: gpuprof attach does, while TARGET runs.")
+    @click.option(
+        "--ncu", metavar="RECORDING", help="Count the ten largest kernels of this recording of TARGET (Nsight Compute)."
+    )
     @click.option("-m", "module", metavar="MODULE", help="Run a module, like python -m.")
     @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="TARGET…")
-    def command(out: str | None, on_demand: bool, module: str | None, words: tuple[str, ...], **options: Any) -> int:
+    def command(
+        out: str | None,
+        on_demand: bool,
+        ncu: str | None,
+        module: str | None,
+        words: tuple[str, ...],
+        **options: Any,
+    ) -> int:
         """Run TARGET unchanged, record a few of its steps, and print why they take as long as they do.
 
         TARGET is your usual command: train.py --lr 1e-4, torchrun …, accelerate launch …, python …. Everything after
         it is passed on unchanged, and so are input, output, exit code and signals.
         """
-        if out == "" or module == "":
-            raise click.UsageError(f"{'--out' if out == '' else '-m'} needs a name")
+        for flag, text in (("--out", out), ("-m", module), ("--ncu", ncu)):
+            if text == "":
+                raise click.UsageError(f"{flag} needs a name")
         asked = {name: options[name] for name in DEFAULTS}
-        return run(trace_without_click.Request(asked, out, module, words, on_demand))
+        return run(trace_without_click.Request(asked, out, module, words, on_demand, ncu))
 
     return command
 

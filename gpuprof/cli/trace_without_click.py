@@ -20,13 +20,16 @@ SWITCHES = {
     if flag is not None
 }
 """Flag → name of the option, and whether it is switched on."""
-_WITH_TEXT = ("--out", "--ranks", "-m")
+NCU = "--ncu"
+"""Counts kernels of a recorded program instead of recording it."""
+_WITH_TEXT = ("--out", "--ranks", "-m", NCU)
 ON_DEMAND = "--on-demand"
 """Arms the target instead of recording it: not an option of a recording."""
 
 
 class Request:
-    """What is asked for: the recording's options, where to, and what to run. on_demand: nothing is recorded yet."""
+    """What is asked for: the recording's options, where to, and what to run. on_demand: nothing is recorded yet.
+    ncu: the recording whose kernels are counted instead."""
 
     def __init__(
         self,
@@ -35,16 +38,17 @@ class Request:
         module: str | None,
         words: Sequence[str],
         on_demand: bool = False,
+        ncu: str | None = None,
     ) -> None:
         self.options, self.out, self.module, self.words = options, out, module, tuple(words)
-        self.on_demand = on_demand
+        self.on_demand, self.ncu = on_demand, ncu
 
 
 def parse(arguments: Sequence[str]) -> Request | None:
     """The request in the words after `trace`, or None if click shall look at them."""
     if "GPUPROF_DEBUG" in os.environ or any(name.startswith("GPUPROF_TRACE_") for name in os.environ):
         return None
-    options, out, module, on_demand = dict(DEFAULTS), None, None, False
+    options, out, module, on_demand, ncu = dict(DEFAULTS), None, None, False, None
     ours, words = split(arguments)
     at = 0
     while at < len(ours):
@@ -70,6 +74,8 @@ def parse(arguments: Sequence[str]) -> Request | None:
             module = value
         elif name == "--out":
             out = value
+        elif name == NCU:
+            ncu = value
         elif name == "--ranks":
             options["ranks"] = ranks(value)
             if options["ranks"] is None:
@@ -79,9 +85,9 @@ def parse(arguments: Sequence[str]) -> Request | None:
             if count is None or not (option.least or 0) <= count <= LARGEST:
                 return None
             options[option.name] = count
-    if out == "" or module == "" or not (words or module):
+    if "" in (out, module, ncu) or not (words or module):
         return None
-    return Request(options, out, module, words, on_demand)
+    return Request(options, out, module, words, on_demand, ncu)
 
 
 def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:

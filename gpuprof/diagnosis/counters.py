@@ -15,15 +15,18 @@ import numpy as np
 from gpuprof.calibration import thresholds as calibrated
 from gpuprof.costs.split import LATENCY, NO_BOUND, PARTS
 from gpuprof.diagnosis.analysis import Analysis, analysis_of
-from gpuprof.diagnosis.counters_model import CountedKernel, Counters
+from gpuprof.diagnosis.counters_model import CountedKernel, Counters, Limiter
 from gpuprof.diagnosis.diagnosis import Diagnosis
+from gpuprof.diagnosis.largest_kernels import own_name
 from gpuprof.errors import GpuprofError
-from gpuprof.tracefile.nsight_compute import DRAM, DURATION, SM, TENSOR, Counted
+from gpuprof.tracefile.nsight_compute import DRAM, DURATION, ISSUE, SM, TENSOR, Counted
 from gpuprof.tracefile.trace import KERNEL
 
 SHOWN = 10
 USED = calibrated.COUNTER_USED.value
 """Percent from which on tensor pipes or DRAM are used so much that they may be the limit."""
+_CLAIM: dict[Limiter, str] = {"tensor": "compute", "issue": "compute", "memory": "memory", "latency": "latency"}
+"""What the roofline says of a kernel with that limiter: it counts FLOPs of tensor cores and of others."""
 _CLASS = re.compile(r"\b[A-Z][a-z]\w*")
 
 
@@ -47,7 +50,7 @@ def _compared(case: Analysis, counted: Sequence[Counted]) -> Counters:
     took = (gpu.end_ns - gpu.start_ns)[rows].clip(0)
     metrics: dict[tuple[object, ...], list[Counted]] = {}
     for one in counted:
-        if TENSOR in one.metrics and DRAM in one.metrics:
+        if DRAM in one.metrics and (TENSOR in one.metrics or SM in one.metrics):
             metrics.setdefault((_plain(one.name), *one.grid, *one.block), []).append(one)
     plain = {name: _plain(case.trace.strings[name]) for name in np.unique(gpu.name[rows]).tolist()}
     launch = [getattr(gpu, f"{what}_{axis}") for what in ("grid", "block") for axis in "xyz"]
@@ -78,32 +81,47 @@ def _compared(case: Analysis, counted: Sequence[Counted]) -> Counters:
 def _line(
     case: Analysis, counted: list[Counted], rows: np.ndarray, took: np.ndarray, bound: np.ndarray
 ) -> CountedKernel:
-    tensor, dram = (float(np.mean([one.metrics[name] for one in counted])) for name in (TENSOR, DRAM))
-    times = [one.metrics[DURATION] for one in counted if DURATION in one.metrics]
+    mean = {name: _mean(counted, name) for name in (TENSOR, DRAM, SM, ISSUE, DURATION)}
     shares = np.array([int(took[bound == code].sum()) for code in range(LATENCY + 1)])
     claimed = PARTS[int(shares.argmax())] if 2 * shares.sum() > took.sum() and (bound != NO_BOUND).any() else None
-    sm = [one.metrics[SM] for one in counted if SM in one.metrics]
-    hardware = "compute" if tensor >= dram else "memory"
-    if claimed == "latency" and max(tensor, dram) < USED:
-        hardware = "latency"
+    limiter = _limiter(mean, claimed)
+    took_counted = mean[DURATION]
     return CountedKernel(
         name=case.trace.strings[int(case.trace.gpu.name[rows[0]])],
         ns=round(int(took.sum()) / case.steps),
         count=len(rows),
         claimed=claimed,
-        counted=hardware,
-        agrees=None if claimed is None else claimed == hardware,
-        tensor_percent=tensor,
-        dram_percent=dram,
-        sm_percent=float(np.mean(sm)) if sm else None,
-        counted_ns=round(float(np.mean(times))) if times else None,
+        counted=limiter,
+        agrees=None if claimed is None else claimed == _CLAIM[limiter],
+        tensor_percent=mean[TENSOR],
+        dram_percent=mean[DRAM] or 0.0,
+        sm_percent=mean[SM],
+        issue_percent=mean[ISSUE],
+        counted_ns=None if took_counted is None else round(took_counted),
     )
+
+
+def _mean(counted: list[Counted], name: str) -> float | None:
+    values = [one.metrics[name] for one in counted if name in one.metrics]
+    return float(np.mean(values)) if values else None
+
+
+def _limiter(mean: dict[str, float | None], claimed: str | None) -> Limiter:
+    """The busiest of tensor pipes, memory and issue slots; latency where that is claimed, and none is used much.
+
+    Without a counter of the tensor pipes the busiest part of the SMs stands for them.
+    """
+    used: dict[Limiter, float] = {
+        "tensor": (mean[SM] if mean[TENSOR] is None else mean[TENSOR]) or 0.0,
+        "memory": mean[DRAM] or 0.0,
+        "issue": mean[ISSUE] or 0.0,
+    }
+    largest = max(used, key=lambda each: used[each])
+    return "latency" if claimed == "latency" and used[largest] < USED else largest
 
 
 def _plain(name: str) -> str:
     """A kernel's own name with the classes among its parameters: `vectorized_elementwise_kernel FillFunctor`.
     Namespaces, plain types and how a lambda is numbered depend on who writes the name."""
-    text = name.removeprefix("void ").replace("(anonymous namespace)", "").replace("<unnamed>", "")
-    own, _, rest = text.partition("<")
-    own = own.partition("(")[0].strip().rpartition("::")[2]
-    return " ".join((own, *sorted(set(_CLASS.findall(rest)))))
+    rest = name.replace("<unnamed>", "").partition("<")[2]
+    return " ".join((own_name(name), *sorted(set(_CLASS.findall(rest)))))

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
+
+Limiter = Literal["tensor", "memory", "issue", "latency"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,14 +19,17 @@ class CountedKernel:
     """In the recorded steps."""
     claimed: str | None
     """compute | memory | latency, by the roofline; None where their work is not known."""
-    counted: str
-    """The same by the counters: the larger of tensor-pipe and DRAM activity; latency where that is claimed, and neither
-    is used much."""
+    counted: Limiter
+    """By the counters: the busiest of tensor pipes, DRAM and issue slots; latency where that is claimed, and none is
+    used much."""
     agrees: bool | None
-    tensor_percent: float
+    """Tensor pipes and issue slots agree with compute."""
+    tensor_percent: float | None
     dram_percent: float
     sm_percent: float | None
     """Busiest part of the SMs: high without tensor pipes for fp32, and for many instructions a byte."""
+    issue_percent: float | None
+    """Cycles in which an SM issues an instruction."""
     counted_ns: int | None
     """What one took under Nsight Compute, on average."""
 

@@ -56,6 +56,11 @@ def arm(run: str, notes_writes: bool = True) -> None:
         imported.mark()
         holder.attach_trainer(module)
 
+    def dynamo(module: Any) -> None:
+        from .compiler import keep_more
+
+        keep_more(module)
+
     def argparse(module: Any) -> None:
         from .flags import flags
 
@@ -69,6 +74,7 @@ def arm(run: str, notes_writes: bool = True) -> None:
     wanted = {
         "argparse": argparse,
         "click.core": click,
+        "torch._dynamo.utils": dynamo,
         "torch.optim.optimizer": optimizers,
         "torch.utils.data._utils.fetch": loader,
         "torch.utils.data.dataloader": sampler,

@@ -97,4 +97,4 @@ def why_no_capture(deaf: bool) -> str | None:
     """Why Nsight Systems cannot record this process, in words; None if it can. deaf: it does not listen here."""
     if deaf:
         return "Nsight Systems does not listen in this process (was its environment taken away?)"
-    return None if cuda_runtime() is not None else "this process has no work on a GPU for Nsight Systems to capture"
+    return None if cuda_runtime() is not None else "this process has no work on a GPU for Nsight to capture"

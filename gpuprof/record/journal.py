@@ -20,7 +20,7 @@ class Journal:
     def __init__(self, folder: Path, rank: int, leads: bool) -> None:
         self.folder, self.rank, self._leads = folder, rank, leads
         self.facts: dict[str, Any] = dict.fromkeys(
-            ("steps_total", "intervals", "gpu", "model", "optimizer", "loader", "program")
+            ("steps_total", "intervals", "gpu", "model", "optimizer", "loader", "program", "compiler")
         )
         self.windows: list[dict[str, Any]] = []
         self._stages: list[dict[str, Any]] = []

@@ -10,6 +10,8 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from ..runfile import COUNTED_VARIABLE
+
 DOMAIN = "gpuprof"
 _COLOURS = {"data": "green", "forward": "blue", "backward": "red", "optimizer": "purple"}
 
@@ -83,7 +85,8 @@ def tool_is_listening() -> bool:
 
     Such a tool subscribes to CUPTI, which takes one subscriber: torch.profiler must then be left alone.
     """
-    return any(os.environ.get(name) for name in ("NVTX_INJECTION64_PATH", "NSYS_PROFILING_SESSION_ID"))
+    variables = ("NVTX_INJECTION64_PATH", "NSYS_PROFILING_SESSION_ID", COUNTED_VARIABLE)
+    return any(os.environ.get(name) for name in variables)
 
 
 def find_nvtx() -> Any:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..runfile import NSYS, log, rank_file
-from . import forks
+from . import compiler, forks
 from .attached import Attached
 from .environment import describe_process, place_among_ranks
 from .free_timing import FreeTiming
@@ -571,6 +571,7 @@ class Session:
     def _write(self) -> None:
         place = {"rank": self.rank, "local_rank": self.local_rank, "world_size": self.world_size}
         self._journal.facts["program"] = self._training.program.facts()
+        self._journal.facts["compiler"] = compiler.facts()
         self._journal.write(place | {"step_source": self._clock.source, "steps_seen": self._step})
 
     def close(self) -> None:

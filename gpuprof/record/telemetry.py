@@ -253,6 +253,7 @@ class NvmlGpus(Gpus):
             "index": gpu.index,
             "uuid": gpu.uuid,
             "power_w": _scaled(self._ask("nvmlDeviceGetPowerUsage", gpu.whole), 1000),
+            "energy_j": _scaled(self._ask("nvmlDeviceGetTotalEnergyConsumption", gpu.whole), 1000),
             "limit_w": _scaled(self._ask("nvmlDeviceGetEnforcedPowerLimit", gpu.whole), 1000),
             "sm_mhz": self._ask("nvmlDeviceGetClockInfo", gpu.whole, 1),
             "memory_mhz": self._ask("nvmlDeviceGetClockInfo", gpu.whole, 2),

@@ -14,13 +14,23 @@ NAME = 60
 
 
 def title(diagnosis: Diagnosis) -> str:
-    """`the step could take 109 ms on this machine`; what is not known is said with it."""
+    """`the step could take 109 ms on this machine`; what is not known is said with it, and that a fix goes below: the
+    reach keeps the ops that run."""
     found, budget = diagnosis.above_reach, diagnosis.budget
     assert found is not None
     which = f"usual {diagnosis.unit}" if budget is not None and budget.has_usual_step else diagnosis.unit
     text = f"the {which} could take {duration(found.reach_ns)} on this machine"
+    if goes_below(diagnosis):
+        text += " with the ops that it runs; fixes that replace ops go below that"
     unknown = found.unknown_ns >= LEAST * found.usual_ns
     return f"{text}, or less: how long {duration(found.unknown_ns)} of it should take is not known" if unknown else text
+
+
+def goes_below(diagnosis: Diagnosis) -> bool:
+    """Whether a fix that is shown is expected to need less time for the same work than the reach."""
+    found = diagnosis.above_reach
+    shown = (*diagnosis.findings, *([diagnosis.combined] if diagnosis.combined else []))
+    return found is not None and any(one.step_ns.expected / one.work < found.reach_ns for one in shown)
 
 
 def named(found: AboveReach, most: int = SHOWN, least: float = LEAST) -> tuple[Item, ...]:

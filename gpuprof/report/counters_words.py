@@ -6,7 +6,7 @@ from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.report.names import shown_kernel
 from gpuprof.report.numbers import duration, percent
 
-SHOWN = 5
+SHOWN, MOST = 5, 10
 NAME = 36
 
 
@@ -19,9 +19,17 @@ def lines(diagnosis: Diagnosis, most: int = SHOWN) -> list[str]:
     if found.agreeing_share is not None:
         said += f"; the counters agree with the limit of {percent(found.agreeing_share)} of it"
     rows = [
-        f"{duration(one.ns)}  {shown_kernel(one.name, NAME)}: {one.claimed or 'not known'}; counted {one.counted},"
-        f" tensor {one.tensor_percent:.0f} %, DRAM {one.dram_percent:.0f} %"
-        + (f", SM {one.sm_percent:.0f} %" if one.sm_percent is not None else "")
+        f"{duration(one.ns)}  {shown_kernel(one.name, NAME)}: {one.claimed or 'not known'}; counted {one.counted}, "
+        + ", ".join(
+            f"{what} {value:.0f} %"
+            for what, value in (
+                ("tensor", one.tensor_percent),
+                ("DRAM", one.dram_percent),
+                ("SM", one.sm_percent),
+                ("issue", one.issue_percent),
+            )
+            if value is not None
+        )
         for one in found.largest[:most]
     ]
     return [said, *rows]

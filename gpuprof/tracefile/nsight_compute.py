@@ -1,7 +1,8 @@
-"""Hardware counters of single kernels, as Nsight Compute prints them: `ncu --csv --page raw`.
+"""Hardware counters of single kernels, as Nsight Compute prints them: `ncu --csv`, with `--page raw` or `details`.
 
 Both forms are read: one line per metric ("Metric Name", "Metric Value"), and one line per kernel with a column per
-metric and a second line of units. What comes before the table is skipped.
+metric and a second line of units. The details page names metrics in words, and its sets have other names for the same
+counters: each becomes the name that is asked for. What comes before the table is skipped.
 """
 
 from __future__ import annotations
@@ -20,6 +21,22 @@ DURATION = "gpu__time_duration.sum"
 TENSOR = "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active"
 DRAM = "dram__throughput.avg.pct_of_peak_sustained_elapsed"
 SM = "sm__throughput.avg.pct_of_peak_sustained_elapsed"
+ISSUE = "sm__inst_issued.avg.pct_of_peak_sustained_active"
+COUNTED = (DURATION, TENSOR, DRAM, SM, ISSUE)
+"""What is asked for, of each kernel."""
+_SAME = {
+    "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed": DRAM,
+    "DRAM Throughput": DRAM,
+    "SOL DRAM": DRAM,
+    "Compute (SM) Throughput": SM,
+    "SOL SM": SM,
+    "Issue Slots Busy": ISSUE,
+    "Duration": DURATION,
+}
+"""Other names of the same counters: of the sets `basic`, `detailed` and `full`, and their labels on the details page,
+which depend on the version."""
+_TENSOR_PIPE = re.compile(r"sm__(inst_executed_)?pipe_tensor_\w+\.avg\.pct_of_peak_sustained_active$")
+"""Tensor pipes by the type of their operands; together they are one pipe, of which the busiest shows."""
 _UNITS = {
     "second": 1e9, "s": 1e9, "msecond": 1e6, "ms": 1e6, "usecond": 1e3, "us": 1e3, "nsecond": 1.0, "ns": 1.0,
     "byte": 1.0, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9,
@@ -60,7 +77,7 @@ def _parse(path: Path, file: Iterable[str]) -> tuple[Counted, ...]:
     if header is None:
         raise GpuprofError(f"{path}: no table of Nsight Compute: print one with ncu --csv --page raw")
     long = "Metric Name" in header and "Metric Value" in header
-    found: dict[str, Counted] = {}
+    found: dict[tuple[str, ...], Counted] = {}
     units: list[str] = []
     for row in rows:
         if len(row) != len(header):
@@ -69,7 +86,8 @@ def _parse(path: Path, file: Iterable[str]) -> tuple[Counted, ...]:
         if not cells["ID"]:
             units = row  # the line below the header says in which unit each column is
             continue
-        one = found.setdefault(cells["ID"], _kernel(cells))
+        key = (cells["ID"], cells.get("Process ID", ""), cells["Kernel Name"])
+        one = found.setdefault(key, _kernel(cells))
         if long:
             _add(one, cells["Metric Name"], cells["Metric Value"], cells.get("Metric Unit", ""))
         else:
@@ -92,5 +110,8 @@ def _add(one: Counted, name: str, text: str, unit: str) -> None:
         value = float(text.replace(",", "")) * _UNITS.get(unit, 1.0)
     except ValueError:
         return  # not a number: "n/a", or an instruction's name
-    if math.isfinite(value):
-        one.metrics[name] = value
+    if not math.isfinite(value):
+        return
+    one.metrics[_SAME.get(name.removesuffix(" [%]"), name)] = value
+    if _TENSOR_PIPE.match(name) and name != TENSOR and unit in ("%", ""):
+        one.metrics[TENSOR] = max(value, one.metrics.get(TENSOR, 0.0))

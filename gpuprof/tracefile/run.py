@@ -24,6 +24,7 @@ import numpy as np
 from gpuprof import runfile
 from gpuprof.errors import UnreadableTrace
 from gpuprof.nsight.convert import REPORTS
+from gpuprof.tracefile.compiler import Compiler, compiler_of
 from gpuprof.tracefile.nsys.address import split_process, with_process
 from gpuprof.tracefile.nsys.report import EXPORTS
 from gpuprof.tracefile.phased_steps import PhasedStep, phased_steps
@@ -100,6 +101,8 @@ class TelemetryColumns(Columns):
     unix_ns: I64
     gpu: I32
     power_w: F64
+    energy_j: F64
+    """Since the driver was loaded."""
     limit_w: F64
     sm_mhz: F64
     temperature_c: F64
@@ -160,6 +163,7 @@ class Rank:
     optimizer: dict[str, Any] | None = None
     loader: dict[str, Any] | None = None
     program: Program | None = None
+    compiler: Compiler | None = None
     stages: tuple[StageTime, ...] = ()
     windows: tuple[RecordedWindow, ...] = ()
     notes: tuple[str, ...] = ()
@@ -443,6 +447,7 @@ def _rank(rank: int, document: dict[str, Any]) -> Rank:
         optimizer=_object(_of_counts(document.get("optimizer"))),
         loader=_object(_of_counts(document.get("loader"))),
         program=program_of(document.get("program")),
+        compiler=compiler_of(document.get("compiler")),
         stages=tuple(
             StageTime(
                 name, _whole(stage.get("first_step")), _whole(stage.get("steps")), _whole(stage.get("ns"), least=1)
@@ -531,7 +536,7 @@ def _column(rows: list[dict[str, Any]], key: str, most: int = _LARGEST) -> I64:
     return np.array([ABSENT if value is None else value for value in found], np.int64)
 
 
-_SENSORS = {"power_w": 1e5, "limit_w": 1e5, "sm_mhz": 1e5, "temperature_c": 1e3, "utilization": 100.0}
+_SENSORS = {"power_w": 1e5, "energy_j": 1e13, "limit_w": 1e5, "sm_mhz": 1e5, "temperature_c": 1e3, "utilization": 100.0}
 """What is read of a GPU, and the most that it can be."""
 
 

@@ -10,7 +10,7 @@ from gpuprof.diagnosis.detect.proposal import CERTAIN, SURE
 from gpuprof.diagnosis.diagnosis import Diagnosis, Finding, Range
 from gpuprof.errors import GpuprofError
 from gpuprof.trial.own_flags import OwnFlags
-from gpuprof.trial.patches import names, patch_for
+from gpuprof.trial.patches import current, names, patch_for
 from gpuprof.trial.trial import Advised, Fix, Interval
 
 
@@ -41,6 +41,7 @@ def parse(text: str) -> list[Fix]:
     found: list[Fix] = []
     for part in (part.strip() for part in text.split(",")):
         name, given, value = part.partition("=")
+        name = current(name)
         if name not in names():
             raise GpuprofError(f"--fix {part}: no such fix; there are {', '.join(names())}")
         patch = patch_for(name)
@@ -139,7 +140,7 @@ def saving(gain: Range) -> float:
 def fix_for(finding: Finding) -> Fix | None:
     """The patch that does what the finding advises; None where it has to be done by hand, as a link of a chain before
     it has."""
-    if finding.parts or finding.patch is None or finding.patch.name not in names():
+    if finding.parts or finding.patch is None or current(finding.patch.name) not in names():
         return None
     patch = patch_for(finding.patch.name)
     value = finding.patch.value or patch.default

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from gpuprof.diagnosis.plug_ins import patches
 from gpuprof.errors import GpuprofError
-from gpuprof.record.patches import NAMES, patch_at, patch_named
+from gpuprof.record.patches import FORMERLY, NAMES, patch_at, patch_named
 from gpuprof.record.patches.context import Patch
 
 
 def names() -> tuple[str, ...]:
     """Of all fixes: gpuprof's own in the order in which several are applied, then those of plug-ins."""
     return (*NAMES, *patches())
+
+
+def current(name: str) -> str:
+    """The name that a patch has now, where an older version wrote it."""
+    return FORMERLY.get(name, name)
 
 
 def patch_for(name: str) -> Patch:

@@ -45,7 +45,14 @@ class Job:
     """What each of the two slow rewards waits."""
     parallel: bool = False
     """Whether the slow rewards are coroutines, which TRL lets run at the same time."""
+    slow_rewards: int = 2
     static_cache: bool = False
+    continuous: bool = False
+    """Whether generation is TRL's continuous batching (`transformers.generate_batch`)."""
+    beta: float = 0.04
+    """Weight of the reference policy; 0 for none."""
+    steps_per_generation: int = 1
+    """Optimizer steps that one generation is for, each on its own completions."""
     iterations: int = 1
     """Optimizer passes over one generation (GRPO's and RLOO's num_iterations)."""
 
@@ -91,7 +98,7 @@ def prompts(count: int = 4000) -> Any:
 
 
 def rewards(job: Job) -> list[Callable[..., Any]]:
-    """One that takes no time, and two that wait."""
+    """One that takes no time, and some that wait."""
 
     def length(completions: list[str], **_: Any) -> list[float]:
         return [float(len(text)) for text in completions]
@@ -109,7 +116,7 @@ def rewards(job: Job) -> list[Callable[..., Any]]:
         found.__name__ = name
         return found
 
-    return [length, waiting("judge_style"), waiting("judge_facts")]
+    return [length, *map(waiting, ("judge_style", "judge_facts")[: job.slow_rewards])]
 
 
 def build(job: Job, model: Path, out: Path, callbacks: list[Any]) -> Any:
@@ -139,9 +146,13 @@ def build(job: Job, model: Path, out: Path, callbacks: list[Any]) -> Any:
     from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 
     config, trainer = (GRPOConfig, GRPOTrainer) if job.trainer == "grpo" else (RLOOConfig, RLOOTrainer)
+    if job.continuous:
+        extra["use_transformers_continuous_batching"] = True
+        # Enough for the job; left alone, it takes most of the free memory each time.
+        extra["transformers_continuous_batching_config"] = {"num_blocks": 4 * job.batch, "max_batch_tokens": 512}
     arguments = config(
-        num_generations=job.generations, max_completion_length=job.tokens, beta=0.04, num_iterations=job.iterations,
-        **common, **extra,
+        num_generations=job.generations, max_completion_length=job.tokens, beta=job.beta,
+        num_iterations=job.iterations, steps_per_generation=job.steps_per_generation, **common, **extra,
     )  # fmt: skip
     return trainer(model=str(model), args=arguments, **given)
 

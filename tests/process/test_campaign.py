@@ -42,6 +42,21 @@ def test_waves_hold_what_fits_and_each_program_is_recorded_once(tmp_path: Path):
     assert [wave.set for wave in waves] == sorted(wave.set for wave in waves)
 
 
+def test_programs_are_recorded_with_a_fix_too_or_only_with_it(tmp_path: Path):
+    chosen = [scenario("cases/host_reads"), scenario("programs/clip_and_log")]
+    options = {"each_s": 1.0, "logs": tmp_path / "logs", "gib": 40.0, "fixed": "after"}
+    (*_, both) = campaign.planned(chosen, 2, **options)
+    assert [(one.of, one.folder.name) for one in both.traced] == [
+        ("cases/host_reads", "cases.host_reads"),
+        ("cases/host_reads after", "cases.host_reads.after"),
+        ("programs/clip_and_log", "programs.clip_and_log"),  # it has no fix of this name
+    ]
+    assert both.traced[1].command[-2:] == ["--fix", "after"]
+    (only,) = campaign.planned(chosen, 0, **options)
+    assert [one.of for one in only.traced] == ["cases/host_reads after"]
+    assert not only.members
+
+
 def test_spread_is_of_blocks_of_steps():
     assert campaign.spread([10.0] * 40) == 0.0
     assert campaign.spread([9.0, 11.0] * 20) == 0.0  # within each block of four

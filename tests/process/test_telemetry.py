@@ -59,6 +59,8 @@ def nvmlDeviceGetName(handle): return NAMES[handle]
 @answer
 def nvmlDeviceGetPowerUsage(handle): return 651_234 + handle
 @answer
+def nvmlDeviceGetTotalEnergyConsumption(handle): return 98_765_432
+@answer
 def nvmlDeviceGetEnforcedPowerLimit(handle): return 700_000
 @answer
 def nvmlDeviceGetClockInfo(handle, which): return {1: 1980, 2: 3201}[which]
@@ -77,8 +79,8 @@ def nvmlDeviceGetCurrentClocksThrottleReasons(handle): return 0xa04
 '''
 
 READING = {
-    "index": 0, "uuid": "GPU-aaaa1111-0000", "power_w": 651.23, "limit_w": 700.0, "sm_mhz": 1980, "memory_mhz": 3201,
-    "temperature_c": 61, "utilization": 0.97, "memory_utilization": 0.4, "used_bytes": 5 << 30,
+    "index": 0, "uuid": "GPU-aaaa1111-0000", "power_w": 651.23, "energy_j": 98765.43, "limit_w": 700.0, "sm_mhz": 1980,
+    "memory_mhz": 3201, "temperature_c": 61, "utilization": 0.97, "memory_utilization": 0.4, "used_bytes": 5 << 30,
     "throttle": ["sw_power_cap", "sw_thermal", "hw_power_brake", "display_clock"],
 }  # fmt: skip
 
@@ -182,7 +184,8 @@ def test_without_nvml_there_are_no_gpus(pynvml, run, tmp_path, monkeypatch):
 
 def test_values_that_the_driver_refuses_are_null(run, monkeypatch):
     refused = (
-        "PowerUsage", "EnforcedPowerLimit", "ClockInfo", "Temperature", "UtilizationRates", "MemoryInfo",
+        "PowerUsage", "TotalEnergyConsumption", "EnforcedPowerLimit", "ClockInfo", "Temperature", "UtilizationRates",
+        "MemoryInfo",
         "CurrentClocksEventReasons", "CurrentClocksThrottleReasons",
     )  # fmt: skip
     monkeypatch.setenv("NVML_REFUSES", ",".join(f"nvmlDeviceGet{name}" for name in refused))

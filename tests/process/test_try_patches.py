@@ -172,7 +172,7 @@ def reasons(outcome: Outcome) -> dict[str, str]:
 
 
 def test_what_needs_a_gpu_says_so(tmp_path: Path):
-    names = ("tf32", "pageable_copies", "recompiles", "cuda_graphs", "allocator")
+    names = ("tf32", "pageable_copies", "planning", "cuda_graphs", "allocator")
     found = reasons(tried(tmp_path, PLAIN, ",".join(names)))
     assert set(found) == set(names)
     assert all(text.startswith("there is no GPU") for text in found.values()), found

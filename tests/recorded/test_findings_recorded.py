@@ -30,6 +30,7 @@ from gpuprof.diagnosis.findings import (
     optimizer,
     padding,
     pageable_copies,
+    planning,
     rare_steps,
     recompiles,
     recompute,
@@ -47,6 +48,7 @@ ON_THE_HOST = (
     optimizer,
     allocator,
     recompiles,
+    planning,
     pageable_copies,
     rare_steps,
 )

@@ -50,7 +50,7 @@ def test_new_lengths_of_another_project():
     found = wild("reward")
     exact(found)
     assert found.step_ns == pytest.approx(310 * MS, rel=0.10)
-    padded, unchecked = finding(found, "recompiles"), finding(found, "recompute")
+    padded, unchecked = finding(found, "planning"), finding(found, "recompute")
     assert padded.step_ns.low <= 246.5 * MS <= padded.step_ns.high
     assert unchecked.step_ns.low <= 234.7 * MS <= unchecked.step_ns.high
 

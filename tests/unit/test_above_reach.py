@@ -145,9 +145,18 @@ def test_a_recorded_run_is_explained_and_in_words():
     said = lines(diagnosis)
     assert len(said) == 4
     assert "step could take" in said[0] and "on this machine" in said[0]
+    assert "replace ops" not in said[0]
     (bar,) = reach_bars(diagnosis)
     assert sum(part.percent for part in bar.parts) == pytest.approx(100)
     assert bar.parts[0].label == "reach"
+
+
+def test_a_reach_above_what_a_fix_promises_says_so():
+    """A launch-bound step: captured graphs need a sixth of what its ops need behind this CPU, one by one."""
+    diagnosis = diagnose(ROOT / "scenarios" / "small_batch" / "recording")
+    found = diagnosis.above_reach
+    assert found is not None and diagnosis.findings[0].step_ns.high < found.reach_ns
+    assert lines(diagnosis)[0].endswith("with the ops that it runs; fixes that replace ops go below that")
 
 
 @pytest.mark.parametrize(

@@ -270,9 +270,11 @@ QUOTED = {
         f"{percent(1 - allocator.LEFT.low)} %)",
     ),
     "recompiles": (
-        f"silent for over {thresholds.PLANNING_NS.value / 1e6:g} ms",
         f"over {thresholds.FIRST_CALL_NS.value / 1e6:g} ms; at worst "
         f"{({0.5: 'half'})[shapes.STAYS.value]} of that stays",
+    ),
+    "planning": (
+        f"silent for over {thresholds.PLANNING_NS.value / 1e6:g} ms",
         f"at worst {shapes.OTHER_KERNEL.value:g} times as long",
         f"a {({0.05: 'twentieth'})[shapes.LEFT.value]} of what new lengths cost is left",
         f"up to {percent(shapes.PADDED.value - 1)} % longer (assumed)",

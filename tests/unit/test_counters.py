@@ -14,7 +14,7 @@ from gpuprof.diagnosis.counters import with_counters
 from gpuprof.diagnosis.json import to_json
 from gpuprof.errors import GpuprofError
 from gpuprof.report.counters_words import lines
-from gpuprof.tracefile.nsight_compute import DRAM, DURATION, TENSOR, read_counters
+from gpuprof.tracefile.nsight_compute import DRAM, DURATION, ISSUE, SM, TENSOR, read_counters
 
 SHARED = Path(__file__).parents[3] / "shared" / "traces" / "h200"
 PAIR = pytest.mark.skipif(not SHARED.exists(), reason="recordings that do not come with a checkout")
@@ -28,6 +28,35 @@ WIDE = f""""ID","Kernel Name","Block Size","Grid Size","{DURATION}","{TENSOR}"
 "","","","","us","%"
 "0","void k<float>(int)","(128, 1, 1)","(64, 2, 1)","1,017.5","12.5"
 """
+
+
+DETAILS = """"ID","Process ID","Kernel Name","Block Size","Grid Size","Section Name","Metric Name",\
+"Metric Unit","Metric Value"
+"0","7","k","(128, 1, 1)","(64, 2, 1)","GPU Speed Of Light Throughput","DRAM Throughput","%","41.50"
+"0","7","k","(128, 1, 1)","(64, 2, 1)","GPU Speed Of Light Throughput","Duration","ms","1.25"
+"0","7","k","(128, 1, 1)","(64, 2, 1)","GPU Speed Of Light Throughput","Compute (SM) Throughput","%","73.00"
+"0","7","k","(128, 1, 1)","(64, 2, 1)","Compute Workload Analysis","Issue Slots Busy","%","12.00"
+"0","7","k","(128, 1, 1)","(64, 2, 1)","","","",""
+"0","8","k","(128, 1, 1)","(64, 2, 1)","GPU Speed Of Light Throughput","DRAM Throughput","%","9.00"
+"""
+FULL = """"ID","Kernel Name","Block Size","Grid Size","gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed",\
+"sm__inst_executed_pipe_tensor_op_hmma.avg.pct_of_peak_sustained_active",\
+"sm__pipe_tensor_op_gmma_cycles_active.avg.pct_of_peak_sustained_active"
+"","","","","%","%","%"
+"0","k","(128, 1, 1)","(64, 2, 1)","12","3","55"
+"""
+
+
+def test_the_details_page_and_the_sets(tmp_path):
+    """Labels in words, and other names of the same counters; processes that count from 0 each are kept apart."""
+    path = tmp_path / "ncu.csv"
+    path.write_text(DETAILS)
+    one, other = read_counters(path)
+    assert one.metrics == {DRAM: 41.5, DURATION: 1_250_000.0, SM: 73.0, ISSUE: 12.0}
+    assert other.metrics == {DRAM: 9.0}
+    path.write_text(FULL)
+    (one,) = read_counters(path)
+    assert (one.metrics[DRAM], one.metrics[TENSOR]) == (12.0, 55.0)
 
 
 @pytest.mark.parametrize("text", [LONG, WIDE])
@@ -72,6 +101,7 @@ def test_a_step_recorded_and_counted():
     assert found.agreeing_share is not None
     assert found.agreeing_share >= 0.9
     assert to_json(diagnosis)["counters"]["largest"][0]["agrees"]
+    assert {one.counted for one in found.largest} <= {"tensor", "memory", "latency"}
     assert "the counters agree" in lines(diagnosis)[0]
 
 

@@ -12,7 +12,7 @@ from helpers.program import GAP, MS, SHORT, US, Program
 
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.budget_model import Budget, Excess
-from gpuprof.diagnosis.detect import batch_scaling, compiled_passes, compiling
+from gpuprof.diagnosis.detect import batch_scaling, captured_graphs, compiled_passes, compiling
 from gpuprof.diagnosis.detect.compiled_code import compiled_share
 from gpuprof.diagnosis.detect.micro_batches import micro_batches
 from gpuprof.diagnosis.findings import (
@@ -22,6 +22,7 @@ from gpuprof.diagnosis.findings import (
     larger_batch,
     optimizer,
     pageable_copies,
+    planning,
     rare_steps,
     recompiles,
     syncs,
@@ -102,7 +103,9 @@ def test_cuda_graphs_leave_the_passes_and_the_gpu(tmp_path):
     assert "mark_step_begin()  # before each pass" in str(proposal.fix)
     assert (str(cuda_graphs.CLONED) in str(proposal.fix)) == ((micro_batches(case) or 1) > 1)
     products = (
-        2 * LAYERS * (3 * US * compiled_passes.REST[1] + 3 * US * compiled_passes.FUSED[1] + 2 * cuda_graphs.NEXT_NS)
+        2
+        * LAYERS
+        * (3 * US * compiled_passes.REST[1] + 3 * US * compiled_passes.FUSED[1] + 2 * captured_graphs.NEXT_NS)
     )
     expected = max(products, 2 * compiled_passes.PASS_NS[1])
     step = case.step_of(proposal.change(case.graph))
@@ -269,8 +272,8 @@ def test_graphs_on_top_of_compiled_code(tmp_path):
     proposal = only(cuda_graphs, case)
     # The host is done long before the GPU, which goes from kernel to kernel as graphs do.
     step = case.step_of(proposal.change(case.graph))
-    assert step == pytest.approx(500 * (3 * US + cuda_graphs.NEXT_NS), rel=0.05)
-    host = [proposal.change(case.graph).duration_ns[case.graph.lane >= 0].sum() / 3, 2 * cuda_graphs.GRAPH_NS[1]]
+    assert step == pytest.approx(500 * (3 * US + captured_graphs.NEXT_NS), rel=0.05)
+    host = [proposal.change(case.graph).duration_ns[case.graph.lane >= 0].sum() / 3, 2 * captured_graphs.GRAPH_NS[1]]
     assert host[0] == pytest.approx(host[1], abs=50 * US)  # two launches, and what is not in the regions
 
 
@@ -469,10 +472,11 @@ def _plans(tmp_path, steps_with: set[int]) -> Analysis:
 
 def test_attention_that_is_planned_in_most_steps(tmp_path):
     case = _plans(tmp_path, {0, 1, 2})
-    proposal = only(recompiles, case)
+    proposal = only(planning, case)
     assert case.step_ns - case.step_of(proposal.change(case.graph)) == pytest.approx(50 * MS, rel=0.02)
     assert "enable_cudnn_sdp(False)" in str(proposal.fix)
-    assert not list(recompiles.find(_plans(tmp_path, {1}))), "once is warming up"
+    assert not list(recompiles.find(case)), "no code is compiled"
+    assert not list(planning.find(_plans(tmp_path, {1}))), "once is warming up"
 
 
 def _compiles(tmp_path, plans: bool) -> Analysis:
@@ -505,6 +509,7 @@ def test_code_that_is_compiled_in_every_step(tmp_path, plans):
     assert proposal.title == "fixed shapes"
     assert str(proposal.fix).startswith("pad each batch")
     assert ("enable_cudnn_sdp(False)" in str(proposal.fix)) == plans
+    assert not list(planning.find(case)), "the shapes are to be fixed for the compiled code, too"
     assert compiling.compiling_ns(case) == pytest.approx(60 * MS, rel=0.01)
 
 

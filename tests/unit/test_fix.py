@@ -97,7 +97,7 @@ def test_every_patch_that_a_finding_names_exists_and_takes_its_value():
                 assert patch.check(proposal.fix.patch.value or patch.default)
     named = {
         name
-        for folder in ("findings", "iterations")
+        for folder in ("detect", "findings", "iterations")
         for path in (ROOT / "gpuprof" / "diagnosis" / folder).glob("*.py")
         for name in re.findall(r"\.by\(\s*\"(\w+)\"", path.read_text(encoding="utf-8"))
     }

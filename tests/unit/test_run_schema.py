@@ -62,7 +62,7 @@ def test_a_sample_of_gpus():
     gpu = {
         "index": 3, "uuid": "GPU-aaaa", "power_w": 310.52, "limit_w": 700.0, "sm_mhz": 1980, "memory_mhz": 3201,
         "temperature_c": 41, "utilization": 0.97, "memory_utilization": 0.4, "used_bytes": 5 << 30,
-        "throttle": ["sw_power_cap", "0x800"],
+        "throttle": ["sw_power_cap", "0x800"], "energy_j": 98765.43,
     }  # fmt: skip
     refused = dict.fromkeys(gpu) | {"uuid": "MIG-aaaa"}
     sample = {"unix_ns": time.time_ns(), "load1": 0.5, "cpu": 0.25, "gpus": [gpu, refused, gpu | {"throttle": []}]}

@@ -119,5 +119,5 @@ def test_the_planning_of_attention_is_not_launching():
     assert {KINDS[kind] for kind in found.kind[long].tolist()} == {"planning"}
     assert diagnosis.verdict.cause == "planning"
     fix = diagnosis.findings[0]
-    assert fix.id == "recompiles"
+    assert fix.id == "planning"
     assert fix.speedup.low <= 1.76 <= fix.speedup.high, "measured: 318.6 → 181.3 ms without cuDNN attention"

@@ -22,6 +22,7 @@ from gpuprof.diagnosis.detect.compiled_passes import (
     waits_too_often,
     whole_passes,
 )
+from gpuprof.diagnosis.detect.compiled_regions import is_given_up
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.graph_breaks import breaks, once_gone
@@ -75,6 +76,8 @@ launches, and subtracted from what the rest of the run gains). Code that Dynamo 
 
 def find(case: Analysis) -> Iterator[Proposal]:
     """torch.compile, where nothing is compiled and the passes do not wait for values."""
+    if is_given_up(case):  # compiled already, and given up: see recompiles
+        return
     broken = breaks(case)
     found = passes(case) if broken is None else whole_passes(case)
     if found is None:
@@ -122,6 +125,9 @@ def _absent(case: Analysis) -> str | None:
         return "unsloth compiles what it can by itself"
     if (share := compiled_share(case.timeline)) >= MOST_COMPILED:
         return f"the recorded code is compiled already ({100 * share:.0f} % of what can be fused)"
+    if given_up := is_given_up(case):
+        one = given_up[0]
+        return f"the program compiles, and torch gave up {one.place} after {one.versions} versions"
     if looks_at_mask(case):
         return EAGER
     if waits_too_often(case):

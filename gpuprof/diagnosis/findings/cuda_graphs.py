@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpuprof.calibration import compile as calibrated
+from gpuprof.diagnosis.detect.captured_graphs import captured, graphed, partly_captured
 from gpuprof.diagnosis.detect.compile_time import compile_ns
 from gpuprof.diagnosis.detect.compiled_passes import (
     REWRITTEN,
     TOO_OLD,
-    Passes,
     code_of,
     compiled,
     passes,
@@ -22,6 +19,7 @@ from gpuprof.diagnosis.detect.compiled_passes import (
     shapes_vary,
     whole_passes,
 )
+from gpuprof.diagnosis.detect.compiled_regions import GENERATED, is_given_up
 from gpuprof.diagnosis.detect.compiler_names import GRAPH_LAUNCH
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
@@ -33,19 +31,17 @@ from gpuprof.diagnosis.detect.pair.quantities import number, quantity
 from gpuprof.diagnosis.detect.pair.signs import alike_compiled, fewer_launches, graph_shares, other_graphs
 from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.detect.torch_version import is_before_2
-from gpuprof.diagnosis.fix import Code, Fix, assigned, call, code, in_file, joined, option
+from gpuprof.diagnosis.diagnosis import Evidence
+from gpuprof.diagnosis.fix import Code, Fix, as_fix, assigned, call, code, in_file, joined, option
 from gpuprof.projection.batch import model_phases
 from gpuprof.replay.bound import SMALL
-from gpuprof.replay.graph import STREAM, Edges, Graph, launcher_of
-from gpuprof.replay.transform import OnceForEdges, removed
+from gpuprof.replay.graph import launcher_of
 from gpuprof.tracefile.trace import Mask
 
 if TYPE_CHECKING:
-    from gpuprof.diagnosis.analysis import Analysis, Change
+    from gpuprof.diagnosis.analysis import Analysis
     from gpuprof.diagnosis.detect.pair.facts import Facts
 
-LAUNCHED = calibrated.LAUNCHED.rising
-"""Launches that the host still makes one by one, where some part cannot be captured: at best, usually, at worst."""
 SERVERS = ("vllm", "sglang", "tgi", "tensorrt_llm")
 """Engines that capture decoding themselves, if they are let."""
 WORTH = 1.05
@@ -53,12 +49,8 @@ WORTH = 1.05
 MOST_REGIONS = 10
 """Compiled regions in one pass, more of which are single functions (a library's own kernels) and not a model with a few
 breaks."""
-NEXT_NS = calibrated.NEXT_NS.value
-"""From one kernel of a graph to the next."""
-GRAPH_NS = calibrated.GRAPH_NS.rising[:2]
-"""What the launch of a graph takes, and checking its inputs, at best and usually. Guards and the rest of a
-pass of compiled code are in its recording already."""
-REGION = re.compile(r"CompiledFxGraph")
+MOST_SKIPS = 3
+"""Reasons of torch for not using CUDA graphs that are named."""
 MOST_GRAPHED = 0.5
 """Of the passes' kernels the part that CUDA graphs launch, from which on these launch the step."""
 MOST_OUTSIDE = 0.2
@@ -105,7 +97,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     if case.workload.decodes and case.workload.engine in SERVERS:
         yield from _of_engine(case)
         return
-    if in_graphs(case):
+    if in_graphs(case) or is_given_up(case):
         return
     graph, chain = case.graph, first_links(case)
     accumulates = (micro_batches(case) or 1) > 1
@@ -125,7 +117,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     found = passes(case) if chain is None else whole_passes(case)
     if found is not None:
         if case.step_of(once_gone(chain, compiled(found, 1))(graph)) < WORTH * case.step_of(
-            once_gone(chain, _graphed(found, 1))(graph)
+            once_gone(chain, graphed(found, 1))(graph)
         ):
             return
         count = float(model_phases(graph)[graph.on_gpu].sum()) / graph.steps
@@ -135,9 +127,9 @@ def find(case: Analysis) -> Iterator[Proposal]:
             else "torch.compile with CUDA graphs, once batches are alike and nothing waits",
             evidence=spans(case, f"{passes_launch(case)} {count:,.0f} kernels {case.unit.a} one by one", found.host),
             fix=fix,
-            change=once_gone(chain, _graphed(found, 1)),
-            best=once_gone(chain, _graphed(found, 0)),
-            worst=once_gone(chain, _graphed(found, 2)),
+            change=once_gone(chain, graphed(found, 1)),
+            best=once_gone(chain, graphed(found, 0)),
+            worst=once_gone(chain, graphed(found, 2)),
             once_ns=compile_ns(count / max(micro_batches(case) or 1, 1), shapes_vary(case)),
             excludes=("compile", "fused_elementwise"),
             launches=not shapes_vary(case),
@@ -153,34 +145,29 @@ def find(case: Analysis) -> Iterator[Proposal]:
     if host is None:
         return
 
-    first = np.unique(graph.step[host], return_index=True)[1]
-    entries = np.flatnonzero(host)[first]
-
-    def captured(way: int) -> Change:
-        def change(graph: Graph) -> Graph:
-            less = _at_once(removed(graph, host), regions)
-            duration = less.duration_ns.copy()
-            duration[entries] += 2 * GRAPH_NS[way]
-            return less.with_durations(duration)
-
-        return change
-
-    def partly(graph: Graph) -> Graph:
-        return graph.with_durations(np.where(host, graph.duration_ns * LAUNCHED[2], graph.duration_ns))
-
-    regions = graph.on_gpu & case.nodes_within(case.ops_named(REGION.search))
+    work = graph.on_gpu & case.nodes_within(case.ops_named(GENERATED.search))
     compiled_ms = case.per_step(float(graph.duration_ns[host].sum())) / 1e6
     text = f"compiled code takes the CPU {compiled_ms:,.1f} ms {case.unit.a} to launch its kernels one by one"
+    skips = _skips(case)
     yield Proposal(
         title="CUDA graphs for the compiled model",
-        evidence=spans(case, text, host),
-        fix=fix,
-        change=captured(1),
-        best=captured(0),
-        worst=partly,
+        evidence=(*spans(case, text, host), *map(Evidence, skips)),
+        fix=as_fix("remove what keeps torch from CUDA graphs (see above)") if skips else fix,
+        change=captured(graph, host, work, 2, 1),
+        best=captured(graph, host, work, 2, 0),
+        worst=partly_captured(host),
         launches=True,
         last=True,
     )
+
+
+def _skips(case: Analysis) -> list[str]:
+    """Why torch did not use CUDA graphs that were asked for."""
+    compiler = case.run.compiler if case.run else None
+    if compiler is None or not (compiler.skips or compiler.skipped):
+        return []
+    said = [f"torch skipped CUDA graphs: {reason} ({count} times)" for reason, count in compiler.skips[:MOST_SKIPS]]
+    return said or [f"torch skipped CUDA graphs {compiler.skipped} times; TORCH_LOGS=cudagraphs says why"]
 
 
 def _of_engine(case: Analysis) -> Iterator[Proposal]:
@@ -194,35 +181,19 @@ def _of_engine(case: Analysis) -> Iterator[Proposal]:
     if not len(steps):
         return
     host = np.zeros(len(graph), bool)
-    first = []
     for step in np.unique(steps).tolist():
         launching = source[source >= 0][steps == step]
         between = (graph.step == step) & (graph.lane >= 0) & ~graph.waits
         between &= (np.arange(len(graph)) >= launching.min()) & (np.arange(len(graph)) <= launching.max())
         host |= between
-        first.append(int(np.flatnonzero(between)[0]))
-    entries = np.array(first)
-
-    def captured(way: int) -> Change:
-        def change(graph: Graph) -> Graph:
-            less = _at_once(removed(graph, host), model)
-            duration = less.duration_ns.copy()
-            duration[entries] += GRAPH_NS[way]
-            return less.with_durations(duration)
-
-        return change
-
-    def partly(graph: Graph) -> Graph:
-        return graph.with_durations(np.where(host, graph.duration_ns * LAUNCHED[2], graph.duration_ns))
-
     count = float(model.sum()) / graph.steps
     yield Proposal(
         title="CUDA graphs for decoding",
         evidence=spans(case, f"the forward pass launches {count:,.0f} kernels {case.unit.a} one by one", host),
         fix=_for_inference(case),
-        change=captured(1),
-        best=captured(0),
-        worst=partly,
+        change=captured(graph, host, model, 1, 1),
+        best=captured(graph, host, model, 1, 0),
+        worst=partly_captured(host),
         launches=True,
         last=True,
     )
@@ -260,6 +231,8 @@ def _for_inference(case: Analysis) -> Fix:
 def _absent(case: Analysis) -> str | None:
     if in_graphs(case):
         return "CUDA graphs launch most kernels already"
+    if skips := _skips(case):
+        return skips[0]
     if is_before_2(case):
         return TOO_OLD
     if find_loops(case) is not None:
@@ -304,35 +277,10 @@ def in_graphs(case: Analysis) -> bool:
     return bool(len(rows)) and max(float(by_graph.mean()), float(ns[by_graph].sum()) / whole) >= MOST_GRAPHED
 
 
-def _graphed(found: Passes, way: int) -> Change:
-    """The passes compiled and in CUDA graphs; `way` as for `compiled`."""
-    inside = found.rest | (found.group >= 0)
-    then = compiled(found, way, LAUNCHED[way])
-
-    at_once = OnceForEdges(partial(_edges_at_once, inside=inside))
-
-    def change(graph: Graph) -> Graph:
-        graph = then(graph)
-        return graph.with_edges(at_once(graph))
-
-    return change
-
-
-def _at_once(graph: Graph, inside: Mask) -> Graph:
-    """Kernels of the mask follow each other as they do in a graph."""
-    return graph.with_edges(_edges_at_once(graph, inside))
-
-
-def _edges_at_once(graph: Graph, inside: Mask) -> Edges:
-    edges = graph.edges
-    next_in_graph = inside[edges.target] & (edges.kind == STREAM) & (edges.lag_ns > NEXT_NS)
-    return edges.with_lags(np.where(next_in_graph, NEXT_NS, edges.lag_ns))
-
-
 def _compiled_host(case: Analysis) -> Mask | None:
     """Host work of compiled regions; None where they are not nearly all of the model, or already in CUDA graphs."""
     graph = case.graph
-    regions = case.ops_named(REGION.search)
+    regions = case.ops_named(GENERATED.search)
     if not regions.any() or in_graphs(case):
         return None
     if len(case.outermost(regions)) > 2 * MOST_REGIONS * max(len(case.timeline.host.backward), 1):

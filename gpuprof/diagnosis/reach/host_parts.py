@@ -51,7 +51,7 @@ _WHY = {
     COMPUTES: "its tensors are in host memory: it launches nothing",
 }
 _FINDINGS = {
-    PLANNING: ("recompiles",), LOADS: ("recompiles",), COMPILES: ("recompiles",), ALLOCATES: ("allocator",),
+    PLANNING: ("planning", "recompiles"), LOADS: ("recompiles",), COMPILES: ("recompiles",), ALLOCATES: ("allocator",),
 }  # fmt: skip
 
 

@@ -19,7 +19,7 @@ NAMES = (
     "autocast",
     "adapter_casts",
     "eager_attention",
-    "recompiles",
+    "planning",
     "pad_to_multiple",
     "recompute",
     "optimizer",
@@ -33,6 +33,8 @@ NAMES = (
     "trainer_arguments",
 )
 """In the order in which they are listed, and in which several are applied."""
+FORMERLY = {"recompiles": "planning"}
+"""Names that patches had in older versions."""
 PROBE = "probe"
 """Not a fix, and not listed: what `gpuprof fit` changes."""
 
@@ -57,6 +59,7 @@ def patch_at(path: str) -> Any:
 
 def patch_named(name: str) -> Any:
     """The module of a patch. Raises KeyError for a name that is none."""
+    name = FORMERLY.get(name, name)
     if name not in (*NAMES, PROBE):
         raise KeyError(name)
     return import_module(f"{__name__}.{name}")

@@ -9,7 +9,7 @@ from typing import Any
 from .context import Context, Patch, Proof, has_gpu
 
 PATCH = Patch(
-    name="recompiles",
+    name="planning",
     does="cuDNN attention, which plans for every new sequence length, is off; flash attention takes its place",
     line="torch.backends.cuda.enable_cudnn_sdp(False)",
     cannot="code that torch.compile compiles for every length: pad to a multiple (the fix `pad_to_multiple`)",

@@ -1,0 +1,20 @@
+"""What is left of a graph break's cost once it is removed."""
+
+from __future__ import annotations
+
+from gpuprof.calibration.number import Number
+
+STAYS = Number(
+    0.25, 0.05, 0.6, "", "assumed",
+    "Part of the CPU work around a graph break (guards and set-up of the second graph, forward and backward, and the "
+    "Python in between) that the joined graph still does: its guards and inputs are those of both.",
+)  # fmt: skip
+FUSED = Number(
+    0.5, 0.0, 1.0, "", "assumed",
+    "Time of GPU work launched between two graphs once they are joined, relative to before: it disappears with the "
+    "check that it was for or is fused into a neighbour, or stays a kernel of its own.",
+)  # fmt: skip
+CAPTURABLE = Number(
+    0.8, 0.5, 0.95, "", "assumed",
+    "Probability that CUDA graphs capture a compiled model once nothing breaks its graph.",
+)  # fmt: skip

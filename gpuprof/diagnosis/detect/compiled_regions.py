@@ -1,0 +1,166 @@
+"""Calls of compiled graphs in the forward passes, and what runs between two of them because a graph break splits them.
+
+A break is known from what the run recorded of torch.compile; the trace shows where its cost is. A stretch between two
+graph calls belongs to a break where the second call is in a function that Dynamo resumed after the break, or where a
+function that calls both was given up for the same reason.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpuprof.diagnosis.detect.passes import backward_of
+from gpuprof.replay.graph import COPY, SYNC, Graph
+from gpuprof.replay.stretches import Stretches, nodes_in
+from gpuprof.timeline.nesting import climb
+from gpuprof.tracefile.compiler import CompiledFunction, Compiler, GraphBreak
+from gpuprof.tracefile.remembered import remembered
+from gpuprof.tracefile.trace import AUTOGRAD_ENGINE, I64, Mask
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis
+
+REGION = re.compile(r"Torch-Compiled Region: (?:\[?!?\d+/)?(\d+)/(\d+)")
+"""Around a whole compiled function, with what it calls after a break."""
+GRAPH_CALL = re.compile(r"^CompiledFunction$|CompiledFxGraph")
+"""Around one call of a compiled graph."""
+GENERATED = re.compile(r"CompiledFxGraph")
+"""Around the generated code of it: what launches its kernels."""
+BACKWARD_CALL = re.compile(rf"^{re.escape(AUTOGRAD_ENGINE)}CompiledFunctionBackward$")
+
+
+@dataclass(frozen=True, slots=True)
+class BrokenAt:
+    """One graph break with what it costs in the recorded steps; masks are over the nodes of the graph."""
+
+    broken: GraphBreak
+    times: float
+    """How often a step meets it."""
+    between: Mask
+    """Host work between the two graph calls, and what setting up the second one takes, forward and backward."""
+    eager: Mask
+    """GPU work that is launched in between, and its backward work."""
+    waits: Mask
+    """Waits for the GPU in between."""
+
+
+@remembered
+def broken_at(case: Analysis) -> tuple[BrokenAt, ...]:
+    """Graph breaks of the recorded forward passes, those first that are met most often; none where the run does not say
+    of any."""
+    compiler = case.run.compiler if case.run else None
+    if compiler is None or not compiler.breaks:
+        return ()
+    calls, function = _graph_calls(case)
+    if len(calls) < 2:
+        return ()
+    ops, graph = case.trace.ops, case.graph
+    # A pair of neighbouring calls of one thread, in one pass: neither a backward pass nor another step lies in between.
+    first, second = calls[:-1], calls[1:]
+    begun = np.sort(np.concatenate([case.timeline.host.backward.start, case.timeline.steps.start_ns]))
+    passes = np.searchsorted(begun, ops.start_ns[calls], side="right")
+    together = (ops.thread[first] == ops.thread[second]) & (passes[:-1] == passes[1:])
+    which = _breaks_of(compiler, function[1:])
+    pairs = np.flatnonzero(together & (which >= 0))
+    if not len(pairs):
+        return ()
+    gaps = Stretches(
+        ops.thread[first[pairs]].astype(np.int64), ops.end_ns[first[pairs]], ops.start_ns[second[pairs]]
+    )  # fmt: skip
+    after = Stretches(
+        ops.thread[second[pairs]].astype(np.int64), ops.start_ns[second[pairs]], ops.end_ns[second[pairs]]
+    )  # fmt: skip
+    of_gap = nodes_in(graph, gaps)
+    of_gap_backward = nodes_in(graph, backward_of(case, gaps))
+    of_call = nodes_in(graph, after)
+    of_call_backward = nodes_in(graph, backward_of(case, after))
+    generated = case.nodes_within(case.ops_named(GENERATED.search))
+    waiting = np.zeros(len(graph), bool)
+    waiting[graph.edges.target[np.isin(graph.edges.kind, (SYNC, COPY))]] = True
+    host = (graph.lane >= 0) & ~graph.waits
+    found = []
+    for number, broken in enumerate(compiler.breaks):
+        mine = which[pairs] == number
+        if not mine.any():
+            continue
+        between, back = _of(of_gap, mine), _of(of_gap_backward, mine)
+        entry = (_of(of_call, mine) | _of(of_call_backward, mine)) & ~generated
+        found.append(
+            BrokenAt(
+                broken,
+                float(mine.sum()) / case.steps,
+                host & (between | back | entry),
+                graph.on_gpu & (between | back),
+                between & waiting,
+            )
+        )
+    return tuple(sorted(found, key=lambda one: -one.times))
+
+
+def _of(stretch: I64, mine: Mask) -> Mask:
+    """Nodes in one of the stretches of a mask."""
+    return (stretch >= 0) & mine[np.maximum(stretch, 0)]
+
+
+def _graph_calls(case: Analysis) -> tuple[I64, I64]:
+    """Rows of the outermost graph calls of forward passes by thread and time, and the number of the compiled function
+    that each is in; -1: none."""
+    ops, parent = case.trace.ops, case.timeline.nesting.parent
+    low, high = case.timeline.window
+    rows = case.outermost(case.ops_named(GRAPH_CALL.search))
+    backward = case.ops_within(case.ops_named(lambda name: name.startswith(AUTOGRAD_ENGINE)))
+    rows = rows[~backward[rows] & (ops.start_ns[rows] >= low) & (ops.start_ns[rows] < high)]
+    rows = rows[np.lexsort((ops.start_ns[rows], ops.thread[rows]))]
+    region = climb(parent[rows], parent, case.ops_named(REGION.search))
+    return rows, np.array([_number(case, row) for row in region.tolist()], np.int64)
+
+
+def _number(case: Analysis, row: int) -> int:
+    found = REGION.search(case.trace.strings[case.trace.ops.name[row]]) if row >= 0 else None
+    return int(found[1]) if found else -1
+
+
+def _breaks_of(compiler: Compiler, function: I64) -> I64:
+    """Per compiled function the row of the break before it; -1: none is known."""
+    by_number = {one.number: one for one in compiler.functions}
+    of = {number: _break_before(compiler, by_number.get(number)) for number in set(function.tolist())}
+    return np.array([of[number] for number in function.tolist()], np.int64)
+
+
+def _break_before(compiler: Compiler, function: CompiledFunction | None) -> int:
+    """The break after which a function goes on; of a function as written the one for which its caller was given up."""
+    if function is None:
+        return -1
+    if function.resumed_at is not None:
+        here = (function.place.file, function.resumed_at)
+        return next(
+            (
+                row
+                for row, one in enumerate(compiler.breaks)
+                if any((call.file, call.line) == here for call in one.calls)
+            ),
+            -1,
+        )
+    given_up = {one.failed for one in compiler.functions if one.failed}
+    return next((row for row, one in enumerate(compiler.breaks) if one.reason in given_up), -1)
+
+
+def graphs_a_step(case: Analysis) -> float:
+    """Calls of compiled graphs in the forward passes of a step."""
+    return case.per_step(float(len(_graph_calls(case)[0])))
+
+
+def is_given_up(case: Analysis) -> tuple[CompiledFunction, ...]:
+    """Functions that reached the limit of recompilations, those with the most failed guards first."""
+    compiler = case.run.compiler if case.run else None
+    found = [] if compiler is None else [one for one in compiler.functions if one.reached_limit]
+    return tuple(sorted(found, key=lambda one: -sum(guard.count for guard in one.failed_guards)))
+
+
+def without_work(graph: Graph, nodes: Mask) -> Graph:
+    """The graph where some GPU work takes no time, nor what it follows."""
+    return graph.with_durations(np.where(nodes, 0.0, graph.duration_ns))

@@ -1,0 +1,190 @@
+"""A compiled model whose graph breaks: each break with its line, how often a step meets it, and what it costs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpuprof.calibration import breaks as calibrated
+from gpuprof.diagnosis.detect.captured_graphs import captured, partly_captured
+from gpuprof.diagnosis.detect.compiled_passes import shapes_vary
+from gpuprof.diagnosis.detect.compiled_regions import GENERATED, BrokenAt, broken_at
+from gpuprof.diagnosis.detect.declaration import Declaration
+from gpuprof.diagnosis.detect.proposal import Page, Proposal
+from gpuprof.diagnosis.diagnosis import Evidence
+from gpuprof.diagnosis.fix import Fix, as_fix, call
+from gpuprof.replay.graph import Graph
+from gpuprof.replay.transform import removed, without_waits
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis, Change
+
+STAYS = calibrated.STAYS.rising
+"""Part of the host work around a break that the joined graph still does: at best, usually, at worst."""
+FUSED = calibrated.FUSED.rising
+"""What GPU work launched between the two graphs takes after, of what it took."""
+MOST_SHOWN = 4
+"""Breaks that are named."""
+WORTH = 1.05
+"""What graphs have to gain beyond joined graphs, as they are more particular."""
+
+PAGE = Page(
+    id="graph_breaks",
+    title="Code that torch.compile cannot trace splits the compiled model",
+    means="""
+Where Dynamo meets code that it cannot put into a graph (`.item()`, logging, `print`, a disabled function, a C
+extension), it ends the graph, runs that code as plain Python, and goes on in a second graph. Each break costs guards,
+the set-up of a second graph in the forward and in the backward pass, the fusion across the break, and the wait for the
+GPU where a value is read. CUDA graphs cannot capture across it.
+""",
+    detected="""
+What Dynamo itself notes of breaks while it compiles (reason, line, calls), read by `gpuprof trace`, and the ranges of
+compiled functions in the recording: a stretch between two calls of compiled graphs belongs to a break if the second
+call is in a function that Dynamo resumed after it, or if the function that makes both calls was given up for the same
+reason. `gpuprof diagnose --json` lists all breaks, failed guards and CUDA graph skips under `run.compiler`.
+""",
+    gain="""
+By replay, for each break alone and for all of them: the wait for the GPU in between is removed; of the CPU work in
+between and of setting up the second graph, forward and backward, a part stays; GPU work launched in between is fused
+into its neighbours, at worst not. With CUDA graphs the CPU no longer launches the kernels of the joined graphs.
+""",
+    wrong="""
+A break may hide another one behind it: run again with `fullgraph=True`, which reports the next one. A value that the
+computation depends on cannot always stay on the GPU. Joined graphs compile for longer.
+""",
+)
+
+_WAYS: tuple[tuple[re.Pattern[str], str], ...] = (
+    (
+        re.compile(r"\.item\(\)|data.dependent|_local_scalar_dense|nonzero|tolist|torch\.Tensor.*bool", re.I),
+        "keep the value on the GPU (torch.where, clamp), or read it after the step; where only its use as a number "
+        "breaks the graph: torch._dynamo.config.capture_scalar_outputs = True",
+    ),
+    (
+        re.compile(r"logg(er|ing)", re.I),
+        "log outside of the compiled function, or torch._dynamo.config.ignore_logging_functions.add(logger.info)",
+    ),
+    (
+        re.compile(r"\bprint\b|warnings", re.I),
+        "print outside of the compiled function, or torch._dynamo.config.reorderable_logging_functions.add(print)",
+    ),
+    (
+        re.compile(r"disable", re.I),
+        "call the disabled function before the compiled one and pass its result as a tensor, or remove the disable",
+    ),
+    (
+        re.compile(r"recompile limit|cache_size", re.I),
+        "keep what the guard compares from changing: pass it as a tensor",
+    ),
+    (
+        re.compile(r"skipfiles|marked as skipped|builtin|C/C\+\+|extension|not traceable|polyfill", re.I),
+        "move the call out of the compiled function, or register it as a custom operator (torch.library.custom_op)",
+    ),
+)  # fmt: skip
+"""What to do about a reason, by Dynamo's words for it."""
+
+
+def find(case: Analysis) -> Iterator[Proposal]:
+    """The breaks removed, and with CUDA graphs after that."""
+    found = broken_at(case)
+    if not found:
+        return
+    evidence = _evidence(case, found)
+    fix = _fix(found)
+    joined = [without(found, way) for way in range(3)]
+    yield Proposal(
+        title="no graph breaks",
+        evidence=evidence,
+        fix=fix,
+        change=joined[1],
+        best=joined[0],
+        worst=joined[2],
+        excludes=("syncs",) if any(one.waits.any() for one in found) else (),
+        key="joined",
+    )
+    graph = case.graph
+    generated = case.nodes_within(case.ops_named(GENERATED.search))
+    host = generated & (graph.lane >= 0) & ~graph.waits
+    if shapes_vary(case) or not host.any():
+        return
+    work = graph.on_gpu & (generated | np.logical_or.reduce([one.eager for one in found]))
+
+    def with_graphs(way: int) -> Change:
+        then = captured(graph, host, work, 2, way) if way < 2 else partly_captured(host)
+        return lambda graph: then(joined[way](graph))
+
+    if case.step_of(with_graphs(1)(graph)) * WORTH > case.step_of(joined[1](graph)):
+        return
+    yield Proposal(
+        title="no graph breaks, and CUDA graphs",
+        evidence=evidence[:1],
+        fix=fix + "\nand then " + call("torch.compile", ..., mode="reduce-overhead"),
+        change=with_graphs(1),
+        best=with_graphs(0),
+        worst=with_graphs(2),
+        needs="nothing breaks the graphs any more",
+        odds=calibrated.CAPTURABLE.value,
+        parts=("no graph breaks", "CUDA graphs"),
+        excludes=("syncs", "cuda_graphs"),
+        last=True,
+        key="graphs",
+    )
+
+
+def without(found: Sequence[BrokenAt], way: int) -> Change:
+    """The graph without some breaks; `way` 0: as good as it gets, 1: as expected, 2: as bad."""
+    between = np.logical_or.reduce([one.between for one in found])
+    eager = np.logical_or.reduce([one.eager for one in found])
+    waits = np.logical_or.reduce([one.waits for one in found])
+
+    def change(graph: Graph) -> Graph:
+        kept = graph.duration_ns
+        graph = removed(without_waits(graph, waits), between)
+        duration = np.where(between, kept * STAYS[way], graph.duration_ns)
+        return graph.with_durations(np.where(eager, duration * FUSED[way], duration))
+
+    return change
+
+
+def _evidence(case: Analysis, found: Sequence[BrokenAt]) -> tuple[Evidence, ...]:
+    """How many breaks a step meets, and each with its line and what its removal alone gains."""
+    times = sum(one.times for one in found)
+    graph, now = case.graph, case.step_ns
+    places = f"in {len(found)} places" if len(found) > 1 else "in one place"
+    first = Evidence(f"{times:,.0f} graph breaks {case.unit.a} {places} split the compiled model")
+    lines = []
+    for one in found[:MOST_SHOWN]:
+        gains = (now - case.step_of(without([one], 1)(graph))) / 1e6
+        waits = f", {case.per_step(float(one.waits.sum())):,.0f} waits for the GPU" if one.waits.any() else ""
+        lines.append(
+            Evidence(
+                f"{one.broken.place}: {one.broken.reason}; {one.times:,.0f} times {case.unit.a}{waits}; without it"
+                f" alone {max(gains, 0.0):,.2f} ms {case.unit.a} less"
+            )
+        )
+    return first, *lines
+
+
+def _fix(found: Sequence[BrokenAt]) -> Fix:
+    """What to do about each kind of break."""
+    lines = dict.fromkeys(
+        f"{one.broken.place.file or 'the compiled function'}:{one.broken.place.line or '?'}: {_way(one)}"
+        for one in found[:MOST_SHOWN]
+    )
+    return as_fix("\n".join(lines))
+
+
+def _way(one: BrokenAt) -> str:
+    text = f"{one.broken.reason} {one.broken.detail or ''}"
+    return next((way for pattern, way in _WAYS if pattern.search(text)), "move what breaks the graph out of it")
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    synonyms=("graph_break", "fullgraph", "dynamo_break"),
+    titles=("no_graph_breaks", "no_graph_breaks_and_cuda_graphs"),
+)

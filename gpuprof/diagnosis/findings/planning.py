@@ -1,0 +1,120 @@
+"""Libraries plan their kernels again in the middle of the training: each new length is new to them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpuprof.diagnosis.detect.compiling import MULTIPLE, in_most_steps
+from gpuprof.diagnosis.detect.declaration import Declaration
+from gpuprof.diagnosis.detect.evidence import spans
+from gpuprof.diagnosis.detect.proposal import Page, Proposal
+from gpuprof.diagnosis.detect.shape_costs import (
+    CUDNN_ATTENTION,
+    LEFT,
+    OTHER_KERNEL,
+    compiled_or_loaded,
+    keeping_shapes,
+    new_shapes_excess,
+    of_timed,
+    spread,
+)
+from gpuprof.replay.graph import Graph
+from gpuprof.replay.planning import planning
+from gpuprof.replay.transform import scaled
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis, Change
+
+PAGE = Page(
+    id="planning",
+    title="Kernels are planned for new shapes during the training",
+    means="""
+cuDNN and cuBLAS choose how to compute the first time that a shape comes up, and keep that. When batch lengths vary,
+many steps meet new shapes: cuDNN attention alone plans for 50 ms for each, forward and backward, and nothing is
+launched meanwhile. (Where code is compiled, too: see [recompiles](recompiles.md).)
+""",
+    detected="""
+In at least half of the recorded steps: an op that launches GPU work and is silent for over 3 ms, the first time that
+its shapes come up on its thread, where ops of its name usually take less than a tenth of that; and no code is compiled.
+Or, over all steps that a run timed: steps with new lengths take at least 15 % longer than steps with lengths seen
+before, and this adds 5 % to the mean step.
+""",
+    gain="""
+An op that planned takes its usual time. With another attention backend the attention kernels take at worst 1.3 times
+as long. If only the timed steps show it, a twentieth of what new lengths cost is left, and padding makes the step up
+to 8 % longer (assumed).
+""",
+    wrong="""
+Once all lengths have been seen there is nothing left to plan: a long training with few lengths recovers by itself.
+Padding to a multiple adds some tokens.
+""",
+)
+
+
+def find(case: Analysis) -> Iterator[Proposal]:
+    """A backend that does not plan, or few shapes."""
+    if compiled_or_loaded(case).any():
+        return  # shapes are to be fixed for that, too
+    graph, new_shapes = case.graph, new_shapes_excess(case)
+    planned = planning(graph)
+    plans = planned.nodes if new_shapes else in_most_steps(graph, planned.nodes)
+    if not plans.any():
+        yield from _per_length(case)
+        return
+    cudnn = any(CUDNN_ATTENTION.search(name) for name in planned.names)
+    at = np.flatnonzero(plans)
+
+    def change_to(kernels: float) -> Change:
+        attention = np.append(case.category("attention"), False)[graph.gpu_row] & graph.on_gpu
+
+        def change(graph: Graph) -> Graph:
+            duration = graph.duration_ns.copy()
+            duration[at] = np.minimum(duration[at], planned.usual_ns[at])
+            less = graph if np.array_equal(duration, graph.duration_ns) else graph.with_durations(duration)
+            return scaled(less, attention, kernels) if kernels != 1.0 else less
+
+        return change
+
+    likely = change_to(1.0)
+    lost_ms = planned.own_ns / graph.steps / 1e6
+    said = f"{', '.join(planned.names)} plan their kernels again in most {case.unit}s"
+    yield Proposal(
+        title="no cuDNN attention (it plans again for every length)" if cudnn else "fewer different shapes",
+        evidence=spans(case, f"{said}: {lost_ms:,.1f} ms of CPU time {case.unit.a}", plans) + of_timed(case),
+        fix=keeping_shapes(case, cudnn, compiling=False),
+        change=likely,
+        best=likely,
+        worst=change_to(OTHER_KERNEL if cudnn else 1.0),
+        lumps={"new_shapes": LEFT} if new_shapes else {},
+        spread=spread(case) if new_shapes else 1.0,
+    )
+
+
+def _per_length(case: Analysis) -> Iterator[Proposal]:
+    """Timed steps with new shapes are longer than those with shapes seen before, whatever was recorded."""
+    if not new_shapes_excess(case):
+        return
+    cudnn = bool(case.ops_named(CUDNN_ATTENTION.search).any())
+    yield Proposal(
+        title=f"lengths padded to a multiple of {MULTIPLE}" if case.trains_on_tokens else "fewer different shapes",
+        evidence=of_timed(case),
+        fix=keeping_shapes(case, cudnn, compiling=False),
+        change=lambda graph: graph,
+        lumps={"new_shapes": LEFT},
+        spread=spread(case),
+    )
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    synonyms=("new_lengths", "new_shapes", "pad_to_multiple_of", "cudnn_attention"),
+    titles=(
+        "no_cudnn_attention_it_plans_again_for_every_length",
+        "lengths_padded_to_a_multiple_of",
+        "fewer_different_shapes",
+    ),
+)

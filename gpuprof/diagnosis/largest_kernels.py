@@ -1,0 +1,80 @@
+"""Which kernels of a step Nsight Compute should count: the ten largest items, each at least once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+
+from gpuprof.diagnosis.analysis import Analysis
+from gpuprof.timeline.categories import COMMUNICATION
+from gpuprof.tracefile.trace import KERNEL
+
+ITEMS = 10
+"""Kernels of one name with the same launch are one item."""
+MOST_LAUNCHES = 200
+"""No more kernels are counted: each is launched again for every group of counters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What to count."""
+
+    functions: tuple[str, ...]
+    """Names of kernels without return type, namespaces, template arguments and parameters."""
+    launches: int
+    """Kernels of these functions, from the begin of a step, until each item has come once."""
+    share: float
+    """Of all kernels' time, 0 to 1, that of the items."""
+
+
+def largest_kernels(case: Analysis) -> Wanted | None:
+    """The functions of the ten items that take most time, without communication, whose kernels wait for other ranks.
+
+    Where that would need more than MOST_LAUNCHES launches, those of the items that together take most time within as
+    many. None where there is no kernel.
+    """
+    gpu, rows = case.trace.gpu, case.timeline.members
+    rows = rows[gpu.kind[rows] == KERNEL]
+    rows = rows[np.argsort(gpu.start_ns[rows], kind="stable")]
+    took = (gpu.end_ns - gpu.start_ns)[rows].clip(0)
+    own = {name: own_name(case.trace.strings[name]) for name in np.unique(gpu.name[rows]).tolist()}
+    launch = [getattr(gpu, f"{what}_{axis}")[rows] for what in ("grid", "block") for axis in "xyz"]
+    _, item = np.unique(np.stack([gpu.name[rows], *launch]), axis=1, return_inverse=True)
+    item = item.reshape(-1)
+    counts = case.timeline.category[rows] != COMMUNICATION
+    size = np.bincount(item, took * counts)
+    # The steps are alike: the first of them stands for the one that is counted.
+    first = slice(0, max(len(rows) // max(case.steps, 1), 1))
+    functions = np.array([own[name] for name in gpu.name[rows[first]].tolist()], dtype=object)
+    at = {one: int(np.argmax(item[first] == one)) for one in np.argsort(-size, kind="stable")[:ITEMS].tolist()}
+    items = [
+        (at[one], str(functions[at[one]]), float(size[one])) for one in at if item[at[one]] == one and size[one] > 0
+    ]
+    return _best(items, {name: np.flatnonzero(functions == name) for _, name, _ in items}, max(float(took.sum()), 1.0))
+
+
+def _best(items: list[tuple[int, str, float]], launched: dict[str, np.ndarray], all_ns: float) -> Wanted | None:
+    """Of all sets of functions, counted up to any item, the one that covers most time; of like ones the shortest.
+
+    items: (place of its first launch in the step, function, ns) each; launched: places of each function's kernels.
+    """
+    best: tuple[float, int, tuple[str, ...]] | None = None
+    ends = sorted(place for place, _, _ in items)
+    until = {name: np.searchsorted(places, ends, "right").tolist() for name, places in launched.items()}
+    for many in range(1, len(launched) + 1):
+        for chosen in combinations(sorted(launched), many):
+            for at, end in enumerate(ends):
+                launches = sum(until[name][at] for name in chosen)
+                ns = sum(size for place, name, size in items if place <= end and name in chosen)
+                found = (ns, -launches, chosen)
+                if 0 < launches <= MOST_LAUNCHES and (best is None or found[:2] > best[:2]):
+                    best = found
+    return None if best is None else Wanted(best[2], -best[1], best[0] / all_ns)
+
+
+def own_name(name: str) -> str:
+    """A kernel's function: of `void at::native::vectorized_elementwise_kernel<4, …>(…)` the last name before `<`."""
+    text = name.removeprefix("void ").replace("(anonymous namespace)", "").replace("<unnamed>", "")
+    return text.partition("<")[0].partition("(")[0].strip().rpartition("::")[2]

@@ -1,0 +1,162 @@
+"""What torch.compile did in a run's process, as its run folder has it, none of it trusted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+MOST = 1000
+LONGEST_TEXT = 300
+_LARGEST = 2**53
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A line of the program."""
+
+    file: str | None
+    line: int | None
+    function: str | None
+
+    def __str__(self) -> str:
+        where = ":".join(str(part) for part in (self.file, self.line) if part is not None)
+        return " ".join(filter(None, (self.function, where and f"({where})"))) or "a place that is not known"
+
+
+@dataclass(frozen=True, slots=True)
+class FailedGuard:
+    """A condition that held no longer, so that a function was compiled again."""
+
+    guard: str
+    place: Place
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledFunction:
+    """A function that Dynamo compiled, or tried to; what follows a graph break is a function of its own."""
+
+    number: int
+    """As in the range `Torch-Compiled Region: <number>/<version>`."""
+    place: Place
+    """Its first line."""
+    resumed_at: int | None
+    """The line after whose graph break it goes on; None of a function as written."""
+    versions: int
+    ops: int
+    """Of its largest graph."""
+    compile_us: int
+    """All versions, forward and backward."""
+    ended_unix_us: int
+    """When it was last compiled."""
+    reached_limit: bool
+    """Of recompilations: where no version fits, it runs as plain Python."""
+    failed: str | None
+    """Why it was not compiled at all."""
+    failed_guards: tuple[FailedGuard, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GraphBreak:
+    """A place where Dynamo splits a function into two graphs."""
+
+    reason: str
+    detail: str | None
+    calls: tuple[Place, ...]
+    """The calls that lead to it, the innermost last."""
+    count: int
+    """How often Dynamo met it while compiling, which is not how often a step does."""
+
+    @property
+    def place(self) -> Place:
+        """The innermost line."""
+        return self.calls[-1] if self.calls else Place(None, None, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Compiler:
+    """What a rank says of torch.compile."""
+
+    functions: tuple[CompiledFunction, ...] = ()
+    breaks: tuple[GraphBreak, ...] = ()
+    skips: tuple[tuple[str, int], ...] = ()
+    """(reason, how often) CUDA graphs were not used."""
+    skipped: int = 0
+    """Graphs that were to be in CUDA graphs, and are not, as torch counts them."""
+    recompile_limit: int | None = None
+    graphs: int = 0
+
+    @property
+    def compile_s(self) -> float:
+        """Time that compiling took."""
+        return sum(one.compile_us for one in self.functions) / 1e6
+
+
+def compiler_of(value: Any) -> Compiler | None:
+    """The compiler section of rank<N>.json; None where there is none."""
+    if not isinstance(value, dict):
+        return None
+    counters = value.get("counters") if isinstance(value.get("counters"), dict) else {}
+    return Compiler(
+        functions=tuple(one for each in _dicts(value.get("functions")) if (one := _function(each))),
+        breaks=tuple(one for each in _dicts(value.get("breaks")) if (one := _break(each))),
+        skips=tuple(
+            (reason, _count(each.get("count")) or 1)
+            for each in _dicts(value.get("cudagraph_skips"))
+            if (reason := _text(each.get("reason")))
+        ),
+        skipped=_counter(counters, "inductor", "cudagraph_skips"),
+        recompile_limit=_count(value.get("recompile_limit")),
+        graphs=_counter(counters, "stats", "unique_graphs"),
+    )
+
+
+def _function(found: dict[str, Any]) -> CompiledFunction | None:
+    number = found.get("id")
+    if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < _LARGEST:
+        return None
+    return CompiledFunction(
+        number=number,
+        place=_place(found),
+        resumed_at=_count(found.get("resumed_at")),
+        versions=_count(found.get("versions")) or 0,
+        ops=_count(found.get("ops")) or 0,
+        compile_us=_count(found.get("compile_us")) or 0,
+        ended_unix_us=_count(found.get("ended_unix_us")) or 0,
+        reached_limit=found.get("limit") is True,
+        failed=_text(found.get("failed")),
+        failed_guards=tuple(
+            FailedGuard(guard, _place(each), _count(each.get("count")) or 1)
+            for each in _dicts(found.get("recompiles"))
+            if (guard := _text(each.get("guard")))
+        ),
+    )
+
+
+def _break(found: dict[str, Any]) -> GraphBreak | None:
+    reason = _text(found.get("reason"))
+    if reason is None:
+        return None
+    calls = tuple(_place(each) for each in _dicts(found.get("calls")))
+    return GraphBreak(reason, _text(found.get("detail")), calls, _count(found.get("count")) or 1)
+
+
+def _place(found: dict[str, Any]) -> Place:
+    return Place(_text(found.get("file")), _count(found.get("line")), _text(found.get("function")))
+
+
+def _counter(counters: Any, group: str, name: str) -> int:
+    values = counters.get(group)
+    return (_count(values.get(name)) or 0) if isinstance(values, dict) else 0
+
+
+def _count(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _LARGEST else None
+
+
+def _text(value: Any) -> str | None:
+    return " ".join(value.split())[:LONGEST_TEXT] or None if isinstance(value, str) else None
+
+
+def _dicts(value: Any) -> list[dict[str, Any]]:
+    return [item for item in value[:MOST] if isinstance(item, dict)] if isinstance(value, list) else []

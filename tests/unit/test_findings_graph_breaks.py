@@ -1,0 +1,237 @@
+"""Graph breaks of a compiled model: which stretches of a step are theirs, and what their removal gains."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.case import only, run_of
+from helpers.program import GRID, US, Program
+
+from gpuprof.diagnosis.analysis import Analysis
+from gpuprof.diagnosis.detect.compiled_regions import broken_at
+from gpuprof.diagnosis.findings import compile, cuda_graphs, graph_breaks, recompiles
+from gpuprof.tracefile.compiler import Compiler, compiler_of
+
+ENTRY, GRAPH, BLOCKS = 40 * US, 30 * US, 8
+"""Host time of setting a graph call up, and of launching what is in it; blocks of the model."""
+KERNELS = 3
+
+
+def function(number: int, name: str, line: int, resumed_at: int | None = None, **more: Any) -> dict[str, Any]:
+    nothing = {"versions": 1, "ops": 5, "compile_us": 2_000_000, "ended_unix_us": 1, "limit": False, "failed": None}
+    place = {"id": number, "function": name, "file": "train.py", "line": line, "resumed_at": resumed_at}
+    return place | nothing | {"recompiles": []} | more
+
+
+def a_break(reason: str, *lines: int) -> dict[str, Any]:
+    calls = [{"file": "train.py", "line": line, "function": "forward"} for line in lines]
+    return {"reason": reason, "detail": None, "calls": calls, "count": 2}
+
+
+ITEM, LOG = "Unsupported Tensor.item() call", "logging.Logger method not supported"
+
+
+def compiler(functions: list[dict[str, Any]], breaks: list[dict[str, Any]], **more: Any) -> Compiler:
+    found = compiler_of({"functions": functions, "breaks": breaks, "recompile_limit": 8, **more})
+    assert found is not None
+    return found
+
+
+BROKEN = compiler(
+    [function(0, "forward", 40, failed=ITEM), function(1, "forward", 20), function(2, "forward", 30, 30)],
+    [a_break(ITEM, 30)],
+)
+
+
+def graph_call(program: Program, number: int, kernel_ns: int, inner: Any = None) -> None:
+    """A compiled function: setting up, its graph, and what it calls after a break."""
+    start = program.now
+    program.python(2 * US)
+    call = program.now
+    program.python(ENTRY)
+    generated = program.now
+    for _ in range(KERNELS):
+        program.launch("triton_poi_fused_add_0", (program.now, program.now + 4 * US), kernel_ns, grid=GRID)
+        program.python(GRAPH // KERNELS)
+    program.trace.op("## Call CompiledFxGraph fabc ##", generated, program.now, program.tid, "user_annotation")
+    numbers: dict[str, Any] = program.numbered()
+    program.trace.op("CompiledFunction", call, program.now, program.tid, **numbers)
+    if inner is not None:
+        inner()
+    program.trace.op(f"Torch-Compiled Region: {number}/0", start, program.now, program.tid)
+    program.now += 1 * US
+
+
+def model(tmp_path: Path, found: Compiler | None, reads: bool = True, kernel_ns: int = 10 * US) -> Analysis:
+    """Blocks of two graphs with a break in between, which waits for the GPU or not."""
+    program = Program()
+
+    def rest() -> None:
+        program.python(20 * US)
+        if reads:
+            program.item()
+        graph_call(program, 2, kernel_ns)
+
+    def body() -> None:
+        for _ in range(BLOCKS):
+            graph_call(program, 1, kernel_ns, rest)
+        program.python(10 * US)
+
+    for _ in range(3):
+        program.step(body)
+    run = None if found is None else replace(run_of(), compiler=found)
+    return program.case(tmp_path, run)
+
+
+def test_stretches_between_graph_calls_belong_to_the_break(tmp_path: Path):
+    case = model(tmp_path, BROKEN)
+    (found,) = broken_at(case)
+    # One within each block, and one between two blocks: their caller was given up for the same reason.
+    assert found.times == 2 * BLOCKS - 1
+    assert case.per_step(float(found.waits.sum())) == pytest.approx(BLOCKS, abs=0.4)
+
+
+def test_without_what_the_run_says_of_breaks_nothing_is_found(tmp_path: Path):
+    assert not list(graph_breaks.find(model(tmp_path, None)))
+    assert not list(graph_breaks.find(model(tmp_path, compiler([function(1, "forward", 20)], []))))
+
+
+def test_blocks_that_are_compiled_one_by_one_are_no_breaks(tmp_path: Path):
+    """Their caller was never compiled, and no break is before them."""
+    blocks = compiler([function(1, "forward", 20), function(2, "other", 50)], [a_break(LOG, 99)])
+    assert broken_at(model(tmp_path, blocks)) == ()
+
+
+@pytest.mark.parametrize("kernel_ns", [2 * US, 60 * US], ids=["the CPU is the limit", "the GPU is the limit"])
+def test_a_break_that_waits_gains_its_wait_and_its_set_up(tmp_path: Path, kernel_ns: int):
+    case = model(tmp_path, BROKEN, kernel_ns=kernel_ns)
+    proposal = only(graph_breaks, case, "joined")
+    best, usual, worst = (
+        case.step_of(change(case.graph)) for change in (proposal.best, proposal.change, proposal.worst) if change
+    )
+    gpu = 2 * BLOCKS * KERNELS * (kernel_ns + 1 * US)
+    host = 2 * BLOCKS * GRAPH + ENTRY + 10 * US  # what launches stays, the set-up of one graph, and what follows it
+    host += graph_breaks.STAYS[0] * (2 * BLOCKS - 1) * (ENTRY + 20 * US)
+    assert best <= usual <= worst < case.step_ns
+    assert best == pytest.approx(max(gpu, host), rel=0.1)
+
+
+def test_a_break_that_waits_for_nothing_gains_nothing_where_the_gpu_is_the_limit(tmp_path: Path):
+    case = model(tmp_path, BROKEN, reads=False, kernel_ns=200 * US)
+    proposal = only(graph_breaks, case, "joined")
+    assert case.step_of(proposal.change(case.graph)) == pytest.approx(case.step_ns, rel=0.02)
+
+
+def test_the_line_the_count_and_the_gain_are_named(tmp_path: Path):
+    case = model(tmp_path, BROKEN)
+    texts = [one.text for one in only(graph_breaks, case, "joined").evidence]
+    assert "15 graph breaks a step" in texts[0]
+    assert "forward (train.py:30)" in texts[1] and ITEM in texts[1] and "8 waits for the GPU" in texts[1]
+    assert "ms a step less" in texts[1]
+    assert "torch.where" in str(only(graph_breaks, case, "joined").fix)
+
+
+def test_each_break_has_a_price_of_its_own(tmp_path: Path):
+    """Two breaks in turn: the one that waits gains more than the one that logs."""
+    program = Program()
+    two = compiler(
+        [function(1, "forward", 20), function(2, "forward", 30, 30), function(3, "forward", 33, 33)],
+        [a_break(LOG, 33), a_break(ITEM, 30)],
+    )
+
+    def body() -> None:
+        for _ in range(BLOCKS):
+            graph_call(program, 1, 20 * US)
+            program.item()
+            graph_call(program, 2, 20 * US)
+            program.python(20 * US)
+            graph_call(program, 3, 20 * US)
+
+    for _ in range(3):
+        program.step(body)
+    case = program.case(tmp_path, replace(run_of(), compiler=two))
+    found = {one.broken.reason: one for one in broken_at(case)}
+    assert found[ITEM].times == found[LOG].times == BLOCKS
+    alone = {
+        reason: case.step_ns - case.step_of(graph_breaks.without([one], 1)(case.graph)) for reason, one in found.items()
+    }
+    assert alone[ITEM] > alone[LOG] > 0
+
+
+def test_graphs_after_that_where_launching_is_the_limit(tmp_path: Path):
+    case = model(tmp_path, BROKEN, kernel_ns=2 * US)
+    joined, graphs = only(graph_breaks, case, "joined"), only(graph_breaks, case, "graphs")
+    assert case.step_of(graphs.change(case.graph)) < case.step_of(joined.change(case.graph)) < case.step_ns
+    assert graphs.odds < 1 and "reduce-overhead" in str(graphs.fix)
+
+
+# -- a function that was given up
+
+
+def eager_model(tmp_path: Path, found: Compiler | None) -> Analysis:
+    """Kernels launched one by one, forward and backward."""
+    program = Program()
+
+    def layer() -> None:
+        program.small_mm()
+        for _ in range(4):
+            program.elementwise()
+
+    def body() -> None:
+        for _ in range(20):
+            layer()
+        program.backward(layer, 40)
+
+    for _ in range(3):
+        program.step(body)
+    return program.case(tmp_path, None if found is None else replace(run_of(), compiler=found))
+
+
+GUARD = {"guard": "self.strength == 3", "file": "train.py", "line": 24, "function": "forward", "count": 4}
+GIVEN_UP = compiler([function(0, "forward", 22, limit=True, versions=4, recompiles=[GUARD])], [])
+
+
+def test_a_function_given_up_is_priced_as_compiling_it(tmp_path: Path):
+    case, plain = eager_model(tmp_path / "a", GIVEN_UP), eager_model(tmp_path / "b", None)
+    found = only(recompiles, case, "guard")
+    expected = only(compile, plain)
+    assert np.isclose(case.step_of(found.change(case.graph)), plain.step_of(expected.change(plain.graph)))
+    texts = " ".join(one.text for one in found.evidence)
+    assert "self.strength == 3" in texts and "train.py:24" in texts and "4 versions" in texts
+
+
+def test_then_compiling_it_is_not_advised_once_more(tmp_path: Path):
+    case = eager_model(tmp_path, GIVEN_UP)
+    assert not list(compile.find(case)) and not list(cuda_graphs.find(case))
+    assert "gave up forward" in (compile.ABSENT.why(case) or "")
+
+
+def test_a_guard_that_failed_and_no_limit_reached_says_nothing(tmp_path: Path):
+    once = compiler([function(0, "forward", 22, versions=2, recompiles=[GUARD])], [])
+    assert not list(recompiles.find(eager_model(tmp_path, once)))
+
+
+# -- what a run folder says, none of it trusted
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None, [], "x", {"functions": "x"}, {"functions": [{"id": -1}, {"id": True}, 3]}, {"breaks": [{"reason": 5}]},
+        {"counters": {"inductor": []}}, {"breaks": [{"reason": "a", "calls": [{"line": "x"}, 7], "count": -1}]},
+        {"cudagraph_skips": [{"reason": None}]}, {"functions": [{"id": 1, "recompiles": [{"guard": ["x"]}]}]},
+    ],
+)  # fmt: skip
+def test_odd_facts_do_no_harm(value: Any):
+    found = compiler_of(value)
+    assert found is None or isinstance(found, Compiler)
+
+
+def test_why_torch_skipped_cuda_graphs_is_said(tmp_path: Path):
+    skipped = compiler([function(1, "forward", 20)], [], cudagraph_skips=[{"reason": "mutated inputs", "count": 3}])
+    case = model(tmp_path, skipped, reads=False, kernel_ns=2 * US)
+    assert cuda_graphs.ABSENT.why(case) == "torch skipped CUDA graphs: mutated inputs (3 times)"
