@@ -8,7 +8,7 @@ import time
 from helpers.installed import need
 from helpers.paths import ROOT
 
-SHARE_IT = ("gpuprof/record/session.py", "gpuprof/record/trial_meter.py", "scenarios/support/run.py")
+SHARE_IT = ("gpuprof/record/free_timing.py", "gpuprof/record/trial_meter.py", "scenarios/support/run.py")
 
 
 def test_steps_follow_each_other_and_what_passes_between_them_is_in_none():
