@@ -129,7 +129,8 @@ def _table(entries: list[Entry], width: int) -> RenderableType:
 
     right = Column(right=True)
     columns = [Column("bold", elastic=True), Column("dim"), right, Column("cyan"), Column(elastic=True), right, right]
-    rows = [list(history.HEAD), *history.rows(entries, width=width)]
+    rows = [list(history.head(entries)), *history.rows(entries, width=width)]
+    columns += [right] * (len(rows[0]) - len(columns))
     if width < history.NARROW and history.named_by_date(entries):
         columns.pop(1)
         rows = [[*row[:1], *row[2:]] for row in rows]

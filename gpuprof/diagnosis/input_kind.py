@@ -47,6 +47,7 @@ def without_tokens(run: Run) -> Run:
         run,
         work=replace(run.work, tokens=None, real_tokens=None, real_share=None, useful_pairs=None),
         throughput=replace(run.throughput, tokens_per_s=None, padded_tokens_per_s=None),
+        energy=None if run.energy is None else replace(run.energy, token_j=None, work_token_j=None),
     )
 
 

@@ -23,6 +23,7 @@ from gpuprof.diagnosis.diagnosis import (
     Verdict,
     Window,
 )
+from gpuprof.diagnosis.estimated_power import with_estimate
 from gpuprof.diagnosis.findings import missing_kernels
 from gpuprof.diagnosis.gap_summary import gap_summary
 from gpuprof.diagnosis.quality import judged, no_verdict
@@ -67,7 +68,7 @@ def plain_diagnosis(
         phases=_phases(timeline),
         profiler=profiler or analysis.profiler,
         verdict=verdict,
-        run=analysis.run,
+        run=with_estimate(analysis),
         workload=timeline.workload,
         start_up=_start_up(timeline),
         roofline=roofline,

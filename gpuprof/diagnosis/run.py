@@ -11,6 +11,7 @@ from gpuprof.calibration import thresholds as calibrated
 from gpuprof.diagnosis.baseline import EQUAL, OUTLIER, RareStep, StepTime, durations, rare_step, step_time, steps_alike
 from gpuprof.diagnosis.budget import budget, mean_ahead
 from gpuprof.diagnosis.budget_model import Budget
+from gpuprof.diagnosis.energy import measured_energy
 from gpuprof.diagnosis.new_shapes import first_seen, new_shapes
 from gpuprof.diagnosis.run_budget import Feed, feed_of, stretch_of
 from gpuprof.diagnosis.run_model import (
@@ -110,6 +111,7 @@ def run_facts(folder: RunFolder, synchronised: bool = False) -> RunFacts:
     mean_ns = None if found_budget is None else found_budget.mean_ns
     # Lines of steps are thinned out, so the last one may be behind.
     seen = max(int(steps.step[steps.rank == folder.rank].max(initial=0)), folder.own.steps_seen or 0)
+    found_work = _work(steps, traced if len(traced) else base.rows)
     run = Run(
         path=folder.path,
         status=folder.status,
@@ -125,10 +127,11 @@ def run_facts(folder: RunFolder, synchronised: bool = False) -> RunFacts:
         baseline=_baseline(found["free"], found["sync"], rare),
         after_ns=found["after"].ns if found["after"] else None,
         throughput=_throughput(steps, base, folder.own.world_size or 1, mean_ns),
-        work=_work(steps, traced if len(traced) else base.rows),
+        work=found_work,
         model=folder.own.model,
         program=folder.own.program,
         compiler=folder.own.compiler,
+        energy=measured_energy(folder, found_work.tokens),
         command=folder.command,
         optimizer=folder.own.optimizer,
         loader=folder.own.loader,

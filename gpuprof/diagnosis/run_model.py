@@ -107,6 +107,32 @@ class Telemetry:
 
 
 @dataclass(frozen=True, slots=True)
+class Energy:
+    """What an unprofiled step takes of the board's energy, one GPU's; of several the mean."""
+
+    source: str
+    """`counter`: NVML's energy counter; `samples`: the power that it reports, averaged."""
+    gpus: int
+    steps: int
+    """Steps of the stretch that was measured, which lasted for `ns`."""
+    ns: int
+    power_w: float
+    idle_w: float | None
+    """Before the first step, without work; None where it was not sampled."""
+    step_j: float
+    step_low_j: float
+    """Ends of its interval: the sensor's error, and the ends of the stretch."""
+    step_high_j: float
+    work_j: float | None
+    """Of a step, without what the board takes idle."""
+    token_j: float | None
+    """Of a token, padding included."""
+    work_token_j: float | None
+    estimated_w: float | None = None
+    """By the model of power that projections use; None where nothing was recorded, or the GPU is not in the table."""
+
+
+@dataclass(frozen=True, slots=True)
 class Goodput:
     """The wall time of the whole run: `wall_ns` = `productive_ns` + the sum of `lost_ns`, exactly."""
 
@@ -152,6 +178,8 @@ class Run:
     """Of the whole run; None where no free-running steps were timed."""
     program: Program | None = None
     """Trainer, arguments' fields, flags and warnings; None where the run does not say."""
+    energy: Energy | None = None
+    """Measured over the unprofiled steps; None where they were not sampled for long enough."""
     compiler: Compiler | None = None
     """What torch.compile did; None where nothing was compiled, or the run does not say."""
     command: tuple[str, ...] | None = None

@@ -12,17 +12,19 @@ def scalars(diagnosis: dict[str, Any]) -> dict[str, float]:
 
     mean_step_ms, usual_step_ms: the step that a run pays for, and the median one. gpu_busy, exposed_communication,
     input_wait: shares of the step (0 to 1), mean over the devices, the profiler removed. mfu: 0 to 1. tokens_per_s,
-    samples_per_s: of all ranks. peak_memory_gib: of one rank. function_gain_ms: what the step gains if the Python
-    function that gains most were free.
+    samples_per_s: of all ranks. peak_memory_gib: of one rank. step_j, token_j: measured energy of one GPU's board.
+    function_gain_ms: what the step gains if the Python function that gains most were free.
     """
     run, roofline = diagnosis.get("run") or {}, diagnosis.get("roofline") or {}
-    throughput, memory = run.get("throughput") or {}, run.get("memory") or {}
+    throughput, memory, energy = (run.get(name) or {} for name in ("throughput", "memory", "energy"))
     found = {
         **_step(diagnosis),
         **_shares(diagnosis.get("devices_estimated") or [], diagnosis.get("budget")),
         "mfu": roofline.get("mfu"),
         "tokens_per_s": _first(throughput.get("tokens_per_s"), throughput.get("padded_tokens_per_s")),
         "samples_per_s": throughput.get("samples_per_s"),
+        "step_j": energy.get("step_j"),
+        "token_j": energy.get("token_j"),
         "function_gain_ms": _function_gain(diagnosis),
         "peak_memory_gib": _scaled(memory.get("peak_bytes"), 2**30),
     }

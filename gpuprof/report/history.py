@@ -9,7 +9,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from gpuprof.record.scalars import PREFIX, scalars
-from gpuprof.report.numbers import duration, percent, rate
+from gpuprof.report.numbers import duration, joules, percent, rate
 from gpuprof.runfile import SUMMARY, read_json, write_json
 
 if TYPE_CHECKING:
@@ -120,11 +120,24 @@ def named_by_date(entries: list[Entry]) -> bool:
     return all(_DATED.match(Path(one.path).name) for one in entries)
 
 
+def head(entries: list[Entry]) -> tuple[str, ...]:
+    """Names of the columns: HEAD, and the energy of a token (else of a step) where a run measured it."""
+    name = _energy(entries)
+    return HEAD if name is None else (*HEAD, "J/token" if name == "token_j" else "J/step")
+
+
+def _energy(entries: list[Entry]) -> str | None:
+    """The measure of energy that most runs have."""
+    counts = {name: sum(name in one.values for one in entries) for name in ("token_j", "step_j")}
+    best = max(counts, key=lambda name: counts[name])
+    return best if counts[best] else None
+
+
 def rows(entries: list[Entry], bar: str = "█", width: int = 1000) -> list[tuple[str, ...]]:
-    """A row of texts for each, as in HEAD; the bar is the mean step on a scale of all. width: of the table."""
+    """A row of texts for each, as in `head`; the bar is the mean step on a scale of all. width: of the table."""
     longest = max((one.values.get("mean_step_ms", 0.0) for one in entries), default=0.0)
     most, from_ = (BAR, 0) if width >= NARROW else (SHORT_BAR, 5)
-    found = []
+    found, energy = [], _energy(entries)
     for one in entries:
         step, busy, tokens = (one.values.get(name) for name in ("mean_step_ms", "gpu_busy", "tokens_per_s"))
         cells = max(round(most * step / longest), 1) if step and longest else 0
@@ -137,6 +150,7 @@ def rows(entries: list[Entry], bar: str = "█", width: int = 1000) -> list[tupl
                 one.verdict,
                 percent(busy) if busy is not None else "–",
                 rate(tokens) if tokens else "–",
+                *(() if energy is None else (joules(one.values[energy]) if energy in one.values else "–",)),
             )
         )
     return found
@@ -155,4 +169,4 @@ def as_markdown(entries: list[Entry]) -> str:
     """The history as a table."""
     from gpuprof.report import markdown
 
-    return markdown.table(HEAD, rows(entries)) + "\n"
+    return markdown.table(head(entries), rows(entries)) + "\n"

@@ -90,3 +90,10 @@ def gib(value: float) -> str:
 def rate(value: float) -> str:
     """`1,730`, `3.4`, `0.05`: something per second."""
     return f"{value:,.0f}" if value >= 9.95 else f"{value:.1f}" if value >= 0.95 else f"{value:.2g}"
+
+
+def joules(value: float) -> str:
+    """`48 J`, `24 mJ`, `1.2 kJ`."""
+    size = abs(value)
+    number, unit = (value / 1e3, "kJ") if size >= 1e3 else (value, "J") if size >= 1 else (value * 1e3, "mJ")
+    return f"{number:,.0f} {unit}" if abs(number) >= 10 else f"{number:,.2g} {unit}"

@@ -11,7 +11,7 @@ from gpuprof.diagnosis.sentences import capital
 from gpuprof.record.goodput import Goodput as Whole
 from gpuprof.record.goodput import sentence
 from gpuprof.report.names import shown
-from gpuprof.report.numbers import amount, duration, duration_range, gib, long_duration, rate, scaled, share
+from gpuprof.report.numbers import amount, duration, duration_range, gib, joules, long_duration, rate, scaled, share
 
 _NAME = 40
 """Cells for any one name."""
@@ -23,7 +23,7 @@ _WRAPPERS = {"DistributedDataParallel": "DDP", "FullyShardedDataParallel": "FSDP
 
 
 def lines(diagnosis: Diagnosis) -> list[str]:
-    """At most four lines."""
+    """At most five lines."""
     return [line for _, line in named_lines(diagnosis)]
 
 
@@ -37,6 +37,7 @@ def named_lines(diagnosis: Diagnosis) -> list[tuple[str, str]]:
         ("model", model(run)),
         ("throughput", _speed(run, memory)),
         (f"unprofiled {diagnosis.unit}", _baseline(diagnosis, run)),
+        ("energy", energy(run)),
         ("wall time", _whole_run(run)),
     )
     return [(name, line) for name, line in found if line]
@@ -142,6 +143,22 @@ def _speed(run: Run, memory_bytes: int | None) -> str:
         of = f" of {gib(memory_bytes)}" if memory_bytes else ""
         parts.append(f"peak {gib(run.memory.peak_bytes)}{of} GiB")
     return ", ".join(parts)
+
+
+def energy(run: Run) -> str:
+    """`48 J a step, 24 mJ a token: 590 W by the energy counter over 40 steps, 127 W of it without work; 610 W
+    estimated`."""
+    found = run.energy
+    if found is None:
+        return ""
+    each = f"{joules(found.step_j)} a step" + (f", {joules(found.token_j)} a token" if found.token_j else "")
+    if found.gpus > 1:
+        each += " and GPU"
+    how = "by the energy counter" if found.source == "counter" else "by samples of the power"
+    text = f"{each}: {found.power_w:,.0f} W {how} over {amount(found.steps, 'step')}"
+    if found.idle_w is not None:
+        text += f", {min(found.idle_w, found.power_w):,.0f} W of it without work"
+    return text + (f"; {found.estimated_w:,.0f} W estimated" if found.estimated_w is not None else "")
 
 
 def _baseline(diagnosis: Diagnosis, run: Run) -> str:

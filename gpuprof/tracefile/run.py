@@ -101,6 +101,8 @@ class TelemetryColumns(Columns):
     unix_ns: I64
     gpu: I32
     power_w: F64
+    energy_j: F64
+    """Since the driver was loaded."""
     limit_w: F64
     sm_mhz: F64
     temperature_c: F64
@@ -534,7 +536,7 @@ def _column(rows: list[dict[str, Any]], key: str, most: int = _LARGEST) -> I64:
     return np.array([ABSENT if value is None else value for value in found], np.int64)
 
 
-_SENSORS = {"power_w": 1e5, "limit_w": 1e5, "sm_mhz": 1e5, "temperature_c": 1e3, "utilization": 100.0}
+_SENSORS = {"power_w": 1e5, "energy_j": 1e13, "limit_w": 1e5, "sm_mhz": 1e5, "temperature_c": 1e3, "utilization": 100.0}
 """What is read of a GPU, and the most that it can be."""
 
 

@@ -8,6 +8,7 @@ from gpuprof.diagnosis.comparison.comparison import Mechanism, Note, Significanc
 from gpuprof.diagnosis.comparison.significance import CORRELATED
 from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.side import Side
+from gpuprof.diagnosis.run_model import Energy
 from gpuprof.replay.noise import PROCESS_NOISE
 from gpuprof.timeline.unit import Unit
 
@@ -27,6 +28,7 @@ def notes(a: Facts, b: Facts, step: Step, work: Work | None, tested: Significanc
     yield from _work_notes(a.side, b.side, work, a.unit)
     yield from _test_notes(step, tested, a.unit)
     yield from _place_notes(a.side, b.side)
+    yield from _energy_notes(a.energy, b.energy, a.unit)
     yield from _flaws("A", a)
     yield from _flaws("B", b)
 
@@ -40,6 +42,20 @@ def other_program(differ: str | None, unit: Unit) -> Iterator[Note]:
             f"The programs are different ({differ}): what follows is how their {unit}s differ, and not what a change"
             " gained. Predictions are left out.",
         )
+
+
+def _energy_notes(a: Energy | None, b: Energy | None, unit: Unit) -> Iterator[Note]:
+    """What both measured of the GPU's energy, in the same way."""
+    if a is None or b is None or a.source != b.source or not (a.step_j and b.step_j):
+        return
+    how = "the GPU's energy counter" if a.source == "counter" else "samples of the GPU's power"
+    text = (
+        f"By {how}, {unit.a} takes {a.step_j:,.3g} J in A and {b.step_j:,.3g} J in B ({b.step_j / a.step_j - 1:+.0%})"
+    )
+    if a.token_j and b.token_j:
+        each = 1e3 * a.token_j, 1e3 * b.token_j
+        text += f", a token {each[0]:,.3g} and {each[1]:,.3g} mJ ({each[1] / each[0] - 1:+.0%})"
+    yield Note("energy", "info", text + ".")
 
 
 def _step_notes(a: Side, b: Side, unit: Unit) -> Iterator[Note]:

@@ -10,6 +10,7 @@ from gpuprof.diagnosis.detect.pair.kernel_table import KernelTable, kernel_table
 from gpuprof.diagnosis.detect.pair.side import Known, Side
 from gpuprof.diagnosis.detect.pair.weights import weight_shapes
 from gpuprof.diagnosis.diagnosis import Diagnosis, Finding, Issue, Steps
+from gpuprof.diagnosis.run_model import Energy
 from gpuprof.errors import GpuprofError
 from gpuprof.timeline.unit import STEP, Unit
 
@@ -35,6 +36,8 @@ class Facts:
     """Shapes of the weights that it multiplies by; empty where shapes were not recorded."""
     unit: Unit = STEP
     """What to call the steps of both recordings."""
+    energy: Energy | None = None
+    """Of an unprofiled step, where it was measured."""
 
     def finding(self, name: str) -> Finding | None:
         """The finding of a kind that gains most, if there is one."""
@@ -95,6 +98,7 @@ def facts(diagnosis: Diagnosis, name: str, known: Known, unit: Unit = STEP) -> F
         clock_mhz=_clock(diagnosis),
         weights=weight_shapes(timeline),
         unit=unit,
+        energy=diagnosis.run.energy if diagnosis.run else None,
     )
 
 

@@ -1,0 +1,23 @@
+"""Power of the recorded step by the model that projections use, next to the measured one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gpuprof.costs.hardware import find
+from gpuprof.diagnosis.analysis import Analysis
+from gpuprof.diagnosis.run_model import Run
+from gpuprof.projection.cost import mean_power_w
+
+
+def with_estimate(case: Analysis) -> Run | None:
+    """The run with the power that the model of projections gives for the replayed step, next to the measured one."""
+    run = case.run
+    if run is None or run.energy is None or not case.is_replayed or not case.environment.gpus:
+        return run
+    info = case.environment.gpus[0]
+    gpu = find(info.name, info.memory_bytes)
+    rows = case.timeline.members
+    busy = {name: float(ns[rows].sum()) / case.steps / case.devices for name, ns in case.bound_parts.items()}
+    watts = None if gpu is None else mean_power_w(gpu, case.mean_ns, busy)
+    return run if watts is None else replace(run, energy=replace(run.energy, estimated_w=watts))

@@ -1,0 +1,121 @@
+"""Energy of an unprofiled step: by the counter, by samples, with what the board takes idle taken out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from helpers.make_run import MS, RunBuilder
+
+from gpuprof.diagnosis.energy import measured_energy
+from gpuprof.diagnosis.run_model import Energy
+from gpuprof.report.history import Entry, head, rows
+from gpuprof.report.numbers import joules
+from gpuprof.report.run_words import energy as in_words
+from gpuprof.tracefile.run import read_run
+
+S = 1000 * MS
+IDLE, BUSY = 120.0, 520.0
+STEP_MS = 50.0
+
+
+Sample = tuple[float, float, "float | None", "float | None"]
+
+
+def run_with(samples: Sequence[Sample], steps: int = 200) -> RunBuilder:
+    """10 s of unprofiled steps; samples: (seconds from the first step's begin, utilization, watts, joules)."""
+    run = RunBuilder()
+    begun = run.now_ns
+    run.stage("baseline_free", [STEP_MS] * steps)
+    for at, used, watts, counter in samples:
+        run.sample(begun + round(at * S), utilization=used, power_w=watts, energy_j=counter)
+    return run
+
+
+def of(run: RunBuilder, folder: Path, tokens: float | None = 1000.0) -> Energy | None:
+    return measured_energy(read_run(run.write(folder, None)), tokens)
+
+
+def ramp(at: float) -> float:
+    """The counter: idle before the first step, then busy."""
+    return 5000.0 + (IDLE if at < 0 else BUSY) * at
+
+
+STEADY = [(at / 4, 0.0 if at < 0 else 0.97, IDLE if at < 0 else BUSY, ramp(at / 4)) for at in range(-8, 44)]
+
+
+def test_the_counter_is_read_over_the_stretch(tmp_path: Path):
+    found = of(run_with(STEADY), tmp_path)
+    assert found is not None and found.source == "counter" and found.steps == 200
+    assert found.power_w == pytest.approx(BUSY, rel=1e-3)
+    assert found.step_j == pytest.approx(BUSY * STEP_MS / 1e3, rel=1e-3)
+    assert found.idle_w == pytest.approx(IDLE)
+    assert found.work_j == pytest.approx((BUSY - IDLE) * STEP_MS / 1e3, rel=1e-3)
+    assert found.token_j == pytest.approx(BUSY * STEP_MS / 1e6, rel=1e-3)
+    assert found.step_low_j < found.step_j < found.step_high_j
+
+
+def test_without_a_counter_the_samples_are_averaged_and_less_sure(tmp_path: Path):
+    counted = of(run_with(STEADY), tmp_path / "a")
+    found = of(run_with([(at, used, watts, None) for at, used, watts, _ in STEADY]), tmp_path / "b")
+    assert found is not None and counted is not None and found.source == "samples"
+    assert found.step_j == pytest.approx(counted.step_j, rel=1e-3)
+    assert found.step_high_j - found.step_low_j > counted.step_high_j - counted.step_low_j
+
+
+def test_the_counter_sees_what_samples_miss(tmp_path: Path):
+    """Every sample falls into a pause of a bursty load: samples say half of what was taken."""
+    bursts = [(at, used, 260.0 if at >= 0 else watts, counter) for at, used, watts, counter in STEADY]
+    found = of(run_with(bursts), tmp_path)
+    assert found is not None and found.power_w == pytest.approx(BUSY, rel=1e-3)
+
+
+def test_a_counter_that_begins_again_is_not_used(tmp_path: Path):
+    again = [(at, used, watts, (counter or 0) % 4000) for at, used, watts, counter in STEADY]
+    low = [(at, used, watts, 5000.0 - at) for at, used, watts, _ in STEADY]
+    assert of(run_with(again), tmp_path / "a") is not None
+    found = of(run_with(low), tmp_path / "b")
+    assert found is not None and found.source == "samples"
+
+
+@pytest.mark.parametrize(
+    "run", [run_with([]), run_with(STEADY[:9]), run_with(STEADY, steps=3)], ids=["none", "before it", "too short"]
+)
+def test_where_it_was_not_sampled_nothing_is_said(tmp_path: Path, run: RunBuilder):
+    assert of(run, tmp_path) is None
+
+
+def test_profiled_steps_are_not_measured(tmp_path: Path):
+    run = RunBuilder()
+    begun = run.now_ns
+    run.stage("trace", [STEP_MS] * 200)
+    for at in range(40):
+        run.sample(begun + at * S // 4, energy_j=ramp(at / 4))
+    assert of(run, tmp_path) is None
+
+
+def test_idle_power_is_unknown_where_the_gpu_was_busy_before(tmp_path: Path):
+    found = of(run_with([(at, 0.9, watts, counter) for at, _, watts, counter in STEADY]), tmp_path)
+    assert found is not None and found.idle_w is None and found.work_j is None
+
+
+def test_words(tmp_path: Path):
+    found = of(run_with(STEADY), tmp_path)
+    assert found is not None
+    run = read_run(run_with(STEADY).write(tmp_path / "again", None))
+    from gpuprof.diagnosis.run import run_facts
+
+    text = in_words(replace(run_facts(run).run, energy=replace(found, estimated_w=560.0)))
+    assert text == (
+        "26 J a step, 26 mJ a token: 520 W by the energy counter over 200 steps, 120 W of it without work; "
+        "560 W estimated"
+    )
+    assert [joules(value) for value in (0.0123, 2.345, 47.6, 1234)] == ["12 mJ", "2.3 J", "48 J", "1.2 kJ"]
+
+
+def test_a_history_has_the_column_where_a_run_measured_it():
+    plain, measured = Entry("a", None, "ok", "", {}), Entry("b", None, "ok", "", {"token_j": 0.026, "step_j": 26.0})
+    assert head([plain])[-1] == "tokens/s" and head([plain, measured])[-1] == "J/token"
+    assert [row[-1] for row in rows([plain, measured])] == ["–", "26 mJ"]
