@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from .free_run_length import MOST_STEPS
 from .options import STEPS
 
 SETTLE = 5
@@ -132,8 +133,9 @@ def of_iterations(found: Plan, iteration_s: float, steps: int, total: int | None
 
 
 def iterations_left(iteration_s: float, timed_s: float) -> int:
-    """Long iterations that may still be timed after `timed_s` seconds of them; the plan's are timed in any case."""
-    return max(int((LONG_TIMED_S - timed_s) / iteration_s), 0)
+    """Iterations that may still be timed after `timed_s` seconds of them, where they are long; the plan's are timed in
+    any case."""
+    return max(int((LONG_TIMED_S - timed_s) / iteration_s), 0) if iteration_s > LONG_ITERATION_S else MOST_STEPS
 
 
 _FLOORS = {"sample": 0, "memory": 0, "stacks": 0, "baseline": 1, "settle": 1, "warm_up": 1, "trace": 1}
