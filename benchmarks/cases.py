@@ -13,8 +13,8 @@ timed on a GPU; "before" was recorded by `gpuprof trace`. Scored is what a perso
 A case that does not gain 3 % on this GPU is shown and not counted.
 - after: the recording with the fix gets no such advice again; cases without one are not counted.
 
-FOLDER holds recordings that are too large for the repository, as `cases.NAME`. `--page` writes docs/cases.md, and its row of
-README.
+FOLDER holds recordings that are too large for the repository, as `cases.NAME`. `--page` writes docs/cases.md, and the
+row of README that quotes it.
 """
 
 from __future__ import annotations
