@@ -1,12 +1,13 @@
 """A library warns that it computes by a slow reference implementation, because a package with the kernel is missing.
 
-It is a note, not a proposal: what the kernel would gain is not known before it runs. What is known is how much of the
-step such modules take, which is the most that it could gain; its price is that of a usual fused kernel.
+A note says how much of the step such modules take, which is the most that the kernel could gain. It is worth trying at
+the price of a usual fused kernel: what this one would gain is not known before it runs.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,15 +15,16 @@ import numpy as np
 from gpuprof.calibration import reference as calibrated
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.passes import backward_of
-from gpuprof.diagnosis.detect.proposal import Page
-from gpuprof.diagnosis.diagnosis import Issue
+from gpuprof.diagnosis.detect.proposal import Page, Proposal
+from gpuprof.diagnosis.diagnosis import Evidence, Issue
+from gpuprof.diagnosis.fix import as_fix
 from gpuprof.diagnosis.run_model import Run
 from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.replay.transform import removed, scaled
 from gpuprof.tracefile.trace import ANNOTATION, Mask
 
 if TYPE_CHECKING:
-    from gpuprof.diagnosis.analysis import Analysis
+    from gpuprof.diagnosis.analysis import Analysis, Change
     from gpuprof.tracefile.program import Program, Warned
 
 MOST_SHOWN = 3
@@ -52,7 +54,8 @@ the function named in a warning get their own ranges in the recording.
     gain="""
 The note gives the share of GPU and CPU time that these modules take, without their linear layers, and the step time
 without that work (by replay): a kernel cannot gain more. The price is that of a kernel that takes a quarter of their
-time (8 to 50 %, assumed), because one that does not run cannot be timed.
+time (8 to 50 %, assumed), because one that does not run cannot be timed; it is worth trying, at odds of 0.75 (assumed)
+that the package installs and supports what runs here.
 """,
     wrong="""
 A kernel still takes some time, so the gain is less than the note's figure. Some kernels do not support every GPU,
@@ -104,6 +107,36 @@ def _share(program: Program, case: Analysis | None) -> str:
     )
 
 
+def find(case: Analysis) -> Iterator[Proposal]:
+    """The kernel, at the price of a usual one."""
+    program = case.run.program if case.run else None
+    names = sorted({each.name for each in program.reference}) if program else []
+    nodes = modules_nodes(case, names)
+    if program is None or nodes is None or not nodes.any():
+        return
+    gpu_ms = case.per_step(float(case.graph.duration_ns[nodes & case.graph.on_gpu].sum())) / 1e6
+    said = next((each.text for each in slow_paths(program)), "")
+    text = (
+        f"{', '.join(names[:MOST_SHOWN])} run a reference implementation, as a library warns: {gpu_ms:,.1f} ms of GPU"
+        f" time {case.unit.a}, linear layers excluded"
+    )
+
+    def to(left: float) -> Change:
+        return lambda graph: scaled(graph, nodes, left)
+
+    best, likely, worst = calibrated.LEFT.rising
+    yield Proposal(
+        title="the package with the missing kernel",
+        evidence=(Evidence(text), *([Evidence(f"“{said}”")] if said else [])),
+        fix=as_fix("install the package that the warning names"),
+        change=to(likely),
+        best=to(best),
+        worst=to(worst),
+        needs="the package installs, and its kernel takes this GPU, these types and sizes",
+        odds=calibrated.KERNEL_ODDS.value,
+    )
+
+
 def modules_nodes(case: Analysis, names: list[str]) -> Mask | None:
     """Nodes of the modules of these classes, forward and backward, without their linear layers; None if no range shows
     them."""
@@ -123,5 +156,7 @@ def modules_nodes(case: Analysis, names: list[str]) -> Mask | None:
 
 FINDING = Declaration(
     page=PAGE,
+    find=find,
     synonyms=("fast_path", "flash_linear_attention", "causal_conv1d", "mamba", "fallback"),
+    titles=("the_package_with_the_missing_kernel",),
 )
