@@ -173,7 +173,7 @@ def _liger(is_causal: bool, kinds: set[str], apart: bool = False) -> Fix:
             )
         )
     parts = [name for kind, name in LIGER_PARTS if kind in kinds] or [LIGER_PARTS[0][1]]
-    imported = code(f"from liger_kernel.transformers import {', '.join(parts)}  # for your own")
+    imported = code(f"from liger_kernel.transformers import {', '.join(parts)}") + "  # for your own"
     return joined(("after pip install liger-kernel:", imported))
 
 
