@@ -50,7 +50,7 @@ def test_it_fits_whatever_the_names_are(text: str):
         source=replace(d.source, path=text),
         quality=Quality("degraded", tuple(Issue(f"i{i}", "warning", text or "x") for i in range(50))),
         environment=replace(d.environment, gpus=tuple(GpuName(i, text, None) for i in range(64))),
-        verdict=replace(d.verdict, summary=text),
+        verdict=replace(d.verdict, sentences=(text,)),
         findings=tuple(finding(i, text) for i in range(40)),
     )
     document = read(hostile)

@@ -22,6 +22,7 @@ from gpuprof.diagnosis.findings import (
     eager_attention,
     expert_loop,
     exposed_communication,
+    fp8,
     frozen_encoder,
     fused_elementwise,
     fused_loss,
@@ -42,6 +43,7 @@ from gpuprof.diagnosis.findings import (
     planning,
     python_loop,
     rare_steps,
+    rebuilt_weights,
     recompiles,
     recompute,
     redundant_forward,
@@ -68,6 +70,8 @@ _MODULES = (
     static_cache,
     padding,
     expert_loop,
+    missing_kernels,
+    rebuilt_weights,
     eager_attention,
     masked_attention,
     fused_elementwise,
@@ -80,6 +84,7 @@ _MODULES = (
     dequantize,
     tf32,
     autocast,
+    fp8,
     channels_last,
     frozen_encoder,
     adapter_casts,
@@ -94,9 +99,7 @@ _MODULES = (
     throttling,
 )
 
-BUILT_IN: tuple[Declaration, ...] = tuple(
-    module.FINDING for module in (*_MODULES, straggler, missing_kernels, memory_peak)
-)
+BUILT_IN: tuple[Declaration, ...] = tuple(module.FINDING for module in (*_MODULES, straggler, memory_peak))
 """In the order of the documentation."""
 
 FINDINGS: tuple[tuple[Page, Finder], ...] = tuple((one.page, one.find) for one in BUILT_IN if one.find is not None)
