@@ -99,9 +99,9 @@ def score_of(folder: Path, runs: Path | None) -> Score:
     lines = [without_own_name(line, folder.name) for line in lines_of(gpuprof.diagnose(before))]
     named = [line for line in lines if names(line, case.get("causes", ()), case.get("named_by", ()))]
     place = any(word.lower() in line.text.lower() for line in lines for word in case["where"])
-    after = folder / "fixed"
+    after = recording(folder, runs, "fixed", ".after")
     again = None
-    if after.exists():
+    if after is not None:
         left = {one for line in lines_of(gpuprof.diagnose(after)) for one in line.ids if line.finding}
         again = bool(left & {one for line in named if line.finding for one in line.ids})
     return Score(
@@ -113,10 +113,10 @@ def score_of(folder: Path, runs: Path | None) -> Score:
     )
 
 
-def recording(folder: Path, runs: Path | None) -> Path | None:
-    """The recording of the program before the fix."""
-    places = [folder / "recording", *([runs / f"cases.{folder.name}"] if runs else [])]
-    return next((path for path in places if path.exists()), None)
+def recording(folder: Path, runs: Path | None, inside: str = "recording", ending: str = "") -> Path | None:
+    """The recording of the program before the fix, or with other names after it; None without a trace."""
+    places = [folder / inside, *([runs / f"cases.{folder.name}{ending}"] if runs else [])]
+    return next((path for path in places if any(path.glob("trace.*"))), None)
 
 
 def lines_of(diagnosis: Diagnosis) -> list[Line]:
