@@ -28,7 +28,7 @@ if (process.argv.includes("--test")) {
 } else {
   mkdirSync(OUT, { recursive: true });
   await build({
-    entryPoints: [join(HERE, "src", "viewer.ts")],
+    entryPoints: ["viewer.ts", "theme_button.ts"].map((name) => join(HERE, "src", name)),
     outdir: OUT,
     bundle: true,
     minify: true,

@@ -38,6 +38,12 @@ HOST_BOUND = Number(
     "how much the steps of one process differ, explain the timings less well.",
     ("scenarios",), _REFIT,
 )  # fmt: skip
+CPU_COMPUTE = Number(
+    1.7, 1.3, 2.5, "", "assumed",
+    "How many times as long or short ops take from one process to the next that compute on tensors in host memory: "
+    "they use all cores and the memory's bandwidth, which others want, too. No such program has the role `fit`. Where "
+    "timed and recorded steps of one process differ by more, it is that.",
+)  # fmt: skip
 GAIN = Number(
     0.03, 0.02, 0.05, "", "assumed",
     "From the gain that a replay predicts of an exactly known small change to the one that is measured: both sides run "

@@ -23,6 +23,11 @@ STAYS = Number(
     "Share of the long CPU stretches of a step that offloads its optimizer which is not the optimizer's: hooks, "
     "bookkeeping of buckets, checks for overflow.",
 )  # fmt: skip
+FUSED_LEFT = Number(
+    0.4, 0.25, 0.7, "", "assumed",
+    "Time of a fused optimizer step on the CPU, relative to that of its ops one after another: 28 bytes for each "
+    "parameter instead of some 76 for AdamW's, by as many cores.",
+)  # fmt: skip
 LEAST_SILENCE = Number(
     0.1, 0.05, 0.2, "", "assumed",
     "Share of the step in stretches without a launch from which on an optimizer runs on the CPU, wherever its copies "

@@ -37,8 +37,9 @@ COMPUTES_NS = Number(
 )  # fmt: skip
 COMPUTES_SHARE = Number(
     0.25, 0.1, 0.5, "", "assumed",
-    "Share of the CPU's work in such ops from which on they, and not launching, explain a step that was longer without "
-    "the profiler than with it: they use all cores and the memory, which other processes want, too.",
+    "Share of the CPU's work in such ops, and in ops that plan kernels, from which on they, and not launching, explain "
+    "a step that was longer without the profiler than with it: computing uses all cores and the memory, which other "
+    "processes want, too, and plans for other shapes take another time.",
 )  # fmt: skip
 AUTOGRAD_NODE_NS = Number(
     1_500.0, 700.0, 3_000.0, "ns", "assumed",

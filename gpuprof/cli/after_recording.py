@@ -35,7 +35,6 @@ Result = TypeVar("Result")
 LOWEST_PRIORITY = 19
 CLEAR_LINE = "\r\x1b[K"
 """Takes the line of a progress bar away, which its owner draws again."""
-NEXT = "gpuprof diagnose -v shows waits, kernels, phases and notes"
 _COPIED_BYTES = 1 << 20
 
 
@@ -187,9 +186,10 @@ def _page(diagnosis: Diagnosis) -> bytes:
 
     from gpuprof.cli.output import drawn, encodable
     from gpuprof.report.terminal import render
+    from gpuprof.report.words import after_recording
 
     stderr = Console(stderr=True)
-    lines = drawn(lambda width: render(diagnosis, width, next_step=NEXT), stderr)
+    lines = drawn(lambda width: render(diagnosis, width, next_step=after_recording(diagnosis)), stderr)
     text = "".join(f"{line}\n" for line in ["", *lines, ""])
     if stderr.is_terminal:
         text = CLEAR_LINE + text

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 _LONGEST_MESSAGE = 2000
 
-_PLAIN = str.maketrans("█▓▒░∙╱╲▚╳─┄∿·…←×µ–−→✗", "#%=-.//o*_._-~<xu-->x")
-"""For each of our own characters one that every encoding has, of the same width."""
+_PLAIN = str.maketrans("█▓▒░∙╱╲▚╳─┄∿▤▥▧▨▩▣▦▪≈◧·…←×µ–−→✗", "#%=-:/\\o*_.~SELGPNC!^D-~<xu-->x")
+"""For each of our own characters one that every encoding has, of the same width; fills of bars stay different."""
 
 
 def say(message: str) -> None:

@@ -28,6 +28,8 @@ GATE_FAILED = 1
 BUDGET = "5m"
 SHOWN = 5
 """Paths that a line of --list names."""
+LABELS = tuple(f"    {label:<8}" for label in ("write", "flag", "not for"))
+"""What a line of --list begins with whose text stands in a column."""
 _UNITS_S = {"s": 1, "m": 60, "min": 60, "h": 3600}
 _WITH_VALUE = ("--fix", "--budget", "--rounds", "--until", "-m")
 
@@ -338,7 +340,18 @@ def _show_list(subject: Subject | None, argv: Sequence[str], as_json: bool) -> N
         return
     from gpuprof.report.names import escape
 
-    write("".join(f"{escape(line)}\n" for line in _listing_lines(listing)))
+    write("".join(f"{line}\n" for one in _listing_lines(listing) for line in _wrapped(escape(one))))
+
+
+def _wrapped(line: str) -> list[str]:
+    """A line as several of the terminal's width, broken at blanks only; later ones stand under its text."""
+    import shutil
+    import textwrap
+
+    indent = " " * (12 if line.startswith(LABELS) else 4)
+    width = max(40, shutil.get_terminal_size().columns)
+    whole = {"break_long_words": False, "break_on_hyphens": False}
+    return textwrap.wrap(line, width, subsequent_indent=indent, drop_whitespace=True, **whole)  # type: ignore[arg-type]
 
 
 def _listing(subject: Subject | None, argv: Sequence[str]) -> dict[str, Any]:
@@ -374,7 +387,10 @@ def _listing_lines(listing: dict[str, Any]) -> list[str]:
     for one in sorted(listing["fixes"], key=lambda row: row["advised"] is None):
         value = f"={one['default']}   ({one['values']})" if one["default"] else ""
         lines.append(f"{one['name']}{value}{'   advised: ' + one['advised'] if one['advised'] else ''}")
-        lines += [f"    {one['does']}", f"    write   {one['line'].replace('{value}', one['default'] or '')}"]
+        lines.append(f"    {one['does']}")
+        lines += [
+            f"    write   {line}" for line in one["line"].replace("{value}", one["default"] or "VALUE").splitlines()
+        ]
         if one["flags"]:
             lines.append(f"    flag    {one['flags']}   (the program's own, tried first)")
         lines.append(f"    not for {one['cannot']}")

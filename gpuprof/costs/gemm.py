@@ -255,3 +255,9 @@ _PRODUCTS: dict[str, Callable[[Arguments], Matmul | None]] = {
     "bitsandbytes::gemv_4bit.out": _gemv_4bit,
     "bitsandbytes::int8_linear_matmul": _linear,
 }
+
+
+def product_of(arguments: Arguments) -> Matmul | None:
+    """The matrix multiplication that an op's shapes tell; None where it is none, or they do not."""
+    make = _PRODUCTS.get(arguments.name)
+    return make(arguments) if make else None

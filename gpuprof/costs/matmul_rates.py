@@ -1,4 +1,9 @@
-"""What a matrix multiplication takes in another format, from its FLOPs and bytes alone."""
+"""What a matrix multiplication takes in another format, from its FLOPs and bytes alone.
+
+A constant for filling and emptying the chip, and the root of the sum of squares of the times of FLOPs and bytes, each
+at a share of its ceiling: so small ones reach a small part of what large ones do, and where FLOPs and bytes take as
+long they do not overlap wholly. Constants and scatter: `python -m benchmarks.matmul_rates`.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +12,23 @@ import numpy as np
 from gpuprof.calibration import kernels as calibrated
 from gpuprof.tracefile.trace import F64
 
+ADDED_NS = calibrated.MATMUL_ADDED_NS.value
+
+
+def computed_ns(
+    flops: F64, moved: F64, flops_per_s: float, bytes_per_s: float, tensor: float, memory: float
+) -> F64:  # fmt: skip
+    """Time of matrix multiplications, ns, one per row of `flops` and of `moved` (bytes); `tensor`, `memory`: shares of
+    the ceilings that they reach but for the constant."""
+    return ADDED_NS + np.hypot(flops / flops_per_s / tensor, moved / bytes_per_s / memory) * 1e9
+
 
 def half_precision_ns(flops: F64, moved: F64, flops_per_s: float, bytes_per_s: float, level: int = 1) -> F64:
-    """Time of matrix multiplications in a 16-bit format, ns, one per row of `flops` and of `moved` (bytes).
-
-    A constant for filling and emptying the chip, and the longer of the times of FLOPs and bytes at a share of the
-    ceilings; so small ones reach a small part of what large ones do. level: 0 at best, 1 usually, 2 at worst, by the
-    scatter of the recorded ones.
-    """
-    reached = calibrated.MATMUL_REACHED.value
-    roof = np.maximum(flops / flops_per_s, moved / bytes_per_s) / reached
-    return calibrated.MATMUL_SCATTER.rising[level] * (calibrated.MATMUL_ADDED_NS.value + roof * 1e9)
+    """The same in a 16-bit format. level: 0 at best, 1 usually, 2 at worst, by the scatter of the recorded ones, which
+    is that of small ones as far as the constant is all of the time."""
+    took = computed_ns(
+        flops, moved, flops_per_s, bytes_per_s, calibrated.MATMUL_TENSOR.value, calibrated.MATMUL_MEMORY.value
+    )
+    small = ADDED_NS / took
+    small_scatter, scatter = calibrated.MATMUL_SMALL_SCATTER.rising[level], calibrated.MATMUL_SCATTER.rising[level]
+    return took * (small * small_scatter + (1 - small) * scatter)

@@ -52,12 +52,22 @@ def _verdict(analysis: Analysis, step: CpuStep) -> Verdict:
 
 def _sentence(run: Run | None, step: CpuStep) -> str:
     """`Preparing batches takes 35.9 ms of the mean step, PyTorch's ops about 6.0 ms, the Python between them 1 ms.`"""
+    if not step.input_ns:
+        return _own_sentence(step)
     takes = "Preparing batches takes" if prepares_batches(run) else "Waiting for batches takes"
     own = f"the training itself {ms_or_us(step.own_ns)}"
     if step.ops_ns is not None:
         python = ms_or_us(step.own_ns - step.ops_ns)
         own = f"PyTorch's ops about {ms_or_us(step.ops_ns)}, the Python between them about {python}"
     return f"{takes} {ms_or_us(step.input_ns)} of the mean step, {own}."
+
+
+def _own_sentence(step: CpuStep) -> str:
+    """`PyTorch's ops take about 6.0 ms of the mean step, the Python between them about 1 ms.`"""
+    if step.ops_ns is None:
+        return f"The training itself takes {ms_or_us(step.own_ns)} of the mean step."
+    python = ms_or_us(step.own_ns - step.ops_ns)
+    return f"PyTorch's ops take about {ms_or_us(step.ops_ns)} of the mean step, the Python between them about {python}."
 
 
 def _more_workers(analysis: Analysis, step: CpuStep) -> Finding | None:

@@ -24,6 +24,7 @@ from gpuprof.replay.graph import Graph
 from gpuprof.replay.loader_queue import Loader
 from gpuprof.replay.mean_step import MeanStep
 from gpuprof.replay.noise import GAIN_NOISE, change_noise, process_noise
+from gpuprof.replay.other_processes import other_processes
 from gpuprof.replay.simulate import LARGE
 from gpuprof.replay.transform import scale
 from gpuprof.tracefile.background import Background
@@ -160,6 +161,8 @@ def _why_not(case: Analysis, one: _Predicted) -> str:
     speedup = one.prediction.speedup
     if one.list is None and one.proposal.needs and time_left(speedup) * WORTH <= 1:
         return f"works with a probability of {one.proposal.odds:.2f} only; needs: {one.proposal.needs}"
+    if one.list is None and speedup.expected >= WORTH and one.probability < EVEN:
+        return f"shortens {case.unit.a} by {100 * (SURE - 1):.0f} % with a probability of {one.probability:.2f} only"
     if one.list is None:
         return small_change(case, one.proposal, speedup)
     cost, left = one.proposal.once_ns[1], _steps_left(case)
@@ -194,6 +197,8 @@ class Steps:
         self.case = case
         self._known: dict[tuple[int, ...], tuple[object, Callable[[], float]]] = {}
         self._background = Background(worth_it=len(case.graph) >= LARGE)
+        self.other_processes = other_processes(case.graph)
+        """The graph in processes with a quicker or slower CPU."""
 
     def begin(
         self, graph: Graph, changes: Sequence[Change], proposals: Sequence[Proposal], mean: MeanStep | None = None,
@@ -206,7 +211,7 @@ class Steps:
         the changes, where it is there already.
         """
         mean = mean or self.case.mean
-        lumps = {cause: factor for p in proposals for cause, factor in p.lumps.items()}
+        lumps = _lumps(proposals)
         simulated = self._simulated(graph, changes, proposals, made, count)
 
         def step_ns() -> float:
@@ -221,7 +226,7 @@ class Steps:
         mean, changes = self.case.mean, [p.change for p in proposals]
         now = self.begin(self.case.graph, changes, proposals)
         simulated = self._simulated(self.case.graph, [*changes, _half_the_cpu], proposals)
-        lumps = {cause: factor for p in proposals for cause, factor in p.lumps.items()}
+        lumps = _lumps(proposals)
 
         def share() -> float:
             loader = _loader(mean, mean, proposals)
@@ -288,6 +293,15 @@ class Steps:
         return self.case.mean_ns - (self.case.mean.usual_ns or self.case.mean_ns)
 
 
+def _lumps(proposals: Sequence[Proposal]) -> dict[str, float]:
+    """Cause → what some proposals together leave of it."""
+    left: dict[str, float] = {}
+    for proposal in proposals:
+        for cause, factor in proposal.lumps.items():
+            left[cause] = left.get(cause, 1.0) * factor
+    return left
+
+
 def _half_the_cpu(graph: Graph) -> Graph:
     return scale(graph, host=0.5, input=0.5)
 
@@ -319,9 +333,10 @@ def prediction(steps: Steps, proposals: Sequence[Proposal]) -> Prediction:
     Independent sources of uncertainty add up as squares of logarithms. The step after the fixes has all: how well each
     fix works (its best and worst case, the others being as expected), what the profiler cost, the noise between
     processes, and how well the mean step is known. In the gain, what is unsure of the step itself is drawn on both
-    sides: a faster or slower CPU, or more or less excess of some steps, shortens the step as it is and the step after
-    the fixes, and widens the gain only as far as these change by different factors. Where all that leaves an interval
-    narrower than measured gains scatter around replayed ones, it is as wide as that.
+    sides: a faster or slower CPU (here, and from one process to the next), or more or less excess of some steps,
+    shortens the step as it is and the step after the fixes, and widens the gain only as far as these change by
+    different factors. Where all that leaves an interval narrower than measured gains scatter around replayed ones, it
+    is as wide as that.
     """
     case, ordered = steps.case, _in_order(proposals)
     usual = [p.change for p in ordered]
@@ -332,7 +347,8 @@ def prediction(steps: Steps, proposals: Sequence[Proposal]) -> Prediction:
 
     # All are begun before the first is asked for: they are simulated in another thread.
     now = step(case.graph)
-    paces = [(steps.begin(graph, [], []), step(graph)) for graph in (case.removal.quicker, case.removal.slower)]
+    ends = (case.removal.quicker, case.removal.slower, *steps.other_processes)
+    paces = [(steps.begin(graph, [], []), step(graph)) for graph in ends]
     better = [step(case.graph, i, p.best) for i, p in enumerate(ordered) if p.best]
     worse = [step(case.graph, i, p.worst) for i, p in enumerate(ordered) if p.worst]
     host_share = steps.begin_host_share(ordered)
@@ -341,7 +357,7 @@ def prediction(steps: Steps, proposals: Sequence[Proposal]) -> Prediction:
     own = [math.log(p.spread) for p in ordered]
     shorter = [*own, *(math.log(expected / min(one(), expected)) for one in better)]
     longer = [*own, *(math.log(max(one(), expected) / expected) for one in worse)]
-    quick, slow = (math.log(then() / expected) for _, then in paces)
+    quick, slow = (math.log(then() / expected) for _, then in paces[:2])
     most = math.log(expected / shortest) if shortest > 0 else math.inf
     steps_then, gains_then = _with_other_means(steps, ordered, expected)
     # Another process may be quicker with a larger batch, too; that gains no more than its work.

@@ -141,7 +141,8 @@ def run_facts(folder: RunFolder, synchronised: bool = False) -> RunFacts:
         startup_ns=_startup(folder),
         goodput=_goodput(folder),
     )  # fmt: skip
-    feed = None if found_budget is None else feed_of(folder, found_budget, run.work.micro_steps)
+    # The mean step is that of the timed steps, which may accumulate fewer batches than the recorded ones.
+    feed = None if found_budget is None else feed_of(folder, found_budget, _work(steps, base.rows).micro_steps)
     return RunFacts(
         folder,
         run,

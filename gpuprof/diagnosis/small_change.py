@@ -1,14 +1,12 @@
-"""Why a fix is ruled out that does something, but too little: what it takes off the GPU's and the CPU's work."""
+"""Why a fix is ruled out that does something, but too little, or what it does is not known well enough."""
 
 from __future__ import annotations
 
 from gpuprof.diagnosis.analysis import Analysis
-from gpuprof.diagnosis.detect.proposal import Proposal
+from gpuprof.diagnosis.detect.proposal import NEGLIGIBLE, Proposal
 from gpuprof.diagnosis.diagnosis import Range
 from gpuprof.diagnosis.sentences import in_ms
 
-NEGLIGIBLE = 0.01
-"""A step that changes by less stays as it is."""
 SAME_WORK = 0.01
 """Factors of work that differ by less are the same."""
 
@@ -22,7 +20,7 @@ def small_change(case: Analysis, proposal: Proposal, gain: Range) -> str:
     taken = " and ".join(f"{in_ms(ns)} of {name} time" for ns, name in named if ns > 0)
     added = " and ".join(f"{in_ms(-ns)} of {name} time" for ns, name in named if ns < -NEGLIGIBLE * case.mean_ns)
     change = 1 - 1 / gain.expected
-    how = "by less than 1 %" if abs(change) < NEGLIGIBLE else f"by {100 * abs(change):.0f} %"
+    how = "by less than 1 %" if abs(change) < NEGLIGIBLE else f"by {100 * abs(change):.2g} %"
     verb = "changes" if abs(change) < NEGLIGIBLE else "shortens" if change > 0 else "lengthens"
     step = f"{case.unit.a} of {in_ms(case.mean_ns)}"
     if taken and added:

@@ -9,6 +9,8 @@ from gpuprof.replay.graph import HOST, Graph
 from gpuprof.tracefile.trace import OP, Mask
 
 LEAST_NS = calibrated.COMPUTES_NS.value
+GOOD_PART = calibrated.COMPUTES_SHARE.value
+"""Share of the CPU's work from which on some of it explains that a step takes longer than another."""
 
 
 def without_launches(graph: Graph) -> Mask:
@@ -27,3 +29,10 @@ def computes(graph: Graph) -> Mask:
     in_op = np.append(graph.timeline.trace.ops.kind == OP, False)[graph.scope]
     took = graph.recorded_end_ns - graph.recorded_start_ns
     return without_launches(graph) & in_op & (took >= LEAST_NS)
+
+
+def good_part(graph: Graph, nodes: Mask) -> Mask | None:
+    """These nodes, where they are a good part of the CPU's own work; None where they are not."""
+    host = (graph.lane >= 0) & ~graph.waits
+    whole, part = (float(graph.duration_ns[mask].sum()) for mask in (host, nodes))
+    return nodes if part > 0 and part >= GOOD_PART * whole else None

@@ -19,8 +19,6 @@ class Planning:
     """Pieces of the CPU's work in them."""
     usual_ns: F64
     """Per node what is left of it when nothing is to be planned; as recorded elsewhere."""
-    own_ns: float
-    """What they took, in all steps, under the profiler."""
     names: list[str]
     """Of the ops, each once."""
 
@@ -37,7 +35,7 @@ def planning(graph: Graph) -> Planning:
     recorded = (graph.recorded_end_ns - graph.recorded_start_ns).clip(0)
     names = sorted({timeline.trace.strings[i] for i in timeline.trace.ops.name[found.op[rows]].tolist()})
     usual_ns = np.where(nodes, recorded * np.nan_to_num(part), graph.duration_ns)
-    return Planning(nodes, usual_ns, float(found.own_ns[rows].sum()), names)
+    return Planning(nodes, usual_ns, names)
 
 
 def without_planning(graph: Graph) -> Graph:

@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gpuprof.calibration import slow as calibrated
-from gpuprof.replay.cpu_compute import computes
+from gpuprof.replay.cpu_compute import computes, good_part
 from gpuprof.replay.graph import HOST, INPUT, Graph
 from gpuprof.replay.host_pace import SPREAD, pace_and_spread
 from gpuprof.replay.noise import GPU_PROCESS_NOISE, HOST_PROCESS_NOISE, RUN_NOISE
 from gpuprof.replay.phase_fit import Parts, fitted_to_parts
+from gpuprof.replay.planning import planning
 from gpuprof.replay.profiler_cost import Recorded, recorded_events, without
 from gpuprof.replay.simulate import step_of
 from gpuprof.replay.transform import scale as by_resource
@@ -36,9 +36,6 @@ NARROW = 1e-4
 """The cost of an event and the speed of a host are known no better than to this share."""
 NEAR = 0.01
 """A step that is only estimated needs no fit where it is this near already."""
-
-COMPUTES_SHARE = calibrated.COMPUTES_SHARE.value
-"""Share of the CPU's work that ops on tensors in host memory must be, for them to explain a longer step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,11 +124,11 @@ def _fitted(graph: Graph, events: Recorded, pace: float, least: float, measured_
     the least: what is missing then is no matter of the host.
     """
     most = MOST * pace
-    computing = _mostly_computes(graph)
+    differs = _differs(graph)
 
     def at(level: float, device: float) -> Graph:
-        if computing is not None and level < pace:
-            reduced = scaled(without(graph, events.cost_ns(pace)), computing, float(np.exp(pace - level)))
+        if differs is not None and level < pace:
+            reduced = scaled(without(graph, events.cost_ns(pace)), differs, float(np.exp(pace - level)))
             return by_resource(reduced, device=device)
         scale = min(max(level, 0.0), most)
         reduced = without(graph, events.cost_ns(scale))
@@ -163,15 +160,16 @@ def _fitted(graph: Graph, events: Recorded, pace: float, least: float, measured_
         device = 1 / _first(lambda quicker: step(pace, 1 / quicker) <= measured_ns, fast, slow)
     if abs(step(level, 1.0) - measured_ns) <= FITTED * measured_ns:
         device = 1.0
-    return min(max(level, 0.0), most), at(level, device)
+    return pace if differs is not None and level < pace else min(max(level, 0.0), most), at(level, device)
 
 
-def _mostly_computes(graph: Graph) -> Mask | None:
-    """Ops that compute on the CPU, where they are a good part of its work: if the measured step is longer than the
-    recorded one, they were slower. None where they are not."""
-    nodes = computes(graph)
-    whole = _host_ns(graph)
-    return nodes if float(graph.duration_ns[nodes].sum()) >= COMPUTES_SHARE * max(whole, 1.0) else None
+def _differs(graph: Graph) -> Mask | None:
+    """Ops that compute on the CPU or plan kernels, where they are a good part of its work. None where they are not.
+
+    If the measured step is longer than the recorded one without the cost of recording, they were slower: plans for the
+    shapes that were timed take longer than those for the recorded ones, while launches take the same.
+    """
+    return good_part(graph, computes(graph) | planning(graph).nodes)
 
 
 def _as_told(graph: Graph, factor: float, step_ns: float) -> Graph:

@@ -38,20 +38,29 @@ def named(found: AboveReach, most: int = SHOWN, least: float = LEAST) -> tuple[I
     return tuple(item for item in found.largest[:most] if item.ns >= least * found.usual_ns)
 
 
-def place(item: Item) -> str:
-    """`LlamaMLP, train.py: step (line 42)`; empty where it was not recorded."""
+def own_line(item: Item) -> str:
+    """`train.py:42 step`, of the user's own code; `train.py: step` without a line; empty where it was not recorded."""
     where = item.where
-    function = where.function and (
-        f"{where.function} (line {where.line})" if where.line is not None else where.function
-    )
+    if not where.function:
+        return ""
+    file, colon, function = where.function.partition(": ")
+    known = colon and where.line is not None
+    return shown(f"{file}:{where.line} {function}" if known else where.function, NAME)
+
+
+def place(item: Item) -> str:
+    """`LlamaMLP, aten::mm`; empty where it was not recorded."""
+    where = item.where
     op = where.op if where.op and where.op not in item.what else None
-    return ", ".join(shown(one, NAME) for one in (where.module, op, function) if one)
+    return ", ".join(shown(one, NAME) for one in (where.module, op) if one)
 
 
 def line(item: Item) -> str:
-    """`31.5 ms  the forward pass computed again (LlamaDecoderLayer): gradient checkpointing keeps less memory`."""
-    at, why = place(item), item.why or ("its reach is not known" if item.reach_ns is None else "why is not known")
-    return f"{duration(item.ns)}  {escape(item.what)}{f' ({at})' if at else ''}: {escape(why)}"
+    """`31.5 ms  train.py:42 step · the forward pass computed again (LlamaMLP): checkpointing keeps less memory`."""
+    own, at = own_line(item), place(item)
+    why = item.why or ("its reach is not known" if item.reach_ns is None else "cause not known")
+    first = f"{own} · " if own else ""
+    return f"{duration(item.ns)}  {first}{escape(item.what)}{f' ({at})' if at else ''}: {escape(why)}"
 
 
 def lines(diagnosis: Diagnosis, most: int = SHOWN, least: float = LEAST) -> list[str]:

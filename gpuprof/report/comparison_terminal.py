@@ -75,17 +75,17 @@ def _steps(comparison: Comparison, width: int) -> list[Text]:
     """Both steps as bars of one scale, and what their fills mean."""
     pair = bars.step_bars(comparison)
     longest = max(bar.total_ns for bar in pair) or 1
-    lines = []
+    lines, drawn = [], []
     for name, bar in zip("AB", pair, strict=True):
         line = Text(f"{name}  ", no_wrap=True, overflow="crop")
-        room = max(round((width - 3) * bar.total_ns / longest), 1)
-        for part, n in zip(bar.parts, stepbar.cells(bar, room), strict=True):
+        drawn.append(stepbar.cells(bar, max(round((width - 3) * bar.total_ns / longest), 1)))
+        for part, n in zip(bar.parts, drawn[-1], strict=True):
             look = stepbar.paint(part)
             line.append(look.fill * n, look.terminal)
         lines.append(line)
     items = []
-    for before, after in zip(pair[0].parts, pair[1].parts, strict=True):
-        if max(before.ns / longest, after.ns / longest) < words.WORTH_OF_STEP:
+    for before, after, *seen in zip(pair[0].parts, pair[1].parts, *drawn, strict=True):
+        if not any(seen):
             continue
         look = stepbar.paint(before)
         name = labels.part(before)

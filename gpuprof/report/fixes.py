@@ -207,9 +207,10 @@ def considered(diagnosis: Diagnosis) -> list[Text | Table]:
 
 
 def numbers(diagnosis: Diagnosis, both: Combined) -> str:
-    """`4 + 1 + 3`: which of the findings are combined."""
+    """`1 + 3 + 4`: which of the findings are combined."""
     titles = [f.title for f in diagnosis.findings]
-    return " + ".join(str(titles.index(t) + 1) if t in titles else escape(t) for t in both.titles)
+    known = sorted(titles.index(title) + 1 for title in both.titles if title in titles)
+    return " + ".join([*map(str, known), *(escape(title) for title in both.titles if title not in titles)])
 
 
 def _together(diagnosis: Diagnosis, both: Combined, brevity: Brevity) -> str:

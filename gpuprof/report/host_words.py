@@ -15,6 +15,8 @@ WORTH_SAYING = 0.02
 """Share of the step that a function has to gain for a line in the answer; without a price its time has to be as long as
 WORTH_LONG of it."""
 WORTH_LONG = 0.1
+WITH_GAIN = 46
+"""Columns from which on a row has room for what its function's time is worth."""
 PASSES = {"forward": "forward pass", "backward": "backward pass"}
 
 
@@ -35,22 +37,23 @@ def worth_saying(diagnosis: Diagnosis) -> list[HostFunction]:
 
 
 def lines(diagnosis: Diagnosis, width: int, functions: list[HostFunction]) -> list[Text]:
-    """A row per function: its name, its place, its time, and the step if it were free."""
+    """A row per function: its place, its name, its time, and the step if it were free."""
     now = diagnosis.step_ns
     # One caller of all says nothing of any: then the places themselves.
     callers = {one.called_from for one in functions}
     rows = [
         (
+            shown(_short(one.place if len(callers) == 1 else one.called_from or one.place), 60),
             shown(name(one), 60),
             duration(one.ns.expected),
             gain(one, now),
-            shown(_short(one.place if len(callers) == 1 else one.called_from or one.place), 60),
         )
         for one in functions
     ]
-    columns = (Column("bold", elastic=True), Column(right=True), Column(), Column("dim"))
-    if all(one.step_ns is None for one in functions):  # as without a GPU: that none is known needs no column
-        rows, columns = [(row[0], row[1], row[3]) for row in rows], (columns[0], columns[1], columns[3])
+    columns = (Column("bold", elastic=True), Column(elastic=True), Column(right=True), Column("dim"))
+    # Without a GPU no gain is known, which needs no column; a narrow screen has no room for one.
+    if width < WITH_GAIN or all(one.step_ns is None for one in functions):
+        rows, columns = [row[:3] for row in rows], columns[:3]
     return table(rows, columns, width)
 
 

@@ -8,20 +8,36 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from gpuprof.diagnosis.step_parts import Bar, Part
 from gpuprof.memory.advice import Advice
 from gpuprof.memory.memory_report import Device, Difference, MemoryReport
 from gpuprof.report import memory_words as words
 from gpuprof.report.lines import Column, flow, table
 from gpuprof.report.numbers import share
+from gpuprof.report.stepbar import cells
 from gpuprof.report.terminal import GUTTER, WIDEST, paragraph, section
 
 ROWS = 4
 """Lines of Python that are shown where no one asked for more."""
 LEAKS = 3
-SEEN = 0.005
-"""Share of the peak below which an owner is not named."""
-_FILLS = "█▓▒░"
-_STYLES = ("green", "blue", "yellow", "magenta", "cyan", "red")
+MARKS = {
+    "weights": ("W", "blue"),
+    "adapters": ("D", "bright_blue"),
+    "optimizer_state": ("O", "red"),
+    "gradients": ("G", "bright_red"),
+    "activations": ("A", "green"),
+    "logits": ("L", "yellow"),
+    "kv_cache": ("K", "magenta"),
+    "inputs": ("I", "cyan"),
+    "backward_temporaries": ("B", "bright_yellow"),
+    "communication": ("C", "bright_magenta"),
+    "workspace": ("S", "bright_green"),
+    "awaiting_free": ("F", "bright_cyan"),
+    "before_history": ("H", "white"),
+    "other": ("R", "bright_black"),
+    "unused": ("∙", "bright_black"),
+}
+"""What an owner's part of a bar is filled with, and its colour: the same in every bar, so that two can be compared."""
 
 
 def render(report: MemoryReport, width: int = 80, rows: int = ROWS) -> Group:
@@ -78,21 +94,15 @@ def _owners(device: Device, width: int) -> list[Text]:
 
 
 def _parts(owners: Sequence[tuple[str, int]], total: int, width: int) -> list[Text]:
-    shown = [(owner, size) for owner, size in owners if total > 0 and size >= SEEN * total]
-    bar, used = Text(no_wrap=True, overflow="crop"), 0
-    items = []
-    room = min(width, 60)
-    done = 0
-    for number, (owner, size) in enumerate(shown):
-        fill, style = _FILLS[number % len(_FILLS)], _STYLES[number % len(_STYLES)]
-        if owner == "unused":
-            fill, style = "∙", "dim"
-        done += size
-        cells = round(room * done / total) - used
-        bar.append(fill * cells, style)
-        used += cells
-        items.append(Text.assemble((fill, style), f" {words.NAMES[owner]} ", (words.size(size), "bold"),
-                                   f" {share(size, total)}"))  # fmt: skip
+    """A bar of owners in their letters and colours, and the legend of what it draws."""
+    whole = Bar(0, total, tuple(Part(owner, size, False) for owner, size in owners))
+    bar, items = Text(no_wrap=True, overflow="crop"), []
+    for (owner, size), n in zip(owners, cells(whole, min(width, 60)), strict=True):
+        if n:
+            fill, style = MARKS[owner]
+            bar.append(fill * n, style)
+            items.append(Text.assemble((fill, style), f" {words.NAMES[owner]} ", (words.size(size), "bold"),
+                                       f" {share(size, total)}"))  # fmt: skip
     return [bar, *flow(items, width)] if items else []
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpuprof.report.names import escape
-from gpuprof.report.numbers import amount, duration, duration_range, share
+from gpuprof.report.numbers import amount, duration, duration_range, round_ticks, share
 from gpuprof.report.palette import OWNER_PAINTS
 
 if TYPE_CHECKING:
@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 
 NAMES = {key: paint.label for key, paint in OWNER_PAINTS.items()}
 """What an owner is called."""
+
+
+TICKS = 6
+"""Marks of an axis of memory, at most."""
 
 
 def size(value: int) -> str:
@@ -25,6 +29,12 @@ def size(value: int) -> str:
             digits = value / scale
             return f"{digits:,.0f} {unit}" if digits >= 99.95 else f"{digits:.1f} {unit}"
     return f"{value} B"
+
+
+def ticks(top: int) -> list[tuple[str, float]]:
+    """(`1.5 GiB`, bytes) of the marks of an axis from 0 to `top`: round in the unit of the largest."""
+    scale, unit = next(((s, u) for s, u in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")) if top >= s), (1, "B"))
+    return [(f"{at:g} {unit}" if at else "0", at * scale) for at in round_ticks(top / scale, TICKS)]
 
 
 def signed(value: int) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 _UNITS = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"), (1, "ns"))
 
 
@@ -90,6 +92,17 @@ def gib(value: float) -> str:
 def rate(value: float) -> str:
     """`1,730`, `3.4`, `0.05`: something per second."""
     return f"{value:,.0f}" if value >= 9.95 else f"{value:.1f}" if value >= 0.95 else f"{value:.2g}"
+
+
+def round_ticks(top: float, most: int) -> list[float]:
+    """At most `most` marks from 0 to `top`, at multiples of 1, 2 or 5 × 10ⁿ; 0 alone where there is nothing."""
+    if not top > 0 or most < 2:
+        return [0.0]
+    least = top / (most - 1)
+    power = 10.0 ** math.floor(math.log10(least))
+    step = next((m * power for m in (1, 2, 5) if m * power >= least * (1 - 1e-9)), 10 * power)
+    # From whole numbers, so that 3 × 0.1 is 0.3.
+    return [float(f"{k * step:.12g}") for k in range(math.floor(top / step * (1 + 1e-9)) + 1)]
 
 
 def joules(value: float) -> str:

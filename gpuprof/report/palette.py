@@ -9,7 +9,7 @@ kinds of colour blindness within each set; those that share a hue differ in ligh
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -189,6 +189,9 @@ BOUND_PAINTS = _keyed(
 MARK_PAINTS = _keyed((Paint("finding", "finding", "#4a5568", "#b4bdc9"),))
 """What gpuprof says of a stretch of time: ink, since hues stand for what was recorded."""
 
+MIXED = Paint("mixed", "several kinds", "#e3e7ec", "#323a45")
+"""Nearly the page's own colour: for what holds several kinds, each with its colour below."""
+
 
 def _as_cause(key: str, label: str, cause: str) -> Paint:
     return Paint(key, label, CAUSE_PAINTS[cause].light, CAUSE_PAINTS[cause].dark)
@@ -225,6 +228,16 @@ SERIES_PAINTS = tuple(
 )
 """Things of one kind, distinguished by number: GPUs, ranks, lines of one chart. Shades of one slate, since hues say
 what kind of thing something is; neighbours differ in lightness."""
+
+
+def themed(properties: Callable[[str], str]) -> str:
+    """CSS that sets custom properties on every page: `properties("light")` at first, `properties("dark")` where the
+    reader or else the system wants it dark."""
+    light, dark = properties("light"), properties("dark")
+    return (
+        f":root{{{light}}}:root[data-theme=dark]{{{dark}}}"
+        f"@media (prefers-color-scheme:dark){{:root:not([data-theme]){{{dark}}}}}"
+    )
 
 
 def text_on(fill: str) -> str:

@@ -16,6 +16,9 @@ class Paint:
     fill: str
 
 
+LISTED = 0.005
+"""Share of a bar below which a part is neither drawn nor in its legend."""
+
 # Pages: around the palette of Okabe and Ito, distinguished under the common kinds of colour blindness; no other thing
 # on a page has one of these colours (gpuprof.report.palette). Terminals: names
 # of colours, so that the reader's theme decides; none that a light theme swallows. Work is filled, waiting is
@@ -45,23 +48,30 @@ PAINTS = {
     "variation": Paint("bright_black", "#c6ccd3", "≈"),
     "idle": Paint("bright_black", "#adb1b6", "░"),
 }
-_WAITING_FOR_A_PEER = Paint("bright_magenta", "#e9bfd8", "∿")
+WAITING_FOR_A_PEER = Paint("bright_magenta", "#e9bfd8", "∿")
 
 
 def paint(part: Part) -> Paint:
     """Waiting for communication is not the communication itself, so it looks different."""
     if part.idle and part.key == "communication":
-        return _WAITING_FOR_A_PEER
+        return WAITING_FOR_A_PEER
     return PAINTS.get(part.key, PAINTS["unknown"])
 
 
 def cells(bar: Bar, width: int) -> list[int]:
-    """Whole cells for each part, `width` in all, by largest remainder."""
+    """Whole cells for each part, `width` in all, by largest remainder; what is listed has one at least, and what is too
+    small to be listed has none."""
     total = sum(part.ns for part in bar.parts)
     if not total:
         return [0] * len(bar.parts)
-    given = [part.ns * width // total for part in bar.parts]
-    left = sorted(range(len(given)), key=lambda i: (-(bar.parts[i].ns * width % total), i))
+    listed = [i for i, part in enumerate(bar.parts) if part.ns >= LISTED * total]
+    whole = sum(bar.parts[i].ns for i in listed)
+    given = [bar.parts[i].ns * width // whole if i in listed else 0 for i in range(len(bar.parts))]
+    left = sorted(listed, key=lambda i: (-(bar.parts[i].ns * width % whole), i))
     for i in left[: width - sum(given)]:
         given[i] += 1
+    for i in listed:
+        most = max(range(len(given)), key=lambda j: given[j])
+        if not given[i] and given[most] > 1:
+            given[i], given[most] = 1, given[most] - 1
     return given

@@ -321,7 +321,7 @@ def _bar(bar: Bar, width: int) -> Text:
 def _legend(bar: Bar, width: int, least_part: float) -> list[Text]:
     """`█ compute 9 %  idle 90 %: ░ launch 72 %  ╱ sync 3 %`, waiting on its own line where space is short."""
     working = [part for part in bar.parts if part.works]
-    large = [part for part in working if least_part <= SEEN or _large(part, bar, least_part)] or working[:1]
+    large = [part for part in working if _large(part, bar, least_part)] or working[:1]
     work = [_entry(part, bar) for part in large]
     # What is neither work nor waiting: variation between steps.
     rest = [_entry(part, bar) for part in bar.parts if not (part.works or part.idle) and _large(part, bar, least_part)]

@@ -203,6 +203,12 @@ def more(diagnosis: Diagnosis) -> str:
     return "-v shows the run, waits, kernels, phases and notes; gpuprof report draws them"
 
 
+def after_recording(diagnosis: Diagnosis) -> str:
+    """What shows more of a run that has just been recorded."""
+    on_cpu = diagnosis.cpu_step is not None
+    return f"gpuprof diagnose -v shows {'the run and its functions' if on_cpu else 'waits, kernels, phases and notes'}"
+
+
 def waits_for(gap: Gap | PhaseGaps) -> str:
     """`aten::mul ← lora.Linear`: the op that a gap ends with, and the module that called it."""
     module = shown(gap.module.removeprefix(MODULE), 120) if gap.module else ""

@@ -50,3 +50,12 @@ def test_both_names_stand_in_the_heading_of_a_phone(page_file: Path, visit):
         boxes = [name.bounding_box() for name in seen.page.locator(".top .file bdi").all()]
         assert len(boxes) == 2
         assert all(box["width"] > 20 and box["x"] + box["width"] <= 320 for box in boxes)
+
+
+def test_the_button_changes_the_theme(page_file: Path, visit):
+    with visit(page_file) as seen:
+        ground = "getComputedStyle(document.body).backgroundColor"
+        light = seen.page.evaluate(ground)
+        seen.page.get_by_role("button", name="Switch between light and dark").click()
+        assert seen.page.evaluate(ground) != light
+        assert seen.complaints == []

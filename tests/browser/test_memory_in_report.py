@@ -61,7 +61,7 @@ def test_areas_strip_tiles_and_tables(opened, width: int, scheme: str):
                           ".map(p => getComputedStyle(p).fill)")  # fmt: skip
     assert len(areas) >= 6 and len(set(areas)) == len(areas)
     assert page.evaluate("document.querySelectorAll('[data-chart=memory_owners] .barlayer .point').length") > 3
-    tiles = page.evaluate("[...document.querySelectorAll('#memory .treemap span')]"
+    tiles = page.evaluate("[...document.querySelectorAll('#memory .treemap > span')]"
                           ".map(t => t.getBoundingClientRect()).map(b => [b.width, b.height])")  # fmt: skip
     assert len(tiles) >= 6 and all(w > 0 and h > 0 for w, h in tiles)
     tables = page.evaluate("[...document.querySelectorAll('#memory .memory-tables')]"

@@ -48,7 +48,8 @@ class Hand:
         self.set_view(event.start_ns - event.ns, event.start_ns + 2 * event.ns)
         group = self.report.header["tracks"][event.track]["group"]
         name = self.seen.page.locator(f".tl-name[data-row='{group}-{event.track}']")
-        name.scroll_into_view_if_needed()
+        # What is selected is told at the lower edge of the window, over what is there.
+        name.evaluate("element => element.scrollIntoView({ block: 'center' })")
         until(lambda: self.seen.page.evaluate(UNSEEN_SCROLL), lambda pixels: pixels == 0)
         y = name.bounding_box()["y"] + PAD + event.depth * LANE + LANE / 2
         return self.x(event.start_ns + event.ns / 2), y
@@ -552,3 +553,22 @@ def test_what_is_drawn_is_where_the_recording_has_it(hand, run):
 def covered(row, starts: list[int], t: float) -> bool:
     i = bisect_left(starts, t) - 1
     return i >= 0 and t < row[i].start_ns + row[i].ns
+
+
+def test_letters_work_where_the_pointer_is_and_nowhere_else(hand):
+    whole = hand.seen.view
+    hand.seen.page.evaluate("document.activeElement.blur()")
+    hand.seen.page.mouse.move(2, 2)
+    hand.press("w")
+    assert hand.seen.view == whole, "the pointer is not on the timeline"
+    box = hand.canvas
+    hand.seen.page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 20)
+    hand.press("w")
+    start, end = until(lambda: hand.seen.view, lambda view: view != whole)
+    assert end - start < whole[1] - whole[0]
+
+
+def test_what_is_selected_is_told_in_view(hand, run):
+    hand.click(index_of(run, "stream"))
+    box = hand.seen.page.locator(".tl-details").bounding_box()
+    assert box["y"] >= 0 and box["y"] + box["height"] <= 900 + 1, box

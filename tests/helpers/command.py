@@ -21,8 +21,8 @@ def gpuprof_command(
     """Runs the command as a user does, with nothing of this shell's GPUPROF_* set."""
     return subprocess.run(
         [sys.executable, "-m", "gpuprof", *map(str, arguments)],
-        cwd=ROOT, env=variables(**(env or {})), capture_output=True, text=True, encoding="utf-8",
-        **{"timeout": 240, **options},
+        env=variables(**(env or {})), capture_output=True, text=True, encoding="utf-8",
+        **{"timeout": 240, "cwd": ROOT, **options},
     )  # fmt: skip
 
 

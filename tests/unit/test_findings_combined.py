@@ -19,11 +19,14 @@ from gpuprof.diagnosis.detect.replace_work import replacement_of, with_replaceme
 from gpuprof.diagnosis.diagnosis import Combined
 from gpuprof.diagnosis.findings import FINDINGS, larger_batch, recompute
 from gpuprof.diagnosis.fix import Fix
+from gpuprof.diagnosis.predict import Steps
 from gpuprof.diagnosis.run_model import RunMemory
 from gpuprof.diagnosis.share_verdict import judge_shares
 from gpuprof.diagnosis.shares import Shares
 from gpuprof.replay.graph import HOST, Graph
+from gpuprof.replay.mean_step import MeanStep
 from gpuprof.replay.noise import PROCESS_NOISE, change_noise
+from gpuprof.replay.planning import planning
 from gpuprof.replay.transform import scaled
 from gpuprof.timeline.phases import BACKWARD, FORWARD
 
@@ -148,6 +151,28 @@ def test_planning_a_kernel_takes_as_long_without_the_hooks(tmp_path):
     assert planning.sum() == 4
     left = only(recompute, case).change(graph).duration_ns
     assert left[planning].tolist() == graph.duration_ns[planning].tolist()
+
+
+def test_what_is_computed_again_also_plans_again(tmp_path):
+    """Plans are kept for each thread: half of what new shapes cost goes with the repeated forward pass, where half of
+    the planning was recorded in it; and what is left of that is padded away with the rest."""
+    program = Program()
+    for number in range(4):
+
+        def body(number=number):
+            program.op("aten::_cudnn_attention_forward", PLAIN, dims=[[4, 100 + number]], host=60 * MS)
+            checkpointed(program)
+
+        program.step(body)
+    case = program.case(tmp_path)
+    assert recompute._planned_once(case, np.zeros(len(case.graph), bool)) == {"new_shapes": 1.0}
+    plans = planning(case.graph).nodes
+    half = plans & (case.graph.step < 2)
+    assert recompute._planned_once(case, half) == {"new_shapes": pytest.approx(0.5, abs=0.01)}
+    one, other = (proposal(lambda graph: graph, lumps={"new_shapes": left}) for left in (0.5, 0.1))
+    mean = MeanStep(case.graph, usual_ns=100 * MS, mean_ns=200 * MS, lumps_ns={"new_shapes": 100 * MS})
+    steps = Steps(case.with_facts(mean=mean))
+    assert steps.begin(case.graph, [], [one, other])() == pytest.approx(105 * MS)
 
 
 def test_steps_of_no_time_have_no_verdict():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,13 +12,16 @@ from helpers.make_diagnosis import host_bound
 from helpers.program import MS, SHORT, US, Program
 from helpers.replay_oracle import LOADER
 
+from gpuprof.diagnosis import predict
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.chance import time_left
 from gpuprof.diagnosis.detect.compile_time import compile_ns
-from gpuprof.diagnosis.detect.proposal import SURE
+from gpuprof.diagnosis.detect.proposal import SURE, Page, Proposal
 from gpuprof.diagnosis.findings import ABSENT, FINDINGS
+from gpuprof.diagnosis.fix import Fix
 from gpuprof.diagnosis.predict import fixes
 from gpuprof.replay.bound import Bound
+from gpuprof.replay.transform import scale
 from gpuprof.report.fixes import why_first
 
 
@@ -74,6 +78,31 @@ def test_what_is_expected_to_gain_most_comes_first_whatever_the_verdict_names(bo
     found = {one.id: time_left(one.speedup) for one in fixes(case, bound).findings if one.changes is None}
     assert next(iter(found)) == "cuda_graphs" and found["cuda_graphs"] < found["input_workers"]
     assert list(found.values()) == pytest.approx(sorted(found.values()), abs=0.01)
+
+
+def test_what_a_fix_would_change_is_said_as_a_fact_and_not_as_noise_of_the_step(tmp_path: Path):
+    """A few µs of fp32 matrix multiplications, and one wait for the GPU a step, of a step of milliseconds."""
+    program = Program()
+
+    def body() -> None:
+        program.mm(64, 64, 64, gpu=3 * US, type="float", kernel="ampere_sgemm_128x64_tn")
+        for _ in range(200):
+            program.small_mm(gpu=20 * US)
+        program.item()
+
+    for _ in range(4):
+        program.step(body)
+    reasons = {one.id: one.reason for one in fixes(program.case(tmp_path)).considered}
+    assert reasons["tf32"] == "fp32 matrix multiplications without tensor cores take 0.003 ms a step"
+    assert reasons["syncs"].startswith("the CPU waits 1 times a step for the GPU, which adds ")
+
+
+def test_an_unsure_fix_is_ruled_out_for_its_probability(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    case = launching(tmp_path)
+    unsure = Proposal("unsure", (), Fix(), partial(scale, host=0.8), odds=0.4)
+    monkeypatch.setattr(predict, "FINDINGS", ((Page("one", "", "", "", "", ""), lambda case: [unsure]),))
+    (why,) = fixes(case).considered
+    assert why.reason == "shortens a step by 2 % with a probability of 0.40 only"
 
 
 @pytest.mark.parametrize(("left", "advised"), [(100_000, True), (300, False)])

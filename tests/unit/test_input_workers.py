@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 from helpers.case import only
+from helpers.make_run import LOADER, RunBuilder
 from helpers.paths import SHARED
 from helpers.program import FLOAT, MS, US, Program
 
 import gpuprof
+from gpuprof.diagnosis.analysis import analysis_of
 from gpuprof.diagnosis.detect.torch_version import is_before_2
 from gpuprof.diagnosis.findings import compile, cuda_graphs, input_workers, optimizer
 
@@ -79,3 +81,15 @@ def test_a_recording_of_2021_without_workers_is_input_bound():
     assert found.verdict.bound == "input"
     assert found.findings[0].id == "input_workers"
     assert not {"compile", "cuda_graphs", "optimizer"} & {one.id for one in found.findings}
+
+
+def test_a_step_takes_the_batches_of_the_timed_steps(tmp_path: Path):
+    """They accumulate one batch each, the recorded ones two: workers feed the mean step, which is that of the timed."""
+    made = {"batches": 12, "batch_ns": 200 * MS, "batch_cpu_ns": 200 * MS, "spread": 0.0}
+    builder = RunBuilder().stage("baseline_free", [80.0] * 12)
+    builder.stage("warmup", [190.0]).stage("trace", [188.0] * 3, micro_steps=2)
+    builder.rank["loader"] = LOADER | {"num_workers": 8, "made": made}
+    case = analysis_of(gpuprof.diagnose(builder.write(tmp_path / "run")))
+    assert case is not None and case.feed is not None and case.run is not None
+    assert case.run.work.micro_steps == 2
+    assert case.feed.batches == 1

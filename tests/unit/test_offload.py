@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from helpers.case import case_of, only, run_of
 from helpers.program import MS, US, Program
@@ -21,9 +22,11 @@ GB = 10**9
 
 
 def trained(
-    folder: Path, *, down: int = GB, up: int = GB, silence: int = 200 * MS, pieces: int = 1, peak: int = 4 * 2**30
-) -> Analysis:
-    """10 ms of matmuls, gradients to the host in 50 ms, an optimizer of `silence` on the CPU, weights back in 50 ms."""
+    folder: Path, *, down: int = GB, up: int = GB, silence: int = 200 * MS, pieces: int = 1, peak: int = 4 * 2**30,
+    ops: int = 0,
+) -> Analysis:  # fmt: skip
+    """10 ms of matmuls, gradients to the host in 50 ms, an optimizer of `silence` on the CPU, weights back in 50 ms.
+    `ops`: of so many ops."""
     made = Program()
     for _ in range(3):
 
@@ -37,7 +40,10 @@ def trained(
                     end, each = begin + 50 * MS // pieces, size // pieces
                     made.trace.launch(name, (start, end + US), (begin, end), tid=made.tid, cat="gpu_memcpy", bytes=each)
                     made.free[7], made.now = end, end + 2 * US
-                if "DtoH" in name:
+                if "DtoH" in name and ops:
+                    for _ in range(ops):
+                        made.op("aten::addcdiv_", host=silence // ops)
+                elif "DtoH" in name:
                     made.python(silence)
 
         made.step(body)
@@ -84,6 +90,57 @@ def test_what_is_offloaded(tmp_path, more, kind):
     assert found.needed_bytes == pytest.approx(GB)
 
 
+def test_what_only_copies_goes_with_the_copies(tmp_path):
+    """The CPU's own work in the call, which writes pageable memory, and in the ops around it that only copy; not that
+    of the op that called for it."""
+    made = Program()
+
+    def kept(size: int) -> None:
+        start = made.now
+        made.trace.op("pack", start, start + 24 * MS, made.tid)
+        made.trace.op("aten::to", start + 2 * MS, start + 22 * MS, made.tid)
+        made.trace.op("aten::_to_copy", start + 3 * MS, start + 21 * MS, made.tid)
+        made.trace.op("aten::empty_strided", start + 3 * MS, start + 8 * MS, made.tid)
+        made.trace.op("aten::copy_", start + 9 * MS, start + 20 * MS, made.tid)
+        end = start + 19 * MS
+        made.trace.launch(
+            "Memcpy DtoH (Device -> Pageable)", (start + 10 * MS, end + US), (end - 2 * MS, end), tid=made.tid,
+            cat="gpu_memcpy", bytes=size,
+        )  # fmt: skip
+        made.free[7], made.now = end, start + 24 * MS
+
+    def body() -> None:
+        made.mm(4096, 4096, 4096, gpu=1 * MS)
+        kept(GB)
+        for at in range(2):
+            made.mm(4096, 4096, 4096 + at, gpu=1 * MS)
+        start = made.now
+        made.trace.launch(
+            "Memcpy HtoD (Pageable -> Device)", (start, start + 9 * MS), (start + 5 * US, start + 9 * MS),
+            tid=made.tid, cat="gpu_memcpy", bytes=GB,
+        )  # fmt: skip
+        made.free[7], made.now = start + 9 * MS, start + 10 * MS
+
+    for _ in range(3):
+        made.step(body)
+    case = made.case(tmp_path)
+    copying = np.append(case.trace.rows_named(case.trace.calls.name, lambda text: text == "cudaMemcpyAsync"), False)
+    gone = offload._in_copies(case, copying)
+    names = {case.trace.strings[case.trace.ops.name[row]] for row in np.unique(case.graph.scope[gone]).tolist()}
+    assert names >= {"aten::to", "aten::_to_copy", "aten::empty_strided", "aten::copy_"}
+    assert "pack" not in names
+
+
+def test_a_fused_step_on_the_cpu_where_the_ops_go_over_the_states_one_after_another(tmp_path):
+    """Also where the GPU has no room for the optimizer."""
+    case = trained(tmp_path, peak=138 * 10**9, ops=10)
+    fused = only(offload, case)
+    assert fused.title == "a fused optimizer step on the CPU"
+    assert "10 ops, which take 200.0 ms" in fused.evidence[0].text
+    assert case.step_ns - case.step_of(fused.change(case.graph)) == pytest.approx(0.6 * 200 * MS, rel=0.02)
+    assert len(list(offload.find(trained(tmp_path, ops=10)))) == 2
+
+
 def test_what_does_not_fit_is_considered(tmp_path):
     why = offload.ABSENT.why(trained(tmp_path, peak=138 * 10**9))
     assert why is not None
@@ -106,6 +163,11 @@ def test_an_optimizer_that_was_slower_than_recorded_takes_the_time_with_it():
     measured = [one["free_ms"] for one in truth if one["fix"] == "on_gpu"]
     found = diagnose(folder / "recording")
     fix = next(one for one in found.findings if one.id == "offload")
-    assert fix.step_ns.expected / 1e6 < 2 * max(measured)
-    assert fix.speedup.high > 10
+    assert fix.step_ns.expected / 1e6 < 1.6 * max(measured)
+    as_it_is = [one["free_ms"] for one in truth if one["fix"] == ""]
+    # Its timed steps took 1.7 to 2.1 s in these processes and 1.0 s in the recorded one: how long the CPU computes is
+    # another thing in each, so the gain is wide.
+    assert found.step_ns is not None
+    assert fix.speedup.low < found.step_ns / 1e6 / max(measured)
+    assert min(as_it_is) / max(measured) < fix.speedup.high
     assert not {"compile", "cuda_graphs"} & {one.id for one in found.findings}, "launching is 5 % of the step"

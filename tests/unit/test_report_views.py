@@ -392,3 +392,20 @@ def test_combinations_are_numbered(rows):
 def test_the_header_is_plain_json(seen):
     _, header, _, _ = seen
     json.dumps(header, allow_nan=False)
+
+
+def test_a_parent_of_several_kinds_is_painted_as_none_of_them():
+    """Node 1 holds 60 of one kind and 40 of another, node 2 95 and 5; `mixed` is 9."""
+    parent = np.array([-1, 0, 0, 1, 1, 2, 2])
+    leaf, ns, paint = np.array([3, 4, 5, 6]), np.array([60, 40, 95, 5]), np.array([1, 2, 1, 2])
+    of = {"id": "", "title": "", "levels": "", "note": "", "parent": parent, "text": parent, "leaf": leaf, "ns": ns}
+    found = tree(**of, count=np.ones(4, np.int64), paint=paint, plain=0, mixed=9)
+    assert found.paint.tolist() == [9, 9, 1, 1, 2, 1, 2]
+    assert tree(**of, count=np.ones(4, np.int64), paint=paint, plain=0).paint.tolist() == [1, 1, 1, 1, 2, 1, 2]
+
+
+def test_the_timeline_ends_with_the_work_and_not_with_the_profiler(seen):
+    """Stacks that were open when the profiler stopped make nothing longer."""
+    _, header, _, found = seen
+    ends = [one.start_ns + one.ns for one in found if header["tracks"][one.track]["kind"] != "frames"]
+    assert header["span"][1] - max(ends) <= 0.02 * (header["span"][1] - header["span"][0])

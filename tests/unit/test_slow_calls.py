@@ -14,6 +14,7 @@ from gpuprof.diagnosis.estimate import host_causes
 from gpuprof.diagnosis.gaps import CAUSES, find_gaps
 from gpuprof.diagnosis.verdict import host_cause
 from gpuprof.replay.planning import planning, without_planning
+from gpuprof.replay.profiler_fit import remove_profiler
 from gpuprof.replay.simulate import step_of
 from gpuprof.timeline.slow_calls import KINDS, slow_calls
 
@@ -105,6 +106,21 @@ def test_without_planning_ops_take_their_usual_time(tmp_path):
     less = without_planning(case.graph)
     assert step_of(case.graph) - step_of(less) == pytest.approx(40 * MS, rel=0.02)
     assert (host_causes(case.graph) == CAUSES.index("slow_call")).any()
+
+
+def test_timed_steps_that_are_longer_than_recorded_ones_planned_for_longer(tmp_path):
+    """Launching takes what it does without the profiler; plans differ from shape to shape."""
+    graph = program().case(tmp_path).graph
+    usual = remove_profiler(graph).graph
+    recorded_ns = step_of(graph)
+    found = remove_profiler(graph, recorded_ns + 30 * MS)
+    assert step_of(found.graph) == pytest.approx(recorded_ns + 30 * MS, rel=0.01)
+    plans = planning(graph).nodes
+    others = (graph.lane >= 0) & ~plans
+    assert found.graph.duration_ns[others].sum() == pytest.approx(usual.duration_ns[others].sum(), rel=0.01)
+    assert found.scale == pytest.approx(remove_profiler(graph).scale), "the cost of recording is the usual one"
+    less = step_of(without_planning(found.graph))
+    assert less == pytest.approx(step_of(without_planning(usual)), rel=0.05)
 
 
 @pytest.mark.skipif(not SHARED.exists(), reason="recordings that do not come with a checkout")

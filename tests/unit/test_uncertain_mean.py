@@ -44,6 +44,22 @@ def predicted(case: Analysis) -> Prediction:
     return prediction(Steps(case), [half_of_the_gpu(case)])
 
 
+@pytest.mark.parametrize(("gpu", "widens"), [(2, False), (20, True), (100, False)])
+def test_another_process_widens_a_gain_where_it_changes_what_limits(gpu: int, widens: bool, tmp_path):
+    """The CPU takes as long as the GPU: with a quicker one a faster GPU gains more, with a slower one nothing. Where
+    either takes much longer than the other, another pace changes the step before and after alike."""
+    program = Program()
+    for _ in range(3):
+        program.step(lambda: [program.small_mm(gpu=gpu * US) for _ in range(200)])
+    case = program.case(tmp_path)
+    steps = Steps(case)
+    wide = prediction(steps, [half_of_the_gpu(case)]).speedup
+    steps.other_processes = ()
+    narrow = prediction(steps, [half_of_the_gpu(case)]).speedup
+    assert wide.expected == narrow.expected
+    assert (wide.high > 1.02 * narrow.high) == widens
+
+
 def test_scatter_of_all_steps_cancels_in_the_gain(tmp_path):
     sure, unsure = (predicted(timed(tmp_path, *ends, usual=4)) for ends in ((4, 4, 4), (3, 4, 5)))
     assert unsure.speedup == sure.speedup

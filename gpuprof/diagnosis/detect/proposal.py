@@ -20,6 +20,8 @@ SURE = 1.02
 """A fix is sure where it gains this much at the low end of its 80 % interval: nine of ten do."""
 CERTAIN = 0.9
 """Likewise, where it also needs something that a recording does not show."""
+NEGLIGIBLE = 0.01
+"""A step that changes by less stays as it is."""
 EVEN = 0.5
 """A fix that is less likely than this to gain that much is not worth trying."""
 SEVERE, MARKED = 1.3, 1.1

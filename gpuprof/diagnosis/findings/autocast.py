@@ -64,13 +64,13 @@ Matrix multiplications and fused attention whose operands are fp32 and that take
 GPU without TF32 (V100, T4) the recorded types of the operands are enough; elsewhere the FLOPs must be known, too.
 """,
     gain="""
-Each of them takes 4 µs and the time of its FLOPs at 90 % of the bf16 ceiling or of half its bytes at 90 % of the memory
-ceiling, whichever is longer, times 0.92 (0.84 to 1.15), as 2,413 shapes of 44 programs did; and 0.7 to 2 casts are
-added for each, on the GPU and as launches of the CPU (host), which read 0.2 to 1.33 of its operands. Fused attention
-in fp32 becomes FlashAttention, at the shares of the finding `eager_attention`. Of the time of elementwise ops and
-copies in fp32, which memory limits, half takes half as long (none to all of it). The shares of casts and of what is
-halved are assumed. Programs limited by the CPU or by small kernels gain
-nothing. A GPU without bf16 tensor cores (V100, T4) is advised fp16, with the same shares.
+Each of them takes 4 µs and the root of the sum of squares of the times of its FLOPs at 106 % of the bf16 ceiling and
+of half its bytes at 84 % of the memory ceiling, times 0.99 (0.92 to 1.09; 0.8 to 1.25 for those that take little more
+than 4 µs), as 2,877 shapes of 52 recordings did. 0.7 to 2 casts are added for each, on the GPU and as launches of the
+CPU (host), which read 0.2 to 1.33 of its operands. Fused attention in fp32 becomes FlashAttention, at the shares of the
+finding `eager_attention`. Of the time of elementwise ops and copies in fp32, which memory limits, half takes half as
+long (none to all of it). The shares of casts and of what is halved are assumed. Programs limited by the CPU or by small
+kernels gain nothing. A GPU without bf16 tensor cores (V100, T4) is advised fp16, with the same shares.
 """,
     wrong="""
 bf16 keeps 8 bits of mantissa: compare the loss of a short run. fp16 has a small range, so gradients are scaled, and

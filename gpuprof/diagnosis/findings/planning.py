@@ -79,7 +79,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
         return change
 
     likely = change_to(1.0)
-    lost_ms = planned.own_ns / graph.steps / 1e6
+    lost_ms = case.per_step(float(graph.duration_ns[plans].sum())) / 1e6
     said = f"{', '.join(planned.names)} plan their kernels again in most {case.unit}s"
     yield Proposal(
         title="no cuDNN attention (it plans again for every length)" if cudnn else "fewer different shapes",

@@ -98,7 +98,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     planned = planning(graph)
     new_shapes = new_shapes_excess(case)
     plans = planned.nodes if new_shapes else in_most_steps(graph, planned.nodes)
-    recorded = planned.own_ns / graph.steps if plans.any() else 0.0
+    recorded = case.per_step(float(graph.duration_ns[plans].sum())) if plans.any() else 0.0
     compiling_ns = case.per_step(float(graph.duration_ns[compiling & host].sum()))
     lost_ms = (compiling_ns + recorded) / 1e6
     by_name = planned.names if plans.any() else []

@@ -25,6 +25,7 @@ from gpuprof.diagnosis.fix import call, without_call
 from gpuprof.projection import memory_changes as changes
 from gpuprof.projection.memory_fixes import MemoryFix
 from gpuprof.replay.graph import HOST, Graph
+from gpuprof.replay.planning import planning
 from gpuprof.replay.stretches import nodes_in
 from gpuprof.replay.transform import removed
 from gpuprof.timeline.phases import BACKWARD, FORWARD, RECOMPUTE
@@ -73,7 +74,9 @@ The repeated ops are removed from the graph, on the CPU and on the GPU, together
 checkpointing is an autograd function of its own, also everything it does before its backward pass begins.
 Checkpointing without one (`use_reentrant=False`) calls a Python function for every tensor that the forward pass saves
 and the backward pass fetches; without it 60 % of the forward's and 75 % of the backward's CPU time is left, but for
-libraries that plan a kernel for a new shape, and for passes of a reference model, which save nothing.
+libraries that plan a kernel for a new shape, and for passes of a reference model, which save nothing. Of what new
+shapes add to the mean step the share goes that the recorded steps plan while they repeat the forward pass: plans are
+kept for each thread.
 """,
     wrong="""
 What counts is the memory peak of the longest batch. Checkpointing only some layers, or keeping only the results of
@@ -117,8 +120,18 @@ def find(case: Analysis) -> Iterator[Proposal]:
         change=change(1),
         best=change(0),
         worst=change(2),
+        lumps=_planned_once(case, again),
         excludes=("larger_batch",) if _fills(extra, free, size) else (),
     )
+
+
+def _planned_once(case: Analysis, again: Mask) -> dict[str, float]:
+    """What is left of the cost of new shapes: libraries keep a plan for each thread, so what is computed again on
+    autograd's plans again. By the recorded plans; none of that is known where none was recorded."""
+    graph, nodes = case.graph, planning(case.graph).nodes
+    took = np.where(nodes, graph.recorded_end_ns - graph.recorded_start_ns, 0.0)
+    whole = float(took.sum())
+    return {"new_shapes": 1 - float(took[again].sum()) / whole} if whole else {}
 
 
 def _absent(case: Analysis) -> str | None:

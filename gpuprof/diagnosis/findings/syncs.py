@@ -16,11 +16,11 @@ from gpuprof.diagnosis.detect.expert_loops import find_loops
 from gpuprof.diagnosis.detect.pair.candidates import Candidate, is_model_wait
 from gpuprof.diagnosis.detect.pair.quantities import FEW, FEWER, quantity
 from gpuprof.diagnosis.detect.pair.signs import advised
-from gpuprof.diagnosis.detect.proposal import Page, Proposal
+from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.detect.tensor_loops import LISTS, TensorLoops, in_lists, reading_loops
 from gpuprof.diagnosis.diagnosis import Evidence
 from gpuprof.diagnosis.fix import Code, Fix, as_fix, call, code, joined, without_call
-from gpuprof.diagnosis.sentences import ms_or_us
+from gpuprof.diagnosis.sentences import in_ms, ms_or_us
 from gpuprof.replay.calls import STREAM_WAIT
 from gpuprof.replay.graph import COPY, SYNC, Graph
 from gpuprof.replay.stretches import nodes_in
@@ -180,6 +180,20 @@ def _together(case: Analysis, kinds: list[tuple[Mask, Proposal]], own: Mask, alo
         worst=worst if alone else _unchanged,
         key="all",
     )
+
+
+def _absent(case: Analysis) -> str | None:
+    waits = waiting_nodes(case)
+    if not waits.any():
+        return None
+    count, gone = case.per_step(float(waits.sum())), case.step_ns - _least(case, waits)
+    return (
+        f"the CPU waits {count:,.0f} times {case.unit.a} for the GPU, which adds {in_ms(max(gone, 0.0))} to"
+        f" {in_ms(case.step_ns)}"
+    )
+
+
+ABSENT = Absent("no waits for the GPU", _absent)
 
 
 def _unchanged(graph: Graph) -> Graph:
@@ -378,6 +392,7 @@ def _look_fix(case: Analysis, looks: Mask) -> Fix:
 FINDING = Declaration(
     page=PAGE,
     find=find,
+    absent=ABSENT,
     change=change,
     synonyms=("sync", "item", "synchronize", "synchronization", "cpu_sync", "loss_item"),
     titles=(

@@ -80,9 +80,8 @@ def reference_modules(case: Analysis, advised: Collection[str]) -> Iterator[Part
 
 def offloaded(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
     """What is kept in host memory although the GPU has room: its copies, and the optimizer on the CPU."""
-    if offload.PAGE.id not in advised:
-        return
-    for proposal in offload.find(case):
+    found = offload.find_offload(case) if offload.PAGE.id in advised else None
+    for proposal in () if found is None else offload.on_gpu(case, found):
         after = proposal.change(case.graph)
         nodes = after.duration_ns < case.graph.duration_ns
         own = float(case.graph.duration_ns[nodes].sum())

@@ -14,26 +14,31 @@ if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
 _ROW_PX = 28
+_SEEN = 0.5
+"""Percent below which a resource changes nothing, and has no row."""
 _LONG = 40
 """Percent from which on a bar has room for its number."""
 
 
 def sensitivities(diagnosis: Diagnosis) -> Figure | None:
-    """By how many percent the step shrinks with each resource twice as fast; None where it could not be replayed."""
+    """By how many percent the step shrinks with each resource twice as fast; None where it could not be replayed, or
+    nothing alone would shorten it."""
     found = diagnosis.sensitivities
     if found is None:
         return None
     known = {name: getattr(found, name) for name in RESOURCES if getattr(found, name) is not None}
     if all(name in known for name in PARTS):
         del known["device"]  # its parts say more
-    order = sorted(known, key=lambda name: -known[name])
+    order = [name for name in sorted(known, key=lambda name: -known[name]) if 50 * known[name] >= _SEEN]
+    if not order:
+        return None
     percent = [50 * known[name] for name in order]
     bar = {
         "type": "bar",
         "orientation": "h",
         "y": [labels.RESOURCES[name] for name in order],
         "x": percent,
-        "text": [f"−{value:.0f} %" if value >= 0.5 else "–" for value in percent],
+        "text": [f"−{value:.0f} %" for value in percent],
         # Next to a long bar a phone has no room.
         "textposition": ["inside" if value >= _LONG else "outside" for value in percent],
         "insidetextanchor": "end",
@@ -48,8 +53,8 @@ def sensitivities(diagnosis: Diagnosis) -> Figure | None:
             "yaxis": names_axis(),
         },
         title=f"What the {diagnosis.unit} depends on",
-        note=f"The {diagnosis.unit} replayed with one resource twice as fast. At 50 % nothing else matters; – means"
-        " no change.",
+        note=f"The {diagnosis.unit} replayed with one resource twice as fast. "
+        + ("What is not listed changes nothing." if len(order) < len(known) else "At 50 % nothing else matters."),
         height=64 + _ROW_PX * len(order),
         narrow={"xaxis.dtick": 20},
     )

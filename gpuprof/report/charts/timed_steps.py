@@ -26,6 +26,8 @@ _MOST_LABELLED = 5
 """Steps cut at the edge that have their time written next to them."""
 _NOTICED = 0.005
 """Share of a step below which a part is not listed in what is shown on hovering."""
+_ALIKE = 0.1
+"""Steps that differ by no more than this share from their median look the same."""
 _EACH_TICK, _NARROW_EACH_TICK = 10, 5
 """Up to this many steps each has its number on the axis; the second in a narrow window."""
 _IN_LEGEND = 0.02
@@ -42,7 +44,7 @@ def timed_steps(diagnosis: Diagnosis) -> Figure | None:
     `layout.meta.legend` lists the parts of the legend (name, key of BUDGET_PAINTS), for a page that writes it itself.
     """
     timed, budget = diagnosis.timed, diagnosis.budget
-    if timed is None or budget is None or budget.source != "free" or len(timed.ns) < _FEWEST:
+    if timed is None or budget is None or budget.source != "free" or len(timed.ns) < _FEWEST or alike(diagnosis):
         return None
     once = {one.cause for one in budget.left_out}
     scale, unit = (1e9, "s") if float(np.median(timed.ns)) >= 2e9 else (1e6, "ms")
@@ -73,6 +75,16 @@ def timed_steps(diagnosis: Diagnosis) -> Figure | None:
         parts=legend,
         narrow={"xaxis.dtick": 2} if _NARROW_EACH_TICK < len(timed.ns) <= _EACH_TICK else None,
     )
+
+
+def alike(diagnosis: Diagnosis) -> bool:
+    """Whether a chart of the timed steps would be bars of one height and one part."""
+    timed, budget = diagnosis.timed, diagnosis.budget
+    if timed is None or budget is None or not len(timed.ns):
+        return False
+    causes = sum(int(ns.sum()) for key, ns in timed.parts.items() if key not in (USUAL, VARIATION))
+    apart = np.abs(timed.ns - np.median(timed.ns)).max()
+    return bool(apart <= _ALIKE * float(np.median(timed.ns)) and causes <= _NOTICED * int(timed.ns.sum()))
 
 
 def _whole_ticks(timed: TimedSteps) -> dict[str, Any]:

@@ -15,14 +15,12 @@ from gpuprof.report import comparison_words as words
 from gpuprof.report import labels
 from gpuprof.report.names import escape, shown, shown_kernel
 from gpuprof.report.numbers import count, duration, gib, share
-from gpuprof.report.page.html import palette_css, style, template
+from gpuprof.report.page.html import palette_css, style, template, theme_button
 from gpuprof.report.palette import CAUSE_PAINTS, WORK_PAINTS
 from gpuprof.tracefile.trace import AUTOGRAD_ENGINE
 
 _NAME = 140
 """Characters of a name in a table, which wraps it."""
-
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +93,7 @@ def render(comparison: Comparison) -> str:
     return template("comparison.html").render(
         c=c,
         outcome="other" if different else c.step.outcome,
-        policy=POLICY,
+        **theme_button(),
         styles=palette_css() + style("report.css") + style("comparison.css"),
         names=words.names(c),
         paths=[escape(side.path) for side in (c.a, c.b)],
@@ -139,13 +137,15 @@ def stretches(c: Comparison) -> list[tuple[str, str, float, list[Stretch]]]:
     """(A or B, its step, its length in percent of the longer, its parts) for both."""
     pair = bars.step_bars(c)
     longest = max(bar.total_ns for bar in pair) or 1
+    shown = {(label, idle) for _, label, idle, _ in legend(c)}
     return [
-        (name, duration(bar.total_ns), 100 * bar.total_ns / longest, _stretches(bar, longest))
+        (name, duration(bar.total_ns), 100 * bar.total_ns / longest, _stretches(bar, longest, shown))
         for name, bar in zip("AB", pair, strict=True)
     ]
 
 
-def _stretches(bar: Bar, longest: int) -> list[Stretch]:
+def _stretches(bar: Bar, longest: int, shown: set[tuple[str, bool]]) -> list[Stretch]:
+    """Those that the legend names; the others are too short to be seen."""
     return [
         Stretch(
             colour=_colour(part.key, part.idle),
@@ -155,7 +155,7 @@ def _stretches(bar: Bar, longest: int) -> list[Stretch]:
             idle=part.idle,
         )
         for part in bar.parts
-        if part.ns
+        if part.ns and (_label(part.key, part.idle), part.idle) in shown
     ]
 
 

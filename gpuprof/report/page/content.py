@@ -19,6 +19,7 @@ from gpuprof.diagnosis.sentences import capital, gpu_named
 from gpuprof.diagnosis.step_parts import Bar
 from gpuprof.report import fixes, labels, run_words, words
 from gpuprof.report.charts.groups import known_roofline
+from gpuprof.report.charts.timed_steps import alike as steps_are_alike
 from gpuprof.report.code_lines import blocks, parts
 from gpuprof.report.names import escape, shown, shown_kernel
 from gpuprof.report.numbers import amount, count, duration, duration_range, gib, rate, share
@@ -255,8 +256,16 @@ def _step_bar(bar: Bar, title: str, limits: dict[str, float]) -> StepBar:
                 rest -= of * one.ns
         if rest >= 0.5:
             parts.append(part(f"work-{one.key}", "other kernels" if rest < one.ns else labels.part(one), rest, False))
-    said = ", ".join(f"{'waits: ' if p.idle else ''}{p.label} {p.text}" for p in parts if p.named)
-    return StepBar(title, tuple(parts), said)
+    return stepbar_of(title, parts)
+
+
+def stepbar_of(title: str, parts: Sequence[BarPart], note: str = "", lines: tuple[str, ...] = ()) -> StepBar:
+    """A bar that draws exactly what its legend names; what is too small for that is left out, and the rest fills it."""
+    named = [part for part in parts if part.named] or list(parts)
+    whole = sum(part.percent for part in named) or 1.0
+    drawn = tuple(replace(part, percent=100 * part.percent / whole) for part in named)
+    said = ", ".join(f"{'waits: ' if part.idle else ''}{part.label} {part.text}" for part in named)
+    return StepBar(title, drawn, said, note, lines)
 
 
 # -- the mean step
@@ -278,6 +287,16 @@ def budget_rows(diagnosis: Diagnosis) -> list[BudgetRow]:
         rows.append(_added("pauses", beyond.pauses_ns, mean, often))
     rows.append(_added("variation", beyond.variation_ns, mean))
     return [*rows, _mean_row(found)]
+
+
+def alike(diagnosis: Diagnosis) -> str:
+    """What is said of timed steps instead of a chart of equal bars; empty where they differ."""
+    timed, budget = diagnosis.timed, diagnosis.budget
+    if timed is None or budget is None or budget.source != "free" or not steps_are_alike(diagnosis):
+        return ""
+    took = duration_range(float(timed.ns.min()), float(timed.ns.max()))
+    each = amount(len(timed.ns), diagnosis.unit)
+    return f"{each} in a row, timed without the profiler, took {took}: nothing makes one noticeably longer."
 
 
 def _cpu_rows(step: CpuStep, found: Budget, prepares: bool) -> list[BudgetRow]:

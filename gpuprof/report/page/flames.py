@@ -60,6 +60,7 @@ def _gpu(timeline: Timeline, texts: Texts) -> Tree:
     return tree(
         "gpu", "GPU time", way_down, note, parent, text, np.array(ends, np.int64)[code], duration,
         np.ones(len(rows), np.int64), BY_CATEGORY[timeline.category[rows]], number("work", "idle"),
+        number("ground", "mixed"),
     )  # fmt: skip
 
 
@@ -139,6 +140,7 @@ def _host(timeline: Timeline, texts: Texts) -> Tree:
         + ("." if stacks else ": Python, or waiting for another thread."),
         found.parent, found.label, found.node, own, np.ones(len(own), np.int64),
         np.concatenate([np.full(above, number("work", "idle")), paint]), number("work", "idle"),
+        number("ground", "mixed"),
     )  # fmt: skip
 
 

@@ -70,6 +70,7 @@ def render(diagnosis: Diagnosis, most_events: int = MOST_EVENTS, links: Sequence
         iteration=iteration_part(diagnosis),
         budget=content.budget_rows(diagnosis),
         once=content.once(diagnosis),
+        alike=content.alike(diagnosis),
         issues=[(i.severity, escape(i.message)) for i in diagnosis.quality.issues],
         notes=[escape(note) for note in (diagnosis.run.notes if diagnosis.run else ())],
         cards=cards,
@@ -104,8 +105,12 @@ def render(diagnosis: Diagnosis, most_events: int = MOST_EVENTS, links: Sequence
 def _words_shown(diagnosis: Diagnosis, tiles: Sequence[content.Tile], bars: Sequence[content.StepBar]) -> list[str]:
     """The words of the page's first screen that the glossary explains."""
     parts = [part.label for bar in bars for part in bar.parts if part.named]
-    said = [key(diagnosis), "mean step", "usual step", "recorded", "replay error", "likely", "per sample"]
-    return [*said, *parts, *(tile.label for tile in tiles), *labels.RESOURCES.values()]
+    said = [key(diagnosis), "mean step", "usual step", "recorded"]
+    said += ["replay error"] if diagnosis.replay.shown else []
+    said += ["likely"] if diagnosis.worth_trying else []
+    said += ["per sample"] if any(one.work != 1 for one in (*diagnosis.findings, *diagnosis.worth_trying)) else []
+    resources = labels.RESOURCES.values() if diagnosis.sensitivities is not None else ()
+    return [*said, *parts, *(tile.label for tile in tiles), *resources]
 
 
 def _chart(name: str, diagnosis: Diagnosis) -> dict[str, Any] | None:
@@ -129,6 +134,12 @@ def _views(diagnosis: Diagnosis, most_events: int) -> tuple[str, str]:
         return "", ""
     packed, note = packed_views(diagnosis, most_events)
     return embed(packed), note
+
+
+def theme_button() -> dict[str, str]:
+    """(`policy`, `script`) of a page whose only script changes between light and dark."""
+    script = _asset("theme_button.js")
+    return {"policy": _policy(script.encode()), "script": script}
 
 
 def _policy(*scripts: bytes) -> str:
@@ -185,12 +196,9 @@ def palette_css() -> str:
         "phase": palette.PHASE_PAINTS,
         "owner": palette.OWNER_PAINTS,
     }
-    light, dark = (
-        "".join(f"--{kind}-{p.key}:{getattr(p, theme)};" for kind, paints in sets.items() for p in paints.values())
-        + ink_css(theme)
-        for theme in ("light", "dark")
-    )
-    return (
-        f":root{{{light}}}:root[data-theme=dark]{{{dark}}}"
-        f"@media (prefers-color-scheme:dark){{:root:not([data-theme]){{{dark}}}}}"
+    return palette.themed(
+        lambda theme: (
+            "".join(f"--{kind}-{p.key}:{getattr(p, theme)};" for kind, paints in sets.items() for p in paints.values())
+            + ink_css(theme)
+        )
     )

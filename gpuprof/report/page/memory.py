@@ -1,6 +1,6 @@
 """Who holds a GPU's memory as one HTML file: a stacked area over time, phases under it, the peak as a bar and tables.
 
-`render` is a pure function of the report. The page holds no script; its content policy allows none.
+`render` is a pure function of the report. The page's only script is that of the button for light and dark.
 """
 
 from __future__ import annotations
@@ -14,15 +14,17 @@ import numpy as np
 from gpuprof.memory.advice import Advice
 from gpuprof.memory.memory_report import UNUSED, Device, MemoryReport, Series
 from gpuprof.report import memory_words as words
+from gpuprof.report import palette
 from gpuprof.report.names import escape, shown
-from gpuprof.report.numbers import share
-from gpuprof.report.page.html import ink_css, style, template
+from gpuprof.report.numbers import round_ticks, share
+from gpuprof.report.page.html import palette_css, style, template, theme_button
 from gpuprof.report.page.memory_peak import at_peak
-from gpuprof.report.palette import OWNER_PAINTS, PHASE_PAINTS, Paint
+from gpuprof.report.palette import OWNER_PAINTS, Paint
 
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 WIDTH, HEIGHT = 1000, 360
 """Of the chart's own coordinates; the page stretches them."""
+TIMES = 5
+"""Marks along the time."""
 ROWS = 30
 """Lines of Python in the table."""
 _SETUP = Paint("setup", "setup", "#94a3b8", "#7f8ea3")
@@ -47,8 +49,8 @@ class Chart:
     """Points of a line; empty where it is not known."""
     ticks: tuple[tuple[str, float], ...]
     """(label, percent from the top)."""
-    times: tuple[str, ...]
-    """From left to right, evenly."""
+    times: tuple[tuple[str, float], ...]
+    """(label, percent from the left)."""
     phases: tuple[tuple[str, float, float], ...]
     """(phase, left, width)."""
     peak: float
@@ -59,7 +61,7 @@ def render(report: MemoryReport) -> str:
     """The page."""
     device = report.devices[0] if report.devices else None
     return template("memory.html").render(
-        policy=POLICY,
+        **theme_button(),
         styles=_css() + style("report.css") + style("memory.css"),
         name=shown(report.source.path.rsplit("/", 1)[-1], 80),
         path=escape(report.source.path),
@@ -126,11 +128,10 @@ def chart(device: Device) -> Chart:
     if len(reserved) and (reserved > base).any():
         areas.append(Area(UNUSED, words.NAMES[UNUSED], _area(x, _y(base, top), _y(np.maximum(reserved, base), top))))
     at = int(np.searchsorted(np.array(series.event), device.peak.event))
-    steps = [top * part / 4 for part in range(4, -1, -1)]
     return Chart(
         areas=tuple(areas),
         reserved=" ".join(_stairs(x, _y(reserved, top))) if len(reserved) else "",
-        ticks=tuple((words.size(round(value)), 100 * (1 - value / top)) for value in steps),
+        ticks=tuple((label, 100 * (1 - value / top)) for label, value in reversed(words.ticks(top))),
         times=_times(series),
         phases=_phases(series, x),
         peak=float(x[min(at, len(x) - 1)]),
@@ -158,12 +159,15 @@ def _area(x: np.ndarray, low: np.ndarray, high: np.ndarray) -> str:
     return f"M{' '.join(_stairs(x, high))} L{' '.join(reversed(_stairs(x, low)))}Z"
 
 
-def _times(series: Series) -> tuple[str, ...]:
+def _times(series: Series) -> tuple[tuple[str, float], ...]:
     if series.seconds is None:
-        return tuple(f"event {round(series.event[-1] * part / 4):,}" for part in range(5))
-    whole = series.seconds[-1]
-    digits = 0 if whole >= 40 else 1 if whole >= 4 else 2 if whole >= 0.4 else 3
-    return tuple(f"{whole * part / 4:.{digits}f} s" for part in range(5))
+        low, high = series.event[0], series.event[-1]
+        marks = [(f"event {round(at):,}", at) for at in round_ticks(high, TIMES) if at >= low]
+    else:
+        low, high = series.seconds[0], series.seconds[-1]
+        scale, unit = (1e-3, "ms") if high - low < 1 else (1.0, "s")
+        marks = [(f"{at:g} {unit}", low + at * scale) for at in round_ticks((high - low) / scale, TIMES)]
+    return tuple((label, 100 * (at - low) / ((high - low) or 1)) for label, at in marks)
 
 
 def _phases(series: Series, x: np.ndarray) -> tuple[tuple[str, float, float], ...]:
@@ -179,10 +183,4 @@ def _phases(series: Series, x: np.ndarray) -> tuple[tuple[str, float, float], ..
 
 def _css() -> str:
     """Custom properties such as `--owner-weights`, for both themes."""
-    sets = {"owner": OWNER_PAINTS, "phase": {**PHASE_PAINTS, "setup": _SETUP}}
-    light, dark = (
-        "".join(f"--{kind}-{p.key}:{getattr(p, theme)};" for kind, paints in sets.items() for p in paints.values())
-        + ink_css(theme)
-        for theme in ("light", "dark")
-    )
-    return f":root{{{light}}}@media (prefers-color-scheme:dark){{:root{{{dark}}}}}"
+    return palette_css() + palette.themed(lambda theme: f"--phase-setup:{getattr(_SETUP, theme)};")

@@ -18,8 +18,9 @@ WHOLE = Box(0.0, 0.0, 100.0, 48.0)
 """The treemap in percent of its width, as high as half of it."""
 LEAST = 0.004
 """Share of the whole below which a tile is not drawn."""
-LETTER, LINE = 1.5, 5.5
-"""Width of a letter and height of a line on a phone, in the same percent: a tile is named that has room for it."""
+ON_PHONE, ON_SCREEN = (1.8, 5.5), (0.75, 2.0)
+"""Width of a letter and height of a line on a phone and in a window of 900 pixels or more, in the same percent: a tile
+is named that has room for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +29,11 @@ class Tile:
 
     owner: str
     style: str
-    name: str
+    on_phone: str
+    """Its name there; empty where there is no room for it. Likewise on a larger screen."""
+    on_screen: str
     size: str
     title: str
-    named: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +111,16 @@ def _tile(owner: str, place: str, size: int, box: Box) -> Tile:
     style = f"left:{left:.3f}%;top:{top:.3f}%;width:{box.width:.3f}%;height:{100 * box.height / WHOLE.height:.3f}%"
     name, bytes_ = words.NAMES[owner].split(" (")[0], words.size(size)
     title = f"{name}{f', {place}' if place else ''}: {bytes_}"
-    label = f"{name} {place}" if place and box.width >= LETTER * len(f"{name} {place} {bytes_}") else name
-    rows = 1 if box.width >= LETTER * len(f"{label} {bytes_}") else 2
-    named = box.width >= LETTER * len(label) + 1 and box.height >= LINE * rows
-    return Tile(owner, style, escape(label), bytes_, title, named)
+    names = (f"{name} {place}", name) if place else (name,)
+    phone, screen = (_fitting(names, bytes_, box, *room) for room in (ON_PHONE, ON_SCREEN))
+    return Tile(owner, style, escape(phone), escape(screen), bytes_, title)
+
+
+def _fitting(names: tuple[str, ...], size: str, box: Box, letter: float, line: float) -> str:
+    """The first of the names that a box has room for, with its size after it or below; empty where there is none."""
+
+    def fits(name: str) -> bool:
+        rows = 1 if box.width >= letter * len(f"{name} {size}") + letter else 2
+        return box.width >= letter * max(len(name), len(size)) + letter and box.height >= line * rows
+
+    return next(filter(fits, names), "")

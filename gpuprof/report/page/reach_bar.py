@@ -7,7 +7,7 @@ from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.diagnosis.sentences import capital
 from gpuprof.report import above_words, labels
 from gpuprof.report.numbers import duration, share
-from gpuprof.report.page.content import SEEN, BarPart, StepBar
+from gpuprof.report.page.content import SEEN, BarPart, StepBar, stepbar_of
 
 _KINDS = {
     "gpu": ("cause-device", "slow GPU work"),
@@ -32,9 +32,8 @@ def reach_bars(diagnosis: Diagnosis) -> list[StepBar]:
         for key, label, ns in parts
         if ns
     )
-    said = ", ".join(f"{part.label} {part.text}" for part in drawn if part.named)
-    title = capital(above_words.title(diagnosis))
-    return [StepBar(title, drawn, said, _note(found), tuple(map(above_words.line, above_words.named(found))))]
+    lines = tuple(map(above_words.line, above_words.named(found)))
+    return [stepbar_of(capital(above_words.title(diagnosis)), drawn, _note(found), lines)]
 
 
 def _parts(found: AboveReach) -> list[tuple[str, str, int]]:

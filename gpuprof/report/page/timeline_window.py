@@ -74,7 +74,9 @@ def _extent(timeline: Timeline) -> tuple[int, int]:
     trace, (least, most) = timeline.trace, near(timeline)
     tables = [t for t in (trace.ops, trace.calls, trace.gpu, trace.frames) if len(t)]
     low = min((int(t.start_ns.min()) for t in tables), default=0)
-    return max(low, least), min(max((int(t.end_ns.max()) for t in tables), default=low) + 1, most)
+    # Stacks that were open when the profiler stopped last until it had stopped: they are no part of the training.
+    ends = [t.start_ns if t is trace.frames else t.end_ns for t in tables]
+    return max(low, least), min(max((int(each.max()) for each in ends), default=low) + 1, most)
 
 
 def _finished(timeline: Timeline) -> int:

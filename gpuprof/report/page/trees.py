@@ -12,6 +12,9 @@ from gpuprof.tracefile.trace import I64
 MOST_NODES = 50_000
 """Nodes of one tree. Beyond that the smallest are summed up in their parents: no screen shows them."""
 
+ONE_KIND = 0.9
+"""Share of a node's time from which on it is of one kind, such as a module that only multiplies matrices."""
+
 
 @dataclass(frozen=True, slots=True)
 class Tree:
@@ -90,11 +93,11 @@ class Builder:
 
 def tree(
     id: str, title: str, levels: str, note: str, parent: I64, text: I64, leaf: I64, ns: I64, count: I64, paint: I64,
-    plain: int,
+    plain: int, mixed: int | None = None,
 ) -> Tree:  # fmt: skip
     """Sums up times at the nodes that they ended in (`leaf`); a node has the paint that most time below it has.
 
-    `plain`: the paint of a node without time.
+    `plain`: the paint of a node without time; `mixed`: of a node of which no paint has nearly all time, if given.
     """
     own, times = np.zeros(len(parent), np.int64), np.zeros(len(parent), np.int64)
     np.add.at(own, leaf, ns)
@@ -110,7 +113,8 @@ def tree(
     np.add.at(owned, home, own)
     np.add.at(counted, home, times)
     up = np.where(parent[rows] >= 0, home[parent[rows]], -1)
-    return Tree(id, title, levels, note, up, text[rows], _paints(up, home[leaf], ns, paint, plain), owned, counted)
+    paints = _paints(up, home[leaf], ns, paint, plain, mixed)
+    return Tree(id, title, levels, note, up, text[rows], paints, owned, counted)
 
 
 def _largest(parent: I64, own: I64) -> np.ndarray:
@@ -127,7 +131,7 @@ def _largest(parent: I64, own: I64) -> np.ndarray:
     return kept
 
 
-def _paints(parent: I64, leaf: I64, ns: I64, paint: I64, plain: int) -> I64:
+def _paints(parent: I64, leaf: I64, ns: I64, paint: I64, plain: int, mixed: int | None) -> I64:
     kinds, code = np.unique(paint, return_inverse=True)
     if not len(kinds):
         return np.full(len(parent), plain)
@@ -135,4 +139,7 @@ def _paints(parent: I64, leaf: I64, ns: I64, paint: I64, plain: int) -> I64:
     np.add.at(time, (leaf, code.reshape(-1)), ns)
     for node, above in zip(range(len(parent) - 1, 0, -1), parent[:0:-1].tolist(), strict=True):
         time[above] += time[node]
-    return np.where(time.sum(axis=1) > 0, kinds[time.argmax(axis=1)], plain)
+    whole, most = time.sum(axis=1), kinds[time.argmax(axis=1)]
+    if mixed is not None:
+        most = np.where(time.max(axis=1) >= ONE_KIND * whole, most, mixed)
+    return np.where(whole > 0, most, plain)

@@ -13,6 +13,7 @@ from gpuprof.report.palette import (
     CAUSE_PAINTS,
     HOST_PAINTS,
     MARK_PAINTS,
+    MIXED,
     PHASE_PAINTS,
     WORK_PAINTS,
     Paint,
@@ -29,6 +30,7 @@ _SETS = (
     ("CPU", "host", HOST_PAINTS),
     ("", "work", WORK_PAINTS),
     ("", "mark", MARK_PAINTS),
+    ("", "ground", {MIXED.key: MIXED}),
 )
 
 ITERATION = "iteration"
@@ -42,7 +44,7 @@ _NUMBER = {(kind, paint.key): i for i, (kind, paint) in enumerate(_ALL)}
 
 
 def number(kind: str, key: str) -> int:
-    """Number of a paint; `kind` is category, cause, phase, host, work, mark or iteration."""
+    """Number of a paint; `kind` is category, cause, phase, host, work, mark, ground or iteration."""
     return _NUMBER[kind, key]
 
 

@@ -1,6 +1,8 @@
 // Text cut to a width. Widths of characters are measured once each: a frame draws thousands of labels.
 
 const ELLIPSIS = "…";
+/** From more characters on there is room for both ends of a name. */
+const BOTH_ENDS = 12;
 
 export class Labels {
   private readonly widths = new Map<string, number>();
@@ -16,8 +18,18 @@ export class Labels {
     return sum;
   }
 
-  /** The text, its beginning with an ellipsis, or nothing where fewer than two characters would be left. */
+  /** The text, its ends with an ellipsis between them, its beginning where there is room for few, or nothing where fewer
+   * than two characters would be left. Kernels differ at their ends. */
   fit(text: string, room: number): string {
+    const whole = this.beginning(text, room);
+    if (whole === text || whole.length <= BOTH_ENDS) return whole;
+    const characters = [...text];
+    let [end, sum] = [characters.length, 0];
+    while (sum + this.one(characters[end - 1]) <= room / 3) sum += this.one(characters[--end]);
+    return this.beginning(text, room - sum) + characters.slice(end).join("");
+  }
+
+  private beginning(text: string, room: number): string {
     const dots = this.one(ELLIPSIS);
     let sum = 0;
     let kept = 0;

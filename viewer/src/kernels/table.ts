@@ -15,6 +15,8 @@ const MIDDLE = new Set(["median", "flops", "bytes"]);
 const EXTRA = new Set(["category", "op", "share", "median", "count", "flops", "bytes", ...WIDE]);
 /** What the narrowest phone has no column for. */
 const LEAST = "bound";
+/** Characters at the end of a kernel's name that are never cut. */
+const KEPT = 12;
 /** Words that are cut where there is no room for them. */
 const ELASTIC = new Set(["category", "op", "module"]);
 
@@ -128,9 +130,15 @@ function nameCell(line: Line, open: boolean, depth: number, asked: Asked): HTMLE
     open ? "▾" : "▸",
   );
   toggle.addEventListener("click", () => asked.toggle(line));
-  const name = h("span", { class: "kernels-name" }, line.name);
+  const name = h("span", { class: "kernels-name" }, ...ends(line.name));
   const size = line.members.length > 0 && h("span", { class: "dim" }, ` ${count(line.members.length)}`);
   return h("th", { scope: "row", title: line.full || line.name, class: depth > 0 ? "inner" : "" }, toggle, name, size);
+}
+
+/** A name as two parts, of which the first is cut where there is no room: kernels differ at their ends. */
+function ends(name: string): HTMLElement[] {
+  const at = Math.max(0, name.length - KEPT);
+  return [h("span", { class: "kernels-begin" }, name.slice(0, at)), h("span", {}, name.slice(at))];
 }
 
 function efficiencyCell(line: Line, text: string): HTMLElement {

@@ -1,4 +1,4 @@
-// The keyboard, while the timeline has the focus.
+// The keyboard, while the timeline has the focus; letters also while the pointer is over it.
 
 import { laneOf, NOTHING } from "../data.ts";
 import { nearest } from "./layout.ts";

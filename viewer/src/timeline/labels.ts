@@ -9,6 +9,8 @@ import type { Stage } from "./stage.ts";
 const ELLIPSIS = "…";
 /** Fewer characters than this say nothing. */
 const FEWEST = 3;
+/** From here on there is room for both ends of a name. */
+const BOTH_ENDS = 12;
 /** Pixels: words need as many, and are this far from the edges. */
 const NARROWEST = 20;
 const PAD = 4;
@@ -51,13 +53,17 @@ export class Widths {
   }
 }
 
-/** The text, or as much of it as fits with an ellipsis, or nothing. `width` is the whole text's. */
+/** The text, or as much of it as fits with an ellipsis, or nothing. `width` is the whole text's. Of long names the
+ * middle goes: kernels differ at their ends. */
 export function cut(text: string, width: number, room: number): string {
   if (width <= room && text.length <= LONGEST) return text;
   const each = width / Math.min(text.length, LONGEST);
   // Wide letters may stand together: a little is kept free.
   const kept = Math.floor((room * 0.94) / each) - 1;
-  return kept < FEWEST ? "" : text.slice(0, kept).trimEnd() + ELLIPSIS;
+  if (kept < FEWEST) return "";
+  if (kept < BOTH_ENDS) return text.slice(0, kept).trimEnd() + ELLIPSIS;
+  const end = Math.floor(kept / 3);
+  return text.slice(0, kept - end).trimEnd() + ELLIPSIS + text.slice(-end).trimStart();
 }
 
 /** Places for words, collected over the lanes of a frame: they are written last, over everything. */

@@ -1,15 +1,16 @@
-// The whole recording in a strip: busy GPUs filled from below, what they wait for above it, and a brush on the part
-// that the tracks show.
+// The whole recording in a strip: busy GPUs filled from below, what they wait for above it, under them what the CPU is
+// in, and a brush on the part that the tracks show.
 
 import { NOTHING } from "../data.ts";
 import { fit, h } from "../dom.ts";
-import { stripsOf, type Strip } from "./overview.ts";
+import { cpuStrip, stripsOf, type Strip } from "./overview.ts";
 import { LEVELS } from "./layout.ts";
 import type { Palette } from "./palette.ts";
 import type { Stage } from "./stage.ts";
 import { length, timeAt, xOf, type Span } from "./view.ts";
 
 const STRIP = 24;
+const CPU_STRIP = 12;
 const TICKS = 8;
 /** Pixels on both sides of the brush's edges in which they can be taken. */
 const GRIP = 6;
@@ -29,20 +30,27 @@ export class Minimap {
 
   constructor(private readonly stage: Stage) {
     const gpus = stage.data.groups.filter((group) => group.kind === "gpu");
-    this.height = TICKS + Math.max(1, gpus.length) * (STRIP + 2) + 2;
-    this.names = h("div", { class: "tl-strips" }, ...gpus.map(({ name }) => h("div", { title: name }, short(name))));
+    this.height = TICKS + gpus.length * (STRIP + 2) + CPU_STRIP + 4;
+    const names = gpus.map(({ name }) => h("div", { title: name }, short(name)));
+    this.names = h("div", { class: "tl-strips" }, ...names, h("div", { class: "tl-strip-cpu" }, "CPU"));
     this.listen();
   }
 
   /** Draws the part that does not change with the view. */
   prepare(width: number, look: Palette): void {
     const columns = Math.max(1, Math.floor(width));
-    if (columns !== this.width) this.strips = stripsOf(this.stage.data, this.stage.sums, this.stage.whole, columns);
+    if (columns !== this.width) {
+      const { data, sums, whole } = this.stage;
+      this.strips = [...stripsOf(data, sums, whole, columns), cpuStrip(data, sums, whole, columns)];
+    }
     this.width = columns;
     const context = fit(this.picture, columns, this.height);
     context.fillStyle = look.band;
     context.fillRect(0, 0, columns, this.height);
-    this.strips.forEach((strip, s) => drawStrip(context, strip, TICKS + s * (STRIP + 2), look));
+    this.strips.forEach((strip, s) => {
+      const tall = s === this.strips.length - 1 ? CPU_STRIP : STRIP;
+      drawStrip(context, strip, TICKS + s * (STRIP + 2), tall, look);
+    });
     context.fillStyle = look.dim;
     let before = -Infinity;
     for (const [start] of this.stage.data.steps) {
@@ -125,16 +133,16 @@ export function moved(view: Span, part: string, ns: number): Span {
   return { start: view.start + ns, end: view.end + ns };
 }
 
-function drawStrip(context: CanvasRenderingContext2D, strip: Strip, y: number, look: Palette): void {
+function drawStrip(context: CanvasRenderingContext2D, strip: Strip, y: number, height: number, look: Palette): void {
   for (let x = 0; x < strip.busy.length; x++) {
-    const tall = Math.round(strip.busy[x] * STRIP);
-    if (strip.wait[x] !== NOTHING && tall < STRIP) {
+    const tall = Math.round(strip.busy[x] * height);
+    if (strip.wait[x] !== NOTHING && tall < height) {
       context.fillStyle = look.fill[strip.wait[x] * LEVELS + LEVELS - 1];
-      context.fillRect(x, y, 1, STRIP - tall);
+      context.fillRect(x, y, 1, height - tall);
     }
     if (strip.work[x] !== NOTHING && tall > 0) {
       context.fillStyle = look.fill[strip.work[x] * LEVELS + LEVELS - 1];
-      context.fillRect(x, y + STRIP - tall, 1, tall);
+      context.fillRect(x, y + height - tall, 1, tall);
     }
   }
 }

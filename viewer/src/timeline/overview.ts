@@ -1,12 +1,12 @@
-// The whole recording in columns of pixels: of every GPU what it mostly does, how busy it is, and why it is idle.
+// The whole recording in columns of pixels: of every GPU what it mostly does, how busy it is, and why it is idle; and
+// of the CPU what the training thread is in.
 
 import { NOTHING, type ReportData } from "../data.ts";
 import { addTime, type LaneSums } from "./sums.ts";
 import { length, type Span } from "./view.ts";
 
-/** Of one GPU, by column. */
+/** Of one GPU or of the CPU, by column. */
 export interface Strip {
-  group: number;
   /** Share of the column in which work runs, 0 to 1. */
   busy: Float64Array;
   /** The paint that most of it has; NOTHING where there is none. */
@@ -19,12 +19,7 @@ export function stripsOf(data: ReportData, sums: readonly LaneSums[], whole: Spa
 }
 
 function stripOf(data: ReportData, sums: readonly LaneSums[], group: number, whole: Span, columns: number): Strip {
-  const strip = {
-    group,
-    busy: new Float64Array(columns),
-    work: new Int16Array(columns),
-    wait: new Int16Array(columns),
-  };
+  const strip = empty(columns);
   const lanes = sums.filter((lane) => data.tracks[lane.track].group === group);
   const streams = lanes.filter((lane) => data.tracks[lane.track].kind === "stream");
   const waits = lanes.filter((lane) => data.tracks[lane.track].kind === "waits");
@@ -45,6 +40,31 @@ function stripOf(data: ReportData, sums: readonly LaneSums[], group: number, who
     strip.busy[x] = Math.max(0, Math.min(1, busy / pixel));
   }
   return strip;
+}
+
+/** Phases of the training thread; outside of the steps, where phases are not told, whatever CPU threads are in. */
+export function cpuStrip(data: ReportData, sums: readonly LaneSums[], whole: Span, columns: number): Strip {
+  const strip = empty(columns);
+  const on = (lane: LaneSums) => data.tracks[lane.track];
+  const ofGpu = (lane: LaneSums) => data.groups[on(lane).group].kind === "gpu";
+  const phases = sums.filter((lane) => on(lane).kind === "phases" && !ofGpu(lane));
+  // The first lane of a track holds what all others are in.
+  const outermost = sums.filter((lane, i) => on(lane).kind === "ops" && sums[i - 1]?.track !== lane.track);
+  const pixel = length(whole) / columns;
+  const found = new Float64Array(data.paints.length);
+  for (let x = 0; x < columns; x++) {
+    const from = whole.start + x * pixel;
+    collect(data, phases, from, from + pixel, found.fill(0));
+    if (mostOf(found) === NOTHING) collect(data, outermost, from, from + pixel, found);
+    strip.work[x] = mostOf(found);
+    strip.wait[x] = NOTHING;
+    strip.busy[x] = strip.work[x] === NOTHING ? 0 : 1;
+  }
+  return strip;
+}
+
+function empty(columns: number): Strip {
+  return { busy: new Float64Array(columns), work: new Int16Array(columns), wait: new Int16Array(columns) };
 }
 
 const slots = new Float64Array(256);

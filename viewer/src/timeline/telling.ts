@@ -8,7 +8,7 @@ import type { Parts } from "./parts.ts";
 import type { Stage } from "./stage.ts";
 
 export function tellHint({ hint, tracks }: Parts, stage: Stage): void {
-  const wheel = document.activeElement === tracks ? "wheel zooms · Esc: it scrolls" : "click: wheel zooms";
+  const wheel = document.activeElement === tracks ? "wheel zooms · Esc: it scrolls" : "W A S D · a click: the wheel";
   hint.textContent = stage.measuring ? "drag over a range" : wheel;
   tracks.classList.toggle("tl-measuring", stage.measuring);
 }

@@ -146,6 +146,13 @@ function startKeys(all: Parts, stage: Stage, screen: Screen, bar: Toolbar, setFu
   tracks.addEventListener("keydown", (event) => {
     if (press(event, tracks, stage, targets)) event.preventDefault();
   });
+  // Letters work wherever the pointer rests on the timeline, unless something else is being typed into; arrows and the
+  // like stay the page's.
+  document.addEventListener("keydown", (event) => {
+    const free = document.activeElement === document.body || document.activeElement === null;
+    if (!free || event.key.length !== 1 || !frame.matches(":hover")) return;
+    if (press(event, tracks, stage, targets)) event.preventDefault();
+  });
   frame.addEventListener("keydown", (event) => {
     if (event.key === "Escape" && !event.defaultPrevented) targets.leaveFull();
   });

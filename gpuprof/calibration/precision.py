@@ -1,0 +1,38 @@
+"""What linear layers take in FP8: the matrix multiplications, and the casts and scales around them."""
+
+from __future__ import annotations
+
+from gpuprof.calibration.number import Number
+
+RATIO = Number(
+    0.56, 0.5, 0.68, "", "published",
+    "Time of an FP8 matrix multiplication with one scale a tensor, relative to the same in bf16, beyond what each "
+    "takes to fill and empty the GPU. Half by the datasheets (twice the rate on Hopper, Ada and Blackwell). torchao's "
+    "README (float8, Performance, H100) measures a whole linear layer of M, K, N = 4096, 8192, 16384 at 1.39 times "
+    "bf16, which leaves 0.54 after the traffic of its casts; power-limited GPUs reach less.",
+)  # fmt: skip
+RATIO_ROWS = Number(
+    0.65, 0.55, 0.85, "", "assumed",
+    "The same with a scale for each row: the kernels scale what they add up.",
+)  # fmt: skip
+CAST = Number(
+    0.7, 0.45, 0.92, "", "published",
+    "Share of the memory bandwidth that casts and maxima of a tensor reach. torchao's roofline takes 0.92 for large "
+    "inputs; a cast that also writes the transpose reaches less.",
+)  # fmt: skip
+CAST_ROWS = Number(
+    0.4, 0.28, 0.7, "", "assumed",
+    "The same with a scale for each row: maxima over the other dimension, and the transpose in bf16.",
+)  # fmt: skip
+KERNEL_NS = Number(
+    2_000.0, 1_500.0, 4_000.0, "ns", "published",
+    "Shortest time of a kernel on an H100, as torchao's roofline takes it: what maxima of small tensors take.",
+)  # fmt: skip
+LAUNCH_NS = Number(
+    6_000.0, 3_000.0, 12_000.0, "ns", "assumed",
+    "CPU time by which each further kernel of a compiled graph delays the next launch.",
+)  # fmt: skip
+COMPILED = Number(
+    0.85, 0.5, 0.95, "", "assumed",
+    "Probability that a model that runs eagerly can be compiled, which FP8 needs: its casts are not fused otherwise.",
+)  # fmt: skip

@@ -1,0 +1,245 @@
+"""Linear layers in FP8: faster matrix multiplications, less what casts and scales take at these shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpuprof.calibration import kernels as kernel_times
+from gpuprof.calibration import precision as calibrated
+from gpuprof.costs.fp8 import DELAYED, MULTIPLE, MXFP8, ROWWISE, TENSORWISE, Recipe, cast_kernels, cast_ns
+from gpuprof.costs.fp8 import layer_speedup as alone
+from gpuprof.costs.hardware import Gpu, load_gpus
+from gpuprof.diagnosis.detect.compile_time import compile_ns
+from gpuprof.diagnosis.detect.compiled_code import MOST_COMPILED, compiled_share
+from gpuprof.diagnosis.detect.compiled_passes import Passes, compiled, shapes_vary, whole_passes
+from gpuprof.diagnosis.detect.declaration import Declaration
+from gpuprof.diagnosis.detect.evidence import spans
+from gpuprof.diagnosis.detect.linear_layers import LayerMatmul, layer_matmuls
+from gpuprof.diagnosis.detect.proposal import WORTH, Absent, Page, Proposal
+from gpuprof.diagnosis.diagnosis import Evidence
+from gpuprof.diagnosis.fix import call, code
+from gpuprof.replay.graph import Graph, launcher_of
+from gpuprof.tracefile.trace import F64, Mask
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis, Change
+
+ADDED_NS = kernel_times.MATMUL_ADDED_NS.value
+"""What a matrix multiplication takes to fill and empty the GPU, in any format."""
+KERNEL_NS, LAUNCH_NS = calibrated.KERNEL_NS.rising, calibrated.LAUNCH_NS.rising
+LEAST = 0.1
+"""Share of the GPU's time in such matrix multiplications below which nothing is said of them."""
+BLACKWELL = "B200 SXM"
+"""The GPU for which MXFP8 is projected."""
+
+PAGE = Page(
+    id="fp8",
+    title="Linear layers could multiply in FP8",
+    means="""
+Tensor cores of Ada, Hopper and Blackwell multiply FP8 twice as fast as bf16. But each operand has to be scaled by its
+largest value, cast, and laid out twice (once for the forward, once for the backward pass), which moves several bytes
+per element and launches some ten further kernels for a linear layer. Large layers over many tokens gain; small layers,
+and layers with few tokens for the size of their weights, become slower.
+""",
+    detected="""
+Matrix multiplications of linear layers in bf16 or fp16 that take at least a tenth of the GPU's time, on a GPU with FP8.
+Their three roles in training (forward, gradient of the input, gradient of the weight) follow from their shapes. The
+output layer over a vocabulary (30,000 columns or more) stays as it is, and so do layers whose sizes are no multiples
+of 16.
+""",
+    gain="""
+Each matrix multiplication takes 4 µs and 0.56 (0.5 to 0.68) of the rest of its time; each kernel of its casts takes the
+bytes that it moves at 70 % (45 to 92 %) of the memory bandwidth, and 2 µs at least; each further launch delays the next
+one by 6 µs (assumed). Scales by row: 0.65, and 40 % of the bandwidth. The figures come from what torchao publishes for
+H100, and are checked on programs that were measured on an H200 (docs/accuracy.md). Layers that multiply the same input
+cast it once. MXFP8 on Blackwell is projected from rates and bytes, and marked so: none was measured.
+""",
+    wrong="""
+FP8 needs torch.compile: casts that are not fused take several times as long. Losses must be compared: numbers round
+to 3 bits of mantissa, gradients to 2. With FSDP the weights can be gathered in FP8, which gains more. Under a power
+limit FP8 gains less.
+""",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Cost:
+    """What FP8 does to each node of the graph: its time times `factor` plus `added_ns`; host nodes too."""
+
+    factor: F64
+    beyond_ns: F64
+    """Part of a node's time that stays."""
+    added_ns: F64
+
+
+def find(case: Analysis) -> Iterator[Proposal]:
+    """torchao.float8 with one scale a tensor; if the model is eager, once it is compiled."""
+    layers = _layers(case)
+    if not layers:
+        return
+    graph = case.graph
+    is_compiled = compiled_share(case.timeline) >= MOST_COMPILED
+    found = None if is_compiled else whole_passes(case)
+    if found is None and not is_compiled:
+        return
+    if found is not None and not _worth_it(case, layers, found):
+        return
+    ways = [_cost(case, layers, TENSORWISE, way) for way in range(3)]
+
+    def to_fp8(way: int) -> Change:
+        cost = ways[way]
+        if found is None:
+            return lambda graph: _made(graph, cost)
+        before = compiled(found, way)
+        return lambda graph: _made(before(graph), cost)
+
+    kernels = float(graph.on_gpu.sum()) / graph.steps
+    yield Proposal(
+        title="FP8 linear layers (torchao.float8)" if is_compiled else "torch.compile and FP8 linear layers",
+        evidence=_evidence(case, layers, ways[1]),
+        fix=code("from torchao.float8 import convert_to_float8_training\n")
+        + call("convert_to_float8_training", ...)
+        + "  # before torch.compile; leave the output layer and small layers out (module_filter_fn)",
+        change=to_fp8(1),
+        best=to_fp8(0),
+        worst=to_fp8(2),
+        changes="linear layers multiply in FP8 (3 bits of mantissa, 2 for gradients)",
+        once_ns=(0.0, 0.0, 0.0) if is_compiled else compile_ns(kernels, shapes_vary(case)),
+        excludes=("autocast", "tf32") + (() if is_compiled else ("compile", "cuda_graphs", "fused_elementwise")),
+        needs="" if is_compiled else "the model can be compiled: casts are slow in eager mode",
+        odds=1.0 if is_compiled else calibrated.COMPILED.value,
+        parts=() if is_compiled else ("torch.compile", "FP8 linear layers"),
+        last=not is_compiled,
+    )
+
+
+def _worth_it(case: Analysis, layers: Sequence[LayerMatmul], found: Passes) -> bool:
+    """Whether FP8 gains beyond what compiling does, where that has to come first."""
+    compiled_only = compiled(found, 1)(case.graph)
+    return WORTH * case.step_of(_made(compiled_only, _cost(case, layers, TENSORWISE, 1))) < case.step_of(compiled_only)
+
+
+def _layers(case: Analysis) -> list[LayerMatmul]:
+    """Matrix multiplications that FP8 can take over; none where they are little of the step, or this GPU has no FP8."""
+    if case.roofline is None or "fp8" not in case.roofline.ceilings.gpu.dense_flops or _why_not_trained(case):
+        return []
+    found = [one for one in layer_matmuls(case) if all(size % MULTIPLE == 0 for size in (one.m, one.k, one.n))]
+    graph = case.graph
+    took = sum(float(graph.duration_ns[one.nodes].sum()) for one in found)
+    return found if took >= LEAST * float(graph.duration_ns[graph.on_gpu].sum()) else []
+
+
+def _why_not_trained(case: Analysis) -> str | None:
+    """Why the linear layers are not trained in full; None where they are, or it is not known."""
+    model = (case.run.model if case.run else None) or {}
+    if model.get("quantization"):
+        return "the weights are quantized, and FP8 training needs them in bf16"
+    return "LoRA trains adapters, which are too small for FP8" if model.get("lora") else None
+
+
+def _cost(case: Analysis, layers: Sequence[LayerMatmul], recipe: Recipe, way: int) -> _Cost:
+    """What a recipe does; `way` 0: at best, 1: as expected, 2: at worst."""
+    graph, roof = case.graph, case.roofline
+    assert roof is not None
+    ratio = (calibrated.RATIO_ROWS if recipe is ROWWISE else calibrated.RATIO).rising[way]
+    share = (calibrated.CAST_ROWS if recipe is ROWWISE else calibrated.CAST).falling[way]
+    bandwidth = (roof.ceilings.gpu.measured_bytes_per_s or roof.ceilings.memory_bytes_per_s) * share
+    factor, stays, added = np.ones(len(graph)), np.zeros(len(graph)), np.zeros(len(graph))
+    source = launcher_of(graph)
+    shared = np.bincount(source[source >= 0], minlength=len(graph)) > 1  # a CUDA graph launches all at once
+    for one in layers:
+        factor[one.nodes] = ratio
+        stays[one.nodes[0]] = ADDED_NS
+        kernels = cast_kernels(recipe, one.role, one.m, one.k, one.n, one.casts_input)
+        added[one.nodes[0]] += cast_ns(kernels, bandwidth, KERNEL_NS[way])
+        launcher = source[one.nodes[0]]
+        if launcher >= 0 and not shared[launcher]:
+            added[launcher] += len(kernels) * LAUNCH_NS[way]
+    return _Cost(factor, stays, added)
+
+
+def _made(graph: Graph, cost: _Cost) -> Graph:
+    """The graph with its linear layers in FP8."""
+    duration = graph.duration_ns
+    stays = np.minimum(duration, cost.beyond_ns)
+    then = np.where(cost.factor < 1, stays + (duration - stays) * cost.factor, duration)
+    return graph.with_durations(then + cost.added_ns)
+
+
+def _evidence(case: Analysis, layers: Sequence[LayerMatmul], cost: _Cost) -> tuple[Evidence, ...]:
+    """What the layers take, what FP8 saves and what casts cost; other recipes; Blackwell, projected."""
+    graph = case.graph
+    nodes, text = _saved(case, layers, cost)
+    found = list(spans(case, text, nodes))
+    now = case.step_of(graph)
+    for recipe in (ROWWISE, DELAYED):
+        then = case.step_of(_made(graph, _cost(case, layers, recipe, 1)))
+        found.append(Evidence(f"{recipe.name}: {now / then:.2f}× by the same count of bytes and kernels"))
+    if projected := _on_blackwell(layers):
+        found.append(Evidence(projected))
+    return tuple(found)
+
+
+def _saved(case: Analysis, layers: Sequence[LayerMatmul], cost: _Cost) -> tuple[Mask, str]:
+    """The kernels of the layers, and in words what FP8 saves of their time and adds to it."""
+    graph = case.graph
+    nodes = np.zeros(len(graph), bool)
+    nodes[np.concatenate([one.nodes for one in layers])] = True
+    took = case.per_step(float(graph.duration_ns[nodes].sum())) / 1e6
+    duration = graph.duration_ns[nodes]
+    stays = np.minimum(duration, cost.beyond_ns[nodes])
+    saved = case.per_step(float(((duration - stays) * (1 - cost.factor[nodes])).sum())) / 1e6
+    casts = case.per_step(float(cost.added_ns[nodes].sum())) / 1e6
+    text = (
+        f"{case.per_step(float(nodes.sum())):,.0f} matrix multiplications of linear layers in half precision take "
+        f"{took:,.1f} ms {case.unit.a}; FP8 saves {saved:,.1f} ms of it, and casts and scales take {casts:,.1f} ms"
+    )
+    return nodes, text
+
+
+def _on_blackwell(layers: Sequence[LayerMatmul]) -> str:
+    """What MXFP8 is projected to gain for the layers alone on a Blackwell GPU; empty where its rates are not known."""
+    gpu: Gpu | None = next((one for one in load_gpus() if one.name == BLACKWELL), None)
+    rate = gpu and (gpu.measured_flops or gpu.half_flops)
+    if gpu is None or not rate:
+        return ""
+    bandwidth = gpu.measured_bytes_per_s or gpu.memory_bytes_per_s
+    forward = {(one.m, one.k, one.n) for one in layers if one.role == 0}
+    gains = [
+        alone(*shape, rate, bandwidth, MXFP8, ratio=calibrated.RATIO.value, cast_share=calibrated.CAST.value,
+              shortest_ns=KERNEL_NS[1], added_ns=ADDED_NS)
+        for shape in forward
+    ]  # fmt: skip
+    if not gains:
+        return ""
+    span = f"{min(gains):.2f}×" if len(gains) == 1 else f"{min(gains):.2f} to {max(gains):.2f}×"
+    return f"projected, not measured: MXFP8 on a {gpu.name} would make these layers {span} as fast as bf16 there"
+
+
+def _absent(case: Analysis) -> str | None:
+    if case.roofline is None:
+        return None
+    gpu = case.roofline.ceilings.gpu
+    if "fp8" not in gpu.dense_flops:
+        return "this GPU does not multiply FP8"
+    if why := _why_not_trained(case):
+        return why
+    layers = _layers(case)
+    if not layers:
+        return "linear layers in half precision are little of the GPU's time"
+    return _saved(case, layers, _cost(case, layers, TENSORWISE, 1))[1]
+
+
+ABSENT = Absent("FP8 linear layers", _absent)
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    absent=ABSENT,
+    synonyms=("float8", "torchao", "transformer_engine", "mxfp8", "scaled_mm"),
+    titles=("fp8_linear_layers_torchao_float8", "torch_compile_and_fp8_linear_layers"),
+)

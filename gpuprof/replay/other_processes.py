@@ -1,0 +1,37 @@
+"""The step in another process, whose CPU is quicker or slower: what a fix gains there may be another thing.
+
+The ends of eight of ten processes. A fix changes the step before and after it in the same process, so of what processes
+differ by only that part counts which makes something else the limit.
+"""
+
+from __future__ import annotations
+
+from gpuprof.calibration import noise as calibrated
+from gpuprof.replay.cpu_compute import computes, good_part
+from gpuprof.replay.graph import Graph
+from gpuprof.replay.transform import scale, scaled
+from gpuprof.tracefile.trace import Mask
+
+CPU = 1 + calibrated.HOST_BOUND.value
+"""How many times as long the CPU's work takes in a slow process, and how many times as short in a quick one."""
+COMPUTING = calibrated.CPU_COMPUTE.value
+"""The same of ops that compute on tensors in host memory."""
+
+
+def other_processes(graph: Graph) -> tuple[Graph, ...]:
+    """The graph with a quicker and a slower CPU; and where it computes for long on tensors in host memory, with that
+    quicker and slower."""
+    paces = tuple(scale(graph, host=factor, input=factor) for factor in (1 / CPU, CPU))
+    nodes = good_part(graph, computes(graph))
+    if nodes is None:
+        return paces
+    most = max(COMPUTING, *_seen(graph, nodes))
+    return (*paces, *(scaled(graph, nodes, factor) for factor in (1 / most, most)))
+
+
+def _seen(graph: Graph, nodes: Mask) -> tuple[float, float]:
+    """How many times as long, and as short, these nodes take in the graph as where they were recorded: timed steps of
+    the same process may differ from those by more than processes usually do."""
+    recorded = float((graph.recorded_end_ns - graph.recorded_start_ns)[nodes].sum())
+    ratio = float(graph.duration_ns[nodes].sum()) / max(recorded, 1.0)
+    return ratio, 1 / max(ratio, 1e-3)

@@ -1,0 +1,246 @@
+"""The first fifteen minutes of somebody new: what the commands of the README print is looked at by rules that hold for
+every screen, in processes of their own as at a shell."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from subprocess import CompletedProcess
+from typing import Any
+
+import pytest
+from helpers.agent_client import texts
+from helpers.command import gpuprof_command, in_process
+from helpers.diagnosed import diagnosed
+from helpers.installed import need
+from helpers.once import once
+from helpers.paths import ROOT
+
+from gpuprof.report.memory_terminal import MARKS
+from gpuprof.report.stepbar import PAINTS, WAITING_FOR_A_PEER
+
+TRAINING = """
+from pathlib import Path
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Prepared(Dataset):
+    def __len__(self):
+        return 64_000
+
+    def __getitem__(self, i):
+        sum(k * k for k in range(12_000))
+        return torch.randn(64), i % 4
+
+model = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.GELU(), torch.nn.Linear(128, 4))
+optimizer = torch.optim.AdamW(model.parameters())
+left = 3000
+for inputs, labels in DataLoader(Prepared(), batch_size=16):
+    left -= 1
+    if left > 40 and left % 10 == 0 and list(Path("gpuprof-runs").glob("*/trace*")):
+        left = 40  # recorded, however fast this machine is
+    if left == 0:
+        break
+    torch.nn.functional.cross_entropy(model(inputs), labels).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+DEMO = ROOT / "gpuprof" / "data" / "demo.json.gz"
+PAIRS = ROOT / "tests" / "data" / "pairs"
+FILLS = {paint.fill for paint in (*PAINTS.values(), WAITING_FOR_A_PEER)}
+DURATION = r"[\d,.]+ (?:ns|µs|ms|s)"
+UNSAID = re.compile(r"\b(None|nan|Traceback|undefined)\b")
+
+
+# -- the rules
+
+
+def screen(done: CompletedProcess[str], width: int = 80) -> str:
+    """What a command printed, once it is known to be fit for a screen."""
+    assert done.returncode == 0, done.stderr
+    for line in done.stdout.splitlines():
+        assert len(line) <= width and line == line.rstrip(), line
+    assert not UNSAID.search(done.stdout + done.stderr), done.stdout + done.stderr
+    return done.stdout
+
+
+def sections(text: str) -> dict[str, list[str]]:
+    """Title of a section of an answer → its lines; what stands above them all has no title."""
+    found: dict[str, list[str]] = {"": []}
+    title = ""
+    for line in text.splitlines():
+        if line.startswith("  ") and line[2:13].strip() and line[2] != " ":
+            title = line[2:13].strip()
+        found.setdefault(title, []).append(line[13:] if title else line)
+    return found
+
+
+def says_one_step(text: str) -> None:
+    """The headline's step is that before every arrow."""
+    first = re.search(rf"({DURATION}) a step", text)
+    assert first, text
+    assert set(re.findall(rf"({DURATION}) a step\b", text.partition("fixes")[0])) == {first[1]}
+    assert set(re.findall(rf"({DURATION}) → ", text)) <= {first[1]}, text
+
+
+def names_what_it_draws(bar: str, legend: str, fills: set[str]) -> None:
+    """Each symbol of a bar is in its legend, and the other way round."""
+    drawn = set(bar.split("  ")[-1].strip())
+    assert drawn <= fills, bar
+    assert drawn == {word for word in legend.split() if word in fills}, f"{bar}\n{legend}"
+
+
+def holds_code(text: str, code: str) -> None:
+    """All of some code is there, whatever lines it was broken into."""
+    assert "".join(code.split()) in "".join(text.split()), f"{code!r} is not whole in\n{text}"
+
+
+def page_is_whole(path: Path) -> str:
+    """A report asks nobody for anything, and its bars' legends name exactly what they draw."""
+    html = path.read_text(encoding="utf-8")
+    assert not re.search(r"(src|href)=.?https?:", html) and 'id="theme"' in html
+    words = re.sub(r"<(script|style)\b.*?</\1>", "", html, flags=re.DOTALL)
+    assert not UNSAID.search(re.sub(r"<[^>]+>", " ", words))
+    for figure in re.findall(r'<figure class="stepbar">.*?</figure>', words, re.DOTALL):
+        assert figure.count("<span class=") == figure.count("<li><i class="), figure
+    return words
+
+
+# -- the minutes
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a training that gpuprof has recorded on the CPU."""
+    need("torch")
+
+    def record(folder: Path) -> None:
+        (folder / "train.py").write_text(TRAINING, encoding="utf-8")
+        done = gpuprof_command("trace", "train.py", cwd=folder)
+        assert done.returncode == 0, done.stderr
+        (folder / "said.txt").write_text(done.stderr, encoding="utf-8")
+
+    return once(tmp_path_factory, "first-minutes", record)
+
+
+@pytest.fixture(scope="module")
+def diagnosis(project: Path) -> dict[str, Any]:
+    return json.loads(gpuprof_command("diagnose", "--json", cwd=project).stdout)
+
+
+def test_what_there_is_is_listed():
+    text = screen(gpuprof_command("--help"))
+    assert all(f"\n  {name} " in text for name in ("trace", "diagnose", "report", "try", "compare", "demo"))
+
+
+def test_the_demo(tmp_path: Path):
+    done = gpuprof_command("demo", cwd=tmp_path, env={"COLUMNS": "80"})
+    text = screen(done)
+    says_one_step(text)
+    bar, *legend = sections(text)["step"]
+    names_what_it_draws(bar, " ".join(legend), FILLS)
+    page = page_is_whole(tmp_path / "gpuprof-demo.html")
+    step = re.search(rf"({DURATION}) a step", text)
+    assert step and step[1] in page, "the page and the terminal say the same step"
+
+
+def test_a_recording_ends_with_the_verdict(project: Path):
+    said = (project / "said.txt").read_text(encoding="utf-8")
+    assert "BATCHES" in said and "next: gpuprof diagnose" in said and not UNSAID.search(said)
+    assert "kernels" not in said, "a training without a GPU has none to show"
+
+
+@pytest.mark.parametrize("width", [40, 80, 132])
+def test_the_diagnosis_cuts_no_code(project: Path, diagnosis: dict[str, Any], width: int):
+    text = screen(gpuprof_command("diagnose", cwd=project, env={"COLUMNS": str(width)}), width)
+    says_one_step(text)
+    shown = sections(text)
+    for finding in diagnosis["findings"][:1]:
+        for line in finding["fix"].splitlines():
+            if re.match(r"[\w.]+\(", line):
+                holds_code("\n".join(shown["fixes"]), line.partition("#")[0])
+
+
+@pytest.mark.parametrize("width", [40, 80, 132])
+@pytest.mark.parametrize("recording", [DEMO, ROOT / "scenarios" / "programs" / "moe_lengths" / "recording"])
+def test_the_diagnosis_of_a_recording_cuts_no_code(recording: Path, width: int):
+    text = screen(in_process("diagnose", recording, COLUMNS=str(width)), width)
+    says_one_step(text)
+    shown = "\n".join(sections(text)["fixes"])
+    first = diagnosed(recording).findings[0]
+    for line in first.fix.splitlines():
+        if re.match(r"[\w.]+\(", line):
+            holds_code(shown, line.partition("#")[0])
+
+
+def test_what_it_says_to_do_next_works(project: Path):
+    text = screen(gpuprof_command("diagnose", cwd=project, env={"COLUMNS": "200"}), 200)
+    # Where the machine is so busy that no fix is sure, there is nothing to do next.
+    for command in re.findall(r"next +gpuprof (.*)", text):
+        name, *rest = command.split()
+        assert screen(gpuprof_command(name, *(rest if name == "explain" else ["--help"]), cwd=project))
+
+
+def test_words_of_the_screen_are_explained(project: Path):
+    text = screen(gpuprof_command("diagnose", cwd=project))
+    bound = text.splitlines()[1].split(" · ")[0]
+    assert bound in screen(gpuprof_command("explain", bound, cwd=project))
+
+
+def test_the_report(project: Path, tmp_path: Path):
+    path = tmp_path / "report.html"
+    assert gpuprof_command("report", "-o", path, cwd=project).returncode == 0
+    words = page_is_whole(path)
+    assert 'id="kernels"' not in words, "no section about kernels without a GPU"
+
+
+def test_two_recordings_are_compared(tmp_path: Path):
+    page = tmp_path / "compare.html"
+    done = gpuprof_command("compare", PAIRS / "tiny.json.gz", PAIRS / "tiny.compile.json.gz", "--html", page)
+    bars = re.findall(r"^ .*[AB]  (\S+)$", screen(done), re.MULTILINE)
+    legend = " ".join(sections(done.stdout)["step"][2:])
+    names_what_it_draws("".join(bars), legend, FILLS)
+    page_is_whole(page)
+
+
+def test_a_snapshot_of_memory(tmp_path: Path):
+    import gzip
+
+    snapshot = tmp_path / "memory.pickle"
+    snapshot.write_bytes(gzip.decompress((ROOT / "tests/data/snapshots/llama.pickle.gz").read_bytes()))
+    page = tmp_path / "memory.html"
+    bar, *legend = sections(screen(gpuprof_command("memory", snapshot, "--html", page)))["owners"]
+    names_what_it_draws(bar, " ".join(legend), {letter for letter, _ in MARKS.values()})
+    ticks = re.findall(r"<span style=\"top:[^>]*>([^<]*)<", page_is_whole(page))
+    assert ticks == ["4 GiB", "3 GiB", "2 GiB", "1 GiB", "0"]
+
+
+def test_what_could_be_tried(project: Path):
+    assert "input_workers" in screen(gpuprof_command("try", "--list", cwd=project))
+
+
+def test_earlier_runs_and_the_machine(project: Path):
+    assert "train" in screen(gpuprof_command("history", cwd=project))
+    assert gpuprof_command("doctor", cwd=project).returncode in (0, 1)
+
+
+def test_a_wrong_command_is_one_line_that_helps(project: Path):
+    for arguments, said in ((["train.py"], "gpuprof trace train.py"), (["diagnos"], "diagnose")):
+        done = gpuprof_command(*arguments, cwd=project)
+        assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_notebook_shows_it(project: Path):
+    import gpuprof
+
+    found = gpuprof.diagnose(next((project / "gpuprof-runs").glob("20*")))
+    html = found._repr_html_()  # type: ignore[attr-defined]
+    assert "BATCHES" in html and not UNSAID.search(re.sub(r"<[^>]+>", " ", html))
+
+
+def test_an_agent_asks(project: Path):
+    (failed, text), (unknown, message) = texts(project, [("diagnose", {}), ("diagnose", {"file": "x"})])
+    assert not failed and "BATCHES" in text and not UNSAID.search(text)
+    assert unknown and "file" in message
