@@ -150,12 +150,17 @@ def names(line: Line, causes: list[str], words: list[str]) -> bool:
 def intervals(
     fixes: list[dict[str, Any]], measured: dict[str, float], lines: list[Line], named: list[Line]
 ) -> dict[str, tuple[float, float, float]]:
-    """Change → (measured gain, low and high of the predicted one) of all that were measured and shown."""
+    """Change → (measured gain, low and high of the predicted one) of all that were measured and shown.
+
+    Changes that were made together (`also`) have no prediction of their own; their parts do.
+    """
     found = {}
     shown = {line.finding.id: line.finding for line in reversed(lines) if line.finding}
     for fix in fixes:
+        if fix.get("also"):
+            continue
         finding = shown.get(fix["finding"])
-        if fix["name"] == "after":
+        if fix["name"] == "after" and finding is None:
             finding = next((line.finding for line in named if line.finding), None)
         if finding is not None and fix["name"] in measured:
             found[fix["name"]] = (measured[fix["name"]], finding.speedup.low, finding.speedup.high)
