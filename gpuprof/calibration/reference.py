@@ -10,3 +10,13 @@ LEFT = Number(
     "left on an H200, 0.3 of a norm; kernels of scans and delta rules were not timed.",
     ("scenarios/eager_attention/recording",),
 )  # fmt: skip
+KERNEL_ODDS = Number(
+    0.75, 0.6, 0.9, "", "assumed",
+    "Probability that a package with the missing kernel installs, and takes this GPU, these types and head sizes.",
+)  # fmt: skip
+REBUILT_CPU_NS = Number(
+    200_000.0, 0.0, 400_000.0, "ns", "measured",
+    "CPU time of a step for each weight whose factors are folded into one op instead of built as a whole: 50.3 to 55.1 "
+    "ms a step with 12 such weights of a launch-bound MoE on an H200, all of it at worst.",
+    ("scenarios/cases/moe_lora_delta/recording",),
+)  # fmt: skip

@@ -219,3 +219,27 @@ def test_a_reason_is_read_or_not_given(tmp_path):
     said = reason(case, case.graph.gpu_row[rows])
     assert said is not None
     assert "50,257 is no multiple of 8" in said
+
+
+@pytest.mark.parametrize(
+    ("op", "kernel", "dtype", "said"),
+    [
+        ("aten::mm", "cutlass_80_tensorop_bf16_s16816gemm_bf16_128x128", BF16, "one for sm_80, on an sm_90 GPU"),
+        ("aten::mm", "ampere_bf16_s16816gemm_bf16_128x64_tn", BF16, "one for sm_80, on an sm_90 GPU"),
+        ("aten::mm", "sm90_xmma_gemm_bf16bf16_bf16f32_tn_n_tilesize128x128x64", BF16, None),
+        ("aten::mm", "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize128x128x8", "float", "without tensor cores"),
+        ("aten::_efficient_attention_forward", "fmha_cutlassF_bf16_aligned_rf_sm80", BF16, "not flash attention"),
+        ("aten::cudnn_batch_norm_backward", "void cudnn::bn_bw_1C11_kernel_new<int>()", "float", "by channel"),
+        ("aten::cudnn_convolution", "void implicit_convolve_sgemm<float, 128>(int)", BF16, "without tensor cores"),
+    ],
+)  # fmt: skip
+def test_what_a_kernel_s_name_says_of_why_it_is_slow(tmp_path, op, kernel, dtype, said):
+    """On an H200: a kernel of an older generation, a general one where there is a special one, and the layout."""
+
+    def body(made: Program):
+        made.op(op, kernel, 2 * MS, [[4096, 4096], [4096, 4096]], [dtype, dtype])
+
+    case = steps(body).case(tmp_path)
+    found = reason(case, case.graph.gpu_row[np.flatnonzero(case.graph.gpu_row >= 0)])
+    assert (said in (found or "")) if said else found is None
+    assert dtype == BF16 or "sm_80" not in (found or "")

@@ -102,6 +102,10 @@ def test_a_reference_implementation_lies_above_reach_with_a_price(tmp_path: Path
     assert item.ns == pytest.approx(0.75 * 100 / 252 * case.step_ns, rel=0.05)
     issue = missing_kernels.note(case.run, case)
     assert issue is not None and "if it takes a quarter of their time" in issue.message
+    (proposal,) = missing_kernels.find(case)
+    assert proposal.odds < 1 and "installs" in proposal.needs
+    assert case.step_ns - case.step_of(proposal.change(case.graph)) == pytest.approx(item.ns, rel=0.05)
+    assert not list(missing_kernels.find(slow_program(tmp_path / "without")))
 
 
 def test_without_ranges_the_share_is_not_known(tmp_path: Path):

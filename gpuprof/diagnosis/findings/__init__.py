@@ -43,6 +43,7 @@ from gpuprof.diagnosis.findings import (
     planning,
     python_loop,
     rare_steps,
+    rebuilt_weights,
     recompiles,
     recompute,
     redundant_forward,
@@ -69,6 +70,8 @@ _MODULES = (
     static_cache,
     padding,
     expert_loop,
+    missing_kernels,
+    rebuilt_weights,
     eager_attention,
     masked_attention,
     fused_elementwise,
@@ -96,9 +99,7 @@ _MODULES = (
     throttling,
 )
 
-BUILT_IN: tuple[Declaration, ...] = tuple(
-    module.FINDING for module in (*_MODULES, straggler, missing_kernels, memory_peak)
-)
+BUILT_IN: tuple[Declaration, ...] = tuple(module.FINDING for module in (*_MODULES, straggler, memory_peak))
 """In the order of the documentation."""
 
 FINDINGS: tuple[tuple[Page, Finder], ...] = tuple((one.page, one.find) for one in BUILT_IN if one.find is not None)

@@ -1,12 +1,13 @@
 """A library warns that it computes by a slow reference implementation, because a package with the kernel is missing.
 
-It is a note, not a proposal: what the kernel would gain is not known before it runs. What is known is how much of the
-step such modules take, which is the most that it could gain; its price is that of a usual fused kernel.
+A note says how much of the step such modules take, which is the most that the kernel could gain. It is worth trying at
+the price of a usual fused kernel: what this one would gain is not known before it runs.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,15 +15,17 @@ import numpy as np
 from gpuprof.calibration import reference as calibrated
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.passes import backward_of
-from gpuprof.diagnosis.detect.proposal import Page
-from gpuprof.diagnosis.diagnosis import Issue
+from gpuprof.diagnosis.detect.proposal import Page, Proposal
+from gpuprof.diagnosis.diagnosis import Evidence, Issue
+from gpuprof.diagnosis.fix import as_fix
 from gpuprof.diagnosis.run_model import Run
 from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.replay.transform import removed, scaled
+from gpuprof.timeline.unit import STEP
 from gpuprof.tracefile.trace import ANNOTATION, Mask
 
 if TYPE_CHECKING:
-    from gpuprof.diagnosis.analysis import Analysis
+    from gpuprof.diagnosis.analysis import Analysis, Change
     from gpuprof.tracefile.program import Program, Warned
 
 MOST_SHOWN = 3
@@ -52,7 +55,8 @@ the function named in a warning get their own ranges in the recording.
     gain="""
 The note gives the share of GPU and CPU time that these modules take, without their linear layers, and the step time
 without that work (by replay): a kernel cannot gain more. The price is that of a kernel that takes a quarter of their
-time (8 to 50 %, assumed), because one that does not run cannot be timed.
+time (8 to 50 %, assumed), because one that does not run cannot be timed; it is worth trying, at odds of 0.75 (assumed)
+that the package installs and supports what runs here.
 """,
     wrong="""
 A kernel still takes some time, so the gain is less than the note's figure. Some kernels do not support every GPU,
@@ -70,7 +74,8 @@ def note(run: Run | None, case: Analysis | None) -> Issue | None:
         return None
     quoted = "; ".join(f"“{each.text.rstrip('.')}” ({each.source or 'a warning'})" for each in warned[:MOST_SHOWN])
     more = f"; and {len(warned) - MOST_SHOWN} more" if len(warned) > MOST_SHOWN else ""
-    share = _share(program, case) or " How much of the step that takes is not known from this recording."
+    unit = STEP if case is None else case.unit
+    share = _share(program, case) or f" How much of the {unit} that takes is not known from this recording."
     return Issue(PAGE.id, "info", f"A slow path was used: {quoted}{more}.{share} See: gpuprof explain {PAGE.id}.")
 
 
@@ -97,10 +102,40 @@ def _share(program: Program, case: Analysis | None) -> str:
     count = sum(max(each.modules for each in program.reference if each.name == name) for name in names)
     return (
         f" The {count:,} modules of {', '.join(names[:MOST_SHOWN])} that compute so take {parts[0]:,.0f} % of the GPU's"
-        f" and {parts[1]:,.0f} % of the CPU's time, linear layers excluded; without that work the step would take"
-        f" {then / 1e6:,.1f} of {case.step_ns / 1e6:,.1f} ms. So a kernel gains up to {less:,.0f} %; if it takes a"
-        f" quarter of their time (8 to 50 %, assumed), the step takes {likely[1] / 1e6:,.1f} ms ({likely[0] / 1e6:,.1f}"
-        f" to {likely[2] / 1e6:,.1f})."
+        f" and {parts[1]:,.0f} % of the CPU's time, linear layers excluded; without that work the {case.unit} would"
+        f" take {then / 1e6:,.1f} of {case.step_ns / 1e6:,.1f} ms. So a kernel gains up to {less:,.0f} %; if it takes a"
+        f" quarter of their time (8 to 50 %, assumed), the {case.unit} takes {likely[1] / 1e6:,.1f} ms"
+        f" ({likely[0] / 1e6:,.1f} to {likely[2] / 1e6:,.1f})."
+    )
+
+
+def find(case: Analysis) -> Iterator[Proposal]:
+    """The kernel, at the price of a usual one."""
+    program = case.run.program if case.run else None
+    names = sorted({each.name for each in program.reference}) if program else []
+    nodes = modules_nodes(case, names)
+    if program is None or nodes is None or not nodes.any():
+        return
+    gpu_ms = case.per_step(float(case.graph.duration_ns[nodes & case.graph.on_gpu].sum())) / 1e6
+    said = next((each.text for each in slow_paths(program)), "")
+    text = (
+        f"{', '.join(names[:MOST_SHOWN])} run a reference implementation, as a library warns: {gpu_ms:,.1f} ms of GPU"
+        f" time {case.unit.a}, linear layers excluded"
+    )
+
+    def to(left: float) -> Change:
+        return lambda graph: scaled(graph, nodes, left)
+
+    best, likely, worst = calibrated.LEFT.rising
+    yield Proposal(
+        title="the package with the missing kernel",
+        evidence=(Evidence(text), *([Evidence(f"“{said}”")] if said else [])),
+        fix=as_fix("install the package that the warning names"),
+        change=to(likely),
+        best=to(best),
+        worst=to(worst),
+        needs="the package installs, and its kernel takes this GPU, these types and sizes",
+        odds=calibrated.KERNEL_ODDS.value,
     )
 
 
@@ -123,5 +158,7 @@ def modules_nodes(case: Analysis, names: list[str]) -> Mask | None:
 
 FINDING = Declaration(
     page=PAGE,
+    find=find,
     synonyms=("fast_path", "flash_linear_attention", "causal_conv1d", "mamba", "fallback"),
+    titles=("the_package_with_the_missing_kernel",),
 )

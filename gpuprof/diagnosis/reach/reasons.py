@@ -27,8 +27,15 @@ FIRST_USE = 5.0
 """A first run that takes this many times the later ones loads its code, or tries candidates."""
 HELD_BACK = 0.2
 """Share of the samples in which the clock was held back, from which on it is a reason."""
+_PAGEABLE = re.compile("Pageable")
 _UNVECTORISED = re.compile(r"(?<!vectorized_)(?<!unrolled_)elementwise_kernel|copy_device_to_device|direct_copy_kernel")
-_DENSE_ATTENTION = re.compile(r"efficient_attention|fmha|cudnn_attention|attention_forward|attention_backward")
+_MADE_FOR = re.compile(r"(?<![a-z])sm_?(\d\d)\d?|cutlass_(\d\d)\d?_|(volta|turing|ampere)_", re.IGNORECASE)
+"""The GPU that a kernel was written for, in its name: sm80, cutlass_80_…, ampere_…."""
+_ARCHITECTURES = {"volta": 7, "turing": 7, "ampere": 8}
+_BY_CHANNEL = re.compile(r"nchw|bn_\w*1C11", re.IGNORECASE)
+"""cuDNN's kernels for images in that layout; those for the other have nhwc in their names."""
+_EFFICIENT = re.compile(r"efficient_attention|fmha_cutlass")
+_PLAIN_CONVOLUTION = re.compile(r"implicit_convolve_sgemm|_engine<|wgrad_alg\d|dgrad_engine|winograd")
 
 
 def reason(case: Analysis, rows: I64) -> str | None:
@@ -40,7 +47,9 @@ def reason(case: Analysis, rows: I64) -> str | None:
     said: list[str] = []
     kind = int(np.bincount(kinds_of(case.timeline)[rows], weights=ns).argmax())
     longest = rows[np.argsort(-ns, kind="stable")[:16]]
-    for one in (_pageable, _precision, _mask, _alignment, _layout, _waves, _first_use, _clock):
+    for one in (
+        _pageable, _precision, _mask, _fallback, _alignment, _layout, _waves, _older, _first_use, _clock,
+    ):  # fmt: skip
         text = one(case, rows, ns, longest, kind)
         if text:
             said.append(text)
@@ -65,9 +74,7 @@ def _shapes(case: Analysis, row: int) -> list[list[int]]:
 
 
 def _pageable(case: Analysis, rows: I64, ns: np.ndarray, longest: I64, kind: int) -> str | None:
-    names = case.trace.gpu.name[rows]
-    pageable = [name for name in np.unique(names).tolist() if "Pageable" in case.trace.strings[name]]
-    return "the memory is pageable" if 2 * ns[np.isin(names, pageable)].sum() > ns.sum() else None
+    return "the memory is pageable" if _mostly(case, rows, ns, _PAGEABLE) else None
 
 
 def _precision(case: Analysis, rows: I64, ns: np.ndarray, longest: I64, kind: int) -> str | None:
@@ -95,6 +102,47 @@ def _mask(case: Analysis, rows: I64, ns: np.ndarray, longest: I64, kind: int) ->
     return None
 
 
+def _fallback(case: Analysis, rows: I64, ns: np.ndarray, longest: I64, kind: int) -> str | None:
+    """A general kernel where a library has a special one."""
+    if kind == ATTENTION and _mostly(case, rows, ns, _EFFICIENT):
+        return "it is the memory-efficient kernel, not flash attention"
+    if kind == GEMM and _mostly(case, rows, ns, _PLAIN_CONVOLUTION):
+        return "the convolution runs on a kernel without tensor cores"
+    return None
+
+
+def _older(case: Analysis, rows: I64, ns: np.ndarray, longest: I64, kind: int) -> str | None:
+    """A kernel for an older generation of GPUs, which does not use this one's tensor cores in full."""
+    if kind not in (GEMM, ATTENTION) or case.roofline is None or _precision(case, rows, ns, longest, kind):
+        return None  # without tensor cores one generation is like the other
+    major = case.roofline.ceilings.gpu.compute_capability.partition(".")[0]
+    if not major.isdigit():
+        return None  # AMD's names say nothing of it
+    own = int(major)
+    made_for = {name: _generation(case.trace.strings[name]) for name in np.unique(case.trace.gpu.name[rows]).tolist()}
+    older = {name: major for name, major in made_for.items() if major is not None and major < own}
+    names = case.trace.gpu.name[rows]
+    if 2 * ns[np.isin(names, list(older))].sum() <= ns.sum():
+        return None
+    return f"the kernel is one for sm_{max(older.values())}0, on an sm_{own}0 GPU"
+
+
+def _generation(name: str) -> int | None:
+    """Major compute capability of the GPU that a kernel was written for; None where its name does not say."""
+    found = _MADE_FOR.search(name)
+    if found is None:
+        return None
+    digits = found[1] or found[2]
+    return int(digits[0]) if digits and digits[0] != "1" else _ARCHITECTURES.get((found[3] or "").lower())
+
+
+def _mostly(case: Analysis, rows: I64, ns: np.ndarray, pattern: re.Pattern[str]) -> bool:
+    """Whether kernels of such names take most of the time."""
+    names = case.trace.gpu.name[rows]
+    mine = [name for name in np.unique(names).tolist() if pattern.search(case.trace.strings[name])]
+    return 2 * float(ns[np.isin(names, mine)].sum()) > float(ns.sum())
+
+
 def _alignment(case: Analysis, rows: I64, ns: np.ndarray, longest: I64, kind: int) -> str | None:
     if kind != GEMM:
         return None
@@ -106,10 +154,10 @@ def _alignment(case: Analysis, rows: I64, ns: np.ndarray, longest: I64, kind: in
 def _layout(case: Analysis, rows: I64, ns: np.ndarray, longest: I64, kind: int) -> str | None:
     if kind in (GEMM, ATTENTION):
         return None
-    names = case.trace.gpu.name[rows]
-    strided = np.array([bool(_UNVECTORISED.search(case.trace.strings[n])) for n in np.unique(names).tolist()])
-    slow = np.isin(names, np.unique(names)[strided])
-    return "tensors are strided or unaligned: not the vectorised kernel" if 2 * ns[slow].sum() > ns.sum() else None
+    if _mostly(case, rows, ns, _BY_CHANNEL):
+        return "images are stored channel by channel (NCHW)"
+    slow = _mostly(case, rows, ns, _UNVECTORISED)
+    return "tensors are strided or unaligned: not the vectorised kernel" if slow else None
 
 
 def _waves(case: Analysis, rows: I64, ns: np.ndarray, longest: I64, kind: int) -> str | None:

@@ -1,0 +1,122 @@
+"""Weights that each forward pass builds again from small factors: adapters that are added to a whole weight.
+
+A matrix multiplication over a short inner dimension whose result has the shape of a weight: of what the forward pass
+multiplies activations with. Adapters that are applied to activations have results of the activations' shape.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpuprof.diagnosis.detect.passes import shapes_in
+from gpuprof.timeline.phases import FORWARD, RECOMPUTE
+from gpuprof.tracefile.trace import I64, OP, Mask
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis
+
+Shape = tuple[int, ...]
+_FACTORS = {"aten::mm": (0, 1), "aten::bmm": (0, 1), "aten::addmm": (1, 2), "aten::baddbmm": (1, 2)}
+"""Products, and where the arguments stand that are multiplied."""
+_WEIGHTS = _FACTORS | {"aten::_grouped_mm": (0, 1)}
+_AROUND = frozenset({"aten::add", "aten::add_", "aten::mul", "aten::mul_", "aten::copy_", "aten::div", "aten::sub"})
+"""What adds a product to the weight, scales it, and does the same to its gradient."""
+_SCORES = frozenset({"aten::_softmax", "aten::softmax"})
+"""Scores of attention are a product over a short dimension, too, which values are multiplied with."""
+THIN = 4
+"""The inner dimension is at most this part of the result's smaller one: that of an adapter is its rank."""
+LARGE = 1_000_000
+"""Elements of a result from which on building it takes longer than launching it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """Weights that are built in each forward pass."""
+
+    shapes: tuple[Shape, ...]
+    """Of the weights, with the last two dimensions ascending."""
+    per_step: float
+    """Weights of a step."""
+    built: Mask
+    """Nodes of the GPU: products of factors, forward and backward, and what is done with the whole result."""
+    added: Mask
+    """Those of them that add, scale and copy the whole result."""
+
+
+def rebuilt_weights(case: Analysis) -> Rebuilt | None:
+    """What is rebuilt; None where nothing is. Needs shapes."""
+    trace, host = case.trace, case.timeline.host.op
+    low, high = case.timeline.window
+    inside = (trace.ops.kind == OP) & (trace.ops.start_ns >= low) & (trace.ops.start_ns < high)
+    ahead = inside & np.isin(host, (FORWARD, RECOMPUTE))
+    thin: list[tuple[Shape, int]] = []
+    weights: set[Shape] = set()
+    tokens: Counter[int] = Counter()
+    for row in np.flatnonzero(ahead & case.ops_named(_WEIGHTS.__contains__)).tolist():
+        pair = _operands(case, row)
+        if pair is None:
+            continue
+        left, right = pair
+        result = (*left[:-1], right[-1])
+        if THIN * left[-1] <= min(result[-2:]):
+            thin.append((_plain(result), result[-2]))
+            continue
+        weights.add(_plain(right))
+        tokens[left[-2]] += 1
+    for row in np.flatnonzero(ahead & case.ops_named(_SCORES.__contains__)).tolist():
+        scores = shapes_in(case, int(trace.ops.dims[row]))
+        weights -= {(*shape[-3:-2], *sorted(shape[-2:])) for shape in scores if shape and len(shape) >= 2}
+        weights -= {(math.prod(shape[:-2]), *sorted(shape[-2:])) for shape in scores if shape and len(shape) >= 3}
+    rows = tokens.most_common(1)[0][0] if tokens else 0
+    found = Counter(shape for shape, first in thin if shape in weights and first != rows and math.prod(shape) >= LARGE)
+    if not found:
+        return None
+    added, factors = _around(case, inside, set(found))
+    links, graph = case.timeline.links.op, case.graph
+    of = np.append(np.where(links >= 0, (added | factors)[links], False), False)
+    add = np.append(np.where(links >= 0, added[links], False), False)
+    built = of[graph.gpu_row] & graph.on_gpu
+    if not built.any():
+        return None
+    return Rebuilt(tuple(sorted(found)), sum(found.values()) / case.steps, built, add[graph.gpu_row] & graph.on_gpu)
+
+
+def _operands(case: Analysis, row: int) -> tuple[Shape, Shape] | None:
+    """Shapes of the two arguments that an op multiplies; None where they were not recorded."""
+    shapes = shapes_in(case, int(case.trace.ops.dims[row]))
+    at = _WEIGHTS[case.trace.strings[int(case.trace.ops.name[row])]]
+    if len(shapes) <= at[1]:
+        return None
+    left, right = shapes[at[0]], shapes[at[1]]
+    return (left, right) if left and right and len(left) >= 2 and len(right) >= 2 else None
+
+
+def _around(case: Analysis, inside: Mask, shapes: set[Shape]) -> tuple[Mask, Mask]:
+    """Ops that add, scale or copy something of these shapes, and thin products with such a result or argument."""
+    names = _AROUND | set(_FACTORS)
+    added, factors = (np.zeros(len(case.trace.ops), bool) for _ in range(2))
+    rows: I64 = np.flatnonzero(inside & case.ops_named(names.__contains__))
+    for row in rows.tolist():
+        name = case.trace.strings[int(case.trace.ops.name[row])]
+        if name in _AROUND:
+            given = shapes_in(case, int(case.trace.ops.dims[row]))
+            added[row] = bool(given and given[0] and len(given[0]) >= 2 and _plain(given[0]) in shapes)
+            continue
+        pair = _operands(case, row)
+        if pair is None:
+            continue
+        left, right = pair
+        result, small = (*left[:-1], right[-1]), min(left[-2], left[-1], right[-1])
+        thin = THIN * small <= sorted((left[-2], left[-1], right[-1]))[1]
+        factors[row] = thin and any(_plain(one) in shapes for one in (left, right, result))
+    return added, factors
+
+
+def _plain(shape: Shape) -> Shape:
+    """A shape in which the order of the last two dimensions does not count."""
+    return (*shape[:-2], *sorted(shape[-2:]))
