@@ -13,7 +13,8 @@ timed on a GPU; "before" was recorded by `gpuprof trace`. Scored is what a perso
 A case that does not gain 3 % on this GPU is shown and not counted.
 - after: the recording with the fix gets no such advice again; cases without one are not counted.
 
-FOLDER holds recordings that are too large for the repository, as `cases.NAME`. `--page` writes docs/cases.md.
+FOLDER holds recordings that are too large for the repository, as `cases.NAME`. `--page` writes docs/cases.md, and the
+row of README that quotes it.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import gpuprof
+from benchmarks import readme_cases
 from benchmarks.accuracy import ROOT
 from benchmarks.out_of_sample import wilson
 from gpuprof.diagnosis.diagnosis import Diagnosis, Finding
@@ -78,6 +80,7 @@ def main() -> None:
     text = page(scores)
     if args.page:
         PAGE.write_text(text)
+        readme_cases.main()
     else:
         print(text)
 
