@@ -250,7 +250,7 @@ class Session:
         self._clock.counted()
 
     @guarded
-    def on_backward(self, _: Any = None) -> Callable[[], None] | None:
+    def on_backward(self, root: Any = None) -> Callable[[], None] | None:
         """A backward pass begins; what is returned is called at its end."""
         if not self._clock.is_here():
             return None
@@ -260,6 +260,8 @@ class Session:
         self._mark("backward")
         depth = self._meter.phases.backward()
         close = self._ranges.open("backward")
+        if self._ranges.listening:
+            self._training.backward(root)
 
         def ended() -> None:
             self._meter.phases.backward_ended(depth)

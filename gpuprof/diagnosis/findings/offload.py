@@ -368,7 +368,7 @@ FINDING = Declaration(
     find=find,
     absent=ABSENT,
     synonyms=(
-        "paged_optimizer",
+        "paged_states",
         "cpu_offload",
         "zero_offload",
         "offload_optimizer",
