@@ -34,7 +34,7 @@ def by_shares(diagnosis: Diagnosis) -> str | None:
     busiest = replace(busiest, hidden_ns=hidden_ns(timeline, gaps, busiest.device) / steps)
     parts = part_shares(timeline, diagnosis.tables.roofline, busiest.device)
     whole = not timeline.trace.reading.truncated
-    return judge_shares(busiest, parts, profiler_cost(timeline, found), whole, "").bound
+    return judge_shares(busiest, parts, profiler_cost(timeline, found), whole, ()).bound
 
 
 def main() -> None:

@@ -18,7 +18,7 @@ import numpy as np
 
 from gpuprof.calibration import thresholds as calibrated
 from gpuprof.diagnosis.budget_model import NAMES, Budget, Excess, Once
-from gpuprof.diagnosis.sentences import capital, in_ms, listed
+from gpuprof.diagnosis.sentences import Sentences, capital, in_ms, listed
 from gpuprof.record.free_run_length import block_of, half_width
 from gpuprof.timeline.unit import STEP, Unit
 from gpuprof.tracefile.trace import F64, I64
@@ -214,15 +214,15 @@ WORTH_SAYING = 0.05
 """Share of the mean step from which on a cause is named in the verdict."""
 
 
-def in_words(found: Budget, unit: Unit = STEP) -> str:
-    """`Waiting for batches adds 27.2 ms to the mean step (2 of 10 timed steps). `; empty where the mean step is the
+def in_words(found: Budget, unit: Unit = STEP) -> Sentences:
+    """`Waiting for batches adds 27.2 ms to the mean step (2 of 10 timed steps).`; none where the mean step is the
     usual one. How long they are is the headline's to say."""
     large = [one for one in found.excess if (one.mean_ns or 0) >= WORTH_SAYING * found.mean_ns]
-    pauses = ""
+    pauses: Sentences = ()
     if found.paused_ns >= WORTH_SAYING * found.mean_ns:
         often = f"{found.pauses} of {found.steps} timed {unit}s"
         mean = "" if large else f" to the mean {unit}"
-        pauses = f"Pauses of no measured cause add {in_ms(found.paused_ns)}{mean} ({often}). "
+        pauses = (f"Pauses of no measured cause add {in_ms(found.paused_ns)}{mean} ({often}).",)
     if not large and not pauses:
         return _not_measured(found, unit)
     each = [
@@ -230,17 +230,17 @@ def in_words(found: Budget, unit: Unit = STEP) -> str:
         f" ({_how_often(one, found.steps, unit)})"
         for i, one in enumerate(large)
     ]
-    added = f"{capital(listed(each))}. " if each else ""
-    return f"{added}{pauses}{_not_measured(found, unit)}"
+    added = (f"{capital(listed(each))}.",) if each else ()
+    return (*added, *pauses, *_not_measured(found, unit))
 
 
-def _not_measured(found: Budget, unit: Unit) -> str:
-    """`Not measured, and not included: saving (every 500 steps). `; empty where all that is scheduled was seen."""
+def _not_measured(found: Budget, unit: Unit) -> Sentences:
+    """`Not measured, and not included: saving (every 500 steps).`; none where all that is scheduled was seen."""
     unseen = [one for one in found.excess if one.mean_ns is None]
     if not unseen:
-        return ""
+        return ()
     each = ", ".join(f"{NAMES.get(one.cause, one.cause)} (every {one.every} {unit}s)" for one in unseen)
-    return f"Not measured, and not included: {each}. "
+    return (f"Not measured, and not included: {each}.",)
 
 
 def _how_often(one: Excess, steps: int, unit: Unit) -> str:

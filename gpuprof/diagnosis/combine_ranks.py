@@ -7,7 +7,7 @@ from dataclasses import replace
 from gpuprof.diagnosis.diagnosis import Diagnosis, Finding, Issue, Quality, Verdict
 from gpuprof.diagnosis.findings.straggler import find_straggler, named
 from gpuprof.diagnosis.ranks import Gang
-from gpuprof.diagnosis.sentences import in_ms
+from gpuprof.diagnosis.sentences import Sentences, in_ms
 from gpuprof.diagnosis.verdict import family_of
 from gpuprof.ranks.summary import Job, RankSummary
 from gpuprof.ranks.summary import scaled as scaled_job
@@ -63,19 +63,20 @@ def _at(gang: Gang, factor: float) -> Gang:
 
 def _verdict(verdict: Verdict, gang: Gang, straggler: Finding | None) -> Verdict:
     if straggler is None or gang.slow is None:
-        return replace(verdict, summary=f"{verdict.summary} {_even(gang)}".strip())
+        return replace(verdict, sentences=(*verdict.sentences, *_even(gang)))
     slow = gang.ranks[gang.slow]
     more = named(gang)
-    does = f" It does {in_ms(more[0].ns)} a step more in {more[0].doing.what} ({more[0].doing.phase})." if more else ""
-    text = (
+    said = [
         f"The other {'rank waits' if len(gang.ranks) == 2 else 'ranks wait'} for rank {slow.rank}, which needs"
-        f" {in_ms(slow.pace_ns or 0)} a step by itself; the next slowest needs {in_ms(gang.next_pace_ns or 0)}.{does}"
-    )
+        f" {in_ms(slow.pace_ns or 0)} a step by itself; the next slowest needs {in_ms(gang.next_pace_ns or 0)}."
+    ]
+    if more:
+        said.append(f"It does {in_ms(more[0].ns)} a step more in {more[0].doing.what} ({more[0].doing.phase}).")
     if gang.slow_is_elsewhere:
-        text += f" It was recorded{_elsewhere(gang)}"
+        said.append(f"It was recorded{_elsewhere(gang)}")
     bound = gang.excess_bound if gang.excess_bound in ("host", "input", "transfer") else verdict.bound
     return replace(
-        verdict, bound=bound, family=family_of(bound), cause="straggler", summary=f"{text} {verdict.summary}".strip(),
+        verdict, bound=bound, family=family_of(bound), cause="straggler", sentences=(*said, *verdict.sentences),
         second=None, doubts=(),
     )  # type: ignore[arg-type]  # fmt: skip
 
@@ -88,17 +89,17 @@ def _elsewhere(gang: Gang) -> str:
     )
 
 
-def _even(gang: Gang) -> str:
+def _even(gang: Gang) -> Sentences:
     """What is said where no rank is slow."""
     if gang.job.verdict is not None and gang.job.culprit is not None:
-        text = _not_one_rank(gang.job)
-        return f"{text} They were recorded{_elsewhere(gang)}" if text and gang.slow_is_elsewhere else text
+        said = _not_one_rank(gang.job)
+        return (*said, f"They were recorded{_elsewhere(gang)}") if said and gang.slow_is_elsewhere else said
     shown = gang.ranks[gang.shown]
     if not shown.late_share or any((one.late_share or 0) > shown.late_share for one in gang.ranks):
-        return ""
+        return ()
     return (
         f"This is rank {shown.rank}, which came last most often ({100 * shown.late_share:.0f} % of the collectives that"
-        " others waited in); no rank is slower than the others throughout."
+        " others waited in); no rank is slower than the others throughout.",
     )
 
 
@@ -113,28 +114,28 @@ _SAYS = {
 }
 
 
-def _not_one_rank(job: Job) -> str:
+def _not_one_rank(job: Job) -> Sentences:
     """What is said where no single rank is slow, but the job waits for something."""
     culprit = job.culprit
     if culprit is None or job.verdict not in _SAYS:
-        return ""
+        return ()
     numbers = ", ".join(map(str, culprit.ranks[:8])) + (", …" if len(culprit.ranks) > 8 else "")
     text = _SAYS[job.verdict].format(name=culprit.name, ranks=numbers)
     after = f"a step would take {in_ms(culprit.step_ns)} in place of {in_ms(job.step_ns)}"
-    lengths = _lengths(job.lengths_share) if job.verdict == "uneven_batches" else ""
-    return f"{text}{', ' if 'with' in text else '; without that '}{after}.{lengths}"
+    lengths = _lengths(job.lengths_share) if job.verdict == "uneven_batches" else ()
+    return (f"{text}{', ' if 'with' in text else '; without that '}{after}.", *lengths)
 
 
-def _lengths(share: float | None) -> str:
+def _lengths(share: float | None) -> Sentences:
     """What is said of batches that differ in work."""
     if share is None:
-        return ""
+        return ()
     percent = f"{100 * share:.0f} % of the variation in backward time"
     if share >= MOSTLY:
-        return f" Their length is the reason: forward time explains {percent}."
+        return (f"Their length is the reason: forward time explains {percent}.",)
     return (
-        f" Their length is not the reason, since forward time explains only {percent}: look for what else varies"
-        " (evaluation, checkpoints, garbage collection, other programs)."
+        f"Their length is not the reason, since forward time explains only {percent}: look for what else varies"
+        " (evaluation, checkpoints, garbage collection, other programs).",
     )
 
 

@@ -40,8 +40,8 @@ def no_gpu_work(analysis: Analysis, advise: bool) -> Diagnosis:
         return of_cpu_run(analysis, analysis.cpu_step, advise)
     verdict, budget = no_verdict(analysis.quality), analysis.budget
     if budget is not None:
-        said = f"{in_words(budget, analysis.unit)}{usual_wait(analysis.folder, budget, analysis.unit)}{verdict.summary}"
-        verdict = replace(verdict, summary=said)
+        waits = usual_wait(analysis.folder, budget, analysis.unit)
+        verdict = replace(verdict, sentences=(*in_words(budget, analysis.unit), *waits, *verdict.sentences))
     return plain_diagnosis(analysis, verdict=verdict, quality=analysis.quality, steps=analysis.step_times)
 
 
@@ -57,7 +57,7 @@ def by_replay(analysis: Analysis, advise: bool) -> Diagnosis:
     found = budget or budget_of_recorded(analysis.schedule.each_ns.tolist())
     noise = process_noise(analysis.sensitivities.host + analysis.sensitivities.input)
     if budget is not None:
-        said = f"{in_words(budget, analysis.unit)}{said}"
+        said = (*in_words(budget, analysis.unit), *said)
     said += copy_sentence(analysis.timeline)
     verdict = judge(
         analysis.removal, analysis.sensitivities, analysis.bound_parts, said, analysis.mean, analysis.ends_ns
@@ -126,7 +126,7 @@ def by_shares(analysis: Analysis) -> Diagnosis:
         said += copy_sentence(analysis.whole)
         mean = busiest
         if measured and budget is not None:
-            mean, said = with_excess(busiest, budget), f"{in_words(budget, analysis.unit)}{said}"
+            mean, said = with_excess(busiest, budget), (*in_words(budget, analysis.unit), *said)
         verdict = replace(judge_shares(mean, parts, cost, analysis.is_whole, said, analysis.unit), turns=turns)
         if verdict.bound is not None:
             doubted = doubts(analysis.whole, busiest, steps, budget, roof, verdict.bound, analysis.question.ranks)

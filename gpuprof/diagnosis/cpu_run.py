@@ -46,7 +46,7 @@ def _verdict(analysis: Analysis, step: CpuStep) -> Verdict:
         parts |= {"ops": step.ops_ns, "python": step.own_ns - step.ops_ns}
     first = max(parts, key=lambda name: parts[name])
     bound = "input" if first == "input" else "host"
-    said = f"{in_words(analysis.budget, analysis.unit)}{_sentence(analysis.run, step)}"
+    said = (*in_words(analysis.budget, analysis.unit), _sentence(analysis.run, step))
     return Verdict(bound, family_of(bound), "python" if first == "python" else None, None, said)
 
 

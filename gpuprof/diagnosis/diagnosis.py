@@ -17,6 +17,7 @@ from gpuprof.diagnosis.cpu_step import CpuStep
 from gpuprof.diagnosis.fix import FixLine, Patch, Setting
 from gpuprof.diagnosis.host_model import Host
 from gpuprof.diagnosis.run_model import Run
+from gpuprof.diagnosis.sentences import Sentences
 from gpuprof.diagnosis.value_range import Range
 from gpuprof.errors import GpuprofError
 from gpuprof.replay.bound import Bound
@@ -452,7 +453,8 @@ class Verdict:
     cause: str | None
     confidence: float | None
     """How sure the bound is, 0 to 1; None where nothing could be replayed."""
-    summary: str
+    sentences: Sentences
+    """What is said of it, the most important first."""
     second: Bound | None = None
     """What it is if not `bound`: the runner-up, where confidence is low."""
     doubts: tuple[str, ...] = ()
@@ -462,6 +464,11 @@ class Verdict:
     slow_calls: str | None = None
     """What single long calls of the CPU do most of their time: planning | loading | compile | allocator | locking; None
     where that is not known, or there are none."""
+
+    @property
+    def summary(self) -> str:
+        """All that is said of it."""
+        return " ".join(self.sentences)
 
 
 @dataclass(frozen=True)

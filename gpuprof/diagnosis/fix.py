@@ -64,6 +64,8 @@ class Part:
     settings: tuple[Setting, ...] = ()
     prose: bool = False
     """Whether it is said to a person; else it is code that can be pasted."""
+    other: bool = False
+    """Whether it says what would do instead of what stands before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,15 @@ class FixLine:
 
     text: str
     code: bool
+    comment_at: int | None = None
+    """Where in the text the comment behind its code begins; None without one."""
+    other: bool = False
+    """Whether it is of another way of the fix, which is made instead of what stands before it."""
+
+    @property
+    def bare(self) -> str:
+        """Its text without the comment."""
+        return self.text if self.comment_at is None else self.text[: self.comment_at].rstrip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +138,11 @@ def as_fix(text: Fix | str) -> Fix:
     if isinstance(text, Fix):
         return text
     return Fix((Part(text, prose=True),)) if text else Fix()
+
+
+def other_way(text: str) -> Fix:
+    """What would do as well, in words that begin a line: `or larger save_steps`."""
+    return Fix((Part(f"or {text}", prose=True, other=True),))
 
 
 def code(text: str) -> Fix:
@@ -237,21 +253,22 @@ def _lines(pieces: _Pieces) -> list[FixLine]:
     """One line of the text as lines of code and of prose."""
     found: list[FixLine] = []
     said, typed, surfaces = "", "", set[str]()
+    other, comment_at = _is_other(pieces), None
 
     def say() -> None:
         nonlocal said
         if text := said.strip(" ,;:#"):
-            found.append(FixLine(text, False))
+            found.append(FixLine(text, False, other=other))
         said = ""
 
     def type_out() -> None:
-        nonlocal said, typed
+        nonlocal said, typed, comment_at
         if typed.strip():
             place = _PLACES.get(next(iter(surfaces)), "") if len(surfaces) == 1 else ""
             said = ", ".join(filter(None, (said.strip(" ,;:#"), place)))
             say()
-            found.append(FixLine(typed.rstrip(), True))
-        typed = ""
+            found.append(FixLine(typed.rstrip(), True, comment_at, other))
+        typed, comment_at = "", None
         surfaces.clear()
 
     for at, (part, text) in enumerate(pieces):
@@ -259,6 +276,7 @@ def _lines(pieces: _Pieces) -> list[FixLine]:
             typed += text
             surfaces.update(one.surface for one in part.settings if one.of is None)
         elif typed and text.lstrip().startswith("#"):
+            comment_at = len(typed) + len(text) - len(text.lstrip())
             typed += "".join(rest for _, rest in pieces[at:])
             break
         else:
@@ -267,6 +285,12 @@ def _lines(pieces: _Pieces) -> list[FixLine]:
     type_out()
     say()
     return found
+
+
+def _is_other(pieces: _Pieces) -> bool:
+    """Whether a line is of another way of a fix: so says its first piece, or the first thing that it sets."""
+    first = next((part.settings[0] for part, _ in pieces if part.settings), None)
+    return pieces[0][0].other or (first is not None and first.instead)
 
 
 def _introduced(lines: Sequence[FixLine]) -> tuple[FixLine, ...]:

@@ -58,7 +58,7 @@ def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
         "ranks": plain(d.ranks),
         "job": plain(d.job),
         "memory": _memory(d.memory),
-        "verdict": {"headline": headline(d), **plain(d.verdict)},
+        "verdict": {"headline": headline(d), "summary": plain(d.verdict.summary), **plain(d.verdict)},
         "findings": plain(d.findings),
         "combined": plain(d.combined),
         "worth_trying": plain(d.worth_trying),

@@ -57,13 +57,19 @@ def _diagnosis(document: Any, name: str) -> Diagnosis:
         raise GpuprofError(f"{name} {what}, not of {SCHEMA}: {_HOW}")
     try:
         # The window's ends are text in JSON.
-        return typed(Diagnosis, _with_numbers(document), _NAMES, "the diagnosis")
+        return typed(Diagnosis, _as_now(document), _NAMES, "the diagnosis")
     except NotOfType as error:
         raise GpuprofError(f"{name} is not a whole diagnosis: {error}") from None
 
 
-def _with_numbers(document: dict[str, Any]) -> dict[str, Any]:
-    """The ends of the window as numbers, which JSON has as text."""
+def _as_now(document: dict[str, Any]) -> dict[str, Any]:
+    """The sentences of a verdict, which older versions wrote as one, and the ends of the window as numbers, which JSON
+    has as text."""
+    verdict = document.get("verdict")
+    if isinstance(verdict, dict) and "sentences" not in verdict:
+        document = document | {
+            "verdict": verdict | {"sentences": [verdict["summary"]] if verdict.get("summary") else []}
+        }
     window = document.get("window")
     if not isinstance(window, dict):
         return document

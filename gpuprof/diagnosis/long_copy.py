@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuprof.diagnosis.gaps import calls_by_cause
-from gpuprof.diagnosis.sentences import in_ms
+from gpuprof.diagnosis.sentences import Sentences, in_ms
 from gpuprof.timeline.intervals import Cover, union
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.timeline.unit import Unit
@@ -46,21 +46,21 @@ class LongCopy:
 
     @property
     def sentence(self) -> str:
-        """` One copy (Memcpy HtoD, 1,000 MB, aten::copy_) blocks the CPU for 80 of 90 ms.`"""
+        """`One copy (Memcpy HtoD, 1,000 MB, aten::copy_) blocks the CPU for 80 of 90 ms.`"""
         size = f", {self.bytes / 1e6:,.0f} MB" if self.bytes > 0 else ""
         op = f", {self.op}" if self.op else ""
         some = f"each {self.unit}" if self.steps == self.of else f"{self.steps} of {self.of} {self.unit}s"
         which = "" if self.of == 1 else f" in {some}"
         return (
-            f" One copy{which} ({self.text}{size}{op}) blocks the CPU (host) for {in_ms(self.ns)} of"
+            f"One copy{which} ({self.text}{size}{op}) blocks the CPU (host) for {in_ms(self.ns)} of"
             f" {in_ms(self.step_ns)}."
         )
 
 
-def copy_sentence(timeline: Timeline) -> str:
-    """The sentence on the copy, with a space before it; empty without such a copy."""
+def copy_sentence(timeline: Timeline) -> Sentences:
+    """The sentence on the copy; none without such a copy."""
     found = long_copy(timeline)
-    return "" if found is None else found.sentence
+    return () if found is None else (found.sentence,)
 
 
 @remembered

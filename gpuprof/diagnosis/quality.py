@@ -18,7 +18,7 @@ _ON_CPU = (
 """In place of how to record a GPU: `gpuprof trace` would have."""
 _OF_KERNELS = ("no_shapes",)
 """What a recording lacks for its kernels: of no use where there are none."""
-_TIMED = "This training ran on the CPU: what is said is of its timed steps; there are no kernels to show."
+_TIMED = "This training ran on the CPU: the verdict comes from its timed steps; there are no kernels to show."
 
 
 def quality_of(
@@ -56,8 +56,8 @@ def with_issue(quality: Quality, issue: Issue | None) -> Quality:
 
 def no_verdict(quality: Quality) -> Verdict:
     """In place of a verdict why there is none."""
-    first = next((i.message for i in quality.issues if i.severity == "error"), "")
-    return Verdict(bound=None, family=None, cause=None, confidence=None, summary=first)
+    errors = (issue.message for issue in quality.issues if issue.severity == "error")
+    return Verdict(bound=None, family=None, cause=None, confidence=None, sentences=tuple(errors)[:1])
 
 
 def of_start_up(verdict: Verdict, start_up: StartUp, unit: Unit) -> Verdict:
@@ -66,4 +66,4 @@ def of_start_up(verdict: Verdict, start_up: StartUp, unit: Unit) -> Verdict:
         f"{100 * start_up.share:.0f} % of this window is the program's start, {start_up.parts[0][0]} above all: it says"
         f" nothing about {unit.a}."
     )
-    return Verdict(bound=None, family=None, cause=None, confidence=None, summary=f"{verdict.summary} {text}")
+    return Verdict(bound=None, family=None, cause=None, confidence=None, sentences=(*verdict.sentences, text))

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+Sentences = tuple[str, ...]
+"""What is said, sentence by sentence: who needs fewer of them takes the first."""
+
 
 def capital(text: str) -> str:
     """The text with a capital first letter; the rest stays as it is."""

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from gpuprof.calibration import noise as calibrated
 from gpuprof.diagnosis.diagnosis import Profiler, Verdict
+from gpuprof.diagnosis.sentences import Sentences
 from gpuprof.diagnosis.shares import HOST_CAUSES, PAUSE_NS, Shares, without_profiler
 from gpuprof.diagnosis.verdict import family_of, stays
 from gpuprof.replay.bound import CLOSE, PARTS, Bound, bound_of
@@ -24,30 +25,30 @@ Parts = Mapping[str, float]
 
 
 def judge_shares(
-    shares: Shares, parts: Parts, profiler: Profiler | None, whole: bool, summary: str, unit: Unit = STEP
+    shares: Shares, parts: Parts, profiler: Profiler | None, whole: bool, said: Sentences, unit: Unit = STEP
 ) -> Verdict:
     """What binds the step; without the profiler's cost, and that is said where it makes a difference.
 
     `profiler`: the cost that is still in the shares, None if they are of a step timed without it. `whole`: no event
-    is missing.
+    is missing; `said`: of the step.
     """
     recorded = bound = bound_of_shares(shares, parts)
-    text = summary
     if profiler is not None:
         shares = without_profiler(shares, min(profiler.typical_ns, shares.host_ns))
         bound = bound_of_shares(shares, parts)
         if recorded is not None and bound != recorded:
             without = f"what limits the {unit} is unclear" if bound is None else f"the {unit} is {_named(bound)}"
-            text += (
-                f" As recorded it looks {_named(recorded)}, but the profiler's own cost ({profiler.events_per_step:,}"
+            more = (
+                f"As recorded it looks {_named(recorded)}, but the profiler's own cost ({profiler.events_per_step:,}"
                 f" recorded events {unit.a}) likely explains that: without it {without}."
             )
+            said = (*said, more)
     cause = _cause(shares) if bound == "host" else None
     sure = None
     if bound is not None:
         found, unknown = gains_of_shares(shares, parts)
         sure = calibrated.SHARES_AGREE.value * stays([found], bound, unknown)
-    verdict = Verdict(bound=bound, family=family_of(bound), cause=cause, confidence=sure, summary=text)
+    verdict = Verdict(bound=bound, family=family_of(bound), cause=cause, confidence=sure, sentences=said)
     return verdict if whole or holds_with_missing_events(bound, shares) else undecided(verdict)
 
 
@@ -100,8 +101,8 @@ def holds_with_missing_events(bound: Bound | None, shares: Shares) -> bool:
 
 def undecided(verdict: Verdict) -> Verdict:
     """No verdict on a file that lost events, since a device that waits may only seem to."""
-    text = f"{verdict.summary} Events are missing from this file, and a missing kernel looks like a wait: no verdict."
-    return Verdict(bound=None, family=None, cause=None, confidence=None, summary=text)
+    why = "Events are missing from this file, and a missing kernel looks like a wait: no verdict."
+    return Verdict(bound=None, family=None, cause=None, confidence=None, sentences=(*verdict.sentences, why))
 
 
 def _cause(shares: Shares) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from gpuprof.diagnosis.budget_model import Budget
 from gpuprof.diagnosis.diagnosis import Kernels
 from gpuprof.diagnosis.rest_of_step import rest_of_step
-from gpuprof.diagnosis.sentences import in_ms
+from gpuprof.diagnosis.sentences import Sentences, in_ms
 from gpuprof.diagnosis.shares import Shares
 from gpuprof.replay.bound import SMALL
 from gpuprof.timeline.unit import STEP, Unit
@@ -23,7 +23,7 @@ def summary(
     stepless: bool = False,
     budget: Budget | None = None,
     unit: Unit = STEP,
-) -> str:
+) -> Sentences:
     """Two or three sentences: how much of the step the device works, and what it waits for.
 
     `stepless`: no steps were found, so it is all that was recorded. `budget`: of the mean step, which the headline
@@ -47,7 +47,7 @@ def _summary(
     alone: bool,
     of: str,
     each: str,
-) -> str:
+) -> Sentences:
     """Of a step.
 
     `limits`: compute | memory | latency → its share of the kernels' time, where that is known. `turns`: how many GPUs
@@ -61,19 +61,18 @@ def _summary(
         text += f", {in_ms(shares.communication_ns)} of it in communication that nothing overlaps"
     if shares.copy_ns > 0.05 * step:
         text += f", {in_ms(shares.copy_ns)} of it in copies that nothing overlaps"
-    text += "."
+    works = f"{text}."
     idle = sum(shares.idle_ns.values())
     if idle <= 0.05 * step:
-        text += _limited(shares, limits or {})
+        limited = _limited(shares, limits or {})
         waits_for_ranks = not alone and shares.communication_ns >= SMALL * step
         if not waits_for_ranks and shares.copy_ns > shares.compute_ns:
-            return f"{text} It spends more time on copies than on computation."
-        return (
-            f"{text} {'That includes waiting for other ranks.' if waits_for_ranks else 'The CPU (host) keeps it busy.'}"
-        )
+            return (works, *limited, "It spends more time on copies than on computation.")
+        why = "That includes waiting for other ranks." if waits_for_ranks else "The CPU (host) keeps it busy."
+        return (works, *limited, why)
     if turns:
-        return f"{text} The {turns} GPUs take turns: while one works, the others wait for what it computes."
-    return f"{text} {rest_of_step(shares.idle_ns, kernels, compiling_ns, alone, each)}"
+        return (works, f"The {turns} GPUs take turns: while one works, the others wait for what it computes.")
+    return (works, rest_of_step(shares.idle_ns, kernels, compiling_ns, alone, each))
 
 
 def _share(part_ns: float, of_ns: float) -> str:
@@ -85,12 +84,12 @@ def _share(part_ns: float, of_ns: float) -> str:
 _LIMITS = {"compute": "arithmetic", "memory": "memory traffic", "latency": "kernel launch latency"}
 
 
-def _limited(shares: Shares, limits: Mapping[str, float]) -> str:
-    """` Memory traffic limits 370 ms of that, arithmetic 238 ms.`: what a device that always works is slowed by."""
+def _limited(shares: Shares, limits: Mapping[str, float]) -> Sentences:
+    """`Memory traffic limits 370 ms of that, arithmetic 238 ms.`: what a device that always works is slowed by."""
     times = sorted(((share * shares.compute_ns, key) for key, share in limits.items()), reverse=True)
     worth_saying = [(ns, _LIMITS[key]) for ns, key in times if ns > 0.05 * shares.step_ns]
     if not worth_saying:
-        return ""
+        return ()
     (most, first), *others = worth_saying
     rest = "".join(f", {name} {in_ms(ns)}" for ns, name in others)
-    return f" {first.capitalize()} limits {in_ms(most)} of that{rest}."
+    return (f"{first.capitalize()} limits {in_ms(most)} of that{rest}.",)

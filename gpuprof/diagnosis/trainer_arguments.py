@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpuprof.record.trainer_arguments import CLASS as USUAL
 from gpuprof.tracefile.program import Program
 from gpuprof.tracefile.trace import Trace
 
@@ -22,7 +23,6 @@ _WORDS = frozenset(("async", "distillation", "iterative", "nash", "online", "rew
 _LONGEST_ACRONYM = 5
 _BASE = "base"
 
-USUAL = "TrainingArguments"
 INFERRED = ("SFTConfig", USUAL)
 """Classes that fixes name where the program's own is not known."""
 _COPY = "Unsloth"

@@ -6,21 +6,21 @@ import numpy as np
 
 from gpuprof.diagnosis.budget import WORTH_SAYING
 from gpuprof.diagnosis.budget_model import Budget
-from gpuprof.diagnosis.sentences import in_ms
+from gpuprof.diagnosis.sentences import Sentences, in_ms
 from gpuprof.timeline.unit import Unit
 from gpuprof.tracefile.run import RunFolder
 
 
-def usual_wait(folder: RunFolder | None, found: Budget, unit: Unit) -> str:
-    """`Waiting for batches takes 33 ms of a usual step. `; empty where it is less than 5 % of that, or not known.
+def usual_wait(folder: RunFolder | None, found: Budget, unit: Unit) -> Sentences:
+    """`Waiting for batches takes 33 ms of a usual step.`; none where it is less than 5 % of that, or not known.
 
     The median over the free-running steps. Beyond it, waiting is one of the causes of the budget.
     """
     if folder is None:
-        return ""
+        return ()
     waits = folder.steps.data_ns[folder.steps.rows("baseline_free", folder.rank)]
     waits = waits[waits >= 0]
     usual = float(np.median(waits)) if len(waits) else 0.0
     if usual < WORTH_SAYING * found.usual_ns:
-        return ""
-    return f"Waiting for batches takes {in_ms(min(usual, found.usual_ns))} of a usual {unit}. "
+        return ()
+    return (f"Waiting for batches takes {in_ms(min(usual, found.usual_ns))} of a usual {unit}.",)

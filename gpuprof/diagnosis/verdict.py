@@ -12,6 +12,7 @@ from gpuprof.diagnosis.diagnosis import Family, Verdict
 from gpuprof.diagnosis.doubts import Doubt, remaining
 from gpuprof.diagnosis.estimate import host_causes
 from gpuprof.diagnosis.gaps import CAUSES
+from gpuprof.diagnosis.sentences import Sentences
 from gpuprof.replay.bound import PARTS, RESOURCES, SMALL, Bound, bound_of
 from gpuprof.replay.collectives import communication_cause
 from gpuprof.replay.graph import SYNC, Graph
@@ -96,22 +97,25 @@ def judge(
     removal: Removal,
     found: Sensitivities,
     parts_ns: dict[str, F64] | None,
-    summary: str,
+    said: Sentences,
     mean: MeanStep | None = None,
     ends: tuple[float, float] | None = None,
 ) -> Verdict:
-    """The verdict on the mean step with its cause and how sure it is; `ends`: of the 80 % interval of the mean."""
+    """The verdict on the mean step with its cause and how sure it is.
+
+    `said`: of the step; `ends`: of the 80 % interval of the mean.
+    """
     graph = removal.graph
     bound, cause = bound_and_cause(graph, found, mean)
     if bound is None:
-        text = f"{summary} What limits its work was not recorded."
-        return Verdict(bound=None, family=None, cause=None, confidence=None, summary=text)
+        said = (*said, "What limits its work was not recorded.")
+        return Verdict(bound=None, family=None, cause=None, confidence=None, sentences=said)
     return Verdict(
         bound=bound,
         family=family_of(bound),
         cause=cause,
         confidence=confidence(removal, found, bound, parts_ns, mean, ends),
-        summary=summary,
+        sentences=said,
     )
 
 
@@ -136,7 +140,7 @@ def with_doubts(
     return dataclasses.replace(
         verdict,
         confidence=sure,
-        summary=f"{verdict.summary} What leaves it unclear: {'; '.join(texts)}.",
+        sentences=(*verdict.sentences, f"What leaves it unclear: {'; '.join(texts)}."),
         second=runner_up(found, verdict.bound, exposed),
         doubts=texts,
     )

@@ -91,3 +91,10 @@ def cuda_runtime() -> Any:
     import torch
 
     return torch.cuda.cudart() if torch.cuda.is_initialized() else None
+
+
+def why_no_capture(deaf: bool) -> str | None:
+    """Why Nsight Systems cannot record this process, in words; None if it can. deaf: it does not listen here."""
+    if deaf:
+        return "Nsight Systems does not listen in this process (was its environment taken away?)"
+    return None if cuda_runtime() is not None else "this process has no work on a GPU for Nsight to capture"

@@ -1,8 +1,7 @@
-"""With what a program trains: the trainer, its arguments' fields, autocast, flags, and warnings about slow paths."""
+"""With what a program trains: the trainer, autocast, flags, and warnings about slow paths."""
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import re
 import sys
@@ -11,22 +10,10 @@ from typing import Any
 
 from .flags import flags
 from .performance_warnings import warned
+from .trainer_arguments import describe_arguments, describe_class
 
-MOST_FIELDS = 600
-MOST_BASES = 10
 _FRAMES = 24
 """Calls between a trainer and its callbacks, at most."""
-_SETTINGS = (
-    "per_device_train_batch_size", "gradient_accumulation_steps", "bf16", "fp16", "tf32", "gradient_checkpointing",
-    "activation_checkpointing",
-    "torch_compile", "torch_compile_mode", "optim", "use_liger_kernel", "packing", "padding_free", "max_length",
-    "group_by_length", "train_sampling_strategy", "dataloader_num_workers", "dataloader_pin_memory",
-    "dataloader_persistent_workers", "dataloader_prefetch_factor", "dataloader_drop_last", "logging_steps",
-    "logging_nan_inf_filter", "precompute_ref_log_probs", "num_generations", "use_vllm", "torch_empty_cache_steps",
-    "beta", "num_iterations", "cache_implementation", "use_transformers_continuous_batching",
-)  # fmt: skip
-"""Settings whose values are kept: numbers, switches and names of choices that are not personal."""
-_CHOICE = re.compile(r"[\w.-]{1,40}")
 _FUNCTION = re.compile(r"[A-Za-z]\w*_\w+")
 """A function's name in a warning's text."""
 
@@ -72,35 +59,6 @@ class Program:
             }
         except Exception:  # it is nice to have, and no more
             return None
-
-
-def describe_class(kind: type) -> dict[str, Any]:
-    """A class's name, its module, and what it derives from, the nearest first."""
-    bases = [base for base in kind.__mro__[1:] if base.__module__ != "builtins"]
-    return {
-        "class": kind.__name__,
-        "module": kind.__module__,
-        "bases": [f"{base.__module__}.{base.__name__}" for base in bases[:MOST_BASES]],
-    }
-
-
-def describe_arguments(args: Any) -> dict[str, Any]:
-    """The class of a trainer's arguments, the names of its fields, and those values that are harmless."""
-    fields = [f.name for f in dataclasses.fields(args) if f.init] if dataclasses.is_dataclass(args) else []
-    values = {name: _harmless(getattr(args, name, None)) for name in _SETTINGS if name in fields}
-    return {
-        **describe_class(type(args)),
-        "fields": sorted(fields)[:MOST_FIELDS],
-        "set": {name: value for name, value in values.items() if value is not None},
-    }
-
-
-def _harmless(value: Any) -> bool | int | float | str | None:
-    """A number, a switch, or the name of a choice."""
-    value = getattr(value, "value", value)
-    if isinstance(value, (bool, int, float)):
-        return value
-    return value if isinstance(value, str) and _CHOICE.fullmatch(value) else None
 
 
 def _trainer_above(args: Any) -> Any:

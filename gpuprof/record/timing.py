@@ -1,4 +1,4 @@
-"""Times of unprofiled steps: on the host's clock, and by events on the GPU's own timeline."""
+"""What is asked of torch while steps are timed: its GPUs, its thread, its allocator."""
 
 from __future__ import annotations
 
@@ -44,39 +44,6 @@ def synchronise(devices: list[int]) -> None:
 
     for device in devices:
         torch.cuda.synchronize(device)
-
-
-class FreeRunning:
-    """Marks the ends of steps on the GPU's timeline without waiting for them.
-
-    Where the host runs ahead of the GPU, its own clock shows how fast it launches, not how long a step takes;
-    the GPU's timeline tells that in both cases.
-    """
-
-    def __init__(self, devices: list[int]) -> None:
-        self._devices = devices
-        synchronise(devices)
-        self._begun_ns = time.perf_counter_ns()
-        self._marks: list[Any] = []
-        self.mark()
-
-    def mark(self) -> None:
-        """The end of a step; the first is the beginning of the first."""
-        if self._devices:
-            import torch
-
-            event = torch.cuda.Event(enable_timing=True)
-            event.record()
-            self._marks.append(event)
-
-    def finish(self) -> tuple[int, list[int] | None]:
-        """Waits for the GPU; ns of the whole stage, and of each step on the GPU's timeline where there is one."""
-        synchronise(self._devices)
-        whole = time.perf_counter_ns() - self._begun_ns
-        if not self._devices:
-            return whole, None
-        pairs = zip(self._marks, self._marks[1:], strict=False)
-        return whole, [round(a.elapsed_time(b) * 1e6) for a, b in pairs]
 
 
 class MemoryMeter:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from .intervals import trainer_intervals
 from .session import Session
+from .trainer_arguments import trainer_intervals
 
 
 class StepListener(Protocol):

@@ -31,6 +31,7 @@ from .memory import most_resident_bytes
 from .patches.context import Hub, Proof
 from .samples import StepSamples, sampled
 from .step_clock import OPTIMIZER, StepClock
+from .stretch import Stretch
 from .timing import devices_in_use, synchronise
 
 SETTLE = 10
@@ -82,15 +83,16 @@ class TrialMeter:
         self._loader: Any = None
         self._models = FirstModels(hub)
         # Where we are.
-        self._begun_ns = time.perf_counter_ns()
         self._compiled, self._compiled_at = 0, 0
+        self._stretch: Stretch | None = None
         self._free_ns: list[int] = []
-        self._stretch_begun_ns = 0
+        """Of the steps of the stretch."""
         self._stretch_ns: int | None = None
         self._cpu_begun: CpuTimes | None = None
         self._cpu_ended: CpuTimes | None = None
         self._left = 0
         self._first_unix_ns: int | None = None
+        """When the stretch began."""
         self._samples = self._tokens = 0
         self._with_samples = self._with_tokens = 0
         """Steps of which samples and tokens are known."""
@@ -230,11 +232,11 @@ class TrialMeter:
         self._note_compilation()
         work, samples = self._work.take(), self._loaded.take(self._passes)
         self._passes = 0
-        if self._first_unix_ns is None:
+        if self._stretch is None:
             if self._has_settled():
                 self._begin_stretch()
         else:
-            self._free_ns.append(now - self._begun_ns)
+            self._stretch.end_step(now)
             if samples is not None:
                 self._samples += samples
                 self._with_samples += 1
@@ -247,7 +249,7 @@ class TrialMeter:
             if self._left <= 0 or self._total == self._step:
                 self._end_stretch()
                 self.finish(None)
-        self._begun_ns = time.perf_counter_ns()
+            self._stretch.begin_step(time.perf_counter_ns())
 
     def _wait_at(self, gate: str) -> None:
         """Until the file is there, which says how many steps settle and how many are timed, or null."""
@@ -299,7 +301,8 @@ class TrialMeter:
         self._settle = self._step
         self._left = self._steps or LEAST
         self._cpu_begun = cpu_times()
-        self._stretch_begun_ns = time.perf_counter_ns()
+        self._stretch = Stretch(self._devices)
+        self._free_ns = self._stretch.step_ns
 
     def _further(self) -> int:
         """Steps by which the stretch goes on; none where its length is given."""
@@ -317,8 +320,8 @@ class TrialMeter:
         return int(getattr(self._loader, "_num_workers", 0) or 0)
 
     def _end_stretch(self) -> None:
-        synchronise(self._devices)
-        self._stretch_ns = time.perf_counter_ns() - self._stretch_begun_ns
+        assert self._stretch is not None
+        self._stretch_ns, _ = self._stretch.finish()
         self._cpu_ended = cpu_times()
 
     # -- the end

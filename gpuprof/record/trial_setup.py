@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..runfile import read_json, write_json
+from . import trainer_arguments
 from .arm import ImportWatch
 from .patches import NAMES, PROBE, patch_at, patch_named
 from .patches.context import Context, Hub, Proof, wrap
@@ -186,14 +187,12 @@ def keep_quiet(hub: Hub, folder: str) -> None:
             setattr(package, name, module.save)
 
     def arguments(found: Any) -> dict[str, Any]:
-        new: dict[str, Any] = {"output_dir": os.path.join(folder, "output")}
-        for name, value in (
-            ("save_strategy", "no"), ("report_to", []), ("push_to_hub", False), ("load_best_model_at_end", False),
-        ):  # fmt: skip
+        new: dict[str, Any] = {trainer_arguments.OUTPUT: os.path.join(folder, "output")}
+        for name, value in trainer_arguments.SILENT.items():
             if hasattr(found, name):
                 new[name] = _like(getattr(found, name), value)
-        if getattr(found, "logging_dir", None):
-            new["logging_dir"] = os.path.join(folder, "logging")
+        if getattr(found, trainer_arguments.LOGGING, None):
+            new[trainer_arguments.LOGGING] = os.path.join(folder, "logging")
         return new
 
     for module, owner, name in _SAVERS:
@@ -217,7 +216,7 @@ def watch_arguments(hub: Hub) -> None:
 
             return wrapper
 
-        wrap(module.TrainingArguments, "__post_init__", make)
+        wrap(getattr(module, trainer_arguments.CLASS), "__post_init__", make)
 
     def trainer(module: Any) -> None:
         def make(init: Any) -> Any:
@@ -231,7 +230,7 @@ def watch_arguments(hub: Hub) -> None:
 
         wrap(module.Trainer, "__init__", make)
 
-    hub.on_import("transformers.training_args", training_arguments)
+    hub.on_import(trainer_arguments.MODULE, training_arguments)
     hub.on_import("transformers.trainer", trainer)
 
 

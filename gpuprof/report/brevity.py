@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.report import words
-
-_SENTENCE_END = re.compile(r"(?<=[.!?]) (?=[A-Z])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,5 +62,4 @@ def shorter_and_shorter() -> Iterator[Brevity]:
 
 def summary(diagnosis: Diagnosis, brevity: Brevity) -> str:
     """The verdict's explanation, in as many sentences as are wanted."""
-    said = words.summary(diagnosis)
-    return said if brevity.sentences is None else " ".join(_SENTENCE_END.split(said)[: brevity.sentences])
+    return " ".join(words.sentences(diagnosis)[: brevity.sentences])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 from rich.cells import cell_len
 
@@ -76,16 +77,15 @@ def _split(line: str) -> tuple[str, str]:
 
 def without_comments(lines: Sequence[FixLine]) -> tuple[FixLine, ...]:
     """The lines without the comments of their code, and without remarks behind it."""
-    bare = [FixLine(re.sub(r"(^|  )#.*", "", one.text), True) if one.code else one for one in lines]
-    kept = [one for one in bare if one.text.strip()]
-    while len(kept) > 1 and not kept[-1].code and not kept[-1].text.startswith("or "):
+    kept = [replace(one, text=one.bare, comment_at=None) for one in lines if one.bare]
+    while len(kept) > 1 and not kept[-1].code and not kept[-1].other:
         kept.pop()
     return tuple(kept) or tuple(lines)
 
 
 def without_alternatives(lines: Sequence[FixLine]) -> tuple[FixLine, ...]:
     """The first way to make a fix, up to lines like `or larger save_steps`."""
-    return tuple(itertools.takewhile(lambda one: one.code or not one.text.startswith("or "), lines)) or tuple(lines)
+    return tuple(itertools.takewhile(lambda one: not one.other, lines)) or tuple(lines)
 
 
 def blocks(lines: Sequence[FixLine]) -> list[tuple[bool, list[str]]]:

@@ -7,6 +7,7 @@ from collections import Counter
 
 from gpuprof.diagnosis.diagnosis import Diagnosis, Environment, Gap, PhaseGaps
 from gpuprof.diagnosis.headline import headline, key, lacks_trace, ran_on_cpu
+from gpuprof.diagnosis.sentences import Sentences
 from gpuprof.report.names import shown
 from gpuprof.report.numbers import amount, duration, duration_range
 from gpuprof.report.settle import settle
@@ -29,10 +30,13 @@ def label(diagnosis: Diagnosis) -> str:
 
 def summary(diagnosis: Diagnosis) -> str:
     """What the verdict says, without what an issue of the recording says as well."""
-    text = diagnosis.verdict.summary
-    for issue in diagnosis.quality.issues:
-        text = text.replace(issue.message, "")
-    return text.strip()
+    return " ".join(sentences(diagnosis))
+
+
+def sentences(diagnosis: Diagnosis) -> Sentences:
+    """The same, sentence by sentence."""
+    messages = {issue.message for issue in diagnosis.quality.issues}
+    return tuple(one for one in diagnosis.verdict.sentences if one not in messages)
 
 
 def step_time(diagnosis: Diagnosis) -> str:

@@ -10,7 +10,10 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from gpuprof.record.stretch import Stretch
 
 T = TypeVar("T")
 SETTLE, FREE, SYNCHRONISED = 6, 8, 4
@@ -82,14 +85,14 @@ class Run:
         elif seconds is not None and drained is not None:
             self.settle, self.alone = SETTLE - ALONE + drained, drained
         self._seconds = None if self.tiny else seconds
-        self._end_of_free: float | None = None
         if self._seconds is not None:
             self.free = MOST_FREE
         if self.tiny:
             self.settle, self.free, self.synchronised, self.alone = 1, 2, 2, ALONE
         self._energy = _Energy() if timed and not self.tiny else None
         self._asked = steps
-        self._marks: list[float] = []
+        self._stretch: Stretch | None = None
+        """The steps that are timed; those that settle come before it."""
         self._tokens: list[float] = []
 
     @property
@@ -123,19 +126,29 @@ class Run:
         if step == max(self.settle - 1 - self.alone, 0):
             self._synchronise()
             self._wait()
-        end, enough = self._end_of_free, step >= self.settle + FREE - 1
-        if end is not None and enough and time.perf_counter() >= end:
-            self.free, self._end_of_free = step - self.settle + 1, None
-        if step == self.settle - 1 or step >= self.settle + self.free - 1:
+        if self._stretch is not None and self._seconds is not None and step >= self.settle + FREE - 1:
+            self._end_free_by_time(step, self._stretch.begun_ns + self._seconds * 1e9)
+        if step >= self.settle + self.free - 1:
             self._synchronise()
-        if self._energy is not None and step == self.settle - 1:
-            self._energy.read()
-        if step >= self.settle - 1:
-            self._marks.append(time.perf_counter())
+        if self._stretch is not None:
+            self._stretch.end_step(time.perf_counter_ns())
+        elif step == self.settle - 1:
+            self._begin_stretch()
         if self._energy is not None and step == self.settle + self.free - 1:
             self._energy.read()
-        if step == self.settle - 1 and self._seconds is not None:
-            self._end_of_free = self._marks[-1] + self._seconds
+
+    def _end_free_by_time(self, step: int, end_ns: float) -> None:
+        if time.perf_counter_ns() >= end_ns:
+            self.free, self._seconds = step - self.settle + 1, None
+
+    def _begin_stretch(self) -> None:
+        from gpuprof.record.stretch import Stretch
+        from gpuprof.record.timing import devices_in_use
+
+        self._synchronise()
+        if self._energy is not None:
+            self._energy.read()
+        self._stretch = Stretch(devices_in_use())
 
     def end(self) -> None:
         """After the last step: prints what was timed, as one line of JSON after the word `timing`."""
@@ -149,7 +162,7 @@ class Run:
         """What was measured. Call it once all steps are done."""
         import torch
 
-        each = [1e3 * (b - a) for a, b in zip(self._marks, self._marks[1:], strict=False)]
+        each = [] if self._stretch is None else [ns / 1e6 for ns in self._stretch.step_ns]
         free, synchronised = each[: self.free], each[self.free :]
         timing = Timing(self.fix, sum(free) / len(free), free, synchronised)
         timing.joules = self._energy.joules if self._energy is not None else None

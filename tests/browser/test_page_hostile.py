@@ -77,7 +77,7 @@ def made(folder: Path, name: Callable[[str], str]) -> Diagnosis:
     )
     considered = (Considered("compile", name(f"title {SCRIPT}\u202e"), name(f"reason {IMAGE}{{{{7*7}}}}")),)
     issues = (Issue("made", "warning", name(f"warning {SCRIPT}{IMAGE}\u202e")),)
-    verdict = replace(diagnosis.verdict, summary=name(f"summary {SCRIPT}{IMAGE}\u202e"))
+    verdict = replace(diagnosis.verdict, sentences=(name(f"summary {SCRIPT}{IMAGE}\u202e"),))
     quality = replace(diagnosis.quality, issues=issues)
     return replace(diagnosis, findings=findings, quality=quality, verdict=verdict, combined=None, considered=considered)
 

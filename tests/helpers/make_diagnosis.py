@@ -76,8 +76,10 @@ def host_bound(**changes: Any) -> Diagnosis:
             "host",
             "launch",
             None,
-            "The GPU works 15 of 168 ms. The rest it waits for the host, which launches 5,276 kernels a "
-            "step, half of them under 2 µs long.",
+            (
+                "The GPU works 15 of 168 ms.",
+                "The rest it waits for the host, which launches 5,276 kernels a step, half of them under 2 µs long.",
+            ),
         ),
     )
     return replace(diagnosis, **changes)
@@ -159,7 +161,7 @@ def two_devices(**changes: Any) -> Diagnosis:
             by_cause=(CauseTime("communication", 140 * MS, 400),),
             by_phase=(PhaseGaps("backward", 140 * MS, 400, "MulBackward0", "lora_A.default"),),
         ),
-        "verdict": Verdict("communication", "other", "peer_wait", 0.97, "The devices wait for each other."),
+        "verdict": Verdict("communication", "other", "peer_wait", 0.97, ("The devices wait for each other.",)),
     }
     return host_bound(**{**known, **changes})
 
@@ -187,7 +189,7 @@ def unusable(**changes: Any) -> Diagnosis:
         "kernels": None,
         "phases": (),
         "profiler": None,
-        "verdict": Verdict(None, None, None, None, "Nothing can be said about this recording."),
+        "verdict": Verdict(None, None, None, None, ("Nothing can be said about this recording.",)),
     }
     return host_bound(**{**known, **changes})
 
@@ -212,7 +214,7 @@ def hostile(**changes: Any) -> Diagnosis:
             largest=(named,),
         ),
         "kernels": replace(kernels(), top=(kernel_time(HOSTILE * 50, "gemm", 14 * MS, HOSTILE),)),
-        "verdict": Verdict("host", "host", "launch", None, f"It waits for {HOSTILE}."),
+        "verdict": Verdict("host", "host", "launch", None, (f"It waits for {HOSTILE}.",)),
     }
     return host_bound(**{**known, **changes})
 

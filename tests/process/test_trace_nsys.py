@@ -199,7 +199,7 @@ GPU = """
         def end(self, name): print("end", name)
 
     runtime = Runtime()
-    capture.cuda_runtime = _gpuprof.record.session.cuda_runtime = lambda: runtime
+    capture.cuda_runtime = lambda: runtime
     capture.find_nvtx = Nvtx
 """
 """Stands in for CUDA's runtime and NVTX, and prints what they receive."""

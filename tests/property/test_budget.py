@@ -125,7 +125,7 @@ def test_a_scheduled_event_enters_by_its_schedule():
     assert by_cause["evaluation"].mean_ns == 4 * MS and by_cause["evaluation"].every == 500
     assert by_cause["save"].mean_ns is None, "not measured, and not 0"
     assert found.mean_ns == 24 * MS
-    assert "Not measured, and not included: saving (every 1000 steps)" in in_words(found)
+    assert "Not measured, and not included: saving (every 1000 steps)" in " ".join(in_words(found))
 
 
 def test_an_event_seen_outside_the_stretch_has_its_cost_from_there():

@@ -84,7 +84,7 @@ def test_what_is_no_diagnosis_is_one_line(text: str, says: str):
 @pytest.mark.parametrize(
     ("path", "value", "says"),
     [
-        (("verdict", "summary"), 3, r"verdict\.summary is '3', not of type str"),
+        (("verdict", "sentences"), 3, r"verdict\.sentences is no list"),
         (("steps", "each_ns"), "x", r"steps\.each_ns is no list"),
         (("steps", "each_ns", 0), 1.5, r"steps\.each_ns\[0\] is '1\.5', not of type int"),
         (("steps", "count"), True, r"steps\.count is 'True', not of type int"),

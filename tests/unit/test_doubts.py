@@ -79,7 +79,7 @@ def test_steps_that_differ(tmp_path: Path):
 @pytest.mark.parametrize(("timed", "advised"), [(False, True), (True, False)])
 def test_an_unclear_verdict_on_a_whole_recording_says_why(timed: bool, advised: bool):
     """Nothing is missing in it, and yet two candidates gain about the same."""
-    close = Verdict(bound="host", family="host", cause="launch", confidence=0.4, summary="The GPU works.")
+    close = Verdict(bound="host", family="host", cause="launch", confidence=0.4, sentences=("The GPU works.",))
     found = with_doubts(close, Sensitivities(0.5, 0.0, 0.0, 0.0, 0.48, 0.4, 0.08, 0.0), [], timed)
     assert (found.second, found.confidence) == ("compute", 0.4)
     assert "What leaves it unclear: what would gain most differs within the noise" in found.summary

@@ -176,7 +176,7 @@ def test_what_is_computed_again_also_plans_again(tmp_path):
 
 
 def test_steps_of_no_time_have_no_verdict():
-    assert judge_shares(Shares(0, 0.0, 0.0, 0.0, 0.0, {}), {}, None, whole=True, summary="").bound is None
+    assert judge_shares(Shares(0, 0.0, 0.0, 0.0, 0.0, {}), {}, None, whole=True, said=()).bound is None
 
 
 # -- shapes

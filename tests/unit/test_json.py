@@ -80,7 +80,7 @@ def test_half_a_surrogate_pair_becomes_the_replacement_character():
     document = to_json(hostile())
     assert document["kernels"]["top"][0]["name"] == (HOSTILE * 50).replace("\ud800", "\ufffd")
     assert document["gaps"]["largest"][0]["op"].startswith("evil\x1b[31m"), "everything else stays what it was"
-    whole = host_bound(verdict=replace(host_bound().verdict, summary="\ud83d\ude00"))
+    whole = host_bound(verdict=replace(host_bound().verdict, sentences=("\ud83d\ude00",)))
     assert to_json(whole)["verdict"]["summary"] == "\U0001f600"
 
 

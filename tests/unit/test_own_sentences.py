@@ -21,7 +21,6 @@ READ_BY = {"startswith", "endswith", "replace", "split", "removeprefix", "remove
 MATCH_BY = {"search", "match", "fullmatch", "sub", "findall", "finditer"}
 OF_OTHERS = {
     "gpuprof/diagnosis/fix.py": "code, by line",
-    "gpuprof/report/code_lines.py": "code and its comments, and alternatives in prose, which begin with or",
     "gpuprof/diagnosis/findings/missing_kernels.py": "warnings of the program",
     "gpuprof/doctor/software.py": "an error of the driver",
     "gpuprof/nsight/convert.py": "what nsys prints",

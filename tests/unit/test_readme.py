@@ -9,7 +9,7 @@ from helpers.command import in_process
 from helpers.make_run import RECORDING, UNPROFILED_MS
 from helpers.paths import ROOT
 
-from benchmarks import recall
+from benchmarks import readme_cases, recall
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 ACCURACY = (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")
@@ -82,3 +82,9 @@ def test_recall():
     gained, lost = found["Fixes that gained"], found["Fixes that failed or lost"]
     assert f"{shown.hits} of {shown.of} are shown, {first.hits} among the first three" in said
     assert f"{gained.hits} of {gained.of} *Fixes* gained, {lost.hits} lost" in said
+
+
+def test_published_fixes():
+    """Where docs/cases.md has changed: python -m benchmarks.readme_cases."""
+    page = readme_cases.PAGE.read_text(encoding="utf-8")
+    assert readme_cases.row(page) in README.splitlines()

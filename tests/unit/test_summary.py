@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers import patterns
@@ -34,9 +35,12 @@ def timed(mean_ms: int, usual_ms: int) -> Budget:
 )
 def test_a_summary_names_a_step_that_is_not_the_headlines(budget: Budget | None, begins: str):
     shares = Shares(0, 100 * MS, 20 * MS, 0, 0, {"launch": 80 * MS})
-    assert summary(shares, kernels(), budget=budget).startswith(begins)
-    iterations = summary(shares, kernels(), budget=budget, unit=ITERATION)
-    assert iterations.startswith(begins.replace("step", "iteration"))
+
+    def said(**given: Any) -> str:
+        return " ".join(summary(shares, kernels(), **given))
+
+    assert said(budget=budget).startswith(begins)
+    assert said(budget=budget, unit=ITERATION).startswith(begins.replace("step", "iteration"))
 
 
 @pytest.mark.parametrize(
@@ -49,5 +53,5 @@ def test_a_summary_names_a_step_that_is_not_the_headlines(budget: Budget | None,
 def test_another_step_time_breaks_an_invariant(said: str, wrong: str, tmp_path: Path):
     found = gpuprof.diagnose(patterns.small_batch().write(tmp_path / "trace.json"))
     assert not broken(found)
-    verdict = replace(found.verdict, summary=said)
+    verdict = replace(found.verdict, sentences=(said,))
     assert any(wrong in what for what in broken(replace(found, verdict=verdict)))

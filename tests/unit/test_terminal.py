@@ -134,7 +134,7 @@ def test_an_unusable_recording_says_so_before_anything_else():
 
 def test_one_sentence_is_not_said_twice():
     message = unusable().quality.issues[0].message
-    text = plain(unusable(verdict=replace(unusable().verdict, summary=message)), 200)
+    text = plain(unusable(verdict=replace(unusable().verdict, sentences=(message,))), 200)
     assert text.count("no kernel") == 1
 
 

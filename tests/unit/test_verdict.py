@@ -119,7 +119,7 @@ def test_a_quarter_of_the_step_waits_for_the_host(synchronized: bool, tmp_path: 
 
 def test_missing_events_leave_a_verdict_only_to_a_busy_device():
     for shares, bound in ((step(compute=0.3, launch=0.7), None), (step(compute=0.8, launch=0.2), "memory")):
-        verdict = judge_shares(shares, MEMORY, None, whole=False, summary="It works.")
+        verdict = judge_shares(shares, MEMORY, None, whole=False, said=("It works.",))
         assert verdict.bound == bound
         assert ("missing" in verdict.summary) == (bound is None)
 
@@ -134,7 +134,7 @@ def test_missing_events_leave_a_verdict_only_to_a_busy_device():
     ],
 )
 def test_what_only_the_profiler_explains_is_said(shares, bound, said):
-    verdict = judge_shares(shares, MEMORY, Profiler(12_345, 0, 30_000_000, 50_000_000), whole=True, summary="")
+    verdict = judge_shares(shares, MEMORY, Profiler(12_345, 0, 30_000_000, 50_000_000), whole=True, said=())
     assert verdict.bound == bound
     assert (said or "") in verdict.summary
     assert ("12,345" in verdict.summary) == (said is not None)

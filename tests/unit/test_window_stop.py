@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from gpuprof.record.session import Session
+from gpuprof.record.session_windows import Windows
 from gpuprof.record.step_clock import StepClock
 from gpuprof.record.window import Window
 
@@ -98,12 +98,10 @@ def test_a_window_that_is_closed_early_is_measured_too(tmp_path: Path, monkeypat
 
 
 def test_the_line_says_how_long_the_training_stalled():
-    session = Session.__new__(Session)
-    journal: Any = Journal()
-    session._journal, session.ended = journal, True
-    session._clock = StepClock("optimizer", lambda: None)
-    session._clock.step = 30
-    session._tell_recorded({"steps": 3, "bytes": 125_000_000, "stop_ns": 2_340_000_000})
+    clock, journal = StepClock("optimizer", lambda: None), Journal()
+    clock.step = 30
+    windows = Windows(Path(), 0, clock, journal, cast(Any, None), shapes=True)  # pyright: ignore[reportArgumentType]
+    windows.tell_recorded({"steps": 3, "bytes": 125_000_000, "stop_ns": 2_340_000_000}, is_last=False)
     assert journal.lines == [
         "step 30: 3 steps recorded (125 MB); the training stalled 2.3 s while the profiler stopped"
     ]

@@ -66,10 +66,9 @@ def find(case: Analysis) -> Iterator[Proposal]:
     yield Proposal(
         title="fused linear cross entropy (Liger)",
         evidence=spans(case, text, nodes),
-        fix=code(
-            "from liger_kernel.transformers import LigerFusedLinearCrossEntropyLoss  # pip install liger-kernel\n"
-            "loss = LigerFusedLinearCrossEntropyLoss()(model.lm_head.weight, hidden, labels)"
-        ),
+        fix=code("from liger_kernel.transformers import LigerFusedLinearCrossEntropyLoss")
+        + "  # pip install liger-kernel\n"
+        + code("loss = LigerFusedLinearCrossEntropyLoss()(model.lm_head.weight, hidden, labels)"),
         change=fused_linear(head, case, 1),
         best=fused_linear(head, case, 0),
         worst=fused_linear(head, case, 2),

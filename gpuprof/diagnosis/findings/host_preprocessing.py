@@ -15,7 +15,7 @@ from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.diagnosis import Evidence
-from gpuprof.diagnosis.fix import Code, Fix, call
+from gpuprof.diagnosis.fix import Code, Fix, call, other_way
 from gpuprof.diagnosis.sentences import in_ms
 from gpuprof.projection.sample_preparation import preparing
 from gpuprof.replay.graph import HOST, INPUT, Graph
@@ -216,7 +216,7 @@ def _for_inference(case: Analysis, workers: int) -> Fix:
         )
     return call("ProcessPoolExecutor", workers) + (
         " that prepares the next requests while the GPU works\n"
-        "or prepare on the GPU: torchvision.transforms.v2 on CUDA tensors"
+        + other_way("prepare on the GPU: torchvision.transforms.v2 on CUDA tensors")
     )
 
 

@@ -21,6 +21,7 @@ from gpuprof.diagnosis.fix import as_fix
 from gpuprof.diagnosis.run_model import Run
 from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.replay.transform import removed, scaled
+from gpuprof.timeline.unit import STEP
 from gpuprof.tracefile.trace import ANNOTATION, Mask
 
 if TYPE_CHECKING:
@@ -73,7 +74,8 @@ def note(run: Run | None, case: Analysis | None) -> Issue | None:
         return None
     quoted = "; ".join(f"“{each.text.rstrip('.')}” ({each.source or 'a warning'})" for each in warned[:MOST_SHOWN])
     more = f"; and {len(warned) - MOST_SHOWN} more" if len(warned) > MOST_SHOWN else ""
-    share = _share(program, case) or " How much of the step that takes is not known from this recording."
+    unit = STEP if case is None else case.unit
+    share = _share(program, case) or f" How much of the {unit} that takes is not known from this recording."
     return Issue(PAGE.id, "info", f"A slow path was used: {quoted}{more}.{share} See: gpuprof explain {PAGE.id}.")
 
 
@@ -100,10 +102,10 @@ def _share(program: Program, case: Analysis | None) -> str:
     count = sum(max(each.modules for each in program.reference if each.name == name) for name in names)
     return (
         f" The {count:,} modules of {', '.join(names[:MOST_SHOWN])} that compute so take {parts[0]:,.0f} % of the GPU's"
-        f" and {parts[1]:,.0f} % of the CPU's time, linear layers excluded; without that work the step would take"
-        f" {then / 1e6:,.1f} of {case.step_ns / 1e6:,.1f} ms. So a kernel gains up to {less:,.0f} %; if it takes a"
-        f" quarter of their time (8 to 50 %, assumed), the step takes {likely[1] / 1e6:,.1f} ms ({likely[0] / 1e6:,.1f}"
-        f" to {likely[2] / 1e6:,.1f})."
+        f" and {parts[1]:,.0f} % of the CPU's time, linear layers excluded; without that work the {case.unit} would"
+        f" take {then / 1e6:,.1f} of {case.step_ns / 1e6:,.1f} ms. So a kernel gains up to {less:,.0f} %; if it takes a"
+        f" quarter of their time (8 to 50 %, assumed), the {case.unit} takes {likely[1] / 1e6:,.1f} ms"
+        f" ({likely[0] / 1e6:,.1f} to {likely[2] / 1e6:,.1f})."
     )
 
 

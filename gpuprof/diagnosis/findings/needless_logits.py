@@ -70,10 +70,10 @@ def find(case: Analysis) -> Iterator[Proposal]:
         title="logits of labelled tokens only",
         evidence=spans(case, text, nodes),
         fix=code(
-            "hidden = model.model(input_ids=…).last_hidden_state.flatten(0, 1)\n"
-            "logits = model.lm_head(hidden[rows])  # rows: of tokens whose next one has a label, by the collator\n"
-            "loss = cross_entropy(logits.float(), labels[rows])"
-        ),
+            "hidden = model.model(input_ids=…).last_hidden_state.flatten(0, 1)\nlogits = model.lm_head(hidden[rows])"
+        )
+        + "  # rows: of tokens whose next one has a label, by the collator\n"
+        + code("loss = cross_entropy(logits.float(), labels[rows])"),
         change=partial(scaled, nodes=nodes, factor=usual),
         best=partial(scaled, nodes=nodes, factor=left_for(case, share, 0)),
         worst=partial(scaled, nodes=nodes, factor=left_for(case, share, 2)),

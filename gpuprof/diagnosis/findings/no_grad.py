@@ -75,7 +75,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     yield Proposal(
         title="no_grad around what is not trained",
         evidence=spans(case, text, nodes),
-        fix=code("with torch.no_grad():\n    outputs = model(**batch)  # the one whose outputs get no gradient"),
+        fix=code("with torch.no_grad():\n    outputs = model(**batch)") + "  # the one whose outputs get no gradient",
         change=_change(nodes, count, 1),
         best=_change(nodes, count, 2),
         worst=_change(nodes, count, 0),

@@ -14,7 +14,7 @@ from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.diagnosis import Evidence
-from gpuprof.diagnosis.fix import Code, call, joined
+from gpuprof.diagnosis.fix import Code, call, joined, other_way
 from gpuprof.replay.graph import Graph
 from gpuprof.timeline.phases import OTHER
 
@@ -116,7 +116,7 @@ def _proposal(case: Analysis, evidence: tuple[Evidence, ...], work: float) -> Pr
             case.stack.setting(
                 {"save_strategy": "epoch", "eval_strategy": "epoch"},
                 {"save_only_model": True},
-                note="\nor larger save_steps, eval_steps and logging_steps",
+                note="\n" + other_way("larger save_steps, eval_steps and logging_steps"),
             ),
             lightning=joined(
                 (

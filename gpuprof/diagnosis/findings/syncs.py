@@ -19,7 +19,7 @@ from gpuprof.diagnosis.detect.pair.signs import advised
 from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.detect.tensor_loops import LISTS, TensorLoops, in_lists, reading_loops
 from gpuprof.diagnosis.diagnosis import Evidence
-from gpuprof.diagnosis.fix import Code, Fix, as_fix, call, code, joined, without_call
+from gpuprof.diagnosis.fix import Code, Fix, as_fix, call, code, joined, other_way, without_call
 from gpuprof.diagnosis.sentences import in_ms, ms_or_us
 from gpuprof.replay.calls import STREAM_WAIT
 from gpuprof.replay.graph import COPY, SYNC, Graph
@@ -205,7 +205,7 @@ WAYS = (
         re.compile(r"repeat_interleave"),
         call("torch.repeat_interleave", ..., output_size=Code("total")) + "  # total: known on the CPU",
     ),
-    (re.compile(r"bincount"), code("torch.zeros(n).scatter_add_(0, ids, ones)  # bincount asks for its size")),
+    (re.compile(r"bincount"), code("torch.zeros(n).scatter_add_(0, ids, ones)") + "  # bincount asks for its size"),
     (re.compile(r"unique"), as_fix("unique values in the collator, on the CPU, as the batch's lengths")),
     (
         re.compile(r"nonzero|masked_select|index"),
@@ -224,7 +224,7 @@ def _size_fix(case: Analysis, shapes: Mask) -> Fix:
             names.add(case.trace.strings[case.trace.ops.name[row]])
             row = int(nesting.parent[row])
     found = [way for pattern, way in WAYS if any(pattern.search(name) for name in names)]
-    general = "or on all rows with a mask: torch.where, masked_fill, a loss with ignore_index"
+    general = other_way("on all rows with a mask: torch.where, masked_fill, a loss with ignore_index")
     lengths = "lengths of a packed batch: made in the collator, and passed as numbers of Python (max_length=...)"
     return joined([*found, general, lengths])
 
@@ -373,16 +373,23 @@ def _most(ids: np.ndarray) -> list[tuple[int, int]]:
 
 
 def _look_fix(case: Analysis, looks: Mask) -> Fix:
-    torch = code(
-        f"total += loss.detach()  # on the GPU; total.item() every {EVERY} steps\n"
-        "torch.nn.utils.clip_grad_norm_(parameters, limit, foreach=True)  # all norms at once, none read\n"
-        "torch.where(...)  # instead of `if tensor:`"
+    chosen = code("torch.where(...)") + "  # instead of `if tensor:`"
+    torch = joined(
+        (
+            code("total += loss.detach()") + f"  # on the GPU; total.item() every {EVERY} steps",
+            code("torch.nn.utils.clip_grad_norm_(parameters, limit, foreach=True)")
+            + "  # all norms at once, none read",
+            chosen,
+        )
     )
     if case.workload.is_inference:
-        return as_fix(
-            "keep results on the GPU until all are computed: one .cpu() at the end\n"
-            f"test for the end of a sequence every {EVERY} tokens, not after each\n"
-        ) + code("torch.where(...)  # instead of `if tensor:`")
+        return (
+            as_fix(
+                "keep results on the GPU until all are computed: one .cpu() at the end\n"
+                f"test for the end of a sequence every {EVERY} tokens, not after each\n"
+            )
+            + chosen
+        )
     checks = case.ops_named(CHECK.search).any()
     extra = {"logging_nan_inf_filter": False} if checks else {}
     note = "\nand in callbacks and losses of your own: " + torch

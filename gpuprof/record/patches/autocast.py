@@ -6,14 +6,15 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from ..trainer_arguments import BF16, CLASS, FP16
 from .context import Context, Patch, Proof
 
 PATCH = Patch(
     name="autocast",
     does="forward passes compute matrix multiplications in bf16 (autocast); weights stay as they are",
-    line='with torch.autocast("cuda", dtype=torch.bfloat16): ...   (TrainingArguments(bf16=True))',
+    line=f'with torch.autocast("cuda", dtype=torch.bfloat16): ...   ({CLASS}({BF16}=True))',
     cannot="models that are in bf16 already",
-    fields=lambda value, known: ({"bf16": True}, {}),
+    fields=lambda value, known: ({BF16: True}, {}),
 )
 
 
@@ -22,9 +23,9 @@ def apply(context: Context) -> Callable[[], Proof]:
     seen: dict[str, Any] = {}
 
     def arguments(found: Any) -> dict[str, Any]:
-        if not hasattr(found, "bf16") or found.bf16 or context.only_looks:
+        if not hasattr(found, BF16) or getattr(found, BF16) or context.only_looks:
             return {}
-        return {"bf16": True, "fp16": False}
+        return {BF16: True, FP16: False}
 
     def wrap_models(models: list[Any]) -> None:
         torch = sys.modules["torch"]

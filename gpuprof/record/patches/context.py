@@ -6,6 +6,8 @@ import sys
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
+from ..trainer_arguments import CLASS
+
 Settings = dict[str, Any]
 
 
@@ -164,6 +166,17 @@ class Context:
         """Whether a trainer's arguments are what the program's own flags should have made them."""
         found = {name: getattr(arguments, name, None) for name in self.by_flag or ()}
         return Proof(found == self.by_flag, ", ".join(f"{name}={value}" for name, value in found.items()))
+
+    def proof_of_arguments(self, look: Callable[[Any], Proof]) -> Callable[[], Proof]:
+        """The proof of a patch that changes a trainer's arguments: `look` at them as they are in the end."""
+
+        def proof() -> Proof:
+            found = self.hub.arguments
+            if found is None:
+                return Proof(False, f"the program makes no {CLASS}")
+            return self.as_flagged(found) if self.only_looks else look(found)
+
+        return proof
 
     @property
     def refusal(self) -> str | None:

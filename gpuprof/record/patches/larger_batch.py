@@ -5,29 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ..trainer_arguments import ACCUMULATION, BATCH
 from .context import Context, Known, Patch, Proof, Settings, whole_number
 
 
 def _fields(value: str, known: Known) -> tuple[Settings, Settings] | None:
     """Where the run knows the batch and its accumulation, and this can be divided."""
-    names, factor = ("per_device_train_batch_size", "gradient_accumulation_steps"), int(value)
-    batch, accumulation = (known.now.get(name) for name in names)
+    batch, accumulation, factor = known.now.get(BATCH), known.now.get(ACCUMULATION), int(value)
     if not isinstance(batch, int) or not isinstance(accumulation, int) or accumulation % factor:
         return None
-    return {names[0]: batch * factor, names[1]: accumulation // factor}, {}
+    return {BATCH: batch * factor, ACCUMULATION: accumulation // factor}, {}
 
 
 PATCH = Patch(
     name="larger_batch",
     does="micro-batches N times as large, and as many times fewer of them: the samples of a step stay the same",
-    line="per_device_train_batch_size × {value}, gradient_accumulation_steps ÷ {value}",
+    line=f"{BATCH} × {{value}}, {ACCUMULATION} ÷ {{value}}",
     cannot="a loop of one's own; a step of one micro-batch, where a larger batch is another training",
     default="2",
     values="how many times the micro-batch",
     check=whole_number(2, 1024),
     fields=_fields,
 )
-_BATCH, _ACCUMULATION = "per_device_train_batch_size", "gradient_accumulation_steps"
 
 
 def apply(context: Context) -> Callable[[], Proof]:
@@ -37,7 +36,7 @@ def apply(context: Context) -> Callable[[], Proof]:
     kept: list[Any] = []
 
     def choose(arguments: Any) -> dict[str, Any]:
-        batch, accumulation = getattr(arguments, _BATCH, None), getattr(arguments, _ACCUMULATION, None)
+        batch, accumulation = getattr(arguments, BATCH, None), getattr(arguments, ACCUMULATION, None)
         if id(arguments) in changed or not isinstance(batch, int) or not isinstance(accumulation, int):
             return {}
         kept.append(arguments)  # or its id may come again
@@ -48,30 +47,23 @@ def apply(context: Context) -> Callable[[], Proof]:
         if context.only_looks:
             return {}
         if accumulation % factor:
-            context.refuse(
-                f"gradient_accumulation_steps is {accumulation}: a batch {factor} times as large is another training"
-            )
+            context.refuse(f"{ACCUMULATION} is {accumulation}: a batch {factor} times as large is another training")
             return {}
         changed[id(arguments)] = batch, accumulation
-        return dict(zip((_BATCH, _ACCUMULATION), _larger((batch, accumulation), factor), strict=True))
+        return dict(zip((BATCH, ACCUMULATION), _larger((batch, accumulation), factor), strict=True))
 
     context.hub.set_arguments(choose)
 
-    def proof() -> Proof:
-        found = context.hub.arguments
-        if found is None:
-            return Proof(False, "the program makes no TrainingArguments")
-        if context.only_looks:
-            return context.as_flagged(found)
+    def look(found: Any) -> Proof:
         if id(found) not in changed:
             return Proof(False, context.refusal or "the arguments were replaced after the patch")
         batch, accumulation = changed[id(found)]
-        now = getattr(found, _BATCH), getattr(found, _ACCUMULATION)
+        now = getattr(found, BATCH), getattr(found, ACCUMULATION)
         if now != _larger((batch, accumulation), factor):
             return Proof(False, "the program changed the batch after the patch")
         return Proof(True, f"{batch} × {accumulation} became {now[0]} × {now[1]} samples")
 
-    return proof
+    return context.proof_of_arguments(look)
 
 
 def _larger(sizes: tuple[int, int], factor: int) -> tuple[int, int]:

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from ..trainer_arguments import BATCH
 from .context import Context, Patch, Proof, has_gpu, wrap
 
 PATCH = Patch(
@@ -27,7 +28,7 @@ PATCH = Patch(
 )
 FAKE = "fake"
 """Behind the factors: tensors have no data."""
-BATCHES = ("per_device_train_batch_size", "micro_batch_size", "train_batch_size", "batch_size")
+BATCHES = (BATCH, "micro_batch_size", "train_batch_size", "batch_size")
 LENGTHS = ("max_length", "max_seq_length", "max_seq_len", "seq_length", "seq_len", "block_size", "context_length")
 
 

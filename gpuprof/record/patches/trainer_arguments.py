@@ -72,12 +72,7 @@ def apply(context: Context) -> Callable[[], Proof]:
 
     context.hub.set_arguments(choose)
 
-    def proof() -> Proof:
-        found = context.hub.arguments
-        if found is None:
-            return Proof(False, "the program makes no TrainingArguments")
-        if context.only_looks:
-            return context.as_flagged(found)
+    def look(found: Any) -> Proof:
         if context.refusal:
             return Proof(False, context.refusal)
         now = {name: getattr(found, name, None) for name in wanted}
@@ -85,4 +80,4 @@ def apply(context: Context) -> Callable[[], Proof]:
             return Proof(False, "the program changed the arguments after the patch")
         return Proof(True, ", ".join(f"{name}={value!r}" for name, value in now.items()))
 
-    return proof
+    return context.proof_of_arguments(look)

@@ -1,12 +1,23 @@
-"""How often a trainer saves, evaluates and logs, read from its settings."""
+"""A trainer's arguments: how often it saves, evaluates and logs, and one place that knows their fields."""
 
 from __future__ import annotations
 
+import ast
+import re
 from types import SimpleNamespace
 
 import pytest
+from helpers.paths import ROOT
 
-from gpuprof.record.intervals import trainer_intervals
+from gpuprof.record.trainer_arguments import (
+    ACCUMULATION,
+    BATCH,
+    CLASS,
+    LOGGING_STEPS,
+    LOSS_FILTER,
+    SILENT,
+    trainer_intervals,
+)
 
 
 def settings(**changed: object) -> SimpleNamespace:
@@ -44,3 +55,22 @@ def state(**changed: object) -> SimpleNamespace:
 )
 def test_intervals(args: SimpleNamespace, of: SimpleNamespace, expected: dict[str, int]):
     assert trainer_intervals(args, of) == expected
+
+
+def test_one_file_of_the_recorder_knows_the_fields_of_a_trainers_arguments():
+    """Their names are written nowhere else in record/; docstrings may name them."""
+    names = {CLASS, BATCH, ACCUMULATION, LOGGING_STEPS, LOSS_FILTER, *SILENT, "save_steps", "eval_steps"}
+    names -= {"push_to_hub"}  # a method of models and trainers, too
+    found = []
+    for path in sorted((ROOT / "gpuprof" / "record").rglob("*.py")):
+        if path.name == "trainer_arguments.py" and path.parent.name == "record":
+            continue
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        said = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        found += [
+            f"{path.name}:{node.lineno}: {node.value}"
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in said
+            if names & set(re.findall(r"\w+", node.value))
+        ]
+    assert not found

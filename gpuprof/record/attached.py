@@ -1,0 +1,78 @@
+"""What a session has put into torch and into the model that it follows, and takes out again."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from .flags import flags
+from .hooks import Patch, patch_backward, patch_loader
+from .loader_meter import meter as loader_meter
+from .lumps import Lumps
+from .other_profilers import patch_profilers
+from .performance_warnings import warned
+from .phase_meter import PhaseMeter
+from .ranges import Ranges, find_nvtx
+from .samples import sampled
+from .step_clock import StepClock
+from .training import Training
+
+
+class Attached:
+    """The hooks of one session. on_call: told of the model's calls. levels: of modules that get ranges."""
+
+    def __init__(
+        self, training: Training, phases: PhaseMeter, lumps: Lumps, on_call: Callable[[Any], None], levels: int
+    ) -> None:
+        self.ranges = Ranges()
+        self._training, self._phases, self._lumps = training, phases, lumps
+        self._on_call, self._levels = on_call, levels
+        self._patches: list[Patch] = []
+        self._backward: Patch | None = None
+
+    def attach(self, session: Any, listening: bool) -> None:
+        """Lets the session see what happens. listening: a tool outside of this process listens to NVTX ranges."""
+        if listening:
+            self.ranges = Ranges(find_nvtx())
+        warned.listen()
+        self._phases.watch()
+        self._backward = patch_backward(session)
+        self._patches = [patch_loader(session), *patch_profilers(session)]
+        sampled.watch(sys.modules["torch.utils.data.dataloader"])
+
+    def hook_model(self, ranges: bool) -> None:
+        """Looks at the model's calls. ranges: they and its modules get some."""
+        self._training.hook(self._on_call, self.ranges.open, self._levels if ranges else None)
+
+    def let_go(self) -> None:
+        """Leaves torch as it was found, but for what counts the steps, and what an NVTX tool listens to."""
+        if self.ranges.listening:
+            return
+        self._training.unhook()
+        flags.stop()
+        warned.stop()
+        self._lumps.leave()
+        loader_meter.stop()
+        sampled.stop()
+        self._phases.leave()
+        for patch in self._patches:
+            patch.undo()
+        self._patches.clear()
+
+    def leave_backwards(self, clock: StepClock) -> None:
+        """Backward passes are followed no more, where the clock finds the ends of steps without them."""
+        if self._backward is not None and not clock.needs_backwards:
+            self._backward.undo()
+            clock.without_backwards()
+
+    def forked(self) -> None:
+        """We are in a child now, which writes no ranges."""
+        self.ranges = Ranges()
+
+    def withdraw(self) -> None:
+        """Leaves nothing behind."""
+        self.ranges = Ranges()
+        self.let_go()
+        if self._backward is not None:
+            self._backward.undo()

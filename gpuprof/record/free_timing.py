@@ -1,0 +1,79 @@
+"""The stages of a session in which steps run free: how long each goes on, and what was timed in it."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from .free_run_length import AfterWindows, more_steps
+from .journal import Journal
+from .loader_meter import Made
+from .loader_meter import meter as loader_meter
+from .schedule import iterations_left
+from .step_meter import StepMeter
+from .stretch import Stretch
+from .training import Training
+
+STAGES = ("baseline_free", "sampling", "after")
+
+
+class FreeTiming:
+    """The free-running steps of one process."""
+
+    def __init__(self, options: dict[str, Any], training: Training, meter: StepMeter, world_size: int) -> None:
+        self._options, self._training, self._meter, self._world_size = options, training, meter, world_size
+        self.stretch: Stretch | None = None
+        """The one at hand."""
+        self._baseline_ns: list[int] = []
+        self.is_short = False
+        """Whether the baseline had to end before its mean was known well enough."""
+        self.after: AfterWindows | None = None
+        """What continues it then, after the windows."""
+        self._made = Made()
+        """What the loader had made when the baseline began."""
+
+    def begin(self, stage: str, devices: list[int]) -> None:
+        """A stage begins; nothing is to be done for one that is none of STAGES."""
+        if stage not in STAGES:
+            return
+        self.stretch = Stretch(devices, on_gpu=True)
+        workers = self._training.workers
+        if stage == "baseline_free":
+            self._baseline_ns, self._made = self.stretch.step_ns, loader_meter.read(workers > 0)
+        elif stage == "after" and self.is_short:
+            now = time.perf_counter_ns()
+            self.after = AfterWindows(self._baseline_ns, workers, self._training.batches_ahead, now)
+
+    def further_steps(self, room: int) -> int:
+        """Steps by which the baseline goes on, so that its mean is known well enough. room: how many there may be.
+
+        Several ranks have to choose alike, each from its own clock, and keep to the plan; so does who asked for a
+        number of steps.
+        """
+        wanted = max(min(self._wanted_steps(), room), 0) if self._world_size == 1 else 0
+        self.is_short = not wanted and self._wanted_steps() > 0
+        return wanted
+
+    def _wanted_steps(self) -> int:
+        """Steps that the mean needs, those of whole iterations; none for someone who asked for a number of them."""
+        if self._options["baseline"] is not None:
+            return 0
+        steps, ns = self._meter.phases.iteration_steps, self._baseline_ns
+        each = max(steps, 1)
+        wanted = -(-more_steps(ns, self._training.workers) // each)
+        if steps and wanted:
+            wanted = min(wanted, iterations_left(sum(ns) / len(ns) * each / 1e9, sum(ns) / 1e9))
+        return each * wanted
+
+    def end(self, stage: str, journal: Journal) -> None:
+        """The stage is over: notes what was timed."""
+        stretch, self.stretch, self.after = self.stretch, None, None
+        if stretch is None:
+            return
+        whole_ns, device_ns = stretch.finish()
+        journal.time_stage(whole_ns)
+        if device_ns:
+            journal.time_steps(device_ns)
+        if stage == "baseline_free":
+            made = loader_meter.read(self._training.workers > 0).since(self._made)
+            journal.describe_batches(made.facts())

@@ -1,0 +1,53 @@
+"""The clock of free-running steps: a recording, a trial and a scenario all time theirs by it."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from .timing import synchronise
+
+
+class Stretch:
+    """Steps in a row that begin with idle GPUs, timed without waiting for them.
+
+    devices: the GPUs in use. on_gpu: the ends of steps are marked on the GPU's own timeline, too. Where the host runs
+    ahead of the GPU, its own clock shows how fast it launches, not how long a step takes; the GPU's timeline tells that
+    in both cases.
+    """
+
+    def __init__(self, devices: list[int], on_gpu: bool = False) -> None:
+        self._devices, self._on_gpu = devices, on_gpu and bool(devices)
+        self.step_ns: list[int] = []
+        """Of each step that has ended, on the host's clock; what passed between steps is in none of them."""
+        self._marks: list[Any] = []
+        synchronise(devices)
+        self.begun_ns = self._step_begun_ns = time.perf_counter_ns()
+        self._mark()
+
+    def end_step(self, now_ns: int) -> None:
+        """A step ended at this moment of `time.perf_counter_ns`, and the next one begins."""
+        self.step_ns.append(now_ns - self._step_begun_ns)
+        self._step_begun_ns = now_ns
+        self._mark()
+
+    def begin_step(self, now_ns: int) -> None:
+        """The step at hand began at this later moment: what passed before it is in no step."""
+        self._step_begun_ns = now_ns
+
+    def _mark(self) -> None:
+        if self._on_gpu:
+            import torch
+
+            event = torch.cuda.Event(enable_timing=True)
+            event.record()
+            self._marks.append(event)
+
+    def finish(self) -> tuple[int, list[int] | None]:
+        """Waits for the GPUs; ns of the whole stretch, and of each step on the GPU's timeline, where that is marked."""
+        synchronise(self._devices)
+        whole_ns = time.perf_counter_ns() - self.begun_ns
+        if not self._on_gpu:
+            return whole_ns, None
+        pairs = zip(self._marks, self._marks[1:], strict=False)
+        return whole_ns, [round(a.elapsed_time(b) * 1e6) for a, b in pairs]
