@@ -5,7 +5,7 @@ Texts are fit to be shown here, and escaped as HTML by the templates.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from markdown_it import MarkdownIt
@@ -132,6 +132,8 @@ class Card:
     """How likely it gains, of what is worth trying; empty of a fix."""
     settle: str = ""
     """Likewise, what settles it."""
+    by_hand: bool = False
+    """Whether no command settles it."""
 
 
 def headline(diagnosis: Diagnosis) -> str:
@@ -376,7 +378,12 @@ def tries(diagnosis: Diagnosis) -> list[Card]:
         return []
     longest, first = _longest(diagnosis, float(now)), len(diagnosis.findings) + 1
     return [
-        replace(_card(number, one, diagnosis, float(now), longest), chance=fixes.chance(one), settle=settle(one))
+        replace(
+            _card(number, one, diagnosis, float(now), longest),
+            chance=fixes.chance(one),
+            settle=settle(one),
+            by_hand=not one.settle,
+        )
         for number, one in enumerate(diagnosis.worth_trying, first)
     ]
 
@@ -413,7 +420,19 @@ def _card(number: int, finding: Finding, diagnosis: Diagnosis, now: float, longe
 
 def _block(is_code: bool, lines: Sequence[str]) -> FixBlock:
     text = "\n".join(map(escape, lines))
-    return FixBlock(is_code, parts(text) if is_code else (text,))
+    return FixBlock(is_code, tuple(_with_comments(parts(text))) if is_code else (text,))
+
+
+def _with_comments(pieces: Sequence[str]) -> Iterator[str]:
+    """The parts of code, of which a comment is one: it goes into the next line as a whole."""
+    comment = ""
+    for piece in pieces:
+        if piece == "\n" or not (comment or piece.startswith("#")):
+            yield from filter(None, (comment, piece))
+            comment = ""
+        else:
+            comment += piece
+    yield from filter(None, (comment,))
 
 
 def _values(found: Range) -> tuple[float, float, float]:
