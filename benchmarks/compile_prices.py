@@ -3,10 +3,11 @@
     python -m benchmarks.compile_prices [--shared FOLDER] [--only NAME] [--json]
 
 All programs with a recording and a measured gain of one of the findings `compile`, `cuda_graphs`, `graph_breaks`,
-`recompiles` (given-up functions), `fused_kernels` and `fp8`, in *Fixes*, in *Worth trying* or considered: what was
-predicted next to what was measured. The sign is right where both are above 1.02, both below 0.98, or they are less than
-5 % apart. A change that did not get through counts as a gain of 1: what is advised costs its trial. A change of which
-nothing is said, or no figure, is predicted to gain nothing (1).
+`recompiles` (guards that hold), `fp8`, `fused_elementwise` (all of it, or one piece) and `fused_loss`, in *Fixes*, in
+*Worth trying* or considered: what was predicted next to what was measured. The sign is right where both are above 1.02,
+both below 0.98, or they are less than 5 % apart, and where a change that gained nothing is not advised. A change that
+did not get through counts as a gain of 1 and says nothing of the interval: what is advised costs its trial. A change of
+which nothing is said, or no figure, is predicted to gain nothing (1).
 """
 
 from __future__ import annotations
@@ -20,9 +21,15 @@ from pathlib import Path
 import gpuprof
 from benchmarks.accuracy import ROOT
 from benchmarks.recall import Program, Share, Timed, programs
+from gpuprof.diagnosis.analysis import analysis_of
 from gpuprof.diagnosis.diagnosis import Diagnosis
+from gpuprof.diagnosis.findings import fused_elementwise
+from gpuprof.diagnosis.findings.fused_elementwise import PIECES, pieces
+from gpuprof.diagnosis.predict import Steps, prediction
 
-FINDINGS = ("compile", "cuda_graphs", "graph_breaks", "recompiles", "fused_kernels", "fp8")
+FINDINGS = (
+    "compile", "cuda_graphs", "graph_breaks", "recompiles", "fp8", "fused_elementwise", "fused_loss",
+)  # fmt: skip
 UP, DOWN, NEAR = 1.02, 0.98, 0.05
 
 
@@ -34,22 +41,25 @@ class Price:
     role: str
     change: str
     finding: str
-    measured: tuple[float, float, float]
-    """Low, middle and high gain over the turns; 1 where the change did not get through."""
+    measured: tuple[float, float, float] | None
+    """Low, middle and high gain over the turns; None where the change did not get through."""
     predicted: tuple[float, float, float] | None
     where: str
     why: str = ""
 
     @property
     def sign_is_right(self) -> bool:
-        """Whether the expected gain is on the measured side of 1, or near it."""
-        said, was = self.predicted[1] if self.predicted else 1.0, self.measured[1]
+        """Whether the expected gain is on the measured side of 1, or near it; likewise where it gained nothing and was
+        not advised, for what it costs once or another reason."""
+        said, was = (found[1] if found else 1.0 for found in (self.predicted, self.measured))
+        if was < UP and self.where in ("considered", "absent"):
+            return True
         return (said > UP and was > UP) or (said < DOWN and was < DOWN) or abs(said / was - 1) <= NEAR
 
     @property
     def held(self) -> bool | None:
-        """Whether the predicted interval meets what the turns measured; None without a prediction."""
-        if self.predicted is None:
+        """Whether the predicted interval meets what the turns measured; None where one of them is not known."""
+        if self.predicted is None or self.measured is None:
             return None
         return self.predicted[0] <= self.measured[2] and self.predicted[2] >= self.measured[0]
 
@@ -65,8 +75,15 @@ def prices(program: Program) -> list[Price]:
 
 def _price(program: Program, change: Timed, found: Diagnosis) -> Price:
     gain = change.gain
-    measured = (gain.low, gain.middle, gain.high) if gain.middle else (1.0, 1.0, 1.0)
+    measured = (gain.low, gain.middle, gain.high) if gain.middle else None
     head = (program.name, program.role, change.name, change.finding or "", measured)
+    case = analysis_of(found)
+    if change.finding == "fused_elementwise" and change.title in PIECES and case is not None:
+        piece = pieces(case).get(change.title)
+        if piece is None:
+            return Price(*head, None, "absent", fused_elementwise.ABSENT.why(case) or "")
+        gain = prediction(Steps(case), [piece]).speedup
+        return Price(*head, (gain.low, gain.expected, gain.high), "piece")
     for name in ("findings", "worth_trying", "considered"):
         mine = [one for one in getattr(found, name) if one.id == change.finding]
         mine = [one for one in mine if change.title in (None, one.title)] or mine
@@ -91,7 +108,7 @@ def lines(found: Iterable[Price]) -> Iterable[str]:
     """A line for each."""
     for one in sorted(found, key=lambda one: (one.finding, one.program)):
         said = "{1:.2f} ({0:.2f}–{2:.2f})".format(*one.predicted) if one.predicted else "–"
-        was = "{1:.2f} ({0:.2f}–{2:.2f})".format(*one.measured)
+        was = "{1:.2f} ({0:.2f}–{2:.2f})".format(*one.measured) if one.measured else "failed"
         mark = ("" if one.sign_is_right else "SIGN ") + ("OUTSIDE " if one.held is False else "")
         head = f"{one.finding:14}{one.program:28.28} {one.role:5}{one.change:18.18}"
         yield f"{head}{was:20}{said:20}{one.where:13}{mark}{one.why[:90]}"

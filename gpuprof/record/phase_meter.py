@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Protocol
 
 from .decode_window import DecodeWindow
 from .guard import guarded
 from .phase_clock import PhaseClock
+from .phase_log import log_in
 from .phase_names import GENERATION, PART_RANGE, range_of
 from .phase_patches import PhasePatches
 
@@ -16,6 +18,7 @@ class Around(Protocol):
     """What is used of the session."""
 
     ended: bool
+    folder: Path
 
     def fail(self, error: Exception) -> None: ...
     def close(self) -> None: ...
@@ -61,16 +64,21 @@ class PhaseMeter:
         self._clock.marked = False
 
     @guarded
-    def on_phase(self, phase: str, part: str | None = None) -> Callable[[], None] | None:
-        """A phase begins on this thread, or (phase "") a part of one; what is returned is called at its end."""
+    def on_phase(self, phase: str, part: str | None = None, kept: bool = True) -> Callable[[], None] | None:
+        """A phase begins on this thread, or (phase "") a part of one; what is returned is called at its end. kept:
+        whether its span is; who marks it may do that."""
         if not self._session.is_here():
             return None
         if part is not None:
             return self._session.open_range(PART_RANGE + part)
         self._clock.marked = True
         depth, close_range = self._clock.enter(phase), self._session.open_range(range_of(phase))
+        log = log_in(self._session.folder) if kept else None
+        begun = None if log is None else log.begin(phase)
 
         def close() -> None:
+            if log is not None and begun is not None:
+                log.end(begun)
             if close_range is not None:
                 close_range()
             self._left(depth)

@@ -8,9 +8,10 @@ import pytest
 
 import gpuprof
 from gpuprof.record.decode_window import FIRST, LAST, MIDDLE, SHORT, DecodeWindow
+from gpuprof.record.free_run_length import MOST_STEPS
 from gpuprof.record.phase_clock import PhaseClock
 from gpuprof.record.phase_patches import completion_lengths
-from gpuprof.record.schedule import LONG_ITERATION_S, of_iterations, plan
+from gpuprof.record.schedule import LONG_ITERATION_S, iterations_left, of_iterations, plan
 
 MS = 1_000_000
 
@@ -140,7 +141,13 @@ def test_iterations_of_4_s_have_a_verdict_within_a_minute():
     settled = 2  # iterations before the plan is made
     recording = (settled + found.needs()) * 4.0
     assert found.trace == 1
-    assert recording + 20 <= 60.0  # the free stretch goes on for at most 20 s, the rest is reading
+    further = 4.0 * iterations_left(4.0, 4.0 * found.baseline)  # where the mean is not known well enough
+    assert recording + further + 20 <= 60.0  # the rest is reading
+
+
+def test_iterations_are_timed_for_so_long_at_most():
+    assert [iterations_left(4.0, timed) for timed in (0.0, 8.0, 12.0, 13.0, 30.0)] == [4, 2, 1, 0, 0]
+    assert iterations_left(0.5, 30.0) == MOST_STEPS  # short ones are steps as any others
 
 
 def test_stages_hold_whole_iterations():
