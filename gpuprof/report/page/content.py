@@ -17,7 +17,7 @@ from gpuprof.diagnosis.diagnosis import Diagnosis, Evidence, Finding, Range
 from gpuprof.diagnosis.plug_ins import declarations
 from gpuprof.diagnosis.sentences import capital, gpu_named
 from gpuprof.diagnosis.step_parts import Bar
-from gpuprof.report import fixes, labels, run_words, words
+from gpuprof.report import fixes, host_words, labels, run_words, words
 from gpuprof.report.charts.groups import known_roofline
 from gpuprof.report.charts.timed_steps import alike as steps_are_alike
 from gpuprof.report.code_lines import blocks, parts
@@ -29,6 +29,7 @@ from gpuprof.tracefile.trace import AUTOGRAD_ENGINE
 
 KERNELS = 12
 RANGES = 12
+FUNCTIONS = 8
 """Rows of the table that stands in for the interactive one."""
 SEEN = 0.005
 """Share of a bar below which a part has no entry in its legend."""
@@ -576,6 +577,22 @@ def ranges(diagnosis: Diagnosis) -> list[tuple[str, ...]]:
             count(round(one.launches / steps, 1)),
         )
         for one in named[:RANGES]
+    ]
+
+
+def functions(diagnosis: Diagnosis) -> list[tuple[str, ...]]:
+    """The CPU's functions that the answer names: line of the user's code, name, time a step, and the step without it."""
+    found = host_words.worth_saying(diagnosis)[:FUNCTIONS]
+    now = diagnosis.step_ns
+    priced = any(one.step_ns is not None for one in found)
+    return [
+        (
+            shown(host_words.line_of(one, found), 80),
+            shown(host_words.name(one), 80),
+            duration(one.ns.expected),
+            *((host_words.gain(one, now).removesuffix(" if free"),) if priced else ()),
+        )
+        for one in found
     ]
 
 
