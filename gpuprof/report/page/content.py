@@ -581,7 +581,7 @@ def ranges(diagnosis: Diagnosis) -> list[tuple[str, ...]]:
 
 
 def functions(diagnosis: Diagnosis) -> list[tuple[str, ...]]:
-    """The CPU's functions that the answer names: line of the user's code, name, time a step, and the step without it."""
+    """The CPU's functions that the answer names: line of the user's code, name, time a step, the step without it."""
     found = host_words.worth_saying(diagnosis)[:FUNCTIONS]
     now = diagnosis.step_ns
     priced = any(one.step_ns is not None for one in found)
