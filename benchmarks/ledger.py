@@ -17,7 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-from collections import defaultdict
+from collections import Counter, defaultdict
 
 from gpuprof import diagnose
 from gpuprof.diagnosis.reach.ledger import explained
@@ -38,7 +38,9 @@ def main() -> None:
     if parser.parse_args().contact:
         contact()
         return
-    print(f"{'scenario':30s} {'role':5s} {'explained':>9s}  {'fix':22s} {'measured':>9s} {'ledger':>8s}  place")
+    places: Counter[int] = Counter()
+    open_share = 0.0
+    print(f"{'scenario':32s} {'role':5s} {'explained':>9s}  {'fix':22s} {'measured':>9s} {'ledger':>8s}  place")
     for scenario in (*catalogue.scenarios(), *map(catalogue.scenario, catalogue.campaign_names())):
         recording, truth = (scenario.folder / name for name in ("recording", "truth.json"))
         if not recording.exists():
@@ -57,9 +59,14 @@ def main() -> None:
             place = [item.finding for item in found.largest].index(fix.finding) + 1
             said = sum(item.ns for item in mine) / MS
             print(f"{lead}  {fix.name:22s} {lost:6.1f} ms {said:5.1f} ms  {place}")
+            places[place] += 1
             rows += 1
         if not rows:
             print(lead)
+        if scenario.role == "test":
+            open_share = max(open_share, 1 - explained(found))
+    print(f"{places.total()} fixes with an item: {places[1]} are the largest, {places[2]} the second")
+    print(f"recordings that only test: residual and unknown are at most {100 * open_share:.0f} % of the usual step")
 
 
 def contact() -> None:
