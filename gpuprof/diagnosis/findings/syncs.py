@@ -18,7 +18,7 @@ from gpuprof.diagnosis.detect.pair.quantities import FEW, FEWER, quantity
 from gpuprof.diagnosis.detect.pair.signs import advised
 from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.detect.tensor_loops import LISTS, TensorLoops, in_lists, reading_loops
-from gpuprof.diagnosis.detect.value_chains import preparing
+from gpuprof.diagnosis.detect.value_chains import preparations
 from gpuprof.diagnosis.diagnosis import Evidence
 from gpuprof.diagnosis.fix import Code, Fix, as_fix, call, code, joined, other_way, without_call
 from gpuprof.diagnosis.sentences import in_ms, ms_or_us
@@ -324,12 +324,13 @@ def _reads(case: Analysis) -> Mask:
 
 
 def _own_nodes(case: Analysis, ops: I64) -> Mask:
-    """Nodes of the ops themselves, their copies on the device included, and of ops that only prepare what they read; of
-    explicit reads only."""
+    """Nodes of the ops themselves, their copies on the device included, and of ops that only prepare what they read
+    with the Python between them; of explicit reads only."""
     mask = np.zeros(len(case.trace.ops), bool)
     mask[ops] = True
     mask &= _reads(case)
-    return case.nodes_within(mask | preparing(case, np.flatnonzero(mask))) & ~case.graph.waits
+    prepared = nodes_in(case.graph, preparations(case, np.flatnonzero(mask))) >= 0
+    return (case.nodes_within(mask) | prepared) & ~case.graph.waits
 
 
 def _loop_nodes(case: Analysis) -> Mask:
