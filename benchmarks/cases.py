@@ -102,9 +102,9 @@ def score_of(folder: Path, runs: Path | None) -> Score:
     lines = [without_own_name(line, folder.name) for line in lines_of(gpuprof.diagnose(before))]
     named = [line for line in lines if names(line, case.get("causes", ()), case.get("named_by", ()))]
     place = any(word.lower() in line.text.lower() for line in lines for word in case["where"])
-    after = folder / "fixed"
+    after = recording(folder, runs, "fixed", ".after")
     again = None
-    if after.exists():
+    if after is not None:
         left = {one for line in lines_of(gpuprof.diagnose(after)) for one in line.ids if line.finding}
         again = bool(left & {one for line in named if line.finding for one in line.ids})
     return Score(
@@ -116,10 +116,10 @@ def score_of(folder: Path, runs: Path | None) -> Score:
     )
 
 
-def recording(folder: Path, runs: Path | None) -> Path | None:
-    """The recording of the program before the fix."""
-    places = [folder / "recording", *([runs / f"cases.{folder.name}"] if runs else [])]
-    return next((path for path in places if path.exists()), None)
+def recording(folder: Path, runs: Path | None, inside: str = "recording", ending: str = "") -> Path | None:
+    """The recording of the program before the fix, or with other names after it; None without a trace."""
+    places = [folder / inside, *([runs / f"cases.{folder.name}{ending}"] if runs else [])]
+    return next((path for path in places if any(path.glob("trace.*"))), None)
 
 
 def lines_of(diagnosis: Diagnosis) -> list[Line]:
@@ -153,12 +153,17 @@ def names(line: Line, causes: list[str], words: list[str]) -> bool:
 def intervals(
     fixes: list[dict[str, Any]], measured: dict[str, float], lines: list[Line], named: list[Line]
 ) -> dict[str, tuple[float, float, float]]:
-    """Change → (measured gain, low and high of the predicted one) of all that were measured and shown."""
+    """Change → (measured gain, low and high of the predicted one) of all that were measured and shown.
+
+    Changes that were made together (`also`) have no prediction of their own; their parts do.
+    """
     found = {}
     shown = {line.finding.id: line.finding for line in reversed(lines) if line.finding}
     for fix in fixes:
+        if fix.get("also"):
+            continue
         finding = shown.get(fix["finding"])
-        if fix["name"] == "after":
+        if fix["name"] == "after" and finding is None:
             finding = next((line.finding for line in named if line.finding), None)
         if finding is not None and fix["name"] in measured:
             found[fix["name"]] = (measured[fix["name"]], finding.speedup.low, finding.speedup.high)

@@ -36,8 +36,8 @@ Unmodified training programs of other projects, on models with random weights an
 ([scenarios/](../scenarios/README.md) says how they are run). Each was recorded by `gpuprof trace`; what gpuprof said of
 it was committed as `prediction.json` before the program was timed. Then fresh processes without a profiler took turns,
 two of the unchanged program and two with each fix; given are the mean of 30 free-running steps or more, and the lowest
-and highest. llama-cookbook's two programs are its training loop with its defaults, written again for generated data, and
-12 steps long. Which verdicts count as right was written down before, in `scenario.json`; for BERT, which is at the
+and highest. llama-cookbook's two programs are its training loop with its defaults, written again for generated data,
+and 12 steps long. Which verdicts count as right was written down before, in `scenario.json`; for BERT, which is at the
 border, host, compute and balanced all count. No number of gpuprof is fitted to any of these. What the present version
 says of those recordings is in [accuracy.md](accuracy.md).
 
