@@ -82,6 +82,14 @@ def test_recall():
     gained, lost = found["Fixes that gained"], found["Fixes that failed or lost"]
     assert f"{shown.hits} of {shown.of} are shown, {first.hits} among the first three" in said
     assert f"{gained.hits} of {gained.of} *Fixes* gained, {lost.hits} lost" in said
+    first_contact = [pair for pair in recall.kept(recall.FIRST_CONTACT) if pair.role == "test"]
+    met = recall.summary(first_contact)
+    shown, first, held = met["shown"], met["in the first three"], met["gain in the interval"]
+    programs = len({pair.program for pair in first_contact})
+    assert (
+        f"Of {programs} programs before their truth was known: {shown.hits} of {shown.of} shown, {first.hits} among"
+        f" the first three, {held.hits} of {held.of} gains in the interval"
+    ) in said
 
 
 def test_published_fixes():

@@ -20,9 +20,11 @@ from gpuprof.diagnosis.fix import Fix, as_fix, call, code, joined
 from gpuprof.replay.cpu_compute import computes, without_launches
 from gpuprof.replay.graph import COPY, SYNC, Graph
 from gpuprof.replay.transform import scaled, without_edges
+from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.phases import FORWARD, OPTIMIZER, RECOMPUTE
+from gpuprof.timeline.runtime_calls import ALLOCATOR_CALL
 from gpuprof.timeline.slow_calls import within_slow
-from gpuprof.tracefile.trace import F64, MEMCPY, Mask
+from gpuprof.tracefile.trace import F64, MEMCPY, OP, Mask
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
@@ -40,8 +42,18 @@ LEAST_SILENCE = calibrated.LEAST_SILENCE.value
 are."""
 COPIES = re.compile(r"^aten::(to|_to_copy|copy_|cpu|cuda|clone|contiguous|pin_memory|_pin_memory)$")
 """Ops that copy a tensor and do nothing else with it."""
+_MOVES = re.compile(COPIES.pattern + r"|^aten::detach$|^detach$|^aten::empty")
+"""Likewise with what a hook makes of the copies."""
 PASSES = re.compile(r"^aten::(_foreach_)?(mul|add|sub|div|lerp|addcmul|addcdiv|sqrt|pow|maximum|neg|sign)_?$")
 """Ops of which each goes once over a state of the optimizer."""
+_PAGED = re.compile(r"Paged")
+"""Optimizers of bitsandbytes whose states lie in unified memory."""
+_MOMENTS_BYTES, _MOMENTS_TRAFFIC = 8.0, 16.0
+"""Of two moments of a parameter in 32 bits, and what a step reads and writes of them; in 8 bits a quarter."""
+SLOWER = 3.0
+"""Kernels of a paged optimizer that take this many times what they should wait for pages."""
+FEWEST_SIZES = 3
+"""Weights are of different sizes; what a batch holds is of one or two."""
 GIB = 2**30
 
 Kind = Literal["optimizer", "weights", "activations"]
@@ -58,15 +70,19 @@ or activations go and come. The GPU waits for the link and for the CPU. Where th
 Copies of at least 64 MB a step to the host and as much back, or to the GPU alone in forward passes: the *optimizer*
 where stretches of over 1 ms in which the CPU launches nothing take a tenth of the step, or the copies leave outside of
 the forward pass, and both ways have 0.25 to 16 bytes for each trained parameter; *activations* where they leave in the
-forward pass; *weights* where as much comes in forward passes, in 20 tensors or more, and nothing leaves. Advised only
-if the run's peak and what would have to stay on the GPU fit its memory.
+forward pass; *weights* where as much comes in forward passes, in 20 tensors or more, and nothing leaves: of the trained
+model, or of another one, whose tensors have at least three sizes and come again in each step. An optimizer that is
+*paged* (bitsandbytes) where its kernels take three times what the traffic of its states would, or more. Advised only if
+the run's peak and what would have to stay on the GPU fit its memory.
 """,
     gain="""
 The copies go, with the waits for them and the CPU's work in them and in the ops around them that only copy. Of an
 optimizer also the long stretches of CPU time in which nothing is launched, and all of its own CPU time in which nothing
-is. Ops that compute on tensors in host memory go as a whole; of the rest 15 % stay (0 to 40 %, assumed). A fused step
-on the GPU takes 28 bytes of traffic for each trained parameter. Where the optimizer runs on the CPU op by op, a fused
-step there leaves 40 % of their time (25 to 70 %, assumed): one pass over what the ops go over one after another.
+is. Of weights also what the CPU does between two ops that compute, where weights come or memory is freed: hooks around
+each module. Ops that compute on tensors in host memory go as a whole; of the rest 15 % stay (0 to 40 %, assumed). A
+fused step on the GPU takes 28 bytes of traffic for each trained parameter. Where the optimizer runs on the CPU op by
+op, a fused step there leaves 40 % of their time (25 to 70 %, assumed): one pass over what the ops go over one after
+another.
 How long the CPU computes differs from one process to the next by a factor of 1.7 (assumed), or by what timed and
 recorded steps of the run differ by, if that is more.
 """,
@@ -101,6 +117,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     if found is not None:
         yield from on_gpu(case, found)
         yield from _fused(case, found)
+    yield from _unpaged(case)
 
 
 def on_gpu(case: Analysis, found: Offload) -> Iterator[Proposal]:
@@ -148,6 +165,44 @@ def _fused(case: Analysis, found: Offload) -> Iterator[Proposal]:
         change=usual,
         best=best,
         worst=worst,
+        excludes=("optimizer",),
+    )
+
+
+def _unpaged(case: Analysis) -> Iterator[Proposal]:
+    """States that stay on the GPU, where those of a paged optimizer fit and its kernels wait for pages."""
+    optimizer = (case.run.optimizer or {}) if case.run else {}
+    name, trained = str(optimizer.get("class") or ""), _trained(case)
+    free, _ = free_bytes(case)
+    if not _PAGED.match(name) or not trained or case.roofline is None or free is None:
+        return
+    graph = case.graph
+    nodes = graph.on_gpu & (graph.phase == OPTIMIZER)
+    took = case.per_step(float(graph.duration_ns[nodes].sum()))
+    eighth = 0.25 if "8bit" in name else 1.0
+    needed = float(optimizer.get("state_bytes") or 0) or trained * _MOMENTS_BYTES * eighth
+    rate = case.roofline.ceilings.memory_bytes_per_s
+    best, usual, worst = (
+        (each - _MOMENTS_TRAFFIC * (1 - eighth)) * trained / rate * 1e9 for each in calibrated.TRAFFIC_BYTES.rising
+    )
+    if needed > free or took < SLOWER * worst:
+        return
+    text = (
+        f"{name} keeps its states in unified memory: its kernels take {took / 1e6:,.1f} ms {case.unit.a}, and with the"
+        f" states on the GPU {usual / 1e6:,.1f} ms. The states need {needed / GIB:,.1f} of {free / GIB:,.0f} GiB that"
+        " are free"
+    )
+    low, likely, high = (partial(scaled, nodes=nodes, factor=ns / took) for ns in (best, usual, worst))
+    yield Proposal(
+        title="an optimizer that is not paged",
+        evidence=spans(case, text, nodes),
+        fix=case.stack.fix(
+            f"the same optimizer without pages: {name.removeprefix('Paged')}",
+            trl=case.stack.setting({"optim": "adamw_8bit" if eighth < 1 else "adamw_torch_fused"}),
+        ),
+        change=likely,
+        best=low,
+        worst=high,
         excludes=("optimizer",),
     )
 
@@ -217,8 +272,16 @@ def _is_of(parameters: float, moved_bytes: float) -> bool:
 
 def _of_weights(case: Analysis, up: Mask, up_bytes: float) -> bool:
     """Whether what comes to the GPU are weights: many tensors, and a good part of the model's parameters."""
+    if int(up.sum()) < FEWEST_TENSORS * case.steps:
+        return False
     parameters = float(((case.run.model or {}).get("parameters") if case.run else None) or 0)
-    return int(up.sum()) >= FEWEST_TENSORS * case.steps and _is_of(parameters, up_bytes)
+    return _is_of(parameters, up_bytes) or _come_again(case, up)
+
+
+def _come_again(case: Analysis, up: Mask) -> bool:
+    """Whether tensors of the same different sizes come in each step: weights of another model than the trained one."""
+    sizes, count = np.unique(case.trace.gpu.bytes[up], return_counts=True)
+    return case.steps > 1 and len(sizes) >= FEWEST_SIZES and bool((count % case.steps == 0).all())
 
 
 def _change(case: Analysis, found: Offload, level: int) -> Change:
@@ -232,12 +295,13 @@ def _change(case: Analysis, found: Offload, level: int) -> Change:
     copying[case.graph.call[found.copies]] = True
     copying[-1] = False
     computing = found.stretches & computes(case.graph) | _in_copies(case, copying)
+    hooks = _hooks(case, copying, computing) if found.kind == "weights" else np.zeros(len(case.graph), bool)
 
     def change(graph: Graph) -> Graph:
         waits = copying[graph.call] & graph.waits
         free = without_edges(graph, waits[graph.edges.target] & np.isin(graph.edges.kind, (SYNC, COPY)))
         duration = np.where(found.copies, 0.0, free.duration_ns)
-        duration = np.where(found.stretches, stays * duration, duration)
+        duration = np.where(found.stretches | hooks, stays * duration, duration)
         duration = np.where(computing, 0.0, duration)
         return free.with_durations(_with_step(duration, free, found, on_gpu_ns))
 
@@ -258,6 +322,26 @@ def _in_copies(case: Analysis, copying: Mask) -> Mask:
         at = at[(at >= 0) & ~ops[at]]
     inside = np.append(case.ops_within(ops[:-1]), False)
     return (inside[graph.scope] | copying[graph.call]) & ~graph.on_gpu & ~graph.waits
+
+
+def _hooks(case: Analysis, copying: Mask, computing: Mask) -> Mask:
+    """CPU work of what brings weights for a module and takes them away: Python and copies between two ops that compute,
+    where weights come, or memory is freed; and the calls that allocate and free it in the forward passes.
+
+    A hook that empties the allocator's cache after each module has every tensor allocated anew.
+    """
+    graph, timeline = case.graph, case.timeline
+    forward = np.isin(graph.phase, (FORWARD, RECOMPUTE)) & ~graph.on_gpu & (graph.lane == timeline.main_thread)
+    allocating = case.nodes_in_calls(case.trace.rows_named(case.trace.calls.name, ALLOCATOR_CALL.search))
+    rows = np.flatnonzero(forward)
+    rows = rows[np.argsort(graph.recorded_start_ns[rows], kind="stable")]
+    op = climb(graph.scope[rows], timeline.nesting.parent, case.trace.ops.kind == OP)
+    between = (op < 0) | np.append(case.ops_within(case.ops_named(_MOVES.search)), False)[op]
+    run = np.cumsum(np.diff(between, prepend=False))
+    moves = (copying[graph.call] | computing | allocating)[rows] & between
+    found = np.zeros(len(graph), bool)
+    found[rows[between & np.isin(run, np.unique(run[moves]))]] = True
+    return (found | (allocating & forward)) & ~graph.waits
 
 
 def _with_step(duration: F64, graph: Graph, found: Offload, ns: float) -> F64:
@@ -310,8 +394,17 @@ FINDING = Declaration(
     page=PAGE,
     find=find,
     absent=ABSENT,
-    synonyms=("cpu_offload", "zero_offload", "offload_optimizer", "deepspeed", "cpuoffload", "activation_offloading"),
+    synonyms=(
+        "paged_states",
+        "cpu_offload",
+        "zero_offload",
+        "offload_optimizer",
+        "deepspeed",
+        "cpuoffload",
+        "activation_offloading",
+    ),
     titles=(
+        "an_optimizer_that_is_not_paged",
         "a_fused_optimizer_step_on_the_cpu",
         "the_optimizer_on_the_gpu",
         "all_weights_on_the_gpu",
