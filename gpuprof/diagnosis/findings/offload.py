@@ -12,6 +12,7 @@ import numpy as np
 
 from gpuprof.calibration import offload as calibrated
 from gpuprof.calibration import slow as slow_calibrated
+from gpuprof.diagnosis.detect.around_copies import left_around
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
@@ -77,7 +78,9 @@ optimizer also the long stretches of CPU time in which nothing is launched, and 
 is. Ops that compute on tensors in host memory go as a whole; of the rest 15 % stay (0 to 40 %, assumed). A fused step
 on the GPU takes 28 bytes of traffic for each trained parameter. Where the optimizer runs on the CPU op by op, a fused
 step there leaves 40 % of their time (25 to 70 %, assumed): one pass over what the ops go over one after another.
-How long the CPU computes differs from one process to the next by a factor of 1.7 (assumed), or by what timed and
+Where hooks copy weights or activations, what the CPU does between two kernels becomes what it usually is where nothing
+is copied in between (at worst 40 % of it stays, assumed); where the hooks empty the allocator's cache, allocating goes,
+too. How long the CPU computes differs from one process to the next by a factor of 1.7 (assumed), or by what timed and
 recorded steps of the run differ by, if that is more.
 """,
     wrong="""
@@ -289,13 +292,17 @@ def _change(case: Analysis, found: Offload, level: int) -> Change:
     copying[case.graph.call[found.copies]] = True
     copying[-1] = False
     computing = found.stretches & computes(case.graph) | _in_copies(case, copying)
+    hooks = np.ones(len(case.graph))
+    if found.kind in ("weights", "activations"):
+        hooks = left_around(case.graph, found.copies, copying[case.graph.call] & ~case.graph.on_gpu)
+        hooks = np.maximum(hooks, np.where(hooks < 1, calibrated.HOOKS_STAY.rising[level], 1.0))
 
     def change(graph: Graph) -> Graph:
         waits = copying[graph.call] & graph.waits
         free = without_edges(graph, waits[graph.edges.target] & np.isin(graph.edges.kind, (SYNC, COPY)))
         duration = np.where(found.copies, 0.0, free.duration_ns)
         duration = np.where(found.stretches, stays * duration, duration)
-        duration = np.where(computing, 0.0, duration)
+        duration = np.where(computing, 0.0, duration * hooks)
         return free.with_durations(_with_step(duration, free, found, on_gpu_ns))
 
     return change
