@@ -1,6 +1,7 @@
 """Phases of TRL iterations as gpuprof times them, next to wall clocks put around them by hand; and measured changes.
 
     python -m benchmarks.rl_phases --out DIR [--shape 0.1b] [--tokens 80] [--seconds 300] [--only NAME ...]
+    python -m benchmarks.rl_phases --out DIR --compare
 
 Each part of PARTS is a process of its own. Those of a wave import and build at the same time, and then train one after
 another, alone, each for one turn: GRPO, RLOO and online DPO under `gpuprof trace` with clocks around the methods of the
@@ -9,6 +10,7 @@ order, then the next wave. A part that fails or takes too long ends alone.
 
 DIR/results.jsonl has one line per result: of a traced part the ratio of each phase, of a change the milliseconds of its
 iterations. DIR/grpo, DIR/rloo and DIR/online_dpo are the recordings, DIR/PART.log what each part printed.
+--compare prints what the recording DIR/grpo predicts of each change next to what was measured.
 """
 
 from __future__ import annotations
@@ -360,6 +362,73 @@ def _summary(out: Path) -> None:
         print(f"{name:30} {mean:8.1f} ms{times}  {[round(ms) for ms in each]}", flush=True)
 
 
+# -- predictions
+
+
+def predicted(recording: Path) -> dict[str, tuple[float, float, float]]:
+    """Change → iteration over that of the recording: least, expected, most. By `gpuprof.diagnosis.iterations.changes`
+    where it has the change; the others by its rules: decode steps by their number, calls by the CPU."""
+    import gpuprof
+    from gpuprof.diagnosis.iterations import changes as rules
+    from gpuprof.diagnosis.iterations.section import trainer_of
+    from gpuprof.record.phase_names import BACKWARD, FORWARD, LOG_PROBABILITIES, OPTIMIZER
+
+    diagnosis = gpuprof.diagnose(recording)
+    found, folder = diagnosis.iteration, diagnosis.folder
+    if found is None or found.generation is None or folder is None:
+        return {}
+    trainer, mean = trainer_of(folder), found.mean_ns
+    own = {one.id: one.iteration_ns for make in rules._ALL for one in make(found, trainer)}
+    names = {
+        "rewards_at_once": "rewards_at_once", "static_cache": "cache_copies", "compiled_decode": "decode_cpu",
+        "twice_the_generations": "rollout_batch", "no_reference": "reference_pass",
+        "continuous_batching": "ended_sequences",
+    }  # fmt: skip
+    result = {name: own[id_] for name, id_ in names.items() if id_ in own}
+    shares = {name: (one.low / mean, one.expected / mean, one.high / mean) for name, one in result.items()}
+
+    def saved(low: float, ns: float, high: float) -> tuple[float, float, float]:
+        return 1 - high / mean, 1 - ns / mean, 1 - low / mean
+
+    decode, spread = found.generation.decode_ns, rules.SPREAD
+    for name, share in (("half_the_length", 0.5), ("three_quarters_of_the_length", 0.25)):
+        shares[name] = saved(share * decode * (1 - spread), share * decode, share * decode * (1 + spread))
+    slow = sorted(one.ns for one in found.rewards)[-2] if len(found.rewards) > 1 else 0
+    shares["one_slow_reward"] = saved(slow * (1 - spread), slow, slow * (1 + spread))
+    passes = (LOG_PROBABILITIES, FORWARD, BACKWARD)
+    busy = sum(found.ns_of(phase) * (rules.busy_share(found, phase) or 0.0) for phase in passes)
+    busy += decode * (rules.decode_busy_share(found) or 0.0)
+    shares["half_the_generations"] = saved(0.0, busy / 4, busy / 2)
+    again = found.ns_of(*passes, OPTIMIZER)
+    more = found.ns_of(LOG_PROBABILITIES) / max(found.log_probability_passes or 1.0, 1.0)
+    shares["two_steps_a_generation"] = saved(-2 * again - 2 * more, -again - more, -again / 2)
+    return shares
+
+
+def _compare(out: Path) -> int:
+    """Prints a table; a change holds if what was measured is within the interval, give or take the 80 % interval of
+    the measurement itself."""
+    lines, expected = measured(results(out)), predicted(out / "grpo")
+    base = lines.get(BASELINES[0], [])
+    if not base or not expected:
+        print("there is no baseline, or no recording of GRPO")
+        return 1
+    held = count = 0
+    print("| change | predicted | interval | measured | holds |", "|---|---:|---:|---:|---|", sep="\n")
+    for name in (one for one in CHANGES if one in expected and one in lines):
+        times = 2 if name == "twice_the_generations" else 1  # per completion
+        ratio = statistics.mean(lines[name]) / statistics.mean(base) / times
+        parts = [statistics.stdev(each) / statistics.mean(each) / len(each) ** 0.5 for each in (lines[name], base)]
+        sure = 1.2816 * ratio * (parts[0] ** 2 + parts[1] ** 2) ** 0.5
+        low, middle, high = expected[name]
+        holds = low - sure <= ratio <= high + sure
+        held, count = held + holds, count + 1
+        print(f"| {name.replace('_', ' ')} | {middle:.2f} | {low:.2f}–{high:.2f} | {ratio:.2f} ± {sure:.2f} | "
+              f"{'yes' if holds else 'no'} |")  # fmt: skip
+    print(f"\n{held} of {count} hold")
+    return 0
+
+
 def main() -> int:
     """The command line."""
     parser = argparse.ArgumentParser(description="phases of TRL iterations, next to clocks put there by hand")
@@ -371,12 +440,15 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=300)
     parser.add_argument("--only", nargs="+", choices=PARTS, default=[])
     parser.add_argument("--at-once", type=int, default=AT_ONCE, help="processes of a wave")
+    parser.add_argument("--compare", action="store_true")
     parser.add_argument("--run", default="")
     given = parser.parse_args()
     out = given.out or Path(tempfile.mkdtemp())
     words = ["--shape", given.shape]
     for name in ("tokens", "batch", "wait"):
         words += [f"--{name}", str(getattr(given, name))]
+    if given.compare:
+        return _compare(out)
     if not given.run:
         return _drive(out, words, given.seconds, given.only, given.at_once)
     _priority(10)

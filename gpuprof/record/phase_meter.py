@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
@@ -37,8 +38,8 @@ class PhaseMeter:
         self._loops = 0
         """Generate loops that are open: one may call another."""
         self._decode = DecodeWindow(0)
-        self._forwards = self._left_out = 0
-        """Forward passes of the loop at hand, and those that the window leaves out so far."""
+        self._begun_ns = self._forwards = self._left_out = 0
+        """Begin and forward passes of the loop at hand, and those that the window leaves out so far."""
 
     @property
     def ended(self) -> bool:
@@ -108,11 +109,11 @@ class PhaseMeter:
             return
         if generating:
             self._clock.generation.begin()
-            self._forwards = 0
+            self._forwards, self._begun_ns = 0, time.perf_counter_ns()
             return
         self._clock.generation.end()
         self._record(True)
-        self._decode.seen(self._forwards)
+        self._decode.seen(self._forwards, time.perf_counter_ns() - self._begun_ns)
 
     @guarded
     def on_token(self, sequences: int) -> None:

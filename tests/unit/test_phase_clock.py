@@ -7,7 +7,7 @@ import time
 import pytest
 
 import gpuprof
-from gpuprof.record.decode_window import FIRST, LAST, MIDDLE, SHORT, DecodeWindow
+from gpuprof.record.decode_window import LEAST, MOST, SHORT, DecodeWindow
 from gpuprof.record.free_run_length import MOST_STEPS
 from gpuprof.record.phase_clock import PhaseClock
 from gpuprof.record.phase_patches import completion_lengths
@@ -118,13 +118,27 @@ def test_a_long_loop_is_recorded_at_its_ends_and_in_the_middle():
     window = DecodeWindow(0)
     assert all(window.records(number) for number in range(1, 500))  # nothing is known of its length
     window.seen(400)
-    recorded = [number for number in range(1, 401) if window.records(number)]
-    assert recorded[:FIRST] == list(range(1, FIRST + 1))
-    assert recorded[-LAST + 1 :] == list(range(400 - LAST + 2, 401))
-    assert sum(150 < number < 250 for number in recorded) == MIDDLE
-    assert len(recorded) < SHORT
+    check_parts(window, MOST)
     window.seen(SHORT)
     assert all(window.records(number) for number in range(1, SHORT + 1))
+
+
+def check_parts(window: DecodeWindow, part: int) -> None:
+    recorded = [number for number in range(1, 401) if window.records(number)]
+    assert recorded[:part] == list(range(1, part + 1))
+    assert recorded[-part + 1 :] == list(range(400 - part + 2, 401))
+    assert sum(150 < number < 250 for number in recorded) == part
+    assert len(recorded) == 3 * part
+
+
+@pytest.mark.parametrize(("token_ms", "part"), [(2, MOST), (12, MOST), (20, 5), (40, 2), (300, LEAST)])
+def test_of_long_decode_steps_fewer_are_recorded(token_ms: int, part: int):
+    """What a step takes goes into kernels to launch; the profiler needs time for each when it stops."""
+    window = DecodeWindow(0)
+    window.seen(400, 400 * token_ms * MS)
+    check_parts(window, part)
+    window.seen(400, 4000 * token_ms * MS)  # held up, by a profiler for one
+    check_parts(window, part)
 
 
 @pytest.mark.parametrize("returned", [None, [[1]], ([1],), ("prompts", "text"), ("prompts", [1, 2])])
