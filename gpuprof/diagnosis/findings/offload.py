@@ -77,11 +77,11 @@ The copies go, with the waits for them and the CPU's work in them and in the ops
 optimizer also the long stretches of CPU time in which nothing is launched, and all of its own CPU time in which nothing
 is. Ops that compute on tensors in host memory go as a whole; of the rest 15 % stay (0 to 40 %, assumed). A fused step
 on the GPU takes 28 bytes of traffic for each trained parameter. Where the optimizer runs on the CPU op by op, a fused
-step there leaves 40 % of their time (25 to 70 %, assumed): one pass over what the ops go over one after another.
-Where hooks copy weights or activations, what the CPU does between two kernels becomes what it usually is where nothing
-is copied in between (at worst 40 % of it stays, assumed); where the hooks empty the allocator's cache, allocating goes,
-too. How long the CPU computes differs from one process to the next by a factor of 1.7 (assumed), or by what timed and
-recorded steps of the run differ by, if that is more.
+step there leaves 40 % of their time (25 to 70 %, assumed): one pass over what the ops go over one after another. Where
+hooks around each module copy weights or activations, what the CPU does between two kernels becomes what it usually is
+where nothing is copied in between (at worst 40 % of it stays, assumed); where they empty the allocator's cache,
+allocating goes, too. How long the CPU computes differs from one process to the next by a factor of 1.7 (assumed), or by
+what timed and recorded steps of the run differ by, if that is more.
 """,
     wrong="""
 The peak of the longest batch counts. Offloading is needed where other ranks have less memory, or the state of all
