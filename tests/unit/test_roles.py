@@ -17,7 +17,6 @@ from gpuprof.diagnosis.roles.json import schema, to_json
 from gpuprof.diagnosis.roles.model import Roles
 from gpuprof.diagnosis.roles.sources import diagnose_roles, have_roles
 from gpuprof.errors import GpuprofError
-from gpuprof.record.phase_log import PhaseLog
 from gpuprof.tracefile.phase_logs import read_phase_logs
 
 VALIDATOR = Draft202012Validator(schema())
@@ -196,6 +195,19 @@ def test_traces_of_verls_workers(tmp_path: Path):
     assert {phase.phase: phase.ns / MS for phase in other.phases} == {"training": 300.0, "other": 310.0}
     assert other.wait_ns == (998 - 300 - 310) * MS
     assert found.one_clock
+
+
+def test_queue_and_staleness_come_from_the_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    generator = run(tmp_path / "g", [("generation", 100.0 * i, 100.0 * i + 99) for i in range(11)], 1)
+    trainer = run(tmp_path / "t", [("training", 100.0 * i, 100.0 * i + 40) for i in range(1, 12)], 2)
+    log = tmp_path / "train.log"
+    keys = "timing_s/step:100.0 - timing_s/gen:40.0 - fully_async/monitor/queue/mq_queue_size:{}"
+    stale = "training/off_policy/trajectory_staleness/mean:1.5"
+    log.write_text("".join(f"step:{n} - {keys.format(n)} - {stale}\n" for n in range(1, 6)))
+    found = diagnosed(generator, str(log), trainer)
+    assert [(one.kind, one.mean) for one in found.queue] == [("queue", 3.5), ("staleness", 1.5)]
+    assert main(["diagnose", "--roles", generator, trainer, str(log)]) == 0
+    assert "3.5 wait to be trained on; their policy is 1.5 updates old" in " ".join(capsys.readouterr().out.split())
 
 
 FORKED = """
