@@ -328,7 +328,7 @@ def _hooks(case: Analysis, copying: Mask, computing: Mask) -> Mask:
     """CPU work of what brings weights for a module and takes them away: Python and copies between two ops that compute,
     where weights come, or memory is freed; and the calls that allocate and free it in the forward passes.
 
-    A hook that empties the allocator's cache after each module has every tensor allocated anew.
+    A hook that empties the allocator's cache after each module has every tensor allocated again.
     """
     graph, timeline = case.graph, case.timeline
     forward = np.isin(graph.phase, (FORWARD, RECOMPUTE)) & ~graph.on_gpu & (graph.lane == timeline.main_thread)
