@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test slow trainers lint accuracy bench hta viewer clean
+.PHONY: demo test slow trainers lint accuracy bench hta viewer docs clean
 
 demo: .venv/.installed ## what gpuprof says of a run that comes with it
 	@$(BIN)/gpuprof demo
@@ -32,6 +32,14 @@ hta: .venv-hta/.installed ## HolisticTraceAnalysis, in a venv of its own: it wan
 viewer: viewer/node_modules/.installed ## the report's viewer, checked and built into the package: commit what changed
 	@cd viewer && npm run --silent check && npm run --silent build
 
+docs: .venv/.installed-docs ## the picture of the report, the pages that are written by programs, and the site into site/
+	@$(BIN)/python docs/picture.py
+	@$(BIN)/python -m benchmarks.glossary_page
+	@$(BIN)/python -m benchmarks.architecture_page
+	@$(BIN)/python -m benchmarks.readme_cases
+	@$(BIN)/python -m gpuprof explain --markdown docs/findings
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --site-dir site
+
 clean:
 	rm -rf .venv .venv-hta viewer/node_modules viewer/build
 
@@ -45,6 +53,11 @@ clean:
 .venv/.installed-dev: .venv/.installed
 	@echo "installing what the tests need into .venv (once) …"
 	@$(PIP) --editable '.[dev]'
+	@touch $@
+
+.venv/.installed-docs: .venv/.installed-dev
+	@echo "installing what the site needs into .venv (once) …"
+	@$(PIP) --editable '.[docs]'
 	@touch $@
 
 .venv-hta/.installed: pyproject.toml constraints.txt

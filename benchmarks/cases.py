@@ -13,7 +13,8 @@ timed on a GPU; "before" was recorded by `gpuprof trace`. Scored is what a perso
 A case that does not gain 3 % on this GPU is shown and not counted.
 - after: the recording with the fix gets no such advice again; cases without one are not counted.
 
-FOLDER holds recordings that are too large for the repository, as `cases.NAME`. `--page` writes docs/cases.md.
+FOLDER holds recordings that are too large for the repository, as `cases.NAME`. `--page` writes docs/cases.md, and the
+row of README that quotes it.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import gpuprof
+from benchmarks import readme_cases
 from benchmarks.accuracy import ROOT
 from benchmarks.out_of_sample import wilson
 from gpuprof.diagnosis.diagnosis import Diagnosis, Finding
@@ -78,6 +80,7 @@ def main() -> None:
     text = page(scores)
     if args.page:
         PAGE.write_text(text)
+        readme_cases.main()
     else:
         print(text)
 
@@ -99,9 +102,9 @@ def score_of(folder: Path, runs: Path | None) -> Score:
     lines = [without_own_name(line, folder.name) for line in lines_of(gpuprof.diagnose(before))]
     named = [line for line in lines if names(line, case.get("causes", ()), case.get("named_by", ()))]
     place = any(word.lower() in line.text.lower() for line in lines for word in case["where"])
-    after = folder / "fixed"
+    after = recording(folder, runs, "fixed", ".after")
     again = None
-    if after.exists():
+    if after is not None:
         left = {one for line in lines_of(gpuprof.diagnose(after)) for one in line.ids if line.finding}
         again = bool(left & {one for line in named if line.finding for one in line.ids})
     return Score(
@@ -113,10 +116,10 @@ def score_of(folder: Path, runs: Path | None) -> Score:
     )
 
 
-def recording(folder: Path, runs: Path | None) -> Path | None:
-    """The recording of the program before the fix."""
-    places = [folder / "recording", *([runs / f"cases.{folder.name}"] if runs else [])]
-    return next((path for path in places if path.exists()), None)
+def recording(folder: Path, runs: Path | None, inside: str = "recording", ending: str = "") -> Path | None:
+    """The recording of the program before the fix, or with other names after it; None without a trace."""
+    places = [folder / inside, *([runs / f"cases.{folder.name}{ending}"] if runs else [])]
+    return next((path for path in places if any(path.glob("trace.*"))), None)
 
 
 def lines_of(diagnosis: Diagnosis) -> list[Line]:
@@ -150,12 +153,17 @@ def names(line: Line, causes: list[str], words: list[str]) -> bool:
 def intervals(
     fixes: list[dict[str, Any]], measured: dict[str, float], lines: list[Line], named: list[Line]
 ) -> dict[str, tuple[float, float, float]]:
-    """Change → (measured gain, low and high of the predicted one) of all that were measured and shown."""
+    """Change → (measured gain, low and high of the predicted one) of all that were measured and shown.
+
+    Changes that were made together (`also`) have no prediction of their own; their parts do.
+    """
     found = {}
     shown = {line.finding.id: line.finding for line in reversed(lines) if line.finding}
     for fix in fixes:
+        if fix.get("also"):
+            continue
         finding = shown.get(fix["finding"])
-        if fix["name"] == "after":
+        if fix["name"] == "after" and finding is None:
             finding = next((line.finding for line in named if line.finding), None)
         if finding is not None and fix["name"] in measured:
             found[fix["name"]] = (measured[fix["name"]], finding.speedup.low, finding.speedup.high)

@@ -35,16 +35,16 @@ HEAD = """\
 Unmodified training programs of other projects, on models with random weights and on generated data
 ([scenarios/](../scenarios/README.md) says how they are run). Each was recorded by `gpuprof trace`; what gpuprof said of
 it was committed as `prediction.json` before the program was timed. Then fresh processes without a profiler took turns,
-as it is and with each fix, two of each: the mean of 30 free-running steps or more, the lowest to the highest. The two
-of llama-cookbook are its training loop with its defaults, written again for generated data, and 12 steps long. Which
-verdicts count as right was written down before, in `scenario.json`; for BERT, at the border, that is host, compute or
-balanced. No number of gpuprof is fitted to any of these. What the present version says of those recordings is in
-[accuracy.md](accuracy.md).
+two of the unchanged program and two with each fix; given are the mean of 30 free-running steps or more, and the lowest
+and highest. llama-cookbook's two programs are its training loop with its defaults, written again for generated data,
+and 12 steps long. Which verdicts count as right was written down before, in `scenario.json`; for BERT, which is at the
+border, host, compute and balanced all count. No number of gpuprof is fitted to any of these. What the present version
+says of those recordings is in [accuracy.md](accuracy.md).
 
 Nine were recorded and timed on one host; four (diffusers, PyTorch's ImageNet example, OpenCLIP, KTO) and those marked
-"again" on a second, by a newer version; the recording of TRL's DPO script is of a third. "Again" has its first contact
-in another row, and shows whether mending helped, with other fixes. Those made by `gpuprof try` are applied from outside
-in the timed process, as it applies them.
+"again" on a second host, by a newer version; TRL's DPO script was recorded on a third. A program marked "again" had its
+first contact in another row: its row shows whether gpuprof has improved since, with other fixes. Fixes that `gpuprof
+try` makes were applied from outside in the timed process, as it applies them.
 """
 STEPS = """
 ## Verdicts and mean steps

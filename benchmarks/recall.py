@@ -1,6 +1,7 @@
 """How much of what was measured to gain gpuprof shows, and how often what it shows gains.
 
     python -m benchmarks.recall [--role test] [--shared FOLDER] [--only NAME] [--jobs 2] [--out pairs.json] [--page]
+    python -m benchmarks.recall --first-contact
 
 A pair is a program and one change of it whose gain was measured, turn by turn in fresh processes without a profiler:
 fixes of gpuprof's own catalogue and edits from outside it (`finding` is null in scenario.json), which count as missed.
@@ -16,6 +17,10 @@ measured together (`also`) have to be shown all, and are predicted where gpuprof
 
 Shares come with their 80 % interval (Wilson's), by pair. Role `fit` is for designing, role `test` for quoting. `--page`
 keeps the pairs in recall.json and writes their section of docs/accuracy.md again.
+
+No number is fitted to a program of role `test`, but rules are mended once it is known what they miss. So what is said
+of a program before anyone has looked at what it measured counts apart: `--first-contact` keeps the pairs of programs
+that are not in recall.json yet, once and for all, in recall_first_contact.json.
 """
 
 from __future__ import annotations
@@ -42,6 +47,7 @@ from scenarios.catalogue import Scenario, campaign_names, scenario, scenarios
 
 MORE_TRUTH = Path(__file__).with_name("recall_truth.json")
 KEPT = Path(__file__).with_name("recall.json")
+FIRST_CONTACT = Path(__file__).with_name("recall_first_contact.json")
 PAGE = ROOT / "docs" / "accuracy.md"
 HEADING = "## Recall: how much of what gains is shown\n"
 GAINS = 1.10
@@ -352,6 +358,17 @@ MISSED = """
 Gained 10 % and not shown (role test):
 
 """
+CONTACT = """
+Rules are mended once their misses are known, also those on programs of role test. What gpuprof said of {programs} of
+them before anyone had looked at what they measured ({pairs} pairs):
+
+| first contact | role test |
+|---|---|
+"""
+OUTSIDE = """
+Predicted, and outside of the interval at first contact:
+
+"""
 
 
 def section(found: Sequence[Pair]) -> str:
@@ -373,20 +390,53 @@ def section(found: Sequence[Pair]) -> str:
         if any(low in one for one in rows):
             cells = [f"{one[low][2]:.2f}: {one[low][3]}" if low in one else "–" for one in rows]
             text += f"| {low:.1f} to {high:.1f} | {cells[0]} | {cells[1]} |\n"
-    missed = [pair for pair in test if pair.gain.middle >= GAINS and not pair.shown]
-    return (
-        text
-        + (MISSED if missed else "")
-        + "".join(
-            f"- {pair.program}, {pair.change}: {pair.gain.middle:.2f}×; {pair.why or 'nothing is said of it'}\n"
-            for pair in missed
-        )
+    return text + _missed(test) + _first_contact()
+
+
+def _missed(found: Sequence[Pair]) -> str:
+    missed = [pair for pair in found if pair.gain.middle >= GAINS and not pair.shown]
+    return (MISSED if missed else "") + "".join(
+        f"- {pair.program}, {pair.change}: {pair.gain.middle:.2f}×; {pair.why or 'nothing is said of it'}\n"
+        for pair in missed
     )
 
 
-def kept() -> list[Pair]:
-    """The pairs of recall.json."""
-    rows = json.loads(KEPT.read_text(encoding="utf-8"))
+def _first_contact() -> str:
+    """What was said of programs before what they measured was known; empty where none is kept."""
+    found = [pair for pair in _met_before() if pair.role == "test"]
+    if not found:
+        return ""
+    text = CONTACT.format(programs=len({pair.program for pair in found}), pairs=len(found))
+    text += "".join(f"| {title} | {summary(found)[key]} |\n" for key, title in ROWS.items()) + _missed(found)
+    outside = [pair for pair in found if pair.held is False and pair.gain.middle >= GAINS]
+    return text + (OUTSIDE if outside else "") + "".join(map(_outside, outside))
+
+
+def _outside(pair: Pair) -> str:
+    assert pair.predicted is not None
+    low, expected, high = pair.predicted
+    return f"- {pair.program}, {pair.change}: {pair.gain.middle:.2f}×; {expected:.2f}× ({low:.2f} to {high:.2f})\n"
+
+
+def keep(found: Sequence[Pair], path: Path) -> None:
+    """Writes pairs, one a line."""
+    rows = ",\n".join(json.dumps(asdict(pair)) for pair in found)
+    path.write_text(f"[\n{rows}\n]\n", encoding="utf-8")
+
+
+def not_met(found: Iterable[Program]) -> list[Program]:
+    """Of some programs those of which neither recall.json nor recall_first_contact.json has pairs."""
+    seen = {pair.program for pair in (*kept(), *_met_before())}
+    return [one for one in found if one.name not in seen]
+
+
+def _met_before() -> list[Pair]:
+    return kept(FIRST_CONTACT) if FIRST_CONTACT.exists() else []
+
+
+def kept(path: Path | None = None) -> list[Pair]:
+    """The pairs of a file, by default of recall.json."""
+    rows = json.loads((path or KEPT).read_text(encoding="utf-8"))
     return [
         Pair(**{**row, "gain": Gain(**row["gain"]), "predicted": row["predicted"] and tuple(row["predicted"])})
         for row in rows
@@ -410,21 +460,24 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--page", action="store_true")
+    parser.add_argument("--first-contact", action="store_true")
     options = parser.parse_args()
     chosen = [
         one for one in programs(options.shared)
         if options.only in one.name and options.role in (None, one.role)
     ]  # fmt: skip
+    if options.first_contact:
+        chosen = not_met(chosen)
     with ProcessPoolExecutor(options.jobs) as pool:
         found = [pair for pairs_of_one in pool.map(met, chosen) for pair in pairs_of_one]
     print("\n".join(report(found)))
+    if options.first_contact:
+        keep([*_met_before(), *found], FIRST_CONTACT)
     if options.page:
         options.out = KEPT
         PAGE.write_text(with_section(PAGE.read_text(encoding="utf-8"), section(found)), encoding="utf-8")
     if options.out:
-        options.out.write_text(
-            "[\n" + ",\n".join(json.dumps(asdict(pair)) for pair in found) + "\n]" + "\n", encoding="utf-8"
-        )
+        keep(found, options.out)
     return 0
 
 

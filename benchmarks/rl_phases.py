@@ -1,14 +1,16 @@
 """Phases of TRL iterations as gpuprof times them, next to wall clocks put around them by hand; and measured changes.
 
     python -m benchmarks.rl_phases --out DIR [--shape 0.1b] [--tokens 80] [--seconds 300] [--only NAME ...]
+    python -m benchmarks.rl_phases --out DIR --compare
 
-Each part of PARTS is a process of its own. They import and build at the same time, at low priority, and then train one
-after another, alone, each for one turn: GRPO, RLOO and online DPO under `gpuprof trace` with clocks around the methods
-of the trainer; GRPO without gpuprof, as it is and with each of CHANGES. What is left of the seconds goes to further
-turns of the changes, in the opposite order. A part that fails or takes too long ends alone.
+Each part of PARTS is a process of its own. Those of a wave import and build at the same time, and then train one after
+another, alone, each for one turn: GRPO, RLOO and online DPO under `gpuprof trace` with clocks around the methods of the
+trainer; GRPO without gpuprof, as it is and with each of CHANGES. Further turns of the changes follow in the opposite
+order, then the next wave. A part that fails or takes too long ends alone.
 
 DIR/results.jsonl has one line per result: of a traced part the ratio of each phase, of a change the milliseconds of its
 iterations. DIR/grpo, DIR/rloo and DIR/online_dpo are the recordings, DIR/PART.log what each part printed.
+--compare prints what the recording DIR/grpo predicts of each change next to what was measured.
 """
 
 from __future__ import annotations
@@ -24,7 +26,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -43,23 +44,29 @@ CHANGES: dict[str, dict[str, Any]] = {
     "one_slow_reward": {"slow_rewards": 0.5},
     "half_the_generations": {"batch": 0.5, "generations": 0.5},
     "compiled_decode": {"static_cache": True},
-    "as_it_is_at_the_end": {},
     "two_steps_a_generation": {"steps_per_generation": 2},
 }
 """What each change multiplies (numbers) or sets."""
 BASELINES = tuple(name for name, change in CHANGES.items() if not change)
 COMPILED = ("compiled_decode",)
 """Those in which torch.compile works: transformers compiles the decode step over a static cache."""
-PARTS = ("grpo", "rloo", *(name for name in CHANGES if name not in COMPILED), "online_dpo", *COMPILED)
-"""In the order of their turns: what is worth most comes first."""
+PARTS = (
+    "grpo", "as_it_is", "half_the_length", "rewards_at_once", "static_cache", "twice_the_generations", "no_reference",
+    "compiled_decode",
+    "as_it_is_again", "three_quarters_of_the_length", "one_slow_reward", "half_the_generations",
+    "two_steps_a_generation", "online_dpo", "continuous_batching", "rloo",
+)  # fmt: skip
+"""In the order of their turns: what is worth most comes first. Each wave of AT_ONCE has changes and a baseline."""
+AT_ONCE = 8
+"""Processes of a wave: so many import and build on 16 cores without being in each other's way for long."""
 SETTLE, TIMED = 1, 3
 """Iterations of a turn that are not timed, and that are."""
 LONGEST_S = {"traced": 60.0, "compiled": 90.0, "change": 40.0}
 """A turn that takes longer is ended."""
-ROUNDS = 3
-"""Turns of each change at most."""
-BUILD_SHARE = 0.2
-"""Share of the seconds after which the first turn begins, whatever is still being built."""
+ROUNDS = 2
+"""Turns of each change."""
+BUILD_S = 90.0
+"""A wave's first turn begins after this long, whatever is still being built."""
 UNPROFILED = ("settle", "baseline_free", "baseline_sync", "sampling")
 TRAINING = ("forward", "backward")
 """What the clocks call training."""
@@ -185,22 +192,23 @@ def _result(folder: Path, **line: Any) -> None:
 class Parts:
     """The processes of the parts, and how much time is left."""
 
-    def __init__(self, out: Path, names: list[str], words: list[str], seconds: float, at_once: int) -> None:
-        self.out, self.words, self.seconds, self.at_once = out, words, seconds, at_once
+    def __init__(self, out: Path, words: list[str], seconds: float) -> None:
+        self.out, self.words, self.seconds = out, words, seconds
         self.begun = time.monotonic()
-        self.waiting = sorted(names, key=lambda name: name not in COMPILED)  # what compiles takes longest to build
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def left(self) -> float:
         """Seconds that are left."""
         return self.seconds - (time.monotonic() - self.begun)
 
-    def start(self) -> None:
-        """Starts parts, as many at once as may be alive."""
-        alive = sum(1 for one in self.processes.values() if one.poll() is None)
-        while self.waiting and alive < self.at_once:
-            self._start(self.waiting.pop(0))
-            alive += 1
+    def start(self, names: list[str]) -> None:
+        """Starts the parts of a wave, and waits until they are built. What compiles takes longest and is first."""
+        at = time.monotonic()
+        for name in sorted(names, key=lambda name: name not in COMPILED):
+            self._start(name)
+        while self.building() and self.left() > 0 and time.monotonic() - at < BUILD_S:
+            time.sleep(0.1)
+        print(f"built in {time.monotonic() - at:.0f} s; still building: {self.building()}", flush=True)
 
     def _start(self, name: str) -> None:
         run = ["-m", "benchmarks.rl_phases", "--out", str(self.out), "--run", name, *self.words]
@@ -265,12 +273,12 @@ def _environment() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": path, "HF_HUB_OFFLINE": "1", "TRL_EXPERIMENTAL_SILENCE": "1"}
 
 
-def _turns(parts: Parts, names: list[str]) -> Iterator[str]:
-    """Gives each part its first turn, in order; one that is still being built comes later."""
+def _wave(parts: Parts, names: list[str]) -> None:
+    """Turns of the parts of a wave, and their end."""
+    parts.start(names)
     open_ = list(names)
     while open_ and parts.left() > 0:
-        parts.start()
-        for name in [one for one in open_ if one in parts.processes and not parts.alive(one)]:
+        for name in [one for one in open_ if not parts.alive(one)]:
             open_.remove(name)
             parts.failed(name, "ended before its turn")
         first = next((name for name in open_ if parts.ready(name)), None)
@@ -279,43 +287,32 @@ def _turns(parts: Parts, names: list[str]) -> Iterator[str]:
             continue
         open_.remove(first)
         parts.turn(first, 0)
-        if parts.waiting:  # room for those that could not be started
-            parts.end(first) if first not in TRACED else parts.processes[first].wait()
-        yield first
+        if first in TRACED:
+            _phases(parts.out, first)
     for name in open_:
         parts.failed(name, "no time was left for its turn")
+    for number in range(1, ROUNDS):
+        again = [name for name in names if name in CHANGES and parts.ready(name, number)]
+        for name in again[::-1] if number % 2 else again:
+            if parts.left() > 0:
+                parts.turn(name, number)
+    for name in names:
+        while name in TRACED and parts.alive(name) and parts.left() > 0:  # what a recording still writes
+            time.sleep(0.1)
+        parts.end(name)
 
 
 def _drive(out: Path, words: list[str], seconds: float, only: list[str], at_once: int) -> int:
     out.mkdir(parents=True, exist_ok=True)
     names = [name for name in PARTS if not only or name in only]
-    parts = Parts(out, names, words, seconds, at_once)
+    parts = Parts(out, words, seconds)
     save = "from scenarios.support import rl; rl.save_model(rl.Path(sys.argv[1]), sys.argv[2])"
     command = [sys.executable, "-c", f"import sys; {save}", str(out / "model"), words[words.index("--shape") + 1]]
     subprocess.run(command, check=True, env=_environment())
-    parts.start()
-    while parts.building() and parts.left() > (1 - BUILD_SHARE) * seconds:
-        time.sleep(0.1)
-    print(f"built after {seconds - parts.left():.0f} s; still building: {len(parts.building())}", flush=True)
-    found = 0
     try:
-        for name in _turns(parts, names):
-            if name in TRACED:
-                found += _phases(out, name)
-        number, longest = 1, 0.0
-        while number < ROUNDS and parts.left() > longest:  # further turns, in the opposite order each time
-            again = [name for name in names if name in CHANGES and parts.ready(name, number)]
-            if not again:
-                break
-            for name in again[::-1] if number % 2 else again:
-                at = time.monotonic()
-                if parts.left() > longest:
-                    parts.turn(name, number)
-                    longest = max(longest, time.monotonic() - at)
-            number += 1
-        for name in TRACED:  # what a recording still writes
-            while parts.alive(name) and parts.left() > 0:
-                time.sleep(0.1)
+        for first in range(0, len(names), at_once):
+            if parts.left() > 0:
+                _wave(parts, names[first : first + at_once])
     finally:
         for name in parts.processes:
             parts.end(name)
@@ -325,19 +322,19 @@ def _drive(out: Path, words: list[str], seconds: float, only: list[str], at_once
             shutil.rmtree(out / scratch, ignore_errors=True)
     _summary(out)
     print(f"ended after {seconds - parts.left():.0f} s", flush=True)
-    return 0 if found == len([name for name in names if name in TRACED]) else 1
+    there = {line["part"] for line in results(out) if line["kind"] in ("phases", "change")}
+    return 0 if there >= set(names) else 1
 
 
-def _phases(out: Path, name: str) -> int:
-    """Writes the ratios of a traced part; 1 if they are there."""
+def _phases(out: Path, name: str) -> None:
+    """Writes the ratios of a traced part, if they are there."""
     clocks, steps = out / f"{name}.clocks.json", out / name / "steps.jsonl"
     if not clocks.exists() or not steps.exists():
-        return 0
+        return
     lines = [json.loads(line) for line in steps.read_text(encoding="utf-8").splitlines()]
     found = compared(lines, json.loads(clocks.read_text(encoding="utf-8")))
     _result(out, part=name, kind="phases", **found)
     print(name, json.dumps(found), flush=True)
-    return 1
 
 
 def results(out: Path) -> list[dict[str, Any]]:
@@ -365,6 +362,73 @@ def _summary(out: Path) -> None:
         print(f"{name:30} {mean:8.1f} ms{times}  {[round(ms) for ms in each]}", flush=True)
 
 
+# -- predictions
+
+
+def predicted(recording: Path) -> dict[str, tuple[float, float, float]]:
+    """Change → iteration over that of the recording: least, expected, most. By `gpuprof.diagnosis.iterations.changes`
+    where it has the change; the others by its rules: decode steps by their number, calls by the CPU."""
+    import gpuprof
+    from gpuprof.diagnosis.iterations import changes as rules
+    from gpuprof.diagnosis.iterations.section import trainer_of
+    from gpuprof.record.phase_names import BACKWARD, FORWARD, LOG_PROBABILITIES, OPTIMIZER
+
+    diagnosis = gpuprof.diagnose(recording)
+    found, folder = diagnosis.iteration, diagnosis.folder
+    if found is None or found.generation is None or folder is None:
+        return {}
+    trainer, mean = trainer_of(folder), found.mean_ns
+    own = {one.id: one.iteration_ns for make in rules._ALL for one in make(found, trainer)}
+    names = {
+        "rewards_at_once": "rewards_at_once", "static_cache": "cache_copies", "compiled_decode": "decode_cpu",
+        "twice_the_generations": "rollout_batch", "no_reference": "reference_pass",
+        "continuous_batching": "ended_sequences",
+    }  # fmt: skip
+    result = {name: own[id_] for name, id_ in names.items() if id_ in own}
+    shares = {name: (one.low / mean, one.expected / mean, one.high / mean) for name, one in result.items()}
+
+    def saved(low: float, ns: float, high: float) -> tuple[float, float, float]:
+        return 1 - high / mean, 1 - ns / mean, 1 - low / mean
+
+    decode, spread = found.generation.decode_ns, rules.SPREAD
+    for name, share in (("half_the_length", 0.5), ("three_quarters_of_the_length", 0.25)):
+        shares[name] = saved(share * decode * (1 - spread), share * decode, share * decode * (1 + spread))
+    slow = sorted(one.ns for one in found.rewards)[-2] if len(found.rewards) > 1 else 0
+    shares["one_slow_reward"] = saved(slow * (1 - spread), slow, slow * (1 + spread))
+    passes = (LOG_PROBABILITIES, FORWARD, BACKWARD)
+    busy = sum(found.ns_of(phase) * (rules.busy_share(found, phase) or 0.0) for phase in passes)
+    busy += decode * (rules.decode_busy_share(found) or 0.0)
+    shares["half_the_generations"] = saved(0.0, busy / 4, busy / 2)
+    again = found.ns_of(*passes, OPTIMIZER)
+    more = found.ns_of(LOG_PROBABILITIES) / max(found.log_probability_passes or 1.0, 1.0)
+    shares["two_steps_a_generation"] = saved(-2 * again - 2 * more, -again - more, -again / 2)
+    return shares
+
+
+def _compare(out: Path) -> int:
+    """Prints a table; a change holds if what was measured is within the interval, give or take the 80 % interval of
+    the measurement itself."""
+    lines, expected = measured(results(out)), predicted(out / "grpo")
+    base = lines.get(BASELINES[0], [])
+    if not base or not expected:
+        print("there is no baseline, or no recording of GRPO")
+        return 1
+    held = count = 0
+    print("| change | predicted | interval | measured | holds |", "|---|---:|---:|---:|---|", sep="\n")
+    for name in (one for one in CHANGES if one in expected and one in lines):
+        times = 2 if name == "twice_the_generations" else 1  # per completion
+        ratio = statistics.mean(lines[name]) / statistics.mean(base) / times
+        parts = [statistics.stdev(each) / statistics.mean(each) / len(each) ** 0.5 for each in (lines[name], base)]
+        sure = 1.2816 * ratio * (parts[0] ** 2 + parts[1] ** 2) ** 0.5
+        low, middle, high = expected[name]
+        holds = low - sure <= ratio <= high + sure
+        held, count = held + holds, count + 1
+        print(f"| {name.replace('_', ' ')} | {middle:.2f} | {low:.2f}–{high:.2f} | {ratio:.2f} ± {sure:.2f} | "
+              f"{'yes' if holds else 'no'} |")  # fmt: skip
+    print(f"\n{held} of {count} hold")
+    return 0
+
+
 def main() -> int:
     """The command line."""
     parser = argparse.ArgumentParser(description="phases of TRL iterations, next to clocks put there by hand")
@@ -375,13 +439,16 @@ def main() -> int:
     parser.add_argument("--wait", type=float, default=0.15)
     parser.add_argument("--seconds", type=float, default=300)
     parser.add_argument("--only", nargs="+", choices=PARTS, default=[])
-    parser.add_argument("--at-once", type=int, default=max(os.cpu_count() or 1, 2) + 4, help="processes that may live")
+    parser.add_argument("--at-once", type=int, default=AT_ONCE, help="processes of a wave")
+    parser.add_argument("--compare", action="store_true")
     parser.add_argument("--run", default="")
     given = parser.parse_args()
     out = given.out or Path(tempfile.mkdtemp())
     words = ["--shape", given.shape]
     for name in ("tokens", "batch", "wait"):
         words += [f"--{name}", str(getattr(given, name))]
+    if given.compare:
+        return _compare(out)
     if not given.run:
         return _drive(out, words, given.seconds, given.only, given.at_once)
     _priority(10)
@@ -401,7 +468,7 @@ def main() -> int:
     trainer = given.run if given.run in TRACED else "grpo"
     job = rl.Job(
         trainer=trainer, shape=given.shape, batch=given.batch, generations=given.batch // 2, tokens=given.tokens,
-        wait_s=given.wait,
+        wait_s=given.wait, bfloat16=torch.cuda.is_available() and trainer != "online_dpo",
     )  # fmt: skip
     if given.run in TRACED:
         _traced(job, out, out / "model")

@@ -144,6 +144,11 @@ def _report(recording: Path) -> Callable[[Path], None]:
     return lambda path: gpuprof.write_report(gpuprof.diagnose(recording), path)
 
 
+def _demo(path: Path) -> None:
+    _gpuprof("demo", cwd=path.parent)
+    (path.parent / "gpuprof-demo.html").replace(path)
+
+
 def _ranks(path: Path) -> None:
     gpuprof.write_report(gpuprof.diagnose(SCENARIOS / "ddp_scaling" / "recording"), path)
 
@@ -178,7 +183,7 @@ def _gpuprof(*arguments: str, cwd: Path = ROOT) -> None:
 
 
 PAGES: dict[str, Callable[[Path], None]] = {
-    "demo": _report(ROOT / "gpuprof" / "data" / "demo.json.gz"),
+    "demo": _demo,
     "moe": _report(SCENARIOS / "programs" / "moe_lengths" / "recording"),
     "cpu": _recorded(ON_CPU),
     "ranks": _ranks,

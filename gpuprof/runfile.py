@@ -12,6 +12,7 @@ clock, `unix_ns` moments since 1970.
         rank0.json           by the process of rank 0: its versions, model, stages and windows; so for every rank
         steps.jsonl          one line per step and rank (thinned out after the windows)
         telemetry.jsonl      power, clocks, load, a few times a second
+        phases.4711.jsonl    spans of the phases that a process marked, by its pid
         written.jsonl        paths that the program wrote, made, deleted or renamed; at most 200 a process
         trace.rank0.json.gz  the window with shapes, from torch.profiler (.json until it is compressed)
         samples.rank0.json   Python stacks of unprofiled steps, sampled
@@ -83,6 +84,11 @@ A line of telemetry.jsonl: unix_ns, load1, cpu (busy share of all cores, 0-1), g
 rank's GPU is found by uuid), uuid, power_w, energy_j (since the driver was loaded), limit_w, sm_mhz, memory_mhz,
 temperature_c, utilization and memory_utilization (shares of the time, 0-1), used_bytes, throttle[str] (empty: nothing
 holds the clock back; null: the driver does not say)}]; what the driver refuses is null.
+
+phases.<pid>.jsonl: a first line pid, program|null, host, boot|null (identity of the host's boot: its processes share
+a monotonic clock), monotonic_ns and unix_ns (of one moment); then a line per span that a program or its trainer marked,
+in the order in which they end: phase, thread, begin_ns (on the monotonic clock), ns, cpu_begin_ns (CPU time of the
+thread at its begin), cpu_ns. Spans may nest. At most 50,000 of a process.
 
 A line of written.jsonl: verb (writes | makes | deletes | renames | links | changes), path (absolute), pid (of the
 Python that did it; null: native code or another program changed it during the run). Caches, temporary files and
@@ -216,6 +222,16 @@ def snapshots_in(run: Path) -> list[Path]:
     """The snapshots of a run: those of failed allocations first, lower ranks first. Raises OSError."""
     found = [path for path in run.iterdir() if re.fullmatch(r"memory\.rank\d+(\.oom)?\.pickle", path.name)]
     return sorted(found, key=lambda path: (".oom." not in path.name, len(path.name), path.name))
+
+
+def phases_file(pid: int) -> str:
+    """Name of the spans of the phases that one process marked."""
+    return f"phases.{pid}.jsonl"
+
+
+def phase_files_in(run: Path) -> list[Path]:
+    """Those of a run's processes. Raises OSError."""
+    return sorted(path for path in run.iterdir() if re.fullmatch(r"phases\.\d+\.jsonl", path.name))
 
 
 _RECORDING = re.compile(

@@ -18,3 +18,7 @@ CAPTURABLE = Number(
     0.8, 0.5, 0.95, "", "assumed",
     "Probability that CUDA graphs capture a compiled model once nothing breaks its graph.",
 )  # fmt: skip
+CALL_NS = Number(
+    60_000.0, 25_000.0, 200_000.0, "ns", "assumed",
+    "CPU time of one more call of a compiled graph in one pass: guards, flattening and autograd around it.",
+)  # fmt: skip

@@ -10,7 +10,7 @@ import click
 
 from gpuprof.cli.output import say
 from gpuprof.cli.output_paths import check_place
-from gpuprof.cli.printing import BRIEF, DIAGNOSIS, ITERATIONS, gates
+from gpuprof.cli.printing import BRIEF, DIAGNOSIS, ITERATIONS, ROLES, gates
 from gpuprof.cli.recordings import RECORDING, TOP_IN_JSON, diagnose_given, given, training_logs
 from gpuprof.diagnosis.asked import Asked
 
@@ -37,6 +37,7 @@ def _finite(_: click.Context, __: click.Parameter, value: float | None) -> float
 @click.option(
     "--html", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Also write the HTML report."
 )
+@click.option("--roles", is_flag=True, help="Set processes of different roles (trainer, generator) on one timeline.")
 @click.option("--top", type=click.IntRange(min=1), metavar="N", help="As -v, with N kernels (default 5; 10 in JSON).")
 @click.option("-v", "--verbose", is_flag=True, help="Everything: run, all fixes, waits, kernels, phases, notes.")
 @click.option("--step", metavar="REGEX", help="Name of the range or op that is a step; detected by default.")
@@ -57,6 +58,7 @@ def command(
     brief: bool,
     markdown: bool,
     html: Path | None,
+    roles: bool,
     top: int | None,
     verbose: bool,
     step: str | None,
@@ -71,7 +73,8 @@ def command(
     recording (.sqlite or .nsys-rep). Without PATH: the latest run in gpuprof-runs. A folder of traces, or several
     PATHs, are treated as the ranks of one training; a Nsight Systems recording and a torch.profiler trace of the same
     program are combined. The log of an RL post-training (verl, NeMo-RL, slime, OpenRLHF, SkyRL, prime-rl), or its
-    tracker's JSON or CSV, gives the phases of its iterations.
+    tracker's JSON, CSV or TensorBoard files, gives the phases of its iterations. Runs of its trainer and of its
+    generator are set on one timeline.
     """
     if brief and not json:
         raise click.UsageError("--brief goes with --json")
@@ -84,6 +87,13 @@ def command(
 
         ITERATIONS.put(diagnose_logs(logs), json, top, None)
         return 0
+    if roles or (len(paths) > 1 and _have_roles(paths)):
+        if html is not None or markdown or brief or step or skip or ncu or step_ms or fail_on:
+            raise click.UsageError("of roles on one timeline there is only --json and --top")
+        from gpuprof.diagnosis.roles.sources import diagnose_roles
+
+        ROLES.put(diagnose_roles(paths or given(paths).given), json, top, None)
+        return 0
     recording = given(paths)
     if html is not None:
         check_place(html, recording.files, "--html")
@@ -94,6 +104,9 @@ def command(
 
         diagnosis = with_counters(diagnosis, counted)
     (BRIEF if brief else DIAGNOSIS).put(diagnosis, json, top, html, markdown, verbose=verbose or top is not None)
+    run = recording.run_folder
+    if run is not None and not json and _have_roles((str(run),)):
+        say(f"processes of this run generate and train: gpuprof diagnose --roles {run} sets them on one timeline")
     return exit_code(diagnosis, fail_on, as_json=json)
 
 
@@ -102,6 +115,12 @@ def _counted(path: Path) -> tuple[Counted, ...]:
     from gpuprof.tracefile.nsight_compute import read_counters
 
     return read_counters(path)
+
+
+def _have_roles(paths: tuple[str, ...]) -> bool:
+    from gpuprof.diagnosis.roles.sources import have_roles
+
+    return have_roles(paths)
 
 
 def exit_code(diagnosis: Diagnosis, gates: tuple[Gate, ...], as_json: bool) -> int:

@@ -195,12 +195,13 @@ def compare(a: str, b: str = "", details: bool = False) -> str:
     empty): less is faster.
     details: also phases, all kernels and ops, in about 20 kB."""
     from gpuprof import compare as comparing
+    from gpuprof.diagnosis.comparison.brief import brief
     from gpuprof.diagnosis.comparison.json import to_json
-    from gpuprof.interop.agent_answers import brief_comparison, text
+    from gpuprof.interop.agent_answers import text
     from gpuprof.interop.next_steps import after_comparison
 
     found = to_json(comparing(_diagnosis(a), _diagnosis(b), top=20))
-    return text((found if details else brief_comparison(found)) | {"next_steps": after_comparison(found, _named(b))})
+    return text((found if details else brief(found)) | {"next_steps": after_comparison(found, _named(b))})
 
 
 def project(path: str, to: list[str] | str) -> str:

@@ -53,6 +53,7 @@ class Printed:
 DIAGNOSIS = Printed("report", "gpuprof.diagnosis.json", "gpuprof.report.terminal", "write_report", "diagnosis")
 BRIEF = Printed("report", "gpuprof.diagnosis.brief", "gpuprof.report.terminal", "write_report", "diagnosis")
 ITERATIONS = Printed("iterations", "gpuprof.diagnosis.iterations.logged_json", "gpuprof.report.logged_terminal", "", "")
+ROLES = Printed("roles", "gpuprof.diagnosis.roles.json", "gpuprof.report.roles_terminal", "", "")
 COMPARISON = Printed(
     "comparison",
     "gpuprof.diagnosis.comparison.json",

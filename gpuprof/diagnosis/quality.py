@@ -18,7 +18,7 @@ _ON_CPU = (
 """In place of how to record a GPU: `gpuprof trace` would have."""
 _OF_KERNELS = ("no_shapes",)
 """What a recording lacks for its kernels: of no use where there are none."""
-_TIMED = "This training ran on the CPU: what is said is of its timed steps; there are no kernels to show."
+_TIMED = "This training ran on the CPU: the verdict comes from its timed steps; there are no kernels to show."
 
 
 def quality_of(

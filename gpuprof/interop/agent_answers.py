@@ -31,41 +31,6 @@ def page(rows: Sequence[Any], offset: int, limit: int, **more: Any) -> dict[str,
         size = len(shown) // 2
 
 
-_SIDE = ("path", "quality", "bound", "cause", "gpu", "steps", "step_ns", "kernels", "launches", "syncs", "peak_bytes")
-_ROWS = 6
-_KERNEL_NAME = 80
-
-
-def brief_comparison(document: dict[str, Any]) -> dict[str, Any]:
-    """What a program decides by of a comparison's JSON: both steps, what changed and by how much; in about 4 kB.
-
-    Terms, kernels and ops are the first few, which are the largest, without their phases.
-    """
-    kernels = document.get("kernels") or {}
-    short: dict[str, Any] = {"schema": "gpuprof.comparison_brief/1"}
-    short |= {key: document[key] for key in ("step", "work", "significance", "summary", "unexplained_ns")}
-    short |= {side: {key: document[side][key] for key in _SIDE} for side in ("a", "b")}
-    short["mechanisms"] = [
-        {key: one[key] for key in ("id", "title", "text", "difference_ns", "share")}
-        for one in document["mechanisms"][:_ROWS]
-    ]
-    short["terms"] = [
-        {key: one[key] for key in ("kind", "name", "a_ns", "b_ns", "difference_ns")}
-        for one in document["terms"][:_ROWS]
-    ]
-    short["kernels"] = [
-        {
-            "name": one["name"][:_KERNEL_NAME],
-            "op": one["op"],
-            "change": one["change"],
-            "difference_ns": one["difference_ns"],
-        }
-        for one in kernels.get("rows", [])[:_ROWS]
-    ]
-    short["notes"] = [one["message"] for one in document["notes"][:_ROWS]]
-    return short
-
-
 def text(document: dict[str, Any]) -> str:
     """The document as JSON of at most MOST_BYTES: lists are cut to MOST_ROWS rows, then to fewer until it fits.
 

@@ -9,6 +9,7 @@ from .free_run_length import AfterWindows, more_steps
 from .journal import Journal
 from .loader_meter import Made
 from .loader_meter import meter as loader_meter
+from .schedule import iterations_left
 from .step_meter import StepMeter
 from .stretch import Stretch
 from .training import Training
@@ -49,17 +50,20 @@ class FreeTiming:
         Several ranks have to choose alike, each from its own clock, and keep to the plan; so does who asked for a
         number of steps.
         """
-        wanted = 0
-        if self._world_size == 1 and self._is_imprecise():
-            each = max(self._meter.phases.iteration_steps, 1)
-            wanted = -(-more_steps(self._baseline_ns, self._training.workers) // each) * each
-            wanted = max(min(wanted, room), 0)
-        self.is_short = not wanted and self._is_imprecise()
+        wanted = max(min(self._wanted_steps(), room), 0) if self._world_size == 1 else 0
+        self.is_short = not wanted and self._wanted_steps() > 0
         return wanted
 
-    def _is_imprecise(self) -> bool:
-        """Whether more steps are wanted for the mean; not by someone who asked for a number of them."""
-        return self._options["baseline"] is None and more_steps(self._baseline_ns, self._training.workers) > 0
+    def _wanted_steps(self) -> int:
+        """Steps that the mean needs, those of whole iterations; none for someone who asked for a number of them."""
+        if self._options["baseline"] is not None:
+            return 0
+        steps, ns = self._meter.phases.iteration_steps, self._baseline_ns
+        each = max(steps, 1)
+        wanted = -(-more_steps(ns, self._training.workers) // each)
+        if steps and wanted:
+            wanted = min(wanted, iterations_left(sum(ns) / len(ns) * each / 1e9, sum(ns) / 1e9))
+        return each * wanted
 
     def end(self, stage: str, journal: Journal) -> None:
         """The stage is over: notes what was timed."""

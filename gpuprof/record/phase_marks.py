@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
+from ..runfile import RUN_VARIABLE
+from .phase_log import PhaseLog, log_in
 from .phase_names import MARKED, range_of
 
 
@@ -19,31 +23,41 @@ def phase(name: str) -> Any:
     name: generation, environment, reward, log-probabilities, advantage, training, weight sync, validation, save, other
     or idle. Phases nest; the innermost has the time. Within training gpuprof finds forward, backward and optimizer.
 
-    Under `gpuprof trace` and a `Recorder` the phase is timed and gets a range in the recorded window. Under a profiler
+    Under `gpuprof trace` and a `Recorder` the phase is timed and gets a range in the recorded window; its span is kept,
+    of processes that do not train as well, so that `gpuprof diagnose` can set roles on one timeline. Under a profiler
     of torch that the program runs itself it is a range too, and under Nsight Systems an NVTX range. Otherwise it does
     nothing, at the cost of a function call. Raises ValueError for another name.
     """
     if name not in MARKED:
         raise ValueError(f"{name!r} is not a phase: {', '.join(MARKED)}")
     session = _session()
-    if session is not None:
-        return _Marked(session, name)
+    folder = os.environ.get(RUN_VARIABLE) if session is None else session.folder
+    if folder:
+        return _Marked(session, name, log_in(folder))
     return _bare(name) or _NOTHING
 
 
 class _Marked:
-    """A phase of a session."""
+    """A phase of a recorded process. session: None of one that has taken no step."""
 
-    __slots__ = ("_close", "_name", "_session")
+    __slots__ = ("_begun", "_close", "_log", "_name", "_session")
 
-    def __init__(self, session: Any, name: str) -> None:
-        self._session, self._name = session, name
-        self._close: Callable[[], None] | None = None
+    def __init__(self, session: Any, name: str, log: PhaseLog) -> None:
+        self._session, self._name, self._log = session, name, log
+        self._close: Callable[..., object] | None = None
+        self._begun: tuple[str, int, int] | None = None
 
     def __enter__(self) -> None:
-        self._close = self._session.phases.on_phase(self._name)
+        if self._session is not None:
+            self._close = self._session.phases.on_phase(self._name, None, False)
+        elif (bare := _bare(self._name)) is not None:
+            bare.__enter__()
+            self._close = partial(bare.__exit__, None, None, None)
+        self._begun = self._log.begin(self._name)
 
     def __exit__(self, *_: object) -> None:
+        if self._begun is not None:
+            self._log.end(self._begun)
         if self._close is not None:
             self._close()
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Protocol
 
 from .decode_window import DecodeWindow
 from .guard import guarded
 from .phase_clock import PhaseClock
+from .phase_log import log_in
 from .phase_names import GENERATION, PART_RANGE, range_of
 from .phase_patches import PhasePatches
 
@@ -16,6 +19,7 @@ class Around(Protocol):
     """What is used of the session."""
 
     ended: bool
+    folder: Path
 
     def fail(self, error: Exception) -> None: ...
     def close(self) -> None: ...
@@ -34,8 +38,8 @@ class PhaseMeter:
         self._loops = 0
         """Generate loops that are open: one may call another."""
         self._decode = DecodeWindow(0)
-        self._forwards = self._left_out = 0
-        """Forward passes of the loop at hand, and those that the window leaves out so far."""
+        self._begun_ns = self._forwards = self._left_out = 0
+        """Begin and forward passes of the loop at hand, and those that the window leaves out so far."""
 
     @property
     def ended(self) -> bool:
@@ -61,16 +65,21 @@ class PhaseMeter:
         self._clock.marked = False
 
     @guarded
-    def on_phase(self, phase: str, part: str | None = None) -> Callable[[], None] | None:
-        """A phase begins on this thread, or (phase "") a part of one; what is returned is called at its end."""
+    def on_phase(self, phase: str, part: str | None = None, kept: bool = True) -> Callable[[], None] | None:
+        """A phase begins on this thread, or (phase "") a part of one; what is returned is called at its end. kept:
+        whether its span is; who marks it may do that."""
         if not self._session.is_here():
             return None
         if part is not None:
             return self._session.open_range(PART_RANGE + part)
         self._clock.marked = True
         depth, close_range = self._clock.enter(phase), self._session.open_range(range_of(phase))
+        log = log_in(self._session.folder) if kept else None
+        begun = None if log is None else log.begin(phase)
 
         def close() -> None:
+            if log is not None and begun is not None:
+                log.end(begun)
             if close_range is not None:
                 close_range()
             self._left(depth)
@@ -100,11 +109,11 @@ class PhaseMeter:
             return
         if generating:
             self._clock.generation.begin()
-            self._forwards = 0
+            self._forwards, self._begun_ns = 0, time.perf_counter_ns()
             return
         self._clock.generation.end()
         self._record(True)
-        self._decode.seen(self._forwards)
+        self._decode.seen(self._forwards, time.perf_counter_ns() - self._begun_ns)
 
     @guarded
     def on_token(self, sequences: int) -> None:

@@ -31,6 +31,9 @@ PART_RANGE = "part: "
 """The same of a part of a phase, such as one reward function."""
 REPEATED_RANGE = "forward again: "
 """What the name of a range begins with around a call of a model that repeats one of the same step."""
+ZEROED_RANGE = "multiplied by zero: "
+"""What the name of a mark begins with at the begin of a backward pass: then the first and last number of the forward
+ops whose results it multiplies by zero."""
 UNRECORDED_RANGE = "not recorded: decoding"
 """The name of the range around forward passes of a generate loop that the window left out."""
 

@@ -32,9 +32,11 @@ def scalars(diagnosis: dict[str, Any]) -> dict[str, float]:
 
 
 def in_words(diagnosis: dict[str, Any]) -> str:
-    """The verdict of a document `gpuprof.diagnosis/1`, and in a sentence each the first fix and what is first worth
-    trying."""
-    said = [str(diagnosis["verdict"]["summary"])]
+    """The headline and verdict of a document `gpuprof.diagnosis/1`, and in a sentence each the first fix and what is
+    first worth trying."""
+    verdict = diagnosis["verdict"]
+    said = [f"{verdict['headline']}."] if verdict.get("headline") else []
+    said.append(str(verdict["summary"]))
     for name, key in (("Fix", "findings"), ("Worth trying", "worth_trying")):
         for one in (diagnosis.get(key) or [])[:1]:
             gain = one["speedup"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from .free_run_length import MOST_STEPS
 from .options import STEPS
 
 SETTLE = 5
@@ -28,6 +29,9 @@ LONG_ITERATION_S = 1.0
 """Iterations of a training on its own generations that are shorter are treated as any step."""
 ITERATIONS = ((2.0, 6, 2), (8.0, 3, 1), (float("inf"), 2, 1))
 """(seconds an iteration, iterations that are timed, those that are recorded at most), as coarse as BASELINES."""
+LONG_TIMED_S = 16.0
+"""Long iterations are timed for this long at most, however well their mean is known by then: with four of 4 s the
+verdict comes within a minute."""
 LONG_SETTLE = 2
 """Iterations that settle, of long ones."""
 WINDOW_S = 60.0
@@ -126,6 +130,12 @@ def of_iterations(found: Plan, iteration_s: float, steps: int, total: int | None
             stacks=min(found.stacks, steps), memory=min(found.memory, steps),
         )  # fmt: skip
     return found if total is None else _shrink(found, total - 1, keep_settle=False, keep_baseline=False)
+
+
+def iterations_left(iteration_s: float, timed_s: float) -> int:
+    """Iterations that may still be timed after `timed_s` seconds of them, where they are long; the plan's are timed in
+    any case."""
+    return max(int((LONG_TIMED_S - timed_s) / iteration_s), 0) if iteration_s > LONG_ITERATION_S else MOST_STEPS
 
 
 _FLOORS = {"sample": 0, "memory": 0, "stacks": 0, "baseline": 1, "settle": 1, "warm_up": 1, "trace": 1}

@@ -218,7 +218,7 @@ class Session:
         self._clock.counted()
 
     @guarded
-    def on_backward(self, _: Any = None) -> Callable[[], None] | None:
+    def on_backward(self, root: Any = None) -> Callable[[], None] | None:
         """A backward pass begins; what is returned is called at its end."""
         if not self._clock.is_here():
             return None
@@ -228,6 +228,8 @@ class Session:
         self._mark("backward")
         depth = self._meter.phases.backward()
         close = self._attached.ranges.open("backward")
+        if self._attached.ranges.listening:
+            self._training.backward(root)
 
         def ended() -> None:
             self._meter.phases.backward_ended(depth)

@@ -19,6 +19,7 @@ from .trained_model import (
     is_compiled,
     optimizer_parameters,
 )
+from .zeroed_work import ZeroedWork
 
 
 class Training:
@@ -36,6 +37,7 @@ class Training:
         self._batches: Any = _nothing
         self._modules: ModuleHooks | None = None
         self._repeated: RepeatedCalls | None = None
+        self._zeroed: ZeroedWork | None = None
         self._autocast: list[Any] = []
         self.program = Program()
 
@@ -119,11 +121,19 @@ class Training:
             for module, name in self._named_modules(model, levels):
                 self._modules.name(module, name)
             self._repeated = RepeatedCalls(open_range, models_of_process())
+            self._zeroed = ZeroedWork(open_range)
 
     def new_step(self) -> None:
         """A step begins: calls of models repeat none of the steps before."""
         if self._repeated is not None:
             self._repeated.new_step()
+        if self._zeroed is not None:
+            self._zeroed.new_step()
+
+    def backward(self, root: Any) -> None:
+        """A backward pass of this tensor begins."""
+        if self._zeroed is not None:
+            self._zeroed.backward(root)
 
     def _saw_autocast(self, name: str) -> None:
         self.program.autocast = name
@@ -143,6 +153,7 @@ class Training:
         if self._repeated is not None:
             self._repeated.remove()
             self._repeated = None
+        self._zeroed = None
         while self._autocast:
             self._autocast.pop().remove()
 

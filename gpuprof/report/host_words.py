@@ -39,11 +39,9 @@ def worth_saying(diagnosis: Diagnosis) -> list[HostFunction]:
 def lines(diagnosis: Diagnosis, width: int, functions: list[HostFunction]) -> list[Text]:
     """A row per function: its place, its name, its time, and the step if it were free."""
     now = diagnosis.step_ns
-    # One caller of all says nothing of any: then the places themselves.
-    callers = {one.called_from for one in functions}
     rows = [
         (
-            shown(_short(one.place if len(callers) == 1 else one.called_from or one.place), 60),
+            shown(line_of(one, functions), 60),
             shown(name(one), 60),
             duration(one.ns.expected),
             gain(one, now),
@@ -55,6 +53,13 @@ def lines(diagnosis: Diagnosis, width: int, functions: list[HostFunction]) -> li
     if width < WITH_GAIN or all(one.step_ns is None for one in functions):
         rows, columns = [row[:3] for row in rows], columns[:3]
     return table(rows, columns, width)
+
+
+def line_of(one: HostFunction, among: list[HostFunction]) -> str:
+    """The line that leads to a function, `train.py:120`; where that is the same for all of them, which says nothing of
+    any, its own."""
+    same = len({other.called_from for other in among}) == 1
+    return _short(one.place if same else one.called_from or one.place)
 
 
 def workers(diagnosis: Diagnosis) -> str:

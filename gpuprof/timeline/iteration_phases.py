@@ -23,7 +23,7 @@ from gpuprof.record.phase_names import (
 from gpuprof.timeline.intervals import Cover, Intervals, clip, complement, join, union
 from gpuprof.timeline.nesting import busiest_thread
 from gpuprof.tracefile.trace import ANNOTATION, I64, Trace
-from gpuprof.tracefile.training_logs.frameworks import RANGES
+from gpuprof.tracefile.training_logs.frameworks import OWN_RANGES, RANGES
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +45,15 @@ def phase_of(name: str) -> str | None:
 
 LEAST_NAMES = 3
 """Names of one framework in a recording, generation among them, from which on it is taken to be that framework's: one
-such name alone may be anything."""
+such name alone may be anything, but for OWN_RANGES."""
 
 
 def _framework(names: set[str]) -> dict[str, str]:
     """Name of a range → its phase, for the framework that marked the recording; empty where none did."""
     for table in RANGES.values():
         found = names & table.keys()
-        if len(found) >= LEAST_NAMES and any(table[name] == GENERATION for name in found):
+        several = len(found) >= LEAST_NAMES and any(table[name] == GENERATION for name in found)
+        if several or found & OWN_RANGES:
             return table
     return {}
 
@@ -62,8 +63,11 @@ def is_pause(name: str) -> bool:
     return name.startswith(UNRECORDED_RANGE)
 
 
-def phase_spans(trace: Trace) -> tuple[PhaseSpan, ...]:
-    """Spans of the marked phases, in order and without overlap. Time outside of all ranges is in none."""
+def phase_spans(trace: Trace, training: bool = False) -> tuple[PhaseSpan, ...]:
+    """Spans of the marked phases, in order and without overlap. Time outside of all ranges is in none.
+
+    training: whether those of training are wanted, whose parts (forward, backward, optimizer) are found by other means.
+    """
     ops = trace.ops
     marks = np.unique(ops.name[ops.kind == ANNOTATION]).tolist()
     others = _framework({trace.strings[i] for i in marks})
@@ -79,7 +83,7 @@ def phase_spans(trace: Trace) -> tuple[PhaseSpan, ...]:
 
     def until(moment: int) -> None:
         nonlocal at
-        if stack and moment > at and stack[-1][0] != TRAINING:
+        if stack and moment > at and (training or stack[-1][0] != TRAINING):
             found.append(PhaseSpan(stack[-1][0], at, moment))
         at = max(at, moment)
 

@@ -49,6 +49,9 @@ class Job:
     static_cache: bool = False
     continuous: bool = False
     """Whether generation is TRL's continuous batching (`transformers.generate_batch`)."""
+    bfloat16: bool = False
+    """Whether the weights are, too; else they are float32, and on a GPU autocast to bfloat16. A static cache needs it:
+    transformers makes it of the weights' type, and autocast's keys do not fit."""
     beta: float = 0.04
     """Weight of the reference policy; 0 for none."""
     steps_per_generation: int = 1
@@ -150,6 +153,8 @@ def build(job: Job, model: Path, out: Path, callbacks: list[Any]) -> Any:
         extra["use_transformers_continuous_batching"] = True
         # Enough for the job; left alone, it takes most of the free memory each time.
         extra["transformers_continuous_batching_config"] = {"num_blocks": 4 * job.batch, "max_batch_tokens": 512}
+    if job.bfloat16:
+        extra["model_init_kwargs"] = {"dtype": "bfloat16"}
     arguments = config(
         num_generations=job.generations, max_completion_length=job.tokens, beta=job.beta,
         num_iterations=job.iterations, steps_per_generation=job.steps_per_generation, **common, **extra,

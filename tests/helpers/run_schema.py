@@ -37,6 +37,11 @@ def errors_in(folder: Path) -> list[str]:
         found += errors("no_digest", json.loads(path.read_text()))
     for path in (folder / runfile.NODES).glob(runfile.EXCHANGE):
         found += errors("exchange", json.loads(path.read_text()))
+    for path in runfile.phase_files_in(folder):
+        lines = path.read_text().splitlines()
+        found += errors("phases_head", json.loads(lines[0]))
+        for line in lines[1:]:
+            found += errors("phases_span" if "phase" in json.loads(line) else "phases_head", json.loads(line))
     for file, name in ((runfile.STEPS, "step"), (runfile.TELEMETRY, "telemetry"), (WRITTEN, "written")):
         if (folder / file).exists():
             for line in (folder / file).read_text().splitlines():

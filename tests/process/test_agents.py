@@ -26,6 +26,8 @@ from jsonschema import Draft202012Validator
 
 from gpuprof.cli.entry import COMMANDS
 from gpuprof.diagnosis import brief
+from gpuprof.diagnosis.comparison import brief as comparison_brief
+from gpuprof.diagnosis.comparison.json import schema as comparison_schema
 from gpuprof.diagnosis.findings import PAGES
 from gpuprof.trial.guard import processes_of
 from gpuprof.trial.json import schema as trial_schema
@@ -200,7 +202,9 @@ def test_a_client_asks_about_a_recording(reader: Answers):
     assert results["explain"].content[0].text.startswith(f"# {title}")
     assert projection["schema"] == "gpuprof.projection/1" and projection == answer(results["one target"])
     details = answer(results["details"])
-    assert details["schema"] == "gpuprof.comparison/1"
+    assert details["schema"] == "gpuprof.comparison/1" and comparison["schema"] == "gpuprof.comparison_brief/1"
+    Draft202012Validator(comparison_schema()).validate(details)
+    Draft202012Validator(comparison_brief.schema()).validate(comparison)
     assert len(results["compare"].content[0].text) < 5000 < len(results["details"].content[0].text)
     assert {key: comparison[key] for key in ("step", "summary")} == {key: details[key] for key in ("step", "summary")}
     assert [one["id"] for one in comparison["mechanisms"]] == [one["id"] for one in details["mechanisms"]][:6]

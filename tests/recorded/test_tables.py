@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import io
+import re
 from dataclasses import replace
 
 import pytest
 from helpers.diagnosed import diagnosed
 from helpers.make_run import RECORDING
+from helpers.paths import ROOT
 from rich.console import Console
 
 import gpuprof
 from gpuprof.diagnosis.fix import FixLine
 from gpuprof.errors import GpuprofError
+from gpuprof.report.page import content
 
 GPUS = ["H100 SXM", "RTX 4090"]
 
@@ -61,3 +64,9 @@ def test_a_finding_shows_itself_in_a_notebook(demo):
     html = finding._repr_html_()
     assert finding.title in html and "&lt;script&gt;" in html and "<script" not in html
     assert finding.evidence[0].text.split()[0] in html
+
+
+def test_functions_of_the_cpu_begin_with_the_line_of_the_users_code():
+    found = content.functions(diagnosed(ROOT / "scenarios" / "programs" / "clip_and_log" / "recording"))
+    assert found and all(re.fullmatch(r"[\w.]+\.py:\d+", row[0]) for row in found)
+    assert ("train.py:18", "clip") in [row[:2] for row in found]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from helpers.case import only, run_of
 from helpers.make_trace import AUTOGRAD, MAIN
+from helpers.present import present
 from helpers.program import BF16, FLOAT, GB, MS, PLAIN, PRODUCT, US, Program, checkpointed
 
 from gpuprof.costs.matmul_rates import half_precision_ns
@@ -335,6 +336,24 @@ def test_a_fused_norm_reads_and_writes_once(tmp_path):
     assert case.roofline is not None
     fused_us = 2 * 8 * 2048 * 4096 * 2 / case.roofline.ceilings.memory_bytes_per_s / 0.65 * 1e6 + 1
     assert after_us(case, only(fused_elementwise, case)) == pytest.approx(1000 + fused_us, rel=0.02)
+
+
+def test_each_piece_has_a_price_of_its_own_and_may_lose(tmp_path):
+    """Two norms' kernels of which the fused one takes about as long: alone as both, and at worst longer."""
+    program = Program()
+
+    def body():
+        program.mm(16384, 4096, 4096, gpu=1 * MS)
+        norm(program, gpu=10 * US)
+
+    for _ in range(4):
+        program.step(body)
+    case = program.case(tmp_path)
+    (name,) = fused_elementwise.pieces(case)
+    piece = fused_elementwise.pieces(case)[name]
+    assert name == "norms"
+    worst = case.step_of(present(piece.worst)(case.graph))
+    assert case.step_of(piece.change(case.graph)) <= case.step_ns < worst
 
 
 def test_where_the_host_limits_the_step_no_kernels_are_fused_for_traffic(tmp_path):

@@ -192,8 +192,33 @@ def priced(iteration: Iteration, trainer: Trainer = GRPO) -> dict[str, float]:
 
 
 def test_ended_sequences_cost_where_the_gpu_limits(usual: Iteration):
-    assert priced(replace(usual, recorded=BUSY))["ended_sequences"] == pytest.approx(0.5 * 990 * 0.9 * 0.5, abs=0.1)
+    """Less what each call of generate_batch costs: short completions do not gain, long ones do."""
     assert "ended_sequences" not in priced(usual)
+    assert priced(replace(usual, recorded=BUSY))["ended_sequences"] == 0  # 223 ms for 6.5 s
+    assert usual.generation is not None
+    long = replace(usual.generation, decode_ns=100_000 * MS)
+    found = priced(replace(usual, mean_ns=101_000 * MS, generation=long, recorded=BUSY))
+    assert found["ended_sequences"] == pytest.approx(0.5 * 100_000 * 0.9 * 0.5 - 6500, abs=0.1)
+
+
+def test_a_static_cache_has_to_be_of_the_type_of_its_keys(usual: Iteration):
+    """Of float32 weights under autocast it is not: generation raises an error, so the weights change, too."""
+    waiting = replace(usual, recorded=(RecordedPhase("generation", 400 * MS, 40 * MS),))
+    assert {one.id: one.changes for one in changes(waiting, GRPO)}["decode_cpu"] is None
+    fields = frozenset({*FIELDS, "model_init_kwargs"})
+    mixed = {one.id: one for one in changes(waiting, replace(GRPO, fields=fields, mixed=True))}["decode_cpu"]
+    assert mixed.fix == 'cache_implementation="static", model_init_kwargs={"dtype": "bfloat16"}'
+    assert mixed.changes is not None and "bfloat16" in mixed.changes
+
+
+def test_more_prompts_share_what_does_not_grow_with_them(usual: Iteration):
+    """Decoding of 990 ms, rewards that wait for 500 ms, and launches of 9/10 of 99 ms and 1/10 of 350 ms."""
+    waiting = (RecordedPhase("generation", 400 * MS, 40 * MS), *BUSY[1:])
+    found = {one.id: one for one in changes(replace(usual, recorded=waiting), GRPO)}["rollout_batch"]
+    saved = 990 / 2 + 500 / 2 + (99 * 10 / 11 + 35) / 4
+    assert found.iteration_ns.expected == pytest.approx((2000 - saved) * MS, abs=MS)
+    assert found.iteration_ns.low == 1000 * MS
+    assert found.iteration_ns.high == pytest.approx((2000 - 0.6 * 990 / 2) * MS)
 
 
 def test_padding_costs_where_the_gpu_limits(usual: Iteration):

@@ -171,3 +171,72 @@ def test_an_optimizer_that_was_slower_than_recorded_takes_the_time_with_it():
     assert fix.speedup.low < found.step_ns / 1e6 / max(measured)
     assert min(as_it_is) / max(measured) < fix.speedup.high
     assert not {"compile", "cuda_graphs"} & {one.id for one in found.findings}, "launching is 5 % of the step"
+
+
+def with_weights_of(folder: Path, sizes: tuple[int, ...]) -> Analysis:
+    """Tensors of these sizes come to the GPU in each forward pass; the trained model has 500,000 parameters."""
+    made = Program()
+    for _ in range(3):
+
+        def body():
+            for size in sizes:
+                made.mm(4096, 4096, 4096, gpu=1 * MS)
+                start = made.now
+                begin = max(start + 5 * US, made.free.get(7, 0))
+                span = (begin, begin + size // 25_000)
+                name = "Memcpy HtoD (Pageable -> Device)"
+                made.trace.launch(name, (start, span[1] + US), span, tid=made.tid, cat="gpu_memcpy", bytes=size)
+                made.free[7], made.now = span[1], span[1] + 2 * US
+
+        made.step(body)
+    path = made.trace.write(folder / "trace.json")
+    document = json.loads(path.read_text())
+    document["deviceProperties"] = H200
+    path.write_text(json.dumps(document))
+    run = replace(run_of(memory=RunMemory(GB, GB, GB)), model={"trainable": 500_000, "parameters": 500_000})
+    return case_of(path, as_recorded=True, run=run)
+
+
+def test_weights_of_another_model_than_the_trained_one(tmp_path):
+    """A teacher of a thousand times the parameters, layer by layer; 30 pictures of one size are no weights."""
+    layer = (32_000_000, 32_000_000, 8_000_000, 12_000_000, 12_000_000)
+    found = offload.find_offload(with_weights_of(tmp_path, layer * 6))
+    assert found is not None and found.kind == "weights"
+    assert found.needed_bytes == pytest.approx(sum(layer) * 6)
+    assert offload.find_offload(with_weights_of(tmp_path, (20_000_000,) * 30)) is None
+
+
+def paged(folder: Path, name: str, ms: int, peak: int = 4 * 2**30) -> Analysis:
+    """A step of `ms` of an optimizer of two billion parameters."""
+    made = Program()
+    for _ in range(3):
+
+        def body():
+            made.mm(4096, 4096, 4096, gpu=20 * MS)
+            start = made.now
+            made.op("aten::zeros", "kOptimizerStatic8bit2StateBlockwise", ms * MS)
+            made.trace.annotation(f"Optimizer.step#{name}.step", start - 1 * US, made.now + 1 * US)
+
+        made.step(body)
+    path = made.trace.write(folder / "trace.json")
+    document = json.loads(path.read_text())
+    document["deviceProperties"] = H200
+    path.write_text(json.dumps(document))
+    run = replace(
+        run_of(memory=RunMemory(peak, peak, peak)),
+        model={"trainable": 2e9, "parameters": 2e9}, optimizer={"class": name},
+    )  # fmt: skip
+    return case_of(path, as_recorded=True, run=run)
+
+
+def test_a_paged_optimizer_whose_states_fit(tmp_path):
+    """Two moments in 8 bits: 3.7 GiB, and 16 bytes of traffic a parameter where 32-bit ones have 28."""
+    case = paged(tmp_path, "PagedAdamW8bit", 400)
+    proposal = only(offload, case)
+    assert case.roofline is not None
+    left = 16 * 2e9 / case.roofline.ceilings.memory_bytes_per_s * 1e9
+    assert case.step_ns - case.step_of(proposal.change(case.graph)) == pytest.approx(400 * MS - left, rel=0.01)
+    assert "The states need 3.7 of " in proposal.evidence[0].text
+    assert not list(offload.find(paged(tmp_path, "AdamW8bit", 400))), "not paged"
+    assert not list(offload.find(paged(tmp_path, "PagedAdamW8bit", 20))), "nothing moves"
+    assert not list(offload.find(paged(tmp_path, "PagedAdamW8bit", 400, peak=138_000_000_000))), "no room"

@@ -7,10 +7,11 @@ import time
 import pytest
 
 import gpuprof
-from gpuprof.record.decode_window import FIRST, LAST, MIDDLE, SHORT, DecodeWindow
+from gpuprof.record.decode_window import LEAST, MOST, SHORT, DecodeWindow
+from gpuprof.record.free_run_length import MOST_STEPS
 from gpuprof.record.phase_clock import PhaseClock
 from gpuprof.record.phase_patches import completion_lengths
-from gpuprof.record.schedule import LONG_ITERATION_S, of_iterations, plan
+from gpuprof.record.schedule import LONG_ITERATION_S, iterations_left, of_iterations, plan
 
 MS = 1_000_000
 
@@ -117,13 +118,27 @@ def test_a_long_loop_is_recorded_at_its_ends_and_in_the_middle():
     window = DecodeWindow(0)
     assert all(window.records(number) for number in range(1, 500))  # nothing is known of its length
     window.seen(400)
-    recorded = [number for number in range(1, 401) if window.records(number)]
-    assert recorded[:FIRST] == list(range(1, FIRST + 1))
-    assert recorded[-LAST + 1 :] == list(range(400 - LAST + 2, 401))
-    assert sum(150 < number < 250 for number in recorded) == MIDDLE
-    assert len(recorded) < SHORT
+    check_parts(window, MOST)
     window.seen(SHORT)
     assert all(window.records(number) for number in range(1, SHORT + 1))
+
+
+def check_parts(window: DecodeWindow, part: int) -> None:
+    recorded = [number for number in range(1, 401) if window.records(number)]
+    assert recorded[:part] == list(range(1, part + 1))
+    assert recorded[-part + 1 :] == list(range(400 - part + 2, 401))
+    assert sum(150 < number < 250 for number in recorded) == part
+    assert len(recorded) == 3 * part
+
+
+@pytest.mark.parametrize(("token_ms", "part"), [(2, MOST), (12, MOST), (20, 5), (40, 2), (300, LEAST)])
+def test_of_long_decode_steps_fewer_are_recorded(token_ms: int, part: int):
+    """What a step takes goes into kernels to launch; the profiler needs time for each when it stops."""
+    window = DecodeWindow(0)
+    window.seen(400, 400 * token_ms * MS)
+    check_parts(window, part)
+    window.seen(400, 4000 * token_ms * MS)  # held up, by a profiler for one
+    check_parts(window, part)
 
 
 @pytest.mark.parametrize("returned", [None, [[1]], ([1],), ("prompts", "text"), ("prompts", [1, 2])])
@@ -140,7 +155,13 @@ def test_iterations_of_4_s_have_a_verdict_within_a_minute():
     settled = 2  # iterations before the plan is made
     recording = (settled + found.needs()) * 4.0
     assert found.trace == 1
-    assert recording + 20 <= 60.0  # the free stretch goes on for at most 20 s, the rest is reading
+    further = 4.0 * iterations_left(4.0, 4.0 * found.baseline)  # where the mean is not known well enough
+    assert recording + further + 20 <= 60.0  # the rest is reading
+
+
+def test_iterations_are_timed_for_so_long_at_most():
+    assert [iterations_left(4.0, timed) for timed in (0.0, 8.0, 12.0, 13.0, 30.0)] == [4, 2, 1, 0, 0]
+    assert iterations_left(0.5, 30.0) == MOST_STEPS  # short ones are steps as any others
 
 
 def test_stages_hold_whole_iterations():

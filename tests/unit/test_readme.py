@@ -9,7 +9,7 @@ from helpers.command import in_process
 from helpers.make_run import RECORDING, UNPROFILED_MS
 from helpers.paths import ROOT
 
-from benchmarks import recall
+from benchmarks import readme_cases, recall
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 ACCURACY = (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")
@@ -82,3 +82,17 @@ def test_recall():
     gained, lost = found["Fixes that gained"], found["Fixes that failed or lost"]
     assert f"{shown.hits} of {shown.of} are shown, {first.hits} among the first three" in said
     assert f"{gained.hits} of {gained.of} *Fixes* gained, {lost.hits} lost" in said
+    first_contact = [pair for pair in recall.kept(recall.FIRST_CONTACT) if pair.role == "test"]
+    met = recall.summary(first_contact)
+    shown, first, held = met["shown"], met["in the first three"], met["gain in the interval"]
+    programs = len({pair.program for pair in first_contact})
+    assert (
+        f"Of {programs} programs before their truth was known: {shown.hits} of {shown.of} shown, {first.hits} among the "
+        f"first three, {held.hits} of {held.of} gains in the interval"
+    ) in said
+
+
+def test_published_fixes():
+    """Where docs/cases.md has changed: python -m benchmarks.readme_cases."""
+    page = readme_cases.PAGE.read_text(encoding="utf-8")
+    assert readme_cases.row(page) in README.splitlines()

@@ -60,3 +60,31 @@ def test_fixes_that_were_made_together_are_shown_where_all_of_them_are():
     assert recall._pair(program, less, found).why == "no_such_finding is not shown"
     combined = set(found.combined.ids) if found.combined else set()
     assert (pair.predicted is None) == (combined != {"autocast", "input_workers"})
+
+
+def test_first_contact_is_kept_apart(tmp_path, monkeypatch):
+    """What is said of a program before its truth is known, next to what is said after rules were mended."""
+    path = tmp_path / "first.json"
+    outside = replace(SHOWN, change="w", gain=Gain(1.6, 1.7, 1.8))
+    recall.keep([outside, MISSED, replace(SHOWN, role="fit")], path)
+    assert recall.kept(path)[0] == outside
+    monkeypatch.setattr(recall, "FIRST_CONTACT", path)
+    _, _, text = section([SHOWN]).partition("first contact")
+    assert "| gained 10 %: shown in either list | 1 of 2 " in text
+    assert "- a, w: 1.70×; 1.30× (1.10 to 1.50)" in text
+    monkeypatch.setattr(recall, "FIRST_CONTACT", tmp_path / "none")
+    assert "first contact" not in section([SHOWN])
+
+
+def test_a_program_is_met_for_the_first_time_once(tmp_path, monkeypatch, capsys):
+    known, new = (recall.Program(name, "test", tmp_path, ()) for name in ("known", "new"))
+    kept, first = tmp_path / "recall.json", tmp_path / "first.json"
+    recall.keep([replace(SHOWN, program="known")], kept)
+    monkeypatch.setattr(recall, "KEPT", kept)
+    monkeypatch.setattr(recall, "FIRST_CONTACT", first)
+    asked = []
+    for _ in range(2):
+        chosen = recall.not_met([known, new])
+        asked.append([one.name for one in chosen])
+        recall.keep([replace(SHOWN, program=one.name) for one in chosen], first)
+    assert asked == [["new"], []]

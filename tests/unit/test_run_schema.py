@@ -12,6 +12,7 @@ from jsonschema import Draft202012Validator
 
 from gpuprof import runfile
 from gpuprof.record.options import DEFAULTS
+from gpuprof.record.phase_names import TIMED, TRAINING
 
 
 def objects(schema: Any, path: str = "$") -> Iterator[tuple[str, dict[str, Any]]]:
@@ -51,10 +52,15 @@ def test_its_lists_are_those_of_the_code():
     assert definitions["manifest"]["properties"]["schema"]["const"] == runfile.SCHEMA
 
 
+def test_a_phase_that_is_timed_can_be_kept():
+    phases = SCHEMA["$defs"]["phases_span"]["properties"]["phase"]["enum"]
+    assert set(phases) == {*TIMED, TRAINING}
+
+
 def test_the_words_about_the_files_name_every_key():
     """`runfile` says the same in fewer words; a key that one of them lacks is a mistake in one of them."""
     words = set(re.findall(r"\w+", runfile.__doc__ or ""))
-    for name in ("manifest", "rank", "step", "samples", "telemetry", "written"):
+    for name in ("manifest", "rank", "step", "samples", "telemetry", "written", "phases_head", "phases_span"):
         assert set(SCHEMA["$defs"][name]["properties"]) <= words, name
 
 

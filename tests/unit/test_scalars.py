@@ -66,3 +66,5 @@ def test_trackers_get_the_first_fix_and_what_is_worth_trying():
     document = {"verdict": {"summary": "The GPU waits."}, "findings": [], "worth_trying": [one, one]}
     assert in_words(document) == "The GPU waits. Worth trying: torch.compile (0.90 to 1.50×)."
     assert in_words({"verdict": {"summary": "The GPU waits."}}) == "The GPU waits."
+    document["verdict"]["headline"] = "WAITING FOR BATCHES 40 %"
+    assert in_words(document).startswith("WAITING FOR BATCHES 40 %. The GPU waits. ")

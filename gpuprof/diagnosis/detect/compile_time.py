@@ -5,13 +5,14 @@ from __future__ import annotations
 from gpuprof.calibration import compile as calibrated
 
 
-def compile_ns(kernels: float, lengths_vary: bool) -> tuple[float, float, float]:
+def compile_ns(kernels: float, lengths_vary: bool, blocks: int = 1) -> tuple[float, float, float]:
     """(low, expected, high) time that compiling takes, ns.
 
     kernels: launches of one eager forward and backward pass. lengths_vary: a second sequence length makes torch compile
-    again, with dynamic lengths. Figures: gpuprof/calibration/compile.py.
+    again, with dynamic lengths. blocks: of this number of blocks one is compiled, and its code serves all. Figures:
+    gpuprof/calibration/compile.py.
     """
-    once = (calibrated.TIME_S.value + calibrated.TIME_PER_KERNEL_S.value * kernels) * 1e9
+    once = (calibrated.TIME_S.value + calibrated.TIME_PER_KERNEL_S.value * kernels / max(blocks, 1)) * 1e9
     low, expected, high = (
         once * spread * (1 + again * lengths_vary)
         for spread, again in zip(calibrated.TIME_SPREAD.rising, calibrated.TIME_DYNAMIC.rising, strict=True)

@@ -25,6 +25,7 @@ from gpuprof.diagnosis.detect.compiled_passes import (
 from gpuprof.diagnosis.detect.compiled_regions import is_given_up
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
+from gpuprof.diagnosis.detect.foreseen_breaks import Blocks, blocks_of, foreseen, in_words, with_calls
 from gpuprof.diagnosis.detect.graph_breaks import breaks, once_gone
 from gpuprof.diagnosis.detect.micro_batches import micro_batches
 from gpuprof.diagnosis.detect.pair.candidates import MODEL, Candidate, claim_model
@@ -32,12 +33,16 @@ from gpuprof.diagnosis.detect.pair.quantities import kernel_counts, quantity
 from gpuprof.diagnosis.detect.pair.signs import alike_compiled, fewer_launches, other_graphs
 from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.detect.torch_version import is_before_2
-from gpuprof.diagnosis.fix import Code, Fix, assigned, call
+from gpuprof.diagnosis.diagnosis import Evidence
+from gpuprof.diagnosis.fix import Code, Fix, assigned, call, code
 from gpuprof.projection.batch import model_phases
 
 if TYPE_CHECKING:
-    from gpuprof.diagnosis.analysis import Analysis
+    from gpuprof.diagnosis.analysis import Analysis, Change
     from gpuprof.diagnosis.detect.pair.facts import Facts
+
+MUCH = 0.25
+"""Of what compiling gains in a run, the part from which on its time is worth saving."""
 
 PAGE = Page(
     id="compile",
@@ -64,7 +69,10 @@ reductions become one kernel of 0.4 to 1.2 times the longest of them. Matrix mul
 and attention up to 3.2 times as long where it had no mask (measured). For each remaining kernel the CPU still does
 the op's own work (0.7 to 1.35 times what was recorded); the accumulation of gradients stays, and each pass costs 0.1
 to 1.5 ms. All other CPU work of the passes is removed, but for single pieces of more than 5 ms: these are no
-launching of operations, and stay but in the best case.
+launching of operations, and stay but in the best case. Breaks that can be foreseen stay: values that are read, the
+buckets of DDP and the units of FSDP, each of which costs one more graph call in each pass (25 to 200 µs, assumed).
+Where compiling takes more than a quarter of what it gains in the run, compiling each repeated block is an entry of its
+own: one compilation serves all blocks, for one more graph call for each.
 """,
     wrong="""
 Batches of changing shapes are compiled again, up to eight times, before shapes become dynamic: pad to a multiple, or
@@ -88,6 +96,16 @@ def find(case: Analysis) -> Iterator[Proposal]:
     after = before - (launches - LEFT * len(found.speaker)) / graph.steps
     host_ms = case.per_step(float(graph.duration_ns[found.host].sum())) / 1e6
     varies = shapes_vary(case)
+    expected = foreseen(case) if broken is None else ()
+    calls = sum(number for _, number in expected)
+    kernels = before / max(micro_batches(case) or 1, 1)
+    once_ns, blocks = compile_ns(kernels, varies), blocks_of(case)
+
+    def ways(calls: float) -> list[Change]:
+        """At best, as expected and at worst, with further calls of graphs in a step."""
+        return [once_gone(broken, with_calls(compiled(found, way), found, calls, way)) for way in range(3)]
+
+    best, usual, worst = ways(calls)
     yield Proposal(
         title="torch.compile" if broken is None else "torch.compile, once nothing breaks the graph",
         evidence=spans(
@@ -96,7 +114,8 @@ def find(case: Analysis) -> Iterator[Proposal]:
             f"{host_ms:,.0f} ms; "
             f"fused they are about {after:,.0f}",
             found.host,
-        ),
+        )
+        + tuple(Evidence(text) for text in (in_words(expected), _of_blocks(kernels, varies, blocks)) if text),
         fix=case.stack.fix(
             call("model.compile", dynamic=True) + "  # before the first step; the lengths of batches vary"
             if varies
@@ -105,10 +124,10 @@ def find(case: Analysis) -> Iterator[Proposal]:
             inference=_for_inference(case, varies),
             lightning=assigned("model", call("torch.compile", Code("model"))) + "  # before Trainer.fit",
         ).by("compile"),
-        change=once_gone(broken, compiled(found, 1)),
-        best=once_gone(broken, compiled(found, 0)),
-        worst=once_gone(broken, compiled(found, 2)),
-        once_ns=compile_ns(before / max(micro_batches(case) or 1, 1), varies),
+        change=usual,
+        best=best,
+        worst=worst,
+        once_ns=once_ns,
         excludes=("cuda_graphs", "fused_elementwise"),
         launches=True,
         last=True,
@@ -116,6 +135,44 @@ def find(case: Analysis) -> Iterator[Proposal]:
         odds=1.0 if broken is None else broken.odds,
         parts=() if broken is None else (broken.part, "torch.compile"),
     )
+    if broken is not None or blocks is None or not _is_short(case, once_ns, usual):
+        return
+    each = ways(calls + blocks.count * max(micro_batches(case) or 1, 1))
+    yield Proposal(
+        title="torch.compile for each block",
+        evidence=(
+            Evidence(f"the {blocks.count} blocks {blocks.name} share one compilation, which a short run earns back"),
+        ),
+        fix=(
+            code(f"for block in model.modules():\n    if type(block).__name__ == {blocks.name!r}:\n        ")
+            + call("block.compile")
+        ).by("compile", "blocks"),
+        change=each[1],
+        best=each[0],
+        worst=each[2],
+        once_ns=compile_ns(kernels, varies, blocks.count),
+        excludes=("cuda_graphs", "fused_elementwise"),
+        launches=True,
+        last=True,
+        key="blocks",
+    )
+
+
+def _is_short(case: Analysis, once_ns: tuple[float, float, float], change: Change) -> bool:
+    """Whether compiling the whole model takes more than a quarter of what it gains in a run like this one."""
+    run = case.run
+    if run is None or run.steps_total is None:
+        return False
+    gained = max(case.step_ns - case.step_of(change(case.graph)), 0.0) * run.steps_total
+    return once_ns[1] > MUCH * gained
+
+
+def _of_blocks(kernels: float, varies: bool, blocks: Blocks | None) -> str:
+    """How much less time compiling takes where it is done for one block."""
+    if blocks is None:
+        return ""
+    whole, one = compile_ns(kernels, varies)[1] / 1e9, compile_ns(kernels, varies, blocks.count)[1] / 1e9
+    return f"compiling takes about {whole:,.0f} s; of each of the {blocks.count} blocks alone about {one:,.0f} s"
 
 
 def _absent(case: Analysis) -> str | None:
@@ -169,5 +226,5 @@ FINDING = Declaration(
     absent=ABSENT,
     change=change,
     synonyms=("torch_compile", "inductor", "fusion"),
-    titles=("torch_compile_once_nothing_breaks_the_graph",),
+    titles=("torch_compile_once_nothing_breaks_the_graph", "torch_compile_for_each_block"),
 )

@@ -20,18 +20,21 @@ from gpuprof.diagnosis.detect.pair.signs import advised, alike_compiled, fewer_k
 from gpuprof.diagnosis.detect.passes import backward_of, host_ns_per_launch, shapes_in, siblings, without_recompute
 from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.detect.replace_work import Replacement, replacement_of, with_replacement
+from gpuprof.diagnosis.diagnosis import Evidence
 from gpuprof.diagnosis.fix import Fix, assigned, call, code, joined
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.tracefile.trace import F64, I32, I64, NO_TEXT, Mask
 
 if TYPE_CHECKING:
-    from gpuprof.diagnosis.analysis import Analysis
+    from gpuprof.diagnosis.analysis import Analysis, Change
     from gpuprof.diagnosis.detect.pair.facts import Facts
 
 KINDS = ("norm", "rope", "gate", "loss", "part")
 NORM, ROPE, GATE, LOSS, PART = range(len(KINDS))
 """`part`: a gate's activation, where other ops stand between it and the gate's product, which then does both."""
+PIECES = {"norms": (NORM,), "rotary embedding": (ROPE,), "gates": (GATE, PART), "loss": (LOSS,)}
+"""Kernels of Liger that a program can use by themselves → the kinds of sequences that each replaces."""
 FORWARD_PASSES, BACKWARD_PASSES = (2.0, 2.0, 3.0, 4.0, 0.0), (3.5, 2.0, 5.0, 1.0, 0.0)
 """How often a fused kernel reads or writes the activation, by kind: a norm reads and writes it, and backward reads
 it and the gradient and writes one (and sums the weight's); rotary embedding reads and writes, twice; a gate reads
@@ -96,58 +99,115 @@ class Sequences:
     bytes: F64
     """Of the activation, in the model's precision."""
 
+    def only(self, rows: Mask) -> Sequences:
+        """Some of them."""
+        stretches = Stretches(
+            self.stretches.thread[rows], self.stretches.start_ns[rows], self.stretches.end_ns[rows]
+        )  # fmt: skip
+        return Sequences(stretches, self.kind[rows], self.bytes[rows])
+
 
 def find(case: Analysis) -> Iterator[Proposal]:
     """Fused kernels for what is not fused."""
-    found = find_sequences(case) if case.trains_on_tokens else None  # the libraries' kernels are language models'
-    if found is None or case.roofline is None or case.sensitivities.host > case.sensitivities.device:
+    found = _slow_sequences(case)
+    if found is None:
         return
-    graph, count = case.graph, len(found.stretches)
-    forward = nodes_in(case.graph, found.stretches)
-    backward = without_recompute(case, nodes_in(case.graph, backward_of(case, found.stretches)))
-    group = np.where(forward >= 0, forward, np.where(backward >= 0, backward + count, -1))
-    inside = group >= 0
-    gpu = inside & graph.on_gpu
-    took = float(graph.duration_ns[gpu].sum())
+    fused = _Fused(case, found)
+    graph = case.graph
+    took = float(graph.duration_ns[fused.gpu].sum())
     whole = float(graph.duration_ns[graph.on_gpu].sum())
     if took < WORTH_SHARE * whole:
         return
-    launches = np.array(LAUNCHES)[found.kind].T.reshape(-1)
-    costs = np.repeat([host_ns_per_launch(case, inside, mask) for mask in (forward >= 0, backward >= 0)], count)
-    has = np.bincount(group[gpu], minlength=2 * count) > 0
-
-    def change(level: int):
-        gpu_ns = np.where(has, _fused_ns(case, found, level, launches), 0.0)
-        now = np.bincount(group[gpu], weights=graph.duration_ns[gpu], minlength=2 * count)
-        replacement = replacement_of(
-            graph, group, HOST_LAUNCHES[level] * launches * costs, np.minimum(gpu_ns, now), launches
-        )
-        return partial(_apply, replacement=replacement)
-
     kinds = [
         f"{np.count_nonzero(found.kind == k) / case.steps:,.0f} × {KINDS[k]}"
         for k in np.unique(found.kind).tolist()
         if k != PART
     ]
     text = (
-        f"{', '.join(kinds)} a step as {case.per_step(gpu.sum()):,.0f} kernels that only move memory: "
+        f"{', '.join(kinds)} a step as {case.per_step(fused.gpu.sum()):,.0f} kernels that only move memory: "
         f"{case.per_step(took) / 1e6:,.1f} ms, {100 * took / whole:,.0f} % of the GPU's time"
     )
     apart = _fused_head_is_slower(case)
     liger = {"use_liger_kernel": True, **({"liger_kernel_config": APART} if apart else {})}
     yield Proposal(
         title="fused norm, rotary, gate and loss (Liger)",
-        evidence=spans(case, text, gpu),
+        evidence=(*spans(case, text, fused.gpu), *_by_piece(case)),
         fix=case.stack.fix(
             _liger(case.stack.is_causal, {KINDS[k] for k in np.unique(found.kind).tolist()}, apart),
             case.stack.setting(liger, note=INSTALL) if case.stack.from_transformers else "",
             unsloth="load the model with FastLanguageModel and its own kernels (no custom modelling code)",
         ),
-        change=change(1),
-        best=change(0),
-        worst=change(2),
+        change=fused.change(1),
+        best=fused.change(0),
+        worst=fused.change(2),
         excludes=("compile", "cuda_graphs"),
     )
+
+
+def pieces(case: Analysis) -> dict[str, Proposal]:
+    """Name of a piece (of PIECES) → it alone, as a fused kernel: what it gains or loses by itself."""
+    found = _slow_sequences(case)
+    result = {}
+    for name, kinds in PIECES.items() if found is not None else ():
+        assert found is not None
+        own = np.isin(found.kind, kinds)
+        if own.any():
+            fused = _Fused(case, found.only(own))
+            result[name] = Proposal(
+                title=name,
+                evidence=(),
+                fix=Fix(),
+                change=fused.change(1),
+                best=fused.change(0),
+                worst=fused.change(2),
+                key=name,
+            )
+    return result
+
+
+def _by_piece(case: Analysis) -> Iterator[Evidence]:
+    """What each piece gains alone."""
+    now = case.step_of(case.graph)
+    for name, one in pieces(case).items():
+        less = (now - case.step_of(one.change(case.graph))) / 1e6
+        yield Evidence(f"{name} alone: {abs(less):,.2f} ms {case.unit.a} {'less' if less >= 0 else 'more'}")
+
+
+def _slow_sequences(case: Analysis) -> Sequences | None:
+    """What a fused kernel could do, where less memory traffic may gain: a language model that the GPU limits."""
+    found = find_sequences(case) if case.trains_on_tokens else None  # the libraries' kernels are language models'
+    if found is None or case.roofline is None or case.sensitivities.host > case.sensitivities.device:
+        return None
+    return found
+
+
+class _Fused:
+    """Sequences, forward and backward, as fused kernels."""
+
+    def __init__(self, case: Analysis, found: Sequences) -> None:
+        self._case, self._found = case, found
+        graph, self._count = case.graph, len(found.stretches)
+        forward = nodes_in(case.graph, found.stretches)
+        backward = without_recompute(case, nodes_in(case.graph, backward_of(case, found.stretches)))
+        self._group = np.where(forward >= 0, forward, np.where(backward >= 0, backward + self._count, -1))
+        inside = self._group >= 0
+        self.gpu = inside & graph.on_gpu
+        """Kernels that they replace."""
+        self._launches = np.array(LAUNCHES)[found.kind].T.reshape(-1)
+        masks = (forward >= 0, backward >= 0)
+        self._costs = np.repeat([host_ns_per_launch(case, inside, mask) for mask in masks], self._count)
+
+    def change(self, level: int) -> Change:
+        """The graph with them; `level` 0: at best, 1: as expected, 2: at worst."""
+        graph, group, gpu, several = self._case.graph, self._group, self.gpu, 2 * self._count
+        has = np.bincount(group[gpu], minlength=several) > 0
+        gpu_ns = np.where(has, _fused_ns(self._case, self._found, level, self._launches), 0.0)
+        now = np.bincount(group[gpu], weights=graph.duration_ns[gpu], minlength=several)
+        host_ns = HOST_LAUNCHES[level] * self._launches * self._costs
+        # At worst a fused kernel is slower than what it replaces: short rows, few blocks.
+        gpu_ns = gpu_ns if level == 2 else np.minimum(gpu_ns, now)
+        replacement = replacement_of(graph, group, host_ns, gpu_ns, self._launches)
+        return partial(_apply, replacement=replacement)
 
 
 def _fused_head_is_slower(case: Analysis) -> bool:

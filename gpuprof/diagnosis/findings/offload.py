@@ -42,6 +42,14 @@ COPIES = re.compile(r"^aten::(to|_to_copy|copy_|cpu|cuda|clone|contiguous|pin_me
 """Ops that copy a tensor and do nothing else with it."""
 PASSES = re.compile(r"^aten::(_foreach_)?(mul|add|sub|div|lerp|addcmul|addcdiv|sqrt|pow|maximum|neg|sign)_?$")
 """Ops of which each goes once over a state of the optimizer."""
+_PAGED = re.compile(r"Paged")
+"""Optimizers of bitsandbytes whose states lie in unified memory."""
+_MOMENTS_BYTES, _MOMENTS_TRAFFIC = 8.0, 16.0
+"""Of two moments of a parameter in 32 bits, and what a step reads and writes of them; in 8 bits a quarter."""
+SLOWER = 3.0
+"""Kernels of a paged optimizer that take this many times what they should wait for pages."""
+FEWEST_SIZES = 3
+"""Weights are of different sizes; what a batch holds is of one or two."""
 GIB = 2**30
 
 Kind = Literal["optimizer", "weights", "activations"]
@@ -58,8 +66,10 @@ or activations go and come. The GPU waits for the link and for the CPU. Where th
 Copies of at least 64 MB a step to the host and as much back, or to the GPU alone in forward passes: the *optimizer*
 where stretches of over 1 ms in which the CPU launches nothing take a tenth of the step, or the copies leave outside of
 the forward pass, and both ways have 0.25 to 16 bytes for each trained parameter; *activations* where they leave in the
-forward pass; *weights* where as much comes in forward passes, in 20 tensors or more, and nothing leaves. Advised only
-if the run's peak and what would have to stay on the GPU fit its memory.
+forward pass; *weights* where as much comes in forward passes, in 20 tensors or more, and nothing leaves: of the trained
+model, or of another one, whose tensors have at least three sizes and come again in each step. An optimizer that is
+*paged* (bitsandbytes) where its kernels take three times what the traffic of its states would, or more. Advised only if
+the run's peak and what would have to stay on the GPU fit its memory.
 """,
     gain="""
 The copies go, with the waits for them and the CPU's work in them and in the ops around them that only copy. Of an
@@ -101,6 +111,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     if found is not None:
         yield from on_gpu(case, found)
         yield from _fused(case, found)
+    yield from _unpaged(case)
 
 
 def on_gpu(case: Analysis, found: Offload) -> Iterator[Proposal]:
@@ -148,6 +159,44 @@ def _fused(case: Analysis, found: Offload) -> Iterator[Proposal]:
         change=usual,
         best=best,
         worst=worst,
+        excludes=("optimizer",),
+    )
+
+
+def _unpaged(case: Analysis) -> Iterator[Proposal]:
+    """States that stay on the GPU, where those of a paged optimizer fit and its kernels wait for pages."""
+    optimizer = (case.run.optimizer or {}) if case.run else {}
+    name, trained = str(optimizer.get("class") or ""), _trained(case)
+    free, _ = free_bytes(case)
+    if not _PAGED.match(name) or not trained or case.roofline is None or free is None:
+        return
+    graph = case.graph
+    nodes = graph.on_gpu & (graph.phase == OPTIMIZER)
+    took = case.per_step(float(graph.duration_ns[nodes].sum()))
+    eighth = 0.25 if "8bit" in name else 1.0
+    needed = float(optimizer.get("state_bytes") or 0) or trained * _MOMENTS_BYTES * eighth
+    rate = case.roofline.ceilings.memory_bytes_per_s
+    best, usual, worst = (
+        (each - _MOMENTS_TRAFFIC * (1 - eighth)) * trained / rate * 1e9 for each in calibrated.TRAFFIC_BYTES.rising
+    )
+    if needed > free or took < SLOWER * worst:
+        return
+    text = (
+        f"{name} keeps its states in unified memory: its kernels take {took / 1e6:,.1f} ms {case.unit.a}, and with the"
+        f" states on the GPU {usual / 1e6:,.1f} ms. The states need {needed / GIB:,.1f} of {free / GIB:,.0f} GiB that"
+        " are free"
+    )
+    low, likely, high = (partial(scaled, nodes=nodes, factor=ns / took) for ns in (best, usual, worst))
+    yield Proposal(
+        title="an optimizer that is not paged",
+        evidence=spans(case, text, nodes),
+        fix=case.stack.fix(
+            f"the same optimizer without pages: {name.removeprefix('Paged')}",
+            trl=case.stack.setting({"optim": "adamw_8bit" if eighth < 1 else "adamw_torch_fused"}),
+        ),
+        change=likely,
+        best=low,
+        worst=high,
         excludes=("optimizer",),
     )
 
@@ -217,8 +266,16 @@ def _is_of(parameters: float, moved_bytes: float) -> bool:
 
 def _of_weights(case: Analysis, up: Mask, up_bytes: float) -> bool:
     """Whether what comes to the GPU are weights: many tensors, and a good part of the model's parameters."""
+    if int(up.sum()) < FEWEST_TENSORS * case.steps:
+        return False
     parameters = float(((case.run.model or {}).get("parameters") if case.run else None) or 0)
-    return int(up.sum()) >= FEWEST_TENSORS * case.steps and _is_of(parameters, up_bytes)
+    return _is_of(parameters, up_bytes) or _come_again(case, up)
+
+
+def _come_again(case: Analysis, up: Mask) -> bool:
+    """Whether tensors of the same different sizes come in each step: weights of another model than the trained one."""
+    sizes, count = np.unique(case.trace.gpu.bytes[up], return_counts=True)
+    return case.steps > 1 and len(sizes) >= FEWEST_SIZES and bool((count % case.steps == 0).all())
 
 
 def _change(case: Analysis, found: Offload, level: int) -> Change:
@@ -310,8 +367,17 @@ FINDING = Declaration(
     page=PAGE,
     find=find,
     absent=ABSENT,
-    synonyms=("cpu_offload", "zero_offload", "offload_optimizer", "deepspeed", "cpuoffload", "activation_offloading"),
+    synonyms=(
+        "paged_states",
+        "cpu_offload",
+        "zero_offload",
+        "offload_optimizer",
+        "deepspeed",
+        "cpuoffload",
+        "activation_offloading",
+    ),
     titles=(
+        "an_optimizer_that_is_not_paged",
         "a_fused_optimizer_step_on_the_cpu",
         "the_optimizer_on_the_gpu",
         "all_weights_on_the_gpu",

@@ -17,6 +17,7 @@ from gpuprof.diagnosis.detect.pair.candidates import MODEL, Candidate, claim_bus
 from gpuprof.diagnosis.detect.pair.quantities import kernel_counts
 from gpuprof.diagnosis.detect.pair.signs import advised, alike_compiled
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
+from gpuprof.diagnosis.detect.zeroed_work import find_zeroed
 from gpuprof.diagnosis.fix import code
 from gpuprof.record.phase_names import REPEATED_RANGE
 from gpuprof.replay.transform import removed
@@ -38,26 +39,31 @@ FELL = 0.95
 PAGE = Page(
     id="redundant_forward",
     applies=("training",),
-    title="The same forward pass runs twice",
+    title="A forward pass runs twice, or for nothing",
     means="""
 A teacher that is called once for its logits and once for its hidden states, a reference model that scores the same
 batch for two losses, log-probabilities that are computed without gradients just before the same pass with gradients:
-same weights, same inputs, same outputs. One call gives all of them.
+same weights, same inputs, same outputs. One call gives all of them. Or a tower whose result is multiplied by zero, as a
+vision tower is for batches without a picture: its forward and its backward pass change nothing.
 """,
     detected="""
 In the recorded steps the recorder looks at the calls of the process's largest models. A call repeats an earlier one of
 the same step if its tensors have the same storage, place and version, no weight or buffer changed in between, the same
 adapters are switched on, and no dropout is at work. Nothing is read from the GPU. In the recording, its matmuls must
 be the same in order and shape as those of an earlier stretch, and nothing in it may draw random numbers. Not detected
-in recordings of other tools, in compiled models, and where inputs are copied in between.
+in recordings of other tools, in compiled models, and where inputs are copied in between. Work that is multiplied by
+zero: autograd's graph of a step that is not recorded shows a multiplication by a number of the program that is 0, and
+the loss depends on what is below it in no other way; in the recorded steps the ops of the same numbers are marked.
 """,
     gain="""
 The repeated calls are taken out of the graph, their work on the CPU and the GPU, and the step is replayed. Backward
-passes stay: a gradient that flowed through both calls flows through one.
+passes stay: a gradient that flowed through both calls flows through one. Of what is multiplied by zero the backward
+pass goes, too; the optimizer's work on its weights stays.
 """,
     wrong="""
 Outputs of the first call have to be kept until they are needed again: memory. A function that draws random numbers in
-a kernel of its own is not seen.
+a kernel of its own is not seen. Weights below a zero get gradients of zero, by which weight decay still shrinks them;
+without any they stay as they are.
 """,
 )
 
@@ -74,6 +80,7 @@ class Repeated:
 
 def find(case: Analysis) -> Iterator[Proposal]:
     """One call in place of two."""
+    yield from _zeroed(case)
     found = find_repeated(case)
     if found is None:
         return
@@ -90,6 +97,29 @@ def find(case: Analysis) -> Iterator[Proposal]:
             "# a pass without gradients before the same one with them: outputs.logits.detach()"
         ),
         change=partial(removed, nodes=found.nodes),
+    )
+
+
+def _zeroed(case: Analysis) -> Iterator[Proposal]:
+    """No forward and backward pass of what is multiplied by zero."""
+    found = find_zeroed(case)
+    if found is None:
+        return
+    ms = case.per_step(float(case.graph.duration_ns[found.nodes & case.graph.on_gpu].sum())) / 1e6
+    what = f" ({', '.join(found.modules)})" if found.modules else ""
+    text = (
+        f"the result of {found.stretches / case.steps:,.3g} stretches a step{what} is multiplied by a constant zero:"
+        f" {ms:,.1f} ms of GPU time, forward and backward"
+    )
+    yield Proposal(
+        title="no work that is multiplied by zero",
+        evidence=spans(case, text, found.nodes),
+        fix=code(
+            "if has_images:  # skip the tower where its result does not count\n    loss = loss + tower(images)\n"
+            "# DistributedDataParallel: find_unused_parameters=True"
+        ),
+        change=partial(removed, nodes=found.nodes),
+        key="zeroed",
     )
 
 
@@ -169,6 +199,12 @@ FINDING = Declaration(
     page=PAGE,
     find=find,
     change=change,
-    synonyms=("repeated_forward", "teacher_twice", "same_forward"),
-    titles=("one_forward_pass_instead_of_two",),
+    synonyms=(
+        "the_same_forward_pass_runs_twice",
+        "multiplied_by_zero",
+        "repeated_forward",
+        "teacher_twice",
+        "same_forward",
+    ),
+    titles=("one_forward_pass_instead_of_two", "no_work_that_is_multiplied_by_zero"),
 )

@@ -32,6 +32,8 @@ SPREAD = calibrated.SPREAD.value
 ENGINE = calibrated.ENGINE.rising
 RATES = calibrated.SYNC_RATE.rising
 LEFT = inference.CACHE_LEFT.falling
+CONTINUOUS_NS = tuple(1e9 * seconds for seconds in calibrated.CONTINUOUS_S.falling)
+"""What continuous batching costs each iteration, the most first."""
 SHORTER_TAIL = 0.9
 """The 95th percentile of the completions' lengths is below this share of the longest where there is a tail to cut."""
 
@@ -50,12 +52,27 @@ class Trainer:
     """Of the model's parameters."""
     trainable_share: float | None = None
     """Share of the parameters that are trained, 0 to 1."""
+    mixed: bool = False
+    """Whether its weights are float32 and its passes autocast to a smaller type."""
 
     def first(self, *names: str) -> str | None:
         """The first of these arguments that it has; the first of all where nothing is known."""
         if not self.fields:
             return names[0]
         return next((name for name in names if name in self.fields), None)
+
+    def static_cache(self, name: str, value: Any) -> tuple[Fix, str | None]:
+        """The arguments that make the cache static, and what they change about the training.
+
+        transformers makes the cache of the weights' type: the keys of autocast do not fit, and generation raises an
+        error (TRL 1.15, transformers 5.17, on a GPU). The weights have to be of that type, too.
+        """
+        if not self.mixed:
+            return self.set(name, value), None
+        if self.first("model_init_kwargs") is None:
+            return self.set(name, value), "the weights have to be loaded in the type of autocast"
+        both = self.set(name, value, "model_init_kwargs", {"dtype": "bfloat16"})
+        return both, "weights and optimizer states are bfloat16: a static cache does not take what autocast makes"
 
     def set(self, *names_and_values: Any) -> Fix:
         """Arguments that get other values (a name, its value, a name, …), with the patch that makes it."""
@@ -134,12 +151,13 @@ def _decode_without_cpu(iteration: Iteration, trainer: Trainer) -> Iterator[Chan
         return
     most = found.decode_ns * (1 - busy)
     value = "static" if argument == "cache_implementation" else {"cache_implementation": "static"}
+    fix, condition = trainer.static_cache(argument, value)
     yield change(
-        iteration.mean_ns, "decode_cpu", "Compile the decode step over a static cache", trainer.set(argument, value),
+        iteration.mean_ns, "decode_cpu", "Compile the decode step over a static cache", fix,
         (0.3 * most, 0.7 * most, most),
         f"the GPU works {100 * busy:.0f} % of the recorded decode steps; at best decoding takes only that (the share of"
         " it that is reached is assumed)",
-        None,
+        condition,
     )  # fmt: skip
 
 
@@ -151,12 +169,12 @@ def _cache_copies(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
         return
     spent = copies.gpu_ns if (busy or 0.0) >= 0.5 else copies.cpu_ns
     low, expected, high = (spent * (1 - left) for left in LEFT)
+    fix, condition = trainer.static_cache(argument, {"cache_implementation": "static"})
     yield change(
-        iteration.mean_ns, "cache_copies", "Static key-value cache",
-        trainer.set(argument, {"cache_implementation": "static"}), (low, expected, high),
+        iteration.mean_ns, "cache_copies", "Static key-value cache", fix, (low, expected, high),
         f"{copies.count:,} concatenations an iteration copy the cache, extrapolated from the recorded decode steps; on"
         " a GPU transformers compiles the decode step with it, which is a change of its own (decode_cpu)",
-        None,
+        condition,
     )  # fmt: skip
 
 
@@ -189,11 +207,13 @@ def _ended_sequences(iteration: Iteration, trainer: Trainer) -> Iterator[Change]
     if argument is None or trainer.settings.get(argument) is True or trainer.settings.get("use_vllm") is True:
         return
     most = found.decode_ns * busy * found.ended_share
+    saved = [share * most - cost for share, cost in zip((0.0, 0.5, 1.0), CONTINUOUS_NS, strict=True)]
     yield change(
         iteration.mean_ns, "ended_sequences", "Continuous batching in generation", trainer.set(argument, True),
-        (0.0, 0.5 * most, most),
+        (saved[0], saved[1], saved[2]),
         f"{100 * found.ended_share:.0f} % of the computed tokens are of sequences that had ended; at most the GPU's"
-        " time for them is saved (the share of it that is reached is assumed)",
+        " time for them is saved (the share of it that is reached is assumed), less what each call costs:"
+        f" {CONTINUOUS_NS[1] / 1e9:.1f} s, measured once",
         None,
     )  # fmt: skip
 
@@ -289,13 +309,18 @@ def _larger_rollout(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
     argument = trainer.first("per_device_train_batch_size")
     if found is None or busy is None or argument is None or not found.decode_ns:
         return
-    # Per completion: half of what a decode step costs beyond twice the GPU's work of it.
-    saved = found.decode_ns * (1 - max(1.0, 2 * busy) / 2)
+    # Per completion: half of what a decode step costs beyond twice the GPU's work of it, of rewards that wait, and of
+    # passes that launch the same kernels.
+    decoding = found.decode_ns * (1 - max(1.0, 2 * busy) / 2)
+    waiting = sum(one.ns for one in iteration.rewards if one.cpu_ns is not None and one.cpu_ns < WAITS * one.ns)
+    shares = ((phase, busy_share(iteration, phase)) for phase in (LOG_PROBABILITIES, FORWARD, BACKWARD))
+    passes = sum(iteration.ns_of(phase) * (1 - share) for phase, share in shares if share is not None)
+    saved = decoding + min(waiting, iteration.ns_of(REWARD)) / 2 + 0.5 * passes / 2
     yield change(
         iteration.mean_ns, "rollout_batch", "Generate for more prompts at once", f"{argument} × 2",
-        (0.6 * saved, saved, found.decode_ns / 2),
-        "per completion: a decode step costs the CPU the same for twice the sequences; shown as the iteration of half"
-        " of them",
+        (0.6 * decoding, saved, max(saved, iteration.mean_ns / 2)),
+        "per completion: a decode step costs the CPU the same for twice the sequences, and so do rewards that wait and"
+        " half of what launches cost in the other passes (assumed); shown as the iteration of half of them",
         "twice the prompts in an iteration",
     )  # fmt: skip
 

@@ -63,7 +63,14 @@ def trainer_of(folder: RunFolder) -> Trainer:
         program.settings,
         _weight_bytes(model),
         _share(model),
+        _is_mixed(model, program.autocast),
     )
+
+
+def _is_mixed(model: Mapping[str, Any], autocast: str | None) -> bool:
+    """Whether weights are float32 and the passes compute in a smaller type."""
+    dtypes = model.get("dtypes")
+    return isinstance(dtypes, dict) and "float32" in dtypes and autocast in ("bfloat16", "float16")
 
 
 def _weight_bytes(model: Mapping[str, Any]) -> int | None:

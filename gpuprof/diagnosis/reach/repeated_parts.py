@@ -10,6 +10,7 @@ from gpuprof.calibration import reference as reference_calibrated
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.fewer_tokens import fewer_tokens
 from gpuprof.diagnosis.detect.loss_head import loss_head
+from gpuprof.diagnosis.detect.zeroed_work import find_zeroed
 from gpuprof.diagnosis.findings import FINDINGS, missing_kernels, needless_logits, offload, redundant_forward
 from gpuprof.diagnosis.findings.padding import LEAST_PADDING
 from gpuprof.diagnosis.findings.recompute import recomputed as repeated_nodes
@@ -97,7 +98,18 @@ def offloaded(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
 
 
 def called_again(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
-    """Calls of a model that repeat an earlier one of the step."""
+    """Calls of a model that repeat an earlier one of the step, and what is multiplied by zero."""
+    zero = find_zeroed(case)
+    if zero is not None:
+        named = f", in {', '.join(zero.modules)}" if zero.modules else ""
+        yield Part(
+            kind="gpu",
+            what=f"work that is multiplied by zero{named}",
+            nodes=zero.nodes,
+            change=lambda graph: removed(graph, zero.nodes),
+            why="the loss depends on its result only through a constant zero",
+            findings=(redundant_forward.PAGE.id,),
+        )
     found = redundant_forward.find_repeated(case)
     if found is None:
         return

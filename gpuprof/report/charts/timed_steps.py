@@ -26,7 +26,7 @@ _MOST_LABELLED = 5
 """Steps cut at the edge that have their time written next to them."""
 _NOTICED = 0.005
 """Share of a step below which a part is not listed in what is shown on hovering."""
-_ALIKE = 0.1
+_ALIKE = 0.15
 """Steps that differ by no more than this share from their median look the same."""
 _EACH_TICK, _NARROW_EACH_TICK = 10, 5
 """Up to this many steps each has its number on the axis; the second in a narrow window."""

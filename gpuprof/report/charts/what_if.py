@@ -167,8 +167,9 @@ def _annotations(rows: list[Row], now: float, place: float, farthest: float) -> 
 def _together(diagnosis: Diagnosis, both: Combined) -> str:
     """`1 + 3 together`."""
     titles = [found.title for found in diagnosis.findings]
-    parts = [str(titles.index(title) + 1) if title in titles else text(title, _NAME) for title in both.titles]
-    return f"{' + '.join(parts)}  together"
+    known = sorted(titles.index(title) + 1 for title in both.titles if title in titles)
+    others = [text(title, _NAME) for title in both.titles if title not in titles]
+    return f"{' + '.join([*map(str, known), *others])}  together"
 
 
 def _more(work: float) -> str:

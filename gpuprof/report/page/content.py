@@ -5,7 +5,7 @@ Texts are fit to be shown here, and escaped as HTML by the templates.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from markdown_it import MarkdownIt
@@ -17,7 +17,7 @@ from gpuprof.diagnosis.diagnosis import Diagnosis, Evidence, Finding, Range
 from gpuprof.diagnosis.plug_ins import declarations
 from gpuprof.diagnosis.sentences import capital, gpu_named
 from gpuprof.diagnosis.step_parts import Bar
-from gpuprof.report import fixes, labels, run_words, words
+from gpuprof.report import fixes, host_words, labels, run_words, words
 from gpuprof.report.charts.groups import known_roofline
 from gpuprof.report.charts.timed_steps import alike as steps_are_alike
 from gpuprof.report.code_lines import blocks, parts
@@ -29,6 +29,7 @@ from gpuprof.tracefile.trace import AUTOGRAD_ENGINE
 
 KERNELS = 12
 RANGES = 12
+FUNCTIONS = 8
 """Rows of the table that stands in for the interactive one."""
 SEEN = 0.005
 """Share of a bar below which a part has no entry in its legend."""
@@ -132,6 +133,8 @@ class Card:
     """How likely it gains, of what is worth trying; empty of a fix."""
     settle: str = ""
     """Likewise, what settles it."""
+    by_hand: bool = False
+    """Whether no command settles it."""
 
 
 def headline(diagnosis: Diagnosis) -> str:
@@ -376,7 +379,12 @@ def tries(diagnosis: Diagnosis) -> list[Card]:
         return []
     longest, first = _longest(diagnosis, float(now)), len(diagnosis.findings) + 1
     return [
-        replace(_card(number, one, diagnosis, float(now), longest), chance=fixes.chance(one), settle=settle(one))
+        replace(
+            _card(number, one, diagnosis, float(now), longest),
+            chance=fixes.chance(one),
+            settle=settle(one),
+            by_hand=not one.settle,
+        )
         for number, one in enumerate(diagnosis.worth_trying, first)
     ]
 
@@ -413,7 +421,19 @@ def _card(number: int, finding: Finding, diagnosis: Diagnosis, now: float, longe
 
 def _block(is_code: bool, lines: Sequence[str]) -> FixBlock:
     text = "\n".join(map(escape, lines))
-    return FixBlock(is_code, parts(text) if is_code else (text,))
+    return FixBlock(is_code, tuple(_with_comments(parts(text))) if is_code else (text,))
+
+
+def _with_comments(pieces: Sequence[str]) -> Iterator[str]:
+    """The parts of code, of which a comment is one: it goes into the next line as a whole."""
+    comment = ""
+    for piece in pieces:
+        if piece == "\n" or not (comment or piece.startswith("#")):
+            yield from filter(None, (comment, piece))
+            comment = ""
+        else:
+            comment += piece
+    yield from filter(None, (comment,))
 
 
 def _values(found: Range) -> tuple[float, float, float]:
@@ -557,6 +577,22 @@ def ranges(diagnosis: Diagnosis) -> list[tuple[str, ...]]:
             count(round(one.launches / steps, 1)),
         )
         for one in named[:RANGES]
+    ]
+
+
+def functions(diagnosis: Diagnosis) -> list[tuple[str, ...]]:
+    """The CPU's functions that the answer names: line of the user's code, name, time a step, the step without it."""
+    found = host_words.worth_saying(diagnosis)[:FUNCTIONS]
+    now = diagnosis.step_ns
+    priced = any(one.step_ns is not None for one in found)
+    return [
+        (
+            shown(host_words.line_of(one, found), 80),
+            shown(host_words.name(one), 80),
+            duration(one.ns.expected),
+            *((host_words.gain(one, now).removesuffix(" if free"),) if priced else ()),
+        )
+        for one in found
     ]
 
 

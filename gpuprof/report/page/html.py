@@ -87,6 +87,7 @@ def render(diagnosis: Diagnosis, most_events: int = MOST_EVENTS, links: Sequence
         kernels=content.kernels(diagnosis),
         ranges=content.ranges(diagnosis),
         activity=content.activity(diagnosis),
+        functions=content.functions(diagnosis),
         environment=content.environment(diagnosis),
         memory=None if diagnosis.memory is None else at_peak(diagnosis.memory),
         charts=drawn,

@@ -9,7 +9,7 @@ import numpy as np
 from gpuprof.diagnosis.representative_steps import representative
 from gpuprof.timeline.steps import LONGEST_NS
 from gpuprof.timeline.timeline import Timeline
-from gpuprof.tracefile.trace import I64, Trace
+from gpuprof.tracefile.trace import ANNOTATION, I64, Trace
 
 MOST_EVENTS = 1_000_000
 """What opens in a second and a half and still moves smoothly (benchmarks/report.py)."""
@@ -74,9 +74,13 @@ def _extent(timeline: Timeline) -> tuple[int, int]:
     trace, (least, most) = timeline.trace, near(timeline)
     tables = [t for t in (trace.ops, trace.calls, trace.gpu, trace.frames) if len(t)]
     low = min((int(t.start_ns.min()) for t in tables), default=0)
-    # Stacks that were open when the profiler stopped last until it had stopped: they are no part of the training.
-    ends = [t.start_ns if t is trace.frames else t.end_ns for t in tables]
-    return max(low, least), min(max((int(each.max()) for each in ends), default=low) + 1, most)
+    # Stacks and ranges that were open when the profiler stopped last until it had stopped: that is no part of the
+    # training, however long it took.
+    open_ended = trace.ops.kind == ANNOTATION
+    ends = [trace.frames.start_ns, np.where(open_ended, trace.ops.start_ns, trace.ops.end_ns)]
+    ends += [trace.calls.end_ns, trace.gpu.end_ns]
+    last = max((int(each.max()) for each in ends if len(each)), default=low)
+    return max(low, least), min(max(last, timeline.window[1]) + 1, most)
 
 
 def _finished(timeline: Timeline) -> int:

@@ -46,8 +46,8 @@ def packed_views(diagnosis: Diagnosis, most_events: int = MOST_EVENTS) -> tuple[
     tracks = [replace(t, start_ns=t.start_ns.clip(least, most), end_ns=t.end_ns.clip(least, most)) for t in tracks]
     span_low = min([part.low_ns, *(int(t.start_ns.min()) for t in tracks if len(t.start_ns))])
     heads, columns = assemble(tracks, span_low)
-    # Stacks that were open when the profiler stopped last until it had stopped: they are no part of the training.
-    ends = [int(t.end_ns.max()) for t in tracks if len(t.end_ns) and t.kind != "frames"]
+    # What of the CPU is open when the profiler stops ends with it: that is no part of the training.
+    ends = [int(t.end_ns.max()) for t in tracks if len(t.end_ns) and t.kind not in ("frames", "ops")]
     span_high = max([part.high_ns, *ends])
     trees = flames(timeline, tables.columns, texts)
     if diagnosis.host is not None and diagnosis.folder is not None:

@@ -15,6 +15,7 @@ from gpuprof.record.phase_names import (
     DATA,
     ENVIRONMENT,
     GENERATION,
+    IDLE,
     LOG_PROBABILITIES,
     OTHER,
     REWARD,
@@ -183,8 +184,22 @@ PRIME_RL_GENERATOR = Framework(
 
 FRAMEWORKS: tuple[Framework, ...] = (VERL, NEMO_RL, SLIME, OPENRLHF, SKYRL, PRIME_RL, PRIME_RL_GENERATOR)
 
-RANGES: dict[str, dict[str, str]] = {"verl": _VERL, "NeMo-RL": _NEMO}
-"""Phases of the frameworks whose marks are ranges in a recording: verl's `marked_timer`, NeMo-RL's timers."""
+_VERL_WORKER = {
+    "generate_sequences": GENERATION, "compute_log_prob": LOG_PROBABILITIES,
+    "compute_ref_log_prob": LOG_PROBABILITIES, "compute_values": LOG_PROBABILITIES, "compute_rm_score": REWARD,
+    "train_batch": TRAINING, "generate_async": GENERATION, "sync_rollout_weights": WEIGHT_SYNC,
+    "wait_for_enough_samples": IDLE,
+}  # fmt: skip
+"""What verl's `DistProfiler.annotate` calls the methods of its workers (torch ranges, or NVTX with Nsight Systems), and
+further timers of its asynchronous trainers."""
+RANGES: dict[str, dict[str, str]] = {"verl": {**_VERL, **_VERL_WORKER}, "NeMo-RL": _NEMO}
+"""Phases of the frameworks whose marks are ranges in a recording: verl's `marked_timer` in the process that controls,
+and its workers' methods; NeMo-RL's timers. OpenRLHF marks nothing."""
+OWN_RANGES: frozenset[str] = frozenset(
+    ("generate_sequences", "compute_log_prob", "compute_ref_log_prob", "compute_rm_score", "update_actor",
+     "update_critic")
+)  # fmt: skip
+"""Those that say on their own whose they are: verl can record each method of a worker in a file of its own."""
 
 PREFIXES = ("train/",)
 """What trackers put in front of a framework's keys."""

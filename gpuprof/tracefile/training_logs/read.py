@@ -1,4 +1,5 @@
-"""Reads a log or a tracker's file of an RL post-training: what was printed, JSON lines, a summary, a table (CSV)."""
+"""Reads a log or a tracker's file of an RL post-training: what was printed, JSON lines, a summary, a table (CSV),
+TensorBoard's event files."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from pathlib import Path
 
 from gpuprof.errors import UnreadableTrace
 from gpuprof.tracefile.training_logs.console import entries
+from gpuprof.tracefile.training_logs.event_files import event_entries, event_files
 from gpuprof.tracefile.training_logs.frameworks import FRAMEWORKS, Framework, framework_of
 from gpuprof.tracefile.training_logs.record import Found, Logged, by_iteration
 from gpuprof.tracefile.training_logs.rows import rows
@@ -32,13 +34,22 @@ class TrainingLog:
 
 
 def is_training_log(path: Path) -> bool:
-    """Whether a file looks like a log or a tracker's file of a framework that is known."""
+    """Whether a file looks like a log or a tracker's file of a framework that is known, or a folder holds TensorBoard's
+    event files of one."""
     try:
-        if not path.is_file():
-            return False
+        files = event_files(path)
+        if files:
+            return any(_has_marks(file, binary=True) for file in files)
+        return path.is_file() and _has_marks(path, binary=False)
+    except OSError:
+        return False
+
+
+def _has_marks(path: Path, binary: bool) -> bool:
+    try:
         with path.open("rb") as file:
             head = file.read(4096)
-            if b"\0" in head or any(mark in head for mark in _OF_TRACES):
+            if not binary and (b"\0" in head or any(mark in head for mark in _OF_TRACES)):
                 return False
             seen, looked = head, len(head)
             while seen and looked < _MOST_LOOKED_AT:
@@ -54,7 +65,7 @@ def is_training_log(path: Path) -> bool:
 def read_training_log(path: Path) -> TrainingLog:
     """The iterations of a log. Raises UnreadableTrace, one line, where it has none, or cannot be read."""
     try:
-        if path.stat().st_size > MOST_BYTES:
+        if sum(one.stat().st_size for one in (event_files(path) or [path])) > MOST_BYTES:
             raise UnreadableTrace(
                 f"{path} is larger than {MOST_BYTES >> 30} GiB: give the lines of its iterations only"
             )
@@ -77,6 +88,11 @@ def total_s(framework: Framework, one: Logged) -> float:
 
 
 def _entries(path: Path) -> Iterator[Found]:
+    files = event_files(path)
+    if files:
+        for file in files:
+            yield from event_entries(file)
+        return
     name = path.name.lower()
     with path.open(encoding="utf-8", errors="replace") as file:
         if name.endswith(".csv"):

@@ -1,0 +1,139 @@
+"""How well gpuprof prices compiling: sign and interval of each measured change that compiles, breaks or captures.
+
+    python -m benchmarks.compile_prices [--shared FOLDER] [--only NAME] [--json]
+
+All programs with a recording and a measured gain of one of the findings `compile`, `cuda_graphs`, `graph_breaks`,
+`recompiles` (guards that hold), `fp8`, `fused_elementwise` (all of it, or one piece) and `fused_loss`, in *Fixes*, in
+*Worth trying* or considered: what was predicted next to what was measured. The sign is right where both are above 1.02,
+both below 0.98, or they are less than 5 % apart, and where a change that gained nothing is not advised. A change that
+did not get through counts as a gain of 1 and says nothing of the interval: what is advised costs its trial. A change of
+which nothing is said, or no figure, is predicted to gain nothing (1).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import gpuprof
+from benchmarks.accuracy import ROOT
+from benchmarks.recall import Program, Share, Timed, programs
+from gpuprof.diagnosis.analysis import analysis_of
+from gpuprof.diagnosis.diagnosis import Diagnosis
+from gpuprof.diagnosis.findings import fused_elementwise
+from gpuprof.diagnosis.findings.fused_elementwise import PIECES, pieces
+from gpuprof.diagnosis.predict import Steps, prediction
+
+FINDINGS = (
+    "compile", "cuda_graphs", "graph_breaks", "recompiles", "fp8", "fused_elementwise", "fused_loss",
+)  # fmt: skip
+UP, DOWN, NEAR = 1.02, 0.98, 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """One measured change and its price."""
+
+    program: str
+    role: str
+    change: str
+    finding: str
+    measured: tuple[float, float, float] | None
+    """Low, middle and high gain over the turns; None where the change did not get through."""
+    predicted: tuple[float, float, float] | None
+    where: str
+    why: str = ""
+
+    @property
+    def sign_is_right(self) -> bool:
+        """Whether the expected gain is on the measured side of 1, or near it; likewise where it gained nothing and was
+        not advised, for what it costs once or another reason."""
+        said, was = (found[1] if found else 1.0 for found in (self.predicted, self.measured))
+        if was < UP and self.where in ("considered", "absent"):
+            return True
+        return (said > UP and was > UP) or (said < DOWN and was < DOWN) or abs(said / was - 1) <= NEAR
+
+    @property
+    def held(self) -> bool | None:
+        """Whether the predicted interval meets what the turns measured; None where one of them is not known."""
+        if self.predicted is None or self.measured is None:
+            return None
+        return self.predicted[0] <= self.measured[2] and self.predicted[2] >= self.measured[0]
+
+
+def prices(program: Program) -> list[Price]:
+    """What is said of each measured change of these findings."""
+    changes = [one for one in program.changes if one.finding in FINDINGS and not one.also]
+    if not changes:
+        return []
+    found = gpuprof.diagnose(program.path)
+    return [_price(program, one, found) for one in changes]
+
+
+def _price(program: Program, change: Timed, found: Diagnosis) -> Price:
+    gain = change.gain
+    measured = (gain.low, gain.middle, gain.high) if gain.middle else None
+    head = (program.name, program.role, change.name, change.finding or "", measured)
+    case = analysis_of(found)
+    if change.finding == "fused_elementwise" and change.title in PIECES and case is not None:
+        piece = pieces(case).get(change.title)
+        if piece is None:
+            return Price(*head, None, "absent", fused_elementwise.ABSENT.why(case) or "")
+        gain = prediction(Steps(case), [piece]).speedup
+        return Price(*head, (gain.low, gain.expected, gain.high), "piece")
+    for name in ("findings", "worth_trying", "considered"):
+        mine = [one for one in getattr(found, name) if one.id == change.finding]
+        mine = [one for one in mine if change.title in (None, one.title)] or mine
+        if not mine:
+            continue
+        one = min(mine, key=lambda each: abs(getattr(each, "work", 1.0) - change.work))
+        gain = one.speedup
+        predicted = None if gain is None else (gain.low, gain.expected, gain.high)
+        return Price(*head, predicted, "fixes" if name == "findings" else name, getattr(one, "reason", ""))
+    return Price(*head, None, "absent")
+
+
+def summary(found: Sequence[Price]) -> dict[str, Share]:
+    """Name of a figure → its share."""
+    return {
+        "sign right": Share(sum(one.sign_is_right for one in found), len(found)),
+        "interval holds": Share(sum(one.held is True for one in found), sum(one.held is not None for one in found)),
+    }
+
+
+def lines(found: Iterable[Price]) -> Iterable[str]:
+    """A line for each."""
+    for one in sorted(found, key=lambda one: (one.finding, one.program)):
+        said = "{1:.2f} ({0:.2f}–{2:.2f})".format(*one.predicted) if one.predicted else "–"
+        was = "{1:.2f} ({0:.2f}–{2:.2f})".format(*one.measured) if one.measured else "failed"
+        mark = ("" if one.sign_is_right else "SIGN ") + ("OUTSIDE " if one.held is False else "")
+        head = f"{one.finding:14}{one.program:28.28} {one.role:5}{one.change:18.18}"
+        yield f"{head}{was:20}{said:20}{one.where:13}{mark}{one.why[:90]}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--shared", type=Path, default=ROOT.parent / "shared")
+    parser.add_argument("--only", default="")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    found = [price for program in programs(options.shared) if options.only in program.name for price in prices(program)]
+    if options.json:
+        print(json.dumps([asdict(one) for one in found], indent=1))
+        return 0
+    print("\n".join(lines(found)))
+    for finding in ("", *FINDINGS):
+        for role in ("fit", "test"):
+            mine = [one for one in found if one.role == role and finding in ("", one.finding)]
+            if mine:
+                of = len({one.program for one in mine})
+                texts = ", ".join(f"{name} {value}" for name, value in summary(mine).items())
+                print(f"{finding or 'all':14}{role:5}{len(mine)} changes of {of} programs: {texts}")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

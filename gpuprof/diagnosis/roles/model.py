@@ -1,0 +1,99 @@
+"""What is said of roles on one timeline: one frozen dataclass per concept. Times are whole nanoseconds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpuprof.tracefile.source import Issue
+
+SCHEMA = "gpuprof.roles/1"
+
+WAITING = "waiting"
+"""What a process does that waits: it is in no marked phase and uses next to no CPU time, or says that it is idle."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A stretch of one process's time: a phase, `other` (work that no mark covers) or WAITING."""
+
+    phase: str
+    start_ns: int
+    """Since 1970 or some other moment that all spans share."""
+    end_ns: int
+
+    @property
+    def ns(self) -> int:
+        """Its length."""
+        return self.end_ns - self.start_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One process of the job: its time in order, without gaps or overlap."""
+
+    source: str
+    """The file that says so."""
+    program: str | None
+    clock: str
+    """Processes with the same text share a clock."""
+    spans: tuple[Span, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseTime:
+    """What a role spends on a phase, within the window."""
+
+    phase: str
+    ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """One process's part in the job, within the window."""
+
+    role: str
+    source: str
+    program: str | None
+    phases: tuple[PhaseTime, ...]
+    """Longest first; with wait_ns they sum to the window."""
+    busy_ns: int
+    wait_ns: int
+    bubble_ns: int
+    """Waiting while another role works: its bubble."""
+    bubble_share: float
+    """Of the window."""
+    lane: tuple[Span, ...]
+    """Its spans within the window; start_ns counts from the window's begin. The shortest are left out of many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """What one role waits for."""
+
+    role: str
+    waits_for: str
+    """The role whose phase ended when the wait did, or that worked for most of it."""
+    phase: str
+    """That phase."""
+    ns: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """The processes of a job on one clock, over the time in which all of them were followed."""
+
+    window_ns: int
+    start_unix_ns: int
+    iterations: int
+    """Stretches of training in the window; 0 where no process trains."""
+    iteration_ns: int | None
+    """The window by them; None for fewer than two."""
+    one_clock: bool
+    """Whether all clocks are the same; else those of different hosts were taken to be set alike."""
+    roles: tuple[Role, ...]
+    waits: tuple[Wait, ...]
+    """The longest first."""
+    limit: str
+    """Which role makes the iteration as long as it is: a sentence."""
+    issues: tuple[Issue, ...]

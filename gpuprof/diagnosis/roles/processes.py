@@ -1,0 +1,162 @@
+"""The time of one process as spans: phases that it marked, other work, and waiting."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from gpuprof.calibration import iterations as calibrated
+from gpuprof.diagnosis.roles.model import WAITING, Process, Span
+from gpuprof.record.phase_names import BACKWARD, FORWARD, IDLE, OPTIMIZER, OTHER, TRAINING, WHOLE
+from gpuprof.timeline.intervals import Intervals, clip, complement, join, union
+from gpuprof.timeline.iteration_phases import phase_spans
+from gpuprof.tracefile.nsys.address import split_process
+from gpuprof.tracefile.phase_logs import Mark, PhaseLog
+from gpuprof.tracefile.trace import Trace
+
+WAITS = calibrated.WAITS.value
+BREATH_NS = 1_000_000
+"""In a recording a process goes on working for so long after each op or kernel."""
+_OF_TRAINING = (FORWARD, BACKWARD, OPTIMIZER, TRAINING)
+
+
+def of_phase_log(log: PhaseLog, offset_ns: int) -> Process:
+    """What a process marked. Between marks it waits where its thread used next to no CPU time, else it works.
+
+    offset_ns: what is added to its clock. Of several threads the one with most marks is followed: what others mark
+    meanwhile is work, too.
+    """
+    threads: dict[int, list[Mark]] = {}
+    for mark in log.marks:
+        threads.setdefault(mark.thread, []).append(mark)
+    own, *others = sorted(threads.values(), key=len, reverse=True)
+    spans = _exclusive(own)
+    for marks in others:
+        spans = _fill_waits(spans, _exclusive(marks))
+    moved = tuple(Span(one.phase, one.start_ns + offset_ns, one.end_ns + offset_ns) for one in _without_gaps(spans))
+    clock = f"boot {log.boot}" if log.boot else f"host {log.host}"
+    return Process(log.path, log.program, clock, moved)
+
+
+def of_trace(trace: Trace, busy: Intervals, working: Intervals, path: str) -> Process:
+    """The marked phases of a recording; none where it has no marks. Between them it waits where neither a GPU nor an op
+    of the CPU is at work.
+
+    busy: a GPU works. working: the CPU does. Processes of one export of Nsight Systems share its clock; others go by
+    the time of day, or by the clock of their own file.
+    """
+    base_ns = trace.meta.base_time_ns
+    clock = "time of day" if base_ns is not None else f"that of {split_process(Path(path))[0]}"
+    marked = [Span(_phase(one.phase), one.start_ns, one.end_ns) for one in phase_spans(trace, training=True)]
+    found = [Span(WAITING if one.phase == IDLE else one.phase, one.start_ns, one.end_ns) for one in marked]
+    if not found:
+        return Process(path, None, clock, ())
+    low, high = min(one.start_ns for one in found), max(one.end_ns for one in found)
+    marks = union(
+        np.array([one.start_ns for one in found], np.int64), np.array([one.end_ns for one in found], np.int64)
+    )
+    free = complement(marks, low, high)
+    both = join(busy, working)
+    works = union(both.start, both.end + BREATH_NS)  # between ops the CPU runs what makes them
+    for start, end in zip(free.start.tolist(), free.end.tolist(), strict=True):
+        inside = clip(works, start, end)
+        for phase, part in ((OTHER, inside), (WAITING, complement(inside, start, end))):
+            found += [Span(phase, *ends) for ends in zip(part.start.tolist(), part.end.tolist(), strict=True)]
+    found.sort(key=lambda one: one.start_ns)
+    base_ns = base_ns or 0
+    moved = [Span(one.phase, one.start_ns + base_ns, one.end_ns + base_ns) for one in found]
+    return Process(path, None, clock, tuple(_joined(moved)))
+
+
+def _exclusive(marks: Sequence[Mark]) -> list[Span]:
+    """Spans without overlap: the innermost mark has the time, what no mark covers waits or is other work."""
+    found: list[Span] = []
+    stack: list[Mark] = []
+    at, cpu = 0, 0
+
+    def until(moment: int) -> None:
+        nonlocal at
+        if stack and moment > at:
+            found.append(Span(_within(stack), at, moment))
+        at = max(at, moment)
+
+    for mark in sorted(marks, key=lambda one: (one.begin_ns, -one.end_ns)):
+        while stack and stack[-1].end_ns <= mark.begin_ns:
+            until(stack[-1].end_ns)
+            cpu = stack.pop().cpu_end_ns
+        if not stack and found and mark.begin_ns > at:
+            used = max(mark.cpu_begin_ns - cpu, 0) / (mark.begin_ns - at)
+            found.append(Span(WAITING if used < WAITS else OTHER, at, mark.begin_ns))
+        until(mark.begin_ns)
+        at = mark.begin_ns
+        stack.append(mark)
+    while stack:
+        until(stack[-1].end_ns)
+        stack.pop()
+    return list(_joined(found))
+
+
+def _within(stack: Sequence[Mark]) -> str:
+    """The phase of what is open: what validation or saving contain is theirs."""
+    whole = next((one.phase for one in stack if one.phase in WHOLE), None)
+    phase = _phase(whole or stack[-1].phase)
+    return WAITING if phase == IDLE else phase
+
+
+def _phase(phase: str) -> str:
+    return TRAINING if phase in _OF_TRAINING else phase
+
+
+def _joined(spans: Iterable[Span]) -> Iterable[Span]:
+    """Spans of the same phase that follow each other, as one."""
+    last: Span | None = None
+    for one in spans:
+        if last is not None and last.phase == one.phase and last.end_ns == one.start_ns:
+            last = Span(last.phase, last.start_ns, one.end_ns)
+            continue
+        if last is not None:
+            yield last
+        last = one
+    if last is not None:
+        yield last
+
+
+def _without_gaps(spans: Iterable[Span]) -> Iterable[Span]:
+    """The spans, with waiting where there is none."""
+
+    def filled() -> Iterable[Span]:
+        at = 0
+        for one in spans:
+            if at and one.start_ns > at:
+                yield Span(WAITING, at, one.start_ns)
+            yield one
+            at = one.end_ns
+
+    return _joined(filled())
+
+
+def _fill_waits(spans: list[Span], others: Sequence[Span]) -> list[Span]:
+    """The spans, with what another thread does while this one waits, or before and after it."""
+    if not spans:
+        return list(others)
+    found: list[Span] = [one for one in others if one.end_ns <= spans[0].start_ns]
+    work = [one for one in others if one.phase != WAITING]
+    for one in spans:
+        if one.phase != WAITING:
+            found.append(one)
+            continue
+        at = one.start_ns
+        for other in work:
+            start, end = max(other.start_ns, at), min(other.end_ns, one.end_ns)
+            if end <= start:
+                continue
+            if start > at:
+                found.append(Span(WAITING, at, start))
+            found.append(Span(other.phase, start, end))
+            at = end
+        if at < one.end_ns:
+            found.append(Span(WAITING, at, one.end_ns))
+    found += [one for one in others if one.start_ns >= spans[-1].end_ns]
+    return list(_joined(found))

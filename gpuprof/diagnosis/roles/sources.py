@@ -1,0 +1,75 @@
+"""Which processes a user means by several recordings of a job's roles: runs, a run of several processes, traces."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from gpuprof.diagnosis.roles.model import Process, Roles
+from gpuprof.diagnosis.roles.processes import of_phase_log, of_trace
+from gpuprof.diagnosis.roles.timeline import roles_of
+from gpuprof.errors import GpuprofError
+from gpuprof.record.phase_names import GENERATION, TRAINING
+from gpuprof.timeline.intervals import union
+from gpuprof.tracefile.phase_logs import PhaseLog, holds_phase_logs, read_phase_logs
+from gpuprof.tracefile.recording import resolve
+from gpuprof.tracefile.run import runs_in
+from gpuprof.tracefile.trace import ANNOTATION
+
+
+def diagnose_roles(paths: Sequence[str]) -> Roles:
+    """The roles of a job on one timeline. paths: run folders of one or more processes each, folders of runs, or traces.
+
+    Raises GpuprofError, one line, where fewer than two processes marked phases, or not at the same time.
+    """
+    paths = [one for path in paths for one in _runs(path)]
+    logs = [log for path in paths if holds_phase_logs(Path(path)) for log in read_phase_logs(Path(path))]
+    if not logs:
+        return roles_of([_traced(path) for path in paths])
+    without = [path for path in paths if not holds_phase_logs(Path(path))]
+    if without:
+        raise GpuprofError(f"{without[0]} marks no phases: mark them with gpuprof.phase in each process")
+    # One boot of a host has one monotonic clock: the same offset for all, as processes read the time of day apart.
+    offsets = {log.boot: log.unix_offset_ns for log in reversed(logs)}
+    return roles_of([of_phase_log(log, offsets[log.boot] if log.boot else log.unix_offset_ns) for log in logs])
+
+
+def have_roles(paths: Sequence[str]) -> bool:
+    """Whether these are runs whose processes have different roles: some that train and some that only generate."""
+    folders = [Path(path) for path in paths]
+    if not folders or not all(holds_phase_logs(one) for one in folders):
+        return False
+    logs = [log for folder in folders for log in read_phase_logs(folder)]
+    return any(_trains(log) for log in logs) and any(not _trains(log) and _generates(log) for log in logs)
+
+
+def _runs(path: str) -> list[str]:
+    """The path, or of a folder of runs each of them whose processes marked phases."""
+    folder = Path(path)
+    if holds_phase_logs(folder):
+        return [path]
+    return [str(run) for run in runs_in(folder) if holds_phase_logs(run)] or [path]
+
+
+def _trains(log: PhaseLog) -> bool:
+    return any(mark.phase in (TRAINING, "forward", "backward") for mark in log.marks)
+
+
+def _generates(log: PhaseLog) -> bool:
+    return any(mark.phase == GENERATION for mark in log.marks)
+
+
+def _traced(path: str) -> Process:
+    """The marked phases of a recording. Raises GpuprofError where it has no marks, or no time of day."""
+    recording = resolve(path)
+    trace = recording.read().trace
+    if trace is None:
+        raise GpuprofError(f"{path} has no trace, and its processes marked no phases")
+    ops, gpu = trace.ops, trace.gpu
+    works = ops.kind != ANNOTATION
+    found = of_trace(trace, union(gpu.start_ns, gpu.end_ns), union(ops.start_ns[works], ops.end_ns[works]), path)
+    if not found.spans:
+        raise GpuprofError(
+            f"{path} has no marked phases: mark them with gpuprof.phase, or record with the framework's own marks"
+        )
+    return found

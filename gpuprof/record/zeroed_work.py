@@ -1,0 +1,117 @@
+"""Finds work whose result is multiplied by a constant zero: a tower that runs for nothing.
+
+Autograd's graph tells: a multiplication keeps a number that the program wrote as a tensor in host memory. What the
+loss depends on through such a zero alone is computed, forward and backward, in vain. The graph of a backward pass is
+walked once, in a step that is not recorded; in the passes after, autograd's numbers say where the same ops are. Nothing
+is read from the GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import groupby
+from typing import Any
+
+from .phase_names import ZEROED_RANGE
+
+MOST_NODES = 100_000
+"""A graph of more is not walked."""
+FEWEST = 10
+"""Nodes of work that is worth a mark: sums of parameters times zero, as DDP wants them, are fewer each."""
+_NUMBERED = 1 << 62
+"""Nodes that gather gradients have no number of their own."""
+_Open = Callable[[str], "Callable[[], None] | None"]
+
+
+class ZeroedWork:
+    """Marks, as each backward pass begins, the forward ops that it multiplies by zero, by their numbers."""
+
+    def __init__(self, open_range: _Open) -> None:
+        self._open = open_range
+        self._known: list[list[tuple[int, int]]] | None = None
+        """Per backward pass of a step the stretches of numbers, counted down from that of its loss."""
+        self._pass = 0
+        self._walked: list[list[tuple[int, int]]] = []
+        self._is_whole = False
+        """Whether the step at hand was seen from its begin."""
+
+    def new_step(self) -> None:
+        """What the first whole step has shown holds for the steps after."""
+        if self._known is None and self._walked and self._is_whole:
+            self._known = self._walked
+        self._walked, self._pass, self._is_whole = [], 0, True
+
+    def backward(self, root: Any) -> None:
+        """A backward pass begins, of this tensor."""
+        node = getattr(root, "grad_fn", None)
+        number = _number(node)
+        if number is None:
+            return
+        if self._known is None:
+            self._walked.append([(number - low, number - high) for low, high in zeroed(node)])
+            return
+        at, self._pass = self._pass, self._pass + 1
+        for low, high in self._known[at] if at < len(self._known) else ():
+            close = self._open(f"{ZEROED_RANGE}{number - low}-{number - high}")
+            if close is not None:
+                close()
+
+
+def zeroed(root: Any) -> list[tuple[int, int]]:
+    """First and last number of each stretch of ops below a node whose gradient is zero whatever their results are."""
+    live = _reached([root], through_zero=False)
+    every = None if live is None else _reached([root], through_zero=True)
+    if live is None or every is None or len(live) == len(every):
+        return []
+    numbers = {_number(node): False for node in every.values()}
+    # Several nodes may have one number; the multiplications themselves are in vain, too.
+    numbers |= {_number(node): True for node in live.values() if not _multiplies_by_zero(node)}
+    ordered = sorted((number, alive) for number, alive in numbers.items() if number is not None)
+    stretches = [[number for number, _ in group] for alive, group in groupby(ordered, lambda one: one[1]) if not alive]
+    return [(each[0], each[-1]) for each in stretches if len(each) >= FEWEST]
+
+
+def _reached(nodes: list[Any], through_zero: bool) -> dict[int, Any] | None:
+    """The nodes that gradients reach, by identity; None where there are too many."""
+    found: dict[int, Any] = {}
+    while nodes:
+        node = nodes.pop()
+        if node is None or id(node) in found:
+            continue
+        found[id(node)] = node  # kept, so that no other gets its identity
+        if len(found) > MOST_NODES:
+            return None
+        if through_zero or not _multiplies_by_zero(node):
+            nodes.extend(below for below, _ in node.next_functions)
+    return found
+
+
+def _multiplies_by_zero(node: Any) -> bool:
+    """Whether it multiplies by a number of the program that is zero: a scalar in host memory, as wide as Python's."""
+    import torch
+
+    if node.name() != "MulBackward0":
+        return False
+    for name in ("_saved_other", "_saved_self"):
+        try:
+            value = getattr(node, name)
+            if (
+                isinstance(value, torch.Tensor)
+                and value.device.type == "cpu"
+                and value.dim() == 0
+                and value.dtype in (torch.float64, torch.int64)
+                and not value.requires_grad
+            ):
+                return float(value) == 0.0
+        except (RuntimeError, AttributeError):
+            continue
+    return False
+
+
+def _number(node: Any) -> int | None:
+    """What torch's profiler calls the sequence number of the op that made a node."""
+    try:
+        number = int(node._sequence_nr())
+    except (AttributeError, RuntimeError, TypeError):
+        return None
+    return number if 0 <= number < _NUMBERED else None

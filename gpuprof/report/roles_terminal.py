@@ -1,0 +1,96 @@
+"""Roles on one timeline, as a screen of text."""
+
+from __future__ import annotations
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from gpuprof.diagnosis.roles.model import WAITING, Role, Roles, Span, Wait
+from gpuprof.diagnosis.roles.timeline import NO_ONE
+from gpuprof.report.iteration_words import PAINTS
+from gpuprof.report.lines import flow
+from gpuprof.report.names import escape
+from gpuprof.report.numbers import amount, duration, share
+from gpuprof.report.stepbar import Paint
+from gpuprof.report.terminal import GUTTER, WIDEST, paragraph, section
+
+ROWS = 5
+"""Lines of who waits for whom that are shown where no one asked for more."""
+SHOWN = 4
+"""Iterations that the lanes show, from the middle of the window; all where there are fewer."""
+LEAST = 0.005
+"""Share of the window below which a phase or a wait has no entry."""
+_WAITING = Paint("bright_black", "#c9ced4", "·")
+
+
+def render(found: Roles, width: int = 80, rows: int = ROWS) -> Group:
+    """The roles for a terminal of `width` columns, with `rows` lines of who waits for whom."""
+    width = max(40, min(width, WIDEST))
+    inner = width - GUTTER
+    each = f"{duration(found.iteration_ns)} an iteration   " if found.iteration_ns else ""
+    of = f"{len(found.roles)} processes on one timeline of {duration(found.window_ns)}"
+    lines: list[Text | Table] = [Text.assemble((each, "bold"), (of, "dim")), *paragraph(found.limit), Text()]
+    low, high = part_shown(found)
+    for one in found.roles:
+        lines += section(one.role, [lane(one.lane, low, high, inner), Text(_times(one), "dim")])
+    lines += section("", [*flow(_legend(found), inner), Text(f"the lanes are {duration(high - low)} long", "dim")])
+    waits = [one for one in found.waits if one.ns >= LEAST * found.window_ns][:rows]
+    lines += section("waits", [Text(wait(one, found.window_ns)) for one in waits])
+    notes = [Text(one.message, "yellow" if one.severity == "warning" else "dim") for one in found.issues]
+    return Group(*lines, *section("note", notes))
+
+
+def part_shown(found: Roles) -> tuple[int, int]:
+    """The part of the window that lanes show: SHOWN iterations around its middle."""
+    long = min(found.window_ns, SHOWN * (found.iteration_ns or found.window_ns))
+    low = (found.window_ns - long) // 2
+    return low, low + long
+
+
+def lane(spans: tuple[Span, ...], low: int, high: int, width: int) -> Text:
+    """A role's time from `low` to `high`, a cell for the phase that has most of it."""
+    cells: list[dict[str, int]] = [{} for _ in range(width)]
+    each = (high - low) / width
+    for one in spans:
+        start, end = max(one.start_ns, low) - low, min(one.end_ns, high) - low
+        for i in range(int(start / each), min(int(end / each) + 1, width)) if end > start else ():
+            ns = round(min(end, (i + 1) * each) - max(start, i * each))
+            if ns > 0:
+                cells[i][one.phase] = cells[i].get(one.phase, 0) + ns
+    line = Text(no_wrap=True, overflow="crop")
+    for cell in cells:
+        paint = _paint(max(cell, key=lambda phase: cell[phase])) if cell else _WAITING
+        line.append(paint.fill, paint.terminal)
+    return line
+
+
+def _paint(phase: str) -> Paint:
+    return _WAITING if phase == WAITING else PAINTS[phase]
+
+
+def _legend(found: Roles) -> list[Text]:
+    there = {
+        one.phase
+        for role in found.roles
+        for one in role.phases
+        if one.ns >= LEAST * found.window_ns
+    }  # fmt: skip
+    shown = [(phase, _paint(phase)) for phase in PAINTS if phase in there]
+    return [Text.assemble((paint.fill, paint.terminal), f" {phase} ") for phase, paint in [*shown, (WAITING, _WAITING)]]
+
+
+def _times(one: Role) -> str:
+    parts = [f"{part.phase} {share(part.ns, one.busy_ns + one.wait_ns)}" for part in one.phases if part.ns]
+    waits = f"waits {share(one.wait_ns, one.busy_ns + one.wait_ns)}"
+    bubble = f" ({share(one.bubble_share, 1)} while others work)" if one.wait_ns else ""
+    program = f"   {escape(one.program)}" if one.program else ""
+    return ", ".join([*parts[:4], waits]) + bubble + program
+
+
+def wait(one: Wait, window_ns: int) -> str:
+    """What a role waits for, in a line."""
+    times = f"{share(one.ns, window_ns)} ({amount(one.count, 'wait')} of {duration(one.ns / one.count)})"
+    if one.waits_for == NO_ONE:
+        return f"the {one.role} waits {times}, while no other role works"
+    return f"the {one.role} waits for the {one.waits_for}'s {one.phase} {times}"

@@ -1,0 +1,88 @@
+"""The spans of the phases that the processes of a run marked, on one clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpuprof import runfile
+from gpuprof.errors import UnreadableTrace
+from gpuprof.record.phase_names import TIMED, TRAINING
+
+_LARGEST = 2**62
+_PHASES = frozenset((*TIMED, TRAINING))
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A span that was marked, on the monotonic clock of its host."""
+
+    phase: str
+    thread: int
+    begin_ns: int
+    end_ns: int
+    cpu_begin_ns: int
+    """CPU time of its thread at its begin."""
+    cpu_end_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseLog:
+    """What one process marked."""
+
+    path: str
+    pid: int
+    program: str | None
+    host: str
+    boot: str | None
+    unix_offset_ns: int
+    """What its monotonic clock is behind that of the day."""
+    marks: tuple[Mark, ...]
+
+
+def read_phase_logs(run: Path) -> tuple[PhaseLog, ...]:
+    """Those of a run's folder, without processes that marked nothing. Raises UnreadableTrace, one line."""
+    try:
+        paths = runfile.phase_files_in(run)
+    except OSError as error:
+        raise UnreadableTrace(f"{run}: cannot be read ({error.strerror})") from None
+    found = [_read(path) for path in paths]
+    return tuple(one for one in found if one is not None and one.marks)
+
+
+def holds_phase_logs(run: Path) -> bool:
+    """Whether a folder has any."""
+    try:
+        return run.is_dir() and bool(runfile.phase_files_in(run))
+    except OSError:
+        return False
+
+
+def _read(path: Path) -> PhaseLog | None:
+    lines = list(runfile.read_lines(path))
+    head = next((line for line in lines if "boot" in line), None)
+    if head is None:
+        return None
+    moments = [_whole(head.get(key)) for key in ("unix_ns", "monotonic_ns", "pid")]
+    if None in moments:
+        return None
+    unix_ns, monotonic_ns, pid = (moment or 0 for moment in moments)
+    boot, program = (value if isinstance(value := head.get(key), str) else None for key in ("boot", "program"))
+    host = str(head.get("host"))
+    return PhaseLog(str(path), pid, program, host, boot, unix_ns - monotonic_ns, tuple(_marks(lines)))
+
+
+def _marks(lines: Iterable[dict[str, Any]]) -> Iterable[Mark]:
+    for line in lines:
+        keys = ("thread", "begin_ns", "ns", "cpu_begin_ns", "cpu_ns")
+        thread, begin, ns, cpu_begin, cpu = (_whole(line.get(key)) for key in keys)
+        if line.get("phase") not in _PHASES or None in (thread, begin, ns, cpu_begin, cpu):
+            continue
+        begin, cpu_begin = begin or 0, cpu_begin or 0
+        yield Mark(str(line["phase"]), thread or 0, begin, begin + (ns or 0), cpu_begin, cpu_begin + (cpu or 0))
+
+
+def _whole(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _LARGEST else None

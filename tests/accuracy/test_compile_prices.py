@@ -1,0 +1,52 @@
+"""Prices of compiling, graph breaks, CUDA graphs, FP8 and fused kernels next to what was measured."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+from helpers.paths import ROOT
+
+from benchmarks.compile_prices import FINDINGS, Price, prices, summary
+from benchmarks.recall import programs
+
+SIGN, HELD = 0.9, 0.75
+"""Floors: of the signs that are right, and of the predicted 80 % intervals that meet what was measured."""
+FEWEST = 8
+
+
+@cache
+def found() -> tuple[Price, ...]:
+    """Of all programs whose recordings come with a checkout."""
+    nothing = ROOT / "no" / "shared" / "folder"
+    return tuple(price for program in programs(nothing) for price in prices(program))
+
+
+def test_signs_are_right_and_intervals_hold():
+    shares = summary(found())
+    assert shares["sign right"].of >= FEWEST
+    assert shares["sign right"].hits >= SIGN * shares["sign right"].of, [
+        one for one in found() if not one.sign_is_right
+    ]
+    assert shares["interval holds"].hits >= HELD * shares["interval holds"].of
+
+
+def price(measured: tuple[float, float, float] | None, said: tuple[float, float, float] | None, where: str) -> Price:
+    return Price("program", "test", "change", FINDINGS[0], measured, said, where)
+
+
+@pytest.mark.parametrize(
+    ("one", "sign", "held"),
+    [
+        (price((1.4, 1.5, 1.6), (1.2, 1.8, 2.5), "fixes"), True, True),
+        (price((1.4, 1.5, 1.6), (0.5, 0.8, 0.9), "considered"), False, False),
+        (price((0.6, 0.7, 0.8), (1.1, 1.3, 1.5), "fixes"), False, False),
+        (price((0.6, 0.7, 0.8), (0.9, 1.0, 1.1), "considered"), True, False),
+        (price((1.0, 1.03, 1.05), (0.9, 1.0, 1.1), "considered"), True, True),
+        (price(None, (1.1, 1.3, 1.5), "fixes"), False, None),
+        (price(None, (1.1, 1.3, 1.5), "considered"), True, None),
+        (price((1.4, 1.5, 1.6), None, "absent"), False, None),
+    ],
+)  # fmt: skip
+def test_signs_and_intervals_by_hand(one: Price, sign: bool, held: bool | None):
+    assert (one.sign_is_right, one.held) == (sign, held)
