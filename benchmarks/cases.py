@@ -67,7 +67,8 @@ class Score:
     gains: dict[str, tuple[float, float, float]]
     """Change → measured gain, and the predicted interval."""
     again: bool | None
-    """Whether the fixed program gets the advice again."""
+    """Whether the fixed program gets the advice again; None where no such program was recorded, or where another
+    change is advised than the published one, which may still be due after it."""
 
 
 def main() -> None:
@@ -103,10 +104,12 @@ def score_of(folder: Path, runs: Path | None) -> Score:
     named = [line for line in lines if names(line, case.get("causes", ()), case.get("named_by", ()))]
     place = any(word.lower() in line.text.lower() for line in lines for word in case["where"])
     after = recording(folder, runs, "fixed", ".after")
+    published = next(fix["finding"] for fix in case["fixes"] if fix["name"] == "after")
+    advised = {_advice(line.finding) for line in named if line.finding}
     again = None
-    if after is not None:
-        left = {one for line in lines_of(gpuprof.diagnose(after)) for one in line.ids if line.finding}
-        again = bool(left & {one for line in named if line.finding for one in line.ids})
+    if after is not None and (published or not advised):
+        left = {_advice(line.finding) for line in lines_of(gpuprof.diagnose(after)) if line.finding}
+        again = bool(left & advised)
     return Score(
         **base,
         cause=f"{named[0].title} ({named[0].kind})" if named else "",
@@ -139,6 +142,11 @@ def lines_of(diagnosis: Diagnosis) -> list[Line]:
 def without_own_name(line: Line, name: str) -> Line:
     """The line without the folder of the case, whose name may say the cause."""
     return replace(line, text=line.text.replace(name, ""))
+
+
+def _advice(finding: Finding) -> tuple[str, ...]:
+    """What is advised: the finding, and the code that it shows."""
+    return (finding.id, *finding.fix_lines)
 
 
 def _of_finding(kind: str, finding: Finding) -> Line:

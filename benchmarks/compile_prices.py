@@ -21,9 +21,11 @@ from pathlib import Path
 import gpuprof
 from benchmarks.accuracy import ROOT
 from benchmarks.recall import Program, Share, Timed, programs
+from gpuprof.costs.fp8 import DELAYED, ROWWISE
 from gpuprof.diagnosis.analysis import analysis_of
 from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.diagnosis.findings import fused_elementwise
+from gpuprof.diagnosis.findings.fp8 import by_recipe
 from gpuprof.diagnosis.findings.fused_elementwise import PIECES, pieces
 from gpuprof.diagnosis.predict import Steps, prediction
 
@@ -78,15 +80,20 @@ def _price(program: Program, change: Timed, found: Diagnosis) -> Price:
     measured = (gain.low, gain.middle, gain.high) if gain.middle else None
     head = (program.name, program.role, change.name, change.finding or "", measured)
     case = analysis_of(found)
-    if change.finding == "fused_elementwise" and change.title in PIECES and case is not None:
-        piece = pieces(case).get(change.title)
-        if piece is None:
+    names = (change.title or "").split(", ")
+    if change.finding == "fused_elementwise" and set(names) <= set(PIECES) and case is not None:
+        alone = [one for name, one in pieces(case).items() if name in names]
+        if not alone:
             return Price(*head, None, "absent", fused_elementwise.ABSENT.why(case) or "")
-        gain = prediction(Steps(case), [piece]).speedup
+        gain = prediction(Steps(case), alone).speedup
+        return Price(*head, (gain.low, gain.expected, gain.high), "piece")
+    recipe = next((one for one in (ROWWISE, DELAYED) if one.name == change.title), None)
+    if recipe is not None and case is not None and (priced := by_recipe(case, recipe)) is not None:
+        gain = prediction(Steps(case), [priced]).speedup
         return Price(*head, (gain.low, gain.expected, gain.high), "piece")
     for name in ("findings", "worth_trying", "considered"):
         mine = [one for one in getattr(found, name) if one.id == change.finding]
-        mine = [one for one in mine if change.title in (None, one.title)] or mine
+        mine = [one for one in mine if change.title in (None, one.title)]
         if not mine:
             continue
         one = min(mine, key=lambda each: abs(getattr(each, "work", 1.0) - change.work))

@@ -1,17 +1,23 @@
 """The ledger of what lies above a step's reach, next to what removing an item was measured to gain.
 
     python -m benchmarks.ledger
+    python -m benchmarks.ledger --contact
 
 For every recorded scenario: the share of the usual step that the ledger explains, and for each fix whose finding has an
 item what the step lost when it was measured, in fresh processes, against the item's time and its place among the
 items. Steps are medians over processes on one host, at most some per cent apart from those of the recording.
+
+`--contact`: of each program that nothing was fitted to, the largest item of at least 5 % of the step whose removal was
+measured, whether its finding is the first or among the advice shown, and whether the 80 % interval of its gain holds
+the measured one.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import statistics
-from collections import defaultdict
+from collections import Counter, defaultdict
 
 from gpuprof import diagnose
 from gpuprof.diagnosis.reach.ledger import explained
@@ -20,16 +26,29 @@ from scenarios import catalogue
 MS = 1e6
 
 
+LARGE = 0.05
+"""Share of the step from which on an item counts as found."""
+
+
 def main() -> None:
-    print(f"{'scenario':30s} {'role':5s} {'explained':>9s}  {'fix':22s} {'measured':>9s} {'ledger':>8s}  place")
-    for scenario in catalogue.scenarios():
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument(
+        "--contact", action="store_true", help="largest item, advice and measured gain of test programs"
+    )
+    if parser.parse_args().contact:
+        contact()
+        return
+    places: Counter[int] = Counter()
+    open_share = 0.0
+    print(f"{'scenario':32s} {'role':5s} {'explained':>9s}  {'fix':22s} {'measured':>9s} {'ledger':>8s}  place")
+    for scenario in (*catalogue.scenarios(), *map(catalogue.scenario, catalogue.campaign_names())):
         recording, truth = (scenario.folder / name for name in ("recording", "truth.json"))
         if not recording.exists():
             continue
         found = diagnose(recording).above_reach
         if found is None:
             continue
-        lead = f"{scenario.name:30s} {scenario.role:5s} {100 * explained(found):7.0f} %"
+        lead = f"{scenario.name:32s} {scenario.role:5s} {100 * explained(found):7.0f} %"
         steps = _steps_ms(json.loads(truth.read_text(encoding="utf-8"))) if truth.exists() else {}
         rows = 0
         for fix in scenario.fixes:
@@ -40,9 +59,49 @@ def main() -> None:
             place = [item.finding for item in found.largest].index(fix.finding) + 1
             said = sum(item.ns for item in mine) / MS
             print(f"{lead}  {fix.name:22s} {lost:6.1f} ms {said:5.1f} ms  {place}")
+            places[place] += 1
             rows += 1
         if not rows:
             print(lead)
+        if scenario.role == "test":
+            open_share = max(open_share, 1 - explained(found))
+    print(f"{places.total()} fixes with an item: {places[1]} are the largest, {places[2]} the second")
+    print(f"recordings that only test: residual and unknown are at most {100 * open_share:.0f} % of the usual step")
+
+
+def contact() -> None:
+    """Prints a line for each program of role test, and how many of them are named and predicted."""
+    named = held = count = 0
+    print(f"{'program':28s} {'item':46s} {'share':>6s}  {'advice':18s} {'predicted':>13s} {'measured':>9s}")
+    for name in (*catalogue.names(), *catalogue.campaign_names()):
+        scenario = catalogue.scenario(name)
+        truth, recording = scenario.truth, scenario.recording
+        if scenario.role != "test" or truth is None or recording is None:
+            continue
+        diagnosis, steps = diagnose(recording), _steps_ms(truth)
+        found = diagnosis.above_reach
+        fixes = {fix.finding: fix.name for fix in reversed(scenario.fixes) if fix.name in steps and fix.work == 1.0}
+        items = [
+            item
+            for item in (found.largest if found else ())
+            if found and item.ns >= LARGE * found.usual_ns and item.finding in fixes
+        ]
+        if "" not in steps or found is None or not items:
+            continue
+        item = items[0]
+        advice = [one for one in (*diagnosis.findings, *diagnosis.worth_trying) if one.id == item.finding]
+        rank = [one.id for one in diagnosis.findings].index(item.finding) + 1 if item.finding else 0
+        gain = steps[""] / steps[fixes[item.finding]]
+        low, high = advice[0].speedup.low, advice[0].speedup.high
+        count += 1
+        named += item is found.largest[0]
+        held += low <= gain <= high
+        share = f"{100 * item.ns / found.usual_ns:.0f} %"
+        print(
+            f"{name:28s} {item.what[:46]:46s} {share:>6s}  {rank}. {item.finding or '':15s}"
+            f" {low:5.2f}–{high:5.2f}× {gain:7.2f}×  {'' if low <= gain <= high else 'outside'}"
+        )
+    print(f"{count} programs: the item is the largest in {named}, the interval holds the gain in {held}")
 
 
 def _steps_ms(truth: dict) -> dict[str, float]:

@@ -86,3 +86,8 @@ COUNTER_USED = Number(
     "on an H200, 41 % of the time is in kernels that use neither as much.",
     ("shared/traces/h200/roofline_pair.json.gz",),
 )  # fmt: skip
+SMALL_VALUES = Number(
+    1024.0, 128.0, 16_384.0, "values", "assumed",
+    "Most values of a tensor that only describes a batch (lengths, bounds, counts of rows), and is not part of its "
+    "data: ops on such tensors directly before a read of the GPU prepare what is read.",
+)  # fmt: skip

@@ -5,12 +5,13 @@ It only reads, unless --allow-run is given.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import functools
 import inspect
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +72,7 @@ def make_server(allow_run: bool = False, allow_urls: bool = False) -> Any:
     reads = ToolAnnotations(read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
     explain = explain_tool(allow_run)
     for tool in (runs, diagnose, findings, gaps, kernels, functions, hang, compare, project, explain):
-        server.tool(annotations=reads, structured_output=False)(_in_one_line(guarded(tool, allow_urls)))
+        server.tool(annotations=reads, structured_output=False)(_in_one_line(guarded(tool, allow_urls, _names)))
     if allow_run:
         from gpuprof.cli.mcp_try import try_fixes
 
@@ -288,4 +289,23 @@ def _diagnosis(path: str) -> Any:
 def _diagnosed(given: tuple[str, ...], state: tuple[tuple[str, str], ...]) -> Any:
     import gpuprof
 
-    return gpuprof.diagnose(given, top=TOP)
+    found = gpuprof.diagnose(given, top=TOP)
+    _read.append(frozenset(_names_in(found)))
+    return found
+
+
+_read: collections.deque[frozenset[str]] = collections.deque(maxlen=_KEPT)
+"""The names in the recordings that were read last."""
+
+
+def _names() -> Collection[str]:
+    return frozenset().union(*_read)
+
+
+def _names_in(diagnosis: Any) -> Iterator[str]:
+    """What a recording calls its ops, kernels, modules and functions."""
+    timeline = diagnosis.tables.timeline if diagnosis.tables else None
+    if timeline is not None:
+        yield from timeline.trace.strings
+    for one in diagnosis.host.functions if diagnosis.host else ():
+        yield from (one.function, one.file or "")

@@ -11,7 +11,7 @@ import json
 import os
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from typing import Any
 
@@ -44,8 +44,13 @@ def limit_reading() -> None:
     os.environ.setdefault(MOST_BYTES, str(DOWNLOAD_BYTES))
 
 
-def guarded(tool: Callable[..., str], allow_urls: bool) -> Callable[..., str]:
-    """A tool that reads: refuses URLs unless they are allowed, merges equal calls, and fences names in its answer."""
+def guarded(
+    tool: Callable[..., str], allow_urls: bool, names: Callable[[], Collection[str]] = tuple
+) -> Callable[..., str]:
+    """A tool that reads: refuses URLs unless they are allowed, merges equal calls, and fences names in its answer.
+
+    `names`: gives the names in the recordings that answers are of.
+    """
     merged = Merged(tool)
     signature = inspect.signature(tool)
 
@@ -54,18 +59,18 @@ def guarded(tool: Callable[..., str], allow_urls: bool) -> Callable[..., str]:
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
         arguments = {name: _argument(name, value, allow_urls) for name, value in bound.arguments.items()}
-        return clean_text(merged(**arguments))
+        return clean_text(merged(**arguments), names())
 
     return call
 
 
-def clean_text(answer: str) -> str:
-    """An answer of a tool; Markdown, which is our own page, stays as it is."""
-    from gpuprof.report.untrusted import cleaned
+def clean_text(answer: str, names: Collection[str] = ()) -> str:
+    """An answer of a tool, in which the names of recordings are fenced; Markdown is our own page, which quotes them."""
+    from gpuprof.report.untrusted import cleaned, fence_names
 
     if not answer.startswith("{"):
-        return answer
-    return json.dumps(cleaned(json.loads(answer)), separators=(",", ":"))
+        return fence_names(answer, names)
+    return json.dumps(cleaned(json.loads(answer), names), separators=(",", ":"))
 
 
 def clean_error(error: BaseException) -> str:

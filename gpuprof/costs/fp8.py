@@ -32,8 +32,10 @@ class Recipe:
 
 TENSORWISE = Recipe("torchao.float8, scaled by tensor", (BF16, 0.0, BF16 + 2), (BF16, 0.0, BF16 + 1), (BF16 + 1,))
 """Maxima (in two kernels), then a cast that writes both layouts; of the weight one layout in each pass."""
-ROWWISE = Recipe("torchao.float8, scaled by row", (BF16 + 1 + BF16, BF16 + 1), (BF16 + 1,), (2 * BF16, BF16 + 1))
-"""Each layout has maxima of its own, and the second one a transpose in bf16 before it."""
+ROWWISE = Recipe(
+    "torchao.float8, scaled by row", (BF16 + 1, BF16, 0.0, BF16 + 1), (BF16 + 1,), (BF16, 0.0, BF16 + 1)
+)  # fmt: skip
+"""Each layout has maxima of its own: along rows one kernel finds them and casts, across rows they take two before."""
 DELAYED = Recipe("Transformer Engine, delayed scaling", (BF16 + 2,), (BF16 + 2,), ())
 """Scales are those of earlier steps, so that one kernel casts, transposes and finds the maximum."""
 MXFP8 = Recipe("MXFP8", (BF16 + 1, BF16 + 1), (BF16 + 1,), (BF16 + 1,))

@@ -41,7 +41,7 @@ class Item:
     why: str | None
     """What makes it cost more; None where that is not known."""
     finding: str | None
-    """Id of the finding that removes it, where one is advised."""
+    """Id of the finding that removes it, where one is advised or worth trying."""
 
 
 @dataclass(frozen=True, slots=True)

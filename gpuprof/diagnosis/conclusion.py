@@ -81,6 +81,7 @@ def by_replay(analysis: Analysis, advise: bool) -> Diagnosis:
     found_roof = roof and summarize(with_useful_flops(analysis, roof), analysis.step_ns)
     left_out = (Issue("plug_in_failed", "info", text) for text in plug_ins().failures)
     quality = judged((*analysis.quality.issues, *map(_failed, advice.failed), *left_out))
+    shown = {one.id for one in (*advice.findings, *advice.worth_trying)}
     return plain_diagnosis(
         analysis,
         verdict=verdict,
@@ -95,7 +96,7 @@ def by_replay(analysis: Analysis, advise: bool) -> Diagnosis:
         combined=advice.combined,
         considered=advice.considered,
         worth_trying=advice.worth_trying,
-        above_reach=above_reach(analysis, _usual_ns(analysis), {one.id for one in advice.findings}) if advise else None,
+        above_reach=above_reach(analysis, _usual_ns(analysis), shown) if advise else None,
     )
 
 

@@ -7,6 +7,9 @@ from collections.abc import Sequence
 Sentences = tuple[str, ...]
 """What is said, sentence by sentence: who needs fewer of them takes the first."""
 
+SHORT_NS = 100_000
+"""Shorter times are given in microseconds."""
+
 
 def capital(text: str) -> str:
     """The text with a capital first letter; the rest stays as it is."""
@@ -24,7 +27,9 @@ def gpu_named(number: int, of: int) -> str:
 
 
 def in_ms(ns: float) -> str:
-    """Three digits: `0.42 ms`, `15.9 ms`, `1,170 ms`."""
+    """Three digits: `0.42 ms`, `15.9 ms`, `1,170 ms`; what is far below a millisecond in microseconds: `2.3 µs`."""
+    if 0 < ns < SHORT_NS:
+        return f"{ns / 1e3:.2g} µs"
     ms = ns / 1e6
     return f"{ms:.3g} ms" if ms < 100 else f"{ms:,.0f} ms"
 

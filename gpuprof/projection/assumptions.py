@@ -126,9 +126,8 @@ def _usual(projected: ProjectedStep) -> str:
     if mean < (1 + LONGER) * usual:
         return ""
     return (
-        f"{unit.capitalize()}s on other GPUs are usual {unit}s, compared with the usual one here ({usual / 1e6:,.0f}"
-        " ms): how long what "
-        f"makes the mean {unit} longer ({mean / 1e6:,.0f} ms) takes there is not known."
+        f"Usual {unit}s are compared (here {usual / 1e6:,.0f} ms). Here the mean {unit} takes {mean / 1e6:,.0f} ms: how"
+        " long the causes of that take on another GPU is not known."
     )
 
 

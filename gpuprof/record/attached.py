@@ -20,7 +20,7 @@ from .training import Training
 
 
 class Attached:
-    """The hooks of one session. on_call: told of the model's calls. levels: of modules that get ranges."""
+    """The hooks of one session. on_call: called at each call of the model. levels: of modules that get ranges."""
 
     def __init__(
         self, training: Training, phases: PhaseMeter, lumps: Lumps, on_call: Callable[[Any], None], levels: int

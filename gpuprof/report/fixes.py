@@ -30,7 +30,8 @@ TITLE = 16
 
 
 def sensitivities(diagnosis: Diagnosis, width: int) -> list[Text]:
-    """`host −45 %  compute −1 %`: by how much the step shrinks with each resource twice as fast."""
+    """`host −45 %  compute −1 %  the rest changes nothing`: by how much the step shrinks with each resource twice as
+    fast, most first."""
     found, replay = diagnosis.sensitivities, diagnosis.replay
     if found is None:
         reason = replay.reason
@@ -38,10 +39,11 @@ def sensitivities(diagnosis: Diagnosis, width: int) -> list[Text]:
     names = [name for name in RESOURCES if getattr(found, name) is not None]
     if all(getattr(found, name) is not None for name in PARTS):
         names.remove("device")
-    items = []
-    for name in names:
-        less = round(100 * getattr(found, name) / 2)
-        items.append(Text.assemble(f"{labels.RESOURCES[name]} ", (f"−{less} %", "bold") if less else ("–", "dim")))
+    less = {name: round(100 * getattr(found, name) / 2) for name in names}
+    seen = sorted(filter(less.__getitem__, names), key=lambda name: -less[name])
+    items = [Text.assemble(f"{labels.RESOURCES[name]} ", (f"−{less[name]} %", "bold")) for name in seen]
+    if len(seen) < len(names):
+        items.append(Text("the rest changes nothing" if seen else "no resource alone changes anything", "dim"))
     return flow(items, width)
 
 

@@ -1,13 +1,16 @@
 """Text that comes from a recording, made fit for an agent: short, on one line, and fenced as data.
 
 A kernel, a range or a file may be named anything, instructions to a language model included. One function, `fenced`,
-shows every such name; `cleaned` applies it to a whole answer.
+shows every such name; `cleaned` applies it to a whole answer, and to names that its sentences quote.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Iterator
 from typing import Any
 
+from gpuprof.report.kernel_names import readable_kernel
 from gpuprof.report.names import escape, shorten
 
 BEGIN, END = "⟦", "⟧"
@@ -22,8 +25,16 @@ NAMES = frozenset({
     "cell", "category_name", "work", "where_name", "thread",
 })  # fmt: skip
 """Keys of an answer whose texts are names from a recording."""
-OWN = frozenset({"fix", "fixes", "settings"})
+OWN = frozenset({"fix", "fixes", "settings", "patch"})
 """Keys of objects whose names are gpuprof's own."""
+CODE = frozenset({"fix", "fix_lines", "lines", "settle", "command", "patch", "settings", "value", "arguments"})
+"""Keys of what is to be pasted or called: a fence would break it."""
+SHORTEST = 4
+"""Characters of a name that is looked for in sentences."""
+_QUOTED = 40
+"""Characters of a name, from which on sentences may quote its ends only."""
+_ENDS = 8
+"""Characters at each end by which such a quotation is known."""
 PATHS = frozenset({"path", "paths"})
 """Keys of what an agent hands back to a tool: escaped, not fenced."""
 
@@ -43,20 +54,73 @@ def sentence(text: str) -> str:
     return _short(_without_fence(text), LONGEST_TEXT)
 
 
-def cleaned(value: Any, key: str = "") -> Any:
-    """An answer in which names are fenced and all other texts are escaped. Keys and numbers stay."""
+def cleaned(value: Any, names: Iterable[str] = ()) -> Any:
+    """An answer in which names are fenced and all other texts are escaped. Keys and numbers stay.
+
+    `names`: what the recording calls its ops, kernels, files and so on; where a sentence quotes one, or a name that
+    the answer has elsewhere, it is fenced as well. A single word can instruct nobody, and stays as it is where it
+    stands alone or has letters only.
+    """
+    texts = list(_texts(value))
+    quoted = "\n".join(text for key, text in texts if key not in NAMES)
+    known = {*names, *(text for key, text in texts if key in NAMES)}
+    return _cleaned(value, "", _quotations(known, quoted))
+
+
+def fence_names(text: str, names: Iterable[str]) -> str:
+    """A page of ours in which the names that it quotes are fenced."""
+    return _fence(_without_fence(text), _quotations(names, text))
+
+
+def _texts(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """All texts of an answer with their keys."""
+    if isinstance(value, dict):
+        for name, item in value.items():
+            yield from _texts(item, name if key not in OWN or not isinstance(item, str) else "")
+    elif isinstance(value, list):
+        for item in value:
+            yield from _texts(item, key)
+    elif isinstance(value, str):
+        yield key, value
+
+
+def _quotations(names: Iterable[str], text: str) -> re.Pattern[str] | None:
+    """What finds those of the names that the text quotes, whole or with their middle left out; None: none of them."""
+    found = set()
+    for name in names:
+        if len(name) < SHORTEST or name.isalpha() or not any(map(str.isalpha, name)):
+            continue
+        for form in {name, readable_kernel(name)} if "(" in name or "<" in name else (name,):
+            if form in text:
+                found.add(re.escape(escape(_without_fence(form))))
+            elif len(form) >= _QUOTED and form[:_ENDS] in text and form[-_ENDS:] in text and "…" in text:
+                ends = (re.escape(escape(_without_fence(end))) for end in (form[:_ENDS], form[-_ENDS:]))
+                found.add("[^…\n]*…[^…\n]*?".join(ends))
+    if not found:
+        return None
+    longest_first = sorted(found, key=lambda one: (-len(one), one))
+    return re.compile(rf"(?<!\w)(?:{'|'.join(longest_first)})(?!\w)")
+
+
+def _fence(text: str, quotations: re.Pattern[str] | None) -> str:
+    return text if quotations is None else quotations.sub(lambda found: BEGIN + found[0] + END, text)
+
+
+def _cleaned(value: Any, key: str, quotations: re.Pattern[str] | None) -> Any:
     if isinstance(value, dict):
         return {
-            name: cleaned(item, name if key not in OWN or not isinstance(item, str) else "")
+            name: _cleaned(item, name if key not in OWN or not isinstance(item, str) else "", quotations)
             for name, item in value.items()
         }
     if isinstance(value, list):
-        return [cleaned(item, key) for item in value]
+        return [_cleaned(item, key, quotations) for item in value]
     if not isinstance(value, str):
         return value
     if key in NAMES:
         return fenced(value)
-    return escape(value) if key in PATHS else sentence(value)
+    if key in PATHS:
+        return escape(value)
+    return sentence(value) if key in CODE or " " not in value else _fence(sentence(value), quotations)
 
 
 def _without_fence(text: str) -> str:

@@ -606,7 +606,7 @@ def test_20_000_of_anything(tmp_path: Path, what: str):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["70 % of a file", "control characters", "invalid UTF-8 in names", "unescaped quotes"])
 def test_the_same_damage_to_a_large_file(tmp_path: Path, name: str):
-    """Above 25 MB the other reader takes over."""
+    """The reader of long and of damaged files."""
     large = good(24_000).text()
     assert len(large) > 30 << 20
     damaged = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -74,6 +75,21 @@ def test_counts_the_largest_kernels_of_the_program(tmp_path: Path, ncu: dict[str
     assert counters["largest"][0]["issue_percent"] == 31.0
     wanted = largest_kernels(case)
     assert wanted is not None and counters["matched_share"] >= wanted.share - 1e-9
+
+
+def test_the_benchmark_compares_what_is_there_and_names_what_is_not(tmp_path: Path, ncu: dict[str, str]):
+    shutil.copytree(RECORDING, tmp_path / "out" / "counted")
+    done = run(tmp_path, ncu, "--ncu", str(tmp_path / "out" / "counted"), "train.py", "x")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "out" / "counted" / "ncu.csv").is_file(), "next to the recording"
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.ncu", "--out", str(tmp_path / "out"), "--compare", "counted", "missing"],
+        cwd=ROOT, capture_output=True, text=True, check=True, timeout=120,
+    )  # fmt: skip
+    found = json.loads((tmp_path / "out" / "agreement.json").read_text())
+    assert 0 <= found["counted"]["agreeing_share"] <= 1 and found["counted"]["why"] is None
+    assert found["missing"]["agreeing_share"] is None and found["missing"]["why"]
+    assert "1 programs: the limiter agrees" in done.stdout
 
 
 def test_why_nothing_was_counted(tmp_path: Path, ncu: dict[str, str]):

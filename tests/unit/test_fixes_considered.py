@@ -93,7 +93,7 @@ def test_what_a_fix_would_change_is_said_as_a_fact_and_not_as_noise_of_the_step(
     for _ in range(4):
         program.step(body)
     reasons = {one.id: one.reason for one in fixes(program.case(tmp_path)).considered}
-    assert reasons["tf32"] == "fp32 matrix multiplications without tensor cores take 0.003 ms a step"
+    assert reasons["tf32"] == "fp32 matrix multiplications without tensor cores take 3 µs a step"
     assert reasons["syncs"].startswith("the CPU waits 1 times a step for the GPU, which adds ")
 
 

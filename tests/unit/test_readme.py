@@ -87,8 +87,8 @@ def test_recall():
     shown, first, held = met["shown"], met["in the first three"], met["gain in the interval"]
     programs = len({pair.program for pair in first_contact})
     assert (
-        f"Of {programs} programs before their truth was known: {shown.hits} of {shown.of} shown, {first.hits} among the "
-        f"first three, {held.hits} of {held.of} gains in the interval"
+        f"Of {programs} programs before their truth was known: {shown.hits} of {shown.of} shown, {first.hits} among"
+        f" the first three, {held.hits} of {held.of} gains in the interval"
     ) in said
 
 

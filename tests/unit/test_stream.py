@@ -152,7 +152,7 @@ def test_brackets_that_end_no_list_are_not_looked_behind_without_end(file):
     (reader.SMALL_UNCOMPILED_BYTES + 1, False, "stream"),
 ])  # fmt: skip
 def test_longer_texts_wait_for_no_compiler(text_bytes, compiled, used, file, monkeypatch):
-    """Kernels that are compiled are used from 4 MB on; those that are not cost more than they save up to 25 MB."""
+    """Kernels that are compiled are used from 4 MB on; those that are not cost more than they save up to 100 MB."""
     monkeypatch.setattr(reader, "_is_compiled", lambda: compiled)
     document = listed([op("a")])
     file.write_text(document[:1] + " " * (text_bytes - len(document)) + document[1:])

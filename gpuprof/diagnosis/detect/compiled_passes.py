@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from gpuprof.diagnosis.detect.torch_version import is_before_2
 from gpuprof.projection.batch import ACCUMULATE
 from gpuprof.replay.graph import COPY, SYNC, Graph, launcher_of
 from gpuprof.replay.transform import Removing
+from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.phases import BACKWARD, FORWARD, RECOMPUTE
 from gpuprof.tracefile.remembered import remembered
 from gpuprof.tracefile.trace import F64, I64, NO_TEXT, Mask
@@ -45,6 +47,9 @@ reads from outside and leaves there."""
 LEFT = calibrated.LEFT.value
 """Fused kernels per chain of neighbouring ones: Inductor also fuses what is not next to each other, or ends in the same
 place."""
+NORMALISES = re.compile(r"^aten::(cudnn|native|miopen)_batch_norm(_backward)?$")
+BATCH_NORM = calibrated.BATCH_NORM.rising
+"""Kernels of a batch norm beyond that of its chain: means over a batch take two stages before anything can use them."""
 REST = calibrated.REST.rising
 """What matmuls take after, of what they took."""
 ATTENTION = calibrated.ATTENTION.rising
@@ -71,6 +76,8 @@ class Passes:
     """Per chain the GPU node that stands for it."""
     launcher: I64
     """Per chain the host node that launches it."""
+    batch_norms: I64
+    """Per chain the batch norms in it, each of which takes several kernels whatever it is fused with."""
     first: I64
     """First host node of each pass."""
     launch_ns: float
@@ -168,11 +175,22 @@ def whole_passes(case: Analysis) -> Passes | None:
         attention=_unmasked_attention(case) & within & (group < 0),
         speaker=speaker,
         launcher=launcher,
+        batch_norms=_batch_norms(case, group, len(speaker)),
         first=starts,
         launch_ns=float(np.median(ns[ns > 0])),
         without_all=Removing(gone | fused),
         without_fused=Removing((gone & ~(host & (graph.duration_ns > LASTING_NS))) | fused),
     )
+
+
+def _batch_norms(case: Analysis, group: I64, chains: int) -> I64:
+    """Per chain the batch norms, forward or backward, whose kernels are in it."""
+    graph = case.graph
+    named = np.append(case.ops_within(case.ops_named(NORMALISES.search)), False)
+    rows = np.flatnonzero((group >= 0) & named[graph.scope])
+    op = climb(graph.scope[rows], case.timeline.nesting.parent, case.ops_named(NORMALISES.search))
+    pairs = np.unique(np.stack([group[rows], op]), axis=1)
+    return np.bincount(pairs[0], minlength=chains)
 
 
 def _compiled_nodes(case: Analysis) -> Mask:
@@ -208,7 +226,8 @@ def compiled(found: Passes, way: int, launched: float = 1.0) -> Change:
         duration = graph.duration_ns.copy()
         duration[found.kept] *= HOST[way] * launched
         duration[found.speaker] = longest * FUSED[way]
-        duration[found.launcher] = found.launch_ns * HOST[way] * LEFT * launched
+        launches = LEFT + BATCH_NORM[way] * found.batch_norms
+        duration[found.launcher] = found.launch_ns * HOST[way] * launches * launched
         duration[found.rest] *= REST[way]
         duration[found.attention] *= ATTENTION[way] / REST[way]
         duration[found.first] += PASS_NS[way]

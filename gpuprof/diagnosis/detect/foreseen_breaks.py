@@ -46,6 +46,10 @@ def blocks_of(case: Analysis) -> Blocks | None:
     return Blocks(best, len(numbers[best])) if best is not None and len(numbers[best]) >= FEWEST_BLOCKS else None
 
 
+ONE = {"values that are read": "value that is read", "buckets of DDP": "bucket of DDP", "units of FSDP": "unit of FSDP"}
+"""Each of `foreseen`, where there is but one a step."""
+
+
 def foreseen(case: Analysis) -> tuple[tuple[str, float], ...]:
     """(what breaks the graph, how often a step) for what is left in the passes: values that are read, buckets of DDP,
     units of FSDP. Code that Dynamo cannot trace does not show before it is tried."""
@@ -70,7 +74,10 @@ def in_words(breaks: tuple[tuple[str, float], ...]) -> str:
     """`foreseen graph breaks a step: 3 values that are read, 4 buckets of DDP`; empty without any."""
     if not breaks:
         return ""
-    return "foreseen graph breaks: " + ", ".join(f"{count:,.0f} {what}" for what, count in breaks)
+    counted = ((f"{count:,.0f}", what) for what, count in breaks)
+    return "foreseen graph breaks: " + ", ".join(
+        f"{n} {ONE.get(what, what) if n == '1' else what}" for n, what in counted
+    )
 
 
 def with_calls(change: Change, found: Passes, calls: float, way: int) -> Change:

@@ -25,9 +25,9 @@ _FACTORS = {"aten::mm": (0, 1), "aten::bmm": (0, 1), "aten::addmm": (1, 2), "ate
 """Products, and where the arguments stand that are multiplied."""
 _WEIGHTS = _FACTORS | {"aten::_grouped_mm": (0, 1)}
 _AROUND = frozenset({"aten::add", "aten::add_", "aten::mul", "aten::mul_", "aten::copy_", "aten::div", "aten::sub"})
-"""What adds a product to the weight, scales it, and does the same to its gradient."""
+"""What adds a matmul's result to the weight, scales it, and does the same to its gradient."""
 _SCORES = frozenset({"aten::_softmax", "aten::softmax"})
-"""Scores of attention are a product over a short dimension, too, which values are multiplied with."""
+"""Scores of attention are a matmul over a short dimension, too, which values are multiplied with."""
 THIN = 4
 """The inner dimension is at most this part of the result's smaller one: that of an adapter is its rank."""
 LARGE = 1_000_000
@@ -43,7 +43,7 @@ class Rebuilt:
     per_step: float
     """Weights of a step."""
     built: Mask
-    """Nodes of the GPU: products of factors, forward and backward, and what is done with the whole result."""
+    """Nodes of the GPU: matmuls of factors, forward and backward, and what is done with the whole result."""
     added: Mask
     """Those of them that add, scale and copy the whole result."""
 
@@ -97,7 +97,7 @@ def _operands(case: Analysis, row: int) -> tuple[Shape, Shape] | None:
 
 
 def _around(case: Analysis, inside: Mask, shapes: set[Shape]) -> tuple[Mask, Mask]:
-    """Ops that add, scale or copy something of these shapes, and thin products with such a result or argument."""
+    """Ops that add, scale or copy something of these shapes, and thin matmuls with such a result or argument."""
     names = _AROUND | set(_FACTORS)
     added, factors = (np.zeros(len(case.trace.ops), bool) for _ in range(2))
     rows: I64 = np.flatnonzero(inside & case.ops_named(names.__contains__))

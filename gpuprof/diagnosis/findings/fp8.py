@@ -16,6 +16,7 @@ from gpuprof.costs.hardware import Gpu, load_gpus
 from gpuprof.diagnosis.detect.compile_time import compile_ns
 from gpuprof.diagnosis.detect.compiled_code import MOST_COMPILED, compiled_share
 from gpuprof.diagnosis.detect.compiled_passes import Passes, compiled, shapes_vary, whole_passes
+from gpuprof.diagnosis.detect.compiled_regions import GENERATED
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.linear_layers import LayerMatmul, layer_matmuls
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 ADDED_NS = kernel_times.MATMUL_ADDED_NS.value
 """What a matrix multiplication takes to fill and empty the GPU, in any format."""
-KERNEL_NS, LAUNCH_NS = calibrated.KERNEL_NS.rising, calibrated.LAUNCH_NS.rising
+KERNEL_NS, LAUNCH = calibrated.KERNEL_NS.rising, calibrated.LAUNCH.rising
 LEAST = 0.1
 """Share of the GPU's time in such matrix multiplications below which nothing is said of them."""
 BLACKWELL = "B200 SXM"
@@ -53,10 +54,11 @@ of 16.
 """,
     gain="""
 Each matrix multiplication takes 4 µs and 0.56 (0.5 to 0.68) of the rest of its time; each kernel of its casts takes the
-bytes that it moves at 70 % (45 to 92 %) of the memory bandwidth, and 2 µs at least; each further launch delays the next
-one by 6 µs (assumed). Scales by row: 0.65, and 40 % of the bandwidth. The figures come from what torchao publishes for
-H100, and are checked on programs that were measured on an H200 (docs/accuracy.md). Layers that multiply the same input
-cast it once. MXFP8 on Blackwell is projected from rates and bytes, and marked so: none was measured.
+bytes that it moves at 82 % (50 to 95 %) of the memory bandwidth, and 2 µs at least; each further launch takes the CPU
+0.7 times (0.4 to 1.2) what a launch of this step's generated code does. Scales by row: 0.65, and 32 % of the bandwidth.
+The figures come from what torchao publishes for H100 and one program on an H200, and are checked on others
+(docs/accuracy.md). Layers that multiply the same input cast it once. MXFP8 on Blackwell is projected from rates and
+bytes, and marked so: none was measured.
 """,
     wrong="""
 FP8 needs torch.compile: casts that are not fused take several times as long. Losses must be compared: numbers round
@@ -79,16 +81,27 @@ class _Cost:
 def find(case: Analysis) -> Iterator[Proposal]:
     """torchao.float8 with one scale a tensor; if the model is eager, once it is compiled."""
     layers = _layers(case)
-    if not layers:
-        return
-    graph = case.graph
-    is_compiled = compiled_share(case.timeline) >= MOST_COMPILED
-    found = None if is_compiled else whole_passes(case)
-    if found is None and not is_compiled:
+    is_compiled = bool(layers) and compiled_share(case.timeline) >= MOST_COMPILED
+    found = None if is_compiled or not layers else whole_passes(case)
+    if not layers or (found is None and not is_compiled):
         return
     if found is not None and not _worth_it(case, layers, found):
         return
-    ways = [_cost(case, layers, TENSORWISE, way) for way in range(3)]
+    yield _proposal(case, layers, TENSORWISE, found)
+
+
+def by_recipe(case: Analysis, recipe: Recipe) -> Proposal | None:
+    """What another recipe does to a compiled step; None where nothing is said of FP8, or the step is not compiled."""
+    layers = _layers(case)
+    if not layers or compiled_share(case.timeline) < MOST_COMPILED:
+        return None
+    return _proposal(case, layers, recipe, None)
+
+
+def _proposal(case: Analysis, layers: Sequence[LayerMatmul], recipe: Recipe, found: Passes | None) -> Proposal:
+    """The layers in FP8 by a recipe; `found`: the eager passes that have to be compiled first."""
+    graph, is_compiled = case.graph, found is None
+    ways = [_cost(case, layers, recipe, way) for way in range(3)]
 
     def to_fp8(way: int) -> Change:
         cost = ways[way]
@@ -98,7 +111,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
         return lambda graph: _made(before(graph), cost)
 
     kernels = float(graph.on_gpu.sum()) / graph.steps
-    yield Proposal(
+    return Proposal(
         title="FP8 linear layers (torchao.float8)" if is_compiled else "torch.compile and FP8 linear layers",
         evidence=_evidence(case, layers, ways[1]),
         fix=code("from torchao.float8 import convert_to_float8_training\n")
@@ -149,6 +162,7 @@ def _cost(case: Analysis, layers: Sequence[LayerMatmul], recipe: Recipe, way: in
     share = (calibrated.CAST_ROWS if recipe is ROWWISE else calibrated.CAST).falling[way]
     bandwidth = (roof.ceilings.gpu.measured_bytes_per_s or roof.ceilings.memory_bytes_per_s) * share
     factor, stays, added = np.ones(len(graph)), np.zeros(len(graph)), np.zeros(len(graph))
+    launch_ns = _launch_ns(case) * LAUNCH[way]
     source = launcher_of(graph)
     shared = np.bincount(source[source >= 0], minlength=len(graph)) > 1  # a CUDA graph launches all at once
     for one in layers:
@@ -158,8 +172,18 @@ def _cost(case: Analysis, layers: Sequence[LayerMatmul], recipe: Recipe, way: in
         added[one.nodes[0]] += cast_ns(kernels, bandwidth, KERNEL_NS[way])
         launcher = source[one.nodes[0]]
         if launcher >= 0 and not shared[launcher]:
-            added[launcher] += len(kernels) * LAUNCH_NS[way]
+            added[launcher] += len(kernels) * launch_ns
     return _Cost(factor, stays, added)
+
+
+def _launch_ns(case: Analysis) -> float:
+    """CPU time that this step's generated code takes for a launch, what is around it included; that of a usual launch
+    where the step is not compiled."""
+    graph = case.graph
+    inside = case.nodes_within(case.ops_named(GENERATED.search))
+    launches = int((inside & graph.on_gpu).sum())
+    host = inside & (graph.lane >= 0) & ~graph.waits
+    return float(graph.duration_ns[host].sum()) / launches if launches else calibrated.LAUNCH_NS.value
 
 
 def _made(graph: Graph, cost: _Cost) -> Graph:
@@ -194,9 +218,11 @@ def _saved(case: Analysis, layers: Sequence[LayerMatmul], cost: _Cost) -> tuple[
     stays = np.minimum(duration, cost.beyond_ns[nodes])
     saved = case.per_step(float(((duration - stays) * (1 - cost.factor[nodes])).sum())) / 1e6
     casts = case.per_step(float(cost.added_ns[nodes].sum())) / 1e6
+    launching = case.per_step(float(cost.added_ns[~graph.on_gpu].sum())) / 1e6
     text = (
         f"{case.per_step(float(nodes.sum())):,.0f} matrix multiplications of linear layers in half precision take "
-        f"{took:,.1f} ms {case.unit.a}; FP8 saves {saved:,.1f} ms of it, and casts and scales take {casts:,.1f} ms"
+        f"{took:,.1f} ms {case.unit.a}; FP8 saves {saved:,.1f} ms of it, casts and scales take {casts:,.1f} ms of GPU"
+        f" time and {launching:,.1f} ms of CPU time"
     )
     return nodes, text
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 TITLE = "adapters applied to activations instead of rebuilt weights"
 PASSES = 3.0
 """The whole weight is read and written three times where an op multiplies the factors and adds them in one go; scaling,
-adding and copying are so many passes each."""
+adding and copying are that many passes each."""
 
 PAGE = Page(
     id="rebuilt_weights",
@@ -39,7 +39,7 @@ Forward ops that multiply two matrices over an inner dimension of at most a quar
 million elements or more that has the shape of what activations are multiplied with. Needs recorded shapes.
 """,
     gain="""
-The products and what is done with their whole result go on the GPU, at worst only what scales and copies it (one op
+The matmuls and what is done with their whole result go on the GPU, at worst only what scales and copies it (one op
 that multiplies and adds stays). The CPU needs 0.2 ms more for each weight (0 to 0.4): a launch-bound step of an MoE
 with 12 such weights became 9 % longer with the published fix.
 """,
@@ -73,7 +73,7 @@ def _said(case: Analysis, found: Rebuilt) -> str:
 
 
 def _change(case: Analysis, found: Rebuilt, left: float | None, cpu_ns: float) -> Change:
-    """`left`: of what is done with the whole result, with the products gone; None: the products stay, and of the rest a
+    """`left`: of what is done with the whole result, with the matmuls gone; None: the matmuls stay, and of the rest a
     third. `cpu_ns`: what the CPU needs more for each weight."""
     forward = (case.graph.lane >= 0) & ~case.graph.waits & (case.graph.phase == FORWARD)
     more = 1.0 + found.per_step * case.steps * cpu_ns / max(float(case.graph.duration_ns[forward].sum()), 1.0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -37,6 +37,7 @@ from gpuprof.projection.batch import model_phases
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.planning import planning
 from gpuprof.replay.transform import removed
+from gpuprof.tracefile.compiler import CompiledFunction
 from gpuprof.tracefile.trace import OP, Mask
 
 if TYPE_CHECKING:
@@ -129,7 +130,8 @@ def find(case: Analysis) -> Iterator[Proposal]:
             f"{' and '.join(what)} in most {case.unit}s: {lost_ms:,.1f} ms of CPU time {case.unit.a}",
             compiling | plans,
         )
-        + of_timed(case),
+        + of_timed(case)
+        + _failed_guards(case.run.compiler.functions if case.run and case.run.compiler else ()),
         fix=keeping_shapes(case, any(CUDNN_ATTENTION.search(name) for name in by_name), compiling=True),
         change=likely,
         best=likely,
@@ -139,22 +141,23 @@ def find(case: Analysis) -> Iterator[Proposal]:
     )
 
 
+def _failed_guards(functions: Sequence[CompiledFunction]) -> tuple[Evidence, ...]:
+    """Guards that had a function compiled again, those first that failed most often."""
+    guards = sorted((guard for one in functions for guard in one.failed_guards), key=lambda one: -one.count)
+    return tuple(Evidence(f"{one.place}: `{one.guard}` failed {one.count} times") for one in guards[:MOST_SHOWN])
+
+
 def _given_up(case: Analysis) -> Iterator[Proposal]:
     """Guards that hold, where Dynamo reached its limit of recompilations and runs the model as plain Python."""
     functions = is_given_up(case)
     found = whole_passes(case) if functions else None
     if found is None:
         return
-    guards = [guard for one in functions for guard in one.failed_guards]
     limit = functions[0].versions
     first = Evidence(
         f"torch.compile gave up {functions[0].place} after {limit} versions: where none of them fits, "
         "the model runs as plain Python"
     )
-    failed = [
-        Evidence(f"{one.place or 'a guard'}: `{one.guard}` failed {one.count} times" if str(one.place) else one.guard)
-        for one in guards[:MOST_SHOWN]
-    ]
     count = float(model_phases(case.graph)[case.graph.on_gpu].sum()) / case.graph.steps
     fix = as_fix(
         "keep what the guard compares from changing: hold the value in a tensor (register_buffer), pass it as a tensor,"
@@ -164,7 +167,7 @@ def _given_up(case: Analysis) -> Iterator[Proposal]:
     def proposal(title: str, fix: Fix, compile_to: Callable[[Passes, int], Change], key: str) -> Proposal:
         return Proposal(
             title=title,
-            evidence=(first, *failed),
+            evidence=(first, *_failed_guards(functions)),
             fix=fix,
             change=compile_to(found, 1),
             best=compile_to(found, 0),

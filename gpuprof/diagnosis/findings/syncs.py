@@ -18,6 +18,7 @@ from gpuprof.diagnosis.detect.pair.quantities import FEW, FEWER, quantity
 from gpuprof.diagnosis.detect.pair.signs import advised
 from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.detect.tensor_loops import LISTS, TensorLoops, in_lists, reading_loops
+from gpuprof.diagnosis.detect.value_chains import preparations
 from gpuprof.diagnosis.diagnosis import Evidence
 from gpuprof.diagnosis.fix import Code, Fix, as_fix, call, code, joined, other_way, without_call
 from gpuprof.diagnosis.sentences import in_ms, ms_or_us
@@ -66,10 +67,11 @@ because the CPU runs ahead only where none of them stops it. Loops over at least
 look at a tensor and read what they find (a norm of each gradient) are named.
 """,
     gain="""
-The calls no longer wait, and the ops that read a value are removed together with their copies (at worst they stay and
-only the wait is removed). Then the step is replayed, and the CPU runs ahead where it can. Ops that need the value for
-the size of their result stay, without their wait. A loop over tensors becomes ops over lists: their CPU time is 0.08
-(0.03 to 0.17) of the loop's, that of Python around them 0.27, as measured of optimizers; the GPU's stays.
+The calls no longer wait, and the ops that read a value are removed together with their copies, and with the ops on
+small tensors directly before them, which only prepare what is read (at worst they all stay and only the wait is
+removed). Then the step is replayed, and the CPU runs ahead where it can. Ops that need the value for the size of their
+result stay, without their wait. A loop over tensors becomes ops over lists: their CPU time is 0.08 (0.03 to 0.17) of
+the loop's, that of Python around them 0.27, as measured of optimizers; the GPU's stays.
 """,
     wrong="""
 If the value decides what is computed next, it cannot be read later; compute with a mask instead. A wait at the end of
@@ -322,11 +324,13 @@ def _reads(case: Analysis) -> Mask:
 
 
 def _own_nodes(case: Analysis, ops: I64) -> Mask:
-    """Nodes of the ops themselves, their copies on the device included; of explicit reads only."""
+    """Nodes of the ops themselves, their copies on the device included, and of ops that only prepare what they read
+    with the Python between them; of explicit reads only."""
     mask = np.zeros(len(case.trace.ops), bool)
     mask[ops] = True
     mask &= _reads(case)
-    return case.nodes_within(mask) & ~case.graph.waits
+    prepared = nodes_in(case.graph, preparations(case, np.flatnonzero(mask))) >= 0
+    return (case.nodes_within(mask) | prepared) & ~case.graph.waits
 
 
 def _loop_nodes(case: Analysis) -> Mask:

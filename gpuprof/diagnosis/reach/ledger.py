@@ -44,7 +44,8 @@ LEAST = 1e-3
 def above_reach(case: Analysis, usual_ns: int | None, advised: Collection[str]) -> AboveReach | None:
     """The ledger of the usual step; None where nothing was replayed.
 
-    `usual_ns`: as it was measured, where it was; `advised`: ids of the findings that are advised.
+    `usual_ns`: as it was measured, where it was; `advised`: ids of the findings that are advised, or
+    worth trying.
     """
     if not len(case.graph):
         return None

@@ -19,7 +19,7 @@ from gpuprof.replay.graph import Graph
 from gpuprof.replay.transform import removed, scaled
 from gpuprof.timeline.phases import BACKWARD, FORWARD, RECOMPUTE
 
-REFERENCES = ("eager_attention", "expert_loop", "adapter_casts", "optimizer", "masked_attention")
+REFERENCES = ("eager_attention", "expert_loop", "adapter_casts", "optimizer", "masked_attention", "python_loop")
 """Findings that replace ops by others that compute the same in fewer kernels, or without what is thrown away."""
 MOST_NAMED = 3
 """Classes of modules that are named."""
@@ -31,6 +31,7 @@ _WHAT = {
     "adapter_casts": "adapters in fp32 around 16-bit layers",
     "optimizer": "the optimizer's step in many small kernels",
     "masked_attention": "attention scores that the mask throws away",
+    "python_loop": "small ops in a loop of Python, round by round",
 }
 
 _WHY = {"masked_attention": "the kernel is given a mask over all pairs of tokens, and computes them all"}

@@ -1,6 +1,6 @@
 """The reader for small traces, and for single events of others: msgspec, one typed object per event.
 
-Above some 25 MB of text, and where a document is damaged, `stream` takes over; else this one is done before numba is
+Above some 100 MB of text, and where a document is damaged, `stream` takes over; else this one is done before numba is
 imported.
 """
 

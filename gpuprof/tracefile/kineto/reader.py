@@ -20,8 +20,8 @@ from gpuprof.tracefile.trace import Trace
 
 SMALL_BYTES = 4 << 20
 """Text up to this long is read by msgspec: it is done before the other reader is loaded."""
-SMALL_UNCOMPILED_BYTES = 25 << 20
-"""The same where the other reader would have to be compiled first."""
+SMALL_UNCOMPILED_BYTES = 100 << 20
+"""The same where the other reader would have to be compiled first: that takes 6 s, in which msgspec reads 300 MB."""
 
 
 def read_kineto(path: Path, size: int, progress=None, small_bytes: int | None = None) -> Trace:

@@ -1,0 +1,55 @@
+"""Ops that do nothing but prepare a value which the CPU then reads: they go when the read goes."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpuprof.calibration import thresholds as calibrated
+from gpuprof.diagnosis.detect.passes import shapes_in
+from gpuprof.replay.stretches import Stretches
+from gpuprof.tracefile.trace import I64, OP
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis
+
+
+def preparations(case: Analysis, reads: I64) -> Stretches:
+    """For each of these reads the stretch of host time from the first op that only prepares it, or from the read
+    itself, to its end, with the Python in between.
+
+    Ops prepare a read that come directly before it, in the same op or module, and whose arguments are all small
+    (lengths, bounds, counts of a batch). A reduction over large tensors is never taken: its result may be needed on the
+    GPU as well. `reads`: rows of the outermost ops that read a value. Where no shapes were recorded, nothing prepares.
+    """
+    ops, nesting = case.trace.ops, case.timeline.nesting.parent
+    reads = reads[np.argsort(ops.start_ns[reads], kind="stable")]
+    first = reads.copy()
+    rows = np.flatnonzero(ops.kind == OP)
+    parent = nesting[rows]
+    order = np.lexsort((ops.start_ns[rows], parent, ops.thread[rows]))
+    rows, parent = rows[order], parent[order]
+    place = np.full(len(ops), -1, np.int64)
+    place[rows] = np.arange(len(rows))
+    known: dict[int, bool] = {}
+    for number in np.flatnonzero(place[reads] >= 0).tolist():
+        read = int(reads[number])
+        at = int(place[read]) - 1
+        while at >= 0 and parent[at] == parent[at + 1] and ops.thread[rows[at]] == ops.thread[read]:
+            row = int(rows[at])
+            text = int(ops.dims[row])
+            if text not in known:
+                known[text] = _small(shapes_in(case, text))
+            if not known[text] or (number and row <= reads[number - 1]):
+                break
+            first[number] = row
+            at -= 1
+    return Stretches(ops.thread[reads].astype(np.int64), ops.start_ns[first], ops.end_ns[reads])
+
+
+def _small(shapes: list[tuple[int, ...] | None]) -> bool:
+    """Whether there are tensors among the arguments, and each holds few values."""
+    sizes = [math.prod(shape) for shape in shapes if shape is not None]
+    return bool(sizes) and max(sizes) <= calibrated.SMALL_VALUES.value
