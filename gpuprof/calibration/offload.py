@@ -23,6 +23,11 @@ STAYS = Number(
     "Share of the long CPU stretches of a step that offloads its optimizer which is not the optimizer's: hooks, "
     "bookkeeping of buckets, checks for overflow.",
 )  # fmt: skip
+HOOKS_STAY = Number(
+    0.0, 0.0, 0.4, "", "assumed",
+    "Share of the CPU's work around copies of weights or activations that stays at least without them: hooks of other "
+    "kinds.",
+)  # fmt: skip
 FUSED_LEFT = Number(
     0.4, 0.25, 0.7, "", "assumed",
     "Time of a fused optimizer step on the CPU, relative to that of its ops one after another: 28 bytes for each "

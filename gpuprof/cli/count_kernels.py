@@ -33,7 +33,7 @@ def run(recording: str, out: str | None, target: Target) -> int:
     from gpuprof.diagnosis.counters import with_counters
     from gpuprof.diagnosis.largest_kernels import largest_kernels
     from gpuprof.nsight.compute import count_command, find_ncu
-    from gpuprof.tracefile.nsight_compute import COUNTED, read_counters
+    from gpuprof.tracefile.nsight_compute import COUNTED, KNOWN, read_counters
 
     ncu = find_ncu()
     table = _table(Path(recording), out)
@@ -49,8 +49,11 @@ def run(recording: str, out: str | None, target: Target) -> int:
     )
     with tempfile.TemporaryDirectory(prefix="gpuprof-ncu-") as folder:
         printed = Path(folder) / TABLE
-        words = [*count_command(ncu, COUNTED, wanted.functions, wanted.launches, printed), *target.argv]
-        _run(words, Path(folder))
+        for metrics in (COUNTED, KNOWN):
+            words = [*count_command(ncu, metrics, wanted.functions, wanted.launches, printed), *target.argv]
+            _run(words, Path(folder))
+            if not _lacks_a_metric(printed):
+                break
         counted = read_counters(_checked(printed, Path(folder)))
         table.write_bytes(printed.read_bytes())
     _show(with_counters(diagnosis, counted), table, recording)
@@ -82,6 +85,12 @@ def _run(words: list[str], folder: Path) -> None:
         raise GpuprofError(f"{words[0]}: cannot be started ({error.strerror})") from None
     if code:
         tell(f"the target ended with exit code {code} under Nsight Compute")
+
+
+def _lacks_a_metric(printed: Path) -> bool:
+    """Whether this GPU, or this version, does not know one of the metrics: then nothing has run."""
+    text = printed.read_text(encoding="utf-8", errors="replace") if printed.exists() else ""
+    return '"ID"' not in text and "metric" in text.lower() and "==ERROR==" in text
 
 
 def _checked(printed: Path, folder: Path) -> Path:

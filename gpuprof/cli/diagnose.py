@@ -80,19 +80,19 @@ def command(
         raise click.UsageError("--brief goes with --json")
     if markdown and json:
         raise click.UsageError("--json and --markdown exclude each other")
-    if paths and (logs := training_logs(paths)):
-        if html is not None or markdown or brief or step or skip or ncu or step_ms or fail_on:
-            raise click.UsageError(f"{paths[0]} is a log: only --json and --top go with it")
-        from gpuprof.diagnosis.iterations.logged import diagnose_logs
-
-        ITERATIONS.put(diagnose_logs(logs), json, top, None)
-        return 0
     if roles or (len(paths) > 1 and _have_roles(paths)):
         if html is not None or markdown or brief or step or skip or ncu or step_ms or fail_on:
             raise click.UsageError("of roles on one timeline there is only --json and --top")
         from gpuprof.diagnosis.roles.sources import diagnose_roles
 
         ROLES.put(diagnose_roles(paths or given(paths).given), json, top, None)
+        return 0
+    if paths and (logs := training_logs(paths)):
+        if html is not None or markdown or brief or step or skip or ncu or step_ms or fail_on:
+            raise click.UsageError(f"{paths[0]} is a log: only --json and --top go with it")
+        from gpuprof.diagnosis.iterations.logged import diagnose_logs
+
+        ITERATIONS.put(diagnose_logs(logs), json, top, None)
         return 0
     recording = given(paths)
     if html is not None:

@@ -304,8 +304,7 @@ def _names() -> Collection[str]:
 
 def _names_in(diagnosis: Any) -> Iterator[str]:
     """What a recording calls its ops, kernels, modules and functions."""
-    timeline = diagnosis.tables.timeline if diagnosis.tables else None
-    if timeline is not None:
-        yield from timeline.trace.strings
+    with contextlib.suppress(GpuprofError):  # timed steps alone have no tables
+        yield from diagnosis.tables.timeline.trace.strings
     for one in diagnosis.host.functions if diagnosis.host else ():
         yield from (one.function, one.file or "")

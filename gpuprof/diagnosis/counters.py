@@ -49,9 +49,11 @@ def _compared(case: Analysis, counted: Sequence[Counted]) -> Counters:
     rows = rows[gpu.kind[rows] == KERNEL]
     took = (gpu.end_ns - gpu.start_ns)[rows].clip(0)
     metrics: dict[tuple[object, ...], list[Counted]] = {}
+    by_function: dict[tuple[object, ...], list[Counted]] = {}
     for one in counted:
         if DRAM in one.metrics and (TENSOR in one.metrics or SM in one.metrics):
             metrics.setdefault((_plain(one.name), *one.grid, *one.block), []).append(one)
+            by_function.setdefault((own_name(one.name), *one.grid, *one.block), []).append(one)
     plain = {name: _plain(case.trace.strings[name]) for name in np.unique(gpu.name[rows]).tolist()}
     launch = [getattr(gpu, f"{what}_{axis}") for what in ("grid", "block") for axis in "xyz"]
     groups: dict[tuple[object, ...], list[int]] = {}
@@ -60,9 +62,11 @@ def _compared(case: Analysis, counted: Sequence[Counted]) -> Counters:
     bound = case.roofline.split.bound[rows]
     lines, agreeing, claimed_ns, matched = [], 0, 0, 0
     for key, places in groups.items():
-        if key not in metrics:
+        # A name that the profiler left mangled has no arguments to compare.
+        mine = metrics.get(key) or (by_function.get(key) if " " not in str(key[0]) else None)
+        if not mine:
             continue
-        line = _line(case, metrics[key], rows[places], took[places], bound[places])
+        line = _line(case, mine, rows[places], took[places], bound[places])
         ns = int(took[places].sum())
         matched += ns
         if line.agrees is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -74,7 +75,23 @@ def _best(items: list[tuple[int, str, float]], launched: dict[str, np.ndarray], 
     return None if best is None else Wanted(best[2], -best[1], best[0] / all_ns)
 
 
+_MANGLED = re.compile(r"_ZN?K?(?=\d)")
+
+
 def own_name(name: str) -> str:
     """A kernel's function: of `void at::native::vectorized_elementwise_kernel<4, …>(…)` the last name before `<`."""
+    mangled = _MANGLED.match(name)
+    if mangled:
+        return _last_part(name[mangled.end() :]) or name
     text = name.removeprefix("void ").replace("(anonymous namespace)", "").replace("<unnamed>", "")
     return text.partition("<")[0].partition("(")[0].strip().rpartition("::")[2]
+
+
+def _last_part(mangled: str) -> str:
+    """The function of `7cutlass13device_kernelI…`: the last of the names with their lengths that follow each other
+    (the C++ ABI that GCC, Clang and nvcc share)."""
+    found = ""
+    while (length := re.match(r"\d+", mangled)) is not None:
+        end = length.end() + int(length[0])
+        found, mangled = mangled[length.end() : end], mangled[end:]
+    return found

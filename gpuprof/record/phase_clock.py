@@ -57,9 +57,9 @@ class PhaseClock:
         """Whether rewards are being computed."""
         return REWARD in self._stack
 
-    def enter(self, phase: str) -> int:
-        """A phase begins; returns what `leave` takes."""
-        self._account(time.perf_counter_ns())
+    def enter(self, phase: str, now: int | None = None) -> int:
+        """A phase begins, now or at a moment that is just over; returns what `leave` takes."""
+        self._account(time.perf_counter_ns() if now is None else now)
         if phase == LOG_PROBABILITIES and phase not in self._stack:
             self._passes += 1
         whole = self._stack[-1] if self._stack and self._stack[-1] in WHOLE else None

@@ -39,9 +39,10 @@ class PhaseLog:
         """It is over."""
         now, cpu_ns = time.monotonic_ns(), time.thread_time_ns()
         phase, begin_ns, cpu_begin_ns = begun
+        if os.getpid() != self._pid:  # we are in a child that was forked, maybe while another thread held the lock
+            self._lock = threading.Lock()
+            self._start()
         with self._lock:
-            if os.getpid() != self._pid:  # we are in a child that was forked
-                self._start()
             self._count += 1
             if self._count > MOST_SPANS:
                 return

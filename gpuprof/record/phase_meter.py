@@ -65,15 +65,17 @@ class PhaseMeter:
         self._clock.marked = False
 
     @guarded
-    def on_phase(self, phase: str, part: str | None = None, kept: bool = True) -> Callable[[], None] | None:
+    def on_phase(
+        self, phase: str, part: str | None = None, kept: bool = True, now: int | None = None
+    ) -> Callable[[], None] | None:
         """A phase begins on this thread, or (phase "") a part of one; what is returned is called at its end. kept:
-        whether its span is; who marks it may do that."""
+        whether its span is; who marks it may do that. now: when it began, so that what the mark costs is its own."""
         if not self._session.is_here():
             return None
         if part is not None:
             return self._session.open_range(PART_RANGE + part)
         self._clock.marked = True
-        depth, close_range = self._clock.enter(phase), self._session.open_range(range_of(phase))
+        depth, close_range = self._clock.enter(phase, now), self._session.open_range(range_of(phase))
         log = log_in(self._session.folder) if kept else None
         begun = None if log is None else log.begin(phase)
 

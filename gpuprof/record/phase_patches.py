@@ -23,7 +23,9 @@ MOST_COMPLETIONS = 65_536
 class PhaseListener(Protocol):
     """What a session does about phases."""
 
-    def on_phase(self, phase: str, part: str | None = None) -> Callable[[], None] | None: ...
+    def on_phase(
+        self, phase: str, part: str | None = None, kept: bool = True, now: int | None = None
+    ) -> Callable[[], None] | None: ...
     def on_part(self, name: str, ns: int, cpu_ns: int) -> None: ...
     def on_generate(self, generating: bool) -> None: ...
     def on_token(self, sequences: int) -> None: ...
@@ -69,15 +71,16 @@ class PhasePatches:
 
     def _method(self, call: Any, name: str, phase: str) -> Any:
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            close = self._listener.on_phase(_of_gradients(phase))
+            now = time.perf_counter_ns()
+            close = self._listener.on_phase(_of_gradients(phase), None, True, now)
             try:
                 found = call(*args, **kwargs)
+                if name == WITH_LENGTHS and (lengths := completion_lengths(found)):
+                    self._listener.on_completions(lengths)
+                return found
             finally:
                 if close is not None:
                     close()
-            if name == WITH_LENGTHS and (lengths := completion_lengths(found)):
-                self._listener.on_completions(lengths)
-            return found
 
         return wrapper
 
@@ -111,7 +114,8 @@ class PhasePatches:
                 phase = CONTEXTS.get(name)
                 part = name if phase is None and self._listener.is_in_reward() and name not in METHODS else None
                 close = self._listener.on_phase(phase or "", part) if phase or part else None
-                opened[id(self_)] = (time.perf_counter_ns(), time.thread_time_ns(), close, part)
+                cpu_begun = time.thread_time_ns() if part else 0  # a system call, unlike the other clock
+                opened[id(self_)] = (time.perf_counter_ns(), cpu_begun, close, part)
                 return call(self_)
 
             return wrapper

@@ -44,7 +44,7 @@ def render(found: LoggedIterations, width: int = 80, rows: int = ROWS) -> Group:
     lines += section("iteration", [*iteration_lines.bar_and_legend(found, inner), Text(_summary(found), "dim")])
     lines += section("roles", [Text(_role(one)) for one in found.roles])
     for name in dict.fromkeys(line for line, _ in _QUANTITIES.values()):
-        said = [_quantity(one) for one in found.quantities if one.kind in _QUANTITIES and _line(one) == name]
+        said = [quantity(one) for one in found.quantities if one.kind in _QUANTITIES and _line(one) == name]
         if name == "queue" and found.lag_ns is not None:
             said.append(f"a batch is trained {duration(found.lag_ns)} after it was generated")
         lines += section(name, [Text("; ".join(said))] if said else [])
@@ -73,5 +73,6 @@ def _line(one: Quantity) -> str:
     return _QUANTITIES[one.kind][0]
 
 
-def _quantity(one: Quantity) -> str:
+def quantity(one: Quantity) -> str:
+    """What is said of a quantity's mean."""
     return _QUANTITIES[one.kind][1](one.mean)

@@ -10,6 +10,7 @@ from gpuprof.diagnosis.roles.model import WAITING, Role, Roles, Span, Wait
 from gpuprof.diagnosis.roles.timeline import NO_ONE
 from gpuprof.report.iteration_words import PAINTS
 from gpuprof.report.lines import flow
+from gpuprof.report.logged_terminal import quantity
 from gpuprof.report.names import escape
 from gpuprof.report.numbers import amount, duration, share
 from gpuprof.report.stepbar import Paint
@@ -37,6 +38,7 @@ def render(found: Roles, width: int = 80, rows: int = ROWS) -> Group:
     lines += section("", [*flow(_legend(found), inner), Text(f"the lanes are {duration(high - low)} long", "dim")])
     waits = [one for one in found.waits if one.ns >= LEAST * found.window_ns][:rows]
     lines += section("waits", [Text(wait(one, found.window_ns)) for one in waits])
+    lines += section("queue", [Text("; ".join(map(quantity, found.queue)))] if found.queue else [])
     notes = [Text(one.message, "yellow" if one.severity == "warning" else "dim") for one in found.issues]
     return Group(*lines, *section("note", notes))
 

@@ -94,6 +94,8 @@ def _answer(diagnosis: Diagnosis, width: int, next_step: str | None) -> list[Blo
         if _height(answer, width) <= ANSWER_LINES:
             break
         answer, later = _in_brief(diagnosis, width, brevity)
+    if _height(answer, width) > ANSWER_LINES:  # long code on a narrow screen: without the lines between the blocks
+        answer = [[line for block in answer for line in block]]
     advice = words.next_step(diagnosis) if next_step is None else next_step
     more = words.more(diagnosis) if next_step is None else ""
     if diagnosis.memory is not None and diagnosis.memory.devices and diagnosis.memory.devices[0].failure:

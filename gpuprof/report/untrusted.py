@@ -58,7 +58,7 @@ def cleaned(value: Any, names: Iterable[str] = ()) -> Any:
     """An answer in which names are fenced and all other texts are escaped. Keys and numbers stay.
 
     `names`: what the recording calls its ops, kernels, files and so on; where a sentence quotes one, or a name that
-    the answer has elsewhere, it is fenced as well. A single word can instruct nobody, and stays as it is where it
+    the answer has elsewhere, it is fenced as well. A single word is no instruction, and stays unchanged where it
     stands alone or has letters only.
     """
     texts = list(_texts(value))

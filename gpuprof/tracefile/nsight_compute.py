@@ -24,6 +24,8 @@ SM = "sm__throughput.avg.pct_of_peak_sustained_elapsed"
 ISSUE = "sm__inst_issued.avg.pct_of_peak_sustained_active"
 COUNTED = (DURATION, TENSOR, DRAM, SM, ISSUE)
 """What is asked for, of each kernel."""
+KNOWN = (DURATION, TENSOR, DRAM)
+"""What every GPU since Volta has."""
 _SAME = {
     "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed": DRAM,
     "DRAM Throughput": DRAM,

@@ -2,7 +2,8 @@
 
 It runs the target and writes a table as ncu 2025.3 does with --csv --page raw: a column per metric, a line of units,
 for kernels whose names match --kernel-name, --launch-count at most. STAND_IN_KERNELS: a file with a kernel a line,
-name, grid and block separated by tabs. STAND_IN: forbidden (the driver does not let it count).
+name, grid and block separated by tabs. STAND_IN: forbidden (the driver does not let it count), old
+(one of the metrics is not known).
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ def main(words: list[str]) -> int:
         name = words.pop(0)
         options[name] = "" if name == "--csv" else words.pop(0)
     assert options["--profile-from-start"] == "off" and options["--clock-control"] == "none", options
+    if os.environ.get("STAND_IN") == "old" and "inst_issued" in options["--metrics"]:
+        Path(options["--log-file"]).write_text("==ERROR== Failed to find metric sm__inst_issued.avg\n")
+        return 1
     code = subprocess.run(words).returncode
     with Path(options["--log-file"].replace("%%", "%")).open("w", newline="") as file:
         file.write("==PROF== Connected to process 1 (/usr/bin/python3.12)\n")

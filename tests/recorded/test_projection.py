@@ -135,9 +135,9 @@ def test_usual_steps_are_compared_with_the_usual_step():
     assert on["H100 SXM5 80GB"].speedup.expected < on["H200 SXM"].speedup.expected == pytest.approx(1)
     assert found.explanation
     assert found.explanation.factor.expected == pytest.approx(1 / on["H100 SXM5 80GB"].speedup.expected)
-    assert any("usual steps" in text for text in found.assumptions)
+    assert any("Usual steps" in text for text in found.assumptions)
     alone = gpuprof.project(diagnosis, ["H200"])
-    assert not any("usual steps" in text for text in alone.assumptions)
+    assert not any("Usual steps" in text for text in alone.assumptions)
 
 
 @pytest.mark.parametrize("name", ["dense8b_lora", "tiny_lora"])

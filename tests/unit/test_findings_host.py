@@ -136,6 +136,39 @@ def test_fused_kernels_are_as_long_as_their_longest(tmp_path):
     assert not list(cuda_graphs.find(case)), "a GPU that is busy needs no graphs"
 
 
+def test_gradients_of_biases_take_kernels_of_their_own(tmp_path):
+    """A sum in the backward pass is reduced in two stages whatever it is fused with; one in the forward pass is not."""
+
+    def summed(folder, name, count):
+        program = Program()
+
+        def layer():
+            program.small_mm()
+            program.elementwise()
+
+        def back():
+            layer()
+            for _ in range(count):
+                program.op(name, "reduce_kernel", SHORT)
+
+        def body():
+            for _ in range(LAYERS):
+                layer()
+            program.backward(back, LAYERS)
+
+        for _ in range(3):
+            program.step(body)
+        return program.case(folder)
+
+    steps = []
+    for number, name in enumerate(("aten::sum", "aten::mean")):
+        case = summed(tmp_path / str(number), name, 1)
+        steps.append(case.step_of(only(compile, case).change(case.graph)))
+        found = present(compiled_passes.passes(case))
+    more = LAYERS * compiled_passes.ACROSS[1] * compiled_passes.HOST[1] * found.launch_ns
+    assert steps[0] - steps[1] == pytest.approx(more, rel=0.05)
+
+
 def test_no_compile_where_values_part_the_graph(tmp_path):
     case = eager(tmp_path, within=lambda program, i: program.item() if i % 6 == 0 else None)
     assert compiled_passes.passes(case) is None

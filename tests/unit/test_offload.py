@@ -13,6 +13,7 @@ from helpers.program import MS, US, Program
 
 from gpuprof import diagnose
 from gpuprof.diagnosis.analysis import Analysis
+from gpuprof.diagnosis.detect.around_copies import left_around
 from gpuprof.diagnosis.findings import offload
 from gpuprof.diagnosis.reach.ledger import above_reach
 from gpuprof.diagnosis.run_model import RunMemory
@@ -129,6 +130,53 @@ def test_what_only_copies_goes_with_the_copies(tmp_path):
     names = {case.trace.strings[case.trace.ops.name[row]] for row in np.unique(case.graph.scope[gone]).tolist()}
     assert names >= {"aten::to", "aten::_to_copy", "aten::empty_strided", "aten::copy_"}
     assert "pack" not in names
+
+
+def placed_by_hooks(folder: Path, frees: bool) -> Analysis:
+    """Layers of ten kernels; before each the CPU runs Python for 2 ms around a copy of 10 MB, and may free memory."""
+    made = Program()
+
+    def body() -> None:
+        for layer in range(8):
+            made.python(1 * MS)
+            start = made.now
+            made.trace.launch(
+                "Memcpy HtoD (Pageable -> Device)", (start, start + 100 * US), (start + 5 * US, start + 95 * US),
+                tid=made.tid, cat="gpu_memcpy", bytes=10_000_000 + layer,
+            )  # fmt: skip
+            made.free[7], made.now = start + 95 * US, start + 101 * US
+            if frees:
+                made.trace.call("cudaFree", made.now, made.now + 50 * US, made.tid)
+                made.now += 51 * US
+            made.python(1 * MS)
+            for _ in range(10):
+                made.small_mm()
+            if frees:
+                made.trace.call("cudaMalloc", made.now, made.now + 80 * US, made.tid)
+                made.now += 81 * US
+
+    for _ in range(3):
+        made.step(body)
+    return case_of(made.trace.write(folder / "trace.json"), as_recorded=True)
+
+
+@pytest.mark.parametrize("frees", [False, True])
+def test_hooks_go_with_what_they_copy(frees: bool, tmp_path: Path):
+    """What the CPU does between two kernels becomes what it usually is where nothing is copied in between; where hooks
+    also empty the allocator's cache, allocating goes, too."""
+    case = placed_by_hooks(tmp_path, frees)
+    graph, copies = (
+        case.graph,
+        case.nodes_of_gpu(case.trace.rows_named(case.trace.gpu.name, lambda text: "HtoD" in text)),
+    )
+    copying = np.isin(graph.call, graph.call[copies]) & ~graph.on_gpu
+    left = left_around(graph, copies & graph.on_gpu, copying)
+    host = (graph.lane >= 0) & ~graph.waits
+    gone = case.per_step(float(((1 - left) * graph.duration_ns)[host].sum()))
+    wanted = 8 * (2.1 + (0.05 + 0.08 if frees else 0)) * MS
+    assert gone == pytest.approx(wanted, rel=0.05)
+    kernels = host & np.isin(graph.call, graph.call[graph.on_gpu & ~copies])
+    assert (left[kernels] == 1).all()
 
 
 def test_a_fused_step_on_the_cpu_where_the_ops_go_over_the_states_one_after_another(tmp_path):

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from helpers.paths import ROOT
 from jsonschema import Draft202012Validator
 
 from gpuprof.cli import main
@@ -14,6 +17,7 @@ from gpuprof.diagnosis.roles.json import schema, to_json
 from gpuprof.diagnosis.roles.model import Roles
 from gpuprof.diagnosis.roles.sources import diagnose_roles, have_roles
 from gpuprof.errors import GpuprofError
+from gpuprof.tracefile.phase_logs import read_phase_logs
 
 VALIDATOR = Draft202012Validator(schema())
 MS = 1_000_000
@@ -191,6 +195,41 @@ def test_traces_of_verls_workers(tmp_path: Path):
     assert {phase.phase: phase.ns / MS for phase in other.phases} == {"training": 300.0, "other": 310.0}
     assert other.wait_ns == (998 - 300 - 310) * MS
     assert found.one_clock
+
+
+def test_queue_and_staleness_come_from_the_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    generator = run(tmp_path / "g", [("generation", 100.0 * i, 100.0 * i + 99) for i in range(11)], 1)
+    trainer = run(tmp_path / "t", [("training", 100.0 * i, 100.0 * i + 40) for i in range(1, 12)], 2)
+    log = tmp_path / "train.log"
+    keys = "timing_s/step:100.0 - timing_s/gen:40.0 - fully_async/monitor/queue/mq_queue_size:{}"
+    stale = "training/off_policy/trajectory_staleness/mean:1.5"
+    log.write_text("".join(f"step:{n} - {keys.format(n)} - {stale}\n" for n in range(1, 6)))
+    found = diagnosed(generator, str(log), trainer)
+    assert [(one.kind, one.mean) for one in found.queue] == [("queue", 3.5), ("staleness", 1.5)]
+    assert main(["diagnose", "--roles", generator, trainer, str(log)]) == 0
+    assert "3.5 wait to be trained on; their policy is 1.5 updates old" in " ".join(capsys.readouterr().out.split())
+
+
+FORKED = """
+import os, sys
+from pathlib import Path
+from gpuprof.record.phase_log import PhaseLog
+log = PhaseLog(Path(sys.argv[1]))
+log.end(log.begin("training"))
+with log._lock:  # as if another thread were writing
+    child = os.fork()
+    if not child:
+        log.end(log.begin("generation"))
+        os._exit(0)
+sys.exit(os.waitpid(child, 0)[1])
+"""
+
+
+def test_a_forked_child_has_a_file_of_its_own(tmp_path: Path):
+    command = [sys.executable, "-c", FORKED, str(tmp_path)]
+    assert subprocess.run(command, cwd=ROOT, timeout=60).returncode == 0
+    marked = [[mark.phase for mark in one.marks] for one in read_phase_logs(tmp_path)]
+    assert sorted(marked) == [["generation"], ["training"]]
 
 
 def test_bad_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

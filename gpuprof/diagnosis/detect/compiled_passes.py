@@ -19,7 +19,7 @@ from gpuprof.replay.transform import Removing
 from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.phases import BACKWARD, FORWARD, RECOMPUTE
 from gpuprof.tracefile.remembered import remembered
-from gpuprof.tracefile.trace import F64, I64, NO_TEXT, Mask
+from gpuprof.tracefile.trace import AUTOGRAD_ENGINE, F64, I64, NO_TEXT, Mask
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
@@ -47,9 +47,12 @@ reads from outside and leaves there."""
 LEFT = calibrated.LEFT.value
 """Fused kernels per chain of neighbouring ones: Inductor also fuses what is not next to each other, or ends in the same
 place."""
-NORMALISES = re.compile(r"^aten::(cudnn|native|miopen)_batch_norm(_backward)?$")
-BATCH_NORM = calibrated.BATCH_NORM.rising
-"""Kernels of a batch norm beyond that of its chain: means over a batch take two stages before anything can use them."""
+ACROSS_ROWS = re.compile(
+    r"^aten::((cudnn|native|miopen)_batch_norm(_backward)?|native_(layer|group)_norm_backward|_fused_rms_norm_backward)$"
+)
+"""Ops that reduce across rows: means of a batch norm, gradients of a norm's weights."""
+ACROSS = calibrated.ACROSS.rising
+"""Kernels of such a reduction beyond that of its chain: it takes two stages, before anything can use it."""
 REST = calibrated.REST.rising
 """What matmuls take after, of what they took."""
 ATTENTION = calibrated.ATTENTION.rising
@@ -76,8 +79,8 @@ class Passes:
     """Per chain the GPU node that stands for it."""
     launcher: I64
     """Per chain the host node that launches it."""
-    batch_norms: I64
-    """Per chain the batch norms in it, each of which takes several kernels whatever it is fused with."""
+    across_rows: I64
+    """Per chain the reductions across rows in it, each of which takes several kernels whatever it is fused with."""
     first: I64
     """First host node of each pass."""
     launch_ns: float
@@ -175,7 +178,7 @@ def whole_passes(case: Analysis) -> Passes | None:
         attention=_unmasked_attention(case) & within & (group < 0),
         speaker=speaker,
         launcher=launcher,
-        batch_norms=_batch_norms(case, group, len(speaker)),
+        across_rows=_across_rows(case, group, len(speaker)),
         first=starts,
         launch_ns=float(np.median(ns[ns > 0])),
         without_all=Removing(gone | fused),
@@ -183,12 +186,17 @@ def whole_passes(case: Analysis) -> Passes | None:
     )
 
 
-def _batch_norms(case: Analysis, group: I64, chains: int) -> I64:
-    """Per chain the batch norms, forward or backward, whose kernels are in it."""
+def _across_rows(case: Analysis, group: I64, chains: int) -> I64:
+    """Per chain the reductions across rows whose kernels are in it: those of norms, and in the backward pass sums,
+    which are gradients of biases."""
     graph = case.graph
-    named = np.append(case.ops_within(case.ops_named(NORMALISES.search)), False)
+    sums = case.ops_named(lambda name: name == "aten::sum") & case.ops_within(
+        case.ops_named(lambda name: name.startswith(AUTOGRAD_ENGINE))
+    )
+    reducing = case.ops_named(ACROSS_ROWS.search) | sums
+    named = np.append(case.ops_within(reducing), False)
     rows = np.flatnonzero((group >= 0) & named[graph.scope])
-    op = climb(graph.scope[rows], case.timeline.nesting.parent, case.ops_named(NORMALISES.search))
+    op = climb(graph.scope[rows], case.timeline.nesting.parent, reducing)
     pairs = np.unique(np.stack([group[rows], op]), axis=1)
     return np.bincount(pairs[0], minlength=chains)
 
@@ -226,7 +234,7 @@ def compiled(found: Passes, way: int, launched: float = 1.0) -> Change:
         duration = graph.duration_ns.copy()
         duration[found.kept] *= HOST[way] * launched
         duration[found.speaker] = longest * FUSED[way]
-        launches = LEFT + BATCH_NORM[way] * found.batch_norms
+        launches = LEFT + ACROSS[way] * found.across_rows
         duration[found.launcher] = found.launch_ns * HOST[way] * launches * launched
         duration[found.rest] *= REST[way]
         duration[found.attention] *= ATTENTION[way] / REST[way]

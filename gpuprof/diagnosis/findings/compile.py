@@ -68,7 +68,8 @@ In forward, backward and recomputation, consecutive kernels of elementwise opera
 reductions become one kernel of 0.4 to 1.2 times the longest of them. Matrix multiplications take 0 to 15 % longer,
 and attention up to 3.2 times as long where it had no mask (measured). For each remaining kernel the CPU still does
 the op's own work (0.7 to 1.35 times what was recorded); the accumulation of gradients stays, and each pass costs 0.1
-to 1.5 ms. All other CPU work of the passes is removed, but for single pieces of more than 5 ms: these are no
+to 1.5 ms. A reduction across rows (a batch norm, gradients of biases and of norms) takes two further kernels (1 to 3,
+assumed). All other CPU work of the passes is removed, but for single pieces of more than 5 ms: these are no
 launching of operations, and stay but in the best case. Breaks that can be foreseen stay: values that are read, the
 buckets of DDP and the units of FSDP, each of which costs one more graph call in each pass (25 to 200 µs, assumed).
 Where compiling takes more than a quarter of what it gains in the run, compiling each repeated block is an entry of its

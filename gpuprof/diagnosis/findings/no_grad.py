@@ -14,6 +14,7 @@ from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.fix import code
 from gpuprof.replay.graph import Graph
+from gpuprof.replay.host_pace import pace_and_spread
 from gpuprof.timeline.phases import FORWARD
 from gpuprof.tracefile.trace import AUTOGRAD_ENGINE, I64, OP, Mask
 
@@ -39,7 +40,8 @@ up. If 100 or more in a row are used up and no op of a recorded backward pass ha
 Forward passes after the last backward pass of the recording do not count.
 """,
     gain="""
-Each of these ops takes 1.5 µs less of the CPU (0.7 to 3, assumed); the GPU's work stays. So a step that waits for the
+Each of these ops takes 1.5 µs less of the CPU (0.7 to 4, assumed) times the host's pace, by how long its shortest ops
+take; the GPU's work stays. So a step that waits for the
 GPU gains nothing but memory, of which the recording does not show the size.
 """,
     wrong="""
@@ -68,6 +70,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     if not nodes.any():
         return
     count = int(found.ops.sum())
+    pace, _ = pace_and_spread(case.timeline)
     text = (
         f"{case.per_step(count):,.0f} ops a step, in {found.stretches / case.steps:,.3g} stretches, record a backward"
         " pass that never runs, and keep their inputs for it"
@@ -76,9 +79,9 @@ def find(case: Analysis) -> Iterator[Proposal]:
         title="no_grad around what is not trained",
         evidence=spans(case, text, nodes),
         fix=code("with torch.no_grad():\n    outputs = model(**batch)") + "  # the one whose outputs get no gradient",
-        change=_change(nodes, count, 1),
-        best=_change(nodes, count, 2),
-        worst=_change(nodes, count, 0),
+        change=_change(nodes, pace * count, 1),
+        best=_change(nodes, pace * count, 2),
+        worst=_change(nodes, pace * count, 0),
     )
 
 
@@ -121,7 +124,7 @@ def _runs(flags: Mask) -> list[I64]:
     return np.split(at, np.flatnonzero(np.diff(at) > 1) + 1) if len(at) else []
 
 
-def _change(nodes: Mask, count: int, level: int) -> Change:
+def _change(nodes: Mask, count: float, level: int) -> Change:
     """Less CPU time of each of some ops, but never all of it. level: 0 takes off least."""
     taken = calibrated.AUTOGRAD_NODE_NS.rising[level] * count
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from gpuprof.calibration import offload as calibrated
 from gpuprof.calibration import slow as slow_calibrated
+from gpuprof.diagnosis.detect.around_copies import left_around
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
@@ -20,11 +21,9 @@ from gpuprof.diagnosis.fix import Fix, as_fix, call, code, joined
 from gpuprof.replay.cpu_compute import computes, without_launches
 from gpuprof.replay.graph import COPY, SYNC, Graph
 from gpuprof.replay.transform import scaled, without_edges
-from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.phases import FORWARD, OPTIMIZER, RECOMPUTE
-from gpuprof.timeline.runtime_calls import ALLOCATOR_CALL
 from gpuprof.timeline.slow_calls import within_slow
-from gpuprof.tracefile.trace import F64, MEMCPY, OP, Mask
+from gpuprof.tracefile.trace import F64, MEMCPY, Mask
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
@@ -42,8 +41,6 @@ LEAST_SILENCE = calibrated.LEAST_SILENCE.value
 are."""
 COPIES = re.compile(r"^aten::(to|_to_copy|copy_|cpu|cuda|clone|contiguous|pin_memory|_pin_memory)$")
 """Ops that copy a tensor and do nothing else with it."""
-_MOVES = re.compile(COPIES.pattern + r"|^aten::detach$|^detach$|^aten::empty")
-"""Likewise with what a hook makes of the copies."""
 PASSES = re.compile(r"^aten::(_foreach_)?(mul|add|sub|div|lerp|addcmul|addcdiv|sqrt|pow|maximum|neg|sign)_?$")
 """Ops of which each goes once over a state of the optimizer."""
 _PAGED = re.compile(r"Paged")
@@ -78,13 +75,13 @@ the run's peak and what would have to stay on the GPU fit its memory.
     gain="""
 The copies go, with the waits for them and the CPU's work in them and in the ops around them that only copy. Of an
 optimizer also the long stretches of CPU time in which nothing is launched, and all of its own CPU time in which nothing
-is. Of weights also what the CPU does between two ops that compute, where weights come or memory is freed: hooks around
-each module. Ops that compute on tensors in host memory go as a whole; of the rest 15 % stay (0 to 40 %, assumed). A
-fused step on the GPU takes 28 bytes of traffic for each trained parameter. Where the optimizer runs on the CPU op by
-op, a fused step there leaves 40 % of their time (25 to 70 %, assumed): one pass over what the ops go over one after
-another.
-How long the CPU computes differs from one process to the next by a factor of 1.7 (assumed), or by what timed and
-recorded steps of the run differ by, if that is more.
+is. Ops that compute on tensors in host memory go as a whole; of the rest 15 % stay (0 to 40 %, assumed). A fused step
+on the GPU takes 28 bytes of traffic for each trained parameter. Where the optimizer runs on the CPU op by op, a fused
+step there leaves 40 % of their time (25 to 70 %, assumed): one pass over what the ops go over one after another. Where
+hooks around each module copy weights or activations, what the CPU does between two kernels becomes what it usually is
+where nothing is copied in between (at worst 40 % of it stays, assumed); where they empty the allocator's cache,
+allocating goes, too. How long the CPU computes differs from one process to the next by a factor of 1.7 (assumed), or by
+what timed and recorded steps of the run differ by, if that is more.
 """,
     wrong="""
 The peak of the longest batch counts. Offloading is needed where other ranks have less memory, or the state of all
@@ -295,14 +292,17 @@ def _change(case: Analysis, found: Offload, level: int) -> Change:
     copying[case.graph.call[found.copies]] = True
     copying[-1] = False
     computing = found.stretches & computes(case.graph) | _in_copies(case, copying)
-    hooks = _hooks(case, copying, computing) if found.kind == "weights" else np.zeros(len(case.graph), bool)
+    hooks = np.ones(len(case.graph))
+    if found.kind in ("weights", "activations"):
+        hooks = left_around(case.graph, found.copies, copying[case.graph.call] & ~case.graph.on_gpu)
+        hooks = np.maximum(hooks, np.where(hooks < 1, calibrated.HOOKS_STAY.rising[level], 1.0))
 
     def change(graph: Graph) -> Graph:
         waits = copying[graph.call] & graph.waits
         free = without_edges(graph, waits[graph.edges.target] & np.isin(graph.edges.kind, (SYNC, COPY)))
         duration = np.where(found.copies, 0.0, free.duration_ns)
-        duration = np.where(found.stretches | hooks, stays * duration, duration)
-        duration = np.where(computing, 0.0, duration)
+        duration = np.where(found.stretches, stays * duration, duration)
+        duration = np.where(computing, 0.0, duration * hooks)
         return free.with_durations(_with_step(duration, free, found, on_gpu_ns))
 
     return change
@@ -322,26 +322,6 @@ def _in_copies(case: Analysis, copying: Mask) -> Mask:
         at = at[(at >= 0) & ~ops[at]]
     inside = np.append(case.ops_within(ops[:-1]), False)
     return (inside[graph.scope] | copying[graph.call]) & ~graph.on_gpu & ~graph.waits
-
-
-def _hooks(case: Analysis, copying: Mask, computing: Mask) -> Mask:
-    """CPU work of what brings weights for a module and takes them away: Python and copies between two ops that compute,
-    where weights come, or memory is freed; and the calls that allocate and free it in the forward passes.
-
-    A hook that empties the allocator's cache after each module has every tensor allocated again.
-    """
-    graph, timeline = case.graph, case.timeline
-    forward = np.isin(graph.phase, (FORWARD, RECOMPUTE)) & ~graph.on_gpu & (graph.lane == timeline.main_thread)
-    allocating = case.nodes_in_calls(case.trace.rows_named(case.trace.calls.name, ALLOCATOR_CALL.search))
-    rows = np.flatnonzero(forward)
-    rows = rows[np.argsort(graph.recorded_start_ns[rows], kind="stable")]
-    op = climb(graph.scope[rows], timeline.nesting.parent, case.trace.ops.kind == OP)
-    between = (op < 0) | np.append(case.ops_within(case.ops_named(_MOVES.search)), False)[op]
-    run = np.cumsum(np.diff(between, prepend=False))
-    moves = (copying[graph.call] | computing | allocating)[rows] & between
-    found = np.zeros(len(graph), bool)
-    found[rows[between & np.isin(run, np.unique(run[moves]))]] = True
-    return (found | (allocating & forward)) & ~graph.waits
 
 
 def _with_step(duration: F64, graph: Graph, found: Offload, ns: float) -> F64:

@@ -68,6 +68,11 @@ def diagnose_logs(paths: Sequence[str]) -> LoggedIterations:
     return _diagnosed(own, by_role)
 
 
+def logged_quantities(path: Path) -> tuple[Quantity, ...]:
+    """What a log says next to its times: queues, staleness, lengths. Raises GpuprofError, one line, for no log."""
+    return _quantities(read_training_log(path))
+
+
 def _diagnosed(own: TrainingLog, by_role: dict[str, TrainingLog]) -> LoggedIterations:
     framework, used = own.framework, _used(own.iterations)
     outside = _outside(framework, used)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpuprof.diagnosis.iterations.logged_model import Quantity
 from gpuprof.tracefile.source import Issue
 
 SCHEMA = "gpuprof.roles/1"
@@ -97,3 +98,5 @@ class Roles:
     limit: str
     """Which role makes the iteration as long as it is: a sentence."""
     issues: tuple[Issue, ...]
+    queue: tuple[Quantity, ...] = ()
+    """What waits to be trained on, and how old its policy is: from logs that were given with the recordings."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from gpuprof.diagnosis.iterations.logged import logged_quantities
 from gpuprof.diagnosis.roles.model import Process, Roles
 from gpuprof.diagnosis.roles.processes import of_phase_log, of_trace
 from gpuprof.diagnosis.roles.timeline import roles_of
@@ -15,14 +17,22 @@ from gpuprof.tracefile.phase_logs import PhaseLog, holds_phase_logs, read_phase_
 from gpuprof.tracefile.recording import resolve
 from gpuprof.tracefile.run import runs_in
 from gpuprof.tracefile.trace import ANNOTATION
+from gpuprof.tracefile.training_logs.read import is_training_log
 
 
 def diagnose_roles(paths: Sequence[str]) -> Roles:
-    """The roles of a job on one timeline. paths: run folders of one or more processes each, folders of runs, or traces.
+    """The roles of a job on one timeline. paths: run folders of one or more processes each, folders of runs, or traces;
+    and logs of the job, for its queue and staleness.
 
     Raises GpuprofError, one line, where fewer than two processes marked phases, or not at the same time.
     """
-    paths = [one for path in paths for one in _runs(path)]
+    texts = [path for path in paths if is_training_log(Path(path))]
+    queue = tuple(one for path in texts for one in logged_quantities(Path(path)) if one.kind in ("queue", "staleness"))
+    return replace(_on_one_timeline([path for path in paths if path not in texts]), queue=queue)
+
+
+def _on_one_timeline(given: Sequence[str]) -> Roles:
+    paths = [one for path in given for one in _runs(path)]
     logs = [log for path in paths if holds_phase_logs(Path(path)) for log in read_phase_logs(Path(path))]
     if not logs:
         return roles_of([_traced(path) for path in paths])

@@ -1,0 +1,62 @@
+"""The CPU's work around copies that hooks make: what a layer waits for before it launches its next kernel."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from gpuprof.replay.graph import Graph, launcher_of
+from gpuprof.timeline.runtime_calls import ALLOCATOR_CALL
+from gpuprof.tracefile.trace import F64, Mask
+
+FREES = re.compile("Free|Release|Unmap")
+OFTEN = 0.1
+"""Calls that free memory for each that copies, from which on the hooks empty the allocator's cache."""
+FEWEST = 5
+"""Stretches without a copy, at least, whose median is what is usual."""
+
+
+def left_around(graph: Graph, copies: Mask, copying: Mask) -> F64:
+    """Per node the share that is left of it without the copies that hooks make (`accelerate`'s offloading,
+    `save_on_cpu`): Python and ops that place tensors go with them; 1 elsewhere.
+
+    Between the launches of two kernels a thread does something of its own. Where a copy is in between, that is taken to
+    shrink to what it usually is on this thread where none is. Hooks that empty the cache for each layer free memory
+    between kernels, too, and what is freed is allocated again. `copies`: nodes on the GPU; `copying`: nodes of the CPU
+    in the calls that launch them.
+    """
+    allocating, freeing = _allocator(graph)
+    if freeing.sum() >= OFTEN * copying.sum():
+        copying = copying | freeing
+    else:
+        allocating = np.zeros(len(graph), bool)
+    launchers = launcher_of(graph)[graph.on_gpu & ~copies]
+    launches = np.zeros(len(graph), bool)
+    launches[launchers[launchers >= 0]] = True
+    launches &= ~copying
+    left = np.ones(len(graph))
+    for lane in np.unique(graph.lane[copying & (graph.lane >= 0)]).tolist():
+        mine = np.flatnonzero(graph.lane == lane)
+        mine = mine[np.argsort(graph.recorded_start_ns[mine], kind="stable")]
+        stretch = np.cumsum(launches[mine])
+        own = mine[~launches[mine] & ~graph.waits[mine]]
+        of_own = stretch[~launches[mine] & ~graph.waits[mine]]
+        count = int(stretch[-1]) + 1
+        took = np.bincount(of_own, weights=graph.duration_ns[own], minlength=count)
+        copied = np.bincount(stretch[copying[mine]], minlength=count) > 0
+        others = took[~copied & (took > 0)]
+        usual = float(np.median(others)) if len(others) >= FEWEST else 0.0
+        share = np.where(copied, np.minimum(usual / np.maximum(took, 1.0), 1.0), 1.0)
+        left[own] = share[of_own]
+    left[allocating & ~graph.waits] = 0.0
+    return left
+
+
+def _allocator(graph: Graph) -> tuple[Mask, Mask]:
+    """Nodes in calls that allocate or free memory, and of these those that free it."""
+    trace = graph.timeline.trace
+    calls = trace.rows_named(trace.calls.name, ALLOCATOR_CALL.search)
+    frees = calls & trace.rows_named(trace.calls.name, FREES.search)
+    allocating, freeing = (np.append(rows, False)[graph.call] & ~graph.on_gpu for rows in (calls, frees))
+    return allocating, freeing
