@@ -10,7 +10,18 @@ import numpy as np
 
 from gpuprof.calibration import kernels as kernel_times
 from gpuprof.calibration import precision as calibrated
-from gpuprof.costs.fp8 import DELAYED, MULTIPLE, MXFP8, ROWWISE, TENSORWISE, Recipe, cast_kernels, cast_ns
+from gpuprof.costs.fp8 import (
+    DELAYED,
+    FORWARD,
+    GRAD_WEIGHT,
+    MULTIPLE,
+    MXFP8,
+    ROWWISE,
+    TENSORWISE,
+    Recipe,
+    cast_kernels,
+    cast_ns,
+)
 from gpuprof.costs.fp8 import layer_speedup as alone
 from gpuprof.costs.hardware import Gpu, load_gpus
 from gpuprof.diagnosis.detect.compile_time import compile_ns
@@ -32,6 +43,8 @@ if TYPE_CHECKING:
 ADDED_NS = kernel_times.MATMUL_ADDED_NS.value
 """What a matrix multiplication takes to fill and empty the GPU, in any format."""
 KERNEL_NS, LAUNCH = calibrated.KERNEL_NS.rising, calibrated.LAUNCH.rising
+MOST_TRAINED = 0.5
+"""Share of the layers that must train their weights."""
 LEAST = 0.1
 """Share of the GPU's time in such matrix multiplications below which nothing is said of them."""
 BLACKWELL = "B200 SXM"
@@ -48,9 +61,9 @@ and layers with few tokens for the size of their weights, become slower.
 """,
     detected="""
 Matrix multiplications of linear layers in bf16 or fp16 that take at least a tenth of the GPU's time, on a GPU with FP8.
-Their three roles in training (forward, gradient of the input, gradient of the weight) follow from their shapes. The
-output layer over a vocabulary (30,000 columns or more) stays as it is, and so do layers whose sizes are no multiples
-of 16.
+At least half of the layers must train their weights: adapters are too small for FP8. The three roles in training
+(forward, gradient of the input, gradient of the weight) follow from the shapes. The output layer over a vocabulary
+(30,000 columns or more) stays as it is, and so do layers whose sizes are no multiples of 16.
 """,
     gain="""
 Each matrix multiplication takes 4 µs and 0.56 (0.5 to 0.68) of the rest of its time; each kernel of its casts takes the
@@ -116,7 +129,7 @@ def _proposal(case: Analysis, layers: Sequence[LayerMatmul], recipe: Recipe, fou
         evidence=_evidence(case, layers, ways[1]),
         fix=code("from torchao.float8 import convert_to_float8_training\n")
         + call("convert_to_float8_training", ...)
-        + "  # before torch.compile; leave the output layer and small layers out (module_filter_fn)",
+        + "  # before torch.compile; leave out the output layer (module_filter_fn)",
         change=to_fp8(1),
         best=to_fp8(0),
         worst=to_fp8(2),
@@ -142,6 +155,9 @@ def _layers(case: Analysis) -> list[LayerMatmul]:
         return []
     found = [one for one in layer_matmuls(case) if all(size % MULTIPLE == 0 for size in (one.m, one.k, one.n))]
     graph = case.graph
+    forward, weights = (sum(one.role == role for one in found) for role in (FORWARD, GRAD_WEIGHT))
+    if weights < MOST_TRAINED * forward:  # frozen weights, with adapters or without
+        return []
     took = sum(float(graph.duration_ns[one.nodes].sum()) for one in found)
     return found if took >= LEAST * float(graph.duration_ns[graph.on_gpu].sum()) else []
 

@@ -224,14 +224,10 @@ def _liger(is_causal: bool, kinds: set[str], apart: bool = False) -> Fix:
     apart: without the loss that is fused with the output layer."""
     if is_causal:
         options = APART if apart else {}
-        loaded = assigned("model", call("AutoLigerKernelForCausalLM.from_pretrained", ..., **options))
-        return joined(
-            (
-                "after pip install liger-kernel:",
-                code("from liger_kernel.transformers import AutoLigerKernelForCausalLM"),
-                loaded,
-            )
-        )
+        loaded = assigned("model", call("Liger.from_pretrained", ..., **options))
+        install = "" if apart else INSTALL  # the longer call leaves no room for it
+        imported = code(f"from liger_kernel.transformers import AutoLigerKernelForCausalLM as Liger{install}")
+        return joined((imported, loaded))
     parts = [name for kind, name in LIGER_PARTS if kind in kinds] or [LIGER_PARTS[0][1]]
     imported = code(f"from liger_kernel.transformers import {', '.join(parts)}") + "  # for your own"
     return joined(("after pip install liger-kernel:", imported))

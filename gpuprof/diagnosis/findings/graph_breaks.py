@@ -60,30 +60,23 @@ computation depends on cannot always stay on the GPU. Joined graphs compile for 
 _WAYS: tuple[tuple[re.Pattern[str], str], ...] = (
     (
         re.compile(r"\.item\(\)|data.dependent|_local_scalar_dense|nonzero|tolist|torch\.Tensor.*bool", re.I),
-        "keep the value on the GPU (torch.where, clamp), or read it after the step; where only its use as a number "
-        "breaks the graph: torch._dynamo.config.capture_scalar_outputs = True",
+        "keep the value on the GPU (torch.where, clamp), or read it after the step",
     ),
     (
         re.compile(r"logg(er|ing)", re.I),
-        "log outside of the compiled function, or torch._dynamo.config.ignore_logging_functions.add(logger.info)",
+        "log outside of the compiled function, or add logger.info\nto torch._dynamo.config.ignore_logging_functions",
     ),
     (
         re.compile(r"\bprint\b|warnings", re.I),
-        "print outside of the compiled function, or torch._dynamo.config.reorderable_logging_functions.add(print)",
+        "print outside of the compiled function,\nor add print to torch._dynamo.config.reorderable_logging_functions",
     ),
-    (
-        re.compile(r"disable", re.I),
-        "call the disabled function before the compiled one and pass its result as a tensor, or remove the disable",
-    ),
-    (
-        re.compile(r"recompile limit|cache_size", re.I),
-        "keep what the guard compares from changing: pass it as a tensor",
-    ),
+    (re.compile(r"disable", re.I), "call the disabled function before the compiled one, or remove the disable"),
+    (re.compile(r"recompile limit|cache_size", re.I), "pass what the guard compares as a tensor"),
     (
         re.compile(r"skipfiles|marked as skipped|builtin|C/C\+\+|extension|not traceable|polyfill", re.I),
-        "move the call out of the compiled function, or register it as a custom operator (torch.library.custom_op)",
+        "move the call out, or make it a custom operator (torch.library.custom_op)",
     ),
-)  # fmt: skip
+)
 """What to do about a reason, by Dynamo's words for it."""
 
 
@@ -171,7 +164,7 @@ def _evidence(case: Analysis, found: Sequence[BrokenAt]) -> tuple[Evidence, ...]
 def _fix(found: Sequence[BrokenAt]) -> Fix:
     """What to do about each kind of break."""
     lines = dict.fromkeys(
-        f"{one.broken.place.file or 'the compiled function'}:{one.broken.place.line or '?'}: {_way(one)}"
+        f"{one.broken.place.file or 'the compiled function'}:{one.broken.place.line or '?'}:\n{_way(one)}"
         for one in found[:MOST_SHOWN]
     )
     return as_fix("\n".join(lines))

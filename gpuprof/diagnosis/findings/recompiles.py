@@ -160,8 +160,7 @@ def _given_up(case: Analysis) -> Iterator[Proposal]:
     )
     count = float(model_phases(case.graph)[case.graph.on_gpu].sum()) / case.graph.steps
     fix = as_fix(
-        "keep what the guard compares from changing: hold the value in a tensor (register_buffer), pass it as a tensor,"
-        " or mark it dynamic"
+        "keep what the guard compares from changing:\nhold the value in a tensor (register_buffer), or pass it as one"
     )
 
     def proposal(title: str, fix: Fix, compile_to: Callable[[Passes, int], Change], key: str) -> Proposal:
@@ -179,7 +178,7 @@ def _given_up(case: Analysis) -> Iterator[Proposal]:
             key=key,
         )
 
-    yield proposal("a guard that holds, so that the model stays compiled", fix, compiled, "guard")
+    yield proposal("a guard that holds", fix, compiled, "guard")
     if not shapes_vary(case) and WORTH * case.step_of(graphed(found, 1)(case.graph)) < case.step_of(
         compiled(found, 1)(case.graph)
     ):
@@ -227,7 +226,7 @@ FINDING = Declaration(
     synonyms=("recompilation", "dynamic_shapes", "recompile"),
     titles=(
         "fixed_shapes",
-        "a_guard_that_holds_so_that_the_model_stays_compiled",
+        "a_guard_that_holds",
         "a_guard_that_holds_and_cuda_graphs",
     ),
 )
