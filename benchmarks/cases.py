@@ -147,7 +147,7 @@ def without_own_name(line: Line, name: str) -> Line:
 
 def _advice(finding: Finding) -> tuple[str | FixLine, ...]:
     """What is advised: the finding, and the code that it shows."""
-    return (finding.id, *finding.fix_lines)
+    return (finding.id, *(one.text for one in finding.fix_lines))
 
 
 def _of_finding(kind: str, finding: Finding) -> Line:

@@ -112,11 +112,12 @@ def diagnose(
 
     Raises GpuprofError, one line that says what to do, if there is no such recording or it cannot be read.
     """
+    from gpuprof.diagnosis.asked import Asked
     from gpuprof.diagnosis.diagnose_recording import diagnose_recording
     from gpuprof.tracefile.recording import resolve
 
     _draw_in_notebooks()
-    return diagnose_recording(resolve(recording), step=step, skip=skip, step_ms=step_ms, top=top, progress=progress)
+    return diagnose_recording(resolve(recording), Asked(step, skip, step_ms, top), progress=progress)
 
 
 def compare(
@@ -175,6 +176,7 @@ def project(
 
     Raises GpuprofError, one line that says what to do, and TypeError for an option that does not exist.
     """
+    from gpuprof.diagnosis.asked import Asked
     from gpuprof.diagnosis.diagnose_recording import diagnose_recording
     from gpuprof.diagnosis.diagnosis import Diagnosis
     from gpuprof.diagnosis.projection_input.subject import subject_of
@@ -186,9 +188,8 @@ def project(
     asked = question(to, **options)
     source = gpu_named(recorded_on) if recorded_on else None
     if not isinstance(recording, Diagnosis):
-        recording = diagnose_recording(
-            resolve(recording), step=step, skip=skip, step_ms=step_ms, progress=progress, advise=False
-        )
+        of_recording = Asked(step, skip, step_ms)
+        recording = diagnose_recording(resolve(recording), of_recording, progress=progress, advise=False)
     projection = projecting.project(subject_of(recording, source), asked)
     _shown_by(type(projection), "projection")
     return projection

@@ -12,6 +12,7 @@ from gpuprof.cli.output import say
 from gpuprof.cli.output_paths import check_place
 from gpuprof.cli.printing import COMPARISON, gates
 from gpuprof.cli.recordings import RECORDING, TOP_IN_JSON, diagnose_given, given
+from gpuprof.diagnosis.asked import Asked
 
 if TYPE_CHECKING:
     from gpuprof.cli.comparison_gates import ChangeGate
@@ -63,8 +64,9 @@ def command(
     before, after = given(a), given(b)
     if html is not None:
         check_place(html, (*before.files, *after.files), "--html")
-    one = diagnose_given(before, step=step, skip=skip)
-    other = one if before == after else diagnose_given(after, step=step, skip=skip)
+    asked = Asked(step, skip)
+    one = diagnose_given(before, asked)
+    other = one if before == after else diagnose_given(after, asked)
     comparison = compare(one, other, top=top or TOP_IN_JSON)
     COMPARISON.put(comparison, json, top, html, markdown)
     return max((_check(gate, comparison) for gate in fail_on), default=0)

@@ -11,6 +11,7 @@ from gpuprof.cli.diagnose import exit_code
 from gpuprof.cli.output import say, show
 from gpuprof.cli.output_paths import check_place
 from gpuprof.cli.recordings import diagnose_given, given
+from gpuprof.diagnosis.asked import Asked
 from gpuprof.errors import GpuprofError
 
 RECORDING = "demo.json.gz"
@@ -39,7 +40,7 @@ def command(output: Path) -> int:
     if not bundled.is_file():
         raise GpuprofError(f"this installation lacks its demo recording (gpuprof/data/{RECORDING})")
     with as_file(bundled) as path:
-        diagnosis = diagnose_given(given(str(path)), step_ms=UNPROFILED_MS)
+        diagnosis = diagnose_given(given(str(path)), Asked(step_ms=UNPROFILED_MS))
     show(lambda width: render(diagnosis, width, next_step=""))
     write_report(diagnosis, output)
     say(f"report: {output}")

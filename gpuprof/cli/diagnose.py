@@ -12,6 +12,7 @@ from gpuprof.cli.output import say
 from gpuprof.cli.output_paths import check_place
 from gpuprof.cli.printing import BRIEF, DIAGNOSIS, ITERATIONS, ROLES, gates
 from gpuprof.cli.recordings import RECORDING, TOP_IN_JSON, diagnose_given, given, training_logs
+from gpuprof.diagnosis.asked import Asked
 
 if TYPE_CHECKING:
     from gpuprof.cli.gates import Gate
@@ -97,7 +98,7 @@ def command(
     if html is not None:
         check_place(html, recording.files, "--html")
     counted = None if ncu is None else _counted(ncu)
-    diagnosis = diagnose_given(recording, step=step, skip=skip, step_ms=step_ms, top=top or TOP_IN_JSON)
+    diagnosis = diagnose_given(recording, Asked(step, skip, step_ms, top or TOP_IN_JSON))
     if counted is not None:
         from gpuprof.diagnosis.counters import with_counters
 

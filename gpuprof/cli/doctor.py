@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from gpuprof.cli.output import say, show, write
+from gpuprof.cli.output import show, write
+from gpuprof.cli.target_python import target_python
 from gpuprof.runfile import RUNS
 
 if TYPE_CHECKING:
@@ -43,27 +43,12 @@ def command(json: bool, data: tuple[Path, ...], out: Path, verbose: bool) -> int
     from gpuprof.doctor.examine import can_record, examine
     from gpuprof.doctor.facts import collect
 
-    checks = examine(collect(_python(), out, data or _usual_data()))
+    checks = examine(collect(target_python(), out, data or _usual_data()))
     if json:
         _write_json(checks)
     else:
         show(lambda width: _listed(checks, verbose, width))
     return 0 if can_record(checks) else CANNOT_RECORD
-
-
-def _python() -> str:
-    """The interpreter that `gpuprof trace train.py` would use."""
-    from gpuprof.cli.trace import has_torch
-    from gpuprof.errors import GpuprofError
-    from gpuprof.record.command import CannotStart, resolve
-
-    try:
-        target = resolve((), "torch", sys.executable, has_torch)
-    except CannotStart as error:
-        raise GpuprofError(str(error)) from None
-    for note in target.notes:
-        say(note)
-    return target.python or sys.executable
 
 
 def _usual_data() -> tuple[Path, ...]:

@@ -17,6 +17,7 @@ import click
 from gpuprof import runfile
 from gpuprof.cli.output import discard, say
 from gpuprof.cli.recordings import RECORDING, diagnose_given, given
+from gpuprof.diagnosis.asked import Asked
 from gpuprof.errors import GpuprofError
 from gpuprof.runfile import open_regular
 
@@ -69,7 +70,7 @@ def command(
     targets = plan(recording, formats, output)
     for name, target in targets.items():
         check(name, target, recording, force)
-    diagnosis = diagnose_given(recording, step=step, skip=skip)
+    diagnosis = diagnose_given(recording, Asked(step, skip))
     if ranks is not None:
         chosen = choose(diagnosis, wanted_ranks, recording)
         say(write_ranks(chosen, targets["perfetto"], step, skip))

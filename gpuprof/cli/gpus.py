@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from gpuprof.cli.output import say, show, write
+from gpuprof.cli.target_python import target_python
 from gpuprof.errors import GpuprofError
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def _measure(known: tuple[Gpu, ...], save: bool, json: bool) -> int:
     from gpuprof.costs.measured_rates import measure, save_measurement
 
     say("measuring matrix multiplications, copies and launches; nothing else should use the GPU meanwhile")
-    found = measure(_python())
+    found = measure(target_python())
     if json:
         from dataclasses import asdict
 
@@ -97,20 +97,6 @@ def _measure(known: tuple[Gpu, ...], save: bool, json: bool) -> int:
     if save:
         say(f"saved in {save_measurement(found)}: used as ceilings from now on")
     return 0
-
-
-def _python() -> str:
-    """The interpreter that `gpuprof trace` would run a script under."""
-    from gpuprof.cli.trace import has_torch
-    from gpuprof.record.command import CannotStart, resolve
-
-    try:
-        target = resolve((), "torch", sys.executable, has_torch)
-    except CannotStart as error:
-        raise GpuprofError(str(error)) from None
-    for note in target.notes:
-        say(note)
-    return target.python or sys.executable
 
 
 def _write_json(content: dict[str, Any]) -> None:

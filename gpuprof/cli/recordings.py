@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gpuprof.cli.output import say
+from gpuprof.diagnosis.asked import NOTHING_ASKED, Asked
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.diagnosis import Diagnosis
@@ -42,18 +43,12 @@ def training_logs(paths: tuple[str, ...]) -> tuple[str, ...]:
     return paths if all(found) else ()
 
 
-def diagnose_given(
-    recording: Recording,
-    step: str | None = None,
-    skip: int = 0,
-    step_ms: float | None = None,
-    top: int = TOP_IN_JSON,
-) -> Diagnosis:
+def diagnose_given(recording: Recording, asked: Asked = NOTHING_ASKED) -> Diagnosis:
     """The diagnosis of a recording, with a progress bar while it is read."""
-    from gpuprof import diagnose
+    from gpuprof.diagnosis.diagnose_recording import diagnose_recording
 
     with reading(recording) as progress:
-        return diagnose(recording, step=step, skip=skip, step_ms=step_ms, top=top, progress=progress)
+        return diagnose_recording(recording, asked, progress=progress)
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from gpuprof.cli.output import say, write
 from gpuprof.cli.output_paths import check_place
 from gpuprof.cli.recordings import RECORDING, diagnose_given, given
 from gpuprof.cli.report_pages import pages_for, write_pages
+from gpuprof.diagnosis.asked import Asked
 from gpuprof.runfile import REPORT
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def command(
     wanted = None if ranks is None else parsed(ranks)
     if not to_stdout:
         check_place(target, recording.files)
-    diagnosis = diagnose_given(recording, step=step, skip=skip, step_ms=step_ms)
+    diagnosis = diagnose_given(recording, Asked(step, skip, step_ms))
     if to_stdout:
         from gpuprof.report.page.html import render
 

@@ -12,6 +12,7 @@ import click
 from gpuprof.cli.export import SUFFIXES, choose, draw_ranks, parsed, remark, whole_file
 from gpuprof.cli.output import say
 from gpuprof.cli.recordings import RECORDING, diagnose_given, given
+from gpuprof.diagnosis.asked import Asked
 
 PORT = 9001
 """The one port of this machine that Perfetto's viewer may read from."""
@@ -50,7 +51,7 @@ def command(path: str | None, port: int, no_open: bool, step: str | None, skip: 
     with tempfile.TemporaryDirectory(prefix="gpuprof-view-") as folder:
         file = Path(folder) / "trace"
         with server(file, name, port, VIEWER) as serving:  # before the work: a taken port is said at once
-            diagnosis = diagnose_given(recording, step=step, skip=skip)
+            diagnosis = diagnose_given(recording, Asked(step, skip))
             with whole_file(file) as out:
                 if ranks is None:
                     write_perfetto(diagnosis, out)

@@ -16,6 +16,7 @@ import numpy as np
 
 from gpuprof.calibration import profiler as calibrated
 from gpuprof.costs.roofline import Roofline, roofline
+from gpuprof.diagnosis.asked import NOTHING_ASKED, Asked
 from gpuprof.diagnosis.baseline import RareStep
 from gpuprof.diagnosis.baseline_mismatch import mismatch
 from gpuprof.diagnosis.budget_model import Budget
@@ -51,6 +52,7 @@ from gpuprof.diagnosis.shares import Shares, average_step, devices, profiler_cos
 from gpuprof.diagnosis.stack import Stack, stack_of
 from gpuprof.diagnosis.tables import Tables
 from gpuprof.diagnosis.timed_steps import TimedSteps
+from gpuprof.replay.build import build
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.mean_step import MeanStep
 from gpuprof.replay.profiler_fit import Removal
@@ -91,14 +93,7 @@ class Question:
     """The same program recorded by torch.profiler, whose ops a trace of Nsight Systems is to have."""
     failure: str = ""
     """Why a recording of the run could not be read."""
-    step: str | None = None
-    """Regular expression on the range that is a step."""
-    skip: int = 0
-    """Steps to leave out at the start."""
-    step_ms: float | None = None
-    """A step measured without a profiler."""
-    top: int = 10
-    """Rows in the lists of gaps and kernels."""
+    asked: Asked = NOTHING_ASKED
     ranks: int = 1
     """Ranks of the training whose recordings are there."""
     of_all_ns: float | None = None
@@ -147,17 +142,17 @@ class Analysis:
     @cached_property
     def _read(self) -> tuple[Timeline | None, tuple[Issue, ...]]:
         """The timeline before the run is asked, and what is to be said of the recordings that it is of."""
-        asked = self.question
-        if asked.trace is None:
+        read = self.question
+        if read.trace is None:
             return None, ()
-        timeline = build_timeline(asked.trace, asked.step, asked.skip)
-        if asked.named is not None:
+        timeline = build_timeline(read.trace, read.asked.step, read.asked.skip)
+        if read.named is not None:
             from gpuprof.diagnosis.paired_recordings import both_kinds
 
-            timeline, said = both_kinds(timeline, asked.named, asked.step, asked.skip)
+            timeline, said = both_kinds(timeline, read.named, read.asked.step, read.asked.skip)
             return timeline, tuple(said)
-        text = f"Another recording of this run could not be read: {asked.failure}."
-        return timeline, (Issue("recording_unread", "warning", text),) if asked.failure else ()
+        text = f"Another recording of this run could not be read: {read.failure}."
+        return timeline, (Issue("recording_unread", "warning", text),) if read.failure else ()
 
     @cached_property
     def run_facts(self) -> RunFacts | None:
@@ -216,7 +211,7 @@ class Analysis:
         found = judged((*found.issues, *said)) if said else found
         if self.recorded is None or not self.device_times:
             return found
-        asked = self.question.step_ms is not None
+        asked = self.question.asked.step_ms is not None
         return with_issue(found, mismatch(self.step_times, self.averages, self.rare, self.unit, of_run=not asked))
 
     @property
@@ -261,8 +256,8 @@ class Analysis:
     @property
     def _unprofiled_ns(self) -> int | None:
         """The step without the profiler: as the user says, else as the run timed it."""
-        if self.question.step_ms is not None:
-            return round(self.question.step_ms * 1e6)
+        if self.question.asked.step_ms is not None:
+            return round(self.question.asked.step_ms * 1e6)
         facts = self.run_facts
         if facts is None or facts.unprofiled is None or self.whole.steps.source == "none":
             return None  # without steps the window is no step, and cannot be compared with one
@@ -279,7 +274,7 @@ class Analysis:
 
     @cached_property
     def kernels(self) -> Kernels:
-        return kernel_summary(self.whole, self.question.top, self.roofline)
+        return kernel_summary(self.whole, self.question.asked.top, self.roofline)
 
     @property
     def alone(self) -> bool:
@@ -298,7 +293,7 @@ class Analysis:
     @property
     def _of_run(self) -> RunFacts | None:
         """The run, where its mean step may be that of the recorded ones."""
-        by_user = self.question.step_ms is not None
+        by_user = self.question.asked.step_ms is not None
         return None if by_user or self.recorded is None or self.recorded.steps.source == "none" else self.run_facts
 
     @cached_property
@@ -365,13 +360,14 @@ class Analysis:
         asked, run = self.question, self.folder
         samples = read_samples(Path(run.path), run.rank) if run is not None and self.alone else None
         shares = sampled_parts(samples, steps.unprofiled_ns)
-        return replayed(self.timeline, steps.unprofiled_ns, self._spread_ns, asked.of_all_ns, self.plans_apart, shares)
+        graph = build(self.timeline)
+        return replayed(graph, steps.unprofiled_ns, self._spread_ns, asked.of_all_ns, self.plans_apart, shares)
 
     @property
     def _spread_ns(self) -> tuple[float, float] | None:
         """The 80 % interval of the measured step, where the run timed it."""
         facts, inflation = self.run_facts, self.step_times.inflation
-        if self.question.step_ms is not None or facts is None or facts.unprofiled is None:
+        if self.question.asked.step_ms is not None or facts is None or facts.unprofiled is None:
             return None
         low, high = float(facts.unprofiled.low_ns), float(facts.unprofiled.high_ns)
         slowed = facts.under_nsys and inflation is not None and inflation > 1 + SLOWED

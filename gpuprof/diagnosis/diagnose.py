@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpuprof.diagnosis.analysis import Analysis, Question, analysis_of
+from gpuprof.diagnosis.asked import NOTHING_ASKED, Asked
 from gpuprof.diagnosis.conclusion import by_replay, by_shares, no_gpu_work
 from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.diagnosis.plain_diagnosis import without_steps
@@ -29,10 +30,7 @@ def diagnose(
     run: RunFolder | None = None,
     named: Trace | None = None,
     failure: str = "",
-    step: str | None = None,
-    skip: int = 0,
-    step_ms: float | None = None,
-    top: int = 10,
+    asked: Asked = NOTHING_ASKED,
     advise: bool = True,
     ranks: int = 1,
     of_all_ns: float | None = None,
@@ -41,17 +39,15 @@ def diagnose(
 
     `run`: the run that it is of, whose unprofiled steps it is compared with; `trace` may then be None. `failure`: why
     it is, or why the run's other recording was not read. `named`: the same program recorded by torch.profiler, whose
-    ops a `trace` of Nsight Systems is to have. `step`: regular expression on the range that is a step; `skip`: steps to
-    leave out at the start; `step_ms`: a step's milliseconds measured without a profiler; `top`: rows in the lists of
-    gaps and kernels; `advise`: look for fixes, too; `ranks`: how many of the training's were recorded; `of_all_ns`: the
-    step of all of these, replayed together.
+    ops a `trace` of Nsight Systems is to have. `advise`: look for fixes, too; `ranks`: how many of the
+    training's were recorded; `of_all_ns`: the step of all of these, replayed together.
     Raises GpuprofError for options that do not fit the trace.
     """
-    if step_ms is not None and not (0.001 <= step_ms < 1e9):
-        raise GpuprofError(f"--step-ms {step_ms:g} is not a step time in milliseconds")
+    if asked.step_ms is not None and not (0.001 <= asked.step_ms < 1e9):
+        raise GpuprofError(f"--step-ms {asked.step_ms:g} is not a step time in milliseconds")
     if trace is None and run is None:
         raise GpuprofError("there is neither a trace nor a run to diagnose")
-    question = Question(trace, run, named, failure, step, skip, step_ms, top, ranks, of_all_ns, _project)
+    question = Question(trace, run, named, failure, asked, ranks, of_all_ns, _project)
     analysis = Analysis(question)
     if trace is None:
         return _with_memory(_without_trace(analysis), analysis)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from gpuprof.diagnosis.asked import NOTHING_ASKED, Asked
 from gpuprof.diagnosis.diagnose import diagnose
 from gpuprof.errors import UnreadableTrace
 from gpuprof.tracefile.read import Progress, read_trace
@@ -17,20 +18,13 @@ if TYPE_CHECKING:
 
 
 def diagnose_recording(
-    recording: Recording,
-    *,
-    step: str | None = None,
-    skip: int = 0,
-    step_ms: float | None = None,
-    top: int = 10,
-    advise: bool = True,
-    progress: Progress | None = None,
+    recording: Recording, asked: Asked = NOTHING_ASKED, *, advise: bool = True, progress: Progress | None = None
 ) -> Diagnosis:
-    """Reads a recording and diagnoses it; the options are those of `gpuprof.diagnose`, and `advise`: look for fixes.
+    """Reads a recording and diagnoses it; `advise`: look for fixes.
 
     Raises GpuprofError, one line, for what cannot be read and for options that do not fit.
     """
-    gang = _ranks_of(recording, step, skip, progress)
+    gang = _ranks_of(recording, asked, progress)
     if gang is not None:
         # A rank that waits for the slow one cannot say what a fix of that one would gain.
         advise = advise and not gang.slow_is_elsewhere
@@ -38,8 +32,8 @@ def diagnose_recording(
     shown = recording if gang is None else resolve(gang.ranks[gang.shown].path)
     found = shown.read(progress)
     diagnosis = diagnose(
-        found.trace, run=found.run, named=found.named, failure=found.failure, step=step, skip=skip, step_ms=step_ms,
-        top=top, advise=advise, ranks=1 if gang is None else len(gang.ranks), of_all_ns=gang and gang.known_step_ns,
+        found.trace, run=found.run, named=found.named, failure=found.failure, asked=asked, advise=advise,
+        ranks=1 if gang is None else len(gang.ranks), of_all_ns=gang and gang.known_step_ns,
     )  # fmt: skip
     if diagnosis.folder is not None and diagnosis.folder.phased:
         from gpuprof.diagnosis.iterations.section import with_iteration
@@ -63,14 +57,14 @@ def _recorded_here(gang: Gang) -> int:
     raise UnreadableTrace("none of the ranks has its recording here")
 
 
-def _ranks_of(recording: Recording, step: str | None, skip: int, progress: Progress | None) -> Gang | None:
+def _ranks_of(recording: Recording, asked: Asked, progress: Progress | None) -> Gang | None:
     """What several ranks show together; None where the recording is of one."""
     if recording.kind != "ranks":
         return None
     from gpuprof.diagnosis.ranks import survey
 
     try:
-        return survey(recording.traces, lambda path: read_trace(path, progress), step, skip)
+        return survey(recording.traces, lambda path: read_trace(path, progress), asked.step, asked.skip)
     except UnreadableTrace:
         # Of a run or an export whose ranks cannot be compared, such as one on CPUs, the first still tells something.
         if recording.stands_alone:

@@ -63,7 +63,7 @@ def plain_diagnosis(
         window=Window(*timeline.window),
         devices=analysis.device_times,
         devices_estimated=devices_estimated,
-        gaps=gap_summary(timeline, analysis.gaps, analysis.question.top) if on_gpu else None,
+        gaps=gap_summary(timeline, analysis.gaps, analysis.question.asked.top) if on_gpu else None,
         kernels=analysis.kernels if on_gpu else None,
         phases=_phases(timeline),
         profiler=profiler or analysis.profiler,

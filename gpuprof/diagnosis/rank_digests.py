@@ -105,14 +105,19 @@ def make(place: str, step: str | None, skip: int) -> bytes | Note:
 def _sent(path: Path) -> bytes | Note:
     """The packed digest that another node sent."""
     try:
-        with open_regular(path) as file:
-            data = file.read()
-        from_bytes(data, path.name)
+        return _read(path, path.name)[0]
     except OSError as error:
         return "rank_unreadable", f"{path.name}: cannot be read ({error.strerror or error})"
     except UnreadableTrace as error:
         return "rank_unreadable", str(error)
-    return data
+
+
+def _read(path: Path, name: str, key: str | None = None) -> tuple[bytes, Digest | None]:
+    """A digest, packed and unpacked; not unpacked where it is of another version or, where `key` is given, of another
+    state of its recording. Raises OSError, ValueError and UnreadableTrace, which calls it by `name`."""
+    with open_regular(path) as file:
+        data = file.read()
+    return data, from_bytes(data, name, key)
 
 
 def digest_path(recording: Path) -> Path:
@@ -179,9 +184,8 @@ def _gzip_state(size: int, end: bytes) -> str:
 def _kept(path: Path, key: str) -> bytes | None:
     """The packed digest there, if it is one of a recording in this state."""
     try:
-        with open_regular(path) as file:
-            data = file.read()
-        return data if key and from_bytes(data, str(path), key) is not None else None
+        data, found = _read(path, str(path), key)
+        return data if key and found is not None else None
     except (OSError, ValueError, UnreadableTrace):
         return None
 
@@ -189,8 +193,7 @@ def _kept(path: Path, key: str) -> bytes | None:
 def _with_damage(made: Digest | Note, path: Path) -> Digest | Note:
     """What was made of a recording, with a note where the digest next to it cannot be used."""
     try:
-        with open_regular(path) as file:
-            from_bytes(file.read(), path.name)
+        _read(path, path.name)
     except FileNotFoundError:
         return made
     except (OSError, ValueError, UnreadableTrace) as error:

@@ -6,7 +6,6 @@ import numpy as np
 
 from gpuprof.calibration import thresholds as calibrated
 from gpuprof.diagnosis.diagnosis import Replay
-from gpuprof.replay.build import build
 from gpuprof.replay.carried_in import carried_over
 from gpuprof.replay.collectives import model_collectives
 from gpuprof.replay.graph import Graph
@@ -28,24 +27,23 @@ UNEXPLAINED = calibrated.UNEXPLAINED.value
 
 
 def replayed(
-    timeline: Timeline,
+    recorded: Graph,
     measured_ns: float | None,
     spread: tuple[float, float] | None,
     of_all_ns: float | None = None,
     plans_apart: bool = False,
     shares: Parts | None = None,
 ) -> tuple[Replay, Removal | None]:
-    """The steps of a timeline as a graph without the profiler's cost; none where they cannot be replayed, and why.
+    """Recorded steps as a graph without the profiler's cost; none where they cannot be replayed, and why.
 
     `measured_ns`, `spread`: an unprofiled step and its 80 % interval, where it was timed; `of_all_ns`: the step of all
     ranks, replayed together, which that of one is taken to be where none was timed; `plans_apart`: the unprofiled step
     is one without new shapes, so what the recorded steps planned for theirs is taken out; `shares`: the parts of an
     unprofiled step.
     """
-    graph = build(timeline)
-    if not len(graph) or not graph.on_gpu.any():
+    if not len(recorded) or not recorded.on_gpu.any():
         return Replay(None, False, "no GPU work to replay"), None
-    graph = model_collectives(carried_over(graph))
+    graph, timeline = model_collectives(carried_over(recorded)), recorded.timeline
     error = replay_error(graph)
     if not error <= WORST_ERROR:
         text = f"the replay misses the recorded {timeline.unit}s by {100 * error:.0f} %"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gpuprof.replay.calls import call_kinds
-from gpuprof.replay.edge_list import EdgeList
+from gpuprof.replay.edge_list import Edges, Nodes, columns
 from gpuprof.replay.graph import (
     ANCHOR,
     COMMUNICATION,
@@ -29,7 +29,7 @@ from gpuprof.replay.queues import QueueEdges, queue_edges
 from gpuprof.replay.silence import with_silent_end
 from gpuprof.replay.waits import SyncEdges, event_edges, sync_edges
 from gpuprof.replay.work import Work, copy_own_ns, place_work
-from gpuprof.replay.work_edges import add_work_edges
+from gpuprof.replay.work_edges import work_edges
 from gpuprof.timeline.devices import COMMUNICATE
 from gpuprof.timeline.phases import DATA
 from gpuprof.timeline.timeline import Timeline
@@ -49,7 +49,7 @@ def build(timeline: Timeline) -> Graph:
     queue = queue_edges(timeline, work)
     begun = _own_begun(timeline, work, queue)
     copy_own = copy_own_ns(timeline, work, begun)
-    edges = EdgeList(pieces, work, syncs.piece)
+    nodes = Nodes(pieces, work, syncs.piece)
     duration = _durations(pieces)
     for piece, own in syncs.own_of_piece.items():
         duration[piece] = own
@@ -58,14 +58,16 @@ def build(timeline: Timeline) -> Graph:
     waited = np.flatnonzero(~np.isnan(queue.own_ns))
     duration[work.piece[queue.work[waited]]] = queue.own_ns[waited]
 
-    _add_lanes(edges, pieces)
-    _add_handovers(edges, handovers)
-    _add_thread_anchors(edges, pieces, handovers, timeline.main_thread)
-    add_work_edges(edges, timeline, pieces, work, begun, copy_own, event_edges(timeline, work, kinds))
-    edges.add(QUEUE, edges.piece(work.piece[queue.work]), edges.work(queue.source), queue.lag_ns)
-    _add_syncs(edges, syncs)
-    _add_copies(edges, work, timeline)
-    return _assemble(timeline, pieces, work, edges, duration, queue)
+    edges = (
+        *_lanes(nodes, pieces),
+        *_handovers(nodes, handovers),
+        *_thread_anchors(nodes, pieces, handovers, timeline.main_thread),
+        *work_edges(nodes, timeline, pieces, work, begun, copy_own, event_edges(timeline, work, kinds)),
+        Edges(QUEUE, nodes.piece(work.piece[queue.work]), nodes.work(queue.source), queue.lag_ns),
+        _syncs(nodes, syncs),
+        _copies(nodes, work, timeline),
+    )
+    return _assemble(timeline, pieces, work, nodes, edges, duration, queue)
 
 
 def _durations(pieces: Pieces) -> F64:
@@ -73,47 +75,51 @@ def _durations(pieces: Pieces) -> F64:
     return np.where(pieces.waits, 0, pieces.end_ns - pieces.start_ns).astype(np.float64)
 
 
-def _add_lanes(edges: EdgeList, pieces: Pieces) -> None:
+def _lanes(nodes: Nodes, pieces: Pieces) -> tuple[Edges, ...]:
     """From each piece to the next of its thread, to the wait that ends it, and around from the last to the first."""
     following = np.flatnonzero(~pieces.first)
-    edges.add(LANE, edges.piece(following), edges.end(following - 1))
-    edges.add(LANE, edges.wait(edges.waiting), edges.piece(edges.waiting))
     first = np.flatnonzero(pieces.first)
     last = np.append(first[1:], len(pieces)) - 1 if len(first) else first
-    edges.add(LANE, edges.piece(first), edges.end(last))
+    return (
+        Edges(LANE, nodes.piece(following), nodes.end(following - 1)),
+        Edges(LANE, nodes.wait(nodes.waiting), nodes.piece(nodes.waiting)),
+        Edges(LANE, nodes.piece(first), nodes.end(last)),
+    )
 
 
-def _add_handovers(edges: EdgeList, handovers: list[tuple[int, int, int]]) -> None:
+def _handovers(nodes: Nodes, handovers: list[tuple[int, int, int]]) -> tuple[Edges, ...]:
     """From where one thread hands over to another; `handovers`: (source, target, lag in ns)."""
-    if handovers:
-        source, target, lag = (np.array(column, np.int64) for column in zip(*handovers, strict=True))
-        edges.add(HANDOVER, edges.piece(target), edges.end(source), lag)
+    if not handovers:
+        return ()
+    source, target, lag = (np.array(column, np.int64) for column in zip(*handovers, strict=True))
+    return (Edges(HANDOVER, nodes.piece(target), nodes.end(source), lag),)
 
 
-def _add_thread_anchors(
-    edges: EdgeList, pieces: Pieces, handovers: list[tuple[int, int, int]], main_thread: int
-) -> None:
+def _thread_anchors(
+    nodes: Nodes, pieces: Pieces, handovers: list[tuple[int, int, int]], main_thread: int
+) -> tuple[Edges, ...]:
     """From where the main thread was when it began, for a thread that no other hands over to."""
     called = {int(pieces.lane[target]) for _, target, _ in handovers}
     free = np.array([i for i in np.flatnonzero(pieces.first) if pieces.lane[i] not in {*called, main_thread}], np.int64)
-    if len(free) and main_thread >= 0:
-        at = pieces.active(main_thread, pieces.start_ns[free])
-        free, at = free[at >= 0], at[at >= 0]
-        edges.add(ANCHOR, edges.piece(free), edges.piece(at), pieces.start_ns[free] - pieces.start_ns[at], True)
+    if not len(free) or main_thread < 0:
+        return ()
+    at = pieces.active(main_thread, pieces.start_ns[free])
+    free, at = free[at >= 0], at[at >= 0]
+    return (Edges(ANCHOR, nodes.piece(free), nodes.piece(at), pieces.start_ns[free] - pieces.start_ns[at], True),)
 
 
-def _add_syncs(edges: EdgeList, syncs: SyncEdges) -> None:
+def _syncs(nodes: Nodes, syncs: SyncEdges) -> Edges:
     """From GPU work to the calls that wait for it."""
     # Of a stream whose last work was not seen launched nothing says whether that is this round's.
-    known = ~syncs.wrapped | (edges.work(syncs.source) > edges.wait(syncs.piece))
-    edges.add(SYNC, edges.wait(syncs.piece[known]), edges.work(syncs.source[known]), syncs.lag_ns[known])
+    known = ~syncs.wrapped | (nodes.work(syncs.source) > nodes.wait(syncs.piece))
+    return Edges(SYNC, nodes.wait(syncs.piece[known]), nodes.work(syncs.source[known]), syncs.lag_ns[known])
 
 
-def _add_copies(edges: EdgeList, work: Work, timeline: Timeline) -> None:
+def _copies(nodes: Nodes, work: Work, timeline: Timeline) -> Edges:
     """From copies to the calls that return only once they are done."""
     blocked = np.flatnonzero(work.blocks)
     ends = timeline.trace.calls.end_ns[work.call[blocked]] - timeline.window[0] if len(blocked) else np.empty(0)
-    edges.add(COPY, edges.wait(work.piece[blocked]), edges.work(blocked), ends - work.end_ns[blocked])
+    return Edges(COPY, nodes.wait(work.piece[blocked]), nodes.work(blocked), ends - work.end_ns[blocked])
 
 
 def _own_begun(timeline: Timeline, work: Work, queue: QueueEdges) -> F64:
@@ -125,14 +131,20 @@ def _own_begun(timeline: Timeline, work: Work, queue: QueueEdges) -> F64:
 
 
 def _assemble(
-    timeline: Timeline, pieces: Pieces, work: Work, edges: EdgeList, duration: F64, queue: QueueEdges
+    timeline: Timeline,
+    pieces: Pieces,
+    work: Work,
+    numbers: Nodes,
+    edges: tuple[Edges, ...],
+    duration: F64,
+    queue: QueueEdges,
 ) -> Graph:
     trace, (low, _) = timeline.trace, timeline.window
-    waiting = edges.waiting
-    target, source, lag, from_start, kind = edges.columns()
+    waiting = numbers.waiting
+    target, source, lag, from_start, kind = columns(edges)
 
     def nodes(of_pieces, of_work, of_waits) -> np.ndarray:
-        return np.concatenate([of_pieces, of_work, of_waits])[edges.order]
+        return np.concatenate([of_pieces, of_work, of_waits])[numbers.order]
 
     start, end = (pieces.start_ns - low).astype(np.float64), (pieces.end_ns - low).astype(np.float64)
     host = np.full(len(pieces), HOST, np.uint8)
@@ -148,14 +160,14 @@ def _assemble(
     between = trace.rows_named(trace.gpu.name, lambda text: "HtoD" in text or "DtoH" in text or "PtoP" in text)
     resource[(work.kind == MEMCPY) & between[work.row]] = TRANSFER
     steps = timeline.steps.end_ns
-    before = np.full(edges.nodes, NEVER)
+    before = np.full(len(numbers), NEVER)
     main = np.flatnonzero(pieces.lane == timeline.main_thread)
     if len(main):
-        before[edges.end(main[-1:])] = 0.0
+        before[numbers.end(main[-1:])] = 0.0
     for s in range(len(work.streams)):
-        before[edges.work(np.flatnonzero(work.stream == s)[-1:])] = work.carried_ns[s]
+        before[numbers.work(np.flatnonzero(work.stream == s)[-1:])] = work.carried_ns[s]
     wrapped = (queue.source >= queue.work) & np.isfinite(queue.freed_ns)
-    seen = edges.work(queue.source[wrapped])
+    seen = numbers.work(queue.source[wrapped])
     before[seen] = queue.freed_ns[wrapped]
     started = nodes(start, work.start_ns, start[waiting])
     # Whatever else looks at those of the round before cannot have waited longer than it did.
@@ -167,21 +179,21 @@ def _assemble(
     )[target[looks]]
     lag[looks] = np.minimum(lag[looks], begun - before[source[looks]])
     # Where nothing but the round before says when a stream or a thread begins, that one ended just so.
-    rooted = np.zeros(edges.nodes, bool)
+    rooted = np.zeros(len(numbers), bool)
     rooted[target[source < target]] = True
     wraps = np.flatnonzero(np.isin(kind, (LANE, STREAM)) & ~rooted[target] & (before[source] == NEVER))
     before[source[wraps]] = started[target[wraps]] - lag[wraps]
     last = len(timeline.steps.end_ns) - 1
     step_end = (
-        edges.end(pieces.before(np.full(len(steps), timeline.main_thread, np.int32), steps))
+        numbers.end(pieces.before(np.full(len(steps), timeline.main_thread, np.int32), steps))
         if len(main)
-        else np.full(len(steps) if edges.nodes else 0, edges.nodes - 1)
+        else np.full(len(steps) if len(numbers) else 0, len(numbers) - 1)
     )
     return Graph(
         timeline=timeline,
         duration_ns=nodes(duration, work.end_ns - work.start_ns, np.zeros(len(waiting))),
         resource=nodes(host, resource, np.full(len(waiting), NOTHING, np.uint8)),
-        edges=edges_of(edges.nodes, target, source, lag, from_start, kind),
+        edges=edges_of(len(numbers), target, source, lag, from_start, kind),
         before_ns=before,
         recorded_start_ns=started,
         recorded_end_ns=nodes(end, work.end_ns, end[waiting]),

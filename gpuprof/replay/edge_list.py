@@ -1,6 +1,9 @@
-"""The nodes of a graph in their order, and a growing list of the edges between them."""
+"""The nodes of a graph in their order, and the edges between them, kind by kind."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,8 +14,19 @@ from gpuprof.tracefile.trace import F64, I64, U8, Mask
 _PIECE, _WORK, _WAIT = range(3)
 
 
-class EdgeList:
-    """Numbers the nodes and collects the edges between them.
+class Edges(NamedTuple):
+    """Edges of one kind between nodes. Each target starts at the earliest `lag_ns` after its source's end, or after its
+    start where `from_start`."""
+
+    kind: int
+    target: I64
+    source: I64
+    lag_ns: F64 | I64 | float = 0.0
+    from_start: bool | Mask = False
+
+
+class Nodes:
+    """The numbers of the nodes.
 
     A host segment comes first, then what it launches, then the wait that ends it: an order that all edges
     follow, because launches, waits and handovers go forward in host time.
@@ -35,8 +49,11 @@ class EdgeList:
         self._piece, self._work = number[: len(pieces)], number[len(pieces) : len(pieces) + len(work)]
         self._wait = np.full(len(pieces), -1, np.int64)
         self._wait[waiting] = number[len(pieces) + len(work) :]
-        self.nodes, self.waiting = len(kind), waiting
-        self._columns: list[tuple[np.ndarray, ...]] = []
+        self.waiting = waiting
+        """Pieces that end with a wait."""
+
+    def __len__(self) -> int:
+        return len(self.order)
 
     def piece(self, index: I64) -> I64:
         """The node of a piece's own work."""
@@ -54,23 +71,18 @@ class EdgeList:
         """The node of a kernel or copy."""
         return self._work[index]
 
-    def add(
-        self, kind: int, target: I64, source: I64, lag_ns: F64 | I64 | float = 0.0, from_start: bool | Mask = False
-    ) -> None:
-        """Adds edges of one kind between nodes. The target starts at the earliest `lag_ns` after the source's end, or
-        after its start where `from_start`."""
-        shape = len(target)
-        self._columns.append(
-            (
-                target,
-                source,
-                np.broadcast_to(np.asarray(lag_ns, np.float64), shape),
-                np.broadcast_to(np.asarray(from_start, bool), shape),
-                np.full(shape, kind, np.uint8),
-            )
-        )
 
-    def columns(self) -> tuple[I64, I64, F64, np.ndarray, U8]:
-        """(target, source, lag_ns, from_start, kind) of all edges, in the order in which they were added."""
-        target, source, lag, from_start, kind = (np.concatenate(column) for column in zip(*self._columns, strict=True))
-        return target, source, lag, from_start, kind
+def columns(parts: Iterable[Edges]) -> tuple[I64, I64, F64, Mask, U8]:
+    """(target, source, lag_ns, from_start, kind) of all edges, in their order."""
+    found = [
+        (
+            one.target,
+            one.source,
+            np.broadcast_to(np.asarray(one.lag_ns, np.float64), len(one.target)),
+            np.broadcast_to(np.asarray(one.from_start, bool), len(one.target)),
+            np.full(len(one.target), one.kind, np.uint8),
+        )
+        for one in parts
+    ]
+    target, source, lag, from_start, kind = (np.concatenate(column) for column in zip(*found, strict=True))
+    return target, source, lag, from_start, kind

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuprof.replay.edge_list import EdgeList
+from gpuprof.replay.edge_list import Edges, Nodes
 from gpuprof.replay.graph import ANCHOR, EVENT, GRAPH, LAUNCH, NEVER, STREAM
 from gpuprof.replay.lanes import Pieces
 from gpuprof.replay.latencies import CLEAR_NS, EVENT_LAG_NS, GAP_NS, LATENCY_NS, bind, prompt, usual
@@ -44,22 +44,24 @@ class _Starts:
     """The usual lag after an event."""
 
 
-def add_work_edges(
-    edges: EdgeList, timeline: Timeline, pieces: Pieces, work: Work, begun: F64, copy_own: F64, events: tuple[I64, I64]
-) -> None:
-    """Adds all edges into GPU work.
+def work_edges(
+    nodes: Nodes, timeline: Timeline, pieces: Pieces, work: Work, begun: F64, copy_own: F64, events: tuple[I64, I64]
+) -> tuple[Edges, ...]:
+    """All edges into GPU work.
 
     `begun`: when each launching call began what it does itself, and `copy_own` how long that takes for copies that
     block; `events`: the work that waits for events, and the work that it waits for.
     """
     if not len(work):
-        return
+        return ()
     starts = _starts(work, begun, copy_own, events)
-    _add_launches(edges, pieces, work, begun, starts, timeline)
-    _add_streams(edges, work, starts)
-    _add_events(edges, work, starts)
-    _add_graphs(edges, work, starts)
-    _add_anchors(edges, pieces, work, starts, timeline)
+    return (
+        _launches(nodes, pieces, work, begun, starts, timeline),
+        *_streams(nodes, work, starts),
+        _events(nodes, work, starts),
+        _graphs(nodes, work, starts),
+        *_anchors(nodes, pieces, work, starts, timeline),
+    )
 
 
 def _starts(work: Work, begun: F64, copy_own: F64, events: tuple[I64, I64]) -> _Starts:
@@ -145,7 +147,7 @@ def _graph_parent(work: Work) -> I64:
     return parent
 
 
-def _add_launches(edges: EdgeList, pieces: Pieces, work: Work, begun: F64, starts: _Starts, timeline: Timeline) -> None:
+def _launches(nodes: Nodes, pieces: Pieces, work: Work, begun: F64, starts: _Starts, timeline: Timeline) -> Edges:
     """From the host segment that launches it."""
     rows = np.flatnonzero(~np.isnan(starts.launched_ns) & work.head)
     # Work may begin before its call returns, when that was held up: no faster call can then bring it before its begin.
@@ -153,21 +155,23 @@ def _add_launches(edges: EdgeList, pieces: Pieces, work: Work, begun: F64, start
     early = (work.start_ns[rows] < starts.launched_ns[rows]) & (since >= 0)
     early &= begun[rows] <= work.start_ns[rows] - since
     lag = np.where(early, since, starts.lag_ns[rows, _BY_LAUNCH])
-    edges.add(LAUNCH, edges.work(rows), edges.piece(work.piece[rows]), lag, early)
+    return Edges(LAUNCH, nodes.work(rows), nodes.piece(work.piece[rows]), lag, early)
 
 
-def _add_streams(edges: EdgeList, work: Work, starts: _Starts) -> None:
+def _streams(nodes: Nodes, work: Work, starts: _Starts) -> tuple[Edges, Edges]:
     """From the work before on the same stream; to the first of a stream from the last one of the round before."""
     has_previous, lag = work.previous >= 0, starts.lag_ns[:, _BY_STREAM]
     rows = np.flatnonzero(has_previous & ~np.isnan(lag))
-    edges.add(STREAM, edges.work(rows), edges.work(work.previous[rows]), lag[rows])
     first = np.flatnonzero(~has_previous)
     last = np.array([np.flatnonzero(work.stream == s)[-1] for s in work.stream[first]], np.int64)
     around = np.where(np.isnan(lag[first]), starts.gap_ns[first], lag[first])
-    edges.add(STREAM, edges.work(first), edges.work(last), np.where(starts.parent[first] >= 0, 0, around))
+    return (
+        Edges(STREAM, nodes.work(rows), nodes.work(work.previous[rows]), lag[rows]),
+        Edges(STREAM, nodes.work(first), nodes.work(last), np.where(starts.parent[first] >= 0, 0, around)),
+    )
 
 
-def _add_events(edges: EdgeList, work: Work, starts: _Starts) -> None:
+def _events(nodes: Nodes, work: Work, starts: _Starts) -> Edges:
     """From the work on other streams that it waits for.
 
     The edge from the latest of them carries the observed lag; the others the usual one at most.
@@ -176,24 +180,24 @@ def _add_events(edges: EdgeList, work: Work, starts: _Starts) -> None:
     latest = work.end_ns[source] == starts.awaited_ns[waiter]
     others = np.minimum(work.start_ns[waiter] - work.end_ns[source], starts.event_ns)
     lag = np.where(latest, starts.lag_ns[waiter, _BY_EVENT], others)
-    edges.add(EVENT, edges.work(waiter), edges.work(source), lag)
+    return Edges(EVENT, nodes.work(waiter), nodes.work(source), lag)
 
 
-def _add_graphs(edges: EdgeList, work: Work, starts: _Starts) -> None:
+def _graphs(nodes: Nodes, work: Work, starts: _Starts) -> Edges:
     """From the node of the same CUDA graph that it follows."""
     rows = np.flatnonzero(starts.parent >= 0)
     parent = starts.parent[rows]
-    edges.add(GRAPH, edges.work(rows), edges.work(parent), work.start_ns[rows] - work.end_ns[parent])
+    return Edges(GRAPH, nodes.work(rows), nodes.work(parent), work.start_ns[rows] - work.end_ns[parent])
 
 
-def _add_anchors(edges: EdgeList, pieces: Pieces, work: Work, starts: _Starts, timeline: Timeline) -> None:
+def _anchors(nodes: Nodes, pieces: Pieces, work: Work, starts: _Starts, timeline: Timeline) -> tuple[Edges, ...]:
     """From where the host was when it began, for work whose launch was not recorded; what follows at once on its stream
     was queued."""
     lost = np.flatnonzero(work.piece < 0)
     lost = lost[~(work.start_ns[lost] - starts.free_ns[lost] < CLEAR_NS)]
     if not len(lost) or timeline.main_thread < 0 or not len(pieces):
-        return
+        return ()
     at = pieces.active(timeline.main_thread, work.moment_ns[lost])
     lost, at = lost[at >= 0], at[at >= 0]
     since = work.start_ns[lost] - (pieces.start_ns[at] - timeline.window[0])
-    edges.add(ANCHOR, edges.work(lost), edges.piece(at), since, True)
+    return (Edges(ANCHOR, nodes.work(lost), nodes.piece(at), since, True),)

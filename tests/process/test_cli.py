@@ -17,13 +17,13 @@ from helpers.make_trace import TraceBuilder
 from helpers.paths import ROOT
 from jsonschema import Draft202012Validator
 
-import gpuprof
 from gpuprof.cli import progress
 from gpuprof.cli.gates import CAUSES, SHARES, TIMES, measure, parse
 from gpuprof.diagnosis import gaps
 from gpuprof.diagnosis.json import schema
 
 MS = 1_000_000
+DIAGNOSES = "gpuprof.diagnosis.diagnose_recording.diagnose_recording"
 
 
 @pytest.fixture(scope="module")
@@ -148,10 +148,11 @@ def test_closed_streams(trace, closed):
 
 def test_an_interrupt_ends_it_quietly():
     code = (
-        "import gpuprof, sys, time\n"
+        "import sys, time\n"
         "from gpuprof.cli import main\n"
+        "from gpuprof.diagnosis import diagnose_recording\n"
         "def diagnose(*_, **__): print('reading', flush=True); [time.sleep(0.05) for _ in range(1200)]\n"
-        "gpuprof.diagnose = diagnose\n"
+        "diagnose_recording.diagnose_recording = diagnose\n"
         "sys.exit(main(['diagnose', 'trace.json']))"
     )
     running = subprocess.Popen(
@@ -224,7 +225,7 @@ def test_the_unexpected_is_one_line_too(capsys, monkeypatch, error):
     def fail(*_, **__):
         raise error
 
-    monkeypatch.setattr(gpuprof, "diagnose", fail)
+    monkeypatch.setattr(DIAGNOSES, fail)
     monkeypatch.delenv("GPUPROF_DEBUG", raising=False)
     code, out, err = run(capsys, "diagnose", "x")
     assert (code, out) == (2, "")
@@ -237,7 +238,7 @@ def test_memory_and_interrupts(capsys, monkeypatch):
     def fail(*_, **__):
         raise errors.pop()
 
-    monkeypatch.setattr(gpuprof, "diagnose", fail)
+    monkeypatch.setattr(DIAGNOSES, fail)
     errors: list[BaseException] = [KeyboardInterrupt(), MemoryError()]
     code, _, err = run(capsys, "diagnose", "x")
     assert code == 2 and "not enough memory" in one_line(err)
@@ -254,7 +255,7 @@ def test_help_and_version(capsys):
 
 
 def test_a_gate_that_cannot_be_checked_does_not_pass(capsys, monkeypatch):
-    monkeypatch.setattr(gpuprof, "diagnose", lambda *_, **__: two_devices(devices=(), gaps=None))
+    monkeypatch.setattr(DIAGNOSES, lambda *_, **__: two_devices(devices=(), gaps=None))
     code, out, err = run(capsys, "diagnose", "x", "--fail-on", "cpu_bound:30%")
     assert code == 2 and out and "not known from" in one_line(err)
 

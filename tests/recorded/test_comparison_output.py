@@ -15,7 +15,6 @@ from helpers.hostile import PAYLOADS
 from jsonschema import Draft202012Validator
 from rich.console import Console
 
-import gpuprof
 from gpuprof.cli.comparison_gates import METRICS, Outcome, judge, parse
 from gpuprof.diagnosis.comparison.comparison import Comparison, Note, Significance, Work
 from gpuprof.diagnosis.comparison.json import schema
@@ -256,7 +255,8 @@ def test_the_command(tmp_path: Path):
 
 
 def test_gates_of_the_command(capsys, monkeypatch):
-    monkeypatch.setattr(gpuprof, "diagnose", lambda recording, **_: diagnosed(str(recording)))
+    diagnoses = "gpuprof.diagnosis.diagnose_recording.diagnose_recording"
+    monkeypatch.setattr(diagnoses, lambda recording, *_, **__: diagnosed(str(recording)))
     fast, slow = RUNS / "tiny_lora", RUNS.parent / "hosts" / "small_batch"
     assert run(capsys, "compare", slow, fast, "--fail-on", "step_time:5%")[0] == 0
     code, _, err = run(capsys, "compare", fast, slow, "--fail-on", "step_time:5%", "--fail-on", "kernels:50%")

@@ -13,6 +13,7 @@ from helpers.traces import each_shared, shared_trace, shared_truth
 import gpuprof
 from benchmarks.share_verdicts import by_shares
 from gpuprof.diagnosis import diagnose as diagnosing
+from gpuprof.diagnosis.asked import Asked
 
 DEMO = ROOT / "gpuprof" / "data" / "demo.json.gz"
 COMMITTED = [
@@ -110,7 +111,7 @@ def test_work_that_was_never_seen_launched_is_not_blamed_on_the_host():
 def test_a_measured_step_that_cannot_be_of_this_run_is_doubted():
     demo = gpuprof.load(DEMO)
     for ms, doubted in ((1, True), (81, False), (188, False), (900, True)):
-        issues = {issue.id for issue in diagnosing.diagnose(demo, step_ms=ms, advise=False).quality.issues}
+        issues = {issue.id for issue in diagnosing.diagnose(demo, asked=Asked(step_ms=ms), advise=False).quality.issues}
         assert ("step_ms_mismatch" in issues) == doubted, ms
 
 

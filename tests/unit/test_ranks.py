@@ -23,6 +23,7 @@ from helpers.timeline import timeline_of
 
 import gpuprof
 from benchmarks import rank_jobs
+from gpuprof.diagnosis.asked import Asked
 from gpuprof.diagnosis.combine_ranks import with_ranks
 from gpuprof.diagnosis.diagnose import diagnose
 from gpuprof.diagnosis.findings.straggler import find_straggler
@@ -251,7 +252,7 @@ def test_without_a_measured_step_the_diagnosis_is_of_the_step_of_all(tmp_path: P
     assert present(found.steps).unprofiled_ns is None
     assert found.step_ns == pytest.approx(1.25 * step_ns, rel=1e-3)
     assert alone.step_ns == pytest.approx(step_ns, rel=0.01)
-    measured = diagnose(read_trace(paths[0]), ranks=3, of_all_ns=1.25 * step_ns, step_ms=step_ns / 1e6)
+    measured = diagnose(read_trace(paths[0]), ranks=3, of_all_ns=1.25 * step_ns, asked=Asked(step_ms=step_ns / 1e6))
     assert measured.step_ns == pytest.approx(step_ns, rel=1e-3), "a measured step goes first"
     assert gpuprof.diagnose(paths).step_ns == pytest.approx(present(gang.step_ns), rel=1e-3)
 

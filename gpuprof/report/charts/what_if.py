@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING, Any
 
-from gpuprof.diagnosis.diagnosis import Combined, Diagnosis, Finding
+from gpuprof.diagnosis.diagnosis import Combined, Diagnosis, Finding, Range
 from gpuprof.report.charts.style import QUIET, figure, names_axis, painted, text
 from gpuprof.report.fixes import chance, now_ns, step_after
 from gpuprof.report.numbers import duration, duration_range
@@ -14,6 +14,9 @@ from gpuprof.timeline.unit import Unit
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
+
+Row = tuple[str, Finding | Combined]
+"""The label of a row, and what it is of."""
 
 _ROW_PX = 30
 _NAME = 48
@@ -35,63 +38,34 @@ def what_if(diagnosis: Diagnosis) -> Figure | None:
         (f"{number}  {text(found.title, _NAME)}", found)
         for number, found in enumerate((*diagnosis.findings, *diagnosis.worth_trying), 1)
     ]
-    rows: list[tuple[str, Finding | Combined]] = [*numbered[:sure]]
+    rows: list[Row] = [*numbered[:sure]]
     if diagnosis.combined:
         rows.append((_together(diagnosis, diagnosis.combined), diagnosis.combined))
     tried = len(rows)
     rows += numbered[sure:]
-    after = [step_after(found, now) for _, found in rows]
-    each = [(step, found.work) for step, (_, found) in zip(after, rows, strict=True)]
+    per_work = [(step_after(found, now), found.work) for _, found in rows]
     scale, unit = (1e9, "s") if now >= 2e9 else (1e6, "ms")
-    positions = list(range(len(rows)))
-    points: dict[str, Any] = {
-        "type": "scatter",
-        "mode": "markers",
-        "cliponaxis": False,
-        "x": [step.expected / work / scale for step, work in each],
-        "y": positions,
-        "error_x": {
-            "type": "data",
-            "symmetric": False,
-            "array": [(step.high - step.expected) / work / scale for step, work in each],
-            "arrayminus": [(step.expected - step.low) / work / scale for step, work in each],
-            "thickness": 2,
-            "width": 5,
-        },
-        "marker": {"size": 10, "symbol": ["circle" if i < tried else "circle-open" for i in positions]},
-        "customdata": [
-            [
-                label + (f", {chance(found)}" if i >= tried and isinstance(found, Finding) else ""),
-                *_words(found, now, diagnosis.unit),
-            ]
-            for i, (label, found) in enumerate(rows)
-        ],
-        "hovertemplate": "%{customdata[0]}<br>%{customdata[1]}<br>%{customdata[2]}<extra></extra>",
-        "showlegend": False,
-    }
-    last = len(rows) - 0.5
-    line = {
-        "type": "scatter",
-        "mode": "lines",
-        "x": [now / scale, now / scale],
-        "y": [-0.5, last],
-        "line": {"width": 1.5, "dash": "dash"},
-        "hoverinfo": "skip",
-    }
-    farthest = max(max(step.high / work for step, work in each), now) / scale
+    farthest = max(max(step.high / work for step, work in per_work), now) / scale
     more = any(found.work != 1 for _, found in rows)
     per = f"{unit} for the work of {diagnosis.unit.a} now" if more else f"{unit} {diagnosis.unit.a}"
     return figure(
         [
-            painted(line, {"line.color": QUIET}),
-            painted(points, {"marker.color": SERIES_PAINTS[0], "error_x.color": SERIES_PAINTS[0]}),
+            painted(_line(now / scale, len(rows)), {"line.color": QUIET}),
+            painted(
+                _points(per_work, scale, tried) | _said(rows, tried, now, diagnosis.unit),
+                {"marker.color": SERIES_PAINTS[0], "error_x.color": SERIES_PAINTS[0]},
+            ),
         ],
         {
-            "xaxis": {"title": {"text": per}, "range": [0, farthest * 1.04], "fixedrange": True},
+            "xaxis": {
+                "title": {"text": per},
+                "range": [0, farthest * 1.04],
+                "fixedrange": True,
+            },
             "yaxis": names_axis(
                 autorange=False,
-                range=[last, -0.5],
-                tickvals=positions,
+                range=[len(rows) - 0.5, -0.5],
+                tickvals=list(range(len(rows))),
                 ticktext=[label + _more(found.work) for label, found in rows],
                 showgrid=True,
             ),
@@ -99,13 +73,7 @@ def what_if(diagnosis: Diagnosis) -> Figure | None:
             "annotations": _annotations(rows, now, now / scale, farthest),
         },
         title="What each fix would gain",
-        note=f"The expected {diagnosis.unit} and its 80 % interval."
-        + (
-            f" If a fix puts more work into {diagnosis.unit.a}: the time for the work of one {diagnosis.unit} now."
-            if more
-            else ""
-        )
-        + (" Open circles: worth trying, not sure to gain." if len(rows) > tried else ""),
+        note=_note(diagnosis.unit, more, open_circles=len(rows) > tried),
         height=96 + _ROW_PX * len(rows),
         narrow={
             "height": _TITLE_ROOM + 96 + _NARROW_ROW_PX * len(rows),
@@ -116,9 +84,65 @@ def what_if(diagnosis: Diagnosis) -> Figure | None:
     )
 
 
-def _annotations(
-    rows: list[tuple[str, Finding | Combined]], now: float, place: float, farthest: float
-) -> list[dict[str, Any]]:
+def _points(per_work: list[tuple[Range, float]], scale: float, tried: int) -> dict[str, Any]:
+    """The step with each fix over its work, as points with intervals; the first `tried` are filled."""
+    positions = list(range(len(per_work)))
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "cliponaxis": False,
+        "x": [step.expected / work / scale for step, work in per_work],
+        "y": positions,
+        "error_x": {
+            "type": "data",
+            "symmetric": False,
+            "array": [(step.high - step.expected) / work / scale for step, work in per_work],
+            "arrayminus": [(step.expected - step.low) / work / scale for step, work in per_work],
+            "thickness": 2,
+            "width": 5,
+        },
+        "marker": {"size": 10, "symbol": ["circle" if i < tried else "circle-open" for i in positions]},
+    }
+
+
+def _said(rows: list[Row], tried: int, now: float, unit: Unit) -> dict[str, Any]:
+    """What a point says under the cursor."""
+    return {
+        "customdata": [
+            [
+                label + (f", {chance(found)}" if i >= tried and isinstance(found, Finding) else ""),
+                *_words(found, now, unit),
+            ]
+            for i, (label, found) in enumerate(rows)
+        ],
+        "hovertemplate": "%{customdata[0]}<br>%{customdata[1]}<br>%{customdata[2]}<extra></extra>",
+        "showlegend": False,
+    }
+
+
+def _line(place: float, rows: int) -> dict[str, Any]:
+    """The step as it is now, across all rows."""
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "x": [place, place],
+        "y": [-0.5, rows - 0.5],
+        "line": {"width": 1.5, "dash": "dash"},
+        "hoverinfo": "skip",
+    }
+
+
+def _note(unit: Unit, more: bool, open_circles: bool) -> str:
+    """What the chart shows. more: some fixes put more work into a step."""
+    parts = [f"The expected {unit} and its 80 % interval."]
+    if more:
+        parts.append(f"If a fix puts more work into {unit.a}: the time for the work of one {unit} now.")
+    if open_circles:
+        parts.append("Open circles: worth trying, not sure to gain.")
+    return " ".join(parts)
+
+
+def _annotations(rows: list[Row], now: float, place: float, farthest: float) -> list[dict[str, Any]]:
     """The step as it is now, which stands at `place` of an axis that ends at `farthest`, and a column of speedups."""
     return [
         {

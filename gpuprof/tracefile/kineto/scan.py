@@ -103,7 +103,8 @@ MIX_A = np.uint64(0x9E3779B97F4A7C15)
 
 def _kernel(name: str) -> Any:
     here = Path(__file__)
-    return compiled_in("gpuprof.tracefile.kineto.scan_kernels", name, here.with_name("scan_kernels.py"), here)
+    sources = [here.with_name(f"{part}.py") for part in ("scan_kernels", "scan_values", "scan_bytes")]
+    return compiled_in("gpuprof.tracefile.kineto.scan_kernels", name, *sources, here)
 
 
 find_separator, scan, merge = map(_kernel, ("find_separator", "scan", "merge"))
