@@ -36,12 +36,13 @@ _NUMBER = re.compile(r"workers=(\d+)")
 
 
 def candidates(entry: Scenario) -> dict[str, Candidate]:
-    """The scenario's fix → the same from outside, for those that `gpuprof try` has and that keep a step's work."""
+    """The scenario's fix → the same from outside, for those that `gpuprof try` has, that keep a step's work, and that
+    are made alone."""
     found = {}
     for fix in entry.fixes:
         padded = fix.finding in ("recompiles", "planning") and "multiple" in fix.what
         name = "pad_to_multiple" if padded else fix.finding
-        if name in NAMES and fix.work == 1.0:
+        if name in NAMES and fix.work == 1.0 and not fix.also:
             patch = patch_named(name).PATCH
             number = _NUMBER.search(fix.what) if name == "input_workers" else None
             found[fix.name] = Candidate(Fix(name, number[1] if number else patch.default), fix.finding)
