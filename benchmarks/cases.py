@@ -31,7 +31,6 @@ from benchmarks import readme_cases
 from benchmarks.accuracy import ROOT
 from benchmarks.out_of_sample import wilson
 from gpuprof.diagnosis.diagnosis import Diagnosis, Finding
-from gpuprof.diagnosis.fix import FixLine
 
 CASES = ROOT / "scenarios" / "cases"
 PAGE = ROOT / "docs" / "cases.md"
@@ -145,7 +144,7 @@ def without_own_name(line: Line, name: str) -> Line:
     return replace(line, text=line.text.replace(name, ""))
 
 
-def _advice(finding: Finding) -> tuple[str | FixLine, ...]:
+def _advice(finding: Finding) -> tuple[str, ...]:
     """What is advised: the finding, and the code that it shows."""
     return (finding.id, *(one.text for one in finding.fix_lines))
 
