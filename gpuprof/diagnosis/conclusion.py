@@ -96,7 +96,7 @@ def by_replay(analysis: Analysis, advise: bool) -> Diagnosis:
         combined=advice.combined,
         considered=advice.considered,
         worth_trying=advice.worth_trying,
-        above_reach=above_reach(analysis, _usual_ns(analysis), shown) if advise else None,
+        above_reach=above_reach(analysis, _usual_ns(analysis), shown) if advise and verdict.bound is not None else None,
     )
 
 

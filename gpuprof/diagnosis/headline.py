@@ -9,6 +9,7 @@ from __future__ import annotations
 from gpuprof.diagnosis import step_parts
 from gpuprof.diagnosis.cpu_step import CpuStep, prepares_batches
 from gpuprof.diagnosis.diagnosis import Diagnosis
+from gpuprof.diagnosis.rest_of_step import BY_CPU
 from gpuprof.diagnosis.sentences import listed
 from gpuprof.diagnosis.step_parts import Bar
 from gpuprof.diagnosis.timed_steps import PAUSES, VARIATION
@@ -16,7 +17,7 @@ from gpuprof.replay.bound import PARTS, RESOURCES, SMALL, largest
 
 CPU, STREAMS = "cpu", "streams"
 _GROUP = {
-    "launch": CPU, "python": CPU, "sync": CPU, "transfer": "copy", "copy": "copy", "communication": "communication",
+    **dict.fromkeys(BY_CPU, CPU), "transfer": "copy", "copy": "copy", "communication": "communication",
 }  # fmt: skip
 """Part of the step → what the headline counts it with; any other stands for itself."""
 _NO_HEADLINE = (VARIATION, "device", "unknown", "profiler", step_parts.IDLE)

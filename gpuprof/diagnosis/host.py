@@ -91,8 +91,9 @@ def sampled_stacks(run: str, rank: int, case: Analysis | None) -> SampledStacks 
 def explain_line(
     run: str, rank: int, case: Analysis | None, now_ns: float | None, file: str, line: int
 ) -> HostFunction | None:
-    """What a line of a file costs; where no sample was at it, the function that it is in. None where that has no
-    samples either, or the run has none. file: its path as samples have it, or the end of that."""
+    """What a line of a file costs; where no sample was at it, what the last function that begins before it does, with a
+    line of its own. None where that has no samples either, past every known line of the file, or where the run has no
+    samples. file: its path as samples have it, or the end of that."""
     samples = read_samples(Path(run), rank)
     if samples is None:
         return None

@@ -155,7 +155,8 @@ def _is_shell(cost: Cost, others: list[Cost], stacks: Stacks) -> bool:
 
 
 def cost_at(stacks: Stacks, file: str, line: int) -> Cost | None:
-    """The samples with a line of a file in their stack, else those of the function that the line is in."""
+    """The samples with a line of a file in their stack, else those of the last function that begins before it. None
+    past every known line of the file: where its last function ends is not known."""
     rows: dict[tuple[Frame, ...], list[int]] = defaultdict(list)
     for i, path in enumerate(stacks.of_sample):
         rows[path].append(i)
@@ -174,6 +175,9 @@ def cost_at(stacks: Stacks, file: str, line: int) -> Cost | None:
         function = at.most_common(1)[0][0]
         paths = [path for path in counts if Frame(function, line) in path]
         return _cost(stacks, function, line, paths, rows, counts)
+    known = [frame.line for path in counts for frame in path if frame.function in here]
+    if line > max([*known, *(one.first_line for one in here.values())], default=0):
+        return None
     before = [
         i for i, one in here.items() if one.first_line <= line and any(i == f.function for p in counts for f in p)
     ]

@@ -5,35 +5,41 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gpuprof.diagnosis.diagnosis import Kernels
-from gpuprof.diagnosis.sentences import in_ms, size_in_ms
+from gpuprof.diagnosis.sentences import SHORT_NS, in_ms, size_in_ms
 
 MOST = 0.5
 """Share of the idle time from which on a cause is "most of the rest"; the largest of several smaller ones is not."""
-BY_HOST = ("slow_call", "launch", "python", "sync")
+BY_CPU = ("launch", "python", "sync")
+"""Causes that are one wait, for the CPU between its launches: they count together, here and in the headline."""
+BY_HOST = ("slow_call", *BY_CPU)
 """Causes that a host which compiles code shows as."""
 
 
 def rest_of_step(
     idle_ns: Mapping[str, float], kernels: Kernels, compiling_ns: float, alone: bool, each: str = " a step"
 ) -> str:
-    """`Most of the rest it waits for the next batch.`: the largest cause, and how much of the idle time that is.
+    """`Most of the rest is waiting for the next batch.`: the largest cause, and how much of the idle time that is.
+    Those of BY_CPU count together; the largest of them is named.
 
     `idle_ns`: idle time of a step by cause; `compiling_ns`: host time of a step in which code is compiled; `alone`:
     whether there is one GPU and one rank; `each`: said of counts and times in a step.
     """
     idle = sum(idle_ns.values())
-    first = max(idle_ns, key=lambda c: idle_ns[c])
+    pooled = sum(idle_ns.get(cause, 0.0) for cause in BY_CPU)
+    first = max(idle_ns, key=lambda c: (pooled if c in BY_CPU else idle_ns[c], idle_ns[c]))
     if first in BY_HOST and compiling_ns > idle / 2:
         host = sum(idle_ns.get(cause, 0.0) for cause in BY_HOST)
         return f"{_part(host, idle)} is waiting for the CPU (host), which compiles code: {in_ms(compiling_ns)} of it."
-    return f"{_part(idle_ns[first], idle)} is waiting for {_what(first, kernels, alone, each)}."
+    part = _part(pooled if first in BY_CPU else idle_ns[first], idle)
+    return f"{part} is waiting for {_what(first, kernels, alone, each)}."
 
 
 def _part(ns: float, idle: float) -> str:
     """How much of the rest: most of it, or the largest of several parts, with its size."""
     if ns >= MOST * idle:
         return "Most of the rest"
-    return f"The largest part of the rest, {size_in_ms(ns)} of {in_ms(idle)},"
+    part = in_ms(ns) if idle < SHORT_NS else size_in_ms(ns)
+    return f"The largest part of the rest, {part} of {in_ms(idle)},"
 
 
 def _what(cause: str, kernels: Kernels, alone: bool, each: str) -> str:

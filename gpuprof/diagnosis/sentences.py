@@ -7,8 +7,8 @@ from collections.abc import Sequence
 Sentences = tuple[str, ...]
 """What is said, sentence by sentence: who needs fewer of them takes the first."""
 
-SHORT_NS = 100_000
-"""Shorter times are given in microseconds."""
+SHORT_NS = 99_500
+"""Shorter times are given in microseconds, with two digits: longer ones would be rounded to three."""
 
 
 def capital(text: str) -> str:

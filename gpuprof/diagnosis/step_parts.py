@@ -129,16 +129,17 @@ def differs(budget: Budget) -> bool:
 def _of_mean_step(bar: Bar, budget: Budget | None) -> Bar:
     """The mean step: the usual one, and what the causes, pauses and variation add to it; they sum to it exactly.
 
-    Where steps are shorter on average than the usual one, all that the usual one consists of is shorter.
+    A cause of waiting in the usual step that also comes in some steps only is one part. Where steps are shorter on
+    average than the usual one, all that the usual one consists of is shorter.
     """
     if budget is None or budget.source != "free" or not bar.parts:
         return bar
     beyond = beyond_usual(budget)
     usual = _scaled(bar.parts, budget.usual_ns + min(beyond.variation_ns, 0))
     added = [Part(one.cause, one.mean_ns or 0, one.cause not in NEITHER) for one in beyond.causes]
-    same = {part.key for part in added if part.key == "input"}
-    waited = sum(part.ns for part in usual if part.idle and part.key in same)
+    waited = {part.key: part.ns for part in usual if part.idle}
+    same = {part.key for part in added if part.idle}
     parts = [part for part in usual if not (part.idle and part.key in same)]
-    parts += [replace(part, ns=part.ns + (waited if part.key == "input" else 0)) for part in added]
+    parts += [replace(part, ns=part.ns + (waited.get(part.key, 0) if part.idle else 0)) for part in added]
     parts += [Part(PAUSES, beyond.pauses_ns, False), Part(VARIATION, max(beyond.variation_ns, 0), False)]
     return Bar(bar.device, budget.mean_ns, tuple(part for part in parts if part.ns))

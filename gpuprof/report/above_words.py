@@ -11,6 +11,8 @@ SHOWN = 3
 LEAST = 0.02
 """Share of the step below which an item is not named."""
 NAME = 60
+SAME_OPS = ("accumulation", "recompute")
+"""Fixes that run the same ops less often, in other batches or from memory: they replace none."""
 
 
 def title(diagnosis: Diagnosis) -> str:
@@ -20,17 +22,24 @@ def title(diagnosis: Diagnosis) -> str:
     assert found is not None
     which = f"usual {diagnosis.unit}" if budget is not None and budget.has_usual_step else diagnosis.unit
     text = f"the {which} could take {duration(found.reach_ns)} on this machine"
-    if goes_below(diagnosis):
-        text += " with the ops that it runs; fixes that replace ops go below that"
-    unknown = found.unknown_ns >= LEAST * found.usual_ns
-    return f"{text}, or less: how long {duration(found.unknown_ns)} of it should take is not known" if unknown else text
+    below = goes_below(diagnosis)
+    if below:
+        text += " with the ops that it runs"
+    if found.unknown_ns >= LEAST * found.usual_ns:
+        text += f", or less: how long {duration(found.unknown_ns)} of it should take is not known"
+    return f"{text}; fixes that replace ops go below that" if below else text
 
 
 def goes_below(diagnosis: Diagnosis) -> bool:
-    """Whether a fix that is shown is expected to need less time for the same work than the reach."""
-    found = diagnosis.above_reach
-    shown = (*diagnosis.findings, *([diagnosis.combined] if diagnosis.combined else []))
-    return found is not None and any(one.step_ns.expected / one.work < found.reach_ns for one in shown)
+    """Whether a fix that replaces ops, alone or combined with others, is expected to make the step shorter than its
+    reach. A step of more work is another one, and says nothing of this one's reach."""
+    found, both = diagnosis.above_reach, diagnosis.combined
+    if found is None:
+        return False
+    steps = [one.step_ns for one in diagnosis.findings if one.work == 1 and one.id not in SAME_OPS]
+    if both is not None and both.work == 1 and any(one not in SAME_OPS for one in both.ids):
+        steps.append(both.step_ns)
+    return any(step.expected < found.reach_ns for step in steps)
 
 
 def named(found: AboveReach, most: int = SHOWN, least: float = LEAST) -> tuple[Item, ...]:

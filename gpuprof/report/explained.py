@@ -108,8 +108,11 @@ def _line(file: str, line: int, diagnosis_of: DiagnosisOf) -> tuple[str, ...]:
         raise GpuprofError(f"{run}: no Python functions were sampled there (gpuprof trace does, without --no-sampling)")
     found = explain_line(folder.path, folder.rank, analysis_of(diagnosis), diagnosis.step_ns, file, line)
     if found is None:
-        raise GpuprofError(f"{file}:{line} is in none of the {diagnosis.host.samples:,} samples of {run}")
-    return tuple(map(escape, explained(found, diagnosis)))
+        raise GpuprofError(
+            f"{file}:{line} is in none of the {diagnosis.host.samples:,} samples of {run}, nor before a line that is"
+        )
+    other = (f"No sample at line {line}; the sampled function that begins before it:",) if found.line != line else ()
+    return (*other, *map(escape, explained(found, diagnosis)))
 
 
 def _fix(number: int, pages: dict[str, Page], diagnosis_of: DiagnosisOf) -> Explanation:

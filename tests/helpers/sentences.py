@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from gpuprof.diagnosis.analysis import analysis_of
 from gpuprof.diagnosis.diagnosis import Diagnosis, Finding
@@ -11,7 +11,8 @@ from gpuprof.report.terminal import plain
 
 NUMBER = r"[\d,]+(?:\.\d+)?"
 REST = re.compile(
-    rf"(Most of the rest|The largest part of the rest, ({NUMBER}) of ({NUMBER}) ms,) is waiting for ([^.;]*)"
+    rf"(Most of the rest|The largest part of the rest, ({NUMBER})(?: µs)? of ({NUMBER}) (ms|µs),)"
+    r" is waiting for (?P<what>[^.;]*)"
 )
 SUBJECTS = {
     "launch": "the CPU (host), which launches", "python": "the CPU (host), which runs Python",
@@ -20,6 +21,8 @@ SUBJECTS = {
     "communication": ("other ranks", "collectives"), "unknown": "something that", "slow_call": "single CPU calls that",
 }  # fmt: skip
 """Cause → how a sentence about it begins."""
+BY_CPU = ("launch", "python", "sync")
+"""Causes that count together."""
 COMPILES = "the CPU (host), which compiles"
 LONGEST = re.compile(rf"; shown: its longest stretch, ({NUMBER}) ms")
 OF = re.compile(rf"({NUMBER})(?: m?s| ms)? of ({NUMBER}) ms")
@@ -46,6 +49,13 @@ def value(text: str) -> float:
     return float(text.replace(",", ""))
 
 
+def largest_of(idle: Mapping[str, float]) -> tuple[str, float]:
+    """The cause that the sentence names, and what it counts: the largest of those that count together, with them."""
+    pooled = sum(idle.get(cause, 0) for cause in BY_CPU)
+    first = max(idle, key=lambda cause: (pooled if cause in BY_CPU else idle[cause], idle[cause]))
+    return first, pooled if first in BY_CPU else idle[first]
+
+
 def _rest(diagnosis: Diagnosis) -> Iterator[str]:
     """What most of the rest is spent on is the largest cause of idle time, and half of it at least."""
     match = REST.search(diagnosis.verdict.summary)
@@ -54,13 +64,11 @@ def _rest(diagnosis: Diagnosis) -> Iterator[str]:
     devices = diagnosis.devices_estimated or diagnosis.devices
     busiest = max(devices, key=lambda d: sum((d.compute_ns, d.communication_ns, d.copy_ns)))
     idle = {one.cause: one.ns for one in busiest.idle_by_cause}
-    first, whole = max(idle, key=lambda cause: idle[cause]), sum(idle.values())
-    if match[4].startswith(COMPILES):
-        part = sum(idle.get(cause, 0) for cause in ("launch", "python", "sync", "slow_call"))
-    else:
-        part = idle[first]
-        if not match[4].startswith(SUBJECTS[first]):
-            yield f"{match[0]!r}, but most is {first}"
+    (first, part), whole = largest_of(idle), sum(idle.values())
+    if match["what"].startswith(COMPILES):
+        part = sum(idle.get(cause, 0) for cause in (*BY_CPU, "slow_call"))
+    elif not match["what"].startswith(SUBJECTS[first]):
+        yield f"{match[0]!r}, but most is {first}"
     if match[2] is None and part < (0.5 - ROUNDED) * whole:
         yield f"{match[0]!r}, which is {100 * part / whole:.0f} % of it"
     if match[2] is not None and part > (0.5 + ROUNDED) * whole:

@@ -19,7 +19,9 @@ from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.diagnosis.host import explain_line
 from gpuprof.diagnosis.host_places import host_work
 from gpuprof.diagnosis.json import schema, to_json
+from gpuprof.errors import GpuprofError
 from gpuprof.record.scalars import scalars
+from gpuprof.report.explained import explanation
 from gpuprof.report.terminal import plain
 from gpuprof.timeline.phases import PHASES
 from gpuprof.tracefile.trace import Mask
@@ -114,6 +116,16 @@ def test_a_line_is_explained(tmp_path: Path):
     near = explain_line(folder.path, folder.rank, case, diagnosis.step_ns, "project/train.py", 13)
     assert near is not None and near.function == found.function, "the function that the line is in"
     assert explain_line(folder.path, folder.rank, case, diagnosis.step_ns, "other.py", 11) is None
+    assert explain_line(folder.path, folder.rank, case, diagnosis.step_ns, "train.py", 9999) is None
+
+
+def test_a_line_without_samples_is_said_to_be_another(tmp_path: Path):
+    diagnosis, planted = diagnosed("tiny_lora", tmp_path)
+    at, near = (explanation(f"train.py:{line}", (), lambda: ("run", diagnosis)).lines for line in (11, 13))
+    assert next(iter(planted)) in at[0]
+    assert near == ("No sample at line 13; the sampled function that begins before it:", *at)
+    with pytest.raises(GpuprofError, match=r"train\.py:9999 is in none of the .* nor before a line that is"):
+        explanation("train.py:9999", (), lambda: ("run", diagnosis))
 
 
 def test_steps_of_other_parts_have_no_price(tmp_path: Path):

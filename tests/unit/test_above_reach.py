@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -157,6 +158,20 @@ def test_a_reach_above_what_a_fix_promises_says_so():
     found = diagnosis.above_reach
     assert found is not None and diagnosis.findings[0].step_ns.high < found.reach_ns
     assert lines(diagnosis)[0].endswith("with the ops that it runs; fixes that replace ops go below that")
+    unknown = replace(diagnosis, above_reach=replace(found, unknown_ns=found.usual_ns))
+    assert lines(unknown)[0].endswith("it should take is not known; fixes that replace ops go below that")
+
+
+def test_a_fix_that_replaces_no_op_says_nothing_of_the_reach():
+    """More work in a step, or the same ops less often: neither goes below what the ops of this step take."""
+    diagnosis = diagnose(ROOT / "scenarios" / "small_batch" / "recording")
+    graphs = diagnosis.findings[0]
+    both = diagnosis.combined
+    assert both is not None and both.work > 1
+    for first in (replace(graphs, work=8.0), replace(graphs, id="accumulation"), replace(graphs, id="recompute")):
+        assert "replace ops" not in lines(replace(diagnosis, findings=(first,)))[0]
+    together = replace(both, ids=("accumulation", "compile"), work=1.0)
+    assert "replace ops" in lines(replace(diagnosis, findings=(), combined=together))[0]
 
 
 @pytest.mark.parametrize(
@@ -202,6 +217,16 @@ def test_the_reach_is_above_what_the_measured_fix_of_a_program_reached():
         largest = found.largest[0]
         assert largest.finding == name
         assert found.reach_ns < found.usual_ns - largest.ns + 1
+
+
+def test_no_verdict_no_ledger(tmp_path):
+    """A file that is cut lacks kernels: neither is said of it what the step could take."""
+    whole = gzip.decompress((ROOT / "scenarios" / "small_batch" / "recording" / "trace.rank0.json.gz").read_bytes())
+    cut = tmp_path / "cut.json"
+    cut.write_bytes(whole[: len(whole) * 9 // 10])
+    diagnosis = diagnose(cut)
+    assert analysis_of(diagnosis) is not None and diagnosis.verdict.bound is None
+    assert diagnosis.above_reach is None and not lines(diagnosis) and not reach_bars(diagnosis)
 
 
 def test_no_advice_no_ledger():

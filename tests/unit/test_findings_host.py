@@ -490,7 +490,7 @@ def test_what_giving_memory_back_waits_for_is_the_allocators(tmp_path):
     assert host_cause(case.graph) == "allocator"
 
 
-def _plans(tmp_path, steps_with: set[int]) -> Analysis:
+def _plans(tmp_path, steps_with: set[int], steps: int = 3) -> Analysis:
     count = iter(range(100))
 
     def begin(program: Program):
@@ -498,7 +498,17 @@ def _plans(tmp_path, steps_with: set[int]) -> Analysis:
         for host in (ns, 40 * US):
             program.op("aten::_cudnn_attention_forward", "cudnn_generated_fort_native_sdpa_sm90_flash_fprop", host=host)
 
-    return eager(tmp_path, begin=begin)
+    return eager(tmp_path, begin=begin, steps=steps)
+
+
+def test_planning_in_the_only_recorded_step_is_said_and_not_advised(tmp_path):
+    absent = present(planning.FINDING.absent)
+    case = _plans(tmp_path, {0}, steps=1)
+    assert not list(planning.find(case))
+    reason = absent.why(case)
+    assert reason is not None and "50.0 ms of CPU time" in reason and "only one step was recorded" in reason
+    assert absent.why(_plans(tmp_path, set(), steps=1)) is None, "nothing is planned"
+    assert absent.why(_plans(tmp_path, {0})) is None, "the others were recorded, too"
 
 
 def test_attention_that_is_planned_in_most_steps(tmp_path):

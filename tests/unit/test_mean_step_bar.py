@@ -98,6 +98,17 @@ def test_the_bar_sums_to_the_mean_step_whatever_the_steps_were(ms, saving):
     assert all(ns > 0 for ns in parts(found).values())
 
 
+def test_a_cause_of_the_usual_step_that_some_steps_have_more_of_is_one_part():
+    """4.9 % of the mean step is waiting for memory in the usual step, 2.4 % what some steps wait beyond that."""
+    found = diagnosed(ROOT / "scenarios" / "programs" / "teacher_offloaded" / "recording")
+    for bar in step_parts.bars(found):
+        keys = [(part.key, part.on_streams) for part in bar.parts]
+        assert len(set(keys)) == len(keys)
+        waiting = sum(part.ns for part in bar.parts if part.key == "allocator")
+        assert waiting / bar.total_ns == pytest.approx(0.073, abs=0.002)
+        assert sum(part.ns for part in bar.parts) == bar.total_ns
+
+
 @pytest.mark.parametrize("path", SEVERAL, ids=lambda path: path.parent.name)
 def test_recorded_runs(path):
     found = diagnosed(path)

@@ -43,6 +43,17 @@ def test_a_summary_names_a_step_that_is_not_the_headlines(budget: Budget | None,
     assert said(budget=budget, unit=ITERATION).startswith(begins.replace("step", "iteration"))
 
 
+def test_waits_for_the_cpu_count_together_as_in_the_headline():
+    """Batches are the largest single cause; launches and Python are one wait for the CPU, and longer."""
+    shares = Shares(
+        0, 100 * MS, 10 * MS, 0, 0, {"input": 34 * MS, "launch": 24 * MS, "python": 18 * MS, "device": 14 * MS}
+    )
+    said = " ".join(summary(shares, kernels()))
+    assert "The largest part of the rest, 42.0 of 90 ms, is waiting for the CPU (host), which launches" in said
+    shares = replace(shares, idle_ns={**shares.idle_ns, "input": 43 * MS})
+    assert "43.0 of 99 ms, is waiting for the next batch" in " ".join(summary(shares, kernels()))
+
+
 @pytest.mark.parametrize(
     ("said", "wrong"),
     [

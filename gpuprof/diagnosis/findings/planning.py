@@ -10,9 +10,10 @@ import numpy as np
 from gpuprof.diagnosis.detect.compiling import MULTIPLE, in_most_steps
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
-from gpuprof.diagnosis.detect.proposal import Page, Proposal
+from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.detect.shape_costs import (
     CUDNN_ATTENTION,
+    LEAST,
     LEFT,
     OTHER_KERNEL,
     compiled_or_loaded,
@@ -108,9 +109,25 @@ def _per_length(case: Analysis) -> Iterator[Proposal]:
     )
 
 
+def _absent(case: Analysis) -> str | None:
+    """Of a single recorded step that plans: whether others do is not known."""
+    graph = case.graph
+    if graph.steps != 1:
+        return None
+    planned = planning(graph)
+    lost = case.per_step(float(graph.duration_ns[planned.nodes].sum()))
+    if lost < LEAST * case.step_ns:
+        return None
+    return (
+        f"{', '.join(planned.names)} plan their kernels in the recorded {case.unit}, {lost / 1e6:,.1f} ms of CPU time; "
+        f"only one {case.unit} was recorded: it may be the first with its shapes"
+    )
+
+
 FINDING = Declaration(
     page=PAGE,
     find=find,
+    absent=Absent("fewer different shapes", _absent),
     synonyms=("new_lengths", "new_shapes", "pad_to_multiple_of", "cudnn_attention"),
     titles=(
         "no_cudnn_attention_it_plans_again_for_every_length",
