@@ -128,7 +128,9 @@ def _table(entries: list[Entry], width: int) -> RenderableType:
     from gpuprof.report.names import escape
 
     right = Column(right=True)
-    columns = [Column("bold", elastic=True), Column("dim"), right, Column("cyan"), Column(elastic=True), right, right]
+    names = [escape(one.path) for one in entries]
+    name = Column("bold", elastic=True, shorten=lambda text, room: history.told_apart(text, names, room))
+    columns = [name, Column("dim"), right, Column("cyan"), Column(elastic=True), right, right]
     rows = [list(history.head(entries)), *history.rows(entries, width=width)]
     columns += [right] * (len(rows[0]) - len(columns))
     if width < history.NARROW and history.named_by_date(entries):

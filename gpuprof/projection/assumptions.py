@@ -28,7 +28,8 @@ def of_all(projected: ProjectedStep) -> tuple[str, ...]:
         f"{100 * s.roofline.unmodelled_share:.0f} % of the GPU's time is in kernels whose work is not known; they "
         "are scaled like others of their name or category, and widen the interval."
         if s.roofline.unmodelled_share > HALF_KNOWN else "",
-        "" if s.memory else "Memory use was not recorded (gpuprof trace records it): what fits is not known.",
+        "" if s.memory else "Memory use, or the tokens of a batch, were not recorded (gpuprof trace records what it "
+        "can): what fits is not known.",
         _memory(projected),
         "Energy is that of the GPU board alone, estimated from what limits it; prices are the lowest listed at"
         " their date.",

@@ -42,6 +42,11 @@ NOTHING = (
     "(a loop without one marks its steps with gpuprof.Recorder)"
 )
 """What is said of a target whose steps nothing shows."""
+ONLY_PHASES = (
+    "no optimizer step was taken, and the phases that the target marks were recorded: gpuprof diagnose reads them"
+    " together with the run of the process that trains"
+)
+"""What is said of a target that only generates, say."""
 INNER = "inner"
 """In the folder of a run whose target is a `gpuprof trace` itself: where that one records."""
 INJECT = Path(__file__).parent / "inject"
@@ -412,6 +417,8 @@ class _Run:
             inner = _inner(folder)
             if inner:
                 tell(f"nothing was recorded here: the target has a gpuprof trace of its own, which records in {inner}")
+            elif runfile.phase_files_in(folder):
+                tell(ONLY_PHASES)
             elif self._target.recordable:
                 tell(NOTHING)
             return

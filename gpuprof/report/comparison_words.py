@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gpuprof.diagnosis.comparison.compare import OTHER_MEAN
 from gpuprof.diagnosis.comparison.comparison import (
     Comparison,
     KernelDifference,
@@ -283,6 +284,8 @@ def test(comparison: Comparison) -> str:
     said = "a difference" if value < LEVEL else "no difference beyond noise"
     if LEVEL <= value < LIKELY and not comparison.step.sure:
         said = "likely a difference, but it may be scatter"
+    if value >= LIKELY and not comparison.step.sure:
+        said = f"only the means differ, by more than {OTHER_MEAN:.0f}×"
     return f"{p} over {of}{of_what} (rank-sum test): {said}"
 
 

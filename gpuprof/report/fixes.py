@@ -93,7 +93,7 @@ def worth_trying(diagnosis: Diagnosis, width: int, shown: int | None = None) -> 
         return [_written_out(number, one, diagnosis, now, width) for number, one in enumerate(found, first)]
     lines: list[Text | Table] = []
     for one in found[:shown]:
-        odds = f"{_times(one.speedup)}, {chance(one)}"
+        odds = f"{times_range(one.speedup)}, {chance(one)}"
         room = width - len(odds) - min(len(one.title), TITLE) - 6
         whole = commands(one)[:2]  # with the training's own command, or without it where gpuprof knows that
         command = next((text for text in whole if len(text) <= room), "")
@@ -251,8 +251,8 @@ def gain(found: Finding | Combined, now_ns: float) -> str:
     """`74 ms → 13–30 ms   2.5–5.7×`; for more work in a step `74 ms → 71–82 ms for 8× the work   7–8× per sample`."""
     step = _steps(now_ns, step_after(found, now_ns))
     if found.work != 1.0:
-        return f"{step} for {_factor(found.work)} the work   {_times(found.speedup)} per sample"
-    return f"{step}   {_times(found.speedup)}"
+        return f"{step} for {_factor(found.work)} the work   {times_range(found.speedup)} per sample"
+    return f"{step}   {times_range(found.speedup)}"
 
 
 def measured(finding: Finding) -> str:
@@ -272,7 +272,7 @@ def _steps(now_ns: float, then: Range) -> str:
     return f"{duration(now_ns)} → {duration_range(then.low, then.high)}"
 
 
-def _times(speedup: Range) -> str:
+def times_range(speedup: Range) -> str:
     """`1.4–2.2×`, `8.7–10×`, `410–790×`: two digits, and one below 10."""
     low, high = (_two_digits(value) for value in (speedup.low, speedup.high))
     return f"{low}×" if low == high else f"{low}–{high}×"

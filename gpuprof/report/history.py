@@ -8,7 +8,10 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
+from rich.cells import cell_len
+
 from gpuprof.record.scalars import PREFIX, scalars
+from gpuprof.report.names import shorten
 from gpuprof.report.numbers import duration, joules, percent, rate
 from gpuprof.runfile import SUMMARY, read_json, write_json
 
@@ -115,6 +118,18 @@ def shortened(entries: list[Entry]) -> list[Entry]:
     return [replace(one, path=str(path)) for one, path in zip(entries, kept, strict=True)]
 
 
+def told_apart(name: str, names: list[str], width: int) -> str:
+    """A name in at most `width` cells, its middle left out; where names that differ would then be the same, without its
+    beginning."""
+    short = shorten(name, width)
+    if any(other != name and shorten(other, width) == short for other in names):
+        end = name
+        while end and cell_len(end) > width - 1:
+            end = end[1:]
+        return f"…{end}"
+    return short
+
+
 def named_by_date(entries: list[Entry]) -> bool:
     """Whether the names of all runs begin with the date, as those of `gpuprof trace` do."""
     return all(_DATED.match(Path(one.path).name) for one in entries)
@@ -147,7 +162,7 @@ def rows(entries: list[Entry], bar: str = "█", width: int = 1000) -> list[tupl
                 (one.began or "–")[from_ if one.began else 0 : 16].replace("T", " "),
                 duration(step * 1e6) if step else "–",
                 bar * cells,
-                one.verdict,
+                one.verdict if width >= NARROW else one.verdict.partition(" · ")[0].removesuffix("-BOUND"),
                 percent(busy) if busy is not None else "–",
                 rate(tokens) if tokens else "–",
                 *(() if energy is None else (joules(one.values[energy]) if energy in one.values else "–",)),

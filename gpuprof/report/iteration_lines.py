@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rich.table import Table
 from rich.text import Text
 
 from gpuprof.diagnosis.iteration_model import Iteration
@@ -41,14 +42,18 @@ def details(iteration: Iteration) -> dict[str, list[Text]]:
     return {name: [Text(text)] for name, text in said.items() if text}
 
 
-def changes(iteration: words.Phased, most: int = words.CHANGES) -> list[Text]:
-    """What would shorten it: title and gain, what it changes, and how."""
-    lines: list[Text] = []
+def changes(iteration: words.Phased, most: int = words.CHANGES) -> list[Text | Table]:
+    """What would shorten it: title and gain, what it changes, and how, in a column behind its number."""
+    lines: list[Text | Table] = []
     for number, one in enumerate(iteration.changes[:most], 1):
-        lines.append(Text.assemble(f"{number}  ", (escape(one.title), "bold"), f"   {words.gain(one, iteration)}"))
+        grid = Table.grid(padding=(0, 2, 0, 0))
+        grid.add_column(no_wrap=True)
+        grid.add_column(overflow="fold")
+        grid.add_row(str(number), Text.assemble((escape(one.title), "bold"), f"   {words.gain(one, iteration)}"))
         if condition := words.condition(one):
-            lines.append(Text(f"   {condition}", "dim"))
-        lines.append(Text(f"   {escape(one.fix)}", "cyan"))
+            grid.add_row("", Text(condition, "dim"))
+        grid.add_row("", Text(escape(one.fix), "cyan"))
         if one.patch is not None:
-            lines.append(Text(f"   {escape(one.patch.command())}", "dim"))
+            grid.add_row("", Text(escape(one.patch.command()), "dim"))
+        lines.append(grid)
     return lines

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from gpuprof.diagnosis.diagnosis import Range
 from gpuprof.diagnosis.iteration_model import Change, GenerationBudget, Iteration, PhaseBudget
 from gpuprof.diagnosis.iterations.changes import WAITS, decode_busy_share
 from gpuprof.record.phase_names import BACKWARD, FORWARD, GENERATION, IDLE, OPTIMIZER, OTHER, REWARD, TRAINING
+from gpuprof.report.fixes import times_range
 from gpuprof.report.names import escape
 from gpuprof.report.numbers import amount, count, duration, duration_range, share
 from gpuprof.report.stepbar import Paint
@@ -134,10 +136,11 @@ def unrecorded(iteration: Iteration) -> str:
 
 
 def gain(change: Change, iteration: Phased) -> str:
-    """`2.1 s → 1.7–1.9 s   1.2×`."""
-    found = change.iteration_ns
+    """`2.1 s → 1.7–1.9 s   1.1–1.2×`."""
+    found, now = change.iteration_ns, iteration.mean_ns
     after = duration_range(found.low, found.high)
-    return f"{duration(iteration.mean_ns)} → {after}   {change.speedup:.2g}×"
+    times = times_range(Range(now / found.high, change.speedup, now / found.low))
+    return f"{duration(now)} → {after}   {times}"
 
 
 def condition(change: Change) -> str:

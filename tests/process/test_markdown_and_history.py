@@ -113,6 +113,17 @@ def test_what_cannot_be_read_is_left_out_and_named(tmp_path: Path):
     assert done.returncode == 2 and "gpuprof trace" in one_line(done.stderr)
 
 
+def test_on_a_narrow_screen_names_stay_apart_and_verdicts_whole():
+    names = ["programs.fp32_wide", "programs.fp8_wide", "programs.cpu_adam"]
+    for width in range(8, 20):
+        short = [history.told_apart(one, names, width) for one in names]
+        assert len(set(short)) == 3 and all(len(one) <= width for one in short)
+    assert history.told_apart("a" * 30, ["a" * 30, "b" * 30], 9) == "aaaa…aaaa"
+    one = history.Entry("run", None, "ok", "HOST-BOUND · launch", {"mean_step_ms": 80.0})
+    assert history.rows([one], width=80)[0][4] == "HOST"
+    assert history.rows([one], width=history.NARROW)[0][4] == "HOST-BOUND · launch"
+
+
 def runs_of(folder: Path, *steps_ms: float) -> Path:
     for day, ms in enumerate(steps_ms, 1):
         usual_run(ms).write(folder / "gpuprof-runs" / f"2026-01-{day:02}_000000_train")

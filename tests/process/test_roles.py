@@ -126,3 +126,14 @@ def test_a_generator_waits_for_training(tmp_path: Path):
     wait = found.waits[0]
     assert (wait.role, wait.waits_for) == ("generator", "trainer")
     assert wait.ns > 0.3 * found.window_ns
+
+
+def test_a_process_that_only_generates_says_what_it_left(tmp_path: Path):
+    (tmp_path / "program.py").write_text(
+        'import time\nimport gpuprof\nwith gpuprof.phase("generation"):\n    time.sleep(0.05)\n', encoding="utf-8"
+    )
+    process = command(tmp_path, "generate")
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert "reads them together with the run of the process that trains" in said
+    assert "nothing was recorded" not in said

@@ -19,7 +19,9 @@ from gpuprof.diagnosis.comparison.compare import (
     compare_steps,
     compare_work,
 )
+from gpuprof.diagnosis.comparison.comparison import Significance
 from gpuprof.diagnosis.comparison.json import dumps, schema, to_json
+from gpuprof.diagnosis.comparison.same_model import other_model
 from gpuprof.diagnosis.comparison.significance import (
     significance,
     unprofiled,
@@ -28,9 +30,11 @@ from gpuprof.diagnosis.detect.pair.cells import busy_shares
 from gpuprof.diagnosis.detect.pair.counts import own_work
 from gpuprof.diagnosis.detect.pair.side import Side
 from gpuprof.diagnosis.diagnosis import Measured
+from gpuprof.diagnosis.json import schema as diagnosis_schema
 from gpuprof.errors import GpuprofError
 from gpuprof.report.comparison_words import prediction
 from gpuprof.timeline.devices import COMPUTE
+from gpuprof.timeline.phases import PHASES
 from gpuprof.timeline.timeline import build_timeline
 
 TWINS = fixed_pairs.RECORDED_PAIRS
@@ -247,6 +251,65 @@ def test_what_cannot_be_compared_is_said(what, tmp_path):
             compare(*pair)
 
 
+def test_means_far_apart_are_no_scatter():
+    """Three steps of which one compiles: the ranks say nothing, the means do."""
+    tested = replace(make_significance(), p=0.5, significant=False)
+    step = compare_steps(side(5000), side(214), None, tested)
+    assert (step.outcome, step.sure) == ("faster", False)
+    assert compare_steps(side(150), side(100), None, tested).outcome == "same"
+    contrary = replace(tested, a_median_ns=10, b_median_ns=20, significant=True)
+    assert compare_steps(side(5000), side(214), None, contrary).outcome == "faster"
+
+
+def make_significance() -> Significance:
+    return Significance("unprofiled", 3, 8, 20, 10, 0.5, False, True, None)
+
+
+# -- whether it is one program
+
+LLAMA = {"class": "LlamaForCausalLM", "parameters": 1_000_000_000, "dtypes": {"bfloat16": 1}}
+
+
+@pytest.mark.parametrize(
+    ("other", "differ"),
+    [
+        ({}, False),
+        ({"class": "ClassificationTask", "parameters": 23_528_522}, True),
+        ({"class": "Task"}, False),  # as many parameters: the model in a wrapper of someone's own
+        ({"class": "LlamaForSequenceClassification", "parameters": 999_000_000}, True),
+        ({"parameters": 1_190_000_000}, False),
+        ({"parameters": 1_210_000_000}, True),
+        ({"parameters": 1_240_000_000, "lora": {"parameters": 240_000_000}}, False),
+        ({"parameters": 500_000_000, "wrapper": "FullyShardedDataParallel"}, False),
+        ({"parameters": 500_000_000, "quantization": {"method": "gptq"}}, False),
+        ({"parameters": 500_000_000, "dtypes": {"uint8": 1}}, False),
+        ({"parameters": None}, False),
+        ({"class": "T5", "parameters": None}, True),
+    ],
+)
+def test_models_of_another_class_or_size_are_other_programs(other: dict[str, object], differ: bool):
+    facts = make_facts({("busy", "gemm", "forward"): MS}, NOTHING)
+    for known in ({}, {"hidden_size": 2048, "layers": 16}):
+        pair = ({**LLAMA, **known}, {**LLAMA, **known, **other})
+        assert (other_model(facts, facts, pair) is not None) == differ
+        assert (other_model(facts, facts, (pair[1], pair[0])) is not None) == differ
+
+
+def test_unlike_recordings_are_different_programs():
+    c = compared("scenarios/recompiles/recording", "scenarios/timm_resnet50/recording")
+    check_sums(c)
+    assert "different programs (LlamaForCausalLM of 175,118,336 parameters in A" in c.summary
+    assert c.step.outcome != "same" and not any(one.predictions for one in c.mechanisms)
+    layers = compared("scenarios/programs/fp8_narrow/recording", "scenarios/programs/fp8_wide/recording")
+    assert "different programs (Sequential of 103,821,312" in layers.summary
+
+
+def test_other_kernels_are_not_called_the_same():
+    c = compared("scenarios/cases/moe_lora_delta/recording", "scenarios/cases/moe_lora_delta/fixed")
+    (note,) = (note.message for note in c.notes if note.id in ("same_program", "other_kernels"))
+    assert note.startswith("The programs differ: they launch other kernels (2 new, 2 gone, 1,637 → 1,673 a step)")
+
+
 # -- JSON
 
 VALIDATOR = Draft202012Validator(schema())
@@ -257,6 +320,8 @@ def test_the_schema_is_one():
     document = to_json(compared("tiny", "tiny.compile"))
     assert list(document) == [key for key in schema()["properties"] if key in document]
     assert set(schema()["required"]) <= set(document)
+    phases = [one["$defs"]["phase"]["enum"] for one in (schema(), diagnosis_schema())]
+    assert phases == [list(PHASES)] * 2
 
 
 @pytest.mark.parametrize(

@@ -128,6 +128,8 @@ def test_words():
         likely = replace(c, step=replace(step, speedup=speedup, outcome=kind, sure=False), significance=unsure)
         assert words.outcome(likely) == said
         assert words.test(likely).endswith("(rank-sum test): likely a difference, but it may be scatter")
+    means = replace(c, step=replace(step, sure=False), significance=replace(unsure, p=0.5))
+    assert words.test(means).endswith("(rank-sum test): only the means differ, by more than 2×")
     assert "p < 0.0001" in words.test(replace(c, significance=replace(tested, p=1e-9)))
     prediction = c.mechanisms[0].predictions[0]
     above = replace(prediction, measured_ns=round(prediction.step_ns.high * 1.5), inside=False)

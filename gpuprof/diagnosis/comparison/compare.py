@@ -39,6 +39,8 @@ EQUAL_WORK = 0.02
 """Tokens or samples that differ by less are the same work."""
 OTHER_FLOPS = 0.25
 """FLOPs are computed from shapes, and libraries count matmuls differently: less says nothing of the batch."""
+OTHER_MEAN = 2.0
+"""Means that differ by a larger factor are never called alike, whatever the ranks of a few steps say. Assumed."""
 OTHER_PRODUCTS = 0.1
 """Programs whose numbers of matmuls differ by more do not do the same to their batches."""
 
@@ -61,6 +63,7 @@ def compare(a: Diagnosis, b: Diagnosis, top: int = TOP) -> Comparison:
     differ = other_model(one, other, (a.run.model if a.run else None, b.run.model if b.run else None))
     explained = explain(one, other, work, related=differ is None)
     found = tuple(mechanisms(explained, one, other, step, work, (a, b) if differ is None else None))
+    changed = compare_kernels(one.kernels, other.kernels, top)
     return Comparison(
         a=one.side,
         b=other.side,
@@ -72,13 +75,13 @@ def compare(a: Diagnosis, b: Diagnosis, top: int = TOP) -> Comparison:
         unexplained_ns=explained.rest_ns,
         terms=terms(one.cells, other.cells),
         phases=phase_differences(one.cells, other.cells),
-        kernels=compare_kernels(one.kernels, other.kernels, top),
+        kernels=changed,
         ops=compare_ops(one.ops, other.ops, top),
         ranks=rank_differences(a, b),
         notes=(
             *other_program(differ, unit),
             *notes(one, other, step, work, tested),
-            *(same_program(step, found) if differ is None else ()),
+            *(same_program(step, found, changed, one, other) if differ is None else ()),
         ),
         diagnoses=(a, b),
     )
@@ -172,6 +175,8 @@ def compare_steps(a: Side, b: Side, work: Work | None, tested: Significance | No
         contrary = (tested.b_median_ns - tested.a_median_ns) * difference < 0
         likely = not small and not contrary and tested.p is not None and tested.p < LIKELY
         alike, sure = (not tested.significant and not likely) or contrary, tested.significant or not likely
+        if alike and max(ratio, 1 / ratio) > OTHER_MEAN:
+            alike = sure = False
     if other_work:
         sure = True  # the test is of the steps, the outcome of the time for the same work
     elif alike:

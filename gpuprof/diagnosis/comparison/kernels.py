@@ -34,6 +34,19 @@ def compare_kernels(a: KernelTable, b: KernelTable, top: int) -> KernelDifferenc
     )
 
 
+def exchanged(a: KernelTable, b: KernelTable) -> float:
+    """How far two recordings are from running the same kernels: the share of a side's GPU time that is of kernels which
+    only it runs, or the share by which the numbers of kernels differ, whichever is largest."""
+    a, b = comparable(a, b)
+    names = [{key[:3] for key in side.count} for side in (a, b)]
+    alone = [
+        sum(ns for key, ns in side.ns.items() if key[:3] not in other) / max(sum(side.ns.values()), 1)
+        for side, other in ((a, names[1]), (b, names[0]))
+    ]
+    before, after = (sum(side.count.values()) / side.steps for side in (a, b))
+    return max(*alone, abs(after - before) / max(before, after, 1))
+
+
 def comparable(a: KernelTable, b: KernelTable) -> tuple[KernelTable, KernelTable]:
     """Both by what both say of their kernels: where one knows no ops, by the names alone, each in the category that
     most of its time has where ops are known."""

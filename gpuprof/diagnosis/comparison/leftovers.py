@@ -24,6 +24,8 @@ from gpuprof.timeline.unit import Unit
 
 WORK = ("larger_batch", "padding", "work")
 """Candidates that mean another batch."""
+HOST_SCATTER = 0.1
+"""Waiting for the host that differs by a larger share of itself is more than what processes differ by. Assumed."""
 MOST_OF = 0.5
 """Tokens that count are all tokens times the share that is no padding: the share is what changed, if it has more than
 this of the change."""
@@ -110,10 +112,9 @@ def _pace(a: Facts, b: Facts, changed: bool) -> Iterator[Candidate]:
     launches, waits = quantity(a, b, lambda side: side.counts.launches), idle_ns(a, b, *causes)
     claim = claim_idle(*causes, weight=WEAKER)
     if changed:
-        text = (
-            "other waiting for the CPU (host), in work that both do; CPU speed differs by several per cent from process"
-            f" to process ({waits.ms} ms {a.unit.a} in all)"
-        )
+        usual = waits.difference <= HOST_SCATTER * waits.largest
+        scatter = "; CPU speed differs by several per cent from process to process" if usual else ""
+        text = f"other waiting for the CPU (host), in work that both do{scatter} ({waits.ms} ms {a.unit.a} in all)"
         yield Candidate("host", "other CPU (host) time", text, claim)
     elif not launches.steady and launches.more == waits.more:
         many = "fewer" if launches.more < 0 else "more"

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpuprof.diagnosis.comparison.comparison import Mechanism, Note, Significance, Step, Work
+from gpuprof.diagnosis.comparison.comparison import KernelDifferences, Mechanism, Note, Significance, Step, Work
+from gpuprof.diagnosis.comparison.kernels import SAME, exchanged
 from gpuprof.diagnosis.comparison.significance import CORRELATED
 from gpuprof.diagnosis.detect.pair.facts import Facts
+from gpuprof.diagnosis.detect.pair.quantities import number
 from gpuprof.diagnosis.detect.pair.side import Side
 from gpuprof.diagnosis.run_model import Energy
 from gpuprof.replay.noise import PROCESS_NOISE
@@ -193,13 +195,28 @@ def _flaws(name: str, one: Facts) -> Iterator[Note]:
             yield Note("degraded", "info", f"Of {name}: {issue.message}")
 
 
-def same_program(step: Step, mechanisms: tuple[Mechanism, ...]) -> Iterator[Note]:
-    """Where nothing that the program does has changed, a person should not look for it there."""
-    if mechanisms and step.difference_ns and {m.id for m in mechanisms} <= {"host", "kernels"}:
+def same_program(
+    step: Step, mechanisms: tuple[Mechanism, ...], kernels: KernelDifferences, a: Facts, b: Facts
+) -> Iterator[Note]:
+    """Where no change of the program was named: whether the kernels say that there is none. Where they are the same, a
+    person should not look for it there."""
+    if not (mechanisms and step.difference_ns and {m.id for m in mechanisms} <= {"host", "kernels"}):
+        return
+    one_only = kernels.new or kernels.gone
+    counted = f"{kernels.new:,} new, {kernels.gone:,} gone, {number(a.side.kernels)} → {number(b.side.kernels)}"
+    if exchanged(a.kernels, b.kernels) > SAME:
         yield Note(
-            "same_program",
+            "other_kernels",
             "info",
-            "Both launch the same kernels: no difference between the programs was found. What differs is the pace"
-            " of the machine; of one host-bound program it differs by 10 to 50 % between hosts and processes, of one"
-            " that the GPU bounds by little.",
+            f"The programs differ: they launch other kernels ({counted} {a.unit.a}). How much of the difference of the"
+            f" {a.unit}s that is, is not known.",
         )
+        return
+    most = f"nearly the same kernels ({counted} {a.unit.a})" if one_only else "the same kernels"
+    yield Note(
+        "same_program",
+        "info",
+        f"Both launch {most}: no difference between the programs was found. What differs is the pace"
+        " of the machine; of one host-bound program it differs by 10 to 50 % between hosts and processes, of one"
+        " that the GPU bounds by little.",
+    )

@@ -14,6 +14,11 @@ SHARED = 0.5
 some (projections in one matrix, experts in one call); most stay."""
 SIZES = ("hidden_size", "layers")
 """What no fix changes about a model."""
+MORE_PARAMETERS = 1.2
+"""Models of one class of which one has more than this many times the parameters of the other, adapters left out, are
+two. Assumed: a larger vocabulary or another head changes fewer."""
+SHARDED = ("FullyShardedDataParallel", "DeepSpeedEngine")
+"""Wrappers that leave a rank with part of the parameters, so that their number says nothing of the model."""
 
 Model = Mapping[str, Any] | None
 
@@ -24,12 +29,45 @@ def other_model(a: Facts, b: Facts, models: tuple[Model, Model]) -> str | None:
     models: what the run of each says of its model.
     """
     one, other = (tuple(model.get(key) for key in SIZES) if model else (None,) for model in models)
-    if None not in (*one, *other):
-        return None if one == other else f"{_sizes(models[0])} in A, {_sizes(models[1])} in B"
+    sized = None not in (*one, *other)
+    if sized and one != other:
+        return f"{_sizes(models[0])} in A, {_sizes(models[1])} in B"
+    differ = _other_class(*models, one_world=(a.side.world_size or 1) == (b.side.world_size or 1))
+    if differ is not None or sized:
+        return differ
     fewer, common = min(len(a.weights), len(b.weights)), len(a.weights & b.weights)
     if fewer < FEWEST or common >= SHARED * fewer:
         return None
     return f"of the {fewer:,} shapes of weights in one, {common or 'none'} {'is' if common < 2 else 'are'} in the other"
+
+
+def _other_class(a: Model, b: Model, one_world: bool) -> str | None:
+    """How the classes of two models or their numbers of parameters differ. Another class with exactly as many
+    parameters is the same model in a wrapper of someone's own."""
+    if not (a and b and a.get("class") and b.get("class")):
+        return None
+    counts = (_base(a), _base(b)) if one_world and _packing(a) == _packing(b) else (None, None)
+    names = (str(a["class"]), str(b["class"]))
+    one, other = counts
+    if one and other:
+        apart = max(one, other) / min(one, other) > MORE_PARAMETERS
+        if apart or (names[0] != names[1] and one != other):
+            return f"{names[0]} of {one:,} parameters in A, {names[1]} of {other:,} in B"
+        return None
+    return None if names[0] == names[1] else f"{names[0]} in A, {names[1]} in B"
+
+
+def _base(model: Mapping[str, Any]) -> int | None:
+    """Parameters without those of adapters; None where a rank does not have them all."""
+    if model.get("wrapper") in SHARDED or not model.get("parameters"):
+        return None
+    return model["parameters"] - ((model.get("lora") or {}).get("parameters") or 0)
+
+
+def _packing(model: Mapping[str, Any]) -> tuple[object, ...]:
+    """How weights are stored where that may change how many are counted: some libraries pack quantized ones."""
+    whole = sorted(name for name in model.get("dtypes") or {} if name.startswith(("int", "uint")))
+    return (model.get("quantization") or {}).get("method"), *whole
 
 
 def _sizes(model: Model) -> str:

@@ -13,7 +13,7 @@ from gpuprof.calibration import images as calibrated
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
-from gpuprof.diagnosis.fix import Fix, arguments, option
+from gpuprof.diagnosis.fix import Fix, arguments, as_fix, option
 from gpuprof.diagnosis.sentences import ms_or_us
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.stretches import Stretches, nodes_in
@@ -34,6 +34,9 @@ FIELD = "precompute_ref_log_probs"
 """Of the arguments of trl's DPO and KTO trainers."""
 SECOND_EPOCH = 1.05
 """Epochs from which on a cache is used at all."""
+
+IMAGES = re.compile(r"^nn\.Module: \w*(Autoencoder|VAE|UNet|DiT|Transformer2D)")
+"""Modules of diffusion models."""
 
 PAGE = Page(
     id="frozen_encoder",
@@ -143,9 +146,11 @@ def _fix(case: Analysis, reference: bool) -> Fix:
             if case.stack.has(FIELD)
             else arguments("DPOConfig", {FIELD: True}) + "  # KTOConfig has it, too",
         )
+    before = "before the training: with torch.no_grad(), the frozen module once for each sample; store its outputs\n"
+    if not case.ops_named(IMAGES.search).any():
+        return as_fix(before + "in the step: read them with the batch")
     return (
-        "before the training: with torch.no_grad(), the frozen module once for each sample; store its outputs\n"
-        "(latents: the distribution's mean and standard deviation, to sample from; text: the embeddings)\n"
+        before + "(latents: the distribution's mean and standard deviation, to sample from; text: the embeddings)\n"
         "in the step: read them with the batch. diffusers scripts that support it: "
         + option("--cache_latents", "--cache_latents").otherwise()
     )
