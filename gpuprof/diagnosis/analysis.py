@@ -160,7 +160,9 @@ class Analysis:
         if self.question.folder is None:
             return None
         timeline = self._read[0]
-        facts = run_facts(self.question.folder, timeline is not None and end_in_sync(timeline.trace, timeline))
+        synchronised = timeline is not None and end_in_sync(timeline.trace, timeline)
+        devices = 1 if timeline is None else len(timeline.devices)
+        facts = run_facts(self.question.folder, synchronised, devices)
         if timeline is not None and not trains_on_tokens(timeline, facts.run):
             return replace(facts, run=without_tokens(facts.run))
         return facts
@@ -457,6 +459,12 @@ class Analysis:
     def mean_ns(self) -> float:
         """The mean step as it is: what every gain is measured against."""
         return self.mean.now_ns()
+
+    @property
+    def shown_ns(self) -> float:
+        """The mean step as reports name it: of freely timed steps what these took, which the replayed one can miss."""
+        timed = self.budget is not None and self.budget.source == "free"
+        return float(self.budget.mean_ns) if self.budget is not None and timed else self.mean_ns
 
     @property
     def steps(self) -> int:

@@ -25,25 +25,33 @@ IDLE_SHARE = 0.1
 """Quantile of the power samples before the first step: the idle power."""
 
 
-def measured_energy(folder: RunFolder, tokens: float | None) -> Energy | None:
+def measured_energy(
+    folder: RunFolder, tokens: float | None, step_ns: float | None = None, devices: int = 1
+) -> Energy | None:
     """What a step of the diagnosed rank's GPU takes; None where no stretch was sampled for long enough.
 
-    tokens: of a step and rank, padding included. With several GPUs in the run it is the mean over them.
+    tokens: of a step and rank, without padding where that is known. step_ns: the step that the power is multiplied by,
+    the mean of the stretch if None: a stretch holds work that is done once, which is no part of a step. devices: GPUs
+    that the recorded process uses. A process that uses several takes their sum; where another number of GPUs was
+    sampled, it is not known which are its own: None. With several ranks it is the mean over their GPUs.
     """
     found = _stretch(folder)
     if found is None:
         return None
     start, end, steps = found
-    table = folder.telemetry
+    together = devices > 1 and len(folder.ranks) <= 1
+    table = folder.seen_telemetry if together else folder.telemetry
     gpus = np.unique(table.gpu[table.gpu >= 0]).tolist()
     each = [one for gpu in gpus if (one := _of_gpu(table, table.gpu == gpu, start, end)) is not None]
-    if not each:
+    if not each or (together and not len(each) == len(gpus) == devices):
         return None
     counted = all(one[1] for one in each)
-    power = float(np.mean([one[0] for one in each]))
-    idle = _idle_w(folder, gpus)
+    boards = devices if together else 1
+    power = boards * float(np.mean([one[0] for one in each]))
+    idle = _idle_w(folder, table, gpus)
+    idle = None if idle is None else boards * idle
     seconds = (end - start) / 1e9
-    step_s = seconds / steps
+    step_s = step_ns / 1e9 if step_ns else seconds / steps
     unsure = calibrated.SENSOR.value + (calibrated.UPDATE_S.value if counted else calibrated.AVERAGED_S.value) / seconds
     joules = power * step_s
     work = None if idle is None else max(power - idle, 0.0) * step_s
@@ -60,6 +68,7 @@ def measured_energy(folder: RunFolder, tokens: float | None) -> Energy | None:
         work_j=work,
         token_j=joules / tokens if tokens else None,
         work_token_j=work / tokens if tokens and work is not None else None,
+        boards=boards,
     )
 
 
@@ -101,9 +110,9 @@ def _of_gpu(table: TelemetryColumns, mine: Mask, start: int, end: int) -> tuple[
     return None
 
 
-def _idle_w(folder: RunFolder, gpus: list[int]) -> float | None:
+def _idle_w(folder: RunFolder, table: TelemetryColumns, gpus: list[int]) -> float | None:
     """Power before the first step, mean over the GPUs; None where it was not sampled."""
-    steps, table = folder.steps, folder.telemetry
+    steps = folder.steps
     first = np.flatnonzero((steps.rank == folder.rank) & (steps.step == 1) & (steps.unix_ns != ABSENT))
     if not len(first):
         return None

@@ -20,4 +20,4 @@ def with_estimate(case: Analysis) -> Run | None:
     rows = case.timeline.members
     busy = {name: float(ns[rows].sum()) / case.steps / case.devices for name, ns in case.bound_parts.items()}
     watts = None if gpu is None else mean_power_w(gpu, case.mean_ns, busy)
-    return run if watts is None else replace(run, energy=replace(run.energy, estimated_w=watts))
+    return run if watts is None else replace(run, energy=replace(run.energy, estimated_w=watts * run.energy.boards))

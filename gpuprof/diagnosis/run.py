@@ -79,10 +79,11 @@ class _Timed:
     """Steps left out because a profiler was active."""
 
 
-def run_facts(folder: RunFolder, synchronised: bool = False) -> RunFacts:
+def run_facts(folder: RunFolder, synchronised: bool = False, devices: int = 1) -> RunFacts:
     """Everything about the run of a folder, seen from the rank that is diagnosed.
 
-    `synchronised`: each recorded step ends in a synchronisation, so the synchronised baseline is its like.
+    `synchronised`: each recorded step ends in a synchronisation, so the synchronised baseline is its like. `devices`:
+    GPUs that the recorded process uses.
     """
     steps = _with_samples(folder.steps, folder.own)
     free, sync = _timed(folder, "baseline_free"), _timed(folder, "baseline_sync")
@@ -131,7 +132,12 @@ def run_facts(folder: RunFolder, synchronised: bool = False) -> RunFacts:
         model=folder.own.model,
         program=folder.own.program,
         compiler=folder.own.compiler,
-        energy=measured_energy(folder, found_work.tokens),
+        energy=measured_energy(
+            folder,
+            found_work.tokens if found_work.real_tokens is None else found_work.real_tokens,
+            _shown_ns(found_budget, unprofiled),
+            devices,
+        ),
         command=folder.command,
         optimizer=folder.own.optimizer,
         loader=folder.own.loader,
@@ -156,6 +162,13 @@ def run_facts(folder: RunFolder, synchronised: bool = False) -> RunFacts:
         feed,
         under_nsys=folder.window == NSYS,
     )
+
+
+def _shown_ns(found: Budget | None, unprofiled: StepTime | None) -> float | None:
+    """The step that the report names first: the mean of freely timed ones, else the usual unprofiled one."""
+    if found is not None and (found.source == "free" or unprofiled is None):
+        return found.mean_ns
+    return None if unprofiled is None else unprofiled.ns
 
 
 def _with_known_shapes(folder: RunFolder, free: _Timed, sync: _Timed) -> tuple[_Timed, _Timed]:

@@ -108,7 +108,8 @@ class Telemetry:
 
 @dataclass(frozen=True, slots=True)
 class Energy:
-    """What an unprofiled step takes of the board's energy, one GPU's; of several the mean."""
+    """What an unprofiled step takes of the board's energy: the mean power times the mean step. One GPU's, of several
+    ranks the mean; of a process that uses several GPUs the sum."""
 
     source: str
     """`counter`: NVML's energy counter; `samples`: the power that it reports, averaged."""
@@ -126,10 +127,12 @@ class Energy:
     work_j: float | None
     """Of a step, without what the board takes idle."""
     token_j: float | None
-    """Of a token, padding included."""
+    """Of a token, without padding where that is known."""
     work_token_j: float | None
     estimated_w: float | None = None
     """By the model of power that projections use; None where nothing was recorded, or the GPU is not in the table."""
+    boards: int = 1
+    """GPUs that the figures are the sum of: those of one process."""
 
 
 @dataclass(frozen=True, slots=True)

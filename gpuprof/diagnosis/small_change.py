@@ -9,6 +9,8 @@ from gpuprof.diagnosis.sentences import in_ms
 
 SAME_WORK = 0.01
 """Factors of work that differ by less are the same."""
+FAR_MORE = 2.0
+"""A step that gets shorter by more than this times what is taken off loses waits, too."""
 
 
 def small_change(case: Analysis, proposal: Proposal, gain: Range) -> str:
@@ -17,17 +19,30 @@ def small_change(case: Analysis, proposal: Proposal, gain: Range) -> str:
         longer = proposal.work / gain.expected
         return f"{proposal.work:.3g} times the work takes {longer:.3g} times as long"
     named = tuple(zip(_taken_off(case, proposal), ("GPU", "CPU"), strict=True))
-    taken = " and ".join(f"{in_ms(ns)} of {name} time" for ns, name in named if ns > 0)
+    takes = [f"{in_ms(ns)} of {name} time" for ns, name in named if ns > 0]
     added = " and ".join(f"{in_ms(-ns)} of {name} time" for ns, name in named if ns < -NEGLIGIBLE * case.mean_ns)
     change = 1 - 1 / gain.expected
-    how = "by less than 1 %" if abs(change) < NEGLIGIBLE else f"by {100 * abs(change):.2g} %"
-    verb = "changes" if abs(change) < NEGLIGIBLE else "shortens" if change > 0 else "lengthens"
-    step = f"{case.unit.a} of {in_ms(case.mean_ns)}"
+    wait_ns = change * case.shown_ns - sum(ns for ns, _ in named if ns > 0)
+    only_taken = not (added or proposal.lumps or proposal.loader or proposal.least_ns)
+    if takes and only_taken and change >= NEGLIGIBLE and wait_ns > (FAR_MORE - 1) * (change * case.shown_ns - wait_ns):
+        takes.append(f"a wait of {in_ms(wait_ns)}")
+    taken = " and ".join((", ".join(takes[:-1]), takes[-1]) if len(takes) > 1 else takes)
+    step = f"{case.unit.a} of {in_ms(case.shown_ns)}"
     if taken and added:
-        return f"takes {taken} off {step} and adds {added}, which {verb} it {how}"
+        return f"takes {taken} off {step} and adds {added}, which {_becomes('it', change)}"
     if taken or added:
-        return f"{f'takes {taken} off' if taken else f'adds {added} to'} {step}, which {verb} it {how}"
-    return f"{verb} {step} {how}"
+        return f"{f'takes {taken} off' if taken else f'adds {added} to'} {step}, which {_becomes('it', change)}"
+    return _becomes(step, change)
+
+
+def _becomes(step: str, change: float) -> str:
+    """`shortens it by 4.7 %`; `makes it 3.7 times as long`. change: the share that goes, negative where some comes."""
+    if abs(change) < NEGLIGIBLE:
+        return f"changes {step} by less than 1 %"
+    if change < -0.995:
+        return f"makes {step} {1 - change:.2g} times as long"
+    percent = f"{100 * abs(change):.2g}" if abs(change) < 0.995 else "over 99"
+    return f"{'shortens' if change > 0 else 'lengthens'} {step} by {percent} %"
 
 
 def _taken_off(case: Analysis, proposal: Proposal) -> tuple[float, float]:

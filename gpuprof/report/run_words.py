@@ -17,6 +17,8 @@ _NAME = 40
 """Cells for any one name."""
 WORTH_SAYING = 0.02
 """Share of padding below which it is not mentioned."""
+_ENERGY_UNSURE = 0.1
+"""Energy that is surer than this share of it has no interval in words."""
 
 _DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float64": "fp64", "float8_e4m3fn": "fp8"}
 _WRAPPERS = {"DistributedDataParallel": "DDP", "FullyShardedDataParallel": "FSDP"}
@@ -151,8 +153,13 @@ def energy(run: Run) -> str:
     found = run.energy
     if found is None:
         return ""
-    each = f"{joules(found.step_j)} a step" + (f", {joules(found.token_j)} a token" if found.token_j else "")
-    if found.gpus > 1:
+    each = f"{joules(found.step_j)} a step"
+    if found.step_high_j > (1 + _ENERGY_UNSURE) * found.step_j:
+        each += f" ({joules(found.step_low_j)} to {joules(found.step_high_j)})"
+    each += f", {joules(found.token_j)} a token" if found.token_j else ""
+    if found.boards > 1:
+        each += f", of {found.boards} GPUs together"
+    elif found.gpus > 1:
         each += " and GPU"
     how = "by the energy counter" if found.source == "counter" else "by samples of the power"
     text = f"{each}: {found.power_w:,.0f} W {how} over {amount(found.steps, 'step')}"

@@ -202,6 +202,13 @@ class RunFolder:
     """Processors that the run may use: those of its affinity, or its control group's share of them."""
     phased: tuple[PhasedStep, ...] = ()
     """Steps whose host time was split by phase: of a training on its own generations."""
+    others_telemetry: TelemetryColumns | None = None
+    """Samples of all GPUs that the only rank sees, where these are more than the one it names."""
+
+    @property
+    def seen_telemetry(self) -> TelemetryColumns:
+        """Samples of all GPUs that the run sees."""
+        return self.telemetry if self.others_telemetry is None else self.others_telemetry
 
     @property
     def window(self) -> str:
@@ -311,7 +318,8 @@ def read_run(folder: Path, rank: int | None = None) -> RunFolder:
     lines = _lines(folder / runfile.STEPS, damaged)
     steps = _steps(lines)
     used = {_bare_uuid(r.gpu.uuid) for r in ranks if r.gpu and r.gpu.uuid}
-    telemetry, reasons = _telemetry(_lines(folder / runfile.TELEMETRY, damaged), used)
+    samples = _lines(folder / runfile.TELEMETRY, damaged)
+    telemetry, reasons = _telemetry(samples, used)
     status = manifest.get("status")
     status = status if status in STATUSES else None
     traces = _traces(folder, names, finished=status != "running")
@@ -337,6 +345,7 @@ def read_run(folder: Path, rank: int | None = None) -> RunFolder:
         cpus=_cpus(manifest.get("host")),
         command=_command(manifest.get("command")),
         phased=phased_steps(lines),
+        others_telemetry=_telemetry(samples, set())[0] if len(ranks) == 1 and _uuids(samples) - used else None,
     )
 
 
@@ -542,7 +551,7 @@ _SENSORS = {"power_w": 1e5, "energy_j": 1e13, "limit_w": 1e5, "sm_mhz": 1e5, "te
 
 def _telemetry(lines: list[dict[str, Any]], used: set[str]) -> tuple[TelemetryColumns, tuple[str, ...]]:
     """Samples of the GPUs that the run used, by their UUIDs; of all where those are not known."""
-    seen = {_bare_uuid(_text(gpu.get("uuid")) or "") for line in lines for gpu in _dicts(line.get("gpus"))}
+    seen = _uuids(lines)
     others = seen - used if seen & used else set()
     reasons: dict[str, int] = {}
     times, gpus, loads, throttle = [], [], [], []
@@ -572,6 +581,11 @@ def _telemetry(lines: list[dict[str, Any]], used: set[str]) -> tuple[TelemetryCo
         **{name: np.array(values, np.float64) for name, values in sensors.items()},
     )
     return columns, tuple(reasons)
+
+
+def _uuids(lines: list[dict[str, Any]]) -> set[str]:
+    """Of all GPUs that were sampled."""
+    return {_bare_uuid(_text(gpu.get("uuid")) or "") for line in lines for gpu in _dicts(line.get("gpus"))}
 
 
 def _bare_uuid(uuid: str) -> str:

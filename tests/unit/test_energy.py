@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,12 +10,15 @@ from pathlib import Path
 import pytest
 from helpers.make_run import MS, RunBuilder
 
+from gpuprof.diagnosis.comparison.notes import energy_notes
 from gpuprof.diagnosis.energy import measured_energy
+from gpuprof.diagnosis.run import run_facts
 from gpuprof.diagnosis.run_model import Energy
 from gpuprof.report.history import Entry, head, rows
 from gpuprof.report.numbers import joules
 from gpuprof.report.run_words import energy as in_words
-from gpuprof.tracefile.run import read_run
+from gpuprof.timeline.unit import STEP
+from gpuprof.tracefile.run import RunFolder, read_run
 
 S = 1000 * MS
 IDLE, BUSY = 120.0, 520.0
@@ -105,7 +109,6 @@ def test_words(tmp_path: Path):
     found = of(run_with(STEADY), tmp_path)
     assert found is not None
     run = read_run(run_with(STEADY).write(tmp_path / "again", None))
-    from gpuprof.diagnosis.run import run_facts
 
     text = in_words(replace(run_facts(run).run, energy=replace(found, estimated_w=560.0)))
     assert text == (
@@ -119,3 +122,73 @@ def test_a_history_has_the_column_where_a_run_measured_it():
     plain, measured = Entry("a", None, "ok", "", {}), Entry("b", None, "ok", "", {"token_j": 0.026, "step_j": 26.0})
     assert head([plain])[-1] == "tokens/s" and head([plain, measured])[-1] == "J/token"
     assert [row[-1] for row in rows([plain, measured])] == ["–", "26 mJ"]
+
+
+def test_a_step_takes_the_mean_power_for_as_long_as_the_shown_step(tmp_path: Path):
+    """The stretch holds work that is done once: 26 J of it in a step, 20.8 J in one of 40 ms."""
+    folder = read_run(run_with(STEADY).write(tmp_path, None))
+    found = measured_energy(folder, 500.0, 40.0 * MS)
+    assert found is not None and found.step_j == pytest.approx(BUSY * 0.04, rel=1e-3)
+    assert found.work_j == pytest.approx((BUSY - IDLE) * 0.04, rel=1e-3)
+    assert found.token_j == pytest.approx(BUSY * 0.04 / 500, rel=1e-3)
+
+
+def test_the_report_multiplies_power_by_its_own_step_and_leaves_padding_out(tmp_path: Path):
+
+    run = RunBuilder()
+    begun = run.now_ns
+    run.stage("baseline_free", [STEP_MS] * 199 + [2000.0], tokens=1000, real_tokens=600)
+    for at, used, watts, counter in STEADY:
+        run.sample(begun + round(at * S), utilization=used, power_w=watts, energy_j=counter)
+    facts = run_facts(read_run(run.write(tmp_path, None)))
+    assert facts.budget is not None and facts.run.energy is not None
+    shown_s = facts.budget.mean_ns / 1e9
+    assert facts.run.energy.step_j == pytest.approx(facts.run.energy.power_w * shown_s)
+    assert facts.run.energy.token_j == pytest.approx(facts.run.energy.step_j / 600)
+
+
+def two_gpus(folder: Path) -> RunFolder:
+    """The process names one of two GPUs; the other takes 100 W less."""
+    path = run_with(STEADY).write(folder, None)
+    telemetry = path / "telemetry.jsonl"
+    found = []
+    for line in map(json.loads, telemetry.read_text().splitlines()):
+        (gpu,) = line["gpus"]
+        other = {**gpu, "index": 1, "uuid": "GPU-other", "power_w": gpu["power_w"] - 100, "energy_j": None}
+        found.append(json.dumps({**line, "gpus": [{**gpu, "energy_j": None}, other]}))
+    telemetry.write_text("\n".join(found) + "\n")
+    return read_run(path)
+
+
+def test_a_process_with_several_gpus_takes_their_sum(tmp_path: Path):
+    folder = two_gpus(tmp_path)
+    one, both = measured_energy(folder, 1000.0), measured_energy(folder, 1000.0, devices=2)
+    assert one is not None and one.power_w == pytest.approx(BUSY) and one.boards == 1
+    assert both is not None and both.power_w == pytest.approx(2 * BUSY - 100) and both.boards == 2
+    assert both.step_j == pytest.approx((2 * BUSY - 100) * STEP_MS / 1e3, rel=1e-3)
+    assert both.idle_w == pytest.approx(2 * IDLE - 100)
+    assert measured_energy(folder, 1000.0, devices=3) is None, "which of the sampled ones are its own is not known"
+
+
+def test_an_unsure_energy_is_said_with_its_interval(tmp_path: Path):
+    folder = two_gpus(tmp_path)
+
+    run = run_facts(folder, devices=2).run
+    assert run.energy is not None
+    wide = replace(run.energy, step_j=50.0, step_low_j=40.0, step_high_j=60.0)
+    assert in_words(replace(run, energy=wide)).startswith("50 J a step (40 J to 60 J), ")
+    assert ", of 2 GPUs together: 940 W by samples" in in_words(run)
+
+
+def test_two_energies_whose_intervals_overlap_do_not_differ_clearly(tmp_path: Path):
+    a = of(run_with(STEADY), tmp_path)
+    assert a is not None
+
+    def said(factor: float) -> str:
+        assert a is not None
+        part = {name: factor * getattr(a, name) for name in ("step_j", "step_low_j", "step_high_j", "token_j")}
+        (note,) = energy_notes(a, replace(a, **part), STEP)
+        return note.message
+
+    assert "26 J in A and 27.3 J in B (no clear difference: ±6 % and ±6 %)" in said(1.05)
+    assert "26 J in A and 52 J in B (+100%), a token 26 and 52 mJ (+100%)." in said(2.0)

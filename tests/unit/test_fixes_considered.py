@@ -17,11 +17,14 @@ from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.chance import time_left
 from gpuprof.diagnosis.detect.compile_time import compile_ns
 from gpuprof.diagnosis.detect.proposal import SURE, Page, Proposal
+from gpuprof.diagnosis.diagnosis import Range
 from gpuprof.diagnosis.findings import ABSENT, FINDINGS
 from gpuprof.diagnosis.fix import Fix
 from gpuprof.diagnosis.predict import fixes
+from gpuprof.diagnosis.sentences import in_ms
+from gpuprof.diagnosis.small_change import small_change
 from gpuprof.replay.bound import Bound
-from gpuprof.replay.transform import scale
+from gpuprof.replay.transform import scale, scaled
 from gpuprof.report.fixes import why_first
 
 
@@ -94,7 +97,8 @@ def test_what_a_fix_would_change_is_said_as_a_fact_and_not_as_noise_of_the_step(
         program.step(body)
     reasons = {one.id: one.reason for one in fixes(program.case(tmp_path)).considered}
     assert reasons["tf32"] == "fp32 matrix multiplications without tensor cores take 3 µs a step"
-    assert reasons["syncs"].startswith("the CPU waits 1 times a step for the GPU, which adds ")
+    assert reasons["pageable_copies"] == "nothing is copied to the GPU from pageable memory"
+    assert reasons["syncs"].startswith("the CPU waits once a step for the GPU, which adds ")
 
 
 def test_an_unsure_fix_is_ruled_out_for_its_probability(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -174,3 +178,29 @@ def test_a_first_fix_of_something_else_than_the_verdict_names_says_why(tmp_path:
     assert "no fix is known" in why_first(replace(differs, findings=(first,)))
     changing = replace(other, changes="twice the samples")
     assert "number 2 acts on input, but changes the training" in why_first(replace(differs, findings=(first, changing)))
+
+
+@pytest.mark.parametrize(
+    ("gain", "said"),
+    [
+        (1 / 3.7, ", which makes it 3.7 times as long"),
+        (1.0, ", which changes it by less than 1 %"),
+        (1 / 1.2, ", which lengthens it by 20 %"),
+        (1.25, ", which shortens it by 20 %"),
+    ],
+)
+def test_what_a_fix_would_change_in_words(gain: float, said: str, tmp_path: Path):
+    case = launching(tmp_path)
+    proposal = Proposal("little", (), Fix(), partial(scaled, nodes=case.graph.on_gpu, factor=0.999))
+    assert small_change(case, proposal, Range(gain, gain, gain)).endswith(said)
+
+
+def test_a_wait_that_goes_with_a_fix_is_said(tmp_path: Path):
+    """Little is taken off the GPU, and the step gets 20 % shorter."""
+    case = launching(tmp_path)
+    little = Proposal("little", (), Fix(), partial(scaled, nodes=case.graph.on_gpu, factor=0.999))
+    saved_ns = 0.001 * case.graph.duration_ns[case.graph.on_gpu].sum() / case.steps
+    text = small_change(case, little, Range(1.25, 1.25, 1.25))
+    assert f" of GPU time and a wait of {in_ms(0.2 * case.shown_ns - saved_ns)} off a step" in text
+    saving = replace(little, lumps={"save": 0.0})
+    assert "a wait" not in small_change(case, saving, Range(1.25, 1.25, 1.25)), "saving goes, no wait"

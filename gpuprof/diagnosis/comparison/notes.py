@@ -30,7 +30,7 @@ def notes(a: Facts, b: Facts, step: Step, work: Work | None, tested: Significanc
     yield from _work_notes(a.side, b.side, work, a.unit)
     yield from _test_notes(step, tested, a.unit)
     yield from _place_notes(a.side, b.side)
-    yield from _energy_notes(a.energy, b.energy, a.unit)
+    yield from energy_notes(a.energy, b.energy, a.unit)
     yield from _flaws("A", a)
     yield from _flaws("B", b)
 
@@ -46,18 +46,28 @@ def other_program(differ: str | None, unit: Unit) -> Iterator[Note]:
         )
 
 
-def _energy_notes(a: Energy | None, b: Energy | None, unit: Unit) -> Iterator[Note]:
+def energy_notes(a: Energy | None, b: Energy | None, unit: Unit) -> Iterator[Note]:
     """What both measured of the GPU's energy, in the same way."""
     if a is None or b is None or a.source != b.source or not (a.step_j and b.step_j):
         return
     how = "the GPU's energy counter" if a.source == "counter" else "samples of the GPU's power"
+    unsure = a.step_high_j / a.step_j - 1, b.step_high_j / b.step_j - 1
     text = (
-        f"By {how}, {unit.a} takes {a.step_j:,.3g} J in A and {b.step_j:,.3g} J in B ({b.step_j / a.step_j - 1:+.0%})"
+        f"By {how}, {unit.a} takes {a.step_j:,.3g} J in A and {b.step_j:,.3g} J in B"
+        f" ({_differ(a.step_j, b.step_j, *unsure)})"
     )
     if a.token_j and b.token_j:
         each = 1e3 * a.token_j, 1e3 * b.token_j
-        text += f", a token {each[0]:,.3g} and {each[1]:,.3g} mJ ({each[1] / each[0] - 1:+.0%})"
+        text += f", a token {each[0]:,.3g} and {each[1]:,.3g} mJ ({_differ(*each, *unsure)})"
     yield Note("energy", "info", text + ".")
+
+
+def _differ(a: float, b: float, unsure_a: float, unsure_b: float) -> str:
+    """`-12%`; of two energies whose intervals overlap that they do not differ clearly, and how wide these are. unsure:
+    half an interval, as a share of its middle."""
+    if a * (1 - unsure_a) > b * (1 + unsure_b) or b * (1 - unsure_b) > a * (1 + unsure_a):
+        return f"{b / a - 1:+.0%}"
+    return f"no clear difference: ±{100 * unsure_a:.0f} % and ±{100 * unsure_b:.0f} %"
 
 
 def _step_notes(a: Side, b: Side, unit: Unit) -> Iterator[Note]:

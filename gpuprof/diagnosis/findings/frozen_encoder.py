@@ -148,7 +148,7 @@ def _fix(case: Analysis, reference: bool) -> Fix:
         )
     before = "before the training: with torch.no_grad(), the frozen module once for each sample; store its outputs\n"
     if not case.ops_named(IMAGES.search).any():
-        return as_fix(before + "in the step: read them with the batch")
+        return as_fix(before + f"in the {case.unit}: read them with the batch")
     return (
         before + "(latents: the distribution's mean and standard deviation, to sample from; text: the embeddings)\n"
         "in the step: read them with the batch. diffusers scripts that support it: "

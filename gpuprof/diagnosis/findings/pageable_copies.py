@@ -133,7 +133,9 @@ def _absent(case: Analysis) -> str | None:
     pageable = case.trace.rows_named(gpu.name, lambda text: "HtoD" in text and "Pageable" in text)
     copies = case.nodes_of_gpu(pageable) & case.graph.on_gpu
     moved = float(np.append(gpu.bytes, 0)[case.graph.gpu_row][copies].clip(0).sum()) / case.graph.steps
-    return f"{moved / 1e6:,.2f} MB {case.unit.a} are copied to the GPU from pageable memory"
+    shown = f"{moved / 1e6:,.2f}"
+    some = f"{shown} MB {case.unit.a} are" if float(shown.replace(",", "")) else "nothing is"
+    return f"{some} copied to the GPU from pageable memory"
 
 
 ABSENT = Absent("pinned memory", _absent)

@@ -185,13 +185,16 @@ def _together(case: Analysis, kinds: list[tuple[Mask, Proposal]], own: Mask, alo
 
 
 def _absent(case: Analysis) -> str | None:
-    waits = waiting_nodes(case)
+    every, waits = _waits(case), waiting_nodes(case)
     if not waits.any():
         return None
-    count, gone = case.per_step(float(waits.sum())), case.step_ns - _least(case, waits)
+    count, gone = round(case.per_step(float(waits.sum()))), case.step_ns - _least(case, waits)
+    often = "less than once" if count < 1 else "once" if count == 1 else f"{count:,} times"
+    kinds = (("copies to the GPU", copies_to_device(case, every)), ("loops over experts", every & _loop_nodes(case)))
+    others = " and ".join(name for name, nodes in kinds if nodes.any())
     return (
-        f"the CPU waits {count:,.0f} times {case.unit.a} for the GPU, which adds {in_ms(max(gone, 0.0))} to"
-        f" {in_ms(case.step_ns)}"
+        f"{f'apart from {others} ' if others else ''}the CPU waits {often} {case.unit.a} for the GPU, which adds"
+        f" {in_ms(max(gone, 0.0))} to {in_ms(case.shown_ns)}"
     )
 
 
@@ -261,6 +264,12 @@ def _least(case: Analysis, waits: Mask) -> float:
 
 def waiting_nodes(case: Analysis) -> Mask:
     """Waits for the device that nothing else explains: no copies to the GPU, no allocator, no expert loop."""
+    waits = _waits(case)
+    return waits & ~copies_to_device(case, waits) & ~_loop_nodes(case) if waits.any() else waits
+
+
+def _waits(case: Analysis) -> Mask:
+    """Waits for the device, but for those of the allocator."""
     graph, trace = case.graph, case.trace
     waits = np.zeros(len(graph), bool)
     waits[graph.edges.target[np.isin(graph.edges.kind, (SYNC, COPY))]] = True
@@ -268,8 +277,7 @@ def waiting_nodes(case: Analysis) -> Mask:
     if not waits.any():
         return waits
     allocator = trace.rows_named(trace.calls.name, ALLOCATOR_CALL.search)
-    waits &= ~np.append(allocator, False)[graph.call]
-    return waits & ~copies_to_device(case, waits) & ~_loop_nodes(case)
+    return waits & ~np.append(allocator, False)[graph.call]
 
 
 def _kinds(case: Analysis, waits: Mask) -> tuple[Mask, Mask, Mask]:
