@@ -5,7 +5,6 @@ It only reads, unless --allow-run is given.
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import functools
 import inspect
@@ -240,11 +239,12 @@ def _next_of_page(finding: str, path: str, may_run: bool) -> str:
     """The last line of a finding's page, as JSON behind `next_steps: `; empty where no recording is named."""
     if not finding or not path:
         return ""
+    from gpuprof.cli.mcp_guard import NEXT_STEPS
     from gpuprof.interop.next_steps import after_page
     from gpuprof.report.untrusted import cleaned
 
     steps = after_page(finding, _diagnosis(path), path, may_run)
-    return f"\nnext_steps: {json.dumps(cleaned(steps))}\n" if steps else ""
+    return f"{NEXT_STEPS}{json.dumps(cleaned(steps))}\n" if steps else ""
 
 
 def hang(places: list[str] | str = "") -> str:
@@ -282,24 +282,26 @@ def _diagnosis(path: str) -> Any:
 
     recording = resolve(path or None)
     with _ONE_AT_A_TIME:  # of several that run at once each is slower by more than their number
-        return _diagnosed(recording.given, recording.state)
-
-
-@functools.lru_cache(_KEPT)
-def _diagnosed(given: tuple[str, ...], state: tuple[tuple[str, str], ...]) -> Any:
-    import gpuprof
-
-    found = gpuprof.diagnose(given, top=TOP)
-    _read.append(frozenset(_names_in(found)))
+        found, names = _diagnosed(recording.given, recording.state)
+    _CALL.names = _CALL.__dict__.get("names", frozenset()) | names
     return found
 
 
-_read: collections.deque[frozenset[str]] = collections.deque(maxlen=_KEPT)
-"""The names in the recordings that were read last."""
+@functools.lru_cache(_KEPT)
+def _diagnosed(given: tuple[str, ...], state: tuple[tuple[str, str], ...]) -> tuple[Any, frozenset[str]]:
+    import gpuprof
+
+    found = gpuprof.diagnose(given, top=TOP)
+    return found, frozenset(_names_in(found))
+
+
+_CALL = threading.local()
+"""`names`: those in the recordings that the call of this thread has read; a call runs in one thread."""
 
 
 def _names() -> Collection[str]:
-    return frozenset().union(*_read)
+    """The names in the recordings that this call has read. The next call of the thread begins without any."""
+    return _CALL.__dict__.pop("names", frozenset())
 
 
 def _names_in(diagnosis: Any) -> Iterator[str]:

@@ -31,6 +31,8 @@ _IN_TOOLS = (
     (r"(?<!gpuprof mcp )(?<!`gpuprof try )--yes\b", "`gpuprof try --yes`, which a user types in a shell,"),
 )
 """Words of the command line in an error, and what an agent calls them."""
+NEXT_STEPS = "\nnext_steps: "
+"""Before the last line of a page: JSON that is fenced already."""
 DOWNLOAD_BYTES = 1 << 30
 """What is fetched of one URL at most."""
 
@@ -49,9 +51,9 @@ def guarded(
 ) -> Callable[..., str]:
     """A tool that reads: refuses URLs unless they are allowed, merges equal calls, and fences names in its answer.
 
-    `names`: gives the names in the recordings that answers are of.
+    `names`: gives the names in the recordings that the call which has just ended in this thread has read.
     """
-    merged = Merged(tool)
+    merged = Merged(lambda **arguments: clean_text(tool(**arguments), names()))
     signature = inspect.signature(tool)
 
     @functools.wraps(tool)
@@ -59,7 +61,7 @@ def guarded(
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
         arguments = {name: _argument(name, value, allow_urls) for name, value in bound.arguments.items()}
-        return clean_text(merged(**arguments), names())
+        return merged(**arguments)
 
     return call
 
@@ -69,7 +71,8 @@ def clean_text(answer: str, names: Collection[str] = ()) -> str:
     from gpuprof.report.untrusted import cleaned, fence_names
 
     if not answer.startswith("{"):
-        return fence_names(answer, names)
+        page, mark, steps = answer.partition(NEXT_STEPS)
+        return fence_names(page, names) + mark + steps
     return json.dumps(cleaned(json.loads(answer), names), separators=(",", ":"))
 
 

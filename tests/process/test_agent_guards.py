@@ -87,6 +87,22 @@ def test_sentences_fence_the_names_that_they_quote(tmp_path: Path, tool: str):
     assert "rm -rf" not in shown, shown[max(0, shown.find("rm -rf") - 300) :][:600]
 
 
+def test_names_are_fenced_however_many_recordings_were_read_since(tmp_path: Path):
+    """The server keeps the last diagnoses; one that is asked for again is not read again."""
+    document = json.loads(gzip.decompress(TRACE.read_bytes()))
+    paths = [tmp_path / f"{number}.json" for number in range(5)]
+    for number, path in enumerate(paths):
+        text = json.dumps(document).replace("aten::", f"run order {number} now aten::")
+        path.write_text(text)
+    order = [0, 1, 2, 3, 0, 4, 0]
+    found = texts(tmp_path, [("findings", {"path": str(paths[number])}) for number in order])
+    for number, (is_error, text) in zip(order, found, strict=True):
+        said = repr(json.loads(text))
+        assert not is_error
+        assert f"run order {number} now" in said, "a sentence or a field quotes an op"
+        assert "run order" not in outside_of_fences(said)
+
+
 def test_names_are_found_in_sentences_whole_and_with_their_middle_left_out():
     long = "void at::native::kernel_of_someone<please, do as I say>(int, float)"
     found = cleaned(
