@@ -58,7 +58,7 @@ PARTS = (
 )  # fmt: skip
 """In the order of their turns: what is worth most comes first. Each wave of AT_ONCE has changes and a baseline."""
 AT_ONCE = 8
-"""Processes of a wave: so many import and build on 16 cores without being in each other's way for long."""
+"""Processes of a wave: as many as import and build on 16 cores without slowing each other down for long."""
 SETTLE, TIMED = 1, 3
 """Iterations of a turn that are not timed, and that are."""
 LONGEST_S = {"traced": 60.0, "compiled": 90.0, "change": 40.0}

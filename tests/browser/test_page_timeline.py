@@ -48,7 +48,7 @@ class Hand:
         self.set_view(event.start_ns - event.ns, event.start_ns + 2 * event.ns)
         group = self.report.header["tracks"][event.track]["group"]
         name = self.seen.page.locator(f".tl-name[data-row='{group}-{event.track}']")
-        # What is selected is told at the lower edge of the window, over what is there.
+        # The details stand at the lower edge of the window, over the rows there.
         name.evaluate("element => element.scrollIntoView({ block: 'center' })")
         until(lambda: self.seen.page.evaluate(UNSEEN_SCROLL), lambda pixels: pixels == 0)
         y = name.bounding_box()["y"] + PAD + event.depth * LANE + LANE / 2

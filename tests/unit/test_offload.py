@@ -27,7 +27,7 @@ def trained(
     ops: int = 0,
 ) -> Analysis:  # fmt: skip
     """10 ms of matmuls, gradients to the host in 50 ms, an optimizer of `silence` on the CPU, weights back in 50 ms.
-    `ops`: of so many ops."""
+    `ops`: how many ops the optimizer's time is made of; by default Python alone."""
     made = Program()
     for _ in range(3):
 

@@ -184,7 +184,7 @@ def five_steps() -> TraceBuilder:
 
 
 def test_phases_of_the_gpu_are_one_row(tmp_path):
-    """Backward kernels one after the other with a collective beside them on a second stream, which outlasts them."""
+    """Backward kernels one after the other; a collective runs beside them on a second stream, and ends after them."""
     us, builder = 1000, TraceBuilder()
     builder.step(0, 0, 20_000 * us)
     builder.op("aten::mm", 10 * us, 3000 * us)

@@ -42,7 +42,7 @@ function stripOf(data: ReportData, sums: readonly LaneSums[], group: number, who
   return strip;
 }
 
-/** Phases of the training thread; outside of the steps, where phases are not told, whatever CPU threads are in. */
+/** Phases of the training thread; outside of the steps, which have none, the ops of all CPU threads. */
 export function cpuStrip(data: ReportData, sums: readonly LaneSums[], whole: Span, columns: number): Strip {
   const strip = empty(columns);
   const on = (lane: LaneSums) => data.tracks[lane.track];
