@@ -203,7 +203,6 @@ FINDING = Declaration(
         "the_same_forward_pass_runs_twice",
         "multiplied_by_zero",
         "repeated_forward",
-        "teacher_twice",
         "same_forward",
     ),
     titles=("one_forward_pass_instead_of_two", "no_work_that_is_multiplied_by_zero"),
