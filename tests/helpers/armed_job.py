@@ -24,7 +24,7 @@ from gpuprof.attach.processes import parent_of
 from helpers.paths import ROOT
 from helpers.started import environment
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 COUNTED_EVERY = 30
 
 
