@@ -1,4 +1,4 @@
-"""The few numbers of a comparison that a program or an agent decides by, as `gpuprof.comparison_brief/1` in about 4 kB."""
+"""The few numbers of a comparison that a program or an agent decides by, as `gpuprof.comparison_brief/1` in 4 kB."""
 
 from __future__ import annotations
 
