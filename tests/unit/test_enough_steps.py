@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from gpuprof.record.enough_steps import NODE_NS, STALL_NS, EnoughSteps, ops_followed
@@ -10,7 +12,7 @@ MANY = int(STALL_NS / NODE_NS)
 """Ops of a step whose recording alone would stall a training for as long as it should at most."""
 
 
-def window(baseline: list[tuple[int | None, int]], recorded: list[tuple[int | None, int]]) -> EnoughSteps:
+def window(baseline: Sequence[tuple[int | None, int]], recorded: Sequence[tuple[int | None, int]]) -> EnoughSteps:
     found = EnoughSteps()
     for step in baseline:
         found.timed(*step)
@@ -59,5 +61,5 @@ def test_ops_are_those_that_autograd_follows():
     before = ops_followed()
     (x * 2 + 1).sum().backward()
     with torch.no_grad():
-        x * 2
+        _ = x * 2
     assert ops_followed() - before == 3
