@@ -43,7 +43,8 @@ place, and reads it back."""
 LAUNCHES = ((1, 2), (1, 1), (1, 1), (3, 1), (0, 0))
 """Kernels forward and backward."""
 HOST_LAUNCHES = calibrated.FUSED_HOST_LAUNCHES.rising
-"""Host time of such a kernel in units of a usual launch: an autograd function in Python around Triton's launcher."""
+"""CPU time of a fused call in one pass, in units of a usual launch of the forward pass: an autograd function in Python
+around Triton's launcher. Backward it runs in Python as well, unlike the autograd nodes of PyTorch's own ops."""
 MEMORY_SHARE = calibrated.FUSED_MEMORY.falling
 """What such kernels reach of the memory ceiling."""
 GATE_REACH = 24
@@ -79,8 +80,8 @@ must gain more than a faster CPU.
 """,
     gain="""
 Each sequence and its backward are replaced by one kernel per pass (two for a norm's backward, three for the loss)
-that moves the activation as often as such a kernel must, at 65 % of the memory ceiling. A fused kernel costs the CPU
-as much as three ordinary launches.
+that moves the activation as often as such a kernel must, at 65 % of the memory ceiling. A fused call costs the CPU
+as much as six ordinary launches of the forward pass, forward and again backward: it is a Python function in both.
 """,
     wrong="""
 Liger has kernels for common architectures only. By default it also fuses the loss with the output layer, which saves
@@ -194,8 +195,7 @@ class _Fused:
         self.gpu = inside & graph.on_gpu
         """Kernels that they replace."""
         self._launches = np.array(LAUNCHES)[found.kind].T.reshape(-1)
-        masks = (forward >= 0, backward >= 0)
-        self._costs = np.repeat([host_ns_per_launch(case, inside, mask) for mask in masks], self._count)
+        self._usual_ns = host_ns_per_launch(case, inside, forward >= 0)
 
     def change(self, level: int) -> Change:
         """The graph with them; `level` 0: at best, 1: as expected, 2: at worst."""
@@ -203,10 +203,10 @@ class _Fused:
         has = np.bincount(group[gpu], minlength=several) > 0
         gpu_ns = np.where(has, _fused_ns(self._case, self._found, level, self._launches), 0.0)
         now = np.bincount(group[gpu], weights=graph.duration_ns[gpu], minlength=several)
-        host_ns = HOST_LAUNCHES[level] * self._launches * self._costs
+        calls = np.where(self._launches > 0, HOST_LAUNCHES[level] + self._launches - 1.0, 0.0)
         # At worst a fused kernel is slower than what it replaces: short rows, few blocks.
         gpu_ns = gpu_ns if level == 2 else np.minimum(gpu_ns, now)
-        replacement = replacement_of(graph, group, host_ns, gpu_ns, self._launches)
+        replacement = replacement_of(graph, group, calls * self._usual_ns, gpu_ns, self._launches, slower=level > 0)
         return partial(_apply, replacement=replacement)
 
 
