@@ -311,6 +311,9 @@ class Evidence:
     """The kernel, op or call that begins the stretch, where `text` says that it is not most of it; else None."""
     on_gpu: bool = False
     """Whether the track is a GPU's."""
+    lines: tuple[str, ...] = ()
+    """Of a statement about the CPU: the lines of the user's code that most of it comes from, `train.py:42 step`, most
+    first; empty where neither Python frames nor samples were recorded, or none is the user's."""
 
 
 @dataclass(frozen=True, slots=True)
