@@ -12,6 +12,7 @@ from gpuprof.cli.output import say
 from gpuprof.cli.output_paths import check_place
 from gpuprof.cli.printing import BRIEF, DIAGNOSIS, ITERATIONS, ROLES, gates
 from gpuprof.cli.recordings import RECORDING, TOP_IN_JSON, diagnose_given, given, training_logs
+from gpuprof.cli.roles import are_roles, have_roles, roles_given
 from gpuprof.diagnosis.asked import Asked
 
 if TYPE_CHECKING:
@@ -80,12 +81,10 @@ def command(
         raise click.UsageError("--brief goes with --json")
     if markdown and json:
         raise click.UsageError("--json and --markdown exclude each other")
-    if roles or (len(paths) > 1 and _have_roles(paths)):
+    if are_roles(paths, roles):
         if html is not None or markdown or brief or step or skip or ncu or step_ms or fail_on:
             raise click.UsageError("of roles on one timeline there is only --json and --top")
-        from gpuprof.diagnosis.roles.sources import diagnose_roles
-
-        ROLES.put(diagnose_roles(paths or given(paths).given), json, top, None)
+        ROLES.put(roles_given(paths), json, top, None)
         return 0
     if paths and (logs := training_logs(paths)):
         if html is not None or markdown or brief or step or skip or ncu or step_ms or fail_on:
@@ -105,7 +104,7 @@ def command(
         diagnosis = with_counters(diagnosis, counted)
     (BRIEF if brief else DIAGNOSIS).put(diagnosis, json, top, html, markdown, verbose=verbose or top is not None)
     run = recording.run_folder
-    if run is not None and not json and _have_roles((str(run),)):
+    if run is not None and not json and have_roles((str(run),)):
         say(f"processes of this run generate and train: gpuprof diagnose --roles {run} sets them on one timeline")
     return exit_code(diagnosis, fail_on, as_json=json)
 
@@ -115,12 +114,6 @@ def _counted(path: Path) -> tuple[Counted, ...]:
     from gpuprof.tracefile.nsight_compute import read_counters
 
     return read_counters(path)
-
-
-def _have_roles(paths: tuple[str, ...]) -> bool:
-    from gpuprof.diagnosis.roles.sources import have_roles
-
-    return have_roles(paths)
 
 
 def exit_code(diagnosis: Diagnosis, gates: tuple[Gate, ...], as_json: bool) -> int:

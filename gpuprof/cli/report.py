@@ -13,6 +13,7 @@ from gpuprof.cli.output import say, write
 from gpuprof.cli.output_paths import check_place
 from gpuprof.cli.recordings import RECORDING, diagnose_given, given
 from gpuprof.cli.report_pages import pages_for, write_pages
+from gpuprof.cli.roles import are_roles, files_of, roles_given
 from gpuprof.diagnosis.asked import Asked
 from gpuprof.runfile import REPORT
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     "--ranks", metavar="0,1",
     help="Of several ranks: write reports of these, or all, next to FILE and link them (default: a usual rank).",
 )  # fmt: skip
+@click.option("--roles", is_flag=True, help="Processes of different roles (trainer, generator) on one timeline.")
 def command(
     paths: tuple[str, ...],
     output: Path | None,
@@ -40,12 +42,18 @@ def command(
     skip: int,
     step_ms: float | None,
     ranks: str | None,
+    roles: bool,
 ) -> int:
     """Write the diagnosis of PATH as one self-contained HTML file.
 
     PATH is anything that gpuprof diagnose accepts: a run folder, a trace, several ranks. Without PATH: the latest run.
     Of several ranks the report shows the one that the others wait for, and links to a second report of a usual rank.
+    Runs of a job's trainer and of its generator are set on one timeline.
     """
+    if are_roles(paths, roles):
+        if step or skip or step_ms or ranks is not None:
+            raise click.UsageError("of roles on one timeline there is only --output")
+        return _report_roles(paths, output)
     recording = given(paths)
     target = output or default_place(recording)
     to_stdout = str(output) == "-"
@@ -72,6 +80,24 @@ def command(
         for one in others:
             say(f"report of one rank: {one}")
     return exit_code(diagnosis, (), as_json=True)
+
+
+def _report_roles(paths: tuple[str, ...], output: Path | None) -> int:
+    target = output or Path(f"roles.{REPORT}")
+    if str(output) != "-":
+        check_place(target, files_of(paths))
+    found = roles_given(paths)
+    if str(output) == "-":
+        from gpuprof.report.page.roles import render
+
+        write(render(found))
+        say("written to stdout")
+        return 0
+    from gpuprof.report.page.file import write_roles
+
+    write_roles(found, target)
+    say(f"report: {target}")
+    return 0
 
 
 def default_place(recording: Recording) -> Path:
