@@ -17,7 +17,6 @@ import click
 from gpuprof import runfile
 from gpuprof.cli.output import discard, say
 from gpuprof.cli.recordings import RECORDING, diagnose_given, given
-from gpuprof.cli.roles import are_roles, roles_given
 from gpuprof.diagnosis.asked import Asked
 from gpuprof.errors import GpuprofError
 from gpuprof.runfile import open_regular
@@ -71,11 +70,11 @@ def command(
     if ranks is not None and formats != ["perfetto"]:
         raise click.UsageError("--ranks is for --perfetto: the other formats are of one rank")
     wanted_ranks = None if ranks is None else parsed(ranks)
-    if are_roles(paths, roles):
+    recording = given(paths)
+    if roles or recording.kind == "roles":
         if formats != ["perfetto"] or ranks is not None or step or skip:
             raise click.UsageError("of roles on one timeline there is only --perfetto and --output")
-        return _export_roles(paths, output, force)
-    recording = given(paths)
+        return _export_roles(recording, output, force)
     targets = plan(recording, formats, output)
     for name, target in targets.items():
         check(name, target, recording, force)
@@ -91,7 +90,8 @@ def command(
     return 0
 
 
-def _export_roles(paths: tuple[str, ...], output: Path | None, force: bool) -> int:
+def _export_roles(recording: Recording, output: Path | None, force: bool) -> int:
+    from gpuprof.diagnosis.roles.sources import diagnose_roles
     from gpuprof.interop.perfetto_roles import write_perfetto_roles
 
     target = output or Path(f"roles{SUFFIXES['perfetto']}")
@@ -101,7 +101,7 @@ def _export_roles(paths: tuple[str, ...], output: Path | None, force: bool) -> i
         raise GpuprofError(
             f"{target} exists and was not written by gpuprof: choose another place with -o, or use --force"
         )
-    found = roles_given(paths)
+    found = diagnose_roles(recording)
     with _stdout() if str(target) == "-" else whole_file(target) as file:
         count = write_perfetto_roles(found, file)
     said = "written to stdout" if str(target) == "-" else f"{target}: {count:,} events"

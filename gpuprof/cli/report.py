@@ -13,7 +13,6 @@ from gpuprof.cli.output import say, write
 from gpuprof.cli.output_paths import check_place
 from gpuprof.cli.recordings import RECORDING, diagnose_given, given
 from gpuprof.cli.report_pages import pages_for, write_pages
-from gpuprof.cli.roles import are_roles, files_of, roles_given
 from gpuprof.diagnosis.asked import Asked
 from gpuprof.runfile import REPORT
 
@@ -50,11 +49,11 @@ def command(
     Of several ranks the report shows the one that the others wait for, and links to a second report of a usual rank.
     Runs of a job's trainer and of its generator are set on one timeline.
     """
-    if are_roles(paths, roles):
+    recording = given(paths)
+    if roles or recording.kind == "roles":
         if step or skip or step_ms or ranks is not None:
             raise click.UsageError("of roles on one timeline there is only --output")
-        return _report_roles(paths, output)
-    recording = given(paths)
+        return _report_roles(recording, output)
     target = output or default_place(recording)
     to_stdout = str(output) == "-"
     if to_stdout and ranks is not None:
@@ -82,11 +81,13 @@ def command(
     return exit_code(diagnosis, (), as_json=True)
 
 
-def _report_roles(paths: tuple[str, ...], output: Path | None) -> int:
+def _report_roles(recording: Recording, output: Path | None) -> int:
+    from gpuprof.diagnosis.roles.sources import diagnose_roles
+
     target = output or Path(f"roles.{REPORT}")
     if str(output) != "-":
-        check_place(target, files_of(paths))
-    found = roles_given(paths)
+        check_place(target, recording.files)
+    found = diagnose_roles(recording)
     if str(output) == "-":
         from gpuprof.report.page.roles import render
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -13,6 +14,7 @@ from helpers.program import BF16, FLOAT, GB, MS, PLAIN, PRODUCT, US, Program, ch
 
 from gpuprof.costs.matmul_rates import half_precision_ns
 from gpuprof.diagnosis.analysis import Analysis
+from gpuprof.diagnosis.detect import fused_sequences
 from gpuprof.diagnosis.findings import (
     ABSENT,
     adapter_casts,
@@ -336,6 +338,69 @@ def test_a_fused_norm_reads_and_writes_once(tmp_path):
     assert case.roofline is not None
     fused_us = 2 * 8 * 2048 * 4096 * 2 / case.roofline.ceilings.memory_bytes_per_s / 0.65 * 1e6 + 1
     assert after_us(case, only(fused_elementwise, case)) == pytest.approx(1000 + fused_us, rel=0.02)
+
+
+HEADS, HALF = [8, 2048, 32, 128], [8, 2048, 32, 64]
+PAIRS, TABLE = [8, 2048, 32, 64, 2], [2048, 1, 64]
+ROTARY = {
+    "transformers": [
+        ("mul", HEADS, HEADS), ("slice", HEADS), ("slice", HEADS), ("neg", HALF), ("cat", HALF), ("mul", HEADS, HEADS),
+        ("add", HEADS, HEADS),
+    ],
+    "complex": [
+        ("to", HEADS), ("reshape", HEADS), ("view_as_complex", PAIRS), ("unsqueeze", [2048, 64]), ("mul", HALF, TABLE),
+        ("view_as_real", HALF), ("flatten", PAIRS), ("type_as", HEADS),
+    ],
+    "chunk": [
+        ("chunk", HEADS), ("mul", HALF, TABLE), ("mul", HALF, TABLE), ("sub", HALF, HALF), ("mul", HALF, TABLE),
+        ("mul", HALF, TABLE), ("add", HALF, HALF), ("cat", HALF),
+    ],
+    "nanochat": [
+        ("slice", HEADS), ("slice", HEADS), ("mul", HALF, TABLE), ("mul", HALF, TABLE), ("add", HALF, HALF),
+        ("neg", TABLE), ("mul", HALF, TABLE), ("mul", HALF, TABLE), ("add", HALF, HALF), ("cat", HALF), ("to", HEADS),
+    ],
+    "gpt-fast": [
+        ("to", HEADS), ("reshape", HEADS), ("view", [2048, 64, 2]), ("select", PAIRS), ("select", [1, 2048, 1, 64, 2]),
+        ("mul", HALF, TABLE), ("select", PAIRS), ("select", [1, 2048, 1, 64, 2]), ("mul", HALF, TABLE),
+        ("sub", HALF, HALF), ("select", PAIRS), ("select", [1, 2048, 1, 64, 2]), ("mul", HALF, TABLE),
+        ("select", PAIRS), ("select", [1, 2048, 1, 64, 2]), ("mul", HALF, TABLE), ("add", HALF, HALF), ("stack", HALF),
+        ("flatten", PAIRS), ("type_as", HEADS),
+    ],
+}  # fmt: skip
+"""Ops of a rotary embedding as PyTorch 2.13 records them, with the shapes of their arguments."""
+
+
+@pytest.mark.parametrize("name", ROTARY)
+def test_rotary_embeddings_are_found_however_they_are_written(name, tmp_path):
+    """Of queries and of keys, one after the other; the fused kernel reads and writes the queries in bf16."""
+    program = Program()
+
+    def body():
+        program.mm(16384, 4096, 4096, gpu=1 * MS)
+        for op, *shapes in ROTARY[name] * 2:
+            program.plain(op, *shapes, gpu=100 * US if op in ("mul", "add", "sub", "to", "cat", "stack") else 0)
+
+    for _ in range(3):
+        program.step(body)
+    case = program.case(tmp_path)
+    found = fused_sequences.find_sequences(case)
+    assert found is not None
+    assert found.kind.tolist() == [fused_sequences.ROPE] * 2 * case.steps
+    assert set(found.bytes) == {2.0 * math.prod(HEADS)}
+    assert list(fused_elementwise.pieces(case)) == ["rotary embedding"]
+
+
+def test_halves_that_are_only_joined_are_no_rotary_embedding(tmp_path):
+    program = Program()
+
+    def body():
+        program.mm(16384, 4096, 4096, gpu=1 * MS)
+        for op, *shapes in [("chunk", HEADS), ("mul", HALF, TABLE), ("mul", HALF, TABLE), ("cat", HALF)]:
+            program.plain(op, *shapes, gpu=100 * US)
+
+    for _ in range(3):
+        program.step(body)
+    assert fused_sequences.find_sequences(program.case(tmp_path)) is None
 
 
 def test_each_piece_has_a_price_of_its_own_and_may_lose(tmp_path):

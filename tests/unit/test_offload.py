@@ -15,11 +15,13 @@ from gpuprof import diagnose
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.around_copies import left_around
 from gpuprof.diagnosis.findings import offload
+from gpuprof.diagnosis.headline import headline
 from gpuprof.diagnosis.reach.ledger import above_reach
 from gpuprof.diagnosis.run_model import RunMemory
 
 H200 = [{"id": 0, "name": "NVIDIA H200", "totalGlobalMem": 150_000_000_000, "numSms": 132}]
 GB = 10**9
+SCENARIOS = Path(__file__).parents[2] / "scenarios" / "programs"
 
 
 def trained(
@@ -73,6 +75,13 @@ def test_an_optimizer_on_the_cpu_that_would_fit(tmp_path):
     assert step == pytest.approx(0.15 * 200 * MS + on_gpu, rel=0.03)
     assert "5.6 GiB more" in proposal.evidence[0].text
     assert "offload_optimizer" in str(proposal.fix)
+
+
+def test_the_headline_names_what_the_cpu_computes_or_what_is_moved():
+    """Not launching: the optimizer's ops run on the CPU, and hooks of accelerate move weights for each layer."""
+    said = {name: headline(diagnose(SCENARIOS / name / "recording")) for name in ("cpu_adam", "teacher_offloaded")}
+    assert said["cpu_adam"].startswith("WAITING FOR THE CPU to run the optimizer 8")
+    assert said["teacher_offloaded"].startswith("MOVING OFFLOADED DATA to and from the GPU 6")
 
 
 @pytest.mark.parametrize("more", [{"peak": 138 * 10**9}, {"up": 10**6}], ids=lambda one: next(iter(one)))

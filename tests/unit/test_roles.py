@@ -10,13 +10,16 @@ from pathlib import Path
 
 import pytest
 from helpers.paths import ROOT
-from helpers.role_runs import MS, UNIX, VALIDATOR, Marks, diagnosed, run
+from helpers.phase_marks import MS, UNIX, Marks
+from helpers.phase_marks import write_marks as run
+from helpers.role_runs import VALIDATOR, diagnosed
 
 from gpuprof.cli import main
 from gpuprof.diagnosis.roles.model import Roles
-from gpuprof.diagnosis.roles.sources import diagnose_roles, have_roles
+from gpuprof.diagnosis.roles.sources import diagnose_roles
 from gpuprof.errors import GpuprofError
 from gpuprof.tracefile.phase_logs import read_phase_logs
+from gpuprof.tracefile.recording import resolve
 
 
 def waits(found: Roles) -> dict[tuple[str, str, str], tuple[float, int]]:
@@ -28,7 +31,7 @@ def test_a_trainer_that_waits_for_a_generator(tmp_path: Path):
     generator = [("generation", 100.0 * i, 100.0 * i + 99) for i in range(11)]
     trainer = [("training", 100.0 * i, 100.0 * i + 40) for i in range(1, 12)]
     paths = run(tmp_path / "g", generator, 1), run(tmp_path / "t", trainer, 2)
-    assert have_roles(paths)
+    assert resolve(paths).kind == "roles"
     found = diagnosed(*paths)
     one, other = sorted(found.roles, key=lambda role: role.role)
     assert (one.role, other.role) == ("generator", "trainer")
@@ -102,7 +105,7 @@ def test_processes_of_one_run_share_a_clock_whatever_the_day_says(tmp_path: Path
     trainer = [("training", 100.0 * i, 100.0 * i + 40) for i in range(1, 12)]
     folder = run(tmp_path, generator, 1)
     run(tmp_path, trainer, 2, late_ms=37.0)
-    assert have_roles([folder])
+    assert resolve(folder).has_roles
     assert waits(diagnosed(folder))["trainer", "generator", "generation"] == (599.0, 10)
     run(tmp_path, trainer, 2, late_ms=37.0, boot="another host")
     apart = diagnosed(folder)
@@ -148,7 +151,7 @@ def test_traces_of_verls_workers(tmp_path: Path):
     ranges = [("update_actor", 100.0 * i - 50, 100.0 * i - 20) for i in range(1, 12)]
     ops = [("aten::mul", 100.0 * i - 20, 100.0 * i + 10) for i in range(1, 12)]  # work between the marks
     trainer = traced(tmp_path / "actor.json", ranges, ops, 50.0)
-    assert not have_roles((generator, trainer))  # of traces it has to be said: they may be ranks
+    assert resolve((generator, trainer)).kind == "ranks"  # of traces it has to be said: they may be ranks
     found = diagnosed(generator, trainer)
     one, other = sorted(found.roles, key=lambda role: role.role)
     assert (one.role, other.role) == ("generator", "trainer")
@@ -203,7 +206,7 @@ def test_bad_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
         ((str(tmp_path / "none"),), "no such file"),
     ):
         with pytest.raises(GpuprofError, match=words):
-            diagnose_roles(paths)
+            diagnose_roles(resolve(paths))
         assert main(["diagnose", "--roles", *paths]) == 2
         said = capsys.readouterr()
         assert words in " ".join(said.err.split()) and "Traceback" not in said.err and not said.out

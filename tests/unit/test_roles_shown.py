@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from helpers.role_runs import MS, diagnosed, run
+from helpers.phase_marks import MS
+from helpers.phase_marks import write_marks as run
+from helpers.role_runs import diagnosed
 from helpers.trace_event_rules import check, nanoseconds, read
 from helpers.unpack import events, of_page
 
