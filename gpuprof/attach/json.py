@@ -1,12 +1,11 @@
-"""Armed jobs as `gpuprof.jobs/1`. `schema/jobs-1.json` is the JSON Schema."""
+"""Armed jobs as `gpuprof.jobs/1`."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
+from gpuprof import documents
 from gpuprof.attach.jobs import Job
 
 SCHEMA = "gpuprof.jobs/1"
@@ -17,10 +16,10 @@ _KEYS = (
 
 def dumps(jobs: Sequence[Job]) -> str:
     """The document as text."""
-    found = {"schema": SCHEMA, "jobs": [{key: getattr(one, key) for key in _KEYS} for one in jobs]}
-    return json.dumps(found, indent=2, allow_nan=False)
+    rows = [{key: documents.plain(getattr(one, key)) for key in _KEYS} for one in jobs]
+    return documents.dumps({"schema": SCHEMA, "jobs": rows})
 
 
 def schema() -> dict[str, Any]:
     """The JSON Schema of the document."""
-    return json.loads(Path(__file__).with_name("schema").joinpath("jobs-1.json").read_text(encoding="utf-8"))
+    return documents.schema(SCHEMA)

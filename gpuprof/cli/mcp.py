@@ -144,7 +144,7 @@ def findings(path: str = "", offset: int = 0, limit: int = 10) -> str:
     """All findings with evidence, fix, predicted step time and speedup (80 % intervals), most useful first; what is
     worth trying, with the probability that it gains and the command that settles it; and what is ruled out, with the
     reason."""
-    from gpuprof.diagnosis.json import plain
+    from gpuprof.documents import plain
     from gpuprof.interop.next_steps import after_diagnosis
 
     found = _diagnosis(path)
@@ -155,7 +155,7 @@ def findings(path: str = "", offset: int = 0, limit: int = 10) -> str:
 def gaps(path: str = "", offset: int = 0, limit: int = 20) -> str:
     """The longest intervals in which a GPU was idle, with the cause and the op, module and Python frame that it waited
     for; and idle time by cause."""
-    from gpuprof.diagnosis.json import plain
+    from gpuprof.documents import plain
     from gpuprof.interop.next_steps import after_diagnosis
 
     whole = _diagnosis(path)
@@ -167,7 +167,7 @@ def gaps(path: str = "", offset: int = 0, limit: int = 20) -> str:
 def kernels(path: str = "", offset: int = 0, limit: int = 20) -> str:
     """The kernels with most GPU time: name, category, time, count, op, FLOPs, bytes, what bounds them, efficiency; and
     time by category."""
-    from gpuprof.diagnosis.json import plain
+    from gpuprof.documents import plain
     from gpuprof.interop.next_steps import after_diagnosis
 
     whole = _diagnosis(path)
@@ -180,7 +180,7 @@ def functions(path: str = "", offset: int = 0, limit: int = 20) -> str:
     """The Python functions of unprofiled steps, sampled: file and line, CPU time a step, share in which the GPU waits,
     and the step if the function were free (null: not known, see why_unknown). Only of runs that gpuprof trace
     recorded."""
-    from gpuprof.diagnosis.json import plain
+    from gpuprof.documents import plain
     from gpuprof.interop.next_steps import after_functions
 
     found = _diagnosis(path).host

@@ -1,7 +1,7 @@
 """The few numbers of a Diagnosis that a program or an agent decides by, as `gpuprof.brief/1` in less than 4 kB.
 
-`schema/brief-1.json` is the published JSON Schema. Texts are shortened, findings are the most useful first; what does
-not fit is left out from the end and counted, so that the size holds for every recording.
+Texts are shortened, findings are the most useful first; what does not fit is left out from the end and counted, so that
+the size holds for every recording.
 """
 
 from __future__ import annotations
@@ -9,14 +9,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from gpuprof import documents
 from gpuprof.diagnosis.diagnosis import Diagnosis, Finding
 from gpuprof.diagnosis.headline import headline
-from gpuprof.diagnosis.json import SCHEMA_FILE as DIAGNOSIS_SCHEMA
-from gpuprof.diagnosis.json import plain
 from gpuprof.diagnosis.step_parts import bars as bars_of
+from gpuprof.documents import plain
 
 SCHEMA = "gpuprof.brief/1"
-SCHEMA_FILE = DIAGNOSIS_SCHEMA.with_name("brief-1.json")
 LARGEST_BYTES = 4000
 """Of the text that `dumps` returns, its line end not counted."""
 _TEXT = 240
@@ -65,7 +64,7 @@ def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
 
 def schema() -> dict[str, Any]:
     """The JSON Schema that every output validates against."""
-    return json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
+    return documents.schema(SCHEMA)
 
 
 def _budget(diagnosis: Diagnosis) -> dict[str, Any] | None:

@@ -1,30 +1,25 @@
 """A Diagnosis as `gpuprof.diagnosis/1`: the keys of the dataclasses, in the order in which a person reads.
 
-`schema/diagnosis-1.json` is the published JSON Schema. What a trace cannot tell is null; NaN and infinity
-never appear. The ends of the window are decimal strings: they exceed what a JavaScript number holds exactly.
+What a trace cannot tell is null. The ends of the window are decimal strings: they exceed what a JavaScript number holds
+exactly.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import json
-import math
-from numbers import Integral, Real
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gpuprof import documents
 from gpuprof.diagnosis.diagnosis import SCHEMA, Diagnosis, Window
 from gpuprof.diagnosis.headline import headline
+from gpuprof.documents import plain
 
 if TYPE_CHECKING:
     from gpuprof.memory.memory_report import MemoryReport
 
-SCHEMA_FILE = Path(__file__).with_name("schema") / "diagnosis-1.json"
-
 
 def dumps(diagnosis: Diagnosis, indent: int | None = 2) -> str:
-    """The JSON text, in ASCII: any pipe and parser takes it, whatever a trace calls its kernels."""
-    return json.dumps(to_json(diagnosis), indent=indent, ensure_ascii=True, allow_nan=False)
+    """The JSON text, in ASCII."""
+    return documents.dumps(to_json(diagnosis), indent)
 
 
 def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
@@ -70,7 +65,7 @@ def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
 
 def schema() -> dict[str, Any]:
     """The JSON Schema that every output validates against."""
-    return json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
+    return documents.schema(SCHEMA)
 
 
 def _memory(memory: MemoryReport | None) -> dict[str, Any] | None:
@@ -85,29 +80,3 @@ def _window(window: Window | None) -> dict[str, str] | None:
     if window is None:
         return None
     return {"start_ns": str(int(window.start_ns)), "end_ns": str(int(window.end_ns))}
-
-
-def plain(value: Any) -> Any:
-    """The value as JSON knows it; numbers may be numpy's."""
-    if value is None or isinstance(value, bool):
-        return value
-    if isinstance(value, str):
-        return _encodable(value)
-    if isinstance(value, Integral):
-        return int(value)
-    if isinstance(value, Real):
-        return float(value) if math.isfinite(value) else None
-    if dataclasses.is_dataclass(value):
-        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
-    if isinstance(value, dict):
-        return {_encodable(str(key)): plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
-    raise TypeError(f"a Diagnosis holds no {type(value).__name__}")
-
-
-def _encodable(text: str) -> str:
-    """Text that any UTF-8 writer takes: half a surrogate pair becomes U+FFFD, both halves their character."""
-    if text.isascii():
-        return text
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

@@ -1,27 +1,23 @@
-"""A MemoryReport as `gpuprof.memory/1`: the keys of the dataclasses. `schema/memory-1.json` is the JSON Schema."""
+"""A MemoryReport as `gpuprof.memory/1`: the keys of the dataclasses."""
 
 from __future__ import annotations
 
-import dataclasses
-import json
-from pathlib import Path
 from typing import Any
 
+from gpuprof import documents
 from gpuprof.memory.memory_report import SCHEMA, MemoryReport
-
-SCHEMA_FILE = Path(__file__).with_name("schema") / "memory-1.json"
-
-
-def dumps(report: MemoryReport, indent: int | None = 2) -> str:
-    """The JSON text, in ASCII."""
-    return json.dumps(to_json(report), indent=indent, ensure_ascii=True, allow_nan=False)
 
 
 def to_json(report: MemoryReport) -> dict[str, Any]:
     """Plain dicts, lists, strings and numbers that the schema accepts."""
-    return {"schema": SCHEMA, **dataclasses.asdict(report)}
+    return documents.document(SCHEMA, report)
+
+
+def dumps(report: MemoryReport, indent: int | None = 2) -> str:
+    """The JSON text, in ASCII."""
+    return documents.dumps(to_json(report), indent)
 
 
 def schema() -> dict[str, Any]:
     """The JSON Schema that every output validates against."""
-    return json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
+    return documents.schema(SCHEMA)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 
 import pytest
 
 from gpuprof.costs.hardware import Gpu, find
-from gpuprof.projection.json import SCHEMA_FILE
+from gpuprof.projection.json import schema as projection_schema
 from gpuprof.projection.sustained_rates import reach
 
 
@@ -31,6 +30,6 @@ def test_without_a_power_limit_the_rate_is_a_share_of_what_is_stated_and_says_so
 
 
 def test_every_source_of_a_rate_is_in_the_schema():
-    schema = json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
+    schema = projection_schema()
     sources = schema["$defs"]["rates"]["properties"]["half_source"]["enum"]
     assert {reach(l4(tdp_w=None)).half_source, reach(l4()).half_source} <= set(sources)

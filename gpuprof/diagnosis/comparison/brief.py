@@ -1,17 +1,12 @@
-"""The few numbers of a comparison that a program or an agent decides by, as `gpuprof.comparison_brief/1` in about 4 kB.
-
-`schema/comparison_brief-1.json` is the published JSON Schema.
-"""
+"""The few numbers of a comparison that a program or an agent decides by, as `gpuprof.comparison_brief/1` in 4 kB."""
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
-from gpuprof.diagnosis.json import SCHEMA_FILE as DIAGNOSIS_SCHEMA
+from gpuprof import documents
 
 SCHEMA = "gpuprof.comparison_brief/1"
-SCHEMA_FILE = DIAGNOSIS_SCHEMA.with_name("comparison_brief-1.json")
 _SIDE = ("path", "quality", "bound", "cause", "gpu", "steps", "step_ns", "kernels", "launches", "syncs", "peak_bytes")
 _ROWS = 6
 _KERNEL_NAME = 80
@@ -49,4 +44,4 @@ def brief(document: dict[str, Any]) -> dict[str, Any]:
 
 def schema() -> dict[str, Any]:
     """The JSON Schema."""
-    return json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
+    return documents.schema(SCHEMA)

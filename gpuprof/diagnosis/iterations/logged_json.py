@@ -1,27 +1,23 @@
-"""LoggedIterations as `gpuprof.iterations/1`: the keys of the dataclasses. `schema/iterations-1.json` is the schema."""
+"""LoggedIterations as `gpuprof.iterations/1`: the keys of the dataclasses."""
 
 from __future__ import annotations
 
-import dataclasses
-import json
-from pathlib import Path
 from typing import Any
 
+from gpuprof import documents
 from gpuprof.diagnosis.iterations.logged_model import SCHEMA, LoggedIterations
-
-SCHEMA_FILE = Path(__file__).parent.parent / "schema" / "iterations-1.json"
-
-
-def dumps(found: LoggedIterations, indent: int | None = 2) -> str:
-    """The JSON text, in ASCII."""
-    return json.dumps(to_json(found), indent=indent, ensure_ascii=True, allow_nan=False)
 
 
 def to_json(found: LoggedIterations) -> dict[str, Any]:
     """Plain dicts, lists, strings and numbers that the schema accepts."""
-    return {"schema": SCHEMA, **dataclasses.asdict(found)}
+    return documents.document(SCHEMA, found)
+
+
+def dumps(found: LoggedIterations, indent: int | None = 2) -> str:
+    """The JSON text, in ASCII."""
+    return documents.dumps(to_json(found), indent)
 
 
 def schema() -> dict[str, Any]:
     """The JSON Schema that every output validates against."""
-    return json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
+    return documents.schema(SCHEMA)

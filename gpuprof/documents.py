@@ -1,0 +1,71 @@
+"""What gpuprof writes as JSON: dataclasses as plain values, their text, and the published schemas in schema/.
+
+A document is a dataclass under its schema's name (`gpuprof.trial/1`) and the keys of its fields, in their order. What
+cannot be known is null; NaN and infinity never appear.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).with_name("schema")
+
+
+def schema(name: str) -> dict[str, Any]:
+    """The published JSON Schema of `gpuprof.trial/1`, say. Raises FileNotFoundError for a name that there is not."""
+    kind, _, version = name.removeprefix("gpuprof.").partition("/")
+    return json.loads((FOLDER / f"{kind}-{version}.json").read_text(encoding="utf-8"))
+
+
+def document(name: str, value: Any, *, whole_ns: bool = False, **instead: Any) -> dict[str, Any]:
+    """The dataclass as a document of this schema; `instead`: plain values of fields that are written in another way.
+
+    `whole_ns`: numbers under a key that ends with `_ns` are rounded.
+    """
+    fields = {
+        field.name: instead[field.name]
+        if field.name in instead
+        else plain(getattr(value, field.name), whole_ns, field.name)
+        for field in dataclasses.fields(value)
+    }
+    return {"schema": name, **fields}
+
+
+def dumps(found: dict[str, Any], indent: int | None = 2) -> str:
+    """The JSON text, in ASCII: any pipe and parser takes it, whatever a trace calls its kernels."""
+    return json.dumps(found, indent=indent, ensure_ascii=True, allow_nan=False)
+
+
+def plain(value: Any, whole_ns: bool = False, key: str = "") -> Any:
+    """The value as JSON knows it; numbers may be numpy's. `key`: under which it stands, for `whole_ns`, which holds for
+    what is inside, too: the ends of an interval of nanoseconds are nanoseconds."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return _encodable(value)
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, Real):
+        if not math.isfinite(value):
+            return None
+        return round(value) if whole_ns and key.endswith("_ns") else float(value)
+    below = key if key.endswith("_ns") else ""
+    if dataclasses.is_dataclass(value):
+        return {f.name: plain(getattr(value, f.name), whole_ns, below or f.name) for f in dataclasses.fields(value)}
+    if isinstance(value, dict):
+        return {_encodable(str(name)): plain(item, whole_ns, below or str(name)) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item, whole_ns, key) for item in value]
+    raise TypeError(f"JSON holds no {type(value).__name__}")
+
+
+def _encodable(text: str) -> str:
+    """Text that any UTF-8 writer takes: half a surrogate pair becomes U+FFFD, both halves their character."""
+    if text.isascii():
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
