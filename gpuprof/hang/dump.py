@@ -14,7 +14,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +87,11 @@ class GroupState:
     transfers: tuple[Call, ...] = ()
     """The last sends and receives, in order."""
 
+    @property
+    def backend(self) -> str:
+        """Of its calls; empty without any."""
+        return next((call.backend for call in (*self.calls, *self.transfers)), "")
+
 
 @dataclass(frozen=True, slots=True)
 class Dump:
@@ -95,15 +100,24 @@ class Dump:
     rank: int
     path: Path
     version: str
-    groups: Mapping[str, GroupState] = field(default_factory=dict)
+    groups: tuple[GroupState, ...] = ()
+    """A name comes twice where NCCL and another backend have a group of it."""
     written_ns: int = 0
     """When its file was last written, ns since 1970; 0: unknown."""
 
     @property
     def last_ns(self) -> int:
         """When the last of all calls was made."""
-        calls = (call.created_ns for group in self.groups.values() for call in (*group.calls, *group.transfers))
+        calls = (call.created_ns for group in self.groups for call in (*group.calls, *group.transfers))
         return max(calls, default=0)
+
+
+def merged(one: Dump, other: Dump) -> Dump:
+    """Two dumps of a rank as one: of two recorders both, else the later one of each group."""
+    by_group = {}
+    for dump in sorted((one, other), key=lambda dump: dump.last_ns):
+        by_group |= {(group.name, group.backend): group for group in dump.groups}
+    return replace(max((one, other), key=lambda dump: dump.last_ns), groups=tuple(by_group.values()))
 
 
 def rank_of(path: Path) -> int | None:
@@ -133,6 +147,8 @@ def read(path: Path, rank: int | None = None) -> Dump:
         raise UnreadableTrace(f"{path}: cannot be read ({error.strerror or error})") from None
     document = _document(path, data)
     entries = document.get("entries") if isinstance(document, dict) else None
+    if isinstance(document, dict) and entries is None and "pg_config" in document:
+        entries = []  # as JSON of a rank that has called nothing
     if not isinstance(document, dict) or not isinstance(entries, list):
         raise UnreadableTrace(f"{path} is no flight recorder dump: it has no entries")
     try:
@@ -157,7 +173,7 @@ def _document(path: Path, data: bytes) -> Any:
         raise UnreadableTrace(f"{path} is damaged or was cut off, or no flight recorder dump") from None
 
 
-def _groups(document: Mapping[str, Any], entries: list[Any]) -> dict[str, GroupState]:
+def _groups(document: Mapping[str, Any], entries: list[Any]) -> tuple[GroupState, ...]:
     entries = _not_done(entries[:-LOOKED_AT])[:LOOKED_AT] + entries[-LOOKED_AT:]
     rows: dict[str, list[Mapping[str, Any]]] = {}
     names: dict[str, str] = {}
@@ -173,7 +189,7 @@ def _groups(document: Mapping[str, Any], entries: list[Any]) -> dict[str, GroupS
         names["0"] = "0"
         rows.setdefault("0", [])
     by_name = {name: status[number] for number, name in names.items() if number in status}
-    found = {}
+    found = []
     for name, last in rows.items():
         numbered = _by_number(entry for entry in last if not entry.get("is_p2p"))
         sent = _by_number(entry for entry in last if entry.get("is_p2p"))
@@ -184,7 +200,7 @@ def _groups(document: Mapping[str, Any], entries: list[Any]) -> dict[str, GroupS
         at = next((i for i, one in enumerate(numbered) if not _is_done(one[-1])), None)
         pending = None if at is None else _number(numbered[at][-1])
         kept = numbered[-KEPT:] if at is None else numbered[max(at - KEPT, 0) : at + KEPT]
-        found[name] = GroupState(
+        one = GroupState(
             name=name,
             description=described.get(name, ""),
             ranks=members.get(name) or members.get(described.get(name, "")),
@@ -193,7 +209,8 @@ def _groups(document: Mapping[str, Any], entries: list[Any]) -> dict[str, GroupS
             calls=tuple(_collective(name, one, framed=i >= len(kept) - FRAMED) for i, one in enumerate(kept)),
             transfers=tuple(call for one in sent[-KEPT:] for call in _transfers(name, one)),
         )
-    return found
+        found.append(one)
+    return tuple(found)
 
 
 def _not_done(entries: list[Any]) -> list[Any]:

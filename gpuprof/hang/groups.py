@@ -40,18 +40,27 @@ class Group:
 
 
 def groups_of(states: Sequence[RankState]) -> list[Group]:
-    """All groups that any dump knows, by name and members.
+    """All groups that any dump knows, by name, backend and members.
 
-    Groups of other ranks may have the same name: `split_group` and device meshes make one for each row. A dump without
-    members belongs to the only group of that name, or to the one that has its rank.
+    A state without calls belongs to whatever backend its group has. Groups of other ranks may have the same name:
+    `split_group` and device meshes make one for each row. A dump without members belongs to the only group of that
+    name, or to the one that has its rank.
     """
-    known: dict[str, dict[int, GroupState]] = {}
+    known: dict[tuple[str, str], dict[int, GroupState]] = {}
+    silent: list[tuple[int, GroupState]] = []
     for state in states:
-        for name, group in (state.dump.groups if state.dump is not None else {}).items():
-            known.setdefault(name, {})[state.rank] = group
+        for group in state.dump.groups if state.dump is not None else ():
+            if group.backend:
+                known.setdefault((group.name, group.backend), {})[state.rank] = group
+            else:
+                silent.append((state.rank, group))
+    for rank, group in silent:
+        backends = [key for key in known if key[0] == group.name] or [(group.name, "")]
+        for key in backends:
+            known.setdefault(key, {}).setdefault(rank, group)
     named = {rank for by_rank in known.values() for one in by_rank.values() for rank in one.ranks or ()}
     world = tuple(sorted({*(state.rank for state in states), *named}))
-    return [group for name, by_rank in sorted(known.items()) for group in _of_name(name, by_rank, world)]
+    return [group for (name, _), by_rank in sorted(known.items()) for group in _of_name(name, by_rank, world)]
 
 
 def _of_name(name: str, by_rank: Mapping[int, GroupState], world: tuple[int, ...]) -> list[Group]:

@@ -336,8 +336,8 @@ def _waits_in(state: RankState, one: Waiting) -> bool:
 
 
 def _is_streamed(state: RankState, name: str) -> bool:
-    group = state.dump.groups.get(name) if state.dump is not None else None
-    return group is not None and any(call.backend in _STREAMED for call in (*group.calls, *group.transfers))
+    groups = state.dump.groups if state.dump is not None else ()
+    return any(group.name == name and group.backend in _STREAMED for group in groups)
 
 
 def _without_collectives(by_rank: Mapping[int, RankState], notes: tuple[str, ...]) -> Hang:
