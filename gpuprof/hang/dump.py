@@ -229,20 +229,16 @@ def _key(entry: Mapping[str, Any]) -> tuple[str, bool, int]:
 
 def _by_number(entries: Iterable[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
     """Entries of one group in their order, those of one coalesced operation together."""
-    found: list[list[Mapping[str, Any]]] = []
-    parts: list[Mapping[str, Any]] = []  # of what may be one operation: entries in a row with the same number
+    rows: list[list[Mapping[str, Any]]] = []  # of entries with the same number
     last = 0
     for entry in entries:
         number = _number(entry)
-        if parts and (number != last or not number):
-            found += [[part] for part in parts]
-            parts = []
-        parts.append(entry)
+        if number and number == last:
+            rows[-1].append(entry)
+        else:
+            rows.append([entry])
         last = number
-        if _ends(entry):
-            found.append(parts)
-            parts = []
-    return found + [[part] for part in parts]
+    return [part for row in rows for part in ([row] if _ends(row[-1]) else [[entry] for entry in row])]
 
 
 def _number(entry: Mapping[str, Any]) -> int:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from helpers.command import in_process
-from helpers.paths import ROOT
 from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
@@ -216,40 +215,6 @@ def test_with_nccl_a_rank_that_waits_may_stand_in_any_line(tmp_path: Path):
     states, _ = states_of([str(written(tmp_path, dumps, {"0": [0, 1, 2], "1": [0, 1], "2": [1, 2]}))])
     line = Stack((Frame("/home/me/train.py", 31, "step"),))
     assert judge([replace(state, stack=line) for state in states]).ranks == (2,)
-
-
-FLIGHT = ROOT / "tests" / "data" / "flight"
-"""Dumps of NCCL on an H100, one rank each (torch 2.11, benchmarks/nccl_dumps.py)."""
-
-
-@pytest.mark.parametrize(
-    ("name", "kind", "op", "seq"),
-    [
-        ("completed.rank0", "none", None, 0), ("groups.rank0", "none", None, 0), ("coalesced.rank0", "none", None, 0),
-        ("nothing_called.rank0.json", "none", None, 0), ("waits.rank0", "stuck", "all_reduce", 2),
-        ("waits.rank0.json", "stuck", "all_reduce", 2), ("timeout.rank0", "stuck", "all_reduce", 2),
-        ("running.rank0", "stuck", "_all_gather_base", 157),
-    ],
-)  # fmt: skip
-def test_dumps_of_nccl(name: str, kind: str, op: str | None, seq: int):
-    """`running`: of 401 collectives 156 are completed, the next has started, and the rest is behind it."""
-    states, now = states_of([str(FLIGHT / name)])
-    found = judge(states, now)
-    assert found.kind == kind
-    assert (found.waiting and (found.waiting.op, found.waiting.seq)) == (op and (op, seq))
-
-
-def test_a_second_rank_of_nccl_that_does_not_come(tmp_path: Path):
-    """The dump of NCCL's watchdog at its timeout, and one of a rank that has not called the last collective."""
-    document = pickle.loads((FLIGHT / "timeout.rank0").read_bytes())
-    document["pg_config"]["0"]["ranks"] = "[0, 1]"
-    for rank in (0, 1):
-        (tmp_path / f"nccl_trace_rank_{rank}").write_bytes(pickle.dumps(document, 2))
-        document["entries"].pop()
-        document["pg_status"]["0"]["last_enqueued_collective"] = 1
-    found = judge(*states_of([str(tmp_path)]))
-    assert (found.kind, found.ranks) == ("missing", (1,))
-    assert found.waiting and found.waiting.at and found.waiting.at.file.endswith("nccl_dumps.py")
 
 
 def test_two_recorders_of_a_rank_are_both_read(tmp_path: Path):
