@@ -162,7 +162,12 @@ def test_decoding_at_the_pace_of_the_gpu_needs_a_recording(usual: Iteration):
     recorded = replace(usual, recorded=(RecordedPhase("generation", 400 * MS, 40 * MS),))
     found = {one.id: one for one in changes(recorded, GRPO)}
     assert found["decode_cpu"].iteration_ns.low == pytest.approx((2000 - 0.9 * 990) * MS)
-    assert found["decode_cpu"].fix == 'cache_implementation="static"'
+    assert str(found["decode_cpu"].fix) == (
+        'cache_implementation="static"\ntrainer.generation_config.disable_compile = False  # before it trains'
+    )
+    assert found["decode_cpu"].patch is None  # no argument does that
+    other = {one.id: one for one in changes(recorded, replace(GRPO, name="OnlineDPOTrainer"))}["decode_cpu"]
+    assert other.fix == 'cache_implementation="static"' and other.patch is not None
     engine = found["serving_engine"]
     assert engine.fix == 'use_vllm=True, vllm_mode="colocate"'
     assert "published" in engine.basis
@@ -207,7 +212,7 @@ def test_a_static_cache_has_to_be_of_the_type_of_its_keys(usual: Iteration):
     assert {one.id: one.changes for one in changes(waiting, GRPO)}["decode_cpu"] is None
     fields = frozenset({*FIELDS, "model_init_kwargs"})
     mixed = {one.id: one for one in changes(waiting, replace(GRPO, fields=fields, mixed=True))}["decode_cpu"]
-    assert mixed.fix == 'cache_implementation="static", model_init_kwargs={"dtype": "bfloat16"}'
+    assert str(mixed.fix).startswith('cache_implementation="static", model_init_kwargs={"dtype": "bfloat16"}\n')
     assert mixed.changes is not None and "bfloat16" in mixed.changes
 
 

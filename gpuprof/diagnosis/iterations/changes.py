@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gpuprof.calibration import inference
 from gpuprof.calibration import iterations as calibrated
-from gpuprof.diagnosis.fix import Fix, Part, Setting, in_code, in_json
+from gpuprof.diagnosis.fix import Fix, Part, Setting, assigned, in_code, in_json, joined
 from gpuprof.diagnosis.iteration_model import Change, Iteration
 from gpuprof.diagnosis.iterations.change import LEAST_GAIN, change
 from gpuprof.record.patches.trainer_arguments import as_value
@@ -60,6 +60,12 @@ class Trainer:
         if not self.fields:
             return names[0]
         return next((name for name in names if name in self.fields), None)
+
+    @property
+    def forbids_compiling(self) -> bool:
+        """Whether its `generate` is told not to compile, whatever its arguments say: TRL sets `disable_compile` of the
+        generation's configuration (GRPO and RLOO of TRL 1.14 to 1.16)."""
+        return (self.name or "").startswith(("GRPO", "RLOO"))
 
     def static_cache(self, name: str, value: Any) -> tuple[Fix, str | None]:
         """The arguments that make the cache static, and what they change about the training.
@@ -152,6 +158,10 @@ def _decode_without_cpu(iteration: Iteration, trainer: Trainer) -> Iterator[Chan
     most = found.decode_ns * (1 - busy)
     value = "static" if argument == "cache_implementation" else {"cache_implementation": "static"}
     fix, condition = trainer.static_cache(argument, value)
+    if trainer.forbids_compiling:
+        # Made by hand: with the arguments alone nothing is compiled.
+        allowed = assigned("trainer.generation_config.disable_compile", False)
+        fix = replace(joined([fix, allowed]) + "  # before it trains", patch=None)
     yield change(
         iteration.mean_ns, "decode_cpu", "Compile the decode step over a static cache", fix,
         (0.3 * most, 0.7 * most, most),
@@ -172,8 +182,8 @@ def _cache_copies(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
     fix, condition = trainer.static_cache(argument, {"cache_implementation": "static"})
     yield change(
         iteration.mean_ns, "cache_copies", "Static key-value cache", fix, (low, expected, high),
-        f"{copies.count:,} concatenations an iteration copy the cache, extrapolated from the recorded decode steps; on"
-        " a GPU transformers compiles the decode step with it, which is a change of its own (decode_cpu)",
+        f"{copies.count:,} concatenations an iteration copy the cache, extrapolated from the recorded decode steps; a"
+        " decode step that is compiled over it is a change of its own (decode_cpu)",
         condition,
     )  # fmt: skip
 

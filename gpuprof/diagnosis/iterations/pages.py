@@ -82,6 +82,9 @@ The share of the recorded decode steps in which a GPU works.
 At best decoding takes only the GPU's own time; the interval is 30 to 100 % of that gain, which is assumed.
 """,
         wrong="""
+transformers compiles the decode step over a static cache on its own, but TRL's GRPO and RLOO forbid it: a static cache
+alone is cache_copies there, until `trainer.generation_config.disable_compile = False`.
+
 An engine in the same process needs memory of its own, and the weights have to be copied to it after each update.
 Compiling takes a minute once, and again for other shapes.
 """,
@@ -161,7 +164,7 @@ The concatenations take 40 % of what they took, 20 to 70 % (assumed).
 """,
         wrong="""
 Attention over a static cache reads its full length, filled or not. On a GPU transformers also compiles the decode step
-over a static cache: that is decode_cpu.
+over a static cache, where the trainer does not forbid it: that is decode_cpu.
 """,
     ),
     Page(
