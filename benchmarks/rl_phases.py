@@ -36,7 +36,10 @@ import time
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.diagnosis import Diagnosis
 
 TRACED = ("grpo", "rloo", "online_dpo")
 CHANGES: dict[str, dict[str, Any]] = {
@@ -481,15 +484,13 @@ def _summary(out: Path) -> None:
 # -- predictions
 
 
-def predicted(recording: Path) -> dict[str, tuple[float, float, float]]:
+def predicted(diagnosis: Diagnosis) -> dict[str, tuple[float, float, float]]:
     """Change → iteration over that of the recording: least, expected, most. By `gpuprof.diagnosis.iterations.changes`
     where it has the change; the others by its rules: decode steps by their number, calls by the CPU."""
-    import gpuprof
     from gpuprof.diagnosis.iterations import changes as rules
     from gpuprof.diagnosis.iterations.section import trainer_of
     from gpuprof.record.phase_names import BACKWARD, FORWARD, LOG_PROBABILITIES, OPTIMIZER
 
-    diagnosis = gpuprof.diagnose(recording)
     found, folder = diagnosis.iteration, diagnosis.folder
     if found is None or found.generation is None or folder is None:
         return {}
@@ -524,25 +525,46 @@ def predicted(recording: Path) -> dict[str, tuple[float, float, float]]:
     return shares
 
 
-def _compare(out: Path) -> int:
-    """Prints a table; a change holds if what was measured is within the interval, give or take the 80 % interval of
-    the measurement itself."""
+@dataclass(frozen=True)
+class Held:
+    """A change: what was predicted and what was measured, as shares of the iteration as it is."""
+
+    name: str
+    low: float
+    expected: float
+    high: float
+    measured: Measured
+
+    @property
+    def holds(self) -> bool:
+        """Whether what was measured is in the interval, give or take the 80 % interval of the measurement itself."""
+        return self.low - self.measured.sure <= self.measured.ratio <= self.high + self.measured.sure
+
+
+def held(out: Path, diagnosis: Diagnosis) -> list[Held]:
+    """The changes that were measured, and that the diagnosis of DIR/grpo predicts; per completion."""
     turns = {name: each for name, each in measured(results(out)).items() if name in CHANGES}
-    found, expected = ratios(turns), predicted(out / "grpo")
-    if not found or not expected:
+    ratio, expected = ratios(turns), predicted(diagnosis)
+    found = []
+    for name in (one for one in CHANGES if one in expected and one in ratio):
+        times = 2 if name == "twice_the_generations" else 1
+        found.append(Held(name, *expected[name], Measured(ratio[name].ratio / times, ratio[name].sure / times)))
+    return found
+
+
+def _compare(out: Path) -> int:
+    """Prints a table."""
+    import gpuprof
+
+    found = held(out, gpuprof.diagnose(out / "grpo"))
+    if not found:
         print("there is no baseline, or no recording of GRPO")
         return 1
-    held = count = 0
     print("| change | predicted | interval | measured | holds |", "|---|---:|---:|---:|---|", sep="\n")
-    for name in (one for one in CHANGES if one in expected and one in found):
-        times = 2 if name == "twice_the_generations" else 1  # per completion
-        ratio, sure = found[name].ratio / times, found[name].sure / times
-        low, middle, high = expected[name]
-        holds = low - sure <= ratio <= high + sure
-        held, count = held + holds, count + 1
-        print(f"| {name.replace('_', ' ')} | {middle:.2f} | {low:.2f}–{high:.2f} | {ratio:.2f} ± {sure:.2f} | "
-              f"{'yes' if holds else 'no'} |")  # fmt: skip
-    print(f"\n{held} of {count} hold")
+    for one in found:
+        print(f"| {one.name.replace('_', ' ')} | {one.expected:.2f} | {one.low:.2f}–{one.high:.2f} | "
+              f"{one.measured.ratio:.2f} ± {one.measured.sure:.2f} | {'yes' if one.holds else 'no'} |")  # fmt: skip
+    print(f"\n{sum(one.holds for one in found)} of {len(found)} hold")
     return 0
 
 
