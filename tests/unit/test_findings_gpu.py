@@ -24,6 +24,7 @@ from gpuprof.diagnosis.findings import (
     expert_loop,
     exposed_communication,
     fused_elementwise,
+    missing_kernels,
     padding,
     recompute,
     tf32,
@@ -676,3 +677,29 @@ def test_small_matrix_multiplications_reach_a_small_part_of_what_large_ones_do()
     best, worst = (half_precision_ns(flops, moved, bf16, memory, level) for level in (0, 2))
     assert (best < [large, small]).all() and (worst > [large, small]).all()
     assert worst[1] / best[1] > 1.1 * worst[0] / best[0], "small ones scatter more"
+
+
+def test_a_causal_convolution_is_priced_by_its_shape(tmp_path):
+    """One over four tokens per channel with the SiLU after it; wide filters and mixed channels are another kernel's."""
+    source, silu = [4, 4096, 2048], [4, 4096, 2048]
+
+    def case(weight: list[int], folder: str) -> Analysis:
+        program = Program()
+
+        def body():
+            program.mm(16384, 4096, 4096, gpu=1 * MS)
+            program.plain("conv1d", source, weight, gpu=900 * US)
+            program.plain("slice", source)
+            program.plain("silu", silu, gpu=100 * US)
+
+        for _ in range(4):
+            program.step(body)
+        return program.case(tmp_path / folder)
+
+    found = case([4096, 1, 4], "causal")
+    assert found.roofline is not None
+    fused_us = 2 * 2 * math.prod(source) / found.roofline.ceilings.memory_bytes_per_s / 0.65 * 1e6 + 1
+    proposal = only(missing_kernels, found, "convolutions")
+    assert after_us(found, proposal) == pytest.approx(found.step_ns / US - 1000 + fused_us, rel=0.02)
+    for weight in ([4096, 1, 31], [4096, 4096, 4], [2048, 1, 4]):
+        assert not list(missing_kernels.find(case(weight, f"other{weight}")))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,8 +17,8 @@ from gpuprof.tracefile.trace import F64, I32, I64, NO_TEXT, Mask
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
-KINDS = ("norm", "rope", "gate", "loss", "part")
-NORM, ROPE, GATE, LOSS, PART = range(len(KINDS))
+KINDS = ("norm", "rope", "gate", "loss", "part", "conv")
+NORM, ROPE, GATE, LOSS, PART, CONV = range(len(KINDS))
 """`part`: a gate's activation, where other ops stand between it and the gate's product, which then does both."""
 ROPE_PARTS = (
     "mul", "add", "sub", "neg", "slice", "chunk", "split", "select", "unbind", "unsqueeze", "view", "reshape", "to",
@@ -26,6 +26,8 @@ ROPE_PARTS = (
 """Ops of a rotary embedding that is computed half by half, before both are joined."""
 MOST_ROPE_OPS = 20
 """How many of them there are, at most."""
+CONVOLVED = (2, 3, 4)
+"""Tokens that a filter of causal-conv1d may cover."""
 GATE_REACH = 24
 """Ops between a gate's activation and its product at most: the other projection with an adapter of its own."""
 LOSS_MISSING = 8
@@ -50,15 +52,24 @@ class Sequences:
 
 
 def find_sequences(case: Analysis) -> Sequences | None:
-    """What a fused kernel could do, in the window's forward passes and their repetitions."""
+    """What Liger's fused kernels could do, in the window's forward passes and their repetitions."""
+    return _found(case, _norms, _ropes, _gates, _losses)
+
+
+def causal_convolutions(case: Analysis) -> Sequences | None:
+    """Depthwise convolutions over at most four tokens, each with the SiLU after it: what causal-conv1d does."""
+    return _found(case, _convolutions)
+
+
+def _found(case: Analysis, *finders: Callable[[_Named, I64], Iterator[Found]]) -> Sequences | None:
     rows, family = siblings(case)
     if not len(rows):
         return None
     named = _Named(case, rows)
-    found = [*_norms(named, family), *_ropes(named, family), *_gates(named, family), *_losses(named, family)]
     found = [
         (first, last, kind, size)
-        for first, last, kind, op in found
+        for finder in finders
+        for first, last, kind, op in finder(named, family)
         if (size := _activation(case, int(rows[op]), kind)) > 0
     ]
     if not found:
@@ -86,14 +97,14 @@ class _Named:
 
     def both(self, one: int, dims: I32) -> Mask:
         """Where the first two arguments have the shape of the first argument of another op."""
-        shape = self._shapes(one)[:1]
-        return np.array([bool(shape) and self._shapes(int(text))[:2] == shape * 2 for text in dims.tolist()], bool)
+        shape = self.shapes(one)[:1]
+        return np.array([bool(shape) and self.shapes(int(text))[:2] == shape * 2 for text in dims.tolist()], bool)
 
     def elements(self, text: int) -> int:
         """Of the largest tensor among an op's arguments."""
-        return max((math.prod(shape) for shape in self._shapes(text)), default=0)
+        return max((math.prod(shape) for shape in self.shapes(text)), default=0)
 
-    def _shapes(self, text: int) -> list[tuple[int, ...]]:
+    def shapes(self, text: int) -> list[tuple[int, ...]]:
         if text not in self._parsed:
             self._parsed[text] = [shape for shape in shapes_in(self._case, text) if shape]
         return self._parsed[text]
@@ -199,6 +210,18 @@ def _losses(named: _Named, family: I64) -> Iterator[Found]:
         first = _grow(at, ~products, family, -1, LOSS_MISSING)
         casts = np.flatnonzero(named("to", "_to_copy")[first:at])
         yield first + int(casts[0]) if len(casts) else at, at, LOSS, at
+
+
+def _convolutions(named: _Named, family: I64) -> Iterator[Found]:
+    silu = named("silu")
+    for at in np.flatnonzero(named("conv1d")).tolist():
+        shapes = named.shapes(int(named.dims[at]))
+        if len(shapes) < 2 or len(shapes[0]) != 3 or shapes[1][1:2] != (1,) or shapes[1][-1] not in CONVOLVED:
+            continue
+        if shapes[1][0] != shapes[0][1]:
+            continue
+        last = _grow(at, named("slice", "transpose", "silu"), family, 1, 3)
+        yield at, at + int(np.flatnonzero(silu[at : last + 1])[-1]) if silu[at : last + 1].any() else at, CONV, at
 
 
 def _activation(case: Analysis, op: int, kind: int) -> float:

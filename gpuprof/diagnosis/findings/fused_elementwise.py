@@ -3,46 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpuprof.calibration import kernels as calibrated
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
+from gpuprof.diagnosis.detect.fused_kernels import Fused
 from gpuprof.diagnosis.detect.fused_sequences import GATE, KINDS, LOSS, NORM, PART, ROPE, Sequences, find_sequences
 from gpuprof.diagnosis.detect.loss_head import fused_linear_ns, loss_head
 from gpuprof.diagnosis.detect.pair.candidates import PASSES, Candidate, claim_model
 from gpuprof.diagnosis.detect.pair.quantities import FEWER, kernel_counts, kernel_ns
 from gpuprof.diagnosis.detect.pair.signs import advised, alike_compiled, fewer_kernels
-from gpuprof.diagnosis.detect.passes import backward_of, host_ns_per_launch, without_recompute
 from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
-from gpuprof.diagnosis.detect.replace_work import Replacement, replacement_of, with_replacement
 from gpuprof.diagnosis.diagnosis import Evidence
 from gpuprof.diagnosis.fix import Fix, assigned, call, code, joined
-from gpuprof.replay.graph import Graph
-from gpuprof.replay.stretches import nodes_in
-from gpuprof.tracefile.trace import F64, I64
 
 if TYPE_CHECKING:
-    from gpuprof.diagnosis.analysis import Analysis, Change
+    from gpuprof.diagnosis.analysis import Analysis
     from gpuprof.diagnosis.detect.pair.facts import Facts
 
 PIECES = {"norms": (NORM,), "rotary embedding": (ROPE,), "gates": (GATE, PART), "loss": (LOSS,)}
 """Kernels of Liger that a program can use by themselves → the kinds of sequences that each replaces."""
-FORWARD_PASSES, BACKWARD_PASSES = (2.0, 2.0, 3.0, 4.0, 0.0), (3.5, 2.0, 5.0, 1.0, 0.0)
-"""How often a fused kernel reads or writes the activation, by kind: a norm reads and writes it, and backward reads
-it and the gradient and writes one (and sums the weight's); rotary embedding reads and writes, twice; a gate reads
-two and writes one, backward reads three and writes two; a loss reads the logits twice, writes their gradient in
-place, and reads it back."""
-LAUNCHES = ((1, 2), (1, 1), (1, 1), (3, 1), (0, 0))
-"""Kernels forward and backward."""
-HOST_LAUNCHES = calibrated.FUSED_HOST_LAUNCHES.rising
-"""CPU time of a fused call in one pass, in units of a usual launch of the forward pass: an autograd function in Python
-around Triton's launcher. Backward it runs in Python as well, unlike the autograd nodes of PyTorch's own ops."""
-MEMORY_SHARE = calibrated.FUSED_MEMORY.falling
-"""What such kernels reach of the memory ceiling."""
 INSTALL = "  # pip install liger-kernel"
 APART = {"fused_linear_cross_entropy": False, "cross_entropy": True}
 """Options of Liger: the loss in a kernel of its own, not chunk by chunk with the output layer."""
@@ -89,7 +71,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     found = _slow_sequences(case)
     if found is None:
         return
-    fused = _Fused(case, found)
+    fused = Fused(case, found)
     graph = case.graph
     took = float(graph.duration_ns[fused.gpu].sum())
     whole = float(graph.duration_ns[graph.on_gpu].sum())
@@ -129,7 +111,7 @@ def pieces(case: Analysis) -> dict[str, Proposal]:
         assert found is not None
         own = np.isin(found.kind, kinds)
         if own.any():
-            fused = _Fused(case, found.only(own))
+            fused = Fused(case, found.only(own))
             result[name] = Proposal(
                 title=name,
                 evidence=(),
@@ -156,34 +138,6 @@ def _slow_sequences(case: Analysis) -> Sequences | None:
     if found is None or case.roofline is None or case.sensitivities.host > case.sensitivities.device:
         return None
     return found
-
-
-class _Fused:
-    """Sequences, forward and backward, as fused kernels."""
-
-    def __init__(self, case: Analysis, found: Sequences) -> None:
-        self._case, self._found = case, found
-        graph, self._count = case.graph, len(found.stretches)
-        forward = nodes_in(case.graph, found.stretches)
-        backward = without_recompute(case, nodes_in(case.graph, backward_of(case, found.stretches)))
-        self._group = np.where(forward >= 0, forward, np.where(backward >= 0, backward + self._count, -1))
-        inside = self._group >= 0
-        self.gpu = inside & graph.on_gpu
-        """Kernels that they replace."""
-        self._launches = np.array(LAUNCHES)[found.kind].T.reshape(-1)
-        self._usual_ns = host_ns_per_launch(case, inside, forward >= 0)
-
-    def change(self, level: int) -> Change:
-        """The graph with them; `level` 0: at best, 1: as expected, 2: at worst."""
-        graph, group, gpu, several = self._case.graph, self._group, self.gpu, 2 * self._count
-        has = np.bincount(group[gpu], minlength=several) > 0
-        gpu_ns = np.where(has, _fused_ns(self._case, self._found, level, self._launches), 0.0)
-        now = np.bincount(group[gpu], weights=graph.duration_ns[gpu], minlength=several)
-        calls = np.where(self._launches > 0, HOST_LAUNCHES[level] + self._launches - 1.0, 0.0)
-        # At worst a fused kernel is slower than what it replaces: short rows, few blocks.
-        gpu_ns = gpu_ns if level == 2 else np.minimum(gpu_ns, now)
-        replacement = replacement_of(graph, group, calls * self._usual_ns, gpu_ns, self._launches, slower=level > 0)
-        return partial(_apply, replacement=replacement)
 
 
 def _fused_head_is_slower(case: Analysis) -> bool:
@@ -234,19 +188,6 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
             claim_model((*CATEGORIES, "other", "triton_fused"), fewer_kernels(a, b, CATEGORIES)),
             pieces.more,
         )
-
-
-def _apply(graph: Graph, replacement: Replacement) -> Graph:
-    return with_replacement(graph, replacement)
-
-
-def _fused_ns(case: Analysis, found: Sequences, level: int, launches: I64) -> F64:
-    """GPU time of the fused kernels, forward and then backward; ns."""
-    assert case.roofline is not None
-    ceilings = case.roofline.ceilings
-    passes = np.concatenate([np.array(FORWARD_PASSES)[found.kind], np.array(BACKWARD_PASSES)[found.kind]])
-    moved = passes * np.tile(found.bytes, 2)
-    return moved / ceilings.memory_bytes_per_s / MEMORY_SHARE[level] * 1e9 + launches * ceilings.launch_floor_ns
 
 
 FINDING = Declaration(
