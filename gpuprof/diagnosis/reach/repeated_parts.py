@@ -18,7 +18,7 @@ from gpuprof.replay.transform import removed, scaled
 from gpuprof.timeline.phases import BACKWARD, FORWARD, RECOMPUTE
 
 REFERENCES = ("eager_attention", "expert_loop", "adapter_casts", "optimizer", "masked_attention", "python_loop",
-              "full_sort")  # fmt: skip
+              "recurrent_loop", "full_sort")  # fmt: skip
 """Findings that replace ops by others that compute the same in fewer kernels, or without what is thrown away."""
 FASTER = ("fused_elementwise", "float64", "tf32")
 """Findings that do what is left of the work in fewer passes over memory, or on tensor cores."""
@@ -35,6 +35,7 @@ _WHAT = {
     "optimizer": "the optimizer's step in many small kernels",
     "masked_attention": "attention scores that the mask throws away",
     "python_loop": "small ops in a loop of Python, round by round",
+    "recurrent_loop": "a recurrence, step by step in Python",
     "full_sort": "a whole tensor sorted for the first of it",
     "garbage_collection": "Python's garbage collection in every step",
     "float64": "kernels in float64",
