@@ -90,8 +90,8 @@ def parts(tiny: bool) -> list[Part]:
 
     return [
         Part("counters", ((
-            Command("ncu", ("-m", "benchmarks.ncu", "--out", "{out}", "--within", "5" if tiny else "125", "--at-most",
-                            "30"), 140, "agreement.json"),
+            Command("ncu", ("-m", "benchmarks.ncu", "--out", "{out}", "--within", "5" if tiny else "185", "--at-most",
+                            "40"), 200, "agreement.json"),
         ),)),
         Part("memory", (
             (batch("fit_loop", 0.4, 150, str(ROOT / "benchmarks" / "fit_loop.py")),),
