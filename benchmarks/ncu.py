@@ -3,9 +3,9 @@
     python -m benchmarks.ncu --out DIR            # on a GPU with ncu: records, counts, compares
     python -m benchmarks.ncu --out DIR --compare  # compares what is there
 
-Into DIR/PROGRAM goes a recording of three steps and `ncu.csv`, the counters of its ten largest items; `agreement.json` has
-for each program the share of the counted kernels' time whose limit the counters confirm. Each command has a limit of
-its own, and a program that fails is left out with the reason. Programs start together and take the GPU in turn.
+Into DIR/PROGRAM goes a recording of three steps and `ncu.csv`, the counters of its ten largest items; `agreement.json`
+has for each program the share of the counted kernels' time whose limit the counters confirm. Each command has a limit
+of its own, and a program that fails is left out with the reason. Programs start together and take the GPU in turn.
 """
 
 from __future__ import annotations
