@@ -92,6 +92,24 @@ def slow_ops(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
             )
 
 
+def computing(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
+    """What the CPU computes itself on tensors in host memory: on the GPU, or in a worker, it would cost little."""
+    graph = case.graph
+    nodes = (host_causes(graph) == CAUSES.index("cpu_compute")) & (graph.resource == HOST) & ~graph.waits
+    if not nodes.any():
+        return
+    left = calibrated.MOVED_LEFT.value
+    yield Part(
+        kind="host",
+        what="computing on the CPU, on tensors in host memory",
+        nodes=nodes,
+        change=lambda graph: scaled(graph, nodes, left),
+        reach=left,
+        why="these ops launch nothing; the GPU, or workers ahead of the step, could do them",
+        findings=("host_preprocessing", "offload"),
+    )
+
+
 def _on_host_tensors(case: Analysis, rows: I64) -> Mask:
     """Which of some ops of torch launch nothing, and have large tensors: these are in host memory."""
     launches = np.zeros(len(case.trace.ops) + 1, bool)
