@@ -9,7 +9,6 @@ import numpy as np
 
 from gpuprof.calibration import slow as calibrated
 from gpuprof.diagnosis.analysis import Analysis
-from gpuprof.diagnosis.detect.collecting import collecting
 from gpuprof.diagnosis.detect.passes import shapes_in
 from gpuprof.diagnosis.estimate import host_causes
 from gpuprof.diagnosis.gaps import CAUSES
@@ -173,23 +172,6 @@ def blocking_copies(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
 def _without(graph: Graph, nodes: Mask, kind: int) -> Graph:
     """The graph in which some nodes no longer wait over edges of a kind."""
     return without_edges(graph, nodes[graph.edges.target] & (graph.edges.kind == kind))
-
-
-def collections(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
-    """Python's garbage collection, where every step collects: how long that takes was timed."""
-    found = collecting(case)
-    if found is None:
-        return
-    own = float(case.graph.duration_ns[found.nodes].sum())
-    yield Part(
-        kind="host",
-        what="Python's garbage collection in every step",
-        nodes=found.nodes,
-        change=lambda graph: scaled(graph, found.nodes, found.left),
-        reach=float((case.graph.duration_ns * found.left)[found.nodes].sum()) / own,
-        why="gc.collect() goes over all objects of the process, and the GPU gets no work meanwhile",
-        findings=("rare_steps",),
-    )
 
 
 def allocations(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
