@@ -33,6 +33,7 @@ class Frame:
     """A line of a Python stack."""
 
     file: str
+    """As Python knows it."""
     line: int
     function: str
 

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from gpuprof.bounds import Words
 from gpuprof.hang.dump import Call, Frame, GroupState
 from gpuprof.hang.rank_state import RankState
 from gpuprof.hang.stacks import own_frame
@@ -60,15 +61,17 @@ class Waiting:
     group: str
     description: str
     seq: int
+    """Number of the collective within its group."""
     op: str
     sizes: tuple[tuple[int, ...], ...]
     dtypes: tuple[str, ...]
     members: tuple[int, ...]
     came: tuple[int, ...]
+    """Members that called it."""
     missing: tuple[int, ...]
     """Members that have not called it; those without a dump too."""
     since_ns: int
-    """When the first member called it, ns since 1970; 0: unknown."""
+    """When the first called it, ns since 1970; 0: unknown."""
     at: Frame | None
     """Where those that came called it."""
 
@@ -82,7 +85,7 @@ class Mismatch:
     seq: int
     usual: str
     """What most ranks called."""
-    others: Mapping[int, str]
+    others: Mapping[int, Words]
     """Rank → what it called instead."""
     at: Mapping[int, Frame | None]
 
@@ -92,11 +95,15 @@ class Hang:
     """Why a job hangs."""
 
     kind: Kind
+    """mismatch: ranks call different collectives, sizes or types; deadlock: two groups in opposite order; dead,
+    stopped: a process; no_dump: a rank left nothing; save, loader, compile, missing: what a rank does that does not
+    come (missing: anything else); stuck: all came; late: waited for less than 10 s; none: nothing waits."""
     ranks: tuple[int, ...]
     """Those that are the reason."""
     at: Frame | None
     """Where the first of them is, or what it called."""
     waiting: Waiting | None
+    """The collective that others wait in."""
     mismatch: Mismatch | None
     waited_ns: int | None
     """How long the first rank has waited; None: unknown."""
