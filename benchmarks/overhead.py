@@ -1,8 +1,9 @@
 """What `gpuprof trace` costs a training: at its start, in every step outside the window, and after the window.
 
     python -m benchmarks.overhead --rounds 7
-    python -m benchmarks.overhead --only hooks --json
+    python -m benchmarks.overhead --only hooks_after --only hooks_baseline --json -
     python -m benchmarks.overhead --control
+    python -m benchmarks.overhead --only baseline --together      # where there are cores to spare
 
 Exits with 1 if a limit is missed. The figures:
 
@@ -15,6 +16,8 @@ hooks after     The same difference of a step with nothing in it, in microsecond
                 is 1 % of a step of a millisecond.
 hooks baseline  The same while unprofiled steps are timed: the DataLoader, every backward pass and every call of the
                 model are looked at, and every step is written down.
+baseline        The time of a step of that small training while unprofiled steps are timed, over that of the same
+                training without gpuprof.
 before, after   Within one traced process: an unprofiled step after the window over one of the baseline before it.
                 What a profiler leaves behind on a GPU shows here, and is judged there only. The first steps after
                 the window are left out: they find the caches cold.
@@ -44,9 +47,11 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +60,7 @@ from benchmarks.load import processor
 ROOT = Path(__file__).resolve().parent.parent
 LOOP = str(Path(__file__).with_name("timed_loop.py"))
 
-START_MS, STEP_SHARE, HOOKS_US, AFTER_SHARE = 60.0, 0.01, 10.0, 0.02
+START_MS, STEP_SHARE, BASELINE_SHARE, HOOKS_US, AFTER_SHARE = 60.0, 0.01, 0.01, 10.0, 0.02
 """Limits. Hooks: 1 % of a step that takes a millisecond."""
 STARTS_A_ROUND = 5
 BLOCKS = 30
@@ -144,7 +149,8 @@ def trace_command(*options: str) -> tuple[str, ...]:
 
 
 class Training:
-    """A process of benchmarks/timed_loop.py, bare or traced into `run`; it waits unless it is asked for steps."""
+    """A process of benchmarks/timed_loop.py, bare or traced into `run`; it waits unless it is asked for steps. It is
+    being started when it is made."""
 
     def __init__(self, name: str, folder: Path, before: tuple[str, ...] = (), run: Path | None = None) -> None:
         self.run = run
@@ -158,10 +164,18 @@ class Training:
             cwd=folder, env=environment(), text=True, bufsize=1,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
         )  # fmt: skip
-        self.facts: dict[str, Any] = self._answer()
+        self._facts: dict[str, Any] | None = None
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Who it is; waits until it has started."""
+        facts = self._facts or self._answer()
+        self._facts = facts
+        return facts
 
     def steps(self, count: int) -> list[int]:
         """Runs this many steps; nanoseconds of each."""
+        assert self.facts
         assert self._process.stdin is not None
         self._process.stdin.write(f"{count}\n")
         self._process.stdin.flush()
@@ -241,21 +255,44 @@ class Turn:
     """An empty one."""
     blocks: int
     control: bool
+    quiet: Quiet | None = None
+    """Where other pairs are measured, too."""
+
+
+class Quiet:
+    """Lets pairs of processes start at the same time, and be measured one after the other."""
+
+    def __init__(self, pairs: int) -> None:
+        self._all_started, self._lock = threading.Barrier(pairs), threading.Lock()
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Once all pairs have started, while no other is measured. Raises BrokenBarrierError if one has failed."""
+        self._all_started.wait(PATIENCE_S)
+        with self._lock:
+            yield
+
+    def fail(self) -> None:
+        """Lets the others end."""
+        self._all_started.abort()
 
 
 @dataclass(slots=True)
 class Measured:
-    """What one pair of processes, or one of starts, has shown."""
+    """What pairs of processes, or of starts, have shown."""
 
-    start_ms: list[float]
-    step: list[float]
-    hooks_after_us: list[float]
-    hooks_baseline_us: list[float]
-    before_after: list[float]
-    while_read: list[float]
-    reported: list[float]
-    alongside: list[float]
-    facts: dict[str, Any]
+    start_ms: list[float] = field(default_factory=list)
+    step: list[float] = field(default_factory=list)
+    baseline: list[float] = field(default_factory=list)
+    hooks_after_us: list[float] = field(default_factory=list)
+    hooks_baseline_us: list[float] = field(default_factory=list)
+    before_after: list[float] = field(default_factory=list)
+    while_read: list[float] = field(default_factory=list)
+    reported: list[float] = field(default_factory=list)
+    alongside: list[float] = field(default_factory=list)
+    usual_ms: list[float] = field(default_factory=list)
+    """Of the bare trainings that do something."""
+    facts: dict[str, Any] = field(default_factory=dict)
 
 
 def measure_starts(measured: Measured, turn: Turn) -> None:
@@ -286,6 +323,10 @@ def pair(name: str, folder: Path, options: tuple[str, ...], turn: Turn) -> Itera
         for is_traced in (turn.number % 2 == 0, turn.number % 2 == 1):
             training = Training(name, folder, before, run) if is_traced else Training(name, folder)
             made[is_traced] = stack.enter_context(training)
+        assert all(training.facts for training in made.values())
+        if turn.quiet is not None:
+            stack.enter_context(turn.quiet.alone())
+        for is_traced, training in made.items():
             training.first = training.steps(WARM_UP)
             if is_traced and options == WHOLE:
                 training.read = steps_while_read(training, name)
@@ -351,12 +392,25 @@ def baseline(run: Path) -> tuple[slice, float]:
     return slice(first, first + stage["steps"]), statistics.median(reported)
 
 
-def measure_hooks(measured: Measured, turn: Turn) -> None:
-    """Two pairs of trainings with nothing in them."""
+def measure_baseline(measured: Measured, turn: Turn) -> None:
+    """A pair of trainings, in a baseline that does not end."""
+    with pair("lora", _new(turn, "lora_baseline"), ENDLESS, turn) as (bare, traced):
+        measured.facts = traced.facts
+        measured.baseline.append(measure_blocks(bare, traced, "lora", turn.blocks, extra_share))
+        measured.usual_ms.append(statistics.median(bare.steps(BLOCK["lora"])[DROPPED:]) / 1e6)
+
+
+def measure_hooks_after(measured: Measured, turn: Turn) -> None:
+    """A pair of trainings with nothing in them, once the traced one is recorded."""
     with pair("tiny", _new(turn, "after"), WHOLE, turn) as (bare, traced):
         measured.facts = traced.facts
         measured.hooks_after_us.append(measure_blocks(bare, traced, "tiny", turn.blocks, extra_us))
+
+
+def measure_hooks_baseline(measured: Measured, turn: Turn) -> None:
+    """The same in a baseline that does not end."""
     with pair("tiny", _new(turn, "baseline"), ENDLESS, turn) as (bare, traced):
+        measured.facts = traced.facts
         measured.hooks_baseline_us.append(measure_blocks(bare, traced, "tiny", turn.blocks, extra_us))
 
 
@@ -366,17 +420,44 @@ def _new(turn: Turn, name: str) -> Path:
     return folder
 
 
-KINDS = {"start": measure_starts, "step": measure_step, "hooks": measure_hooks}
+KINDS = {
+    "start": measure_starts, "step": measure_step, "baseline": measure_baseline, "hooks_after": measure_hooks_after,
+    "hooks_baseline": measure_hooks_baseline,
+}  # fmt: skip
 
 
 def measure(kinds: Iterable[str], rounds: int, blocks: int = BLOCKS, control: bool = False) -> Measured:
     """Measures some of KINDS, this many rounds of all of them."""
-    measured = Measured([], [], [], [], [], [], [], [], {})
+    measured = Measured()
     for number in range(rounds):
         with tempfile.TemporaryDirectory(prefix="overhead-") as folder:
             for kind in kinds:
                 KINDS[kind](measured, Turn(number, Path(folder), blocks, control))
         print(f"round {number + 1} of {rounds}", file=sys.stderr)
+    return measured
+
+
+def measure_together(kinds: Sequence[str], rounds: int, blocks: int, control: bool) -> Measured:
+    """The same, where all processes start at once, those that wait for their turn included. Raises what one raised."""
+    measured, quiet = Measured(), Quiet(rounds * len(kinds))
+
+    def one(kind: str, turn: Turn) -> None:
+        try:
+            KINDS[kind](measured, turn)
+        except BaseException:
+            quiet.fail()
+            raise
+
+    with tempfile.TemporaryDirectory(prefix="overhead-") as folder, ThreadPoolExecutor(rounds * len(kinds)) as threads:
+        started = []
+        for number in range(rounds):
+            own = Path(folder) / str(number)
+            own.mkdir()
+            turn = Turn(number, own, blocks, control, quiet)
+            started += [threads.submit(one, kind, turn) for kind in kinds]
+        errors = [error for future in started if (error := future.exception()) is not None]
+    if errors:
+        raise next((one for one in errors if not isinstance(one, threading.BrokenBarrierError)), errors[0])
     return measured
 
 
@@ -386,12 +467,14 @@ def figures(measured: Measured, slack: float = 1.0) -> list[Figure]:
     rows: list[tuple[str, str, list[float], float | None]] = [
         ("start", "ms", measured.start_ms, START_MS),
         ("step", "share", measured.step, STEP_SHARE),
+        ("baseline", "share", measured.baseline, BASELINE_SHARE),
         ("hooks after", "us", measured.hooks_after_us, HOOKS_US),
         ("hooks baseline", "us", measured.hooks_baseline_us, None),
         ("before, after", "share", measured.before_after, AFTER_SHARE if on_gpu else None),
         ("while read", "share", measured.while_read, None),
         ("reported", "share", measured.reported, None),
         ("alongside", "share", measured.alongside, None),
+        ("bare step", "ms", measured.usual_ms, None),
     ]
     return [
         figure(name, unit, values, None if limit is None else limit * slack)
@@ -428,18 +511,26 @@ def main() -> int:
     parser.add_argument("--blocks", type=int, default=BLOCKS, help="how often two processes take turns in a round")
     parser.add_argument("--only", choices=list(KINDS), action="append", help="measure only this (may be repeated)")
     parser.add_argument("--control", action="store_true", help="trace nothing: what the machine alone makes of it")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--together", action="store_true", help="start all processes at once: needs cores to spare")
+    parser.add_argument("--json", metavar="FILE", help="write JSON; - prints it, and nothing else")
     options = parser.parse_args()
     if options.rounds < 1 or options.blocks < 1:
         parser.error("at least one round of one block is needed")
-    measured = measure(options.only or KINDS, options.rounds, options.blocks, options.control)
+    kinds = options.only or list(KINDS)
+    if options.together and "start" in kinds:
+        parser.error("--together: a start is measured alone; name others with --only")
+    how = measure_together if options.together else measure
+    measured = how(kinds, options.rounds, options.blocks, options.control)
     found = figures(measured)
     about = {"python": platform.python_version(), "cores": os.cpu_count(), "processor": processor(), **measured.facts}
     about.pop("pid", None)
-    if options.json:
-        rows = [asdict(one) | {"missed": one.missed} for one in found]
-        print(json.dumps({**about, "control": options.control, "figures": rows}, indent=1))
+    rows = [asdict(one) | {"missed": one.missed} for one in found]
+    document = json.dumps({**about, "control": options.control, "figures": rows}, indent=1)
+    if options.json == "-":
+        print(document)
     else:
+        if options.json:
+            Path(options.json).write_text(document + "\n", encoding="utf-8")
         print(", ".join(f"{key} {value}" for key, value in about.items()))
         print(f"\n{table(found)}")
     return int(any(one.missed and not options.control for one in found))

@@ -10,7 +10,8 @@ other than the measured one is the same advice. The gain's interval is that of t
 measured together (`also`) have to be shown all, and are predicted where gpuprof combines just these.
 
 - Recall: of pairs measured to gain 10 % or more, the share shown in either list, among the first three, and with the
-  measured gain in the predicted 80 % interval.
+  measured gain in the predicted 80 % interval. Those stand out that gained more than the processes as they are differ
+  by, of which there have to be two at least: of the others no one can say whether it was the change or the machine.
 - Precision: of the shown fixes that were measured, the share that gained 2 % or more, by list; and those among *Fixes*
   that failed or lost more than 3 %.
 - Reliability: of shown and considered fixes with a probability, the share that gained 2 %, by probability.
@@ -71,6 +72,13 @@ class Gain:
     low: float
     middle: float
     high: float
+    scatter: float | None = None
+    """The slowest of the processes as they are over the quickest, which nothing was changed between; None of one."""
+
+    @property
+    def stands_out(self) -> bool:
+        """Whether it is more than unchanged processes differ by."""
+        return self.scatter is not None and self.middle > self.scatter
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +145,8 @@ def gain_of(before: Sequence[float], after: Sequence[float], work: float = 1.0) 
     each = sorted(work * a / b for a, b in turns)
     tenth = len(each) // 10
     middle = work * statistics.median(before) / statistics.median(after)
-    return Gain(min(each[tenth], middle), middle, max(each[-1 - tenth], middle))
+    scatter = max(before) / min(before) if len(before) > 1 else None
+    return Gain(min(each[tenth], middle), middle, max(each[-1 - tenth], middle), scatter)
 
 
 def of_scenario(one: Scenario) -> Program | None:
@@ -173,7 +182,7 @@ def of_case(case: TimedCase, role: str) -> Program:
     changes = [
         Timed(f"{fix.finding}{f'_{fix.work:g}' if fix.work != 1 else ''}", fix.finding, fix.title, fix.work,
               Gain(fix.work * base[0] / fix.step_ms[1], fix.work * sum(base) / sum(fix.step_ms),
-                   fix.work * base[1] / fix.step_ms[0]))
+                   fix.work * base[1] / fix.step_ms[0], base[1] / base[0] if base[1] > base[0] > 0 else None))
         for fix in case.fixes
     ]  # fmt: skip
     return Program(case.name, role, case.path, tuple(changes))
@@ -289,6 +298,9 @@ def summary(found: Sequence[Pair]) -> dict[str, Share]:
     worth = [pair for pair in found if pair.where == "worth_trying"]
     return {
         "shown": share(gaining, lambda pair: pair.shown),
+        "shown, of those that stand out": share(
+            [pair for pair in gaining if pair.gain.stands_out], lambda pair: pair.shown
+        ),
         "shown in Fixes": share(gaining, lambda pair: pair.where == "fixes"),
         "in the first three": share(gaining, lambda pair: pair.rank is not None and pair.rank <= FIRST),
         "gain in the interval": share([pair for pair in gaining if pair.predicted is not None], lambda pair: pair.held),
@@ -326,7 +338,7 @@ def report(found: Sequence[Pair]) -> Iterator[str]:
         mine = [pair for pair in found if pair.role == role]
         if mine:
             yield f"\n{role}: {len(mine)} pairs of {len({pair.program for pair in mine})} programs"
-            yield from (f"  {name:28} {value}" for name, value in summary(mine).items())
+            yield from (f"  {name:30} {value}" for name, value in summary(mine).items())
             for low, high, mean, hits in reliability(mine):
                 yield f"  probability {low:.1f}–{high:.1f}: said {mean:.2f}, gained {hits}"
 
@@ -344,6 +356,7 @@ more measured changes, of {without} programs whose recordings are not kept, are 
 """
 ROWS = {
     "shown": "gained 10 %: shown in either list",
+    "shown, of those that stand out": "… of those that gained more than processes as they are differ by",
     "in the first three": "… among the first three",
     "gain in the interval": "… with the gain in the interval, of those predicted",
     "Fixes that gained": "*Fixes* that gained 2 %",
@@ -396,9 +409,16 @@ def section(found: Sequence[Pair]) -> str:
 def _missed(found: Sequence[Pair]) -> str:
     missed = [pair for pair in found if pair.gain.middle >= GAINS and not pair.shown]
     return (MISSED if missed else "") + "".join(
-        f"- {pair.program}, {pair.change}: {pair.gain.middle:.2f}×; {pair.why or 'nothing is said of it'}\n"
+        f"- {pair.program}, {pair.change}: {pair.gain.middle:.2f}×{_scatter(pair.gain)};"
+        f" {pair.why or 'nothing is said of it'}\n"
         for pair in missed
     )
+
+
+def _scatter(gain: Gain) -> str:
+    if gain.scatter is None:
+        return " (one process as it is)"
+    return "" if gain.stands_out else f" (processes as they are differ by up to {gain.scatter:.2f}×)"
 
 
 def _first_contact() -> str:

@@ -2,21 +2,27 @@
 
     python -m benchmarks.rl_phases --out DIR [--shape 0.1b] [--tokens 80] [--seconds 300] [--only NAME ...]
     python -m benchmarks.rl_phases --out DIR --compare
+    python -m benchmarks.rl_phases --out DIR --truth
 
-Each part of PARTS is a process of its own. Those of a wave import and build at the same time, and then train one after
-another, alone, each for one turn: GRPO, RLOO and online DPO under `gpuprof trace` with clocks around the methods of the
-trainer; GRPO without gpuprof, as it is and with each of CHANGES. Further turns of the changes follow in the opposite
-order, then the next wave. A part that fails or takes too long ends alone.
+Each part of PARTS is a process of its own. Those of a wave import, build and take first iterations at the same time,
+and then train one after another, alone, each for one turn: GRPO, RLOO and online DPO under `gpuprof trace` with clocks
+around the methods of the trainer; GRPO without gpuprof, as it is and with each of CHANGES; the scenarios rl_*, as they
+are and with each fix. Further turns of all but the traced ones follow, in the opposite order every other time, while
+there is time; then the next wave. A part that fails or takes too long ends alone, and most fail before anything is
+timed.
 
 DIR/results.jsonl has one line per result: of a traced part the ratio of each phase, of a change the milliseconds of its
 iterations. DIR/grpo, DIR/rloo and DIR/online_dpo are the recordings, DIR/PART.log what each part printed.
---compare prints what the recording DIR/grpo predicts of each change next to what was measured.
+--compare prints what the recording DIR/grpo predicts of each change next to what was measured; --truth writes
+truth.json of the scenarios.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
+import importlib
 import json
 import os
 import shutil
@@ -27,6 +33,7 @@ import sys
 import tempfile
 import time
 from dataclasses import replace
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -43,29 +50,39 @@ CHANGES: dict[str, dict[str, Any]] = {
     "three_quarters_of_the_length": {"tokens": 0.75},
     "one_slow_reward": {"slow_rewards": 0.5},
     "half_the_generations": {"batch": 0.5, "generations": 0.5},
-    "compiled_decode": {"static_cache": True},
+    "compiled_decode": {"static_cache": True, "compiled": True},
     "two_steps_a_generation": {"steps_per_generation": 2},
 }
 """What each change multiplies (numbers) or sets."""
+SCENARIOS = ("rl_rewards", "rl_decode")
+FIXED = {
+    "rl_rewards": "", "rl_rewards-coroutines": "coroutines", "rl_decode": "", "rl_decode-static_cache": "static_cache",
+    "rl_decode-half_length": "half_length", "rl_decode-twice_the_prompts": "twice_the_prompts",
+}  # fmt: skip
+"""Parts that are scenarios, and the fix of each."""
 BASELINES = tuple(name for name, change in CHANGES.items() if not change)
 COMPILED = ("compiled_decode",)
 """Those in which torch.compile works: transformers compiles the decode step over a static cache."""
 PARTS = (
-    "grpo", "as_it_is", "half_the_length", "rewards_at_once", "static_cache", "twice_the_generations", "no_reference",
-    "compiled_decode",
-    "as_it_is_again", "three_quarters_of_the_length", "one_slow_reward", "half_the_generations",
-    "two_steps_a_generation", "online_dpo", "continuous_batching", "rloo",
+    "grpo", "as_it_is", "static_cache", "compiled_decode", "online_dpo", "three_quarters_of_the_length",
+    "one_slow_reward", "half_the_generations", "two_steps_a_generation", "as_it_is_again", "half_the_length",
+    "rewards_at_once", "twice_the_generations", "no_reference", "continuous_batching", *FIXED, "rloo",
 )  # fmt: skip
-"""In the order of their turns: what is worth most comes first. Each wave of AT_ONCE has changes and a baseline."""
-AT_ONCE = 8
-"""Processes of a wave: as many as import and build on 16 cores without slowing each other down for long."""
+"""In the order of their turns: what is worth most comes first."""
+AT_ONCE = 24
+"""Processes of a wave. While they are built they share the cores; then all but one wait."""
 SETTLE, TIMED = 1, 3
 """Iterations of a turn that are not timed, and that are."""
-LONGEST_S = {"traced": 60.0, "compiled": 90.0, "change": 40.0}
+BEFORE = {"compiled_decode": 2}
+"""Iterations that a change takes while it is built, where not one: the second one shows whether a cache that was made
+again is compiled for again."""
+SLOW = ("continuous_batching",)
+"""Changes of which one iteration takes as long as a turn of the others: two are timed, in one turn."""
+LONGEST_S = {"traced": 75.0, "change": 40.0}
 """A turn that takes longer is ended."""
-ROUNDS = 2
-"""Turns of each change."""
-BUILD_S = 90.0
+ROUNDS = 4
+"""Turns of each change, at most."""
+BUILD_S = 120.0
 """A wave's first turn begins after this long, whatever is still being built."""
 UNPROFILED = ("settle", "baseline_free", "baseline_sync", "sampling")
 TRAINING = ("forward", "backward")
@@ -105,14 +122,17 @@ class Turn:
     def __init__(self, folder: Path, name: str) -> None:
         self._at = folder / name
         self.number = 0
+        self.begun = False
+        """Whether there was one."""
 
     def wait(self) -> None:
         """Until it is this process's turn (again)."""
         self._at.with_suffix(f".ready{self.number}").touch()
         while not self._at.with_suffix(f".turn{self.number}").exists():
             time.sleep(0.02)
-        if self.number == 0:
+        if not self.begun:
             _priority(0)
+        self.begun = True
 
     def done(self) -> None:
         """The turn is over."""
@@ -141,44 +161,97 @@ def _traced(job: Any, folder: Path, model: Path) -> None:
 
 
 def _change(job: Any, name: str, folder: Path, model: Path) -> None:
-    """One change: turns of SETTLE + TIMED iterations each, until the process is ended."""
+    """One change: iterations that build what is built once, then turns, until the process is ended."""
+    import logging
+
     from transformers import TrainerCallback
 
     from scenarios.support import rl
 
-    job = rl.changed(job, CHANGES[name])
-    at, steps = folder / "trainer" / name, job.steps_per_generation
-    if name in COMPILED:  # what is compiled now is found in the cache later
-        rl.build(replace(job, steps=1), model, at, []).train()
-    clocks, turn = rl.Clocks(), Turn(folder, name)
+    if name in FIXED:
+        job, model = _of_scenario(job, name, folder / "trainer" / name / "model")
+    else:
+        job = rl.changed(job, CHANGES[name])
+    steps, timed = job.steps_per_generation, timed_of(name)
+    clocks, turn, left = rl.Clocks(), Turn(folder, name), BEFORE.get(name, 1) * steps
+    collecting = Collecting()
+    if job.continuous:
+        logging.getLogger("ContinuousBatchingLogger").setLevel(logging.INFO)  # when it warms up, starts and stops
 
     class Turns(TrainerCallback):
         """After the clocks: a turn's iterations are written, and the next turn is waited for."""
 
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            if len(clocks.steps) == (SETTLE + TIMED) * steps * (turn.number + 1):
-                _write(folder, name, turn.number, steps, clocks)
+            nonlocal left
+            left -= 1
+            if left:
+                return
+            if turn.begun:
+                _write(folder, name, turn.number, steps, clocks, collecting.ms / (SETTLE + timed))
                 turn.done()
-                turn.wait()
+            turn.wait()
+            clocks.begin()
+            collecting.ms = 0.0
+            left = (SETTLE + timed) * steps
 
-    trainer = rl.build(replace(job, steps=10**6), model, at, [clocks.callback(), Turns()])
+    trainer = rl.build(replace(job, steps=10**6), model, folder / "trainer" / name, [clocks.callback(), Turns()])
     clocks.put_around(trainer)
-    turn.wait()
     trainer.train()
 
 
-def _write(folder: Path, name: str, number: int, steps: int, clocks: Any) -> None:
+def _of_scenario(usual: Any, name: str, model: Path) -> tuple[Any, Path]:
+    """The job of a scenario's part, and the folder of its model. Without a GPU it is as small as the usual one."""
+    import torch
+
+    from scenarios.support import rl
+
+    program = importlib.import_module(f"scenarios.{name.partition('-')[0]}.train")
+    job = program.JOB
+    if not torch.cuda.is_available():
+        job = replace(job, shape=usual.shape, tokens=usual.tokens, wait_s=min(job.wait_s, usual.wait_s), bfloat16=False)
+    rl.save_model(model, job.shape)
+    return rl.changed(job, program.FIXES[FIXED[name]] if FIXED[name] else {}), model
+
+
+def timed_of(name: str) -> int:
+    """Iterations of a change that are timed in a turn."""
+    return TIMED - 1 if name in SLOW else TIMED
+
+
+class Collecting:
+    """Milliseconds that Python collected garbage."""
+
+    def __init__(self) -> None:
+        self.ms = self._begun = 0.0
+        gc.callbacks.append(self._seen)
+
+    def _seen(self, phase: str, info: dict[str, int]) -> None:
+        now = time.perf_counter()
+        if phase == "stop":
+            self.ms += (now - self._begun) * 1e3
+        self._begun = now
+
+
+def _write(folder: Path, name: str, number: int, steps: int, clocks: Any, collecting_ms: float) -> None:
     """Adds the turn's result: milliseconds of its iterations, and by phase their mean."""
     from scenarios.support import rl
 
-    last = TIMED * steps
+    timed = timed_of(name)
+    last = timed * steps
     each = clocks.step_ns[-last:]
     ms = [sum(each[i : i + steps]) / 1e6 for i in range(0, last, steps)]
-    phases = {phase: sum(step[phase] for step in clocks.steps[-last:]) / TIMED / 1e6 for phase in rl.PHASES}
+    phases = {phase: sum(step[phase] for step in clocks.steps[-last:]) / timed / 1e6 for phase in rl.PHASES}
     _result(
-        folder, part=name, kind="change", round=number, ms=round(sum(ms) / TIMED, 2),
-        each_ms=[round(one, 2) for one in ms], phases_ms={phase: round(value, 2) for phase, value in phases.items()},
+        folder, part=name, kind="change", round=number, ms=round(sum(ms) / timed, 2),
+        each_ms=[round(one, 2) for one in ms], collecting_ms=round(collecting_ms, 2),
+        peak_mib=_peak_mib(), phases_ms={phase: round(value, 2) for phase, value in phases.items()},
     )  # fmt: skip
+
+
+def _peak_mib() -> float | None:
+    import torch
+
+    return round(torch.cuda.max_memory_allocated() / 2**20, 1) if torch.cuda.is_available() else None
 
 
 def _result(folder: Path, **line: Any) -> None:
@@ -213,7 +286,8 @@ class Parts:
     def _start(self, name: str) -> None:
         run = ["-m", "benchmarks.rl_phases", "--out", str(self.out), "--run", name, *self.words]
         trace = ["-m", "gpuprof", "trace", "--no-report", "--stop", "--out", str(self.out / name)]
-        environment = _environment() | ({} if name in COMPILED else {"TORCHDYNAMO_DISABLE": "1"})
+        compiles = {"TORCH_LOGS": "recompiles"} if name in COMPILED else {"TORCHDYNAMO_DISABLE": "1"}
+        environment = _environment() | compiles
         with (self.out / f"{name}.log").open("wb") as log:
             self.processes[name] = subprocess.Popen(
                 [sys.executable, *(trace if name in TRACED else []), *run], env=environment, stdout=log,
@@ -236,21 +310,22 @@ class Parts:
         """Parts that have been started and are not ready for their first turn."""
         return [name for name in self.processes if self.alive(name) and not self.is_there(name, "ready0")]
 
-    def turn(self, name: str, number: int) -> None:
-        """Lets the part have its turn; ends it if that takes too long, or fails."""
-        kind = "traced" if name in TRACED else "compiled" if name in COMPILED else "change"
+    def turn(self, name: str, number: int) -> float:
+        """Lets the part have its turn, and returns how many seconds it took; ends it if it takes too long, or fails."""
         at, building = time.monotonic(), len(self.building())
         (self.out / f"{name}.turn{number}").touch()
-        end = at + min(LONGEST_S[kind], self.left())
+        end = at + min(LONGEST_S["traced" if name in TRACED else "change"], self.left())
         while self.alive(name) and not self.is_there(name, f"done{number}") and time.monotonic() < end:
             time.sleep(0.02)
-        took = f"{time.monotonic() - at:.0f} s" + (f", {building} others were being built" if building else "")
+        took = time.monotonic() - at
+        said = f"{took:.0f} s" + (f", {building} others were being built" if building else "")
         if self.is_there(name, f"done{number}"):
-            print(f"{name}: {took}", flush=True)
-            return
+            print(f"{name}: {said}", flush=True)
+            return took
         late = self.alive(name)
         self.end(name)
-        self.failed(name, f"not done after {took}" if late else f"ended after {took}")
+        self.failed(name, f"not done after {said}" if late else f"ended after {said}")
+        return took
 
     def failed(self, name: str, why: str) -> None:
         """Says that a part failed, with the end of what it printed."""
@@ -273,32 +348,33 @@ def _environment() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": path, "HF_HUB_OFFLINE": "1", "TRL_EXPERIMENTAL_SILENCE": "1"}
 
 
-def _wave(parts: Parts, names: list[str]) -> None:
-    """Turns of the parts of a wave, and their end."""
+def _wave(parts: Parts, names: list[str], until: float) -> None:
+    """Turns of the parts of a wave, and their end. until: seconds that are left for the other waves."""
     parts.start(names)
-    open_ = list(names)
-    while open_ and parts.left() > 0:
-        for name in [one for one in open_ if not parts.alive(one)]:
-            open_.remove(name)
-            parts.failed(name, "ended before its turn")
-        first = next((name for name in open_ if parts.ready(name)), None)
-        if first is None:
+    changes = [name for name in names if name not in TRACED and name not in SLOW]
+    later = [(name, number) for number in range(1, ROUNDS) for name in (changes[::-1] if number % 2 else changes)]
+    waiting = [(name, 0) for name in names] + later
+    took: dict[str, float] = {}
+    while waiting and parts.left() > until:
+        for name in {name for name, _ in waiting if not parts.alive(name)}:
+            if name not in took:
+                parts.failed(name, "ended before its turn")
+            waiting = [one for one in waiting if one[0] != name]
+        waiting = [one for one in waiting if took.get(one[0], 0.0) < parts.left() - until]
+        ready = next(((name, number) for name, number in waiting if parts.ready(name, number)), None)
+        if ready is None:
             time.sleep(0.1)
             continue
-        open_.remove(first)
-        parts.turn(first, 0)
-        if first in TRACED:
-            _phases(parts.out, first)
-    for name in open_:
+        waiting.remove(ready)
+        name, number = ready
+        took[name] = parts.turn(name, number)
+        if name in TRACED:
+            _phases(parts.out, name)
+    for name in (name for name in names if name not in took and parts.alive(name)):
         parts.failed(name, "no time was left for its turn")
-    for number in range(1, ROUNDS):
-        again = [name for name in names if name in CHANGES and parts.ready(name, number)]
-        for name in again[::-1] if number % 2 else again:
-            if parts.left() > 0:
-                parts.turn(name, number)
     for name in names:
-        while name in TRACED and parts.alive(name) and parts.left() > 0:  # what a recording still writes
-            time.sleep(0.1)
+        while name in TRACED and name in took and parts.alive(name) and parts.left() > 0:
+            time.sleep(0.1)  # what a recording still writes
         parts.end(name)
 
 
@@ -310,9 +386,11 @@ def _drive(out: Path, words: list[str], seconds: float, only: list[str], at_once
     command = [sys.executable, "-c", f"import sys; {save}", str(out / "model"), words[words.index("--shape") + 1]]
     subprocess.run(command, check=True, env=_environment())
     try:
-        for first in range(0, len(names), at_once):
+        waves = [names[first : first + at_once] for first in range(0, len(names), at_once)]
+        for i, wave in enumerate(waves):
+            others = len(waves) - i - 1
             if parts.left() > 0:
-                _wave(parts, names[first : first + at_once])
+                _wave(parts, wave, parts.left() * others / (others + 1))
     finally:
         for name in parts.processes:
             parts.end(name)
@@ -355,8 +433,8 @@ def measured(lines: list[dict[str, Any]]) -> dict[str, list[float]]:
 
 def _summary(out: Path) -> None:
     found = measured(results(out))
-    base = found.get(BASELINES[0], [])
     for name, each in found.items():
+        base = found.get(name.partition("-")[0] if name in FIXED else BASELINES[0], [])
         mean = statistics.mean(each)
         times = f"  {mean / statistics.mean(base):6.3f} of as it is" if base else ""
         print(f"{name:30} {mean:8.1f} ms{times}  {[round(ms) for ms in each]}", flush=True)
@@ -429,6 +507,38 @@ def _compare(out: Path) -> int:
     return 0
 
 
+def _truth(out: Path) -> int:
+    """Writes truth.json of the scenarios that were timed, as `python -m scenarios measure` does."""
+    lines = results(out)
+    about = next((line for line in lines if line["kind"] == "where"), None)
+    if about is None:
+        print("where it ran is not known: the part as_it_is did not")
+        return 1
+    how = (
+        f"Each process: an iteration while all are built, then, alone, {SETTLE} to settle and {TIMED} timed (free_ms:"
+        " their mean; synchronised_ms: each of them; an iteration ends where its completions, which the CPU reads, have"
+        " been trained on). Processes took turns; no profiler was in any of them."
+    )
+    head = {"how": how, "date": f"{datetime.now(timezone.utc):%Y-%m-%d}"}
+    head |= {"machine": about["machine"], "versions": about["versions"]}
+    for scenario in SCENARIOS:
+        timed = [line for line in lines if line["kind"] == "change" and line["part"].partition("-")[0] == scenario]
+        processes = [
+            {"fix": FIXED[line["part"]], "free_ms": line["ms"], "free_each_ms": line["each_ms"],
+             "synchronised_ms": line["each_ms"], "tokens": None, "peak_mib": line["peak_mib"]}
+            for line in timed
+        ]  # fmt: skip
+        if {line["part"] for line in timed} != {part for part in FIXED if part.startswith(scenario)}:
+            print(f"{scenario}: not all of it was timed")
+            continue
+        first = [f" {json.dumps(key)}: {json.dumps(value)}," for key, value in head.items()]
+        body = ",\n".join(f"  {json.dumps(process)}" for process in processes)
+        text = "\n".join(["{", *first, f' "processes": [\n{body}\n ]', "}", ""])
+        (Path(importlib.import_module(f"scenarios.{scenario}").__path__[0]) / "truth.json").write_text(text)
+        print(f"{scenario}: {len(processes)} turns")
+    return 0
+
+
 def main() -> int:
     """The command line."""
     parser = argparse.ArgumentParser(description="phases of TRL iterations, next to clocks put there by hand")
@@ -441,14 +551,15 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", choices=PARTS, default=[])
     parser.add_argument("--at-once", type=int, default=AT_ONCE, help="processes of a wave")
     parser.add_argument("--compare", action="store_true")
+    parser.add_argument("--truth", action="store_true")
     parser.add_argument("--run", default="")
     given = parser.parse_args()
     out = given.out or Path(tempfile.mkdtemp())
     words = ["--shape", given.shape]
     for name in ("tokens", "batch", "wait"):
         words += [f"--{name}", str(getattr(given, name))]
-    if given.compare:
-        return _compare(out)
+    if given.compare or given.truth:
+        return _compare(out) if given.compare else _truth(out)
     if not given.run:
         return _drive(out, words, given.seconds, given.only, given.at_once)
     _priority(10)
@@ -459,12 +570,10 @@ def main() -> int:
     if not torch.cuda.is_available():
         torch.set_num_threads(1)
     if given.run == BASELINES[0]:
-        import transformers
-        import trl
+        from scenarios.measure import machine, versions
 
-        gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
-        versions = {"torch": torch.__version__, "transformers": transformers.__version__, "trl": trl.__version__}
-        _result(out, part=given.run, kind="where", gpu=gpu, **versions, **vars(given) | {"out": None, "only": None})
+        where = {"machine": machine(), "versions": versions()}
+        _result(out, part=given.run, kind="where", **where, **vars(given) | {"out": None, "only": None})
     trainer = given.run if given.run in TRACED else "grpo"
     job = rl.Job(
         trainer=trainer, shape=given.shape, batch=given.batch, generations=given.batch // 2, tokens=given.tokens,

@@ -42,7 +42,6 @@ class Document:
     name: str
     root: str
     text: str
-    whole_ns: bool = False
     instead: Mapping[str, Any] = field(default_factory=dict)
     """`Class.field` → its schema; None: the field is not written. A key that the class lacks is added."""
 
@@ -93,10 +92,10 @@ class _Made:
     def __init__(self, kind: Document) -> None:
         self.kind = kind
         self.classes: dict[str, Any] = {}
-        self._names: dict[type, str] = {}
+        self._names: dict[tuple[type, bool], str] = {}
 
-    def of_class(self, made: type) -> dict[str, Any]:
-        """An object with the keys of the dataclass."""
+    def of_class(self, made: type, ns: bool = False) -> dict[str, Any]:
+        """An object with the keys of the dataclass; ns: whose numbers are whole nanoseconds, as an interval of them."""
         texts, hints = _texts(made), _hints(made)
         properties: dict[str, Any] = {}
         for one in dataclasses.fields(made):
@@ -106,7 +105,7 @@ class _Made:
                 if found is None:
                     continue
             else:
-                found = self.of(hints[one.name], one.name)
+                found = self.of(hints[one.name], ns or _is_ns(one.name))
             text = texts.get(one.name)
             properties[one.name] = {"description": text, **found} if text else found
         added = f"{made.__name__}.+"
@@ -121,43 +120,47 @@ class _Made:
             "properties": {**properties, **optional},
         }
 
-    def of(self, hint: Any, key: str) -> dict[str, Any]:
+    def of(self, hint: Any, ns: bool) -> dict[str, Any]:
         """The schema of a type. Raises TypeError for one that JSON does not hold."""
         origin, inside = typing.get_origin(hint), typing.get_args(hint)
         if hint is Any:
             return {}
         if origin is typing.Annotated:
-            return _bounded(self.of(inside[0], key), inside[1:])
+            return _bounded(self.of(inside[0], ns), inside[1:])
         if origin in (typing.Union, types.UnionType):
-            return _or_null([self.of(one, key) for one in inside if one is not type(None)], type(None) in inside)
+            return _or_null([self.of(one, ns) for one in inside if one is not type(None)], type(None) in inside)
         if origin is typing.Literal:
             return {"enum": list(inside)}
         if hint is Unit:
             return {"enum": [str(one) for one in (STEP, ITERATION, REQUEST, TOKEN)]}
         if dataclasses.is_dataclass(hint) and isinstance(hint, type):
-            return {"$ref": f"#/$defs/{self._named(hint)}"}
+            return {"$ref": f"#/$defs/{self._named(hint, ns)}"}
         if origin is tuple and not (len(inside) == 2 and inside[1] is Ellipsis):
-            items = [self.of(one, key) for one in inside]
+            items = [self.of(one, ns) for one in inside]
             return {"type": "array", "prefixItems": items, "items": False, "minItems": len(items)}
         if origin is not None and issubclass(origin, Mapping):
-            return {"type": "object", "additionalProperties": self.of(inside[1], key)}
+            return {"type": "object", "additionalProperties": self.of(inside[1], ns)}
         if origin is not None:
-            return {"type": "array", "items": self.of(inside[0], key)}
+            return {"type": "array", "items": self.of(inside[0], ns)}
         if hint in (int, float):
-            whole = hint is int or (self.kind.whole_ns and key.endswith("_ns"))
-            return {"type": "integer" if whole else "number", "minimum": 0}
+            return {"type": "integer" if ns or hint is int else "number", "minimum": 0}
         return {"type": {str: "string", bool: "boolean"}[hint]}
 
-    def _named(self, made: type) -> str:
+    def _named(self, made: type, ns: bool) -> str:
         """The name under which the class stands among the definitions, where it is put if it is not there."""
-        if made not in self._names:
-            name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", made.__name__.lstrip("_")).lower()
+        ns = ns and all(hint in (int, float, int | None, float | None) for hint in _hints(made, plain=True).values())
+        if (made, ns) not in self._names:
+            name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", made.__name__.lstrip("_")).lower() + ("_ns" if ns else "")
             if name in self.classes:
                 name = f"{made.__module__.rpartition('.')[2]}_{name}"
-            self._names[made] = name
+            self._names[made, ns] = name
             self.classes[name] = {}
-            self.classes[name] = self.of_class(made)
-        return self._names[made]
+            self.classes[name] = self.of_class(made, ns)
+        return self._names[made, ns]
+
+
+def _is_ns(key: str) -> bool:
+    return key == "ns" or key.endswith("_ns")
 
 
 def _bounded(found: dict[str, Any], bounds: tuple[Any, ...]) -> dict[str, Any]:
@@ -215,8 +218,8 @@ def _paragraph(text: str | None) -> str:
     return re.sub(r"\bNone\b", "null", " ".join(first.split()))
 
 
-def _hints(made: type) -> dict[str, Any]:
-    """The types of the fields, also of those that the module imports for type checkers only."""
+def _hints(made: type, plain: bool = False) -> dict[str, Any]:
+    """The types of the fields, also of those that the module imports for type checkers only; plain: without bounds."""
     module = sys.modules[made.__module__]
     names = {}
     for one in ast.walk(ast.parse(inspect.getsource(module))):
@@ -225,15 +228,15 @@ def _hints(made: type) -> dict[str, Any]:
                 if isinstance(line, ast.ImportFrom) and line.module:
                     for name in line.names:
                         names[name.asname or name.name] = getattr(importlib.import_module(line.module), name.name)
-    return typing.get_type_hints(made, localns=names, include_extras=True)
+    return typing.get_type_hints(made, localns=names, include_extras=not plain)
 
 
 DOCUMENTS = (
     Document(
         "gpuprof.diagnosis/1",
         "gpuprof.diagnosis.diagnosis:Diagnosis",
-        "What gpuprof says about one recording. Times are whole nanoseconds; start_ns counts from window.start_ns, except in"
-        " window itself. null: cannot be known from this recording.",
+        "What gpuprof says about one recording. Times are whole nanoseconds; start_ns counts from window.start_ns, "
+        "except in window itself. null: cannot be known from this recording.",
         instead={
             "Diagnosis._analysis": None,
             "Verdict.+": {
@@ -248,8 +251,8 @@ DOCUMENTS = (
     Document(
         "gpuprof.comparison/1",
         "gpuprof.diagnosis.comparison.comparison:Comparison",
-        "What gpuprof says about two recordings, A before and B after. Times are whole nanoseconds a step, counts are means"
-        " a step; a difference is B's less A's. null: cannot be known from these recordings.",
+        "What gpuprof says about two recordings, A before and B after. Times are whole nanoseconds a step, counts are "
+        "means a step; a difference is B's less A's. null: cannot be known from these recordings.",
         instead={
             "Comparison.diagnoses": None,
             "Comparison.optional": {
@@ -283,36 +286,34 @@ DOCUMENTS = (
     Document(
         "gpuprof.trial/1",
         "gpuprof.trial.trial:Trial",
-        "What `gpuprof try` measured: fixes applied from outside to a user's own command, in fresh processes that took"
-        " turns. Times are whole nanoseconds; null: cannot be known.",
-        whole_ns=True,
+        "What `gpuprof try` measured: fixes applied from outside to a user's own command, in fresh processes that "
+        "took turns. Times are whole nanoseconds; null: cannot be known.",
     ),
     Document(
         "gpuprof.projection/1",
         "gpuprof.projection.projection:Projection",
-        "What the recorded step would be on other GPUs. Times are whole nanoseconds, intervals hold eight of ten. null:"
-        " cannot be known from this recording.",
-        whole_ns=True,
+        "What the recorded step would be on other GPUs. Times are whole nanoseconds, intervals hold eight of ten. "
+        "null: cannot be known from this recording.",
     ),
     Document(
         "gpuprof.memory/1",
         "gpuprof.memory.memory_report:MemoryReport",
-        "Who holds a GPU's memory at its peak. Sizes are bytes. At a peak the owners sum to reserved_bytes (to"
-        " allocated_bytes where that is null; the owner 'unused' is what is reserved and not allocated), phases and lines +"
-        " lines_rest_bytes sum to allocated_bytes. null: not known.",
+        "Who holds a GPU's memory at its peak. Sizes are bytes. At a peak the owners sum to reserved_bytes (to "
+        "allocated_bytes where that is null; the owner 'unused' is what is reserved and not allocated), phases and "
+        "lines + lines_rest_bytes sum to allocated_bytes. null: not known.",
     ),
     Document(
         "gpuprof.fit/1",
         "gpuprof.trial.fit:FitReport",
-        "What `gpuprof fit` measured: peaks of memory of a few steps of a user's own command with different batches and"
-        " lengths, and the peaks that other batches and lengths are predicted to have. Sizes are bytes, times whole"
-        " nanoseconds; null: not known.",
+        "What `gpuprof fit` measured: peaks of memory of a few steps of a user's own command with different batches "
+        "and lengths, and the peaks that other batches and lengths are predicted to have. Sizes are bytes, times "
+        "whole nanoseconds; null: not known.",
     ),
     Document(
         "gpuprof.iterations/1",
         "gpuprof.diagnosis.iterations.logged_model:LoggedIterations",
-        "The mean iteration of an RL post-training, as the logs of its framework have it. Times are nanoseconds. The ns of"
-        " phases sum to mean_ns + overlap_ns exactly. null: not known.",
+        "The mean iteration of an RL post-training, as the logs of its framework have it. Times are nanoseconds. The "
+        "ns of phases sum to mean_ns + overlap_ns exactly. null: not known.",
     ),
     Document(
         "gpuprof.roles/1",

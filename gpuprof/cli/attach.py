@@ -26,7 +26,12 @@ LEAVING_S = 10.0
 
 @click.command(short_help="Record steps of a training that runs already.")
 @click.argument("place", metavar="[PID|RUN]", required=False)
-@click.option("--steps", type=click.IntRange(1, LARGEST), metavar="N", help=f"Record N steps (default {STEPS}).")
+@click.option(
+    "--steps",
+    type=click.IntRange(1, LARGEST),
+    metavar="N",
+    help=f"Record N steps (default {STEPS}, fewer of many ops).",
+)
 @click.option(
     "--baseline", type=click.IntRange(1, LARGEST), metavar="N", help="Time N steps first, twice (default automatic)."
 )

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from gpuprof.diagnosis.diagnosis import Diagnosis
     from gpuprof.record.command import Target
 
-TABLE = "ncu.csv"
-"""The table of counters in the folder of a run."""
+TABLE, PRINTED = "ncu.csv", "ncu.log"
+"""The table of counters in the folder of a run; what Nsight Compute printed where it made none."""
 OPTIONS = DEFAULTS | {
     "settle": 3, "baseline": 1, "steps": 1, "sampling": False, "modules": 0, "nsys": True, "stop": True,
     "report": False,
@@ -54,6 +54,8 @@ def run(recording: str, out: str | None, target: Target) -> int:
             _run(words, Path(folder))
             if not _lacks_a_metric(printed):
                 break
+        if printed.exists() and not _holds_a_table(printed):
+            table.with_name(PRINTED).write_bytes(printed.read_bytes())
         counted = read_counters(_checked(printed, Path(folder)))
         table.write_bytes(printed.read_bytes())
     _show(with_counters(diagnosis, counted), table, recording)
@@ -87,19 +89,27 @@ def _run(words: list[str], folder: Path) -> None:
         tell(f"the target ended with exit code {code} under Nsight Compute")
 
 
+def _text(printed: Path) -> str:
+    return printed.read_text(encoding="utf-8", errors="replace") if printed.exists() else ""
+
+
+def _holds_a_table(printed: Path) -> bool:
+    return '"ID"' in _text(printed)
+
+
 def _lacks_a_metric(printed: Path) -> bool:
     """Whether this GPU, or this version, does not know one of the metrics: then nothing has run."""
-    text = printed.read_text(encoding="utf-8", errors="replace") if printed.exists() else ""
-    return '"ID"' not in text and "metric" in text.lower() and "==ERROR==" in text
+    text = _text(printed)
+    return not _holds_a_table(printed) and "metric" in text.lower() and "==ERROR==" in text
 
 
 def _checked(printed: Path, folder: Path) -> Path:
     """The table. Raises GpuprofError, with the reason, where nothing was counted."""
     from gpuprof.nsight.compute import why_none
 
-    text = printed.read_text(encoding="utf-8", errors="replace") if printed.exists() else ""
-    if '"ID"' in text:
+    if _holds_a_table(printed):
         return printed
+    text = _text(printed)
     notes = (runfile.read_json(folder / runfile.rank_file(0)) or {}).get("notes") or []
     reason = str(notes[-1]) if notes and "ERR_" not in text else why_none(text)
     raise GpuprofError(f"Nsight Compute counted nothing: {reason}")

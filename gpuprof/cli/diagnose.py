@@ -11,13 +11,14 @@ import click
 from gpuprof.cli.output import say
 from gpuprof.cli.output_paths import check_place
 from gpuprof.cli.printing import BRIEF, DIAGNOSIS, ITERATIONS, ROLES, gates
-from gpuprof.cli.recordings import RECORDING, TOP_IN_JSON, diagnose_given, given, training_logs
+from gpuprof.cli.recordings import RECORDING, TOP_IN_JSON, diagnose_given, given
 from gpuprof.diagnosis.asked import Asked
 
 if TYPE_CHECKING:
     from gpuprof.cli.gates import Gate
     from gpuprof.diagnosis.diagnosis import Diagnosis
     from gpuprof.tracefile.nsight_compute import Counted
+    from gpuprof.tracefile.recording import Recording
 
 GATE_FAILED = 1
 UNUSABLE = 2
@@ -80,21 +81,14 @@ def command(
         raise click.UsageError("--brief goes with --json")
     if markdown and json:
         raise click.UsageError("--json and --markdown exclude each other")
-    if roles or (len(paths) > 1 and _have_roles(paths)):
-        if html is not None or markdown or brief or step or skip or ncu or step_ms or fail_on:
-            raise click.UsageError("of roles on one timeline there is only --json and --top")
-        from gpuprof.diagnosis.roles.sources import diagnose_roles
-
-        ROLES.put(diagnose_roles(paths or given(paths).given), json, top, None)
-        return 0
-    if paths and (logs := training_logs(paths)):
-        if html is not None or markdown or brief or step or skip or ncu or step_ms or fail_on:
-            raise click.UsageError(f"{paths[0]} is a log: only --json and --top go with it")
-        from gpuprof.diagnosis.iterations.logged import diagnose_logs
-
-        ITERATIONS.put(diagnose_logs(logs), json, top, None)
-        return 0
     recording = given(paths)
+    kind = "roles" if roles else recording.kind
+    if kind in ("roles", "logs"):
+        if html is not None or markdown or brief or step or skip or ncu or step_ms or fail_on:
+            what = "of roles on one timeline" if kind == "roles" else f"{recording} is a log: of one"
+            raise click.UsageError(f"{what} there is only --json and --top")
+        _put_job(recording, kind, json, top)
+        return 0
     if html is not None:
         check_place(html, recording.files, "--html")
     counted = None if ncu is None else _counted(ncu)
@@ -105,7 +99,7 @@ def command(
         diagnosis = with_counters(diagnosis, counted)
     (BRIEF if brief else DIAGNOSIS).put(diagnosis, json, top, html, markdown, verbose=verbose or top is not None)
     run = recording.run_folder
-    if run is not None and not json and _have_roles((str(run),)):
+    if run is not None and not json and recording.has_roles:
         say(f"processes of this run generate and train: gpuprof diagnose --roles {run} sets them on one timeline")
     return exit_code(diagnosis, fail_on, as_json=json)
 
@@ -117,10 +111,16 @@ def _counted(path: Path) -> tuple[Counted, ...]:
     return read_counters(path)
 
 
-def _have_roles(paths: tuple[str, ...]) -> bool:
-    from gpuprof.diagnosis.roles.sources import have_roles
+def _put_job(recording: Recording, kind: str, json: bool, top: int | None) -> None:
+    """What a job's runs or logs say of it as a whole."""
+    if kind == "roles":
+        from gpuprof.diagnosis.roles.sources import diagnose_roles
 
-    return have_roles(paths)
+        ROLES.put(diagnose_roles(recording), json, top, None)
+    else:
+        from gpuprof.diagnosis.iterations.logged import diagnose_logs
+
+        ITERATIONS.put(diagnose_logs(recording.logs), json, top, None)
 
 
 def exit_code(diagnosis: Diagnosis, gates: tuple[Gate, ...], as_json: bool) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -27,20 +26,6 @@ def given(paths: str | tuple[str, ...] | None) -> Recording:
     from gpuprof.tracefile.recording import resolve
 
     return resolve(None if paths == () else paths)
-
-
-def training_logs(paths: tuple[str, ...]) -> tuple[str, ...]:
-    """The paths, where they are logs of an RL post-training; none where they are recordings.
-
-    Raises GpuprofError, one line, where some are and some are not.
-    """
-    from gpuprof.errors import GpuprofError
-    from gpuprof.tracefile.training_logs.read import is_training_log
-
-    found = [is_training_log(Path(path)) for path in paths]
-    if any(found) and not all(found):
-        raise GpuprofError(f"{paths[found.index(True)]} is a log, {paths[found.index(False)]} is none: give logs only")
-    return paths if all(found) else ()
 
 
 def diagnose_given(recording: Recording, asked: Asked = NOTHING_ASKED) -> Diagnosis:

@@ -406,16 +406,14 @@ class Analysis:
         """From a graph to the mean step; without a budget it is the usual step."""
         if self.budget is None:
             return MeanStep(self.graph)
-        lumps = {one.cause: float(one.mean_ns or 0) for one in self.budget.excess if one.cause != "input"}
-        if self.budget.paused_ns:
-            lumps["pauses"] = float(self.budget.paused_ns)
         mean = MeanStep(
             self.graph,
             usual_ns=self.budget.usual_ns,
             mean_ns=self.budget.mean_ns,
             loader=None if self.feed is None else self.feed.loader,
             batches=1.0 if self.feed is None else self.feed.batches,
-            lumps_ns=lumps,
+            lumps_ns=self.budget.lumps_ns,
+            every=self.budget.lumps_every,
             paced=self.feed is not None and self.feed.measured,
         )
         return mean.with_waits()

@@ -90,6 +90,18 @@ class Budget:
     the CPU limits the step."""
 
     @property
+    def lumps_ns(self) -> dict[str, float]:
+        """Cause → what it adds to the mean step, of all that some steps do and others do not; no waits for batches."""
+        found = {one.cause: float(one.mean_ns or 0) for one in self.excess if one.cause != "input"}
+        return found | ({"pauses": float(self.paused_ns)} if self.paused_ns else {})
+
+    @property
+    def lumps_every(self) -> dict[str, float]:
+        """Cause → steps from one of these to the next, where any was seen or the program says it."""
+        every = {one.cause: one.every or self.steps / one.steps for one in self.excess if one.every or one.steps}
+        return every | ({"pauses": self.steps / self.pauses} if self.pauses else {})
+
+    @property
     def left_out(self) -> tuple[Once, ...]:
         """Costs that are not in the mean: one that still recurs is, and becomes rarer in the steps to come."""
         recurring = {one.cause for one in self.excess}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from gpuprof.diagnosis.budget import in_words
 from gpuprof.diagnosis.chance import probability, time_left
 from gpuprof.diagnosis.cpu_step import CpuStep, prepares_batches
+from gpuprof.diagnosis.detect.own_lines import batch_lines
 from gpuprof.diagnosis.detect.proposal import CERTAIN, EVEN, MARKED, SEVERE, SURE, WORTH
 from gpuprof.diagnosis.diagnosis import Diagnosis, Evidence, Finding, Range, Remaining, Verdict
 from gpuprof.diagnosis.fix import call
@@ -93,7 +94,10 @@ def _more_workers(analysis: Analysis, step: CpuStep) -> Finding | None:
         title=f"{now} → {wanted} input workers" if now else f"{wanted} input workers",
         severity="high" if gain.expected >= SEVERE else "medium" if gain.expected >= MARKED else "low",
         evidence=(
-            Evidence(f"the training {does}: {ms_or_us(step.input_ns)} of the mean step of {ms_or_us(step.mean_ns)}"),
+            Evidence(
+                f"the training {does}: {ms_or_us(step.input_ns)} of the mean step of {ms_or_us(step.mean_ns)}",
+                lines=batch_lines(folder),
+            ),
         ),
         fix=str(fix),
         fix_lines=fix.lines,

@@ -314,6 +314,9 @@ class Evidence:
     """The kernel, op or call that begins the stretch, where text says that it is not most of it; else None."""
     on_gpu: bool = False
     """Whether the track is a GPU's."""
+    lines: tuple[str, ...] = ()
+    """Of a statement about the CPU: the lines of the user's code that most of it comes from, `train.py:42 step`, most
+    first; empty where neither Python frames nor samples were recorded, or none is the user's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -451,8 +454,8 @@ class StartUpTime:
 
 
 VERDICT_CAUSES = (
-    "launch", "sync", "python", "allocator", "compile", "planning", "loading", "locking", "slow_call", "straggler",
-    "transfer", "peer_wait", "save", "logging", "garbage_collection",
+    "launch", "sync", "python", "allocator", "compile", "planning", "loading", "locking", "cpu_compute", "slow_call",
+    "straggler", "transfer", "peer_wait", "save", "logging", "garbage_collection",
 )  # fmt: skip
 
 
@@ -474,6 +477,9 @@ class Verdict:
     slow_calls: Annotated[str, OneOf(("planning", "loading", "compile", "allocator", "locking"))] | None = None
     """What single long calls of the CPU do most of their time: planning | loading | compile | allocator | locking; None
     where that is not known, or there are none."""
+    computes: str | None = None
+    """The phase in which the CPU computes most of the time that it does so itself, on tensors in host memory; None
+    where the GPU hardly waits for that."""
 
     @property
     def summary(self) -> str:

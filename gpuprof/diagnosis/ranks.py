@@ -16,15 +16,11 @@ from numpy.typing import NDArray
 
 from gpuprof.diagnosis.rank_digests import digests_of
 from gpuprof.errors import GpuprofError, UnreadableTrace
-from gpuprof.ranks.assemble import assemble
 from gpuprof.ranks.digest_data import Digest, Doing
-from gpuprof.ranks.job import Job as Assembled
-from gpuprof.ranks.job import collectives_of
+from gpuprof.ranks.joined import Exchanged, Joined, joined
 from gpuprof.ranks.summary import Job, RankSummary
 from gpuprof.ranks.verdicts import Found, judge
 from gpuprof.replay.noise import GPU_PROCESS_NOISE
-from gpuprof.timeline.collectives import Collectives
-from gpuprof.timeline.matching import Matched, match
 from gpuprof.tracefile.trace import Trace
 from gpuprof.tracefile.traces_in_folder import is_digest
 
@@ -103,61 +99,17 @@ def gang_of(made: Iterable[Digest | Note], names: Sequence[str]) -> Gang:
     `made`: of many, an iterator that keeps none of them, so that their rows are freed once they are in the job.
     `names`: what the recordings are called in messages. Raises GpuprofError as `survey` does.
     """
-    job, exchanged, notes = _job(made, names)
-    late = np.array([one.late_share for one in exchanged])
-    return _together(job.digests, exchanged, judge(job, late), tuple(notes))
+    job, notes = _job(made, names)
+    return _together(job, judge(job), tuple(notes))
 
 
-@dataclass(frozen=True, slots=True)
-class _Exchanged:
-    """What the collectives of one rank say."""
-
-    late_share: float
-    """Of those that some rank waited in, those that it came last to; NaN: none waited."""
-    transfer_ns: int | None
-    """Transfers of a step, overlapped or not; None where nothing is known of any."""
-    offset_ns: int | None
-    to_first_clock_ns: int | None
-
-
-def _exchanged(matched: Matched, i: int, found: Collectives, clocks_ns: Sequence[int]) -> _Exchanged:
-    """`clocks_ns`: Unix time of each recording's time 0; all 0 where one of them is not known."""
-    waited, inside = int(matched.waited_for[i].sum()), found.columns.step >= 0
-    transfer, steps = matched.transfer_ns[i][inside], len(np.unique(found.columns.step[inside]))
-    return _Exchanged(
-        int(matched.last[i].sum()) / waited if waited else float("nan"),
-        round(float(np.nansum(transfer)) / steps) if steps and not np.isnan(transfer).all() else None,
-        (offset := matched.offset_ns[i]),
-        None if offset is None and not clocks_ns[i] else clocks_ns[i] - clocks_ns[0] - (offset or 0),
-    )
-
-
-def _job(made: Iterable[Digest | Note], names: Sequence[str]) -> tuple[Assembled, list[_Exchanged], list[Note]]:
-    """All digests as one job, and what was exchanged. The digests' rows are free when this returns."""
+def _job(made: Iterable[Digest | Note], names: Sequence[str]) -> tuple[Joined, list[Note]]:
+    """All digests as one job. Their rows are free when this returns."""
     digests, notes = [], []
     for one in made:
         (digests if isinstance(one, Digest) else notes).append(one)
     notes += [note for one in digests for note in one.notes]
-    digests = _in_order(digests, notes, names)
-    # Clocks are compared as Unix times where the recordings give their beginning.
-    known = all(one.clock_ns for one in digests)
-    clocks = [one.clock_ns if known else 0 for one in digests]
-    collectives = [collectives_of(one, clock) for one, clock in zip(digests, clocks, strict=True)]
-    rows = [one.columns.row for one in collectives]
-    matched = match(
-        collectives, [one.rows.expected_ns[at].astype(float) for one, at in zip(digests, rows, strict=True)]
-    )
-    if not matched.collectives:
-        raise UnreadableTrace(
-            f"{_name(digests[0])} and {_name(digests[1])} share no collective: they are not ranks of one training, or"
-            " were recorded at different times; give one of them"
-        )
-    exchanged = [_exchanged(matched, i, one, clocks) for i, one in enumerate(collectives)]
-    return assemble(digests, matched, collectives), exchanged, notes
-
-
-def _name(digest: Digest) -> str:
-    return digest.source.rsplit("/", 1)[-1]
+    return joined(_in_order(digests, notes, names)), notes
 
 
 def _in_order(digests: list[Digest], notes: list[Note], names: Sequence[str]) -> list[Digest]:
@@ -182,9 +134,8 @@ def _in_order(digests: list[Digest], notes: list[Note], names: Sequence[str]) ->
     return sorted(numbered, key=lambda one: one.rank or 0)
 
 
-def _together(
-    digests: Sequence[Digest], exchanged: Sequence[_Exchanged], found: Found, notes: tuple[Note, ...]
-) -> Gang:
+def _together(joined: Joined, found: Found, notes: tuple[Note, ...]) -> Gang:
+    digests, exchanged = joined.job.digests, joined.exchanged
     pace, late = np.median(found.paces_ns, axis=1), np.array([one.late_share for one in exchanged])
     order: NDArray[np.intp] = np.argsort(-pace, kind="stable")
     slow = found.slow
@@ -245,7 +196,7 @@ def _largest(excess: tuple[Excess, ...]) -> str | None:
     return max(totals, key=lambda name: totals[name]) if totals else None
 
 
-def _summary(one: Digest, pace: float, exchanged: _Exchanged, step: float, straggles: str | None) -> RankSummary:
+def _summary(one: Digest, pace: float, exchanged: Exchanged, step: float, straggles: str | None) -> RankSummary:
     bound, cause = one.own.bound, one.own.cause
     if straggles is not None:
         bound, cause = straggles if straggles != "device" else bound, "straggler"

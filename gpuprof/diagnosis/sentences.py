@@ -27,16 +27,24 @@ def gpu_named(number: int, of: int) -> str:
 
 
 def in_ms(ns: float) -> str:
-    """Three digits: `0.42 ms`, `15.9 ms`, `1,170 ms`; what is far below a millisecond in microseconds: `2.3 µs`."""
+    """Three digits: `0.42 ms`, `15.9 ms`, `1.17 s`; what is far below a millisecond in microseconds: `2.3 µs`."""
     if 0 < ns < SHORT_NS:
         return f"{ns / 1e3:.2g} µs"
+    if ns >= 1e9:
+        return _in_s(ns)
     ms = ns / 1e6
     return f"{ms:.3g} ms" if ms < 100 else f"{ms:,.0f} ms"
 
 
 def ms_or_us(ns: float) -> str:
-    """One decimal, from 1 ms on: `15.9 ms`, `1,170.2 ms`; below whole microseconds: `420 µs`."""
+    """One decimal, from 1 ms on: `15.9 ms`, and from 1 s on two: `1.17 s`; below whole microseconds: `420 µs`."""
+    if ns >= 1e9:
+        return _in_s(ns)
     return f"{ns / 1e6:,.1f} ms" if ns >= 1e6 else f"{ns / 1e3:,.0f} µs"
+
+
+def _in_s(ns: float) -> str:
+    return f"{ns / 1e9:,.2f} s"
 
 
 def size_in_ms(ns: float) -> str:

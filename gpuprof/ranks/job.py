@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from gpuprof.ranks.digest_data import Digest, Floats, Ints
-from gpuprof.timeline.collectives import CollectiveColumns, Collectives
 from gpuprof.tracefile.trace import U8, Mask
 
 
@@ -76,27 +73,3 @@ class Job:
     @property
     def ranks(self) -> int:
         return len(self.digests)
-
-
-def collectives_of(digest: Digest, clock_ns: int) -> Collectives:
-    """The rows that ranks share, as matching takes them; times from `clock_ns`."""
-    rows = digest.rows
-    mine = np.flatnonzero(rows.group >= 0)
-    mine = mine[np.lexsort((mine, rows.start_ns[mine]))]
-    texts = (*digest.groups, *digest.dtypes)
-    return Collectives(
-        CollectiveColumns(
-            row=mine,
-            kind=rows.kind[mine].astype(np.int32),
-            group=rows.group[mine].astype(np.int32),
-            dtype=(rows.dtype[mine] + len(digest.groups)).astype(np.int32),
-            group_size=rows.size[mine].astype(np.int64),
-            bytes=rows.bytes[mine].astype(np.int64),
-            sequence=np.arange(len(mine)),
-            recorded_sequence=rows.number[mine].astype(np.int64),
-            step=rows.step[mine].astype(np.int64),
-            start_ns=rows.start_ns[mine].astype(np.int64) + clock_ns,
-            end_ns=rows.end_ns[mine].astype(np.int64) + clock_ns,
-        ),
-        texts,
-    )

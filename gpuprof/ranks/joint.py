@@ -39,19 +39,34 @@ class Played:
         return middle if self.looped and middle > 0 else float(np.mean(self.each_ns))
 
 
-def replay(job: Job, times: Times | None = None, *, recorded: bool = False, alone: bool = False) -> Played:
-    """Replays the job with these times, without the profiler's cost unless `recorded`.
+@dataclass(frozen=True, slots=True)
+class AsItIs:
+    """The unchanged job, replayed."""
 
-    `alone`: no one waits for anybody, so that each rank goes at its own pace.
-    """
+    error: float
+    """How far the replay of what was recorded ends from where it ended, as a share of the mean step."""
+    played: Played
+    """Without the profiler."""
+    paces_ns: Floats
+    """[ranks, steps] The step that each rank would take if no other were ever late."""
+    work_ns: Floats
+    """[ranks, steps, WORK] On each rank's own way through a step, waits and transfers left out."""
+
+
+def as_it_is(job: Job) -> AsItIs:
+    """Replays the job as it was recorded, without the profiler, and each rank by itself."""
+    return AsItIs(_replay_error(job), replay(job), _paces(job), _work_of_ranks(job))
+
+
+def replay(job: Job, times: Times | None = None, *, recorded: bool = False) -> Played:
+    """Replays the job with these times, without the profiler's cost unless `recorded`."""
     if times is None:
         times = job.recorded if recorded else job.unprofiled
     pred = job.recorded_pred if recorded else job.pred
     rounds = 1 if recorded else _rounds(job)
     arrival, end, finish = np.empty(len(job)), np.empty(len(job)), np.empty((rounds, job.steps))
-    transfer = times.transfer_ns - job.waited_ns if alone else times.transfer_ns
     lag = times.lag_ns.astype(np.float32, copy=False)  # one compiled version, and half the memory
-    _replay(job.first, pred, lag, times.own_ns, transfer, job.anchor_ns, job.step, alone, arrival, end, finish)
+    _replay(job.first, pred, lag, times.own_ns, times.transfer_ns, job.anchor_ns, job.step, False, arrival, end, finish)
     if not job.looped:
         each = finish[-1] - job.step_begin_ns
     else:
@@ -60,9 +75,9 @@ def replay(job: Job, times: Times | None = None, *, recorded: bool = False, alon
     return Played(arrival, end, each, job.looped)
 
 
-def paces(job: Job, times: Times | None = None) -> Floats:
-    """[ranks, steps] The step that each rank would take if no other were ever late."""
-    times = times or job.unprofiled
+def _paces(job: Job) -> Floats:
+    """`AsItIs.paces_ns`."""
+    times = job.unprofiled
     rounds = _rounds(job)
     arrival, end = np.empty(len(job)), np.empty(len(job))
     finish = np.empty((rounds, job.steps))
@@ -96,7 +111,7 @@ def replay_rows(ways: Ways, anchor_ns: Floats, took_ns: Floats, step: Ints, step
     return arrival, end
 
 
-def replay_error(job: Job) -> float:
+def _replay_error(job: Job) -> float:
     """How far the replay of what was recorded ends from where it ended, as a share of the mean step: the root of the
     mean square over steps, each counted from its begin."""
     end = replay(job, recorded=True).end_ns
@@ -110,8 +125,8 @@ def replay_error(job: Job) -> float:
     return float(abs(found.sum() - recorded.sum()) / max(recorded.sum(), 1.0))
 
 
-def work_of_ranks(job: Job) -> Floats:
-    """[ranks, steps, WORK] ns of each kind on the rank's own way through a step, waits and transfers left out."""
+def _work_of_ranks(job: Job) -> Floats:
+    """`AsItIs.work_ns`."""
     times = job.unprofiled
     arrival, end = np.empty(len(job)), np.empty(len(job))
     _replay(

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from gpuprof.ranks.critical_path import critical_path
-from gpuprof.ranks.digest_data import BACKWARD, FORWARD, WORK, Floats
-from gpuprof.ranks.job import Job, Times
-from gpuprof.ranks.joint import Played, paces, replay, replay_error
+from gpuprof.ranks.digest_data import Floats
+from gpuprof.ranks.job import Job
+from gpuprof.ranks.joined import Joined
+from gpuprof.ranks.joint import Played, as_it_is, replay
 from gpuprof.ranks.lengths import lengths_share
-from gpuprof.ranks.roles import ROLES, TENSOR, Roles, roles_of
+from gpuprof.ranks.roles import ROLES, Roles, roles_of
 from gpuprof.ranks.shapes import Shapes, shapes_of
 from gpuprof.ranks.summary import Change, Exposed, Member
 from gpuprof.ranks.summary import Job as Summary
-from gpuprof.ranks.what_if import WhatIf, what_if
-from gpuprof.tracefile.trace import Mask
+from gpuprof.ranks.what_if import EVEN, OF_ROLE, Alternative, alternatives
 
 WORST_ERROR = 0.02
 """A replay that misses what was recorded by more than this predicts nothing."""
@@ -31,10 +31,6 @@ MOSTLY_LAST, THROUGHOUT = 2 / 3, 3
 and more: of two ranks whose steps merely scatter each comes last to half, and is slower now and then."""
 MOST_OF_IT = 0.8
 """The smallest culprit that explains this share of what the largest does is named: a slow rank slows its host too."""
-TRIED = 16
-"""Ranks, hosts and groups that are tried, those with the slowest members first."""
-SLOW_LINK = 1.5
-"""A group is tried as a slow link if its transfers take this many times the usual of their kind and size."""
 VERDICTS = {
     "rank": "straggler", "host": "slow_host", "group": "slow_group", "stage": "stage_imbalance",
     "batches": "uneven_batches", "link": "slow_link",
@@ -55,15 +51,13 @@ class Found:
     """[ranks, steps]"""
 
 
-def judge(job: Job, late_share: Floats, notes: tuple[tuple[str, str], ...] = ()) -> Found:
-    """Replays the job as recorded, then without the profiler, then each what-if.
-
-    `late_share`: per rank, of the collectives that someone waited in those that it came last to; NaN: none.
-    """
+def judge(joined: Joined) -> Found:
+    """Replays the job as recorded, then without the profiler, then each what-if."""
+    job, late_share = joined.job, np.array([one.late_share for one in joined.exchanged])
+    notes: tuple[tuple[str, str], ...] = ()
     roles = roles_of(job)
-    error = replay_error(job)
-    played = replay(job)
-    own = paces(job)
+    now = as_it_is(job)
+    played, own, error = now.played, now.paces_ns, now.error
     counted = tuple((role, int(np.sum(roles.of_group == r))) for r, role in enumerate(ROLES))
     known: dict[str, Any] = {
         "ranks": job.ranks,
@@ -77,7 +71,7 @@ def judge(job: Job, late_share: Floats, notes: tuple[tuple[str, str], ...] = ())
     }
     if job.dropped:
         text = f"{job.dropped} collectives of different ranks contradict each other's order and were not matched"
-        notes = (*notes, ("ranks_mismatched", text))
+        notes = (("ranks_mismatched", text),)
     if not error <= WORST_ERROR:
         text = (
             f"the joint replay of what was recorded misses the recorded step by {100 * error:.1f} %: no gains are given"
@@ -88,16 +82,16 @@ def judge(job: Job, late_share: Floats, notes: tuple[tuple[str, str], ...] = ())
         )  # fmt: skip
         return Found(summary, None, played.step_ns, None, own)
     shapes = shapes_of(job, roles)
-    asked = what_if(job, roles, shapes)
-    ideal = asked.even()
-    even = replay(job, ideal).step_ns
-    tried = [one for one in _tried(asked, ideal, own, played.step_ns) if math.isfinite(one.speedup)]
-    culprit = _culprit(job, shapes, tried, own, late_share, played.step_ns)
-    changes = tuple(sorted(tried, key=lambda one: one.step_ns))
+    tried = list(map(partial(_replayed, job), alternatives(job, roles, shapes, now)))
+    even = next(one.step_ns for one in tried if one.kind == EVEN)
+    changes = [one.against(played.step_ns) for one in tried if one.kind not in (EVEN, OF_ROLE)]
+    changes = [one for one in changes if math.isfinite(one.speedup)]
+    culprit = _culprit(job, shapes, changes, own, late_share, played.step_ns)
     summary = Summary(
         **known, even_ns=round(even), slowdown=played.step_ns / max(even, 1.0),
-        verdict=None if culprit is None else VERDICTS[culprit.kind], culprit=culprit, changes=changes,
-        exposed=_exposed(asked, roles, played, own), lengths_share=lengths_share(asked.work_ns), notes=notes,
+        verdict=None if culprit is None else VERDICTS[culprit.kind], culprit=culprit,
+        changes=tuple(sorted(changes, key=lambda one: one.step_ns)),
+        exposed=_exposed(tried, played.step_ns, own), lengths_share=lengths_share(now.work_ns), notes=notes,
         critical_path=critical_path(job, played),
     )  # fmt: skip
     slow = None
@@ -106,92 +100,23 @@ def judge(job: Job, late_share: Floats, notes: tuple[tuple[str, str], ...] = ())
     return Found(summary, slow, played.step_ns, None if culprit is None else float(culprit.step_ns), own)
 
 
-def _tried(asked: WhatIf, even: Times, own: Floats, step: float) -> Iterator[Change]:
-    """All what-ifs, each replayed."""
-    job, roles = asked.job, asked.roles
+@dataclass(frozen=True, slots=True)
+class _Tried:
+    """An alternative, replayed."""
 
-    def change(kind: str, name: str, ranks: Mask | None, times: Times) -> Change:
-        after = replay(job, times).step_ns
-        numbers = () if ranks is None else tuple(job.digests[r].rank or 0 for r in np.flatnonzero(ranks).tolist())
-        return Change(kind, name, numbers, round(after), step / max(after, 1.0))
+    kind: str
+    name: str
+    ranks: tuple[int, ...]
+    step_ns: float
 
-    slower = _over_their_class(own, asked.shapes)
-    every = np.arange(job.ranks)
-    for r in np.argsort(-slower, kind="stable")[:TRIED].tolist():
-        if job.ranks > 1:
-            only = every == r
-            yield change("rank", f"rank {job.digests[r].rank}", only, asked.without(only, _stage_work(roles, only)))
-    for kind, named in (("host", _by_host(roles)), ("group", _by_group(job, roles))):
-        named.sort(key=lambda one: -float(slower[one[1]].mean()))
-        for name, mask in named[:TRIED]:
-            keeping = _stage_work(roles, mask) if kind == "group" else ()
-            yield change(kind, name, mask, asked.without(mask, keeping))
-    if roles.stage.any():
-        yield change("stage", *_longest_stage(roles, own), asked.balanced())
-    yield change("batches", "batches of equal work", None, asked.steady())
-    for g in _slow_links(asked)[:TRIED]:
-        only = np.arange(len(job.groups)) == g
-        mask = np.isin(every, roles.members[g])
-        yield change("link", f"links of group {job.groups[g]}", mask, asked.usual_transfers(only))
-    for k, name in enumerate(WORK[:3]):
-        yield change(name, f"{name} spread evenly", None, asked.kind_as_usual(k, even))
-    yield change("transfers", "no transfers", None, asked.no_transfers())
+    def against(self, now_ns: float) -> Change:
+        return Change(self.kind, self.name, self.ranks, round(self.step_ns), now_ns / max(self.step_ns, 1.0))
 
 
-def _stage_work(roles: Roles, mask: Mask) -> tuple[int, ...]:
-    """The work in which ranks (mask) that are all of their stages may differ from others: how long a stage takes is the
-    model's partition, and not these ranks' fault. None where other ranks have the same stage."""
-    others = roles.stage[~mask]
-    return (FORWARD, BACKWARD) if len(others) and not np.isin(roles.stage[mask], others).any() else ()
-
-
-def _over_their_class(own: Floats, shapes: Shapes) -> Floats:
-    """Per rank how many times the median pace of its class its own is."""
-    pace = own.mean(axis=1)
-    found = np.ones(len(pace))
-    for one in np.unique(shapes.of_rank).tolist():
-        mine = shapes.of_rank == one
-        found[mine] = pace[mine] / max(float(np.median(pace[mine])), 1.0)
-    # Of classes of one or two the median says nothing: they are compared with all.
-    few = np.bincount(shapes.of_rank)[shapes.of_rank] < 3
-    found[few] = pace[few] / max(float(np.median(pace)), 1.0)
-    return found
-
-
-def _by_host(roles: Roles) -> list[tuple[str, Mask]]:
-    names = sorted(set(roles.host))
-    host = np.array(roles.host)
-    found = [(name, host == name) for name in names if name]
-    return [one for one in found if 1 < one[1].sum() < len(host)]
-
-
-def _by_group(job: Job, roles: Roles) -> list[tuple[str, Mask]]:
-    every = np.arange(job.ranks)
-    found = []
-    for g in np.flatnonzero(roles.of_group == TENSOR).tolist():
-        if len(roles.members[g]) > 1:
-            found.append((f"group {job.groups[g]}", np.isin(every, roles.members[g])))
-    return found
-
-
-def _longest_stage(roles: Roles, own: Floats) -> tuple[str, Mask]:
-    """The stage with the most work; the change is to give all stages as much."""
-    pace = own.mean(axis=1)
-    stages = np.unique(roles.stage)
-    most = int(stages[np.argmax([pace[roles.stage == s].mean() for s in stages])])
-    return f"stage {most}", roles.stage == most
-
-
-def _slow_links(asked: WhatIf) -> list[int]:
-    """Groups whose transfers take far longer than their like, the slowest first."""
-    job = asked.job
-    group = job.group[job.first[:-1]]
-    moving = job.unprofiled.transfer_ns - job.waited_ns
-    mine = group >= 0
-    took = np.bincount(group[mine], moving[mine], len(job.groups))
-    usual = np.bincount(group[mine], asked.usual_transfer_ns[mine], len(job.groups))
-    slow = np.flatnonzero(took > SLOW_LINK * np.maximum(usual, 1.0))
-    return slow[np.argsort(-(took - usual)[slow], kind="stable")].tolist()
+def _replayed(job: Job, one: Alternative) -> _Tried:
+    ranks = () if one.ranks is None else np.flatnonzero(one.ranks).tolist()
+    numbers = tuple(job.digests[r].rank or 0 for r in ranks)
+    return _Tried(one.kind, one.name, numbers, replay(job, one.times).step_ns)
 
 
 def _culprit(
@@ -265,15 +190,12 @@ def _lateness(job: Job, played: Played) -> tuple[Floats, Floats]:
     return late, waited
 
 
-def _exposed(asked: WhatIf, roles: Roles, played: Played, own: Floats) -> Exposed:
-    job = asked.job
-    transfer = max(played.step_ns - replay(job, asked.no_transfers()).step_ns, 0.0)
-    waiting = float(np.maximum(played.step_ns - np.median(own, axis=1), 0.0).mean())
-    by_role = []
-    for role in np.unique(roles.of_group).tolist():
-        saved = played.step_ns - replay(job, asked.no_transfers(roles.of_group == role)).step_ns
-        by_role.append((ROLES[role], max(round(saved), 0)))
+def _exposed(tried: list[_Tried], step_ns: float, own: Floats) -> Exposed:
+    moved = next(one.step_ns for one in tried if one.kind == "transfers")
+    transfer = max(step_ns - moved, 0.0)
+    waiting = float(np.maximum(step_ns - np.median(own, axis=1), 0.0).mean())
+    by_role = [(one.name, max(round(step_ns - one.step_ns), 0)) for one in tried if one.kind == OF_ROLE]
     # Waiting in a pipeline that fills is no one's lateness; what counts is whether anything can be gained.
-    matters = max(transfer, waiting) >= (SLOWER - 1) * played.step_ns
+    matters = max(transfer, waiting) >= (SLOWER - 1) * step_ns
     cause = None if not matters else "transfer" if transfer >= waiting else "peer_wait"
     return Exposed(round(transfer), round(waiting), cause, tuple(sorted(by_role, key=lambda one: -one[1])))

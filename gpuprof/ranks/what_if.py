@@ -1,4 +1,5 @@
-"""Changed times: some ranks as fast as the others, every batch as long as the usual one, links as fast as their like.
+"""What is tried of a job, as changed times: some ranks as fast as the others, every batch as long as the usual one,
+links as fast as their like.
 
 Means, not medians, are what ranks are compared with: the job with the same total work, spread evenly. The definition
 of the ideal job and of its slowdown follows "Understanding Stragglers in Large Model Training Using What-if Analysis"
@@ -7,16 +8,16 @@ of the ideal job and of its slowdown follows "Understanding Stragglers in Large 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numba
 import numpy as np
 
-from gpuprof.ranks.digest_data import WORK, Floats, Ints
+from gpuprof.ranks.digest_data import BACKWARD, FORWARD, WORK, Floats, Ints
 from gpuprof.ranks.job import Job, Times
-from gpuprof.ranks.joint import work_of_ranks
-from gpuprof.ranks.roles import Roles
+from gpuprof.ranks.joint import AsItIs
+from gpuprof.ranks.roles import ROLES, TENSOR, Roles
 from gpuprof.ranks.shapes import Shapes
 from gpuprof.tracefile.trace import Mask
 
@@ -24,6 +25,12 @@ FARTHEST = 20.0
 """Ranks whose work of a kind differs by more than this many times do not do the same."""
 LEAST_SHARE = 0.02
 """Of a step: less work of a kind is not compared between classes of ranks."""
+TRIED = 16
+"""Ranks, hosts and groups that are tried, those with the slowest members first."""
+SLOW_LINK = 1.5
+"""A group is tried as a slow link if its transfers take this many times the usual of their kind and size."""
+EVEN, OF_ROLE = "even", "transfers of a role"
+"""Alternatives that are measures, and no advice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +42,7 @@ class _Sums:
 
 
 @dataclass(frozen=True, slots=True)
-class WhatIf:
+class _WhatIf:
     """What all what-ifs of one job share. Its methods return times to replay."""
 
     job: Job
@@ -176,12 +183,118 @@ class WhatIf:
         return self.job.shared[self.job.first[:-1]]
 
 
-def what_if(job: Job, roles: Roles, shapes: Shapes) -> WhatIf:
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """One way in which the job could be like the others of its kind."""
+
+    kind: str
+    """As `Change.kind`; or EVEN, the ideal job, or OF_ROLE, without the transfers of the groups of one role."""
+    name: str
+    ranks: Mask | None
+    """Ranks that it is about; None: all."""
+    times: Times
+    """What is to be replayed."""
+
+
+def alternatives(job: Job, roles: Roles, shapes: Shapes, now: AsItIs) -> Iterator[Alternative]:
+    """Everything that is tried, one after the other: at 1,024 ranks the times of one take half a gigabyte."""
+    asked, own = _prepared(job, roles, shapes, now), now.paces_ns
+    even = asked.even()
+    yield Alternative(EVEN, "", None, even)
+    slower = _over_their_class(own, shapes)
+    every = np.arange(job.ranks)
+    for r in np.argsort(-slower, kind="stable")[:TRIED].tolist():
+        if job.ranks > 1:
+            only = every == r
+            times = asked.without(only, _stage_work(roles, only))
+            yield Alternative("rank", f"rank {job.digests[r].rank}", only, times)
+    for kind, named in (("host", _by_host(roles)), ("group", _by_group(job, roles))):
+        named.sort(key=lambda one: -float(slower[one[1]].mean()))
+        for name, mask in named[:TRIED]:
+            keeping = _stage_work(roles, mask) if kind == "group" else ()
+            yield Alternative(kind, name, mask, asked.without(mask, keeping))
+    if roles.stage.any():
+        yield Alternative("stage", *_longest_stage(roles, own), asked.balanced())
+    yield Alternative("batches", "batches of equal work", None, asked.steady())
+    for g in _slow_links(asked)[:TRIED]:
+        only = np.arange(len(job.groups)) == g
+        mask = np.isin(every, roles.members[g])
+        yield Alternative("link", f"links of group {job.groups[g]}", mask, asked.usual_transfers(only))
+    for k, name in enumerate(WORK[:3]):
+        yield Alternative(name, f"{name} spread evenly", None, asked.kind_as_usual(k, even))
+    yield Alternative("transfers", "no transfers", None, asked.no_transfers())
+    for role in np.unique(roles.of_group).tolist():
+        yield Alternative(OF_ROLE, ROLES[role], None, asked.no_transfers(roles.of_group == role))
+
+
+# -- which ranks, groups and stages
+
+
+def _stage_work(roles: Roles, mask: Mask) -> tuple[int, ...]:
+    """The work in which ranks (mask) that are all of their stages may differ from others: how long a stage takes is the
+    model's partition, and not these ranks' fault. None where other ranks have the same stage."""
+    others = roles.stage[~mask]
+    return (FORWARD, BACKWARD) if len(others) and not np.isin(roles.stage[mask], others).any() else ()
+
+
+def _over_their_class(own: Floats, shapes: Shapes) -> Floats:
+    """Per rank how many times the median pace of its class its own is."""
+    pace = own.mean(axis=1)
+    found = np.ones(len(pace))
+    for one in np.unique(shapes.of_rank).tolist():
+        mine = shapes.of_rank == one
+        found[mine] = pace[mine] / max(float(np.median(pace[mine])), 1.0)
+    # Of classes of one or two the median says nothing: they are compared with all.
+    few = np.bincount(shapes.of_rank)[shapes.of_rank] < 3
+    found[few] = pace[few] / max(float(np.median(pace)), 1.0)
+    return found
+
+
+def _by_host(roles: Roles) -> list[tuple[str, Mask]]:
+    names = sorted(set(roles.host))
+    host = np.array(roles.host)
+    found = [(name, host == name) for name in names if name]
+    return [one for one in found if 1 < one[1].sum() < len(host)]
+
+
+def _by_group(job: Job, roles: Roles) -> list[tuple[str, Mask]]:
+    every = np.arange(job.ranks)
+    found = []
+    for g in np.flatnonzero(roles.of_group == TENSOR).tolist():
+        if len(roles.members[g]) > 1:
+            found.append((f"group {job.groups[g]}", np.isin(every, roles.members[g])))
+    return found
+
+
+def _longest_stage(roles: Roles, own: Floats) -> tuple[str, Mask]:
+    """The stage with the most work; the change is to give all stages as much."""
+    pace = own.mean(axis=1)
+    stages = np.unique(roles.stage)
+    most = int(stages[np.argmax([pace[roles.stage == s].mean() for s in stages])])
+    return f"stage {most}", roles.stage == most
+
+
+def _slow_links(asked: _WhatIf) -> list[int]:
+    """Groups whose transfers take far longer than their like, the slowest first."""
+    job = asked.job
+    group = job.group[job.first[:-1]]
+    moving = job.unprofiled.transfer_ns - job.waited_ns
+    mine = group >= 0
+    took = np.bincount(group[mine], moving[mine], len(job.groups))
+    usual = np.bincount(group[mine], asked.usual_transfer_ns[mine], len(job.groups))
+    slow = np.flatnonzero(took > SLOW_LINK * np.maximum(usual, 1.0))
+    return slow[np.argsort(-(took - usual)[slow], kind="stable")].tolist()
+
+
+# -- their times
+
+
+def _prepared(job: Job, roles: Roles, shapes: Shapes, now: AsItIs) -> _WhatIf:
     """Prepares the what-ifs of a job: one pass over its rows."""
     times = job.unprofiled
     lags, owns = _sums(shapes.label_key, times.lag_ns), _sums(shapes.row_key, times.own_ns)
-    return WhatIf(
-        job, roles, shapes, work_of_ranks(job), lags, owns, _usual_transfers(job, roles),
+    return _WhatIf(
+        job, roles, shapes, now.work_ns, lags, owns, _usual_transfers(job, roles),
         _comparable(shapes, lags, owns),
     )  # fmt: skip
 

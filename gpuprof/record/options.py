@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from ..runfile import MANIFEST, read_json
 
 STEPS = 3
-"""Steps that are recorded."""
+"""Steps that are recorded where no number is asked for; of a step with many ops fewer (enough_steps.py)."""
 MODULES = 1
 """Levels of modules that get ranges."""
 ALONE = 2
@@ -57,7 +57,7 @@ OPTIONS = (
         1,
         "N",
     ),
-    Option("steps", STEPS, f"Record N steps (default {STEPS}).", 1, "N"),
+    Option("steps", None, f"Record N steps (default {STEPS}; fewer where each has many ops).", 1, "N"),
     Option(
         "stacks", 0, f"Then record N more with Python stacks (default off; N defaults to {ALONE}).", 0, "[N]", ALONE
     ),

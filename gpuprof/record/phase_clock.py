@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from .phase_names import BACKWARD, FORWARD, GENERATION, LOG_PROBABILITIES, OPTIMIZER, OTHER, REWARD, TRAINING, WHOLE
+from .phase_names import BACKWARD, FORWARD, GENERATION, LOG_PROBABILITIES, OPTIMIZER, OTHER, TRAINING, WHOLE
 
 MOST_PARTS = 64
 """Names of parts that are kept of one step."""
@@ -52,10 +52,9 @@ class PhaseClock:
             return found
         return FORWARD if self._stack and self._rest == OTHER else self._rest
 
-    @property
-    def in_reward(self) -> bool:
-        """Whether rewards are being computed."""
-        return REWARD in self._stack
+    def is_in(self, *phases: str) -> bool:
+        """Whether one of these phases is open."""
+        return any(phase in self._stack for phase in phases)
 
     def enter(self, phase: str, now: int | None = None) -> int:
         """A phase begins, now or at a moment that is just over; returns what `leave` takes."""

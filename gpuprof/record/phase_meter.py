@@ -97,9 +97,9 @@ class PhaseMeter:
         """A reward function took so long, on any thread, and so much of that thread's CPU time."""
         self._clock.add_part(name, ns, cpu_ns)
 
-    def is_in_reward(self) -> bool:
-        """Whether rewards are being computed."""
-        return self._clock.in_reward
+    def is_in(self, *phases: str) -> bool:
+        """Whether one of these phases is open."""
+        return self._clock.is_in(*phases)
 
     @guarded
     def on_generate(self, generating: bool) -> None:

@@ -64,6 +64,9 @@ METHODS: dict[str, str] = {
 }
 """Methods of TRL's trainers. What surrounds generation and scoring is the computation of advantages, with preparing the
 batch. Log-probabilities that are computed with gradients are the forward pass of the training."""
+SURROUNDED: tuple[str, ...] = (GENERATION, ENVIRONMENT, REWARD, LOG_PROBABILITIES)
+"""Phases that the computation of advantages surrounds: what prepares a batch within one of them, as `generate`'s own
+inputs, is a part of it."""
 GENERATING: frozenset[str] = frozenset(name for name, phase in METHODS.items() if phase == GENERATION)
 """A trainer with one of these trains on its own generations."""
 

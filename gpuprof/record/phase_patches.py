@@ -12,7 +12,17 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from .hooks import Patch
-from .phase_names import CONTEXTS, FORWARD, GENERATING, GENERATION, LOG_PROBABILITIES, METHODS
+from .phase_names import (
+    ADVANTAGE,
+    CONTEXTS,
+    FORWARD,
+    GENERATING,
+    GENERATION,
+    LOG_PROBABILITIES,
+    METHODS,
+    REWARD,
+    SURROUNDED,
+)
 
 WITH_LENGTHS = "_generate"
 """The method that returns all completions of an iteration."""
@@ -30,7 +40,7 @@ class PhaseListener(Protocol):
     def on_generate(self, generating: bool) -> None: ...
     def on_token(self, sequences: int) -> None: ...
     def on_completions(self, lengths: list[int]) -> None: ...
-    def is_in_reward(self) -> bool: ...
+    def is_in(self, *phases: str) -> bool: ...
 
 
 class PhasePatches:
@@ -72,6 +82,8 @@ class PhasePatches:
     def _method(self, call: Any, name: str, phase: str) -> Any:
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             now = time.perf_counter_ns()
+            if phase == ADVANTAGE and self._listener.is_in(*SURROUNDED):
+                return call(*args, **kwargs)
             close = self._listener.on_phase(_of_gradients(phase), None, True, now)
             try:
                 found = call(*args, **kwargs)
@@ -112,7 +124,7 @@ class PhasePatches:
             def wrapper(self_: Any) -> Any:
                 name = str(getattr(self_, "name", "")).partition(".")[2]
                 phase = CONTEXTS.get(name)
-                part = name if phase is None and self._listener.is_in_reward() and name not in METHODS else None
+                part = name if phase is None and self._listener.is_in(REWARD) and name not in METHODS else None
                 close = self._listener.on_phase(phase or "", part) if phase or part else None
                 cpu_begun = time.thread_time_ns() if part else 0  # a system call, unlike the other clock
                 opened[id(self_)] = (time.perf_counter_ns(), cpu_begun, close, part)

@@ -11,7 +11,7 @@ from typing import Any
 from .. import __version__
 from ..runfile import MANIFEST, RUN_VARIABLE, SCHEMA, read_json, write_json
 from .machine import describe_host
-from .options import MODULES, STEPS
+from .options import MODULES
 from .session import Session
 from .trackers import Trackers
 
@@ -29,9 +29,9 @@ class Recorder:
 
     out: the run folder, which must be new or empty; a folder in ./gpuprof-runs if not given.
     settle: steps to let pass first (5). baseline: steps timed free-running, and again each synchronised (10, fewer
-    where steps take seconds). steps: steps to record. stacks, memory: steps to record again with Python stacks, and
-    with allocations. sampling: sample the Python functions of unprofiled steps. shapes: record the shapes of tensors.
-    modules: levels of modules that get ranges (0: none).
+    where steps take seconds). steps: steps to record (3, fewer where each has many ops). stacks, memory: steps to
+    record again with Python stacks, and with allocations. sampling: sample the Python functions of unprofiled steps.
+    shapes: record the shapes of tensors. modules: levels of modules that get ranges (0: none).
     nvtx: emit NVTX ranges even where no tool is seen to listen. trackers: at the end, if W&B, MLflow or TensorBoard is
     in use, diagnose the recording (some seconds) and log `gpuprof/*` scalars and the report to it; rank 0 only.
 
@@ -46,7 +46,7 @@ class Recorder:
         *,
         settle: int | None = None,
         baseline: int | None = None,
-        steps: int = STEPS,
+        steps: int | None = None,
         stacks: int = 0,
         memory: int = 0,
         sampling: bool = True,

@@ -414,12 +414,17 @@ class Session:
         assert window is not None
         warming = not window.active
         self._training.new_step()
-        if window.step(self._step):
+        if self._windows.step(window, self._may_be_short()):
             self._left = 0
             self._close_window()
         elif warming and window.active:
             self._stage = window.name
             self._journal.begin_stage(self._stage, self._step + 1)
+
+    def _may_be_short(self) -> bool:
+        """Whether the window may close early. Several ranks keep to the plan, of which one that stalls earlier would be
+        waited for in the recorded steps of others; iterations are recorded whole."""
+        return self.options["steps"] is None and self.world_size == 1 and not self._meter.phases.iteration_steps
 
     def _may_stop(self) -> bool:
         """Whether all is recorded, a free stretch that continues after the windows included. Several ranks end at the
@@ -451,7 +456,10 @@ class Session:
 
     def _add_line(self, stage: str, now: int) -> None:
         profiled = self._windows.open is not None or self._under_tool or profiler_is_active()
+        ops = self._meter.ops()
         line = self._meter.line(self.rank, self._step, stage, now, profiled)
+        if not self._over:
+            self._windows.add_step(stage, line["tokens"], ops)
         self._journal.add_step(line, hold=self._free.stretch is not None and bool(self._devices))
 
     # -- stages

@@ -12,6 +12,7 @@ from ..runfile import NSYS
 from . import forks
 from .attached import Attached
 from .capture import Capture
+from .enough_steps import EnoughSteps
 from .journal import Journal
 from .memory import gpu_bytes_to_spare
 from .nodes import NodeExchange
@@ -27,6 +28,7 @@ PATIENCE = 100
 HANDOVER_S = 30.0
 """How long a profiler of another thread waits for ours to end, which takes until the end of a step."""
 
+BASELINES = ("baseline_free", "baseline_sync")
 Stage = tuple[str, int]
 """Its name, and its steps."""
 
@@ -42,6 +44,7 @@ class Windows:
         self.open: Window | Capture | None = None
         self.recorded = False
         """Whether a profiler of ours has run in this process."""
+        self.enough = EnoughSteps()
         self._waited = 0
         self._asked_to_close: threading.Event | None = None
 
@@ -100,6 +103,26 @@ class Windows:
         self._journal.note(why)
         queue.clear()
         return "after", AFTER
+
+    def add_step(self, stage: str, tokens: int | None, ops: int) -> None:
+        """A step has ended, of this stage."""
+        if stage in BASELINES:
+            self.enough.timed(tokens, ops)
+        elif stage == "trace":
+            self.enough.recorded(tokens, ops)
+
+    def step(self, window: Window | Capture, may_be_short: bool) -> bool:
+        """A step of the window has ended; whether the window is closed now. may_be_short: of steps with many ops it may
+        close before its planned end."""
+        if not isinstance(window, Window):
+            return window.step(self._clock.step)
+        planned = window.steps
+        usual_ns = self._journal.baseline_ns() or 0.0
+        enough = may_be_short and window.name == "trace" and self.enough.are_enough(planned, usual_ns)
+        closed = window.step(self._clock.step, enough)
+        if closed and enough and window.steps < planned:
+            self._journal.log(f"{window.steps} of {planned} steps are recorded: each has many ops, and they are alike")
+        return closed
 
     # -- pausing
 

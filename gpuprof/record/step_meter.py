@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 from .batch import WorkMeter
+from .enough_steps import ops_followed
 from .lumps import Lumps
 from .phase_clock import PhaseClock
 from .samples import StepSamples
@@ -27,6 +28,7 @@ class StepMeter:
         """The last moment at which the step at hand trained, or its beginning."""
         self._last_fetch_ns = 0
         self._evaluating = False
+        self._ops_before = 0
         self.work = WorkMeter()
         self.samples = StepSamples()
         self._memory = MemoryMeter()
@@ -36,6 +38,7 @@ class StepMeter:
         self.begun_ns = self._trained_ns = now
         self.fetch_ns = self.micro_steps = self._last_fetch_ns = 0
         self._evaluating = False
+        self._ops_before = ops_followed() if now else 0
         self.work.take()
         self.samples.take(passes=1)
         self.lumps.take()
@@ -68,6 +71,10 @@ class StepMeter:
     def evaluated(self) -> None:
         """The model is called without training it."""
         self._evaluating = True
+
+    def ops(self) -> int:
+        """Ops of the step at hand that autograd has followed."""
+        return ops_followed() - self._ops_before
 
     def line(self, rank: int, number: int, stage: str, now: int, profiled: bool) -> dict[str, Any]:
         """The step that has just ended, as steps.jsonl has it."""

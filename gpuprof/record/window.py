@@ -113,10 +113,10 @@ class Window:
             return ProfilerAction.RECORD
         return ProfilerAction.RECORD_AND_SAVE if step == last else ProfilerAction.NONE
 
-    def step(self, ended: int) -> bool:
-        """A step has ended; returns whether the window is closed now."""
+    def step(self, ended: int, enough: bool = False) -> bool:
+        """A step has ended; returns whether the window is closed now. enough: it may close before its planned end."""
         if self.active:
-            if self._is_enough(ended - self.first_step + 1) and ended < self.first_step + self.steps - 1:
+            if (self._is_enough(ended - self.first_step + 1) or enough) and ended < self.first_step + self.steps - 1:
                 self.steps = ended - self.first_step + 1
                 self._profiler.current_action = self._action(ended)
         else:

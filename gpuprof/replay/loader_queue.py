@@ -7,6 +7,7 @@ consumer only waits longer once the workers are the slower side.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -46,6 +47,16 @@ def fed_step_ns(loader: Loader, step_ns: float, batches: float = 1.0, fetch_ns: 
     if not loader.spread:
         return max(consume, loader.batch_ns / loader.workers) * batches
     return _simulated(loader, consume) * batches
+
+
+def hidden_ns(loader: Loader, lumps_ns: Mapping[str, float], every: Mapping[str, float]) -> float:
+    """What starved workers can do of their work while the training does something else, ns a step.
+
+    lumps_ns: cause → what it adds to the mean step; every: cause → steps from one to the next. In each the workers fill
+    an empty queue, `prefetch` batches each, and then wait.
+    """
+    room = max(loader.prefetch, 1) * loader.batch_ns
+    return sum(min(ns, room / every[cause]) for cause, ns in lumps_ns.items() if every.get(cause, 0) > 0)
 
 
 def _simulated(loader: Loader, consume_ns: float) -> float:

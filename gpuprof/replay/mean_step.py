@@ -2,7 +2,7 @@
 
 Simulating a graph gives the usual step: the one whose batch is ready and in which nothing is saved or logged. The mean
 step follows from it: batches may come slower than the training takes them (a queue: a faster step then only waits
-longer), and some steps hold lumps of other work.
+longer), and some steps hold lumps of other work, during which workers go on as far as their queue has room.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from gpuprof.calibration import loader as calibrated
 from gpuprof.replay.cpu_waits import cpu_waits
 from gpuprof.replay.graph import INPUT, Graph
-from gpuprof.replay.loader_queue import Loader, fed_step_ns
+from gpuprof.replay.loader_queue import Loader, fed_step_ns, hidden_ns
 from gpuprof.replay.simulate import step_of
 from gpuprof.replay.transform import scaled
 
@@ -48,6 +48,10 @@ class MeanStep:
     """Batches in a step."""
     lumps_ns: Mapping[str, float] = field(default_factory=dict)
     """What each cause but the pace of the workers adds to the mean step."""
+    every: Mapping[str, float] = field(default_factory=dict)
+    """Steps from one lump of a cause to the next, where that is known."""
+    overlap: float = 0.0
+    """Of what the workers can do during lumps, the share that they do: at the end of an epoch it is nothing."""
     paced: bool = False
     """Whether the pace of the workers was measured in them, so that another mean step would say nothing of it."""
 
@@ -91,8 +95,8 @@ class MeanStep:
             loader = replace(loader, batch_ns=loader.batch_ns * factors["input"])
         each = {cause: factors.get(resource_of_lump(cause), 1.0) for cause in self.lumps_ns}
         each |= lumps or {}
-        added = sum(ns * each[cause] for cause, ns in self.lumps_ns.items())
-        return max(self._fed(simulated_ns * self._scale, loader) + added, 1.0)
+        lumps_ns = {cause: ns * each[cause] for cause, ns in self.lumps_ns.items()}
+        return max(self._paid(simulated_ns * self._scale, loader, lumps_ns), 1.0)
 
     @property
     def has_excess(self) -> bool:
@@ -108,11 +112,15 @@ class MeanStep:
         return fed_step_ns(self.loader, usual, self.batches) > usual
 
     def with_waits(self) -> MeanStep:
-        """The same with what the mean step waits for batches beyond the workers' pace as a lump of its own."""
-        if not self.paced or not self.starved or self.mean_ns is None:
+        """The same, as long as was measured where workers set the pace: waits beyond theirs are a lump of their own;
+        where their pace and the lumps together would take longer, they overlap."""
+        if not self.starved or self.mean_ns is None or self.loader is None:
             return self
         waits = self.mean_ns - self.now_ns()
-        return replace(self, lumps_ns={**self.lumps_ns, WAITS: waits}) if waits > 0 else self
+        if waits >= 0:
+            return replace(self, lumps_ns={**self.lumps_ns, WAITS: waits}) if self.paced and waits else self
+        room = self._hidden_ns(1.0, self.consumer_ns(), self.loader, self.lumps_ns)
+        return replace(self, overlap=min(self.overlap - waits / room, 1.0)) if room > 0 else self
 
     def with_mean(self, mean_ns: float) -> MeanStep:
         """The same had another mean step been measured: its lumps and its loader would be larger or smaller. What was
@@ -125,15 +133,19 @@ class MeanStep:
         lumps = {cause: ns * part for cause, ns in self.lumps_ns.items()}
         loader = self.loader
         if loader is not None and self.starved:
-            loader = replace(loader, batch_ns=loader.workers * max(mean_ns - sum(lumps.values()), 1.0) / self.batches)
+            seen = part * (self.now_ns() - self.fed_ns())
+            loader = replace(loader, batch_ns=loader.workers * max(mean_ns - seen, 1.0) / self.batches)
         return replace(self, mean_ns=max(mean_ns, self.usual_ns), lumps_ns=lumps, loader=loader)
 
     def _with_lumps(self, mean_ns: float) -> MeanStep:
         """The same had another mean step been measured, by its lumps alone: no mean is below what the workers allow."""
-        fed, added = self.fed_ns(), sum(self.lumps_ns.values())
-        part = max(mean_ns - fed, 0.0) / added if added > 0 else 0.0
+        fed, seen = self.fed_ns(), self.now_ns() - self.fed_ns()
+        part = max(mean_ns - fed, 0.0) / seen if seen > 0 else 0.0
         lumps = {cause: ns * part for cause, ns in self.lumps_ns.items()}
-        return replace(self, mean_ns=fed + sum(lumps.values()), lumps_ns=lumps)
+        if self.overlap and mean_ns > self.now_ns():
+            lumps = {**self.lumps_ns, WAITS: self.lumps_ns.get(WAITS, 0.0) + mean_ns - self.now_ns()}
+        then = replace(self, lumps_ns=lumps)
+        return replace(then, mean_ns=then.now_ns())
 
     def consumer_ns(self) -> float:
         """The step that the training takes when every batch is ready, ns."""
@@ -146,6 +158,19 @@ class MeanStep:
     def _fed(self, step_ns: float, loader: Loader | None) -> float:
         """The step of a training that takes its batches from a loader; `step_ns`: with every batch ready."""
         return step_ns if loader is None or loader.workers < 1 else fed_step_ns(loader, step_ns, self.batches)
+
+    def _paid(self, step_ns: float, loader: Loader | None, lumps_ns: Mapping[str, float]) -> float:
+        """The mean step with its lumps; `step_ns`: usual, with every batch ready. What the workers do during a lump the
+        training need not wait for after it."""
+        hidden = self._hidden_ns(self.overlap, step_ns, loader, lumps_ns)
+        return self._fed(step_ns, loader) + sum(lumps_ns.values()) - hidden
+
+    def _hidden_ns(self, share: float, step_ns: float, loader: Loader | None, lumps_ns: Mapping[str, float]) -> float:
+        """Of the work of workers what they do during lumps, `share` of what they can, as far as the training waits."""
+        if loader is None or loader.workers < 1 or not share:
+            return 0.0
+        waits = max(self._fed(step_ns, loader) - step_ns, 0.0)
+        return min(share * hidden_ns(loader, lumps_ns, self.every), waits)
 
     @property
     def _has_workers(self) -> bool:

@@ -10,12 +10,12 @@ from rich.text import Text
 
 from gpuprof.diagnosis.diagnosis import Combined, Diagnosis, Finding, Range
 from gpuprof.diagnosis.fix import FixLine
+from gpuprof.diagnosis.sentences import listed
 from gpuprof.report import labels, words
 from gpuprof.report.brevity import Brevity
 from gpuprof.report.code_lines import without_alternatives, without_comments, wrapped
 from gpuprof.report.lines import flow
-from gpuprof.report.names import escape
-from gpuprof.report.names import shown as shortened
+from gpuprof.report.names import escape, shown
 from gpuprof.report.numbers import amount, duration, duration_range, long_duration
 from gpuprof.report.settle import commands, settle
 
@@ -25,8 +25,8 @@ NUMBER = 3
 """Cells in front of a fix, which hold its number."""
 UNSURE = 0.10
 """Half the mean step's 80 % interval, as a share of it, from which on predicted steps are said to be as uncertain."""
-TITLE = 16
-"""Cells that a title keeps next to a command that can be pasted; it is cut to them."""
+LINE = 80
+"""Cells of a line of the user's code, its file included; the middle of a longer path is left out."""
 
 
 def sensitivities(diagnosis: Diagnosis, width: int) -> list[Text]:
@@ -63,7 +63,8 @@ def fixes(diagnosis: Diagnosis, width: int, brevity: Brevity) -> list[Text | Tab
     for number, finding in enumerate(diagnosis.findings[: brevity.fixes], 1):
         head = _head(finding, gain(finding, now), width - NUMBER)
         how = _written(_shortened(finding, brevity), width - NUMBER)
-        lines.append(_numbered(number, [*head, *(Text(line, "dim") for line in conditions(finding, diagnosis)), *how]))
+        about = [*own_lines(finding), *conditions(finding, diagnosis)]
+        lines.append(_numbered(number, [*head, *(Text(line, "dim") for line in about), *how]))
     more = diagnosis.findings[brevity.fixes :]
     if more and brevity.titles:
         named = (f"{number}: {escape(f.title)}" for number, f in enumerate(more, brevity.fixes + 1))
@@ -81,35 +82,43 @@ def fixes(diagnosis: Diagnosis, width: int, brevity: Brevity) -> list[Text | Tab
     return lines
 
 
-def worth_trying(diagnosis: Diagnosis, width: int, shown: int | None = None) -> list[Text | Table]:
-    """What is not sure to gain but expected to: a line each for the first `shown`, with how likely it gains and what
-    settles it; where `shown` is None all, with the step before and after, the conditions and the code."""
+def worth_trying(diagnosis: Diagnosis, width: int, most: int | None = None) -> list[Text | Table]:
+    """What is not sure to gain but expected to: a line each for the first `most`, with how likely it gains and what
+    settles it; where `most` is None all, with the step before and after, the conditions and the code."""
     now = now_ns(diagnosis)
     found = diagnosis.worth_trying
     if not now or not found:
         return []
-    if shown is None:
+    if most is None:
         first = len(diagnosis.findings) + 1
         return [_written_out(number, one, diagnosis, now, width) for number, one in enumerate(found, first)]
     lines: list[Text | Table] = []
-    for one in found[:shown]:
-        odds = f"{times_range(one.speedup)}, {chance(one)}"
-        room = width - len(odds) - min(len(one.title), TITLE) - 6
-        whole = commands(one)[:2]  # with the training's own command, or without it where gpuprof knows that
-        command = next((text for text in whole if len(text) <= room), "")
-        tail = f"   {odds}{f'   {command}' if command else ''}"
-        title = shortened(escape(one.title), width - len(tail))
-        lines.append(Text.assemble((title, "bold"), tail, no_wrap=True, overflow="ellipsis"))
-        if not command:  # whole, so that it can be pasted
-            lines.append(Text(f"   {next((text for text in whole if len(text) <= width - 3), whole[-1])}"))
-    rest = f"   and {len(found) - shown} more, with -v"
-    if lines and len(found) > shown:
+    for one in found[:most]:
+        lines += _in_brief(one, width)
+    rest = f"   and {len(found) - most} more, with -v"
+    if lines and len(found) > most:
         last = lines[-1]
         if isinstance(last, Text) and last.cell_len + len(rest) <= width:
             last.append(rest)
         else:
             lines.append(Text(rest.strip(), "dim"))
     return lines
+
+
+def _in_brief(one: Finding, width: int) -> list[Text]:
+    """Title, how likely it gains, and what settles it: in one line where that fits. Nothing is cut: the command can be
+    pasted."""
+    title, odds = Text(escape(one.title), "bold"), f"{times_range(one.speedup)}, {chance(one)}"
+    whole = commands(one)[:2]  # with the training's own command, or without it where gpuprof knows that
+    line = Text.assemble(title, f"   {odds}")
+    for command in whole:
+        if line.cell_len + 3 + cell_len(command) <= width:
+            return [line.append(f"   {command}")]
+    command = next((text for text in whole if cell_len(text) + 3 <= width), whole[-1])
+    if line.cell_len <= width:
+        return [line, Text(f"   {command}")]
+    below = f"   {odds}   {command}"
+    return [title, Text(below)] if cell_len(below) <= width else [title, Text(f"   {odds}"), Text(f"   {command}")]
 
 
 RESOURCE_OF = {"compute": "device", "memory": "device", "latency": "device"}
@@ -144,7 +153,7 @@ def chance(finding: Finding) -> str:
 
 def _written_out(number: int, one: Finding, diagnosis: Diagnosis, now: float, width: int) -> Table:
     head = _head(one, f"{gain(one, now)}   {chance(one)}", width - NUMBER)
-    notes = [*conditions(one, diagnosis), f"settled by {settle(one)}"]
+    notes = [*own_lines(one), *conditions(one, diagnosis), f"settled by {settle(one)}"]
     how = _written(one.shown_lines, width - NUMBER)
     return _numbered(number, [*head, *(Text(line, "dim") for line in notes), *how])
 
@@ -187,6 +196,17 @@ def _head(finding: Finding, gained: str, width: int) -> list[Text]:
     if title.cell_len + 3 + numbers.cell_len <= width:
         return [Text.assemble(title, "   ", numbers)]
     return [title, numbers]
+
+
+def known_lines(finding: Finding) -> tuple[str, ...]:
+    """The lines of the user's code that a fix is about, `train.py:42 step`, as far as they are known."""
+    return next((one.lines for one in finding.evidence if one.lines), ())
+
+
+def own_lines(finding: Finding) -> list[str]:
+    """`in train.py:42 step and train.py:43 step`, without folders; nothing where they are not known."""
+    known = [shown(line.rpartition("/")[2], LINE) for line in known_lines(finding)]
+    return [f"in {listed(known)}"] if known else []
 
 
 def conditions(finding: Finding, diagnosis: Diagnosis) -> list[str]:

@@ -17,6 +17,8 @@ WORTH_LONG of it."""
 WORTH_LONG = 0.1
 WITH_GAIN = 46
 """Columns from which on a row has room for what its function's time is worth."""
+LIKE = 0.1
+"""Share by which the sampled steps may differ from the one that is stated, for times of theirs to stand next to it."""
 PASSES = {"forward": "forward pass", "backward": "backward pass"}
 
 
@@ -43,7 +45,7 @@ def lines(diagnosis: Diagnosis, width: int, functions: list[HostFunction]) -> li
         (
             shown(line_of(one, functions), 60),
             shown(name(one), 60),
-            duration(one.ns.expected),
+            time(one, diagnosis),
             gain(one, now),
         )
         for one in functions
@@ -53,6 +55,14 @@ def lines(diagnosis: Diagnosis, width: int, functions: list[HostFunction]) -> li
     if width < WITH_GAIN or all(one.step_ns is None for one in functions):
         rows, columns = [row[:3] for row in rows], columns[:3]
     return table(rows, columns, width)
+
+
+def time(one: HostFunction, diagnosis: Diagnosis) -> str:
+    """`15 ms` a step; where the sampled steps took another time than the step that is stated, the share of theirs."""
+    host, now = diagnosis.host, diagnosis.step_ns
+    if host is None or not now or abs(host.step_ns - now) <= LIKE * now:
+        return duration(one.ns.expected)
+    return share(one.ns.expected, host.step_ns)
 
 
 def line_of(one: HostFunction, among: list[HostFunction]) -> str:

@@ -9,6 +9,7 @@ from gpuprof.diagnosis import step_parts
 from gpuprof.diagnosis.comparison.comparison import Comparison
 from gpuprof.diagnosis.diagnosis import Diagnosis, Finding
 from gpuprof.diagnosis.headline import headline, key
+from gpuprof.diagnosis.sentences import listed
 from gpuprof.report import comparison_words, fixes, labels, run_words, words
 from gpuprof.report.code_lines import blocks
 from gpuprof.report.names import escape, shown
@@ -85,9 +86,12 @@ def _findings(found: Diagnosis, rows: int) -> str:
 
 
 def _how(one: Finding) -> str:
-    """The fix in a cell: code as code, prose as text."""
-    made = blocks(one.shown_lines)
-    return " ".join(f"`{_code(' '.join(lines), 400)}`" if code else _text(" ".join(lines)) for code, lines in made)
+    """The fix in a cell: the lines of the user's code that it is about, code as code, prose as text."""
+    made, known = blocks(one.shown_lines), [f"`{_code(line)}`" for line in fixes.known_lines(one)]
+    where = f"in {listed(known)}: " if known else ""
+    return where + " ".join(
+        f"`{_code(' '.join(lines), 400)}`" if code else _text(" ".join(lines)) for code, lines in made
+    )
 
 
 def _worth_trying(found: Diagnosis, rows: int) -> str:

@@ -14,7 +14,7 @@ from gpuprof.diagnosis import step_parts
 from gpuprof.diagnosis.diagnosis import Diagnosis, Finding
 from gpuprof.diagnosis.headline import headline, key
 from gpuprof.diagnosis.step_parts import Bar, Part
-from gpuprof.report import host_words, labels, run_words, stepbar, words
+from gpuprof.report import fixes, host_words, labels, run_words, stepbar, words
 from gpuprof.report.as_text import predicted
 from gpuprof.report.code_lines import blocks
 from gpuprof.report.names import escape, shown, shown_kernel
@@ -288,7 +288,7 @@ def _functions(diagnosis: Diagnosis) -> str:
     rows = [
         (
             f"<b><code>{_name(host_words.name(one))}</code></b>",
-            duration(one.ns.expected),
+            host_words.time(one, diagnosis),
             _text(host_words.gain(one, diagnosis.step_ns)),
             f'<code class="dim">{_name(one.place)}</code>',
         )
@@ -300,9 +300,12 @@ def _functions(diagnosis: Diagnosis) -> str:
 
 
 def _how(finding: Finding) -> str:
-    """The fix: prose, and code."""
-    made = blocks(finding.shown_lines)
-    return "".join(_code("\n".join(lines)) if code else f"<p>{_text(' '.join(lines))}</p>" for code, lines in made)
+    """Where it is in the user's code; the fix: prose, and code."""
+    how = (
+        _code("\n".join(lines)) if code else f"<p>{_text(' '.join(lines))}</p>"
+        for code, lines in blocks(finding.shown_lines)
+    )
+    return _dim("; ".join(fixes.own_lines(finding))) + "".join(how)
 
 
 def _code(text: str) -> str:

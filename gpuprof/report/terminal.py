@@ -122,7 +122,8 @@ def _in_brief(diagnosis: Diagnosis, width: int, brevity: Brevity) -> tuple[list[
         blocks.append(section("fixes", fixes.fixes(diagnosis, inner, brevity)))
     else:
         blocks.append(section("2× as fast", fixes.sensitivities(diagnosis, inner)))
-        blocks.append(section("GPU waits", _causes(diagnosis, inner)))
+        if not _differs_from_recording(diagnosis):  # else the bar says it, without what recording costs
+            blocks.append(section("GPU waits", _causes(diagnosis, inner)))
     blocks.append(section("try", fixes.worth_trying(diagnosis, inner, brevity.tries)))
     above = section("reach", _above(diagnosis, inner)) + section("ncu", _counted(diagnosis))
     if brevity.warnings_first or diagnosis.quality.status == "unusable":
@@ -321,25 +322,38 @@ def _bar(bar: Bar, width: int) -> Text:
 
 
 def _legend(bar: Bar, width: int, least_part: float) -> list[Text]:
-    """`█ compute 9 %  idle 90 %: ░ launch 72 %  ╱ sync 3 %`, waiting on its own line where space is short."""
-    working = [part for part in bar.parts if part.works]
-    large = [part for part in working if _large(part, bar, least_part)] or working[:1]
-    work = [_entry(part, bar) for part in large]
-    # What is neither work nor waiting: variation between steps.
-    rest = [_entry(part, bar) for part in bar.parts if not (part.works or part.idle) and _large(part, bar, least_part)]
-    waiting = [part for part in bar.parts if part.idle]
+    """`█ compute 9 %  idle 90 %: ░ launch 72 %  ╱∙ other 3 %`, waiting on its own line where space is short.
+
+    Each symbol of the bar is in it; what is small shares an entry.
+    """
+    working, waiting = ([part for part in bar.parts if getattr(part, kind)] for kind in ("works", "idle"))
+    neither = [part for part in bar.parts if not (part.works or part.idle)]
+    work, rest, causes = (
+        _entries(_drawn(parts, bar) or least, bar, least_part)
+        for parts, least in ((working, working[:1]), (neither, []), (waiting, waiting[:1]))
+    )
     if len(waiting) == 1 and waiting[0].key == step_parts.IDLE:
-        return flow([*work, _entry(waiting[0], bar), *rest], width)
-    seen = [part for part in waiting if _large(part, bar, least_part)] or waiting[:1]
-    causes = [_entry(part, bar) for part in seen]
+        return flow([*work, *causes, *rest], width)
     if causes:
         causes[0] = Text.assemble("idle ", (share(bar.idle_ns(), bar.total_ns), "bold"), ": ", causes[0])
     together = flow([*work, *rest, *causes], width)
     return together if len(together) == 1 else flow([*work, *rest], width) + flow(causes, width)
 
 
-def _large(part: Part, bar: Bar, share: float) -> bool:
-    return part.ns >= share * bar.total_ns
+def _drawn(parts: Sequence[Part], bar: Bar) -> list[Part]:
+    return [part for part in parts if part.ns >= stepbar.LISTED * bar.total_ns]
+
+
+def _entries(parts: Sequence[Part], bar: Bar, least_part: float) -> list[Text]:
+    """An entry for each part, and one for all that are smaller than a share of the step, if there are several."""
+    small = [part for part in parts if part.ns < least_part * bar.total_ns]
+    named = [part for part in parts if part not in small] if 1 < len(small) < len(parts) else list(parts)
+    found = [_entry(part, bar) for part in named]
+    if len(named) < len(parts):
+        symbols = [(look.fill, look.terminal) for look in map(stepbar.paint, small)]
+        ns = sum(part.ns for part in small)
+        found.append(Text.assemble(*symbols, " other ", (share(ns, bar.total_ns), "bold")))
+    return found
 
 
 def _entry(part: Part, bar: Bar) -> Text:

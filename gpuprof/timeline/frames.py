@@ -100,14 +100,20 @@ class FrameIndex:
 
         Recordings of 2021 keep the stack with the op; there it is the op's.
         """
-        rows = self._climb(thread, t, self._is_user)
-        bare = rows < 0
-        rows[bare] = self._climb(thread[bare], t[bare], ~self._is_module)
-        found = np.full(len(t), NO_TEXT, np.int32)
-        found[rows >= 0] = self._trace.frames.name[rows[rows >= 0]]
+        found = self.own(thread, t)
+        bare = np.flatnonzero(found == NO_TEXT)
+        rows = self._climb(thread[bare], t[bare], ~self._is_module)
+        found[bare[rows >= 0]] = self._trace.frames.name[rows[rows >= 0]]
         stacked = np.flatnonzero((found == NO_TEXT) & (op >= 0))
         if len(self._trace.ops):
             found[stacked] = self._trace.ops.stack[op[stacked]]
+        return found
+
+    def own(self, thread: I32, t: I64) -> I32:
+        """String id of the innermost frame of the user's code around each moment; NO_TEXT: in none."""
+        rows = self._climb(thread, t, self._is_user)
+        found = np.full(len(t), NO_TEXT, np.int32)
+        found[rows >= 0] = self._trace.frames.name[rows[rows >= 0]]
         return found
 
     def _climb(self, thread: I32, t: I64, wanted: np.ndarray) -> I64:

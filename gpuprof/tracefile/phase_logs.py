@@ -9,7 +9,7 @@ from typing import Any
 
 from gpuprof import runfile
 from gpuprof.errors import UnreadableTrace
-from gpuprof.record.phase_names import TIMED, TRAINING
+from gpuprof.record.phase_names import GENERATION, TIMED, TRAINING
 
 _LARGEST = 2**62
 _PHASES = frozenset((*TIMED, TRAINING))
@@ -58,6 +58,20 @@ def holds_phase_logs(run: Path) -> bool:
         return run.is_dir() and bool(runfile.phase_files_in(run))
     except OSError:
         return False
+
+
+def have_roles(runs: Iterable[Path]) -> bool:
+    """Whether the processes of these runs have different roles: some train, and some only generate."""
+    logs = [log for run in runs for log in read_phase_logs(run)]
+    return any(_trains(log) for log in logs) and any(not _trains(log) and _generates(log) for log in logs)
+
+
+def _trains(log: PhaseLog) -> bool:
+    return any(mark.phase in (TRAINING, "forward", "backward") for mark in log.marks)
+
+
+def _generates(log: PhaseLog) -> bool:
+    return any(mark.phase == GENERATION for mark in log.marks)
 
 
 def _read(path: Path) -> PhaseLog | None:

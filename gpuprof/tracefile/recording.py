@@ -1,5 +1,5 @@
 """What a user names as a recording, as one object: a file, a run's folder, a folder of runs or of ranks, several files,
-a URL, a report of Nsight Systems, `latest`, or nothing, which is the latest run.
+a URL, a report of Nsight Systems, a log of a training, `latest`, or nothing, which is the latest run.
 
 `resolve` is the only place that decides what a path means. Nothing is read, fetched or exported before it is needed.
 """
@@ -17,6 +17,7 @@ from gpuprof import runfile
 from gpuprof.errors import GpuprofError, UnreadableTrace
 from gpuprof.nsight.convert import REPORTS
 from gpuprof.tracefile.nsys.address import split_process
+from gpuprof.tracefile.phase_logs import have_roles, holds_phase_logs
 from gpuprof.tracefile.read import Progress, read_trace
 from gpuprof.tracefile.remote import local_copy, state_of, traces_at, url_of
 from gpuprof.tracefile.run import RunFolder, find_run, holds_run, latest_run, read_run, runs_in
@@ -29,9 +30,10 @@ if TYPE_CHECKING:
     Given: TypeAlias = "str | os.PathLike[str] | Trace | Recording | Sequence[str | os.PathLike[str]] | None"
     """What a user may pass for a recording."""
 
-Kind = Literal["trace", "run", "ranks", "pair"]
+Kind = Literal["trace", "run", "ranks", "pair", "logs", "roles"]
 """trace: one recording of a process, a file or a URL. run: the folder of a run, or something in it. ranks: several
-recordings of one training. pair: an export of Nsight Systems and a trace of torch.profiler of one program."""
+recordings of one training. pair: an export of Nsight Systems and a trace of torch.profiler of one program. logs: what
+an RL post-training logged of its iterations. roles: runs whose processes train, or only generate."""
 
 _SUFFIXES = (".gz", ".json", ".trace", ".pt")
 """Taken off the name of a trace, in this order, for the names of files that are made of it."""
@@ -98,9 +100,14 @@ class Recording:
 
     @cached_property
     def kind(self) -> Kind:
-        """What it is. A report of Nsight Systems is exported to find that out."""
+        """What it is. A report of Nsight Systems is exported to find that out.
+
+        Raises GpuprofError, one line, for logs among other things.
+        """
         if self.loaded is not None:
             return "trace"
+        if self._of_job is not None:
+            return self._of_job
         if self._pair:
             return "pair"
         if len(self.traces) > 1:
@@ -134,6 +141,30 @@ class Recording:
     def stands_alone(self) -> bool:
         """Whether one of its ranks can speak for it where they cannot be compared: of a run, or an export."""
         return len(self.given) == 1 and (self._run is not None or passes(self._path, Path.is_file))
+
+    @cached_property
+    def _of_job(self) -> Literal["logs", "roles"] | None:
+        """Whether it says what a job does as a whole, rather than what its steps do."""
+        if len(self.given) > 1 and self.has_roles:
+            return "roles"
+        if not self.logs:
+            return None
+        if others := [place for place in self.given if place not in self.logs]:
+            raise GpuprofError(f"{self.logs[0]} is a log, {others[0]} is none: give logs only")
+        return "logs"
+
+    @cached_property
+    def logs(self) -> tuple[str, ...]:
+        """The logs, or trackers' files, of an RL post-training among what was given."""
+        from gpuprof.tracefile.training_logs.read import is_training_log
+
+        return tuple(place for place in self.given if not url_of(place) and passes(Path(place), is_training_log))
+
+    @property
+    def has_roles(self) -> bool:
+        """Whether processes of the run, or of the runs that were given, train, and others only generate."""
+        runs = self.files if self.run_folder is None else (self.run_folder,)
+        return len(runs) > 0 and all(map(holds_phase_logs, runs)) and have_roles(runs)
 
     # -- where it is
 
@@ -213,6 +244,9 @@ class Recording:
         """
         if self.loaded is not None:
             return Contents(self.loaded, self.run)
+        if self._of_job is not None:
+            what = "a log of iterations" if self._of_job == "logs" else "one of several runs of a job"
+            raise UnreadableTrace(f"{self.given[0]} is {what}, not a recording of steps: gpuprof diagnose reads it")
         if self._pair:
             return _both(self._pair, progress)
         place = self.one

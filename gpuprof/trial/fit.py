@@ -176,9 +176,10 @@ def measure(starter: Starter, tell: Tell, fake: bool = False) -> Measured:
     return Measured(points, by, _of(one.rank), tokens, one.rank.get("gpu"), notes)
 
 
-def runs_with(starter: Starter, factor: float) -> bool:
-    """Whether a few steps run with that many times the program's batch."""
-    return _probe(starter, f"{factor!r}x1") is not None
+def probed(starter: Starter, factor: float) -> Point | None:
+    """A few steps with that many times the program's batch; None where they do not run."""
+    found = _probe(starter, f"{factor!r}x1")
+    return None if found is None else found.point
 
 
 def _of(rank: dict[str, Any]) -> str:

@@ -105,11 +105,12 @@ class Starter:
     """Starts the processes of one `gpuprof try`; use it in a `with`, which leaves nothing behind."""
 
     def __init__(
-        self, target: Target, network: bool, tree: Path | None = None, tell: Callable[[str], None] | None = None
-    ) -> None:
+        self, target: Target, network: bool, tree: Path | None = None, tell: Callable[[str], None] | None = None,
+        gpu_is_shared: bool = False,
+    ) -> None:  # fmt: skip
         """tree: the folder of the user's files, which no process may change; None: it is not compared. tell: says how
-        they are protected."""
-        self._target, self._network, self._tree = target, network, tree
+        they are protected. gpu_is_shared: other programs come and go on the GPU, so its memory is not waited for."""
+        self._target, self._network, self._tree, self._shared = target, network, tree, gpu_is_shared
         self._tell = tell or (lambda _: None)
         self.scratch = Path(tempfile.mkdtemp(prefix="gpuprof-try-", dir=_short_folder()))
         self._number = 0
@@ -131,7 +132,7 @@ class Starter:
             [sys.executable, "-I", "-S", guard.__file__, str(self.scratch)],
             stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip
-        self._used_mib = used_mib()
+        self._used_mib = None if self._shared else used_mib()
         self._sandbox = sandbox_of(self._network, self._tree)
         self._made = _make_caches() if self._sandbox.keeps_all else []
         self._tell(self._sandbox.line)

@@ -5,13 +5,18 @@ Each of the two asks a judge behind an API, which takes 0.4 seconds: one after t
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from scenarios.support import rl
 from scenarios.support.run import Run, main
 
+JOB = rl.Job(shape="0.1b", tokens=64, wait_s=0.4, bfloat16=True)
+FIXES = {"coroutines": {"parallel": True}}
+
 
 def train(run: Run) -> None:
-    job = rl.Job(shape=run.pick("0.1b", "tiny"), tokens=run.pick(64, 8), wait_s=run.pick(0.4, 0.01), steps=run.count)
-    rl.train(run, rl.changed(job, {"coroutines": {"parallel": True}}.get(run.fix, {})))
+    job = run.pick(JOB, replace(JOB, shape="tiny", tokens=8, wait_s=0.01, bfloat16=False))
+    rl.train(run, rl.changed(replace(job, steps=run.count), FIXES.get(run.fix, {})))
 
 
 if __name__ == "__main__":

@@ -11,6 +11,8 @@ from scenarios.support.run import Run
 
 Planted = Callable[[torch.Tensor, int], torch.Tensor]
 """What is done to the hidden states between two halves of a block, with the block's number."""
+SMALL = (512, 4, 256)
+"""Width, rows and length of a model whose step takes a few milliseconds on a GPU."""
 
 
 class Block(torch.nn.Module):
@@ -50,13 +52,24 @@ class Model(torch.nn.Module):
         return self.head(x)
 
 
-def train_compiled(run: Run, planted: Planted, after: Planted | None = None, blocks: int = 8, every: int = 1) -> None:
+def train_compiled(
+    run: Run,
+    planted: Planted | None,
+    after: Planted | None = None,
+    blocks: int = 8,
+    every: int = 1,
+    size: tuple[int, int, int] = SMALL,
+    prepare: Callable[[Model], None] | None = None,
+) -> None:
     """Trains it compiled with what is planted, or with `after` in its place where the fix is `removed` or
-    `removed_graphs`, the latter with CUDA graphs; `eager`: not compiled at all."""
+    `removed_graphs`, the latter with CUDA graphs; `eager`: not compiled at all. `prepare`: called with the model before
+    it is compiled."""
     torch.manual_seed(0)
-    width, rows, length = run.pick((512, 4, 256), (64, 2, 8))
+    width, rows, length = run.pick(size, (64, 2, 8))
     chosen = after if run.fix.startswith("removed") else planted
     model = Model(width, run.pick(blocks, 2), chosen, every).to(run.device, torch.bfloat16)
+    if prepare is not None:
+        prepare(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=not run.tiny)
     tokens = torch.randint(0, 8192, (rows, length), device=run.device)
     mode = "reduce-overhead" if run.fix == "removed_graphs" else None

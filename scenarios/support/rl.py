@@ -47,6 +47,9 @@ class Job:
     """Whether the slow rewards are coroutines, which TRL lets run at the same time."""
     slow_rewards: int = 2
     static_cache: bool = False
+    compiled: bool = False
+    """Whether `generate` may compile the decode step, which it does over a static cache: TRL forbids it, whatever
+    generation_kwargs say."""
     continuous: bool = False
     """Whether generation is TRL's continuous batching (`transformers.generate_batch`)."""
     bfloat16: bool = False
@@ -159,7 +162,10 @@ def build(job: Job, model: Path, out: Path, callbacks: list[Any]) -> Any:
         num_generations=job.generations, max_completion_length=job.tokens, beta=job.beta,
         num_iterations=job.iterations, steps_per_generation=job.steps_per_generation, **common, **extra,
     )  # fmt: skip
-    return trainer(model=str(model), args=arguments, **given)
+    made = trainer(model=str(model), args=arguments, **given)
+    if job.compiled:
+        made.generation_config.disable_compile = False
+    return made
 
 
 class Clocks:
@@ -193,6 +199,10 @@ class Clocks:
                 setattr(trainer, name, self._timed(trainer, name, phase))
         callbacks = trainer.callback_handler.callbacks
         callbacks.sort(key=lambda one: not getattr(one, "is_clock", False))  # before what gpuprof does at a step's end
+
+    def begin(self) -> None:
+        """A step begins now: what came before it, after the last one, is nobody's."""
+        self._begun = time.perf_counter_ns()
 
     def callback(self) -> Any:
         """Tells the clocks where steps end."""

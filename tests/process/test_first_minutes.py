@@ -89,7 +89,8 @@ def names_what_it_draws(bar: str, legend: str, fills: set[str]) -> None:
     """Each symbol of a bar is in its legend, and the other way round."""
     drawn = set(bar.split("  ")[-1].strip())
     assert drawn <= fills, bar
-    assert drawn == {word for word in legend.split() if word in fills}, f"{bar}\n{legend}"
+    named = {symbol for word in legend.split() if set(word) <= fills for symbol in word}
+    assert drawn == named, f"{bar}\n{legend}"
 
 
 def holds_code(text: str, code: str) -> None:
@@ -168,6 +169,8 @@ def test_the_diagnosis_cuts_no_code(project: Path, diagnosis: dict[str, Any], wi
 def test_the_diagnosis_of_a_recording_cuts_no_code(recording: Path, width: int):
     text = screen(in_process("diagnose", recording, COLUMNS=str(width)), width)
     says_one_step(text)
+    bar, *legend = sections(text)["step"]
+    names_what_it_draws(bar, " ".join(legend), FILLS)
     shown = "\n".join(sections(text)["fixes"])
     first = diagnosed(recording).findings[0]
     for line in first.fix.splitlines():

@@ -106,6 +106,7 @@ def test_why_nothing_was_counted(tmp_path: Path, ncu: dict[str, str]):
     done = run(tmp_path, ncu, "--ncu", str(RECORDING), "--out", "counted", "train.py", "x")
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1] == "gpuprof: Nsight Compute counted nothing: No kernels were profiled."
+    assert "==WARNING== No kernels were profiled." in (tmp_path / "counted" / "ncu.log").read_text(), "all it printed"
 
 
 def test_what_cannot_be_combined_is_one_line(tmp_path: Path, ncu: dict[str, str]):

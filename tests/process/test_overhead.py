@@ -76,7 +76,7 @@ def test_the_children_are_as_a_users(monkeypatch: pytest.MonkeyPatch):
 
 def test_the_start_is_measured_without_torch(tmp_path: Path):
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.overhead", "--only", "start", "--rounds", "1", "--json"],
+        [sys.executable, "-m", "benchmarks.overhead", "--only", "start", "--rounds", "1", "--json", "-"],
         cwd=ROOT, capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert done.returncode in (0, 1), done.stderr

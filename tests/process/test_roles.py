@@ -14,6 +14,7 @@ from helpers.trainings import variables
 
 from gpuprof.diagnosis.roles.model import Roles
 from gpuprof.diagnosis.roles.sources import diagnose_roles
+from gpuprof.tracefile.recording import resolve
 
 PROGRAM = """
     import json, multiprocessing, sys, time
@@ -111,7 +112,7 @@ def monotonic(source: str, unix_ns: int) -> int:
 @pytest.mark.parametrize("together", [True, False], ids=["one run", "a run each"])
 def test_a_trainer_waits_for_generation(tmp_path: Path, together: bool):
     runs = recorded(tmp_path, generate=0.08, train=0.02, together=together)
-    found = diagnose_roles(runs)
+    found = diagnose_roles(resolve(runs))
     assert sorted(one.role for one in found.roles) == ["generator", "trainer"]
     check(tmp_path, found)
     wait = found.waits[0]
@@ -121,7 +122,7 @@ def test_a_trainer_waits_for_generation(tmp_path: Path, together: bool):
 
 
 def test_a_generator_waits_for_training(tmp_path: Path):
-    found = diagnose_roles(recorded(tmp_path, generate=0.02, train=0.08, together=False))
+    found = diagnose_roles(resolve(recorded(tmp_path, generate=0.02, train=0.08, together=False)))
     check(tmp_path, found)
     wait = found.waits[0]
     assert (wait.role, wait.waits_for) == ("generator", "trainer")

@@ -530,3 +530,27 @@ def test_an_nvtx_package_that_turned_itself_off_is_not_believed(tmp_path: Path):
     run = trace(tmp_path, "train(40)", env=env)
     assert run.code == 0
     assert not (tmp_path / "nvtx.log").read_text()
+
+
+@pytest.mark.parametrize(
+    ("lengths", "options", "steps"), [("8", (), 1), ("4 + 8 * (step % 2)", (), 2), ("8", ("--steps", "3"), 3)]
+)
+def test_fewer_steps_of_many_ops_are_recorded_that_stand_for_the_baseline(
+    tmp_path: Path, lengths: str, options: tuple[str, ...], steps: int
+):
+    """As if each op took the profiler half a second; batches of one length, and of two in turns."""
+    code = f"""
+    sys.modules["_gpuprof.record.enough_steps"].NODE_NS = 500_000_000
+    model = Model()
+    opt = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    for step in range(60):
+        loss_of(model, {{"input_ids": torch.randint(0, 50, (4, {lengths}))}}).backward()
+        opt.step()
+        opt.zero_grad()
+    """
+    run = trace(tmp_path, code, *options)
+    (window,) = run.rank()["windows"]
+    assert window["steps"] == steps
+    assert run.ranges().count("forward") == steps
+    assert ("steps are recorded: each has many ops" in run.log()) == (steps < 3)
+    assert run.stages()["trace"] == steps, "what follows begins earlier"

@@ -57,6 +57,7 @@ def test_phases_of_a_trainer(tmp_path: Path, trainer: str):
         if phase["ms"]:
             off = abs(phase["ratio"] - 1)
             assert off <= NEAR or off * phase["ms"] <= NEAR_MS, (name, phase)
+    assert not nested(run.folder, "advantage", "generation")  # TRL moves generate's inputs as it does a batch
     diagnosis = gpuprof.diagnose(run.folder)
     assert is_valid(diagnosis)
     assert diagnosis.iteration is not None
@@ -66,6 +67,15 @@ def test_phases_of_a_trainer(tmp_path: Path, trainer: str):
     assert passes is not None and passes >= 1
     recorded = {one.phase for one in diagnosis.iteration.recorded}
     assert {"generation", "reward", "log-probabilities", "forward", "backward", "optimizer"} <= recorded
+
+
+def nested(run: Path, inner: str, outer: str) -> int:
+    """How many spans of one phase begin within a span of another."""
+    lines = [json.loads(line) for path in run.glob("phases.*.jsonl") for line in path.read_text().splitlines()]
+    begins = [one["begin_ns"] for one in lines if one.get("phase") == inner]
+    around = [(one["begin_ns"], one["begin_ns"] + one["ns"]) for one in lines if one.get("phase") == outer]
+    assert around
+    return sum(begin <= at < end for at in begins for begin, end in around)
 
 
 @pytest.mark.slow

@@ -15,12 +15,14 @@ from jsonschema import Draft202012Validator
 
 import gpuprof
 from gpuprof.diagnosis.analysis import Analysis, analysis_of
+from gpuprof.diagnosis.detect.own_lines import own_lines
 from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.diagnosis.host import explain_line
 from gpuprof.diagnosis.host_places import host_work
 from gpuprof.diagnosis.json import schema, to_json
 from gpuprof.errors import GpuprofError
 from gpuprof.record.scalars import scalars
+from gpuprof.report import fixes
 from gpuprof.report.explained import explanation
 from gpuprof.report.terminal import plain
 from gpuprof.timeline.phases import PHASES
@@ -86,6 +88,21 @@ def test_a_planted_function_has_its_time_and_its_price(run: str, tmp_path: Path)
         assert one.step_ns is not None, (name, one.why_unknown)
         gain, true_gain = diagnosis.step_ns - one.step_ns.expected, case.mean_ns - true_step
         assert abs(gain - true_gain) <= max(0.2 * true_gain, 0.015 * case.mean_ns), name
+
+
+def test_work_of_the_cpu_has_the_lines_of_the_users_code(tmp_path: Path):
+    diagnosis, planted = diagnosed("tiny_lora", tmp_path)
+    case = analysis_of(diagnosis)
+    assert case is not None
+    names = list(planted)
+    for name in ("walk", "optimizer"):
+        at = names.index(name) + 1
+        assert own_lines(case, planted[name])[0] == f"train.py:{10 * at + 1} {name}"
+    assert own_lines(case, case.graph.on_gpu) == ()
+    first = diagnosis.findings[0]
+    assert "host" in first.acts_on and first.evidence[0].lines
+    (said,) = fixes.own_lines(first)
+    assert said in plain(diagnosis, 120, verbose=False) and said.startswith("in train.py:")
 
 
 def test_what_is_hidden_behind_the_gpu_gains_nothing(tmp_path: Path):

@@ -9,10 +9,8 @@ import pytest
 from helpers.op_jobs import digests
 from helpers.paths import SHARED
 
-from gpuprof.ranks.assemble import assemble
-from gpuprof.ranks.job import collectives_of
+from gpuprof.ranks.joined import joined
 from gpuprof.ranks.verdicts import Found, judge
-from gpuprof.timeline.matching import match
 
 FOLDER = SHARED / "traces" / "straggler"
 PUBLISHED = {"AR": 1.973, "SE": 1.537, "ST": 1.179}
@@ -25,10 +23,7 @@ def found(name: str) -> Found:
     if not path.is_file():
         pytest.skip(f"no recorded jobs at {path} (set GPUPROF_SHARED)")
     pytest.importorskip("pyarrow")
-    ranks = digests(path)
-    collectives = [collectives_of(one, 0) for one in ranks]
-    job = assemble(ranks, match(collectives), collectives)
-    return judge(job, np.full(len(ranks), np.nan))
+    return judge(joined(digests(path)))
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

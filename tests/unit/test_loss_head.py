@@ -95,20 +95,20 @@ def test_chunks_are_those_of_liger(tmp_path):
 
 
 def test_a_fused_head_with_many_chunks_takes_longer(tmp_path):
-    """Each chunk adds to a gradient of 136 million weights, which alone is 12 bytes of traffic each."""
+    """Each chunk adds to a gradient of 136 million weights, which alone is 4 bytes of traffic each."""
     case = trained(tmp_path)
     head = loss_head(case)
     assert head is not None
     assert case.roofline is not None
     times = [fused_linear_ns(head, case, level) for level in range(3)]
     assert times == sorted(times)
-    gradient = 128 * WORDS * HIDDEN * 12 / case.roofline.ceilings.memory_bytes_per_s * 1e9
+    gradient = 128 * WORDS * HIDDEN * 4 / case.roofline.ceilings.memory_bytes_per_s * 1e9
     assert times[1] > gradient > 10 * MS
     proposal = only(fused_loss, case)
     assert case.step_of(proposal.change(case.graph)) > case.step_ns + gradient
     frozen = loss_head(trained(tmp_path, head_trained=False))
     assert frozen is not None
-    assert fused_linear_ns(frozen, case, 1) < times[1] / 3
+    assert fused_linear_ns(frozen, case, 1) < times[1] - gradient
 
 
 def test_the_forward_pass_takes_all_of_a_fused_loss(tmp_path):

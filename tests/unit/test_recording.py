@@ -22,7 +22,9 @@ from helpers.command import in_process, one_line, working_in
 from helpers.make_nsys import training
 from helpers.make_run import three_steps, usual_run
 from helpers.paths import ROOT
+from helpers.phase_marks import write_marks
 from helpers.rank_program import MS, RankProgram, write
+from helpers.training_logs import verl
 
 import gpuprof
 from gpuprof.cli import mcp
@@ -36,13 +38,14 @@ from gpuprof.tracefile.recording import resolve
 TO = "H100 SXM"
 SEVERAL = r"recordings: name that of one rank|is a folder: name one trace file in it|of several ranks: name that of one"
 NO_MEMORY = r"holds no memory (events|snapshot)|not a memory snapshot"
+NO_STEPS_BUT_A_JOB = r"not a recording of steps: gpuprof diagnose reads it"
 NO_STEPS = r"a memory snapshot, not a trace: gpuprof memory reads it"
 
 KINDS = (
     "file", "gzip", "run", "file of a run", "folder of runs", "latest", "nothing", "folder of ranks", "run of ranks",
-    "url", "url of ranks", "export", "report", "run of Nsight", "snapshot", "url of a snapshot",
+    "url", "url of ranks", "export", "report", "run of Nsight", "snapshot", "url of a snapshot", "log",
 )  # fmt: skip
-SEVERAL_PATHS = ("ranks", "pair", "export and url")
+SEVERAL_PATHS = ("ranks", "pair", "export and url", "roles", "log and trace")
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +72,9 @@ def place(tmp_path_factory) -> Iterator[Path]:
     shutil.copy(folder / "export.sqlite", folder / "nsight" / "nsys.sqlite")
     packed = ROOT / "tests" / "data" / "snapshots" / "optimizer.pickle.gz"
     (folder / "memory.pickle").write_bytes(gzip.decompress(packed.read_bytes()))
+    (folder / "verl.log").write_text(verl())
+    for pid, phase in enumerate(("generation", "training")):
+        write_marks(folder / phase, [(phase, 100.0 * i, 100.0 * i + 50) for i in range(9)], pid)
     store = fsspec.filesystem("memory")
     for file in (*files, folder / "memory.pickle"):
         store.pipe_file(f"/recordings/{file.name}", file.read_bytes())
@@ -101,9 +107,12 @@ GIVEN = {
     "run of Nsight": ("nsight",),
     "snapshot": ("memory.pickle",),
     "url of a snapshot": ("memory://recordings/memory.pickle",),
+    "log": ("verl.log",),
     "ranks": ("ranks/rank0.json.gz", "ranks/rank1.json.gz"),
     "pair": ("export.sqlite", "steps.json"),
     "export and url": ("memory://recordings/rank0.json.gz", "ranks/rank1.json.gz"),
+    "roles": ("generation", "training"),
+    "log and trace": ("verl.log", "steps.json"),
 }
 
 
@@ -204,6 +213,14 @@ REFUSED = {
     ("memory", "run of ranks"): NO_MEMORY,
     **{("explain", kind): "no Python functions were sampled there" for kind in KINDS},
     **{(taker, kind): NO_STEPS for taker in OF_STEPS for kind in SNAPSHOTS},
+    **{(taker, "log"): NO_STEPS_BUT_A_JOB for taker in OF_STEPS if taker != "diagnose"},
+    **{(taker, "roles"): NO_STEPS_BUT_A_JOB for taker in OF_STEPS if taker not in ("diagnose", "history")},
+    **{
+        (taker, "log and trace"): r"verl\.log is a log, steps\.json is none" for taker in OF_STEPS if taker != "history"
+    },
+    ("history", "roles"): "generation is a folder that holds no .json",
+    **{(taker, "log"): NO_MEMORY for taker in OF_MEMORY},
+    **{(taker, kind): SEVERAL for taker in OF_MEMORY for kind in ("roles", "log and trace")},
 }
 """(taker, kind) → what the line says. A Trace, and memory, are those of one process."""
 

@@ -10,52 +10,16 @@ from pathlib import Path
 
 import pytest
 from helpers.paths import ROOT
-from jsonschema import Draft202012Validator
+from helpers.phase_marks import MS, UNIX, Marks
+from helpers.phase_marks import write_marks as run
+from helpers.role_runs import VALIDATOR, diagnosed
 
 from gpuprof.cli import main
-from gpuprof.diagnosis.roles.json import schema, to_json
 from gpuprof.diagnosis.roles.model import Roles
-from gpuprof.diagnosis.roles.sources import diagnose_roles, have_roles
+from gpuprof.diagnosis.roles.sources import diagnose_roles
 from gpuprof.errors import GpuprofError
 from gpuprof.tracefile.phase_logs import read_phase_logs
-
-VALIDATOR = Draft202012Validator(schema())
-MS = 1_000_000
-UNIX = 1_700_000_000_000_000_000
-Marks = list[tuple[str, float, float]]
-
-
-def run(
-    folder: Path, marks: Marks, pid: int = 1, boot: str | None = "a", late_ms: float = 0.0, busy: bool = False
-) -> str:
-    """A run folder with the marks of a process, in ms. busy: it computes between them. late_ms: by which its clock of
-    the day is late."""
-    folder.mkdir(exist_ok=True)
-    lines: list[dict[str, object]] = [
-        {"pid": pid, "program": f"p{pid}.py", "host": "h", "boot": boot, "monotonic_ns": 0,
-         "unix_ns": UNIX - round(late_ms * MS)}
-    ]  # fmt: skip
-    for phase, start, end in marks:
-        begin, ns = round(start * MS), round((end - start) * MS)
-        lines.append(
-            {"phase": phase, "thread": pid, "begin_ns": begin, "ns": ns, "cpu_begin_ns": begin if busy else 0,
-             "cpu_ns": ns if busy else 0}
-        )  # fmt: skip
-    (folder / f"phases.{pid}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return str(folder)
-
-
-def diagnosed(*paths: str) -> Roles:
-    """The roles, once their JSON was found to be valid and their times to sum exactly."""
-    found = diagnose_roles(paths)
-    VALIDATOR.validate(json.loads(json.dumps(to_json(found))))
-    for one in found.roles:
-        assert sum(phase.ns for phase in one.phases) + one.wait_ns == found.window_ns
-        assert one.busy_ns + one.wait_ns == found.window_ns
-        assert sum(span.ns for span in one.lane) == found.window_ns
-        assert one.bubble_ns <= one.wait_ns
-    assert sum(one.ns for one in found.waits) == sum(one.wait_ns for one in found.roles)
-    return found
+from gpuprof.tracefile.recording import resolve
 
 
 def waits(found: Roles) -> dict[tuple[str, str, str], tuple[float, int]]:
@@ -67,7 +31,7 @@ def test_a_trainer_that_waits_for_a_generator(tmp_path: Path):
     generator = [("generation", 100.0 * i, 100.0 * i + 99) for i in range(11)]
     trainer = [("training", 100.0 * i, 100.0 * i + 40) for i in range(1, 12)]
     paths = run(tmp_path / "g", generator, 1), run(tmp_path / "t", trainer, 2)
-    assert have_roles(paths)
+    assert resolve(paths).kind == "roles"
     found = diagnosed(*paths)
     one, other = sorted(found.roles, key=lambda role: role.role)
     assert (one.role, other.role) == ("generator", "trainer")
@@ -141,7 +105,7 @@ def test_processes_of_one_run_share_a_clock_whatever_the_day_says(tmp_path: Path
     trainer = [("training", 100.0 * i, 100.0 * i + 40) for i in range(1, 12)]
     folder = run(tmp_path, generator, 1)
     run(tmp_path, trainer, 2, late_ms=37.0)
-    assert have_roles([folder])
+    assert resolve(folder).has_roles
     assert waits(diagnosed(folder))["trainer", "generator", "generation"] == (599.0, 10)
     run(tmp_path, trainer, 2, late_ms=37.0, boot="another host")
     apart = diagnosed(folder)
@@ -187,7 +151,7 @@ def test_traces_of_verls_workers(tmp_path: Path):
     ranges = [("update_actor", 100.0 * i - 50, 100.0 * i - 20) for i in range(1, 12)]
     ops = [("aten::mul", 100.0 * i - 20, 100.0 * i + 10) for i in range(1, 12)]  # work between the marks
     trainer = traced(tmp_path / "actor.json", ranges, ops, 50.0)
-    assert not have_roles((generator, trainer))  # of traces it has to be said: they may be ranks
+    assert resolve((generator, trainer)).kind == "ranks"  # of traces it has to be said: they may be ranks
     found = diagnosed(generator, trainer)
     one, other = sorted(found.roles, key=lambda role: role.role)
     assert (one.role, other.role) == ("generator", "trainer")
@@ -242,7 +206,7 @@ def test_bad_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
         ((str(tmp_path / "none"),), "no such file"),
     ):
         with pytest.raises(GpuprofError, match=words):
-            diagnose_roles(paths)
+            diagnose_roles(resolve(paths))
         assert main(["diagnose", "--roles", *paths]) == 2
         said = capsys.readouterr()
         assert words in " ".join(said.err.split()) and "Traceback" not in said.err and not said.out

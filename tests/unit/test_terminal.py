@@ -20,7 +20,7 @@ from gpuprof.replay.sensitivity import Sensitivities
 from gpuprof.report.brevity import Brevity
 from gpuprof.report.iteration_words import PAINTS as ITERATION_PAINTS
 from gpuprof.report.stepbar import PAINTS, WAITING_FOR_A_PEER, cells
-from gpuprof.report.terminal import ANSWER_LINES, plain, render
+from gpuprof.report.terminal import ANSWER_LINES, _legend, plain, render
 
 WIDTHS = (40, 80, 100, 132, 200)
 
@@ -203,6 +203,14 @@ def test_a_bar_is_of_one_step_also_where_several_were_recorded():
 def test_a_bar_draws_what_its_legend_names():
     parts = tuple(Part(key, ns, False) for key, ns in (("compute", 9900), ("copy", 60), ("communication", 40)))
     assert cells(Bar(0, 10_000, parts), 60) == [59, 1, 0], "0.6 % is seen, 0.4 % is not"
+
+
+def test_small_parts_share_an_entry_of_the_legend():
+    shares = (("compute", 6000, False), ("launch", 3500, True), ("python", 300, True), ("sync", 200, True))
+    (line,) = _legend(Bar(0, 10_000, tuple(Part(*one) for one in shares)), 80, 0.05)
+    assert line.plain == "█ compute 60 %  idle 40 %: ░ launch 35 %  ∙╱ other 5 %"
+    (line,) = _legend(Bar(0, 10_000, tuple(Part(*one) for one in shares[:3])), 80, 0.05)
+    assert line.plain.endswith("∙ Python 3 %"), "one alone has its name"
 
 
 def test_fills_stay_different_where_the_terminal_has_ascii_only():

@@ -139,6 +139,39 @@ def test_waits_beyond_the_pace_of_workers_stay_with_more_of_them(tmp_path):
     assert replace(mean, paced=False, lumps_ns={}).with_waits().lumps_ns == {}
 
 
+def delivered(batch: float, workers: int, prefetch: int, step: float, every: int, pause: float) -> float:
+    """Mean step of a training fed by workers that pauses at times, simulated batch by batch: the oracle."""
+    done, taken, now, count = [], [], 0.0, 40 * every
+    for k in range(count):
+        begin = max(done[k - workers] if k >= workers else 0, taken[k - workers * prefetch] if k >= 2 * workers else 0)
+        done.append(begin + batch)
+        taken.append(max(now, done[k]))
+        now = taken[k] + step + (pause if k % every == every - 1 else 0)
+    return (taken[-1] - taken[count // 2 - 1]) / (count // 2)
+
+
+@pytest.mark.parametrize(
+    ("every", "pause", "hidden"), [(10, 60, 1.0), (20, 120, 1.0), (100, 2000, 0.1), (4, 1000, 0.06)]
+)
+def test_workers_go_on_while_the_training_pauses(every: int, pause: float, hidden: float, tmp_path):
+    """Four workers bring a batch every 25 ms to a training of 10 ms; what they do in a pause, 200 ms at most, it does
+    not wait for afterwards."""
+    loader, ns = Loader(100 * MS, 4), pause / every * MS
+    truth = delivered(100, 4, 2, 10, every, pause) * MS
+    case = timed(tmp_path, truth / MS, truth / MS, truth / MS, usual=10, loader=loader, lumps_ns={"save": ns},
+                 every={"save": float(every)})  # fmt: skip
+    physical = replace(case.mean, overlap=1.0)
+    assert physical.now_ns() == pytest.approx(25 * MS + (1 - hidden) * ns, rel=0.001)
+    assert physical.now_ns() == pytest.approx(truth, rel=0.05)
+    # By what was measured of the mean step: the pace and the pauses one after the other would take longer.
+    found = case.mean.with_waits()
+    assert found.now_ns() == pytest.approx(max(truth, physical.now_ns()), rel=0.001)
+    alone = replace(case.mean, mean_ns=25 * MS + ns, paced=True).with_waits()
+    assert alone.overlap == 0, "nothing says that they overlap, as at the end of an epoch"
+    faster = found.of(case.graph, loader=replace(loader, batch_ns=20 * MS))
+    assert faster == pytest.approx(10 * MS + ns, rel=0.01), "workers that keep up hide nothing"
+
+
 def test_processes_of_a_host_bound_step_differ_more(tmp_path):
     """In their steps, and not in what a fix of the GPU's half gains; with the square root of the CPU's share."""
     assert process_noise(0.0) == process_noise(0.1) == PROCESS_NOISE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Literal
 
 from gpuprof.diagnosis.comparison.comparison import (
@@ -94,14 +95,17 @@ def _compare_timed(a: Diagnosis, b: Diagnosis, top: int) -> Comparison:
     work = compare_work(one.side, other.side)
     tested = significance(a, b, work)
     step = compare_steps(one.side, other.side, work, tested)
+    differ = other_model(one, other, (a.run.model if a.run else None, b.run.model if b.run else None))
     found = tuple(timed_mechanisms(a, b, one, other, step, work))
+    if differ is not None:
+        found = tuple(replace(mechanism, predictions=()) for mechanism in found)
     return Comparison(
         a=one.side,
         b=other.side,
         step=step,
         work=work,
         significance=tested,
-        summary=_summary(step, work, found, unit),
+        summary=_summary(step, work, found, unit) if differ is None else _of_other_models(step, differ, unit),
         mechanisms=found,
         unexplained_ns=0,
         terms=terms(one.cells, other.cells),
@@ -109,7 +113,7 @@ def _compare_timed(a: Diagnosis, b: Diagnosis, top: int) -> Comparison:
         kernels=compare_kernels(one.kernels, other.kernels, top),
         ops=(),
         ranks=None,
-        notes=tuple(notes(one, other, step, work, tested)),
+        notes=(*other_program(differ, unit), *notes(one, other, step, work, tested)),
         diagnoses=(a, b),
     )
 

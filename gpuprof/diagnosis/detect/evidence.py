@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gpuprof.diagnosis.detect.own_lines import own_lines
 from gpuprof.diagnosis.diagnosis import Evidence
 from gpuprof.diagnosis.sentences import gpu_named
 from gpuprof.timeline.frames import FrameIndex, module_class
@@ -60,7 +61,7 @@ def spans(case: Analysis, text: str, nodes: Mask, waits: bool = False) -> tuple[
         _longest(case, rows[part == i], instance[part == i], names[i], case.per_step(float(total[i])))
         for i in ranked.tolist()
     ]
-    return Evidence(text), *places
+    return Evidence(text, lines=own_lines(case, nodes & ~graph.on_gpu & (graph.waits == waits))), *places
 
 
 def _without_profiler(case: Analysis, rows: I64) -> F64:

@@ -30,9 +30,15 @@ class Replacement:
 
 
 def replacement_of(
-    graph: Graph, group: I64, host_ns: F64, gpu_ns: F64, launches: I64, carriers: Mask | None = None
+    graph: Graph,
+    group: I64,
+    host_ns: F64,
+    gpu_ns: F64,
+    launches: I64,
+    carriers: Mask | None = None,
+    slower: bool = False,
 ) -> Replacement:
-    """From the host's time afterwards, ns per group, against that of this graph; never more than that.
+    """From the host's time afterwards, ns per group, against that of this graph; more than that only with `slower`.
 
     carriers: kernels and copies that stand for the new ones: of their kind, so that what another change does to such
     work it does to the new one.
@@ -44,7 +50,12 @@ def replacement_of(
     of = gpu if carriers is None else gpu & carriers
     has = np.bincount(group[of], minlength=len(gpu_ns)) > 0
     return Replacement(
-        group, np.minimum(share, 1.0), took, gpu_ns, launches, of | (gpu & ~np.append(has, False)[group])
+        group,
+        share if slower else np.minimum(share, 1.0),
+        took,
+        gpu_ns,
+        launches,
+        of | (gpu & ~np.append(has, False)[group]),
     )
 
 

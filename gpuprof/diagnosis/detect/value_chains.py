@@ -16,13 +16,18 @@ if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
 
+LISTS = '"TensorList"'
+"""Type of an argument that is a list of tensors."""
+
+
 def preparations(case: Analysis, reads: I64) -> Stretches:
     """For each of these reads the stretch of host time from the first op that only prepares it, or from the read
     itself, to its end, with the Python in between.
 
     Ops prepare a read that come directly before it, in the same op or module, and whose arguments are all small
     (lengths, bounds, counts of a batch). A reduction over large tensors is never taken: its result may be needed on the
-    GPU as well. `reads`: rows of the outermost ops that read a value. Where no shapes were recorded, nothing prepares.
+    GPU as well. Nor is an op on a list of tensors, whose sizes a recording leaves out where the list is long. `reads`:
+    rows of the outermost ops that read a value. Where no shapes were recorded, nothing prepares.
     """
     ops, nesting = case.trace.ops, case.timeline.nesting.parent
     reads = reads[np.argsort(ops.start_ns[reads], kind="stable")]
@@ -33,15 +38,16 @@ def preparations(case: Analysis, reads: I64) -> Stretches:
     rows, parent = rows[order], parent[order]
     place = np.full(len(ops), -1, np.int64)
     place[rows] = np.arange(len(rows))
-    known: dict[int, bool] = {}
+    known: dict[tuple[int, int], bool] = {}
     for number in np.flatnonzero(place[reads] >= 0).tolist():
         read = int(reads[number])
         at = int(place[read]) - 1
         while at >= 0 and parent[at] == parent[at + 1] and ops.thread[rows[at]] == ops.thread[read]:
             row = int(rows[at])
-            text = int(ops.dims[row])
+            text = int(ops.dims[row]), int(ops.types[row])
             if text not in known:
-                known[text] = _small(shapes_in(case, text))
+                lists = LISTS in (case.trace.text(text[1]) or "")
+                known[text] = not lists and _small(shapes_in(case, text[0]))
             if not known[text] or (number and row <= reads[number - 1]):
                 break
             first[number] = row

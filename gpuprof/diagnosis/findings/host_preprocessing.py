@@ -13,6 +13,7 @@ import numpy as np
 from gpuprof.calibration import loader as calibrated
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
+from gpuprof.diagnosis.detect.own_lines import batch_lines
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.diagnosis import Evidence
 from gpuprof.diagnosis.fix import Code, Fix, call, other_way
@@ -128,8 +129,9 @@ def _once(case: Analysis) -> Iterator[Proposal]:
             f"{loader.workers} workers need {in_ms(loader.batch_ns)} each for a batch, {in_ms(feed.cpu_ns)} of CPU time"
         )
         kept = replace(loader, batch_ns=loader.batch_ns * ONCE[1])
+        evidence = (Evidence(text, lines=batch_lines(case.folder)),)
         yield _prepared_once(
-            case, (Evidence(text),), loader=kept, spread=math.sqrt(ONCE[2] / ONCE[0]), change=lambda graph: graph
+            case, evidence, loader=kept, spread=math.sqrt(ONCE[2] / ONCE[0]), change=lambda graph: graph
         )
         return
     took = case.per_step(float(graph.duration_ns[nodes].sum()))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from gpuprof.calibration import loader as calibrated
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
+from gpuprof.diagnosis.detect.own_lines import batch_lines
 from gpuprof.diagnosis.detect.pair.candidates import Candidate, claim_where
 from gpuprof.diagnosis.detect.pair.quantities import FEWER, idle_ns
 from gpuprof.diagnosis.detect.pair.signs import long_wait_ns
@@ -211,7 +212,7 @@ def _more_workers(case: Analysis, feed: Feed) -> Iterator[Proposal]:
     )
     yield Proposal(
         title=f"{loader.workers} → {wanted} input workers",
-        evidence=(Evidence(text),),
+        evidence=(Evidence(text, lines=batch_lines(case.folder)),),
         fix=case.stack.fix(
             call("DataLoader", ..., num_workers=wanted, persistent_workers=True),
             case.stack.setting({"dataloader_num_workers": wanted}, {"dataloader_persistent_workers": True}),

@@ -17,6 +17,7 @@ from gpuprof.diagnosis.detect.pair.candidates import Candidate
 from gpuprof.diagnosis.detect.pair.signs import less_loss
 from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.fix import code
+from gpuprof.diagnosis.sentences import in_ms
 from gpuprof.replay.transform import scaled
 from gpuprof.tracefile.trace import F64, Mask
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
     from gpuprof.diagnosis.detect.pair.facts import Facts
 
+LEAST_SHARE = 0.1
+"""Of the step that logits take where it is worth saying that labels were not seen."""
 MOST_LABELLED = 0.9
 """Share of labelled tokens above which there is nothing to leave out."""
 
@@ -99,10 +102,18 @@ def left_for(case: Analysis, share: float, level: int) -> F64:
 
 
 def _absent(case: Analysis) -> str | None:
-    share = labelled_share(case)
-    if share is None or loss_head(case) is None:
+    share, head = labelled_share(case), loss_head(case)
+    if head is None or not case.trains_on_tokens:
         return None
-    return f"{100 * share:.0f} % of the tokens have a label"
+    if share is not None:
+        return f"{100 * share:.0f} % of the tokens have a label"
+    took = case.per_step(float(case.graph.duration_ns[logits_nodes(case, head)].sum()))
+    if took < LEAST_SHARE * case.mean_ns:
+        return None
+    return (
+        f"labels were not seen in host memory; the output layer and the loss take {in_ms(took)} of GPU time"
+        f" {case.unit.a}, tokens without a label (-100) included"
+    )
 
 
 ABSENT = Absent("logits of labelled tokens only", _absent)

@@ -11,6 +11,7 @@ import numpy as np
 from gpuprof.calibration import kernels as calibrated
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
+from gpuprof.diagnosis.detect.gradient_scaler import STEP, gradient_scaler
 from gpuprof.diagnosis.detect.memory_remedy import MemoryRemedy
 from gpuprof.diagnosis.detect.pair.candidates import Candidate, claim_where
 from gpuprof.diagnosis.detect.pair.quantities import kernel_counts, kernel_ns
@@ -31,12 +32,13 @@ if TYPE_CHECKING:
     from gpuprof.diagnosis.detect.pair.facts import Facts
     from gpuprof.projection.memory import RecordedMemory
 
-STEP = re.compile(r"^Optimizer\.step#(\w+)\.step")
 FUSABLE = frozenset({"Adam", "AdamW", "SGD", "Adagrad"})
 """Optimizers of torch.optim that take `fused=True` on CUDA."""
 FUSED = re.compile(r"^aten::_fused_")
 FOREACH = re.compile(r"^aten::_foreach_")
 IN_PLACE = re.compile(r"^aten::(add_|addcdiv_|mul_)$")
+READ = "aten::item"
+"""Reads one value: of step counts in host memory once or twice for each parameter, which fused optimizers do not."""
 GPU = calibrated.OPTIMIZER_GPU.rising
 """What a fused step takes on the GPU, of one that goes over lists or parameters several times."""
 FOREACH_HOST, LOOP_HOST = calibrated.OPTIMIZER_FOREACH_HOST.rising, calibrated.OPTIMIZER_LOOP_HOST.rising
@@ -51,7 +53,9 @@ PAGE = Page(
     means="""
 A for-loop optimizer launches about eight kernels for each parameter; a foreach optimizer launches a few kernels for
 each list of parameters, but reads all parameters again for every operation. A fused optimizer reads each parameter,
-gradient and state once and writes it once, in a handful of kernels.
+gradient and state once and writes it once, in a handful of kernels. It does not read each parameter's count of steps,
+as the others do. And with a gradient scaler it takes on the GPU whether gradients overflowed, so that `scaler.step` no
+longer waits to read it.
 """,
     detected="""
 A step of `Adam`, `AdamW`, `SGD` or `Adagrad` of torch.optim without `aten::_fused_…` ops, found by its
@@ -59,8 +63,9 @@ A step of `Adam`, `AdamW`, `SGD` or `Adagrad` of torch.optim without `aten::_fus
 """,
     gain="""
 All kernels of the step become one with 0.33 to 0.6 of their time; CPU time in ops becomes 0.4 (from foreach) or 0.03
-(from a loop) of what it was. Python code that collects the parameters stays. With few trainable parameters the gain
-is often within the noise and is then not shown.
+(from a loop) of what it was. Reads of step counts (`aten::item` in the step) go, with the Python between two of them;
+so does a gradient scaler's read directly before the step, and its wait. Python code that collects the parameters stays.
+With few trainable parameters the gain is often within the noise and is then not shown.
 """,
     wrong="""
 Parameters on several devices, or of integer types, are not fused. `torch.compile` of the optimizer's step achieves
@@ -88,7 +93,10 @@ def find(case: Analysis) -> Iterator[Proposal]:
         return
     host = inside & ~graph.on_gpu & ~graph.waits
     in_op = host & np.append(trace.ops.kind != ANNOTATION, False)[graph.scope]
-    waits = inside & graph.waits
+    scaler = gradient_scaler(case, ranges)
+    asks = np.zeros(len(graph), bool) if scaler is None else scaler.reads
+    waits = (inside | asks) & graph.waits
+    reads = _step_counts(case, inside_ops) | (asks & ~graph.waits & ~graph.on_gpu)
     step = graph.step[work]
     last = np.append(np.flatnonzero(np.diff(step)), len(work) - 1)
 
@@ -98,11 +106,11 @@ def find(case: Analysis) -> Iterator[Proposal]:
 
         def change(graph: Graph) -> Graph:
             gpu_ns = _per_group(graph.duration_ns[work], last)
-            host_ns = _per_step(graph, in_op)[graph.step[source[last]]]
-            gone = in_op.copy()
+            host_ns = _per_step(graph, in_op & ~reads)[graph.step[source[last]]]
+            gone = in_op | reads
             gone[work] = True
             gone[work[last]] = gone[source[last]] = False
-            python = host & ~in_op
+            python = host & ~in_op & ~reads
             less = removed(without_waits(graph, waits), gone)
             duration = less.duration_ns.copy()
             duration[python] *= python_share
@@ -124,7 +132,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
         evidence=spans(
             case,
             f"{name} goes through {how}: {count:,.0f} kernels a step, {host_ms:,.1f} ms of CPU time, "
-            f"{gpu_ms:,.1f} ms of the GPU's",
+            f"{gpu_ms:,.1f} ms of the GPU's" + (_WAITS if asks.any() else ""),
             done,
         ),
         fix=_fix(case, sorted(names)[0]).by("optimizer"),
@@ -132,6 +140,22 @@ def find(case: Analysis) -> Iterator[Proposal]:
         best=fused(0),
         worst=fused(2),
     )
+
+
+_WAITS = "; before it the gradient scaler waits to read whether gradients overflowed"
+
+
+def _step_counts(case: Analysis, inside: Mask) -> Mask:
+    """Host nodes of a step that read a value one parameter after the other, with the Python between two of them."""
+    graph = case.graph
+    found = np.append(case.ops_within(inside & case.ops_named(lambda text: text == READ)), False)[graph.scope]
+    found &= ~graph.on_gpu & ~graph.waits
+    nodes = np.flatnonzero(np.append(inside, False)[graph.scope] & ~graph.on_gpu)
+    nodes = nodes[np.argsort(graph.lane[nodes], kind="stable")]
+    lane, reads = graph.lane[nodes], found[nodes]
+    between = reads[:-2] & reads[2:] & (lane[:-2] == lane[2:]) & ~graph.waits[nodes[1:-1]]
+    found[nodes[1:-1][between]] = True
+    return found
 
 
 def _absent(case: Analysis) -> str | None:

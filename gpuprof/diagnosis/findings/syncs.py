@@ -13,6 +13,12 @@ from gpuprof.diagnosis.detect.copy_waits import copies_to_device
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.expert_loops import find_loops
+from gpuprof.diagnosis.detect.gradient_scaler import (
+    GradientScaler,
+    gradient_scaler,
+    is_optimizer_step,
+    without_checks,
+)
 from gpuprof.diagnosis.detect.pair.candidates import Candidate, is_model_wait
 from gpuprof.diagnosis.detect.pair.quantities import FEW, FEWER, quantity
 from gpuprof.diagnosis.detect.pair.signs import advised
@@ -71,7 +77,8 @@ The calls no longer wait, and the ops that read a value are removed together wit
 small tensors directly before them, which only prepare what is read (at worst they all stay and only the wait is
 removed). Then the step is replayed, and the CPU runs ahead where it can. Ops that need the value for the size of their
 result stay, without their wait. A loop over tensors becomes ops over lists: their CPU time is 0.08 (0.03 to 0.17) of
-the loop's, that of Python around them 0.27, as measured of optimizers; the GPU's stays.
+the loop's, that of Python around them 0.27, as measured of optimizers; the GPU's stays. Where a gradient scaler reads
+whether gradients overflowed, and the GPU has bf16, its search for overflows goes as well: bf16 needs no scaler.
 """,
     wrong="""
 If the value decides what is computed next, it cannot be read later; compute with a mask instead. A wait at the end of
@@ -93,6 +100,9 @@ def find(case: Analysis) -> Iterator[Proposal]:
     looks, shapes, explicit = (waits & mask for mask in _kinds(case, waits))
     ops = _outermost_named(case, looks)
     own = _own_nodes(case, ops) & ~_loop_nodes(case) if looks.any() else nothing
+    scaler = _needless_scaler(case, looks)
+    if scaler is not None:
+        own |= without_checks(scaler, graph)
     loops = reading_loops(case) if looks.any() else None
     # A rank that runs ahead waits for its peers instead, unless these run ahead as well.
     alone = case.sensitivities.communication <= case.sensitivities.host
@@ -101,10 +111,11 @@ def find(case: Analysis) -> Iterator[Proposal]:
         kinds.append((looks, Proposal(
             title=f"no values read from the GPU within the {case.unit}",
             evidence=_evidence(case, looks, "values read from the GPU", ops),
-            fix=_look_fix(case, looks).by("syncs"),
+            fix=joined([_bf16(case)] * (scaler is not None) + [_look_fix(case, looks)]).by("syncs"),
             change=_without(looks, own),
             best=_without(looks, own),
             worst=_without(looks, nothing) if alone else _unchanged,
+            changes="" if scaler is None else "matrix multiplications round to bf16 rather than fp16",
             key="values",
         )))  # fmt: skip
     if shapes.any():
@@ -137,6 +148,19 @@ def find(case: Analysis) -> Iterator[Proposal]:
             yield together
             return
     yield from singles
+
+
+def _needless_scaler(case: Analysis, looks: Mask) -> GradientScaler | None:
+    """A gradient scaler whose reads wait, on a GPU that multiplies in bf16, which needs none."""
+    has_bf16 = case.roofline is not None and "bf16" in case.roofline.ceilings.flops
+    found = gradient_scaler(case, case.ops_named(is_optimizer_step)) if has_bf16 and looks.any() else None
+    return found if found is not None and (found.reads & looks).any() else None
+
+
+def _bf16(case: Analysis) -> Fix:
+    own = call("torch.autocast", "cuda", dtype=Code("torch.bfloat16"))
+    own += "  # without a gradient scaler, which reads whether gradients overflow"
+    return case.stack.fix(own, case.stack.setting({"bf16": True, "fp16": False}))
 
 
 def _in_lists(case: Analysis, looks: tuple[Mask, Proposal], loops: TensorLoops, own: Mask) -> Proposal | None:
@@ -259,7 +283,10 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
 
 def _least(case: Analysis, waits: Mask) -> float:
     """What a step takes without any of these waits and without all that their ops do, ns."""
-    return case.step_of(_without(waits, _own_nodes(case, _outermost_named(case, waits)))(case.graph))
+    own, scaler = _own_nodes(case, _outermost_named(case, waits)), _needless_scaler(case, waits)
+    return case.step_of(
+        _without(waits, own if scaler is None else own | without_checks(scaler, case.graph))(case.graph)
+    )
 
 
 def waiting_nodes(case: Analysis) -> Mask:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.host_calls import Stacks
-from gpuprof.diagnosis.host_places import Places, places
-from gpuprof.tracefile.samples import read_samples
+from gpuprof.diagnosis.sampled_places import FEWEST, placed, weights
 from gpuprof.tracefile.trace import F64, Mask
 
 MOST_OF = 0.5
@@ -20,8 +18,6 @@ ALWAYS = 0.9
 """Share of all samples from which on a function is the loop around the steps, whose name says little."""
 PART = 0.2
 """Share of the samples in a place from which on a function that shares them with others is named."""
-FEWEST = 3.0
-"""Samples in a place, each counted by the share of its bin that the place covers, from which on they say anything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +37,11 @@ class Sampled:
 def sampled_in(case: Analysis, nodes: Mask) -> Sampled | None:
     """The function that runs in some nodes of the training thread; None where none was sampled there, or no function
     has half of the samples."""
-    found = _placed(case)
+    found = placed(case)
     if found is None:
         return None
     stacks, where = found
-    weight = _weights(case, where, nodes)
+    weight = weights(case, where, nodes & (case.graph.lane == case.timeline.main_thread) & (case.graph.duration_ns > 0))
     if weight.sum() < FEWEST:
         return None
     inside: dict[int, float] = defaultdict(float)
@@ -85,29 +81,3 @@ def _parts(stacks: Stacks, weight: F64, around: int) -> tuple[tuple[str, float],
     total = float(weight.sum())
     large = sorted(((ns / total, one) for one, ns in below.items() if ns >= PART * total), reverse=True)
     return tuple((stacks.functions[one].name, share) for share, one in large)
-
-
-def _placed(case: Analysis) -> tuple[Stacks, Places] | None:
-    """The samples of the run and where they lie in the replayed steps, found once."""
-    if "sampled" not in case.memo:
-        run = case.folder
-        samples = None if run is None else read_samples(Path(run.path), run.rank)
-        where = None if samples is None else places(case, samples)
-        case.memo["sampled"] = None if samples is None or where is None else (Stacks(samples), where)
-    return case.memo["sampled"]
-
-
-def _weights(case: Analysis, where: Places, nodes: Mask) -> F64:
-    """Per sample the share of its bin that lies in the nodes, 0 to 1."""
-    graph, schedule = case.graph, case.schedule
-    mine = nodes & (graph.lane == case.timeline.main_thread) & (graph.duration_ns > 0)
-    end = schedule.end_ns[mine]
-    moments = np.stack([end - graph.duration_ns[mine], end], axis=1).ravel()
-    order = np.argsort(moments, kind="stable")
-    step = np.tile([1.0, -1.0], len(end))[order]
-    # Time inside the nodes up to each moment: nodes of one thread do not overlap.
-    inside = np.concatenate([[0.0], np.cumsum(np.diff(moments[order]) * (np.cumsum(step)[:-1] > 0))])
-    covered = np.diff(np.interp(where.edges, moments[order], inside)) if len(end) else np.zeros(len(where.bin_at))
-    whole = np.bincount(where.bin_at, np.diff(where.edges), len(where.count))
-    share = np.bincount(where.bin_at, covered, len(where.count)) / np.maximum(whole, 1.0)
-    return np.append(share.clip(0, 1), 0.0)[where.bin_of]

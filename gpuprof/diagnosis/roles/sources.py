@@ -11,24 +11,22 @@ from gpuprof.diagnosis.roles.model import Process, Roles
 from gpuprof.diagnosis.roles.processes import of_phase_log, of_trace
 from gpuprof.diagnosis.roles.timeline import roles_of
 from gpuprof.errors import GpuprofError
-from gpuprof.record.phase_names import GENERATION, TRAINING
 from gpuprof.timeline.intervals import union
-from gpuprof.tracefile.phase_logs import PhaseLog, holds_phase_logs, read_phase_logs
-from gpuprof.tracefile.recording import resolve
+from gpuprof.tracefile.phase_logs import holds_phase_logs, read_phase_logs
+from gpuprof.tracefile.recording import Recording, resolve
 from gpuprof.tracefile.run import runs_in
 from gpuprof.tracefile.trace import ANNOTATION
-from gpuprof.tracefile.training_logs.read import is_training_log
 
 
-def diagnose_roles(paths: Sequence[str]) -> Roles:
-    """The roles of a job on one timeline. paths: run folders of one or more processes each, folders of runs, or traces;
+def diagnose_roles(job: Recording) -> Roles:
+    """The roles of a job on one timeline. job: run folders of one or more processes each, folders of runs, or traces;
     and logs of the job, for its queue and staleness.
 
     Raises GpuprofError, one line, where fewer than two processes marked phases, or not at the same time.
     """
-    texts = [path for path in paths if is_training_log(Path(path))]
-    queue = tuple(one for path in texts for one in logged_quantities(Path(path)) if one.kind in ("queue", "staleness"))
-    return replace(_on_one_timeline([path for path in paths if path not in texts]), queue=queue)
+    found = (one for path in job.logs for one in logged_quantities(Path(path)))
+    queue = tuple(one for one in found if one.kind in ("queue", "staleness"))
+    return replace(_on_one_timeline([path for path in job.given if path not in job.logs]), queue=queue)
 
 
 def _on_one_timeline(given: Sequence[str]) -> Roles:
@@ -44,29 +42,12 @@ def _on_one_timeline(given: Sequence[str]) -> Roles:
     return roles_of([of_phase_log(log, offsets[log.boot] if log.boot else log.unix_offset_ns) for log in logs])
 
 
-def have_roles(paths: Sequence[str]) -> bool:
-    """Whether these are runs whose processes have different roles: some that train and some that only generate."""
-    folders = [Path(path) for path in paths]
-    if not folders or not all(holds_phase_logs(one) for one in folders):
-        return False
-    logs = [log for folder in folders for log in read_phase_logs(folder)]
-    return any(_trains(log) for log in logs) and any(not _trains(log) and _generates(log) for log in logs)
-
-
 def _runs(path: str) -> list[str]:
     """The path, or of a folder of runs each of them whose processes marked phases."""
     folder = Path(path)
     if holds_phase_logs(folder):
         return [path]
     return [str(run) for run in runs_in(folder) if holds_phase_logs(run)] or [path]
-
-
-def _trains(log: PhaseLog) -> bool:
-    return any(mark.phase in (TRAINING, "forward", "backward") for mark in log.marks)
-
-
-def _generates(log: PhaseLog) -> bool:
-    return any(mark.phase == GENERATION for mark in log.marks)
 
 
 def _traced(path: str) -> Process:

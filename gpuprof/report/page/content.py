@@ -124,6 +124,8 @@ class Card:
     """The fix: prose, and blocks of code."""
     conditions: tuple[str, ...]
     """What it changes about the training and costs."""
+    lines: tuple[str, ...]
+    """Of the user's code that it is about, `train.py:42 step`."""
     facts: tuple[str, ...]
     """What it rests on, and the conditions."""
     places: tuple[Place, ...]
@@ -413,6 +415,7 @@ def _card(number: int, finding: Finding, diagnosis: Diagnosis, now: float, longe
         present=100 * now / longest,
         how=tuple(_block(is_code, lines) for is_code, lines in blocks(finding.shown_lines)),
         conditions=conditions,
+        lines=tuple(shown(line, fixes.LINE) for line in fixes.known_lines(finding)),
         facts=(*statements, *conditions),
         places=tuple(_place(e, diagnosis) for e in finding.evidence if e.start_ns is not None),
         why=_why(finding.id),
@@ -589,7 +592,7 @@ def functions(diagnosis: Diagnosis) -> list[tuple[str, ...]]:
         (
             shown(host_words.line_of(one, found), 80),
             shown(host_words.name(one), 80),
-            duration(one.ns.expected),
+            host_words.time(one, diagnosis),
             *((host_words.gain(one, now).removesuffix(" if free"),) if priced else ()),
         )
         for one in found

@@ -1,0 +1,43 @@
+"""Which samples of unprofiled steps lie in some nodes of the replayed ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from gpuprof.diagnosis.analysis import Analysis
+from gpuprof.diagnosis.host_calls import Stacks
+from gpuprof.diagnosis.host_places import Places, places
+from gpuprof.tracefile.samples import read_samples
+from gpuprof.tracefile.trace import F64, Mask
+
+FEWEST = 3.0
+"""Samples in a place, each counted by the share of its bin that the place covers, from which on they say anything."""
+
+
+def placed(case: Analysis) -> tuple[Stacks, Places] | None:
+    """The samples of the run and where they lie in the replayed steps, found once."""
+    if "sampled" not in case.memo:
+        run = case.folder
+        samples = None if run is None else read_samples(Path(run.path), run.rank)
+        where = None if samples is None else places(case, samples)
+        case.memo["sampled"] = None if samples is None or where is None else (Stacks(samples), where)
+    return case.memo["sampled"]
+
+
+def weights(case: Analysis, where: Places, nodes: Mask) -> F64:
+    """Per sample the share of its bin that lies in the nodes, which are of the CPU, 0 to 1."""
+    graph, schedule = case.graph, case.schedule
+    rows = np.flatnonzero(nodes & ((graph.duration_ns > 0) | graph.waits))
+    end, waits = schedule.end_ns[rows], graph.waits[rows] & (graph.duration_ns[rows] == 0)
+    begin = np.where(waits, np.minimum(schedule.start_ns[rows], end), end - graph.duration_ns[rows])
+    moments = np.stack([begin, end], axis=1).ravel()
+    order = np.argsort(moments, kind="stable")
+    step = np.tile([1.0, -1.0], len(end))[order]
+    # Time inside the nodes up to each moment; of threads that work at once it counts once.
+    inside = np.concatenate([[0.0], np.cumsum(np.diff(moments[order]) * (np.cumsum(step)[:-1] > 0))])
+    covered = np.diff(np.interp(where.edges, moments[order], inside)) if len(end) else np.zeros(len(where.bin_at))
+    whole = np.bincount(where.bin_at, np.diff(where.edges), len(where.count))
+    share = np.bincount(where.bin_at, covered, len(where.count)) / np.maximum(whole, 1.0)
+    return np.append(share.clip(0, 1), 0.0)[where.bin_of]
