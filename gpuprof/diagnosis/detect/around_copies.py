@@ -54,7 +54,7 @@ def left_around(graph: Graph, copies: Mask, copying: Mask) -> F64:
         share = np.where(copied, np.minimum(usual / np.maximum(took, 1.0), 1.0), 1.0)
         name = np.full(count, -1, np.int64)
         name[stretch[launches[mine]] - 1] = _names(graph, mine[launches[mine]])
-        share *= _left_near(took, copied, name)
+        share *= _left_near(took.astype(np.float64), copied, name)
         left[own] = share[of_own]
     left[allocating & ~graph.waits] = 0.0
     return left
