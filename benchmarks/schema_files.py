@@ -4,7 +4,7 @@
 
 Types give types, bounds (gpuprof/bounds.py) give bounds, and the text below a field describes it: None is null there.
 Every key is written always, and no others are. What `to_json` writes in another way than its dataclass has it stands in
-DOCUMENTS. `brief`, `comparison_brief` and `jobs` are made of plain dicts, and `run` by the standard library inside the
+DOCUMENTS. `brief`, `jobs` and `hang` are made of plain dicts, and `run` by the standard library inside the
 training: these four are kept by hand. --check writes nothing and exits with 1 where a file differs.
 """
 
@@ -27,7 +27,8 @@ from functools import cache
 from typing import Any
 
 from gpuprof import documents
-from gpuprof.bounds import Matching, OneOf, Within
+from gpuprof.bounds import Items, Matching, OneOf, Within
+from gpuprof.diagnosis.comparison import brief
 from gpuprof.timeline.unit import ITERATION, REQUEST, STEP, TOKEN, Unit
 
 TEXT = {"type": "string"}
@@ -43,7 +44,9 @@ class Document:
     root: str
     text: str
     instead: Mapping[str, Any] = field(default_factory=dict)
-    """`Class.field` → its schema; None: the field is not written. A key that the class lacks is added."""
+    """`Class.field` → its schema; None: the field is not written. `Class.+`, `Class.optional`: keys that it lacks."""
+    rules: Mapping[str, Any] = field(default_factory=dict)
+    """What holds between keys."""
 
 
 def main() -> int:
@@ -51,8 +54,8 @@ def main() -> int:
     parser.add_argument("--check", action="store_true")
     check = parser.parse_args().check
     stale = 0
-    for kind in DOCUMENTS:
-        path, text = documents.path_of(kind.name), written(kind)
+    for name, text in texts().items():
+        path = documents.path_of(name)
         if path.read_text(encoding="utf-8") != text:
             stale += 1
             print(f"{path} is not as the dataclasses say" if check else f"wrote {path}")
@@ -61,9 +64,11 @@ def main() -> int:
     return 1 if check and stale else 0
 
 
-def written(kind: Document) -> str:
-    """The text of the document's schema file."""
-    return json.dumps(schema_of(kind), indent=1, ensure_ascii=False) + "\n"
+def texts() -> dict[str, str]:
+    """Name of each kind of document → the text of its schema file."""
+    made = {kind.name: schema_of(kind) for kind in DOCUMENTS}
+    made[brief.SCHEMA] = brief.schema_of(made["gpuprof.comparison/1"])
+    return {name: json.dumps(one, indent=1, ensure_ascii=False) + "\n" for name, one in made.items()}
 
 
 def schema_of(kind: Document) -> dict[str, Any]:
@@ -82,6 +87,7 @@ def schema_of(kind: Document) -> dict[str, Any]:
         "additionalProperties": False,
         "required": ["schema", *root["required"]],
         "properties": properties,
+        **kind.rules,
         "$defs": dict(sorted(made.classes.items())),
     }
 
@@ -169,6 +175,9 @@ def _bounded(found: dict[str, Any], bounds: tuple[Any, ...]) -> dict[str, Any]:
             found = {key: value for key, value in found.items() if key != "minimum"}
             said = {"minimum": one.low, "maximum": one.high, "exclusiveMinimum": one.above}
             found |= {key: value for key, value in said.items() if value is not None}
+        elif isinstance(one, Items):
+            said = {"minItems": one.low, "maxItems": one.high}
+            found = found | {key: value for key, value in said.items() if value is not None}
         elif isinstance(one, Matching):
             found = {**found, "minLength": 1} if one.pattern == "." else {**found, "pattern": one.pattern}
         elif isinstance(one, OneOf):
@@ -246,6 +255,10 @@ DOCUMENTS = (
             "Window.start_ns": WHOLE,
             "Window.end_ns": WHOLE,
             "Device.series": None,
+        },
+        rules={
+            "if": {"properties": {"quality": {"properties": {"status": {"const": "unusable"}}}}},
+            "then": {"properties": {"verdict": {"properties": {key: {"type": "null"} for key in ("bound", "family")}}}},
         },
     ),
     Document(

@@ -21,6 +21,14 @@ class Within:
 
 
 @dataclass(frozen=True, slots=True)
+class Items:
+    """A list of so many items; None: no such bound."""
+
+    low: int | None = None
+    high: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Matching:
     """A text that the regular expression matches."""
 

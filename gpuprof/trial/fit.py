@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from gpuprof.bounds import OneOf, Positive, Words
+from gpuprof.bounds import Items, OneOf, Positive, Words
 from gpuprof.calibration import memory as calibrated
 from gpuprof.errors import GpuprofError
 from gpuprof.record.patches import PROBE
@@ -100,7 +100,7 @@ class FitReport:
 
     command: tuple[str, ...]
     """What was run, secrets masked."""
-    measured: tuple[Point, ...]
+    measured: Annotated[tuple[Point, ...], Items(2, 3)]
     """The program as it is, then with another batch, then, where that was possible, with another length."""
     of: Annotated[str, OneOf(("gpu", "tensors"))]
     """What the peaks are. gpu: of the allocator, on the GPU; tensors: bytes of the tensors that were alive, without a

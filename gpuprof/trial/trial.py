@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from gpuprof.bounds import Above0, OneOf, Positive, Share, Signed
+from gpuprof.bounds import Above0, Items, OneOf, Positive, Share, Signed, Within
 
 SCHEMA = "gpuprof.trial/1"
 
@@ -157,7 +157,7 @@ class Baseline:
 class Next:
     """What would be tried next, had there been more time."""
 
-    fixes: tuple[Fix, ...]
+    fixes: Annotated[tuple[Fix, ...], Items(1)]
     why: Annotated[str, OneOf(("not tried", "not decided", "together"))]
     """What is left to find out of them."""
     speedup: Above0 | None
@@ -214,7 +214,7 @@ class Trial:
     """Why the trial ended."""
     next: tuple[Next, ...] = ()
     """What would be tried next, most expected gain per minute first."""
-    until: float | None = None
+    until: Annotated[float, Within(above=1)] | None = None
     """The gain at which it was to stop."""
     budget_ns: int | None = None
     """How long it was to take, ns; None where a number of rounds was given."""

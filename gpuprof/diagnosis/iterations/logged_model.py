@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from gpuprof.bounds import OneOf, Positive, Share, Signed, Words
+from gpuprof.bounds import Items, OneOf, Positive, Share, Signed, Words
 from gpuprof.diagnosis.iteration_model import Change, PhaseBudget
 from gpuprof.tracefile.source import Issue
 
@@ -55,7 +55,7 @@ class Quantity:
 class LoggedIterations:
     """The mean iteration of a job, as its framework logged it. phases less overlap_ns sum to mean_ns exactly."""
 
-    sources: tuple[LogSource, ...]
+    sources: Annotated[tuple[LogSource, ...], Items(1)]
     """Files that were read."""
     framework: Words
     asynchronous: bool

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from gpuprof.bounds import OneOf, Positive, Share
+from gpuprof.bounds import Items, OneOf, Positive, Share
 from gpuprof.diagnosis.iterations.logged_model import Quantity
 from gpuprof.tracefile.source import Issue
 
@@ -78,7 +78,7 @@ class Role:
     """Waiting while another role works: its bubble."""
     bubble_share: Share
     """Of the window."""
-    lane: tuple[Span, ...]
+    lane: Annotated[tuple[Span, ...], Items(high=2000)]
     """Its spans within the window; start_ns counts from the window's begin. The shortest are left out of many."""
 
 
@@ -109,7 +109,7 @@ class Roles:
     """The window by them; None for fewer than two."""
     one_clock: bool
     """Whether all clocks are the same; else those of different hosts were taken to be set alike."""
-    roles: tuple[Role, ...]
+    roles: Annotated[tuple[Role, ...], Items(2)]
     waits: tuple[Wait, ...]
     """What each role waits for, the longest first; their ns sum to the wait_ns of all roles."""
     limit: str
