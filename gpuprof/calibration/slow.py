@@ -35,6 +35,11 @@ COMPUTES_NS = Number(
     "CPU time of an op that launches nothing, in one piece, from which on it computes on a tensor in host memory: ops "
     "that only make a view take 1 to 10 µs.",
 )  # fmt: skip
+MOVED_LEFT = Number(
+    0.05, 0.01, 0.2, "", "assumed",
+    "Share that is left of what the CPU computes on tensors in host memory where the GPU, or a worker ahead of the "
+    "step, does it: as of samples that are prepared elsewhere.",
+)  # fmt: skip
 COMPUTES_SHARE = Number(
     0.25, 0.1, 0.5, "", "assumed",
     "Share of the CPU's work in such ops, and in ops that plan kernels, from which on they, and not launching, explain "

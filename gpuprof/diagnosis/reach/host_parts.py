@@ -9,6 +9,7 @@ import numpy as np
 
 from gpuprof.calibration import slow as calibrated
 from gpuprof.diagnosis.analysis import Analysis
+from gpuprof.diagnosis.detect.collecting import collecting
 from gpuprof.diagnosis.detect.passes import shapes_in
 from gpuprof.diagnosis.estimate import host_causes
 from gpuprof.diagnosis.gaps import CAUSES
@@ -92,6 +93,24 @@ def slow_ops(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
             )
 
 
+def computing(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
+    """What the CPU computes itself on tensors in host memory: on the GPU, or in a worker, it would cost little."""
+    graph = case.graph
+    nodes = (host_causes(graph) == CAUSES.index("cpu_compute")) & (graph.resource == HOST) & ~graph.waits
+    if not nodes.any():
+        return
+    left = calibrated.MOVED_LEFT.value
+    yield Part(
+        kind="host",
+        what="computing on the CPU, on tensors in host memory",
+        nodes=nodes,
+        change=lambda graph: scaled(graph, nodes, left),
+        reach=left,
+        why="these ops launch nothing; the GPU, or workers ahead of the step, could do them",
+        findings=("host_preprocessing", "offload"),
+    )
+
+
 def _on_host_tensors(case: Analysis, rows: I64) -> Mask:
     """Which of some ops of torch launch nothing, and have large tensors: these are in host memory."""
     launches = np.zeros(len(case.trace.ops) + 1, bool)
@@ -153,6 +172,23 @@ def blocking_copies(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
 def _without(graph: Graph, nodes: Mask, kind: int) -> Graph:
     """The graph in which some nodes no longer wait over edges of a kind."""
     return without_edges(graph, nodes[graph.edges.target] & (graph.edges.kind == kind))
+
+
+def collections(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
+    """Python's garbage collection, where every step collects: how long that takes was timed."""
+    found = collecting(case)
+    if found is None:
+        return
+    own = float(case.graph.duration_ns[found.nodes].sum())
+    yield Part(
+        kind="host",
+        what="Python's garbage collection in every step",
+        nodes=found.nodes,
+        change=lambda graph: scaled(graph, found.nodes, found.left),
+        reach=float((case.graph.duration_ns * found.left)[found.nodes].sum()) / own,
+        why="gc.collect() goes over all objects of the process, and the GPU gets no work meanwhile",
+        findings=("rare_steps",),
+    )
 
 
 def allocations(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
