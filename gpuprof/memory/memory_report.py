@@ -52,7 +52,7 @@ class Line:
 class Peak:
     """The moment at which most was allocated."""
 
-    event: int
+    event: Signed[int]
     """Of the history; -1: before its first event."""
     seconds: Signed[float] | None
     """Since the first event of the history."""
@@ -123,7 +123,7 @@ class Leak:
 class Series:
     """Memory over time, thinned out but with its peaks; one number per moment."""
 
-    event: tuple[int, ...]
+    event: tuple[Signed[int], ...]
     seconds: tuple[Signed[float], ...] | None
     owners: dict[Words, tuple[int, ...]]
     reserved_bytes: tuple[int, ...] | None
