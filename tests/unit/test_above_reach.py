@@ -189,7 +189,7 @@ def test_programs_that_nothing_was_fitted_to(name):
     ("name", "finding"),
     [
         ("teacher_offloaded", "offload"), ("teacher_twice", "redundant_forward"), ("vit_checkpointed", "recompute"),
-        ("gc_each_step", "rare_steps"), ("loss_on_cpu", "offload"), ("one_hot_tokens", "tf32"),
+        ("gc_each_step", "garbage_collection"), ("loss_on_cpu", "offload"), ("one_hot_tokens", "tf32"),
     ],
 )  # fmt: skip
 def test_the_largest_item_of_programs_that_were_recorded_later(name, finding):
@@ -299,7 +299,7 @@ def test_what_a_kernel_s_name_says_of_why_it_is_slow(tmp_path, op, kernel, dtype
 
 
 def test_what_the_cpu_computes_goes_before_the_loop_that_it_is_in():
-    """Samples that are augmented one by one: named by the function, which was sampled, and not as a loop of launches."""
+    """Samples that are augmented one by one: named by the function, which was sampled, and not as a loop."""
     found = diagnose(ROOT / "scenarios" / "programs" / "augment_in_loop" / "recording").above_reach
     assert found is not None and identity_holds(found)
     first = found.largest[0]

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpuprof.calibration import saving as calibrated
 from gpuprof.diagnosis.budget_model import LONG, NAMES
-from gpuprof.diagnosis.detect.collecting import collecting
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.diagnosis import Evidence
-from gpuprof.diagnosis.fix import Code, as_fix, call, joined, other_way
+from gpuprof.diagnosis.fix import Code, call, joined, other_way
 from gpuprof.replay.graph import Graph
-from gpuprof.replay.transform import scaled
 from gpuprof.timeline.phases import OTHER
 
 if TYPE_CHECKING:
@@ -49,13 +46,11 @@ happens often it costs more than any slow kernel.
 In a run: what saving, evaluating and logging add to the mean step, measured in each timed step, if it is at least 2
 %. In runs that did not measure this: at least three steps of at least 1.5 times the median, at equal distances, that
 did not wait for their batch. Without a run: one such step among at least four recorded ones, if at least half of its
-additional time is CPU work outside all phases of a step. Garbage collection that most timed steps do (`gc.collect()` in
-the loop), by what it was timed to take.
+additional time is CPU work outside all phases of a step.
 """,
     gain="""
 In a run, a tenth of what these add to the mean step is left: they are done a tenth as often. Without a run all steps
-take the median, which is compared with the mean. Without garbage collection in every step the time goes that it was
-timed to take.
+take the median, which is compared with the mean.
 """,
     wrong="""
 If a short recording happens to contain a rare step, it makes that step look frequent: compare with how often the
@@ -65,9 +60,7 @@ training saves. Events further apart than the timed steps (20 by default) are no
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
-    """Rarer or asynchronous saving, where unprofiled steps show what it costs, or recorded ones do; and no garbage
-    collection in every step."""
-    yield from _collecting(case)
+    """Rarer or asynchronous saving, where unprofiled steps show what it costs, or recorded ones do."""
     graph = case.graph
     if case.budget is not None and case.budget.source == "free":
         yield from _timed(case, case.budget)
@@ -92,20 +85,6 @@ def find(case: Analysis) -> Iterator[Proposal]:
         f"{median / 1e6:,.0f} ms, for work outside forward, backward and optimizer"
     )
     yield _proposal(case, spans(case, text, other & long[graph.step]), mean / median)
-
-
-def _collecting(case: Analysis) -> Iterator[Proposal]:
-    """Steps without their garbage collection."""
-    found = collecting(case)
-    if found is None or found.ns < LEAST * case.step_ns:
-        return
-    text = f"every step collects Python's garbage, which takes {found.ns / 1e6:,.0f} ms and launches nothing"
-    yield Proposal(
-        title="no garbage collection in every step",
-        evidence=spans(case, text, found.nodes),
-        fix=as_fix("remove gc.collect() from the step, or call it every 100 steps"),
-        change=partial(scaled, nodes=found.nodes, factor=found.left),
-    )
 
 
 def _timed(case: Analysis, budget: Budget) -> Iterator[Proposal]:
@@ -159,6 +138,6 @@ def _unchanged(graph: Graph) -> Graph:
 FINDING = Declaration(
     page=PAGE,
     find=find,
-    synonyms=("saving", "save_steps", "evaluation", "eval_steps", "logging", "checkpoints", "gc", "gc_collect"),
-    titles=("saving_and_evaluating_less_often", "no_garbage_collection_in_every_step"),
+    synonyms=("saving", "save_steps", "evaluation", "eval_steps", "logging", "checkpoints"),
+    titles=("saving_and_evaluating_less_often",),
 )

@@ -9,13 +9,13 @@ import numpy as np
 
 from gpuprof.calibration import slow as calibrated
 from gpuprof.diagnosis.analysis import Analysis
-from gpuprof.diagnosis.detect.collecting import collecting
 from gpuprof.diagnosis.detect.passes import shapes_in
 from gpuprof.diagnosis.estimate import host_causes
 from gpuprof.diagnosis.gaps import CAUSES
 from gpuprof.diagnosis.reach.groups import by_name, largest_first
 from gpuprof.diagnosis.reach.part import Part
 from gpuprof.diagnosis.reach.sampled import Sampled, sampled_in
+from gpuprof.record.phase_names import UNRECORDED_RANGE
 from gpuprof.replay.graph import COPY, HOST, SYNC, Graph
 from gpuprof.replay.transform import scaled, without_edges
 from gpuprof.timeline.runtime_calls import ALLOCATOR_CALL
@@ -174,23 +174,6 @@ def _without(graph: Graph, nodes: Mask, kind: int) -> Graph:
     return without_edges(graph, nodes[graph.edges.target] & (graph.edges.kind == kind))
 
 
-def collections(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
-    """Python's garbage collection, where every step collects: how long that takes was timed."""
-    found = collecting(case)
-    if found is None:
-        return
-    own = float(case.graph.duration_ns[found.nodes].sum())
-    yield Part(
-        kind="host",
-        what="Python's garbage collection in every step",
-        nodes=found.nodes,
-        change=lambda graph: scaled(graph, found.nodes, found.left),
-        reach=float((case.graph.duration_ns * found.left)[found.nodes].sum()) / own,
-        why="gc.collect() goes over all objects of the process, and the GPU gets no work meanwhile",
-        findings=("rare_steps",),
-    )
-
-
 def allocations(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
     """Calls that allocate or free memory of the GPU in a steady step."""
     graph = case.graph
@@ -224,6 +207,8 @@ def python_stretches(case: Analysis, advised: Collection[str]) -> Iterator[Part]
         return
     usual = float(np.median(pieces))
     for name, mine in largest_first(case, by_name(case, nodes, "Python code between ops")):
+        if name.startswith(UNRECORDED_RANGE):  # decode steps: what of them is Python is not known
+            continue
         share = np.where(mine, usual / np.maximum(graph.duration_ns, usual), 1.0)
         where = "" if name == "Python code between ops" else f" in {name}"
         sampled = sampled_in(case, mine)

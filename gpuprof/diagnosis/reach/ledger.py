@@ -19,7 +19,6 @@ from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.reach.host_parts import (
     allocations,
     blocking_copies,
-    collections,
     computing,
     python_stretches,
     slow_ops,
@@ -31,6 +30,7 @@ from gpuprof.diagnosis.reach.part import Part
 from gpuprof.diagnosis.reach.places import places, spot_of
 from gpuprof.diagnosis.reach.repeated_parts import (
     called_again,
+    collections,
     faster,
     offloaded,
     padding,
