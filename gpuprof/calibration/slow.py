@@ -52,3 +52,8 @@ AUTOGRAD_NODE_NS = Number(
     "made, and all is let go again. Of small tensors on the CPU it is 0.9 µs (2,400 ops with and without no_grad); "
     "what is saved on the GPU also goes back to its allocator.",
 )  # fmt: skip
+TOPK_PASSES = Number(
+    6.0, 3.0, 16.0, "", "assumed",
+    "Times that torch.topk reads its input: a radix select of 8 bits a pass reads 32-bit values four times and gathers "
+    "once, one of 2 bits sixteen times.",
+)  # fmt: skip

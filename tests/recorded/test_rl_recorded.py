@@ -42,6 +42,13 @@ def test_decoding_waits_for_the_cpu(iteration: Iteration):
     assert "disable_compile = False" in advised["decode_cpu"].fix
 
 
+def test_what_was_not_recorded_is_no_stretch_of_python(diagnosis: Diagnosis, iteration: Iteration):
+    found, hidden = diagnosis.above_reach, iteration.unrecorded
+    assert found is not None and hidden is not None
+    assert not [one for one in found.items if "not recorded" in one.what]
+    assert found.reach_ns > 0.5 * hidden.ns
+
+
 def test_eight_of_ten_changes_are_within_their_intervals(diagnosis: Diagnosis):
     found = held(RECORDED, diagnosis)
     assert len(found) >= 10

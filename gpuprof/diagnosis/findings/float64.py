@@ -40,8 +40,8 @@ time at least.
 """,
     gain="""
 Kernels that memory limits take 0.55 (0.45 to 0.75, assumed) of their time in fp32: half the bytes, but casts to and
-from 16 bits keep more. None gets shorter than the shortest kernels of its kind. Matrix multiplications take as much less as
-the GPU's rates differ, where both are known, and else half.
+from 16 bits keep more. None gets shorter than the shortest kernels of its kind. Matrix multiplications take as much
+less as the GPU's rates differ, where both are known, and else half.
 """,
     wrong="""
 Sums over very many values, and what is compared with a reference in fp64, may need it: compare the loss of a short run.
