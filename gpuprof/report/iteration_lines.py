@@ -52,7 +52,7 @@ def changes(iteration: words.Phased, most: int = words.CHANGES) -> list[Text | T
         grid.add_row(str(number), Text.assemble((escape(one.title), "bold"), f"   {words.gain(one, iteration)}"))
         if condition := words.condition(one):
             grid.add_row("", Text(condition, "dim"))
-        grid.add_row("", Text(escape(one.fix), "cyan"))
+        grid.add_row("", Text("\n".join(map(escape, one.fix.splitlines())), "cyan"))
         if one.patch is not None:
             grid.add_row("", Text(escape(one.patch.command()), "dim"))
         lines.append(grid)

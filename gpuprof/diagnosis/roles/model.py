@@ -113,4 +113,5 @@ class Roles:
     """That role; None where all wait, or none does."""
     issues: tuple[Issue, ...]
     queue: tuple[Quantity, ...] = ()
-    """What waits to be trained on, and how old its policy is: from logs that were given with the recordings."""
+    """What waits to be trained on, and how old its policy is: from logs that were given with the recordings, else
+    counted from the marks, where they say."""
