@@ -11,7 +11,7 @@ SHARES = ("idle", "cpu_bound", "unattributed")
 TIMES = ("step_time",)
 CAUSES = (
     "launch", "cpu_compute", "slow_call", "sync", "python", "allocator", "input", "transfer", "communication", "device",
-    "profiler", "unknown",
+    "profiler", "unknown", "garbage_collection",
 )  # fmt: skip
 _UNIT_NS = {"ns": 1.0, "us": 1e3, "µs": 1e3, "μs": 1e3, "ms": 1e6, "s": 1e9}
 _LIMIT = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(%|\w+)")

@@ -7,10 +7,12 @@ from dataclasses import replace
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.budget import budget_of_recorded, in_words
 from gpuprof.diagnosis.cpu_run import of_cpu_run
+from gpuprof.diagnosis.detect.collecting import collecting
 from gpuprof.diagnosis.detect.compiling import compiling_ns
 from gpuprof.diagnosis.diagnosis import Diagnosis, Issue, Profiler, Steps
 from gpuprof.diagnosis.doubts import doubts
 from gpuprof.diagnosis.estimate import estimate_devices
+from gpuprof.diagnosis.gaps import COLLECTING
 from gpuprof.diagnosis.hidden_work import hidden_ns
 from gpuprof.diagnosis.limits import part_shares
 from gpuprof.diagnosis.long_copy import copy_sentence
@@ -20,6 +22,7 @@ from gpuprof.diagnosis.predict import Fixes, fixes
 from gpuprof.diagnosis.quality import judged, no_verdict, with_issue
 from gpuprof.diagnosis.reach.ledger import above_reach
 from gpuprof.diagnosis.reach.useful_flops import with_useful_flops
+from gpuprof.diagnosis.rest_of_step import first_cause
 from gpuprof.diagnosis.roofline import beyond_peak, summarize
 from gpuprof.diagnosis.share_verdict import gains_of_shares, holds_with_missing_events, judge_shares, undecided
 from gpuprof.diagnosis.shares import estimate, shares_of, with_excess, with_step
@@ -52,7 +55,8 @@ def no_gpu_work(analysis: Analysis, advise: bool) -> Diagnosis:
 def by_replay(analysis: Analysis, advise: bool) -> Diagnosis:
     """Of a recording that was replayed: what would shorten its step; `advise`: look for fixes, too."""
     steps, roof, budget = analysis.step_times, analysis.roofline, analysis.budget
-    estimated = estimate_devices(analysis.schedule, analysis.free_ns or steps.unprofiled_ns or analysis.step_ns)
+    usual_ns = analysis.free_ns or steps.unprofiled_ns or analysis.step_ns
+    estimated = estimate_devices(analysis.schedule, usual_ns, collecting(analysis))
     busiest = max(map(shares_of, estimated), key=lambda s: s.busy_ns)
     limits, turns = roof and roof.bound_shares, take_turns(analysis.timeline)
     stepless = steps.source == "none"
@@ -67,6 +71,8 @@ def by_replay(analysis: Analysis, advise: bool) -> Diagnosis:
         analysis.removal, analysis.sensitivities, analysis.bound_parts, said, analysis.mean, analysis.ends_ns
     )
     slow = _slow_calls(analysis, compiling)
+    if verdict.bound == "host" and first_cause(busiest.idle_ns) == COLLECTING:
+        verdict = replace(verdict, cause=COLLECTING)
     verdict = replace(verdict, turns=turns, slow_calls=slow, computes=_computes(analysis))
     if verdict.bound is not None:
         waits, ranks = cpu_waits(analysis.graph), analysis.question.ranks

@@ -97,7 +97,7 @@ class Window:
 class CauseTime:
     """Idle time of one cause. `count`: gaps that it has a part in."""
 
-    cause: Annotated[str, OneOf(of="gpuprof.diagnosis.gaps:CAUSES")]
+    cause: Annotated[str, OneOf(of="gpuprof.diagnosis.gaps:IDLE_CAUSES")]
     ns: int
     count: int
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from gpuprof.diagnosis.detect.collecting import Collecting
 from gpuprof.diagnosis.diagnosis import CauseTime, DeviceEstimate
-from gpuprof.diagnosis.gaps import CAUSES, calls_by_cause
+from gpuprof.diagnosis.gaps import CAUSES, COLLECTING, IDLE_CAUSES, calls_by_cause
 from gpuprof.replay.graph import INPUT, Graph, launcher_of
 from gpuprof.replay.simulate import Schedule
 from gpuprof.timeline.cpu_compute import computing
@@ -20,9 +21,12 @@ from gpuprof.tracefile.trace import F64, I64, Mask
 _DEVICE, _PYTHON, _UNKNOWN = (CAUSES.index(name) for name in ("device", "python", "unknown"))
 
 
-def estimate_devices(schedule: Schedule, step_ns: float) -> tuple[DeviceEstimate, ...]:
+_COLLECTING = IDLE_CAUSES.index(COLLECTING)
+
+
+def estimate_devices(schedule: Schedule, step_ns: float, found: Collecting | None = None) -> tuple[DeviceEstimate, ...]:
     """The median step of every device in the last round of the loop, or the mean one where no step is usual, in whole
-    ns; its parts sum exactly.
+    ns; its parts sum exactly. `found`: what of it collects garbage.
 
     The round is a circle: work that runs past its end is that of the round before running into its beginning.
     """
@@ -35,7 +39,7 @@ def estimate_devices(schedule: Schedule, step_ns: float) -> tuple[DeviceEstimate
         last = first + 1
     low, high = round(float(marks[first])), max(round(float(marks[last])), round(float(marks[first])) + 1)
     circle = round(float(marks[-1] - marks[0]))
-    causes = _HostCauses(schedule)
+    causes = _HostCauses(schedule, found)
     result = []
     for device in timeline.devices:
         nodes = np.flatnonzero(graph.on_gpu)
@@ -49,6 +53,8 @@ def estimate_devices(schedule: Schedule, step_ns: float) -> tuple[DeviceEstimate
             times.append(reached.total - before)
         gaps = complement(reached, low, high)
         by_cause = causes.of(gaps, nodes)
+        if found is not None:
+            by_cause = _limited(by_cause, found.usual_ns * (last - first), causes.of_stretch)
         result.append(_estimate(device.device, step_ns, high - low, times, by_cause))
     return tuple(result)
 
@@ -59,13 +65,21 @@ def _on_circle(start: F64, end: F64, low: int, high: int, circle: int) -> Interv
     return join(*turns)
 
 
+def _limited(by_cause: dict[int, float], most_ns: float, else_: int) -> dict[int, float]:
+    """Idle time with no more of collecting garbage than that takes; the rest has the cause `else_`."""
+    over = max(by_cause.get(_COLLECTING, 0.0) - most_ns, 0.0)
+    if not over:
+        return by_cause
+    return by_cause | {_COLLECTING: most_ns, else_: by_cause.get(else_, 0.0) + over}
+
+
 def _estimate(device: int, step_ns: float, span: int, times: list[int], by_cause: dict[int, float]) -> DeviceEstimate:
     step = round(step_ns)
     share = step / span
     work = [int(ns * share) for ns in times]
     idle = step - sum(work)
     total = sum(by_cause.values())
-    causes = {CAUSES[c]: int(ns * idle / total) for c, ns in by_cause.items()} if total else {}
+    causes = {IDLE_CAUSES[c]: int(ns * idle / total) for c, ns in by_cause.items()} if total else {}
     if causes:
         causes[max(causes, key=lambda c: causes[c])] += idle - sum(causes.values())
     elif idle:
@@ -86,10 +100,15 @@ def _estimate(device: int, step_ns: float, span: int, times: list[int], by_cause
 class _HostCauses:
     """What the host was doing while a device of the replayed loop waited for a launch."""
 
-    def __init__(self, schedule: Schedule) -> None:
+    def __init__(self, schedule: Schedule, found: Collecting | None = None) -> None:
         self._schedule = schedule
         graph = schedule.graph
         self._cause = host_causes(graph)
+        self.of_stretch = _PYTHON
+        if found is not None:
+            self._cause = self._cause.copy()
+            self.of_stretch = int(self._cause[found.nodes[0]])
+            self._cause[found.nodes] = _COLLECTING
         self._launch = launcher_of(graph)
         self._lanes = {lane: self._lane(lane) for lane in np.unique(graph.lane[graph.lane >= 0]).tolist()}
 

@@ -44,6 +44,10 @@ CAUSES = (
     "unknown",
 )
 """`communication` stays empty for a single rank: waiting for a peer happens inside a collective, which is busy time."""
+COLLECTING = "garbage_collection"
+IDLE_CAUSES = (*CAUSES, COLLECTING)
+"""Causes of idle time in a step without the profiler: that Python collects garbage was timed, and is no event of the
+recording."""
 _DEVICE, _PYTHON, _UNKNOWN = CAUSES.index("device"), CAUSES.index("python"), CAUSES.index("unknown")
 _HOST_LEVELS = ("input", "transfer", "allocator", "sync", "profiler", "cpu_compute", "slow_call", "launch")
 

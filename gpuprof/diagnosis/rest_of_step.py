@@ -15,6 +15,12 @@ BY_HOST = ("slow_call", *BY_CPU)
 """Causes that a host which compiles code shows as."""
 
 
+def first_cause(idle_ns: Mapping[str, float]) -> str:
+    """The cause of most idle time; those of BY_CPU count together, and stand for it by the largest of them."""
+    pooled = sum(idle_ns.get(cause, 0.0) for cause in BY_CPU)
+    return max(idle_ns, key=lambda c: (pooled if c in BY_CPU else idle_ns[c], idle_ns[c]), default="")
+
+
 def rest_of_step(
     idle_ns: Mapping[str, float], kernels: Kernels, compiling_ns: float, alone: bool, each: str = " a step"
 ) -> str:
@@ -26,7 +32,7 @@ def rest_of_step(
     """
     idle = sum(idle_ns.values())
     pooled = sum(idle_ns.get(cause, 0.0) for cause in BY_CPU)
-    first = max(idle_ns, key=lambda c: (pooled if c in BY_CPU else idle_ns[c], idle_ns[c]))
+    first = first_cause(idle_ns)
     if first in BY_HOST and compiling_ns > idle / 2:
         host = sum(idle_ns.get(cause, 0.0) for cause in BY_HOST)
         return f"{_part(host, idle)} is waiting for the CPU (host), which compiles code: {in_ms(compiling_ns)} of it."
@@ -60,6 +66,7 @@ def _what(cause: str, kernels: Kernels, alone: bool, each: str) -> str:
         "device": f"work that is already launched: {on} that it depends on, or the gaps between kernels",
         "communication": "collectives" if alone else "other ranks",
         "unknown": "something that was not recorded",
+        "garbage_collection": "Python, which collects garbage and launches nothing meanwhile",
     }[cause]
 
 

@@ -8,18 +8,18 @@ from dataclasses import dataclass, replace
 from gpuprof.diagnosis.budget_model import Budget
 from gpuprof.diagnosis.diagnosis import CauseTime, Device, DeviceEstimate, Profiler
 from gpuprof.diagnosis.gap_summary import cause_times
-from gpuprof.diagnosis.gaps import CAUSES, GapColumns
+from gpuprof.diagnosis.gaps import CAUSES, COLLECTING, IDLE_CAUSES, GapColumns
 from gpuprof.replay.host_pace import pace_and_spread
 from gpuprof.replay.mean_step import HOST_LUMPS
 from gpuprof.replay.profiler_cost import recorded_in_window, with_left_out
 from gpuprof.timeline.timeline import Timeline
 
-HOST_CAUSES = ("launch", "sync", "python", "allocator", "cpu_compute", "slow_call", "profiler")
+HOST_CAUSES = ("launch", "sync", "python", "allocator", "cpu_compute", "slow_call", "profiler", COLLECTING)
 
 _SLOWED_FIRST = (("profiler",), ("launch", "python", "sync", "allocator", "slow_call"))
 """Where the profiler's cost is taken out, in turn: its hooks run in ops, calls and Python. What is left then comes out
 of exposed communication: the other ranks are slowed too, and this one waits for them inside its collectives."""
-_SLOWED_LAST = (("input", "transfer", "cpu_compute"), CAUSES)
+_SLOWED_LAST = (("input", "transfer", "cpu_compute"), IDLE_CAUSES)
 """Where a measured step says that still more must go."""
 
 

@@ -30,12 +30,19 @@ def summary(
     states, where a run timed its steps. No step time is said: the headline does.
     """
     of, each = ("of the recording", "") if stepless else (_which_step(budget, unit), f" {unit.a}")
-    return _summary(shares, kernels, limits, turns, compiling_ns, alone, of, each)
+    return _summary(shares, kernels, limits, turns, compiling_ns, alone, of, each, _part_of_mean(budget))
 
 
 def _which_step(budget: Budget | None, unit: Unit) -> str:
     """Which step the sentence is about: the mean one, or the usual one where that differs."""
     return f"of the usual {unit}" if budget is not None and budget.has_usual_step else f"of the {unit}"
+
+
+def _part_of_mean(budget: Budget | None) -> float:
+    """How much of the mean step is the usual one, where only the mean step is said; the step bar shows that, too."""
+    if budget is None or budget.source != "free" or budget.has_usual_step or budget.mean_ns <= 0:
+        return 1.0
+    return budget.usual_in_mean_ns / budget.mean_ns
 
 
 def _summary(
@@ -47,16 +54,17 @@ def _summary(
     alone: bool,
     of: str,
     each: str,
+    part: float = 1.0,
 ) -> Sentences:
     """Of a step.
 
     `limits`: compute | memory | latency → its share of the kernels' time, where that is known. `turns`: how many GPUs
     of the process work one after the other. `compiling_ns`: host time of a step in which code is compiled. `alone`: one
     GPU and one rank, so that no others are spoken of. `of`: which step, `of the usual step`. `each`: ` a step`,
-    said of counts in it.
+    said of counts in it. `part`: how much of that step this one is.
     """
     step = shares.step_ns
-    text = f"The {'busiest ' if turns else ''}GPU works {_share(shares.busy_ns, step)} {of}"
+    text = f"The {'busiest ' if turns else ''}GPU works {_share(part * shares.busy_ns, step)} {of}"
     if shares.communication_ns > 0.05 * step:
         text += f", {in_ms(shares.communication_ns)} of it in communication that nothing overlaps"
     if shares.copy_ns > 0.05 * step:

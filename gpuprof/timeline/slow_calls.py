@@ -236,13 +236,15 @@ def spans_of(timeline: Timeline, thread: int) -> Intervals:
     return union(np.concatenate([p.start for p in parts]), np.concatenate([p.end for p in parts])) if parts else EMPTY
 
 
-def within_slow(timeline: Timeline) -> Mask:
-    """Rows of ops that are slow, or lie in a range in which code is compiled."""
+def within_slow(timeline: Timeline, *, known: bool = False) -> Mask:
+    """Rows of ops that are slow, or lie in a range in which code is compiled. `known`: only where what they do is
+    known."""
     found = slow_calls(timeline)
     rows = np.zeros(len(timeline.trace.ops), bool)
     if not len(found):
         return rows
-    rows[found.op[found.whole]] = True
+    asked = found.kind != UNKNOWN if known else np.ones(len(found), bool)
+    rows[found.op[found.whole & asked]] = True
     rows = inside(timeline.nesting, rows)
-    rows[found.op] = True
+    rows[found.op[asked]] = True
     return rows

@@ -11,6 +11,7 @@ from helpers.program import MS, US, Program
 
 import gpuprof
 from gpuprof.diagnosis.diagnosis import Diagnosis
+from gpuprof.diagnosis.headline import headline
 
 COLLECTS_MS = 60
 WORK = 200
@@ -42,6 +43,23 @@ def test_what_is_collected_in_every_step_is_a_fix(tmp_path: Path):
     fix = next(one for one in found.findings if one.id == "garbage_collection")
     assert fix.step_ns.expected == pytest.approx(WORK * 20 * US, rel=0.1)
     assert "60 ms" in fix.evidence[0].text and "gc.collect()" in fix.fix
+
+
+def test_the_headline_and_the_verdict_name_it(tmp_path: Path):
+    found = recorded(tmp_path / "a", [COLLECTS_MS] * 12)
+    assert headline(found).startswith("PYTHON'S GARBAGE COLLECTION 9")
+    assert (found.verdict.bound, found.verdict.cause, found.verdict.second) == ("host", "garbage_collection", None)
+
+
+def test_no_more_of_a_long_stretch_of_python_is_collecting_than_that_takes(tmp_path: Path):
+    found = recorded(tmp_path / "a", [5] * 12)
+    (device,) = present(found.devices_estimated)
+    idle = {one.cause: one.ns for one in device.idle_by_cause}
+    assert idle["garbage_collection"] == pytest.approx(5 * MS, rel=0.01)
+    assert sum(idle.values()) == device.idle_ns
+    assert idle["python"] > 50 * MS
+    assert headline(found).startswith("WAITING FOR THE CPU, which runs Python code")
+    assert found.verdict.cause == "python"
 
 
 @pytest.mark.parametrize(

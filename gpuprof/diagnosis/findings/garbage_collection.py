@@ -7,21 +7,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gpuprof.diagnosis.detect.collecting import LEAST, MOST_OF_IT, collecting, usual_collection_ns
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.fix import call, without_call
 from gpuprof.diagnosis.sentences import in_ms
 from gpuprof.replay.graph import Graph
-from gpuprof.tracefile.trace import ANNOTATION, F64, I64
+from gpuprof.tracefile.trace import I64
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
-LEAST = 0.02
-"""Share of the mean step from which on collecting is worth a fix; young generations are collected in far less."""
-MOST_OF_IT = 0.5
-"""A stretch of Python that is shorter than this share of a collection is something else."""
 EVERY = 1_000
 """Steps from one collection to the next that cost nothing to speak of."""
 
@@ -51,12 +48,10 @@ and look for what holds them (`gpuprof memory`).
 
 def find(case: Analysis) -> Iterator[Proposal]:
     """Collecting rarely."""
-    usual_ns, mean_ns = usual_collection_ns(case), case.mean_ns
-    if usual_ns < LEAST * mean_ns:
+    found = collecting(case)
+    if found is None:
         return
-    at = _stretches(case, usual_ns)
-    if not len(at):
-        return
+    at, usual_ns = found.nodes, found.usual_ns
     mask = np.zeros(len(case.graph), bool)
     mask[at] = True
     text = f"Python collects garbage for {in_ms(usual_ns)} in the usual {case.unit}, and launches nothing meanwhile"
@@ -71,32 +66,6 @@ def find(case: Analysis) -> Iterator[Proposal]:
         worst=lambda graph: _without(graph, at, 0.0, stretch_only=True),
         key="every_step",
     )
-
-
-def usual_collection_ns(case: Analysis) -> float:
-    """What collecting garbage takes in the median of the steps that were timed without a profiler, ns; 0 where that was
-    not measured."""
-    if case.folder is None or case.budget is None or case.budget.source != "free":
-        return 0.0
-    steps = case.folder.steps
-    timed = (steps.rank == case.folder.rank) & ~steps.profiled & (steps.garbage_collection_ns >= 0)
-    return float(np.quantile(steps.garbage_collection_ns[timed], 0.5, method="lower")) if timed.any() else 0.0
-
-
-def _stretches(case: Analysis, usual_ns: float) -> I64:
-    """Of each recorded step the longest stretch of Python outside all ops, where it is long enough; none where any step
-    lacks one."""
-    graph = case.graph
-    outside = np.append(case.trace.ops.kind == ANNOTATION, True)[graph.scope]
-    python = np.flatnonzero(outside & ~graph.on_gpu & ~graph.waits & (graph.lane >= 0))
-    longest: F64 = np.zeros(graph.steps)
-    np.maximum.at(longest, graph.step[python], graph.duration_ns[python])
-    if not graph.steps or longest.min() < MOST_OF_IT * usual_ns:
-        return np.empty(0, np.int64)
-    return np.array([
-        mine[int(np.argmax(graph.duration_ns[mine]))]
-        for mine in (python[graph.step[python] == step] for step in range(graph.steps))
-    ])  # fmt: skip
 
 
 def _without(graph: Graph, at: I64, usual_ns: float, *, stretch_only: bool = False) -> Graph:

@@ -153,7 +153,7 @@ def on_gpu(case: Analysis, found: Offload) -> Iterator[Proposal]:
 def _fused(case: Analysis, found: Offload) -> Iterator[Proposal]:
     """One pass over the optimizer's states on the CPU, where it takes one for each op."""
     passes = case.ops_named(PASSES.search)
-    computing = found.stretches & computes(case.graph) & np.append(passes, False)[case.graph.scope]
+    computing = found.stretches & _computed(case) & np.append(passes, False)[case.graph.scope]
     took = float(case.graph.duration_ns[computing].sum())
     if found.kind != "optimizer" or took < LEAST_SILENCE * case.step_ns * case.steps:
         return
@@ -245,7 +245,7 @@ def find_offload(case: Analysis) -> Offload | None:
         if not stretches.any():
             return None
         if _outside_optimizer(case) > MOSTLY:
-            computed = computes(graph)
+            computed = _computed(case)
             if case.per_step(float(graph.duration_ns[computed].sum())) < LEAST_SILENCE * case.step_ns:
                 return None
             return Offload("ops", copies, computed, down_bytes, up_bytes, KEPT * (down_bytes + up_bytes))
@@ -278,10 +278,16 @@ def _optimizer_on_cpu(case: Analysis) -> Mask:
     return without_launches(case.graph) & (case.graph.phase == OPTIMIZER)
 
 
+def _computed(case: Analysis) -> Mask:
+    """The CPU's work in ops that compute on tensors in host memory; none that compiles, plans or loads code."""
+    slow = np.append(within_slow(case.timeline, known=True), False)[case.graph.scope]
+    return computes(case.graph) & ~slow
+
+
 def _outside_optimizer(case: Analysis) -> float:
     """Share of the CPU's computing on host tensors that lies in no optimizer: a loss, metrics, a part of the model."""
     graph = case.graph
-    ns = np.where(computes(graph), graph.duration_ns, 0.0)
+    ns = np.where(_computed(case), graph.duration_ns, 0.0)
     updates = np.append(case.ops_named(_UPDATES.match), False)[graph.scope]
     if float(ns[updates].sum()) >= LEAST_UPDATES * float(ns.sum()):
         return 0.0
@@ -317,7 +323,7 @@ def _change(case: Analysis, found: Offload, level: int) -> Change:
     copying = np.append(np.zeros(len(case.trace.calls), bool), False)
     copying[case.graph.call[found.copies]] = True
     copying[-1] = False
-    computing = found.stretches & computes(case.graph) | _in_copies(case, copying)
+    computing = found.stretches & _computed(case) | _in_copies(case, copying)
     hooks = np.ones(len(case.graph))
     if found.kind in ("weights", "activations"):
         hooks = left_around(case.graph, found.copies, copying[case.graph.call] & ~case.graph.on_gpu)

@@ -1,0 +1,63 @@
+"""Python's garbage collection in every step: how long it was timed to take, and where the recorded steps have it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpuprof.tracefile.trace import ANNOTATION, F64, I64
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis
+
+LEAST = 0.02
+"""Share of the mean step from which on collecting is worth a word; young generations are collected in far less."""
+MOST_OF_IT = 0.5
+"""A stretch of Python that is shorter than this share of a collection is something else."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Collecting:
+    """Collections that every step has."""
+
+    nodes: I64
+    """Of each recorded step the stretch of Python that they are in."""
+    usual_ns: float
+    """What they take in the usual timed step, ns."""
+
+
+def collecting(case: Analysis) -> Collecting | None:
+    """Collections that take a noticeable part of the usual step and have a place in every recorded one."""
+    usual_ns = usual_collection_ns(case)
+    if usual_ns <= 0 or usual_ns < LEAST * case.mean_ns:
+        return None
+    at = _stretches(case, usual_ns)
+    return Collecting(at, usual_ns) if len(at) else None
+
+
+def usual_collection_ns(case: Analysis) -> float:
+    """What collecting garbage takes in the median of the steps that were timed without a profiler, ns; 0 where that was
+    not measured."""
+    if case.folder is None or case.budget is None or case.budget.source != "free":
+        return 0.0
+    steps = case.folder.steps
+    timed = (steps.rank == case.folder.rank) & ~steps.profiled & (steps.garbage_collection_ns >= 0)
+    return float(np.quantile(steps.garbage_collection_ns[timed], 0.5, method="lower")) if timed.any() else 0.0
+
+
+def _stretches(case: Analysis, usual_ns: float) -> I64:
+    """Of each recorded step the longest stretch of Python outside all ops, where it is long enough; none where any step
+    lacks one."""
+    graph = case.graph
+    outside = np.append(case.trace.ops.kind == ANNOTATION, True)[graph.scope]
+    python = np.flatnonzero(outside & ~graph.on_gpu & ~graph.waits & (graph.lane >= 0))
+    longest: F64 = np.zeros(graph.steps)
+    np.maximum.at(longest, graph.step[python], graph.duration_ns[python])
+    if not graph.steps or longest.min() < MOST_OF_IT * usual_ns:
+        return np.empty(0, np.int64)
+    return np.array([
+        mine[int(np.argmax(graph.duration_ns[mine]))]
+        for mine in (python[graph.step[python] == step] for step in range(graph.steps))
+    ])  # fmt: skip
