@@ -2,6 +2,7 @@
 
     python -m benchmarks.ledger
     python -m benchmarks.ledger --contact
+    python -m benchmarks.ledger --truth
 
 For every recorded scenario: the share of the usual step that the ledger explains, and for each fix whose finding has an
 item what the step lost when it was measured, in fresh processes, against the item's time and its place among the
@@ -10,17 +11,27 @@ items. Steps are medians over processes on one host, at most some per cent apart
 `--contact`: of each program that nothing was fitted to, the largest item of at least 5 % of the step whose removal was
 measured, whether its finding is the first or among the advice shown, and whether the 80 % interval of its gain holds
 the measured one.
+
+`--truth`: of each program whose author wrote down what it wastes (`largest` and `where` in scenario.json) before
+gpuprof saw it: the first of the three lines above reach that has a word of it, and whether the interval of the gain
+holds what taking it out by hand measured. The interval is that of the finding where a finding is the advice, else that
+of the items with such a word, as wide as measured gains scatter around replayed ones.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import statistics
 from collections import Counter, defaultdict
 
 from gpuprof import diagnose
+from gpuprof.diagnosis.above_reach import Item
+from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.diagnosis.reach.ledger import explained
+from gpuprof.replay.noise import GAIN_NOISE, change_noise
+from gpuprof.report.above_words import SHOWN, line
 from scenarios import catalogue
 
 MS = 1e6
@@ -35,8 +46,10 @@ def main() -> None:
     parser.add_argument(
         "--contact", action="store_true", help="largest item, advice and measured gain of test programs"
     )
-    if parser.parse_args().contact:
-        contact()
+    parser.add_argument("--truth", action="store_true", help="what authors of programs wrote them to waste")
+    given = parser.parse_args()
+    if given.contact or given.truth:
+        contact() if given.contact else written_down()
         return
     places: Counter[int] = Counter()
     open_share = 0.0
@@ -104,13 +117,65 @@ def contact() -> None:
     print(f"{count} programs: the item is the largest in {named}, the interval holds the gain in {held}")
 
 
-def _steps_ms(truth: dict) -> dict[str, float]:
-    """Fix → its free-running step, the median over processes; "" as it is."""
+def written_down() -> None:
+    """Prints a line for each program with a written-down waste, and how many are named and predicted."""
+    first = shown = held = count = 0
+    print(f"{'program':20s} {'the line':58s} {'place':>5s} {'predicted':>13s} {'measured':>14s}")
+    for scenario in map(catalogue.scenario, catalogue.campaign_names()):
+        measured = scenario.truth
+        if not scenario.largest or measured is None or scenario.recording is None:
+            continue
+        diagnosis, steps = diagnose(scenario.recording), _each_ms(measured)
+        found, fix = diagnosis.above_reach, scenario.fix(scenario.largest)
+        if found is None or fix is None or not {"", fix.name} <= steps.keys():
+            continue
+        mine = [item for item in found.largest if any(word in _text(item) for word in map(str.lower, scenario.where))]
+        place = found.largest.index(mine[0]) + 1 if mine else 0
+        gain = interval(diagnosis, fix.finding, mine)
+        turns = sorted(a / b for a, b in zip(steps[""], steps[fix.name], strict=False))
+        ok = gain is not None and gain[0] <= turns[-1] and turns[0] <= gain[1]
+        count, first, shown, held = count + 1, first + (place == 1), shown + (0 < place <= SHOWN), held + ok
+        said = f"{gain[0]:5.2f}–{gain[1]:5.2f}×" if gain else "–"
+        text = f"{mine[0].ns / MS:.1f} ms {mine[0].what}" if mine else "none"
+        print(
+            f"{scenario.name.removeprefix('programs/'):20s} {text[:58]:58s} {place or '–':>5} {said:>13s}"
+            f" {turns[0]:6.2f}–{turns[-1]:5.2f}×  {'' if ok else 'outside'}"
+        )
+    print(f"{count} programs: named first in {first}, in the {SHOWN} lines in {shown}, the interval holds in {held}")
+
+
+def interval(diagnosis: Diagnosis, finding: str | None, items: list[Item]) -> tuple[float, float] | None:
+    """Of the gain without the items: that of the finding that advises it, else of what the replay loses without them.
+    None where neither says anything."""
+    advice = [one for one in (*diagnosis.findings, *diagnosis.worth_trying) if one.id == finding and one.work == 1.0]
+    if advice:
+        return advice[0].speedup.low, advice[0].speedup.high
+    found = diagnosis.above_reach
+    gone = sum(item.ns for item in items)
+    if found is None or not 0 < gone < found.usual_ns:
+        return None
+    gain = found.usual_ns / (found.usual_ns - gone)
+    away = math.hypot(change_noise(gain), math.log1p(GAIN_NOISE))
+    return gain * math.exp(-away), gain * math.exp(away)
+
+
+def _text(item: Item) -> str:
+    """All that its line says of an item, in small letters."""
+    return line(item).lower()
+
+
+def _each_ms(truth: dict) -> dict[str, list[float]]:
+    """Fix → its free-running steps, process by process; "" as it is."""
     each: dict[str, list[float]] = defaultdict(list)
     for process in truth.get("processes", []):
         if process.get("free_ms"):
             each[process["fix"]].append(process["free_ms"])
-    return {fix: statistics.median(values) for fix, values in each.items()}
+    return each
+
+
+def _steps_ms(truth: dict) -> dict[str, float]:
+    """Fix → its free-running step, the median over processes; "" as it is."""
+    return {fix: statistics.median(values) for fix, values in _each_ms(truth).items()}
 
 
 if __name__ == "__main__":

@@ -59,6 +59,8 @@ LOST = 0.97
 """A shown fix that measures below this made the training slower."""
 FIRST = 3
 """Fixes that a person reads."""
+AGAIN = "_again"
+"""How the name of a second run of a program ends."""
 SAME_WORK = 0.2
 BINS = (0.0, 0.3, 0.5, 0.7, 0.9, 1.0)
 """Ends of the probabilities' classes."""
@@ -73,7 +75,8 @@ class Gain:
     middle: float
     high: float
     scatter: float | None = None
-    """The slowest of the processes as they are over the quickest, which nothing was changed between; None of one."""
+    """The slowest of the processes as they are over the quickest, which nothing was changed between; None of one, and
+    of pairs that were kept without."""
 
     @property
     def stands_out(self) -> bool:
@@ -409,16 +412,25 @@ def section(found: Sequence[Pair]) -> str:
 def _missed(found: Sequence[Pair]) -> str:
     missed = [pair for pair in found if pair.gain.middle >= GAINS and not pair.shown]
     return (MISSED if missed else "") + "".join(
-        f"- {pair.program}, {pair.change}: {pair.gain.middle:.2f}×{_scatter(pair.gain)};"
+        f"- {pair.program}, {pair.change}: {pair.gain.middle:.2f}×{_scatter(pair.gain)}{_again(pair, found)};"
         f" {pair.why or 'nothing is said of it'}\n"
         for pair in missed
     )
 
 
+def _again(pair: Pair, found: Sequence[Pair]) -> str:
+    """What another run of the same program measured of the same change; empty where there is none."""
+    other = pair.program.removesuffix(AGAIN) if pair.program.endswith(AGAIN) else pair.program + AGAIN
+    same = next((one for one in found if (one.program, one.change) == (other, pair.change)), None)
+    return "" if same is None else f" (another run of the program: {same.gain.middle:.2f}×)"
+
+
 def _scatter(gain: Gain) -> str:
-    if gain.scatter is None:
-        return " (one process as it is)"
-    return "" if gain.stands_out else f" (processes as they are differ by up to {gain.scatter:.2f}×)"
+    return (
+        ""
+        if gain.scatter is None or gain.stands_out
+        else f" (processes as they are differ by up to {gain.scatter:.2f}×)"
+    )
 
 
 def _first_contact() -> str:
@@ -426,8 +438,8 @@ def _first_contact() -> str:
     found = [pair for pair in _met_before() if pair.role == "test"]
     if not found:
         return ""
-    text = CONTACT.format(programs=len({pair.program for pair in found}), pairs=len(found))
-    text += "".join(f"| {title} | {summary(found)[key]} |\n" for key, title in ROWS.items()) + _missed(found)
+    text, of = CONTACT.format(programs=len({pair.program for pair in found}), pairs=len(found)), summary(found)
+    text += "".join(f"| {title} | {of[key]} |\n" for key, title in ROWS.items() if of[key].of) + _missed(found)
     outside = [pair for pair in found if pair.held is False and pair.gain.middle >= GAINS]
     return text + (OUTSIDE if outside else "") + "".join(map(_outside, outside))
 

@@ -361,7 +361,7 @@ def _wave(parts: Parts, names: list[str], until: float) -> None:
                 parts.failed(name, "ended before its turn")
             waiting = [one for one in waiting if one[0] != name]
         waiting = [one for one in waiting if took.get(one[0], 0.0) < parts.left() - until]
-        ready = next((one for one in waiting if parts.ready(*one)), None)
+        ready = next(((name, number) for name, number in waiting if parts.ready(name, number)), None)
         if ready is None:
             time.sleep(0.1)
             continue

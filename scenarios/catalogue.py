@@ -125,6 +125,9 @@ class Scenario:
     """Of a published case: where its cause, fix and times were reported."""
     where: tuple[str, ...] = ()
     """Words of a right answer: the function, module, file or op that costs the time, any of them."""
+    largest: str = ""
+    """The fix that takes out, by hand, what its author wrote it to waste: it has to be the largest item of the ledger,
+    with a word of `where` in it."""
     causes: tuple[str, ...] = ()
     """Of a published case: findings that name its cause, any of them."""
     named_by: tuple[str, ...] = ()

@@ -28,10 +28,12 @@ if TYPE_CHECKING:
 
 SUFFIXES = {"perfetto": ".perfetto.json.gz", "speedscope": ".speedscope.json", "parquet": ".parquet"}
 """What a file of each format is called after the recording; of Parquet the folder."""
+_OURS = b'{"exporter":"gpuprof'
+"""How a trace that gpuprof wrote begins."""
 
 
 @click.command(short_help="Export a recording for Perfetto, speedscope or pandas.")
-@click.argument("path", metavar="[PATH]", required=False, type=RECORDING)
+@click.argument("paths", metavar="[PATH]...", nargs=-1, type=RECORDING)
 @click.option("--perfetto", is_flag=True, help="Chrome trace for ui.perfetto.dev and chrome://tracing.")
 @click.option("--speedscope", is_flag=True, help="Flame graphs for speedscope.app.")
 @click.option("--parquet", is_flag=True, help="Folder of tables: gaps, kernels, steps, ops, findings.")
@@ -40,16 +42,18 @@ SUFFIXES = {"perfetto": ".perfetto.json.gz", "speedscope": ".speedscope.json", "
     help="Output file (a folder for --parquet or several formats); - for stdout.",
 )  # fmt: skip
 @click.option("--ranks", metavar="0,1", help="With --perfetto: these ranks of several, or all, on one clock.")
+@click.option("--roles", is_flag=True, help="With --perfetto: processes of different roles on one timeline.")
 @click.option("--force", is_flag=True, help="Overwrite a file that gpuprof did not write.")
 @click.option("--step", metavar="REGEX", help="Name of the range or op that is a step; detected by default.")
 @click.option("--skip", type=click.IntRange(min=0), default=0, metavar="N", help="Skip the first N steps.")
 def command(
-    path: str | None,
+    paths: tuple[str, ...],
     perfetto: bool,
     speedscope: bool,
     parquet: bool,
     output: Path | None,
     ranks: str | None,
+    roles: bool,
     force: bool,
     step: str | None,
     skip: int,
@@ -66,7 +70,11 @@ def command(
     if ranks is not None and formats != ["perfetto"]:
         raise click.UsageError("--ranks is for --perfetto: the other formats are of one rank")
     wanted_ranks = None if ranks is None else parsed(ranks)
-    recording = given(path)
+    recording = given(paths)
+    if roles or recording.kind == "roles":
+        if formats != ["perfetto"] or ranks is not None or step or skip:
+            raise click.UsageError("of roles on one timeline there is only --perfetto and --output")
+        return _export_roles(recording, output, force)
     targets = plan(recording, formats, output)
     for name, target in targets.items():
         check(name, target, recording, force)
@@ -79,6 +87,25 @@ def command(
     for name, target in targets.items():
         say(write_one(name, diagnosis, target))
     remark(diagnosis)
+    return 0
+
+
+def _export_roles(recording: Recording, output: Path | None, force: bool) -> int:
+    from gpuprof.diagnosis.roles.sources import diagnose_roles
+    from gpuprof.interop.perfetto_roles import write_perfetto_roles
+
+    target = output or Path(f"roles{SUFFIXES['perfetto']}")
+    if target.is_dir():
+        target = target / f"roles{SUFFIXES['perfetto']}"
+    if str(target) != "-" and target.exists() and not force and not _begins(target, _OURS):
+        raise GpuprofError(
+            f"{target} exists and was not written by gpuprof: choose another place with -o, or use --force"
+        )
+    found = diagnose_roles(recording)
+    with _stdout() if str(target) == "-" else whole_file(target) as file:
+        count = write_perfetto_roles(found, file)
+    said = "written to stdout" if str(target) == "-" else f"{target}: {count:,} events"
+    say(f"{said} of {len(found.roles)} roles on one clock, for https://ui.perfetto.dev")
     return 0
 
 
@@ -130,7 +157,7 @@ def check(name: str, target: Path, recording: Recording, force: bool) -> None:
     elif not target.is_file():
         raise GpuprofError(f"{target} exists and is not a file: choose another one with -o")
     else:
-        ours = _begins(target, b'{"exporter":"gpuprof')
+        ours = _begins(target, _OURS)
     if inside and not ours:
         raise GpuprofError(f"{target} is a file of the recording: choose another place with -o")
     if not (ours or force):

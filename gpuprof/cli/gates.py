@@ -10,8 +10,8 @@ from gpuprof.diagnosis.diagnosis import Device, DeviceEstimate, Diagnosis
 SHARES = ("idle", "cpu_bound", "unattributed")
 TIMES = ("step_time",)
 CAUSES = (
-    "launch", "slow_call", "sync", "python", "allocator", "input", "transfer", "communication", "device", "profiler",
-    "unknown",
+    "launch", "cpu_compute", "slow_call", "sync", "python", "allocator", "input", "transfer", "communication", "device",
+    "profiler", "unknown",
 )  # fmt: skip
 _UNIT_NS = {"ns": 1.0, "us": 1e3, "µs": 1e3, "μs": 1e3, "ms": 1e6, "s": 1e9}
 _LIMIT = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(%|\w+)")

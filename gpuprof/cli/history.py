@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from datetime import datetime, timezone
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -40,6 +41,7 @@ def command(paths: tuple[str, ...], json: bool, markdown: bool, last: int, expla
     from gpuprof.report import history
 
     recordings = _recordings(paths or (RUNS,), last)
+    programs = {str(one): _program(one) for one in recordings}
     entries = [found for one in recordings if (found := _entry(one, fresh)) is not None]
     if not entries and len(recordings) == 1:
         return 2  # why it could not be is said
@@ -53,25 +55,26 @@ def command(paths: tuple[str, ...], json: bool, markdown: bool, last: int, expla
         write(history.as_markdown(entries))
     else:
         show(lambda width: _table(history.shortened(entries), width))
-        _slower(entries, explain)
+        _slower(entries, [programs[one.path] for one in entries], explain)
     return 0
 
 
-def _slower(entries: list[Entry], explain: bool) -> None:
-    """Names the run at which the step became slower, and says why if that is wanted."""
+def _slower(entries: list[Entry], programs: list[str | None], explain: bool) -> None:
+    """Names the run at which the step of a program became slower, and says why if that is wanted."""
     from gpuprof.report import history
     from gpuprof.report.names import escape
     from gpuprof.report.numbers import duration
 
-    found = history.slower_at(entries)
+    found = history.slower_at(entries, programs)
     if found is None:
         if explain:
             say("the step did not become slower")
         return
-    at, before_ms, after_ms = found
-    before, after = entries[at - 1].path, entries[at].path
-    times = f"{duration(before_ms * 1e6)} → {duration(after_ms * 1e6)} (+{100 * (after_ms / before_ms - 1):.0f} %)"
-    write(f"\nslower from {escape(Path(after).name)} on: {times} for the same work\n")
+    before, after = entries[found.before].path, entries[found.at].path
+    more = 100 * (found.after_ms / found.before_ms - 1)
+    times = f"{duration(found.before_ms * 1e6)} → {duration(found.after_ms * 1e6)} (+{more:.0f} %)"
+    work = "for the same work" if found.same_work else "a step"
+    write(f"\nslower from {escape(Path(after).name)} on: {times} {work}\n")
     if not explain:
         write("gpuprof history --explain compares it with the run before\n")
     if explain:
@@ -109,10 +112,28 @@ def _entry(recording: Recording, fresh: bool) -> Entry | None:
     return found
 
 
+def _program(recording: Recording) -> str | None:
+    """The script or module that a run started; None where that is not known. Runs of others are not compared."""
+    words = _manifest(recording).get("command")
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        return None
+    modules = (word for flag, word in pairwise(words) if flag == "-m" and word.split(".")[0] not in _LAUNCHERS)
+    scripts = (Path(word).name for word in words if word.endswith(".py"))
+    return next(scripts, None) or next(modules, None)
+
+
+_LAUNCHERS = {"torch", "accelerate", "deepspeed"}
+"""Packages whose modules start the program that is meant."""
+
+
+def _manifest(recording: Recording) -> dict[str, Any]:
+    folder = recording.run_folder
+    return {} if folder is None else read_json(folder / MANIFEST) or {}
+
+
 def _began(recording: Recording) -> str | None:
     """When a run began; None of a bare trace."""
-    folder = recording.run_folder
-    started = None if folder is None else (read_json(folder / MANIFEST) or {}).get("started")
+    started = _manifest(recording).get("started")
     if not isinstance(started, int):
         return None
     try:

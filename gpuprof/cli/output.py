@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _LONGEST_MESSAGE = 2000
 
-_PLAIN = str.maketrans("█▓▒░∙╱╲▚╳─┄∿▤▥▧▨▩▣▦▪≈◧·…←×µ–−→✗", "#%=-:/\\o*_.~SELGPNC!^D-~<xu-->x")
+_PLAIN = str.maketrans("█▓▒░∙╱╲▚╳─┄∿▤▥▧▨▩▣▦▪≈◧▬·…←×µ–−→✗", "#%=-:/\\o*_.~SELGPNC!^D&-~<xu-->x")
 """For each of our own characters one that every encoding has, of the same width; fills of bars stay different."""
 
 

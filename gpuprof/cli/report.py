@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     "--ranks", metavar="0,1",
     help="Of several ranks: write reports of these, or all, next to FILE and link them (default: a usual rank).",
 )  # fmt: skip
+@click.option("--roles", is_flag=True, help="Processes of different roles (trainer, generator) on one timeline.")
 def command(
     paths: tuple[str, ...],
     output: Path | None,
@@ -40,13 +41,19 @@ def command(
     skip: int,
     step_ms: float | None,
     ranks: str | None,
+    roles: bool,
 ) -> int:
     """Write the diagnosis of PATH as one self-contained HTML file.
 
     PATH is anything that gpuprof diagnose accepts: a run folder, a trace, several ranks. Without PATH: the latest run.
     Of several ranks the report shows the one that the others wait for, and links to a second report of a usual rank.
+    Runs of a job's trainer and of its generator are set on one timeline.
     """
     recording = given(paths)
+    if roles or recording.kind == "roles":
+        if step or skip or step_ms or ranks is not None:
+            raise click.UsageError("of roles on one timeline there is only --output")
+        return _report_roles(recording, output)
     target = output or default_place(recording)
     to_stdout = str(output) == "-"
     if to_stdout and ranks is not None:
@@ -72,6 +79,26 @@ def command(
         for one in others:
             say(f"report of one rank: {one}")
     return exit_code(diagnosis, (), as_json=True)
+
+
+def _report_roles(recording: Recording, output: Path | None) -> int:
+    from gpuprof.diagnosis.roles.sources import diagnose_roles
+
+    target = output or Path(f"roles.{REPORT}")
+    if str(output) != "-":
+        check_place(target, recording.files)
+    found = diagnose_roles(recording)
+    if str(output) == "-":
+        from gpuprof.report.page.roles import render
+
+        write(render(found))
+        say("written to stdout")
+        return 0
+    from gpuprof.report.page.file import write_roles
+
+    write_roles(found, target)
+    say(f"report: {target}")
+    return 0
 
 
 def default_place(recording: Recording) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from dataclasses import replace
 
 from gpuprof.diagnosis.diagnosis import Diagnosis, Finding, Issue, Quality, Verdict
@@ -11,6 +12,7 @@ from gpuprof.diagnosis.sentences import Sentences, in_ms
 from gpuprof.diagnosis.verdict import family_of
 from gpuprof.ranks.summary import Job, RankSummary
 from gpuprof.ranks.summary import scaled as scaled_job
+from gpuprof.ranks.verdicts import SLOWER
 
 _WARNINGS = ("rank_truncated", "joint_replay", "ranks_mismatched")
 """The others say only what is not among the ranks."""
@@ -97,10 +99,14 @@ def _even(gang: Gang) -> Sentences:
     shown = gang.ranks[gang.shown]
     if not shown.late_share or any((one.late_share or 0) > shown.late_share for one in gang.ranks):
         return ()
-    return (
+    said = (
         f"This is rank {shown.rank}, which came last most often ({100 * shown.late_share:.0f} % of the collectives that"
-        " others waited in); no rank is slower than the others throughout.",
+        " others waited in); no rank is slower than the others throughout."
     )
+    paces = [one.pace_ns for one in gang.ranks if one.pace_ns is not None]
+    if shown.pace_ns is not None and SLOWER * shown.pace_ns < statistics.median(paces):
+        said += f" By itself it needs less than most, {in_ms(shown.pace_ns)} a step: it began later."
+    return (said,)
 
 
 _SAYS = {

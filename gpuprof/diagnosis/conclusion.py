@@ -31,7 +31,11 @@ from gpuprof.replay.cpu_waits import cpu_waits
 from gpuprof.replay.host_pace import pace_and_spread
 from gpuprof.replay.noise import process_noise
 from gpuprof.replay.profiler_fit import Removal
+from gpuprof.timeline.cpu_compute import computes
 from gpuprof.timeline.gpu_concurrency import take_turns
+
+NOTICED = 0.02
+"""Share of the step that the GPU waits for the CPU's own computing, from which on it is said where it computes."""
 
 
 def no_gpu_work(analysis: Analysis, advise: bool) -> Diagnosis:
@@ -62,7 +66,8 @@ def by_replay(analysis: Analysis, advise: bool) -> Diagnosis:
     verdict = judge(
         analysis.removal, analysis.sensitivities, analysis.bound_parts, said, analysis.mean, analysis.ends_ns
     )
-    verdict = replace(verdict, turns=turns, slow_calls=_slow_calls(analysis, compiling))
+    slow = _slow_calls(analysis, compiling)
+    verdict = replace(verdict, turns=turns, slow_calls=slow, computes=_computes(analysis))
     if verdict.bound is not None:
         waits, ranks = cpu_waits(analysis.graph), analysis.question.ranks
         doubted = doubts(analysis.timeline, busiest, steps, budget, roof, verdict.bound, ranks, waits)
@@ -157,6 +162,13 @@ def _slow_calls(analysis: Analysis, compiling_ns: float) -> str | None:
     if compiling_ns and compiling_ns * steps >= waited / 2:
         return "compile"
     return None if found == "slow_call" else found
+
+
+def _computes(analysis: Analysis) -> str | None:
+    """The phase in which the CPU computes on tensors in host memory, where the GPU waits for that noticeably."""
+    waited = sum(one.ns for d in analysis.device_times for one in d.idle_by_cause if one.cause == "cpu_compute")
+    window = sum(d.window_ns for d in analysis.device_times)
+    return computes(analysis.timeline) if waited >= NOTICED * window else None
 
 
 def _failed(finding: tuple[str, str]) -> Issue:

@@ -467,6 +467,9 @@ class Verdict:
     slow_calls: str | None = None
     """What single long calls of the CPU do most of their time: planning | loading | compile | allocator | locking; None
     where that is not known, or there are none."""
+    computes: str | None = None
+    """The phase in which the CPU computes most of the time that it does so itself, on tensors in host memory; None
+    where the GPU hardly waits for that."""
 
     @property
     def summary(self) -> str:

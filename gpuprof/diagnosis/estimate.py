@@ -8,10 +8,11 @@ from gpuprof.diagnosis.diagnosis import CauseTime, DeviceEstimate
 from gpuprof.diagnosis.gaps import CAUSES, calls_by_cause
 from gpuprof.replay.graph import INPUT, Graph, launcher_of
 from gpuprof.replay.simulate import Schedule
+from gpuprof.timeline.cpu_compute import computing
 from gpuprof.timeline.devices import COMMUNICATE, COMPUTE, COPY
 from gpuprof.timeline.dispatch import DISPATCH_NS, has_ops
 from gpuprof.timeline.intervals import EMPTY, Cover, Intervals, clip, complement, join, union
-from gpuprof.timeline.nesting import inherit
+from gpuprof.timeline.nesting import inherit, inside
 from gpuprof.timeline.silence import holes
 from gpuprof.timeline.slow_calls import within_slow
 from gpuprof.tracefile.trace import F64, I64, Mask
@@ -189,6 +190,8 @@ def _host_causes(graph: Graph) -> np.ndarray:
     bare &= not has_ops(timeline.trace)
     cause[in_op | bare | (graph.call >= 0)] = CAUSES.index("launch")
     cause[np.append(within_slow(timeline), False)[graph.scope]] = CAUSES.index("slow_call")
+    computes = np.append(inside(timeline.nesting, computing(timeline)), False)[graph.scope]
+    cause[computes & (graph.call < 0)] = CAUSES.index("cpu_compute")
     if len(calls):
         copy, sync, allocator = calls_by_cause(timeline)
         for name, mask in (("sync", sync), ("allocator", allocator), ("transfer", copy)):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuprof.replay.calls import call_kinds
+from gpuprof.timeline import cpu_compute
 from gpuprof.timeline.dispatch import bridged, has_ops
 from gpuprof.timeline.frames import FrameIndex
 from gpuprof.timeline.intervals import EMPTY, Cover, Intervals, join, union
@@ -35,6 +36,7 @@ CAUSES = (
     "allocator",
     "sync",
     "profiler",
+    "cpu_compute",
     "slow_call",
     "launch",
     "python",
@@ -43,7 +45,7 @@ CAUSES = (
 )
 """`communication` stays empty for a single rank: waiting for a peer happens inside a collective, which is busy time."""
 _DEVICE, _PYTHON, _UNKNOWN = CAUSES.index("device"), CAUSES.index("python"), CAUSES.index("unknown")
-_HOST_LEVELS = ("input", "transfer", "allocator", "sync", "profiler", "slow_call", "launch")
+_HOST_LEVELS = ("input", "transfer", "allocator", "sync", "profiler", "cpu_compute", "slow_call", "launch")
 
 SYNC_OP = re.compile(r"^aten::(_local_scalar_dense|item|nonzero\w*|is_nonzero|_nonzero\w*)$")
 """Ops that copy a value to the host to look at it: their copy is a synchronisation, not a transfer of data."""
@@ -184,6 +186,7 @@ class HostLevels:
             spans(self._allocator),
             spans(self._sync),
             self._profiler,
+            cpu_compute.spans_of(timeline, thread),
             spans_of(timeline, thread),
             launch,
         )

@@ -25,6 +25,7 @@ _NO_HEADLINE = (VARIATION, "device", "unknown", "profiler", step_parts.IDLE)
 
 _CPU = {
     "launch": "WAITING FOR THE CPU to launch kernels",
+    "cpu_compute": "WAITING FOR THE CPU, which computes on tensors in host memory",
     "python": "WAITING FOR THE CPU, which runs Python code",
     "sync": "WAITING FOR THE CPU, which waited for the GPU first",
 }
@@ -33,6 +34,11 @@ _BOTH = {
     "python": "WAITING FOR THE CPU to run Python and launch kernels",
 }
 """Where both take a part of it that is worth naming."""
+_COMPUTES = {
+    "optimizer": "WAITING FOR THE CPU to run the optimizer",
+    "data": "WAITING FOR THE CPU to prepare the batch",
+}
+"""What the CPU computes on tensors in host memory, by the phase."""
 _SLOW = {
     "compile": "COMPILING",
     "planning": "PLANNING KERNELS FOR NEW SHAPES",
@@ -193,7 +199,17 @@ def _of_step(diagnosis: Diagnosis) -> str:
         return _several(diagnosis, shares, bar)
     if most < NAMED:
         return _of_verdict(diagnosis)
-    return f"{_words(diagnosis, bar, first)} {_percent(most, 1)}"
+    words = _words(diagnosis, bar, first)
+    moving = _offloaded_ns(diagnosis) / bar.total_ns
+    if moving > most and words not in (*_COMPUTES.values(), _CPU["cpu_compute"]):
+        return f"MOVING OFFLOADED DATA to and from the GPU {_percent(moving, 1)}"
+    return f"{words} {_percent(most, 1)}"
+
+
+def _offloaded_ns(diagnosis: Diagnosis) -> float:
+    """What the step loses without the copies of what is kept in host memory, and the CPU's work around them."""
+    found = diagnosis.above_reach
+    return float(sum(item.ns for item in found.items if item.finding == "offload")) if found is not None else 0.0
 
 
 def _of_verdict(diagnosis: Diagnosis) -> str:
@@ -222,9 +238,11 @@ def _words(diagnosis: Diagnosis, bar: Bar, name: str) -> str:
     """What a part of the step is called in the headline."""
     if name == CPU:
         ns = {part.key: part.ns for part in bar.parts if part.key in _CPU}
-        first = max(ns, key=lambda one: ns[one])
+        most = max(ns, key=lambda one: ns[one])
+        if most == "cpu_compute":
+            return _COMPUTES.get(diagnosis.verdict.computes or "", _CPU[most])
         both = all(ns.get(one, 0) >= ALSO * sum(ns.values()) for one in _BOTH)
-        return _BOTH[first] if both and first in _BOTH else _CPU[first]
+        return _BOTH[most] if both and most in _BOTH else _CPU[most]
     if name == "slow_call":
         return _SLOW.get(diagnosis.verdict.slow_calls or "", _WORDS[name])
     if name == "communication":

@@ -30,6 +30,7 @@ from gpuprof.replay.transform import scale
 from gpuprof.tracefile.background import Background
 
 MOST_COMBINED = 4
+_LISTS: tuple[Literal["fixes", "worth_trying"], ...] = ("fixes", "worth_trying")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +84,15 @@ class _Predicted:
             return "fixes"
         return "worth_trying" if 1 / self.time_left >= WORTH and self.probability >= EVEN else None
 
+    def share_left(self, left_ns: float | None) -> float:
+        """What the rest of the run, `left_ns`, is expected to take with it, what it costs once included, as a share."""
+        return self.time_left + (self.proposal.once_ns[1] / left_ns if left_ns else 0.0)
+
     def rank(self, left_ns: float | None) -> tuple[bool, int, bool]:
         """The smaller, the further up: what leaves the training as it is before what changes it, then by what is
-        expected of it over the rest of the run, `left_ns`, in which it has to earn back what it costs once; among
-        those that differ by less than a hundredth of it first what the verdict names."""
-        once = self.proposal.once_ns[1] / left_ns if left_ns else 0.0
-        return bool(self.proposal.changes), round(100 * (self.time_left + once)), not self.named
+        expected of it over the rest of the run, `left_ns`; among those that differ by less than a hundredth of it first
+        what the verdict names."""
+        return bool(self.proposal.changes), round(100 * self.share_left(left_ns)), not self.named
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +138,7 @@ def fixes(case: Analysis, bound: Bound | None = None, tried: Mapping[str, str] |
             failed.append((page.id, type(error).__name__))
     left_ns = _left_ns(case)
     found.sort(key=lambda one: one.rank(left_ns))
-    sure, unsure = ([one for one in found if one.list == name] for name in ("fixes", "worth_trying"))
+    sure, unsure = (_named_first([one for one in found if one.list == name], left_ns) for name in _LISTS)
     return Fixes(
         findings=tuple(_finding(case, one) for one in sure),
         combined=_combined(steps, sure),
@@ -142,6 +146,17 @@ def fixes(case: Analysis, bound: Bound | None = None, tried: Mapping[str, str] |
         considered=tuple(considered),
         worth_trying=tuple(_finding(case, one) for one in unsure),
     )
+
+
+def _named_first(found: list[_Predicted], left_ns: float | None) -> list[_Predicted]:
+    """Fixes in their order, with the first that removes what the verdict names on top where the one there gains too
+    little more to be distinguished from it."""
+    at = next((i for i, one in enumerate(found) if one.named), 0)
+    if not at or bool(found[at].proposal.changes) != bool(found[0].proposal.changes):
+        return found
+    if found[at].share_left(left_ns) > WORTH * found[0].share_left(left_ns):
+        return found
+    return [found[at], *found[:at], *found[at + 1 :]]
 
 
 def _considered(case: Analysis, finding: str, proposals: list[_Predicted], failure: str) -> list[Considered]:

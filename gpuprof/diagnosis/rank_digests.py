@@ -43,19 +43,12 @@ def digests_of(
     `cache_folder()`, and joblib makes them: with as many processes as cores and memory allow, or as the caller's
     `joblib.parallel_config` says (Dask, Ray). Fewer are read here, with `read`.
     """
-    if len(places) < MANY and not any(url_of(place) for place in places):
-        for place in map(Path, places):
-            if is_digest(place):
-                yield _digest(_sent(place), str(place))
-                continue
-            kept = _kept(digest_path(place), _state(place)) if step is None and not skip else None
-            if kept is None:
-                made = digest_of_trace(place, read, step, skip)
-                yield _with_damage(made, digest_path(place)) if step is None and not skip else made
-            else:
-                yield _digest(kept, str(place))
-        return
     names = [os.fspath(place) for place in places]
+    if len(names) < MANY and not any(map(url_of, names)):
+        for name in names:
+            found = _there(name, step, skip)
+            yield _made(name, step, skip, read) if found is None else _digest(found, name)
+        return
     # Other processes may have another working directory.
     arguments = [(name if url_of(name) else str(Path(name).absolute()), step, skip) for name in names]
     try:
@@ -75,31 +68,42 @@ def digests_of(
 
 
 def make(place: str, step: str | None, skip: int) -> bytes | Note:
-    """One digest, packed: the one next to the recording, that in the cache, or made and put there. Runs in a process of
-    its own."""
-    url = url_of(place)
-    if not url and is_digest(place):
-        return _sent(Path(place))
-    if step is None and not skip:
-        found = _kept_at(url) if url else _kept(digest_path(Path(place)), _state(Path(place)))
-        if found is not None:
-            return found
-    cached, key = _cached(url or place, step, skip)
+    """One digest, packed: one that is there, that in the cache, or made and put there. Runs in a process of its own."""
+    found = _there(place, step, skip)
+    if found is not None:
+        return found
+    cached, key = _cached(url_of(place) or place, step, skip)
     if cached is not None and (found := _kept(cached, key)) is not None:
         return found
-    try:
-        with local_copy(place) as path:
-            digest = digest_of_trace(path, read_trace, step, skip, source=url)
-    except UnreadableTrace as error:
-        return "rank_unreadable", str(error)
-    if url is None and step is None and not skip:
-        digest = _with_damage(digest, digest_path(Path(place)))
+    digest = _made(place, step, skip, read_trace)
     if not isinstance(digest, Digest):
         return digest
     data = to_bytes(digest, key)
     if cached is not None and key:
         _keep(cached, data)
     return data
+
+
+def _there(place: str, step: str | None, skip: int) -> bytes | Note | None:
+    """The packed digest that another node sent, or the one next to the recording if it is of these steps."""
+    url = url_of(place)
+    if not url and is_digest(place):
+        return _sent(Path(place))
+    if step is not None or skip:
+        return None
+    return _kept_at(url) if url else _kept(digest_path(Path(place)), _state(Path(place)))
+
+
+def _made(place: str, step: str | None, skip: int, read: Callable[[Path], Trace]) -> Digest | Note:
+    """The digest of a recording that is read now, with a note where the one next to it cannot be used."""
+    url = url_of(place)
+    try:
+        with local_copy(place) as path:
+            digest = digest_of_trace(path, read, step, skip, source=url)
+    except UnreadableTrace as error:
+        return "rank_unreadable", str(error)
+    usual = url is None and step is None and not skip
+    return _with_damage(digest, digest_path(Path(place))) if usual else digest
 
 
 def _sent(path: Path) -> bytes | Note:

@@ -9,7 +9,7 @@ from gpuprof.diagnosis.sentences import SHORT_NS, in_ms, size_in_ms
 
 MOST = 0.5
 """Share of the idle time from which on a cause is "most of the rest"; the largest of several smaller ones is not."""
-BY_CPU = ("launch", "python", "sync")
+BY_CPU = ("launch", "cpu_compute", "python", "sync")
 """Causes that are one wait, for the CPU between its launches: they count together, here and in the headline."""
 BY_HOST = ("slow_call", *BY_CPU)
 """Causes that a host which compiles code shows as."""
@@ -50,6 +50,7 @@ def _what(cause: str, kernels: Kernels, alone: bool, each: str) -> str:
         "launch": f"the CPU (host), which launches {launches}{each}, half of them under"
         f" {_us(kernels.median_ns or 0)} long",
         "python": f"the CPU (host), which runs Python code and launches {launches}{each}",
+        "cpu_compute": "the CPU (host), which computes on tensors in host memory itself",
         "slow_call": "single CPU calls that take milliseconds: planning, loading code, compiling",
         "sync": "the CPU (host), which itself waited for the GPU before it launched more",
         "input": "the next batch",

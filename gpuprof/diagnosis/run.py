@@ -79,88 +79,138 @@ class _Timed:
     """Steps left out because a profiler was active."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """The timed steps of a folder, stage by stage, and what is comparable about them."""
+
+    folder: RunFolder
+    steps: StepColumns
+    free: _Timed
+    sync: _Timed
+    after: _Timed
+    traced: I64
+    """Rows of the recorded steps."""
+    work: F64 | None
+    """Of every step, by the measure that recorded and unprofiled steps share."""
+    target: float | None
+    """The recorded steps' mean of it."""
+
+    @property
+    def base(self) -> _Timed:
+        """The baseline that says most."""
+        return self.free if len(self.free.rows) else self.sync
+
+
+@dataclass(frozen=True, slots=True)
+class _StepTimes:
+    """The usual step of each stage, at the work of the recorded ones."""
+
+    free: StepTime | None
+    sync: StepTime | None
+    after: StepTime | None
+
+    def unprofiled(self, synchronised: bool) -> StepTime | None:
+        """That which recorded steps are compared with. One that ends in a synchronisation lets the host run ahead of
+        nothing, and so should its like."""
+        free, sync = self.free, self.sync
+        if synchronised and free and sync and sync.steps >= free.steps:
+            return sync
+        return free or sync
+
+
 def run_facts(folder: RunFolder, synchronised: bool = False, devices: int = 1) -> RunFacts:
     """Everything about the run of a folder, seen from the rank that is diagnosed.
 
     `synchronised`: each recorded step ends in a synchronisation, so the synchronised baseline is its like. `devices`:
     GPUs that the recorded process uses.
     """
-    steps = _with_samples(folder.steps, folder.own)
-    free, sync = _timed(folder, "baseline_free"), _timed(folder, "baseline_sync")
-    after = _timed(folder, "after", AFTERMATH_NS)
-    traced = _traced(folder)
-    work, target = _equal_work(steps, traced, free.rows if len(free.rows) else sync.rows)
-    known_free, known_sync = _with_known_shapes(folder, free, sync)
-    found = {
-        name: step_time(timed.ns, *_at_work(timed, other, work, target))
-        for name, timed, other in (("free", known_free, known_sync), ("sync", known_sync, known_free))
-    }
-    # No one counts tokens any more once the recording is over; backward passes are counted.
-    counted = work is not None and len(after.rows) > 0 and bool(np.isfinite(work[after.rows]).all())
-    found["after"] = step_time(
-        after.ns, *((work[after.rows], target) if work is not None and counted else (None, None))
-    )
-    unprofiled = found["free"] or found["sync"]
-    # A recorded step that ends in a synchronisation lets the host run ahead of nothing, and so should its like.
-    if synchronised and found["free"] and found["sync"] and found["sync"].steps >= found["free"].steps:
-        unprofiled = found["sync"]
-    base = free if len(free.rows) else sync
-    rare = _rare(folder, free, sync, work, target)
-    stretch = stretch_of(replace(folder, steps=steps), work, rare)
+    measured = _measured(folder)
+    times = _step_times(measured)
+    unprofiled = times.unprofiled(synchronised)
+    free, sync = measured.free, measured.sync
+    rare = _rare(folder, free, sync, measured.work, measured.target)
+    stretch = stretch_of(replace(folder, steps=measured.steps), measured.work, rare)
     found_budget = None if stretch is None else budget(stretch)
-    timed = None if stretch is None or found_budget is None else timed_steps(stretch)
-    mean_ns = None if found_budget is None else found_budget.mean_ns
-    # Lines of steps are thinned out, so the last one may be behind.
-    seen = max(int(steps.step[steps.rank == folder.rank].max(initial=0)), folder.own.steps_seen or 0)
-    found_work = _work(steps, traced if len(traced) else base.rows)
-    run = Run(
-        path=folder.path,
-        status=folder.status,
-        exit=None if folder.exit_code is None and folder.exit_signal is None else Exit(
-            folder.exit_code, folder.exit_signal
-        ),
-        step_source=folder.own.step_source,
-        steps_seen=seen,
-        steps_total=folder.own.steps_total,
-        remaining_ns=(
-            _remaining(folder, seen, after if len(after.rows) >= FEWEST_AFTER else base, found_budget)
-        ),
-        baseline=_baseline(found["free"], found["sync"], rare),
-        after_ns=found["after"].ns if found["after"] else None,
-        throughput=_throughput(steps, base, folder.own.world_size or 1, mean_ns),
-        work=found_work,
-        model=folder.own.model,
-        program=folder.own.program,
-        compiler=folder.own.compiler,
-        energy=measured_energy(
-            folder,
-            found_work.tokens if found_work.real_tokens is None else found_work.real_tokens,
-            _shown_ns(found_budget, unprofiled),
-            devices,
-        ),
-        command=folder.command,
-        optimizer=folder.own.optimizer,
-        loader=folder.own.loader,
-        memory=_memory(steps, folder.rank),
-        telemetry=_telemetry(folder.telemetry, folder.throttle_reasons, _span(steps, free.rows, sync.rows)),
-        notes=folder.own.notes,
-        startup_ns=_startup(folder),
-        goodput=_goodput(folder),
-    )  # fmt: skip
     # The mean step is that of the timed steps, which may accumulate fewer batches than the recorded ones.
-    feed = None if found_budget is None else feed_of(folder, found_budget, _work(steps, base.rows).micro_steps)
+    passes = _work(measured.steps, measured.base.rows).micro_steps
     return RunFacts(
         folder,
-        run,
+        _run(measured, times, rare, found_budget, _shown_ns(found_budget, unprofiled), devices),
         unprofiled,
-        found["free"],
-        found["after"],
+        times.free,
+        times.after,
         free.profiled + sync.profiled,
         len(free.rows) + len(sync.rows),
         found_budget,
-        timed,
-        feed,
+        None if stretch is None or found_budget is None else timed_steps(stretch),
+        None if found_budget is None else feed_of(folder, found_budget, passes),
         under_nsys=folder.window == NSYS,
+    )
+
+
+def _measured(folder: RunFolder) -> _Measured:
+    steps = _with_samples(folder.steps, folder.own)
+    free, sync = _timed(folder, "baseline_free"), _timed(folder, "baseline_sync")
+    traced = _traced(folder)
+    work, target = _equal_work(steps, traced, free.rows if len(free.rows) else sync.rows)
+    return _Measured(folder, steps, free, sync, _timed(folder, "after", AFTERMATH_NS), traced, work, target)
+
+
+def _step_times(measured: _Measured) -> _StepTimes:
+    work, target, after = measured.work, measured.target, measured.after
+    free, sync = _with_known_shapes(measured.folder, measured.free, measured.sync)
+    # No one counts tokens any more once the recording is over; backward passes are counted.
+    counted = work is not None and len(after.rows) > 0 and bool(np.isfinite(work[after.rows]).all())
+    return _StepTimes(
+        free=step_time(free.ns, *_at_work(free, sync, work, target)),
+        sync=step_time(sync.ns, *_at_work(sync, free, work, target)),
+        after=step_time(after.ns, *((work[after.rows], target) if work is not None and counted else (None, None))),
+    )
+
+
+def _run(
+    measured: _Measured, times: _StepTimes, rare: RareStep | None, found: Budget | None, shown_ns: float | None,
+    devices: int,
+) -> Run:  # fmt: skip
+    """The run as it is shown. found: the budget of the mean step; shown_ns: the step that the report names first."""
+    folder, own, steps, base, after = (
+        measured.folder,
+        measured.folder.own,
+        measured.steps,
+        measured.base,
+        measured.after,
+    )
+    # Lines of steps are thinned out, so the last one may be behind.
+    seen = max(int(steps.step[steps.rank == folder.rank].max(initial=0)), own.steps_seen or 0)
+    work = _work(steps, measured.traced if len(measured.traced) else base.rows)
+    tokens = work.tokens if work.real_tokens is None else work.real_tokens
+    has_exit = folder.exit_code is not None or folder.exit_signal is not None
+    return Run(
+        path=folder.path,
+        status=folder.status,
+        exit=Exit(folder.exit_code, folder.exit_signal) if has_exit else None,
+        step_source=own.step_source,
+        steps_seen=seen,
+        steps_total=own.steps_total,
+        remaining_ns=_remaining(folder, seen, after if len(after.rows) >= FEWEST_AFTER else base, found),
+        baseline=_baseline(times.free, times.sync, rare),
+        after_ns=times.after.ns if times.after else None,
+        throughput=_throughput(steps, base, own.world_size or 1, None if found is None else found.mean_ns),
+        work=work,
+        model=own.model,
+        program=own.program,
+        compiler=own.compiler,
+        energy=measured_energy(folder, tokens, shown_ns, devices),
+        command=folder.command,
+        optimizer=own.optimizer,
+        loader=own.loader,
+        memory=_memory(steps, folder.rank),
+        telemetry=_telemetry(
+            folder.telemetry, folder.throttle_reasons, _span(steps, measured.free.rows, measured.sync.rows)
+        ),
+        notes=own.notes,
+        startup_ns=_startup(folder),
+        goodput=_goodput(folder),
     )
 
 

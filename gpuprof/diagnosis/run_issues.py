@@ -64,9 +64,16 @@ def no_trace(folder: RunFolder, run: Run, failure: str) -> Issue:
     else:
         text = (
             f"This run has no trace: {_ended(folder)} after {_so_far(run)}{where}, before the recording began. Let it"
-            " run longer, or record sooner: gpuprof trace --settle 2 --baseline 3 …"
+            f" run longer, or record sooner: {how_to_record_sooner(run)}"
         )
     return Issue("no_trace", "error", text)
+
+
+def how_to_record_sooner(run: Run | None) -> str:
+    """What to type for a shorter baseline; a run without a command is of a notebook's cell or of a Recorder."""
+    if run is not None and not run.command:
+        return "%%gpuprof --settle 2 --baseline 3, or gpuprof.Recorder(settle=2, baseline=3)"
+    return "gpuprof trace --settle 2 --baseline 3 …"
 
 
 _STAGE_NAMES = {

@@ -14,12 +14,12 @@ from gpuprof.replay.mean_step import HOST_LUMPS
 from gpuprof.replay.profiler_cost import recorded_in_window, with_left_out
 from gpuprof.timeline.timeline import Timeline
 
-HOST_CAUSES = ("launch", "sync", "python", "allocator", "slow_call", "profiler")
+HOST_CAUSES = ("launch", "sync", "python", "allocator", "cpu_compute", "slow_call", "profiler")
 
 _SLOWED_FIRST = (("profiler",), ("launch", "python", "sync", "allocator", "slow_call"))
 """Where the profiler's cost is taken out, in turn: its hooks run in ops, calls and Python. What is left then comes out
 of exposed communication: the other ranks are slowed too, and this one waits for them inside its collectives."""
-_SLOWED_LAST = (("input", "transfer"), CAUSES)
+_SLOWED_LAST = (("input", "transfer", "cpu_compute"), CAUSES)
 """Where a measured step says that still more must go."""
 
 

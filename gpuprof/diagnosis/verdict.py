@@ -70,7 +70,7 @@ def host_cause(graph: Graph) -> str | None:
     waits = graph.edges.kind == SYNC
     of_allocator = waits & (cause == CAUSES.index("allocator"))[graph.edges.target]
     gains = {}
-    for name in ("launch", "python", "allocator", "slow_call", "unknown"):
+    for name in ("launch", "python", "allocator", "cpu_compute", "slow_call", "unknown"):
         nodes = (cause == CAUSES.index(name)) & (graph.lane >= 0)
         if nodes.any():
             free = without_edges(graph, of_allocator) if name == "allocator" and of_allocator.any() else graph

@@ -118,12 +118,9 @@ def flight_recorder() -> bytes | None:
         return None
     from torch._C import _distributed_c10d as made
 
-    for name in ("_dump_fr_trace", "_dump_nccl_trace"):
-        dump = getattr(made, name, None)
-        found = dump() if dump is not None else None
-        if found:
-            return bytes(found)
-    return None
+    dumps = [dump() for name in ("_dump_fr_trace", "_dump_nccl_trace") if (dump := getattr(made, name, None))]
+    # With NCCL torch has a recorder of its own, and that of other backends holds nothing but its frame, or the reverse.
+    return max((bytes(dump) for dump in dumps if dump), key=len, default=None)
 
 
 def _frames(error: BaseException) -> list[dict[str, Any]]:

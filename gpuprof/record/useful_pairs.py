@@ -14,8 +14,9 @@ LENGTHS = ("cu_seq_lens_q", "cu_seqlens", "cu_seqlens_q", "cu_seq_lens")
 """Keys of cumulative lengths, as variable-length attention takes them."""
 EACH = ("seq_lengths", "seq_lens", "sequence_lengths")
 """Keys of the lengths of the documents."""
-MOST_SCORES = 1 << 24
-"""A mask over all pairs is counted if it has this many at most: counting takes some milliseconds."""
+MOST_SCORES = 1 << 18
+"""Of a mask over all pairs so many scores are counted at most, in rows that are equally far apart: 0.1 to 0.5 ms a
+step. All scores of 4 × 2048 tokens took 25 ms of a step of 41 ms on an H100's host."""
 IGNORED = -100
 """The label of a token without one (torch's `ignore_index`)."""
 
@@ -64,17 +65,21 @@ def _of_positions(positions: Any, mask: Any, rows: int, length: int) -> int | No
 
 def _of_mask(mask: Any, rows: int, length: int) -> int | None:
     """By a mask of ones and zeros for each token, or for each pair."""
+    import torch
+
     if not _on_cpu(mask):
         return None
     if tuple(mask.shape) == (rows, length):
         return sum(n * n for n in mask.ne(0).sum(dim=1).tolist())
-    if mask.dim() == 4 and mask.shape[-1] == length and mask.shape[-2] == length and mask.numel() <= MOST_SCORES:
-        seen = mask.ge(0) if mask.is_floating_point() else mask.ne(0)
-        kept, heads = int(seen.sum()), int(mask.shape[0] * mask.shape[1])
-        symmetric = bool((seen == seen.transpose(-1, -2)).all())
-        each = kept / max(heads, 1) if symmetric else 2 * kept / max(heads, 1) - length
-        return round(max(each, 0) * rows)
-    return None
+    if mask.dim() != 4 or mask.shape[-1] != length or mask.shape[-2] != length or not mask.numel():
+        return None
+    every = -(-mask.shape[0] * length * length // MOST_SCORES)
+    some = mask[:, 0, every // 2 :: every]
+    seen = some.ge(0) if some.is_floating_point() else some.ne(0)
+    kept = int(seen.sum()) / max(seen.shape[0] * seen.shape[1], 1) * length
+    later = torch.arange(length) > torch.arange(length)[every // 2 :: every, None]
+    looks_ahead = bool((seen & later).any())
+    return round(max(kept if looks_ahead else 2 * kept - length, 0) * rows)
 
 
 def _ints(value: Any, dims: int) -> list[int] | None:

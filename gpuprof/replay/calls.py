@@ -28,6 +28,9 @@ class CallKinds:
     stream_waits: Mask
     blocking_copy: Mask
     """Calls that copied to or from pageable memory, or by a call that does not return before the copy is done."""
+    recorded: dict[int, tuple[int, int, int]]
+    """Correlation of a waiting call → (stream that waits, stream waited for, correlation of the event's record). From
+    CUPTI's synchronisation records, which most recordings lack."""
 
 
 def call_kinds(trace: Trace, call_of_gpu: I64) -> CallKinds:
@@ -41,15 +44,12 @@ def call_kinds(trace: Trace, call_of_gpu: I64) -> CallKinds:
     pageable = trace.rows_named(gpu.name, lambda text: "Pageable" in text) & (gpu.kind == MEMCPY) & (call_of_gpu >= 0)
     copy[call_of_gpu[pageable]] = True
     return CallKinds(
-        named(DEVICE_WAIT), named(STREAM_WAIT), named(EVENT_WAIT), named(RECORD), named(STREAM_WAITS_EVENT), copy
-    )
+        named(DEVICE_WAIT), named(STREAM_WAIT), named(EVENT_WAIT), named(RECORD), named(STREAM_WAITS_EVENT), copy,
+        _recorded_waits(trace),
+    )  # fmt: skip
 
 
-def recorded_waits(trace: Trace) -> dict[int, tuple[int, int, int]]:
-    """Correlation of a waiting call → (stream that waits, stream waited for, correlation of the event's record).
-
-    From CUPTI's synchronisation records, which most recordings lack.
-    """
+def _recorded_waits(trace: Trace) -> dict[int, tuple[int, int, int]]:
     syncs = trace.syncs
     columns = (syncs.correlation, syncs.stream, syncs.wait_stream, syncs.wait_correlation)
     return {

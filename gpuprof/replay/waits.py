@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuprof.replay.calls import CallKinds, recorded_waits
+from gpuprof.replay.calls import CallKinds
 from gpuprof.replay.lanes import Pieces
 from gpuprof.replay.latencies import CLEAR_NS, RETURN_NS, usual
 from gpuprof.replay.work import Work
@@ -17,8 +17,6 @@ SLACK_NS = 1_000
 """Host and device clocks agree to about this."""
 LOOK_BACK = 16
 """Records of events that are tried, from the last backwards, to find the one that a stream waits for."""
-NEAR_NS = 5_000
-"""Work that starts this soon after the end of other work, and late for every reason of its own, waited for it."""
 _NO_STREAM = -2
 """A stream on which nothing was launched."""
 
@@ -54,7 +52,7 @@ def sync_edges(timeline: Timeline, pieces: Pieces, work: Work, kinds: CallKinds)
     stream, moment = _what_for(timeline, work, kinds, rows, begun)
     parts = []
     device = np.array([d for d, _ in work.streams] or [0])
-    own_device = device[work.stream[_by_thread(timeline, work, calls.thread[rows], begun)]] if len(work) else None
+    own_device = device[work.stream[work.last_of_threads(calls.thread[rows], begun)]] if len(work) else None
     for s in range(len(work.streams)):
         mine = np.flatnonzero((stream == s) | ((stream == -1) & (own_device == device[s])))
         on_stream = work.stream == s
@@ -95,18 +93,6 @@ def _own(names: np.ndarray, took: F64, waited: np.ndarray) -> F64:
     return own
 
 
-def _by_thread(timeline: Timeline, work: Work, thread: np.ndarray, t: F64) -> I64:
-    """The last work that each thread launched before t; where it launched none, the last of any thread."""
-    calls = timeline.trace.calls
-    launcher = np.where(work.piece >= 0, calls.thread[work.call] if len(calls) else -1, -1)
-    found = work.last_launched(np.ones(len(work), bool), t)
-    for one in np.unique(thread).tolist():
-        mine = np.flatnonzero(thread == one)
-        own = work.last_launched(launcher == one, t[mine])
-        found[mine[own >= 0]] = own[own >= 0]
-    return found
-
-
 def _what_for(timeline: Timeline, work: Work, kinds: CallKinds, rows: I64, begun: F64) -> tuple[I64, F64]:
     """Per waiting call: the stream that it waits for (-1: all of the device), and the moment up to which work
     counts."""
@@ -115,7 +101,7 @@ def _what_for(timeline: Timeline, work: Work, kinds: CallKinds, rows: I64, begun
     if not len(work):
         return stream, moment
     one = np.flatnonzero(~kinds.waits_device[rows])
-    current = _by_thread(timeline, work, calls.thread[rows[one]], begun[one])
+    current = work.last_of_threads(calls.thread[rows[one]], begun[one])
     stream[one] = np.where(current >= 0, work.stream[current], -1)
     records = np.flatnonzero(kinds.records)
     records = records[np.argsort(calls.start_ns[records], kind="stable")]
@@ -124,8 +110,8 @@ def _what_for(timeline: Timeline, work: Work, kinds: CallKinds, rows: I64, begun
         before = np.searchsorted(calls.start_ns[same], calls.start_ns[rows[k]]) - 1
         if before >= 0:
             moment[k] = float(calls.start_ns[same[before]] - low)
-            stream[k] = work.stream[_by_thread(timeline, work, calls.thread[rows[k : k + 1]], moment[k : k + 1])[0]]
-    known = recorded_waits(timeline.trace)
+            stream[k] = work.stream[work.last_of_threads(calls.thread[rows[k : k + 1]], moment[k : k + 1])[0]]
+    known = kinds.recorded
     if known:
         by_id = {pair: i for i, pair in enumerate(work.streams)}
         row_of = dict(zip(calls.correlation.tolist(), range(len(calls)), strict=True))
@@ -154,12 +140,11 @@ def event_edges(timeline: Timeline, work: Work, kinds: CallKinds) -> tuple[I64, 
     waits = np.flatnonzero(kinds.stream_waits & (calls.start_ns >= low) & (calls.end_ns <= high))
     if not len(waits) or len(work.streams) < 2:
         return np.empty(0, np.int64), np.empty(0, np.int64)
-    launcher = np.where(work.piece >= 0, calls.thread[work.call], -1)
     records = np.flatnonzero(kinds.records & (calls.start_ns >= low) & (calls.end_ns <= high))
     records = records[np.argsort(calls.start_ns[records], kind="stable")]
     recorded = (calls.start_ns[records] - low).astype(np.float64)
-    guess = _by_thread(timeline, work, calls.thread[records], recorded)
-    known, row_of = recorded_waits(timeline.trace), {}
+    guess = work.last_of_threads(calls.thread[records], recorded)
+    known, row_of = kinds.recorded, {}
     if known:
         row_of = dict(zip(calls.correlation.tolist(), range(len(calls)), strict=True))
     numbers = {s: i for i, (_, s) in enumerate(work.streams)}
@@ -171,7 +156,7 @@ def event_edges(timeline: Timeline, work: Work, kinds: CallKinds) -> tuple[I64, 
         if own >= 0:
             waiter = numbers.get(own, -1)
         else:
-            following = np.flatnonzero((launcher == calls.thread[row]) & (work.launched_ns > t))
+            following = np.flatnonzero((work.launcher == calls.thread[row]) & (work.launched_ns > t))
             waiter = int(work.stream[following[0]]) if len(following) else -1
         target = np.flatnonzero((work.stream == waiter) & (work.launched_ns > t))
         if waiter < 0 or not len(target):
@@ -193,19 +178,3 @@ def event_edges(timeline: Timeline, work: Work, kinds: CallKinds) -> tuple[I64, 
             pairs.append((int(target[0]), source))
     unique = sorted(set(pairs))
     return np.array([a for a, _ in unique], np.int64), np.array([b for _, b in unique], np.int64)
-
-
-def near_edges(work: Work, late: np.ndarray, late_ns: F64) -> tuple[I64, I64]:
-    """(work, work on another stream of its device) for starts that nothing recorded explains, and that end just before.
-
-    `late`: indices of work that started `late_ns` after everything it is known to wait for.
-    """
-    if not len(late) or len(work.streams) < 2:
-        return np.empty(0, np.int64), np.empty(0, np.int64)
-    device = np.array([d for d, _ in work.streams])[work.stream]
-    order = np.argsort(work.end_ns, kind="stable")
-    k = np.searchsorted(work.end_ns[order], work.start_ns[late], side="right") - 1
-    source = order[np.maximum(k, 0)]
-    good = (k >= 0) & (work.start_ns[late] - work.end_ns[source] < np.minimum(NEAR_NS, late_ns))
-    good &= (work.stream[source] != work.stream[late]) & (device[source] == device[late]) & (source < late)
-    return late[good], source[good]

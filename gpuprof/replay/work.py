@@ -34,6 +34,8 @@ class Work:
     kind: U8
     head: Mask
     """First work of its launch; the others are further nodes of a CUDA graph."""
+    launcher: I64
+    """The thread that launched it; -1 where that was not recorded."""
     launched_ns: F64
     """When the launch was done: the end of the call; NaN where not recorded."""
     previous: I64
@@ -52,6 +54,15 @@ class Work:
         k = np.searchsorted(self.launched_ns[rows], t, side="right") - 1
         found = np.full(len(t), -1, np.int64)
         found[k >= 0] = rows[k[k >= 0]]
+        return found
+
+    def last_of_threads(self, thread: np.ndarray, t: F64) -> I64:
+        """The last work that each thread launched before t; where it launched none, the last of any thread."""
+        found = self.last_launched(np.ones(len(self), bool), t)
+        for one in np.unique(thread).tolist():
+            mine = np.flatnonzero(thread == one)
+            own = self.last_launched(self.launcher == one, t[mine])
+            found[mine[own >= 0]] = own[own >= 0]
         return found
 
 
@@ -88,6 +99,7 @@ def place_work(timeline: Timeline, pieces: Pieces, kinds: CallKinds) -> Work:
     return Work(
         row=rows, start_ns=start, end_ns=end, stream=stream, streams=tuple((int(d), int(s)) for d, s in pairs),
         call=call, piece=piece, moment_ns=moment, kind=gpu.kind[rows], head=head, launched_ns=launched,
+        launcher=np.where(piece >= 0, calls.thread[call] if len(calls) else -1, -1),
         previous=previous_of(stream), blocks=blocks,
         carried_ns=_carried(timeline, pairs, low, stream, start, launched),
     )  # fmt: skip

@@ -10,13 +10,14 @@ from gpuprof.replay.edge_list import Edges, Nodes
 from gpuprof.replay.graph import ANCHOR, EVENT, GRAPH, LAUNCH, NEVER, STREAM
 from gpuprof.replay.lanes import Pieces
 from gpuprof.replay.latencies import CLEAR_NS, EVENT_LAG_NS, GAP_NS, LATENCY_NS, bind, prompt, usual
-from gpuprof.replay.waits import near_edges
 from gpuprof.replay.work import Work
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.trace import F64, I64
 
 _BY_LAUNCH, _BY_STREAM, _BY_EVENT = range(3)
 """Columns of lags: the three reasons that the start of GPU work waits for."""
+NEAR_NS = 5_000
+"""Work that starts this soon after the end of other work, and late for every reason of its own, waited for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,7 @@ def _starts(work: Work, begun: F64, copy_own: F64, events: tuple[I64, I64]) -> _
     usual_ns = np.stack([_usual_latencies(work, observed), gap, np.full(len(work), event)], axis=1)
     excess = np.nanmin(np.where(np.isnan(observed), np.inf, observed - usual_ns), axis=1)
     late = np.isfinite(excess) & (excess > event) & work.head
-    near_waiter, near_source = near_edges(work, np.flatnonzero(late), excess[late])
+    near_waiter, near_source = _near(work, np.flatnonzero(late), excess[late])
     if len(near_waiter):
         waiter, source = np.concatenate([waiter, near_waiter]), np.concatenate([source, near_source])
         np.fmax.at(awaited, near_waiter, work.end_ns[near_source])
@@ -85,6 +86,22 @@ def _starts(work: Work, begun: F64, copy_own: F64, events: tuple[I64, I64]) -> _
     lags = bind(observed, usual_ns)
     lags[in_graph, _BY_STREAM] = np.minimum(work.start_ns - free, gap)[in_graph]
     return _Starts(launched, free, awaited, waiter, source, parent, lags, gap, event)
+
+
+def _near(work: Work, late: np.ndarray, late_ns: F64) -> tuple[I64, I64]:
+    """(work, work on another stream of its device) for starts that nothing recorded explains, and that end just before.
+
+    `late`: indices of work that started `late_ns` after everything it is known to wait for.
+    """
+    if not len(late) or len(work.streams) < 2:
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    device = np.array([d for d, _ in work.streams])[work.stream]
+    order = np.argsort(work.end_ns, kind="stable")
+    k = np.searchsorted(work.end_ns[order], work.start_ns[late], side="right") - 1
+    source = order[np.maximum(k, 0)]
+    good = (k >= 0) & (work.start_ns[late] - work.end_ns[source] < np.minimum(NEAR_NS, late_ns))
+    good &= (work.stream[source] != work.stream[late]) & (device[source] == device[late]) & (source < late)
+    return late[good], source[good]
 
 
 def _launched(work: Work, begun: F64, copy_own: F64) -> F64:

@@ -29,7 +29,7 @@ KNOWN = {
 }
 TRAINING = "training"
 """Of two runs without a GPU: all that is no waiting for batches and comes in every step."""
-HOST_WAITS = ("launch", "slow_call", "python", "sync", "allocator", "input", "transfer")
+HOST_WAITS = ("launch", "cpu_compute", "slow_call", "python", "sync", "allocator", "input", "transfer")
 """Causes of idle time that are the host's."""
 CLEAR = 1.3
 """From here on a factor says more than a percentage."""

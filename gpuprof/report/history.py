@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import median
+from statistics import median, median_low
 from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
@@ -77,25 +78,47 @@ def remembered(run: Path, path: str, began: str | None) -> Entry | None:
     return Entry(path, began, status, verdict, numbers)
 
 
-def slower_at(entries: list[Entry]) -> tuple[int, float, float] | None:
-    """(index of the run from which on the step is slower, ms before and from then on): the largest such jump between
-    the medians of up to NEIGHBOURS runs. By the time for a token, scaled to the step of the run before, where all
-    know it: a larger batch is not slower. None where there is no jump."""
-    costs = [_cost(one) for one in entries]
-    known = [i for i, cost in enumerate(costs) if cost is not None]
-    if all(one.values.get("tokens_per_s") for one in entries):
-        values = {i: 1e3 / entries[i].values["tokens_per_s"] for i in known}
-    else:
-        values = {i: costs[i] or 0.0 for i in known}
-    best: tuple[float, int, float, float] | None = None
-    for k in range(1, len(known)):
-        before = median(values[i] for i in known[max(k - NEIGHBOURS, 0) : k])
-        after = median(values[i] for i in known[k : k + NEIGHBOURS])
-        jump = min(after, values[known[k]]) / before if before > 0 else 0.0
-        if jump >= SLOWER and (best is None or jump > best[0]):
-            step = costs[known[k - 1]] or 0.0
-            best = jump, known[k], step, step * values[known[k]] / values[known[k - 1]]
-    return None if best is None else best[1:]
+@dataclass(frozen=True, slots=True)
+class Slower:
+    """The run from which on the step of a program is slower."""
+
+    before: int
+    """Index of the run of that program before."""
+    at: int
+    """Its own index."""
+    before_ms: float
+    after_ms: float
+    """Of the step for the same tokens, where they are known."""
+    same_work: bool
+    """Whether they are."""
+
+
+def slower_at(entries: list[Entry], programs: Sequence[str | None] = ()) -> Slower | None:
+    """The largest jump between the medians of up to NEIGHBOURS runs of one program before and after. By the time for a
+    token, scaled to the step of the run before, where all know it: a larger batch is not slower. programs: of each
+    entry, what it trains; None where that is not known. None where there is no jump."""
+    named = list(programs) or [None] * len(entries)
+    jumps: list[tuple[float, Slower]] = []
+    for program in dict.fromkeys(named):
+        jumps += _jumps(entries, [i for i, one in enumerate(named) if one == program and _cost(entries[i])])
+    return max(jumps, key=lambda one: one[0])[1] if jumps else None
+
+
+def _jumps(entries: list[Entry], runs: list[int]) -> list[tuple[float, Slower]]:
+    """Each (times as slow, where) of the runs with these indices."""
+    of_tokens = all(entries[i].values.get("tokens_per_s") for i in runs)
+    values = {i: 1e3 / entries[i].values["tokens_per_s"] if of_tokens else _cost(entries[i]) or 0.0 for i in runs}
+    found = []
+    for k in range(1, len(runs)):
+        before, at = runs[k - 1], runs[k]
+        usual = median(values[i] for i in runs[max(k - NEIGHBOURS, 0) : k])
+        # Of two runs the one that is quicker: it must stay slower.
+        after = median_low(values[i] for i in runs[k : k + NEIGHBOURS])
+        jump = min(after, values[at]) / usual if usual > 0 else 0.0
+        if jump >= SLOWER:
+            step = _cost(entries[before]) or 0.0
+            found.append((jump, Slower(before, at, step, step * values[at] / values[before], of_tokens)))
+    return found
 
 
 def _cost(one: Entry) -> float | None:

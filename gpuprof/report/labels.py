@@ -17,6 +17,7 @@ PARTS = MappingProxyType(
         "communication": "communication",
         "copy": "copies",
         "launch": "launch",
+        "cpu_compute": "computing on the CPU",
         "slow_call": "slow CPU calls",
         "python": "Python",
         "sync": "sync",

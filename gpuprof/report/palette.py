@@ -58,6 +58,7 @@ WORK_PAINTS = _keyed(
 CAUSE_PAINTS = _keyed(
     (
         _of_bar("launch", labels.PARTS["launch"], "#e9a820"),
+        _of_bar("cpu_compute", labels.PARTS["cpu_compute"], "#858556"),
         _of_bar("slow_call", labels.PARTS["slow_call"], "#a02cf0"),
         _of_bar("python", labels.PARTS["python"], "#f0e442"),
         _of_bar("sync", labels.PARTS["sync"], "#e8702a"),

@@ -6,23 +6,18 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from gpuprof.diagnosis.roles.model import WAITING, Role, Roles, Span, Wait
-from gpuprof.diagnosis.roles.timeline import NO_ONE
-from gpuprof.report.iteration_words import PAINTS
+from gpuprof.diagnosis.roles.model import Role, Roles, Span
 from gpuprof.report.lines import flow
 from gpuprof.report.logged_terminal import quantity
 from gpuprof.report.names import escape
-from gpuprof.report.numbers import amount, duration, share
-from gpuprof.report.stepbar import Paint
+from gpuprof.report.numbers import duration, share
+from gpuprof.report.roles_words import LEAST, PAINT_OF_WAITING, paint, phases_there, wait
 from gpuprof.report.terminal import GUTTER, WIDEST, paragraph, section
 
 ROWS = 5
 """Lines of who waits for whom that are shown where no one asked for more."""
 SHOWN = 4
 """Iterations that the lanes show, from the middle of the window; all where there are fewer."""
-LEAST = 0.005
-"""Share of the window below which a phase or a wait has no entry."""
-_WAITING = Paint("bright_black", "#c9ced4", "·")
 
 
 def render(found: Roles, width: int = 80, rows: int = ROWS) -> Group:
@@ -62,24 +57,14 @@ def lane(spans: tuple[Span, ...], low: int, high: int, width: int) -> Text:
                 cells[i][one.phase] = cells[i].get(one.phase, 0) + ns
     line = Text(no_wrap=True, overflow="crop")
     for cell in cells:
-        paint = _paint(max(cell, key=lambda phase: cell[phase])) if cell else _WAITING
-        line.append(paint.fill, paint.terminal)
+        one = paint(max(cell, key=lambda phase: cell[phase])) if cell else PAINT_OF_WAITING
+        line.append(one.fill, one.terminal)
     return line
 
 
-def _paint(phase: str) -> Paint:
-    return _WAITING if phase == WAITING else PAINTS[phase]
-
-
 def _legend(found: Roles) -> list[Text]:
-    there = {
-        one.phase
-        for role in found.roles
-        for one in role.phases
-        if one.ns >= LEAST * found.window_ns
-    }  # fmt: skip
-    shown = [(phase, _paint(phase)) for phase in PAINTS if phase in there]
-    return [Text.assemble((paint.fill, paint.terminal), f" {phase} ") for phase, paint in [*shown, (WAITING, _WAITING)]]
+    paints = [(phase, paint(phase)) for phase in phases_there(found)]
+    return [Text.assemble((one.fill, one.terminal), f" {phase} ") for phase, one in paints]
 
 
 def _times(one: Role) -> str:
@@ -88,11 +73,3 @@ def _times(one: Role) -> str:
     bubble = f" ({share(one.bubble_share, 1)} while others work)" if one.wait_ns else ""
     program = f"   {escape(one.program)}" if one.program else ""
     return ", ".join([*parts[:4], waits]) + bubble + program
-
-
-def wait(one: Wait, window_ns: int) -> str:
-    """What a role waits for, in a line."""
-    times = f"{share(one.ns, window_ns)} ({amount(one.count, 'wait')} of {duration(one.ns / one.count)})"
-    if one.waits_for == NO_ONE:
-        return f"the {one.role} waits {times}, while no other role works"
-    return f"the {one.role} waits for the {one.waits_for}'s {one.phase} {times}"

@@ -28,6 +28,7 @@ PAINTS = {
     "communication": Paint("magenta", "#cc79a7", "▓"),
     "copy": Paint("blue", "#2b478f", "▒"),
     "launch": Paint("yellow", "#e69f00", "░"),
+    "cpu_compute": Paint("bright_yellow", "#65734b", "▬"),
     "slow_call": Paint("magenta", "#9820e8", "◧"),
     "python": Paint("bright_blue", "#dccc60", "∙"),
     "sync": Paint("red", "#d55e00", "╱"),

@@ -7,6 +7,7 @@ from collections import Counter
 
 from gpuprof.diagnosis.diagnosis import Diagnosis, Environment, Gap, PhaseGaps
 from gpuprof.diagnosis.headline import headline, key, lacks_trace, ran_on_cpu
+from gpuprof.diagnosis.run_issues import how_to_record_sooner
 from gpuprof.diagnosis.sentences import Sentences
 from gpuprof.report.names import shown
 from gpuprof.report.numbers import amount, duration, duration_range
@@ -182,7 +183,7 @@ def next_step(diagnosis: Diagnosis) -> str:
     if lacks_trace(diagnosis) and diagnosis.run and diagnosis.run.status == "running":
         return "gpuprof diagnose, once the window is recorded"
     if ran_on_cpu(diagnosis) and diagnosis.cpu_step is None:
-        return "let the training run longer, or record sooner: gpuprof trace --settle 2 --baseline 3 …"
+        return f"let the training run longer, or record sooner: {how_to_record_sooner(diagnosis.run)}"
     if diagnosis.quality.status == "unusable":
         return "record again as described above"
     if steps is None or steps.source == "none":

@@ -19,9 +19,10 @@ SUBJECTS = {
     "sync": "the CPU (host), which itself waited", "input": "the next batch", "transfer": "copies that block",
     "allocator": "the CPU (host), which allocates", "profiler": "the profiler's own", "device": "work that is already",
     "communication": ("other ranks", "collectives"), "unknown": "something that", "slow_call": "single CPU calls that",
+    "cpu_compute": "the CPU (host), which computes",
 }  # fmt: skip
 """Cause → how a sentence about it begins."""
-BY_CPU = ("launch", "python", "sync")
+BY_CPU = ("launch", "cpu_compute", "python", "sync")
 """Causes that count together."""
 COMPILES = "the CPU (host), which compiles"
 LONGEST = re.compile(rf"; shown: its longest stretch, ({NUMBER}) ms")

@@ -150,6 +150,8 @@ def test_the_run_at_which_the_step_became_slower_is_named_and_explained(tmp_path
         ([(80, 0), (140, 0), (81, 0), (80, 0)], None),  # one odd run
         ([(80, 1000), (160, 2000), (161, 2000)], None),  # twice the batch
         ([(80, 1000), (80, 1000), (80, 700)], 2),  # as long for less
+        ([(80, 0), (140, 0), (81, 0)], None),  # the last is as before
+        ([(80, 0), (140, 0)], 1),
         ([(100, 0), (80, 0)], None),
         ([], None),
     ],
@@ -160,7 +162,20 @@ def test_slower_is_the_time_for_the_same_work(values: list[tuple[float, float]],
         for i, (ms, rate) in enumerate(values)
     ]
     found = history.slower_at(entries)
-    assert (None if found is None else found[0]) == expected
+    assert (None if found is None else found.at) == expected
+    assert found is None or found.same_work == any(rate for _, rate in values)
+
+
+def test_only_runs_of_one_program_are_compared(tmp_path: Path):
+    steps = ((80, "a"), (300, "b"), (81, "a"), (100, "a"), (301, "b"))
+    entries = [history.Entry(f"run{i}", None, "ok", "", {"mean_step_ms": ms}) for i, (ms, _) in enumerate(steps)]
+    found = history.slower_at(entries, [program for _, program in steps])
+    assert found is not None and (found.before, found.at, found.before_ms, found.after_ms) == (2, 3, 81, 100)
+    runs = runs_of(tmp_path, 80, 200)
+    manifest = runs / "2026-01-02_000000_train" / "manifest.json"
+    for command, is_named in ((["python", "-m", "other.train"], False), (["torchrun", "train.py", "--lr", "1"], True)):
+        manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"command": command}))
+        assert ("slower from" in in_process("history", runs).stdout) == is_named
 
 
 def test_hundreds_of_runs_are_shown_in_a_second(tmp_path: Path):

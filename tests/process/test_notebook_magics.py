@@ -102,6 +102,9 @@ def test_a_cell_that_ends_early_says_what_it_has(notebook: list[Any], cell: int,
     assert said in printed(notebook[cell], "stderr")
     assert [one.ename for one in notebook[cell].outputs if one.output_type == "error"] == ([error] if error else [])
     assert len(shown(notebook[cell])) == (0 if "nothing" in said else 1)
+    if cell == 4:
+        text = " ".join(shown(notebook[cell])[0]["text/plain"].split())
+        assert "record sooner: %%gpuprof --settle 2 --baseline 3" in text and "gpuprof trace" not in text
 
 
 def test_a_later_cell_is_recorded_too(notebook: list[Any]):

@@ -33,7 +33,7 @@ def test_the_subject_is_the_largest_part_and_most_is_half_at_least(idle_ns, comp
     whole = sum(idle_ns.values())
     if match["what"].startswith(COMPILES):
         assert compiling_ns > whole / 2
-        part = sum(idle_ns.get(cause, 0) for cause in ("launch", "python", "sync", "slow_call"))
+        part = sum(idle_ns.get(cause, 0) for cause in (*BY_CPU, "slow_call"))
     else:
         named = [cause for cause, begin in SUBJECTS.items() if match["what"].startswith(begin)]
         assert len(named) == 1

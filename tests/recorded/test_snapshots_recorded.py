@@ -71,3 +71,31 @@ def test_owners_of_a_usual_training(name: str, tmp_path: Path):
     logits = 8 * 512 * 32000
     assert held["logits"] == pytest.approx(logits * (2 + 4 + 4 + 2), rel=0.05)  # bf16, fp32, its log-softmax, gradients
     assert device.peak.allocated_bytes == pytest.approx(4074799104, rel=0.01)  # by torch, which rounds up
+
+
+LLAMA_2, LLAMA_3 = (
+    32_000 * 2048 * 2 + layers * (2048 * (2048 * 2 + 256 * 2 + 5632 * 3) + 2 * 2048) + 2048 for layers in (2, 3)
+)
+"""Parameters of TinyLlama with so few layers; rotary frequencies are two buffers of 128 bytes more."""
+
+
+@pytest.mark.parametrize(
+    ("name", "peak_mib", "held"),
+    [
+        ("lora", 1346.1, {"weights": 2 * LLAMA_3 + 256, "optimizer_state": 2 * 3_440_640, "adapters": 3_440_640}),
+        ("full", 2443.9, {"weights": 2 * LLAMA_2 + 256, "optimizer_state": 4 * LLAMA_2}),
+        ("out_of_memory", 2475.3, {"weights": 2 * LLAMA_2 + 256, "logits": 2 * 4096 * 32_000 * 2}),
+    ],
+)
+def test_owners_of_trainings_with_torch_2_11(name: str, peak_mib: float, held: dict[str, int], tmp_path: Path):
+    """By benchmarks/take_snapshots.py on an H100. peak_mib: as the allocator itself says, which counts whole blocks."""
+    device = recorded(f"{name}_torch_2.11", tmp_path)
+    assert device.peak.allocated_bytes == pytest.approx(peak_mib * 2**20, rel=0.01)
+    found = {one.owner: one.bytes for one in device.peak.owners}
+    assert {owner: found[owner] for owner in held} == held
+    assert not device.leaks
+    if name == "out_of_memory":
+        assert device.failure is not None and device.failure.requested_bytes == 4 * 2 * 4096 * 32_000
+        assert (device.failure.phase, device.failure.function) == ("forward", "steps")
+    else:
+        assert device.failure is None and device.peak.phase == "backward"

@@ -197,6 +197,8 @@ def test_the_largest_item_of_programs_that_were_recorded_later(name, finding):
     assert found.largest[0].finding == finding
     assert finding in {one.id for one in diagnosis.findings}
     assert any(found.largest[0].what in line for line in lines(diagnosis)[:2])
+    fix = next(one for one in diagnosis.findings if one.id == finding)
+    assert found.largest[0].ns == pytest.approx(found.usual_ns - fix.step_ns.expected, rel=0.1), "they say the same"
 
 
 def test_a_loop_of_python_that_is_worth_trying_lies_above_reach():

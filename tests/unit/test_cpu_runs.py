@@ -42,7 +42,9 @@ def recording(folder: Path, data_ms: float, ops_ms: float) -> Path:
     return builder.write(folder / "cpu.json")
 
 
-def run(folder: Path, *, data_ms: float, ops_ms: float, workers: int = 0, cpus: int = 8) -> Path:
+def run(
+    folder: Path, *, data_ms: float, ops_ms: float, workers: int = 0, cpus: int = 8, model: dict | None = None
+) -> Path:
     """A run on the CPU whose steps take 50 ms, of which `data_ms` go into their batches."""
     folder.mkdir(parents=True, exist_ok=True)
     trace = recording(folder, data_ms, ops_ms)
@@ -50,7 +52,7 @@ def run(folder: Path, *, data_ms: float, ops_ms: float, workers: int = 0, cpus: 
     builder.stage("trace", [STEP_MS] * 3, device_ns=None)
     made = {"batches": 12, "batch_ns": max(data_ms, 0.1) * MS, "batch_cpu_ns": 0.1 * MS, "spread": 0.05}
     builder.rank |= {"gpu": None, "loader": LOADER | {"num_workers": workers, "made": made}}
-    builder.rank |= {"torch": "2.13.0+cpu", "cuda": None}
+    builder.rank |= {"torch": "2.13.0+cpu", "cuda": None} | ({"model": model} if model else {})
     builder.manifest["host"] |= {"cpus": cpus}
     return builder.write(folder / "run", trace)
 
@@ -157,3 +159,15 @@ def test_one_with_a_gpu_is_not_compared_with_one_without(tmp_path: Path, starved
     on_gpu = gpuprof.diagnose(three_steps(tmp_path / "steps.json"))
     with pytest.raises(GpuprofError, match="B ran on the CPU and A on a GPU"):
         gpuprof.compare(on_gpu, starved)
+
+
+def test_two_programs_without_a_gpu_are_not_a_change_of_one(tmp_path: Path):
+    one, other = (
+        gpuprof.diagnose(run(tmp_path / name, data_ms=2, ops_ms=6, model={"class": name, "parameters": count}))
+        for name, count in (("GPT2LMHeadModel", 124_000_000), ("LlamaForCausalLM", 1_100_000_000))
+    )
+    found = gpuprof.compare(one, other)
+    assert "different programs (GPT2LMHeadModel of 124,000,000" in found.summary
+    assert [note.id for note in found.notes].count("other_program") == 1
+    assert not any(mechanism.predictions for mechanism in found.mechanisms)
+    assert "different programs" not in gpuprof.compare(one, one).summary

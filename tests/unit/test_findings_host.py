@@ -501,14 +501,16 @@ def _plans(tmp_path, steps_with: set[int], steps: int = 3) -> Analysis:
     return eager(tmp_path, begin=begin, steps=steps)
 
 
-def test_planning_in_the_only_recorded_step_is_said_and_not_advised(tmp_path):
+def test_planning_in_the_only_recorded_step_or_in_few_is_said_and_not_advised(tmp_path):
     absent = present(planning.FINDING.absent)
     case = _plans(tmp_path, {0}, steps=1)
     assert not list(planning.find(case))
     reason = absent.why(case)
     assert reason is not None and "50.0 ms of CPU time" in reason and "only one step was recorded" in reason
     assert absent.why(_plans(tmp_path, set(), steps=1)) is None, "nothing is planned"
-    assert absent.why(_plans(tmp_path, {0})) is None, "the others were recorded, too"
+    some = absent.why(_plans(tmp_path, {1}))
+    assert some is not None and "in 1 of 3 recorded steps, 16.7 ms" in some
+    assert absent.why(_plans(tmp_path, {0, 1, 2})) is None, "that is a finding"
 
 
 def test_attention_that_is_planned_in_most_steps(tmp_path):

@@ -12,6 +12,7 @@ from helpers.program import US, Program
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.compile_time import compile_ns
 from gpuprof.diagnosis.detect.foreseen_breaks import CALL_NS, blocks_of, foreseen, in_words
+from gpuprof.diagnosis.detect.opaque_functions import opaque_nodes
 from gpuprof.diagnosis.findings import compile
 from gpuprof.diagnosis.run_model import Run
 
@@ -90,6 +91,41 @@ def test_buckets_of_ddp_and_values_that_are_read_break_the_graph(tmp_path: Path)
     with_ddp, without = only(compile, case), only(compile, plain)
     more = case.step_of(with_ddp.change(case.graph)) - plain.step_of(without.change(plain.graph))
     assert more == pytest.approx(2 * 3 * CALL_NS[1], rel=0.1)
+
+
+@pytest.mark.parametrize(("call", "inner", "stays"), [
+    ("cudaLaunchKernel", (), True),
+    ("cuLaunchKernelEx", (), False),  # Triton's launcher, which Dynamo knows
+    ("cudaLaunchKernel", ("mamba::scan",), False),  # a custom operator
+])  # fmt: skip
+def test_a_custom_function_of_an_extension_stays_as_it_is(
+    call: str, inner: tuple[str, ...], stays: bool, tmp_path: Path
+):
+    program = Program()
+
+    def one(name: str) -> None:
+        program.op(name, "selective_scan_kernel", 500 * US, inner=inner, host=100 * US)
+
+    def body() -> None:
+        for _ in range(BLOCKS):
+            program.small_mm()
+            for _ in range(4):
+                program.elementwise()
+        one("SelectiveScanFn")
+        program.backward(lambda: one("SelectiveScanFnBackward"), 1)
+
+    for _ in range(3):
+        program.step(body)
+    for event in program.trace.events:
+        if event["name"] == "cudaLaunchKernel":
+            event["name"] = call
+    case = program.case(tmp_path)
+    said = dict(foreseen(case))
+    assert said == ({"calls of custom autograd functions": 1.0} if stays else {})
+    assert opaque_nodes(case).any() == stays
+    after = only(compile, case).change(case.graph)
+    scans = opaque_nodes(case) & case.graph.on_gpu
+    assert after.duration_ns[scans].tolist() == case.graph.duration_ns[scans].tolist()
 
 
 def test_nothing_is_foreseen_where_nothing_breaks(tmp_path: Path):

@@ -56,7 +56,7 @@ def test_every_verdict_can_be_asked_for_in_any_case(bound: str):
 
 def test_causes_of_verdicts_and_phases_of_iterations_are_explained():
     causes = ("launch", "sync", "python", "allocator", "compile", "planning", "loading", "locking", "slow_call",
-              "straggler", "transfer", "peer_wait", "save", "logging", "garbage_collection")  # fmt: skip
+              "cpu_compute", "straggler", "transfer", "peer_wait", "save", "logging", "garbage_collection")  # fmt: skip
     for name in (*causes, *(one for one in ROLLOUT if one not in ("environment", "advantage"))):
         assert glossary.find(name) is not None, name
 

@@ -15,11 +15,13 @@ from gpuprof import diagnose
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.around_copies import left_around
 from gpuprof.diagnosis.findings import offload
+from gpuprof.diagnosis.headline import headline
 from gpuprof.diagnosis.reach.ledger import above_reach
 from gpuprof.diagnosis.run_model import RunMemory
 
 H200 = [{"id": 0, "name": "NVIDIA H200", "totalGlobalMem": 150_000_000_000, "numSms": 132}]
 GB = 10**9
+SCENARIOS = Path(__file__).parents[2] / "scenarios" / "programs"
 
 
 def trained(
@@ -73,6 +75,13 @@ def test_an_optimizer_on_the_cpu_that_would_fit(tmp_path):
     assert step == pytest.approx(0.15 * 200 * MS + on_gpu, rel=0.03)
     assert "5.6 GiB more" in proposal.evidence[0].text
     assert "offload_optimizer" in str(proposal.fix)
+
+
+def test_the_headline_names_what_the_cpu_computes_or_what_is_moved():
+    """Not launching: the optimizer's ops run on the CPU, and hooks of accelerate move weights for each layer."""
+    said = {name: headline(diagnose(SCENARIOS / name / "recording")) for name in ("cpu_adam", "teacher_offloaded")}
+    assert said["cpu_adam"].startswith("WAITING FOR THE CPU to run the optimizer 8")
+    assert said["teacher_offloaded"].startswith("MOVING OFFLOADED DATA to and from the GPU 6")
 
 
 @pytest.mark.parametrize("more", [{"peak": 138 * 10**9}, {"up": 10**6}], ids=lambda one: next(iter(one)))
@@ -177,6 +186,39 @@ def test_hooks_go_with_what_they_copy(frees: bool, tmp_path: Path):
     assert gone == pytest.approx(wanted, rel=0.05)
     kernels = host & np.isin(graph.call, graph.call[graph.on_gpu & ~copies])
     assert (left[kernels] == 1).all()
+
+
+def test_hooks_around_modules_without_weights_go_too(tmp_path):
+    """100 µs before each add, next to copies; 10 µs before the same op in a model whose weights stay where they are.
+    An op that is there next to copies only keeps its time."""
+    made = Program()
+
+    def body() -> None:
+        for layer in range(40):
+            start = made.now
+            made.trace.launch(
+                "Memcpy HtoD (Pageable -> Device)", (start, start + 100 * US), (start + 5 * US, start + 95 * US),
+                tid=made.tid, cat="gpu_memcpy", bytes=10_000_000 + layer,
+            )  # fmt: skip
+            made.free[7], made.now = start + 95 * US, start + 101 * US
+            for name in ("aten::mm", "aten::add", "aten::rare"):
+                made.python(100 * US)
+                made.op(name, "kernel", host=20 * US)
+        for _ in range(60):
+            for name in ("aten::mm", "aten::add"):
+                made.python(10 * US)
+                made.op(name, "kernel", host=20 * US)
+
+    for _ in range(3):
+        made.step(body)
+    case = case_of(made.trace.write(tmp_path / "trace.json"), as_recorded=True)
+    graph = case.graph
+    copies = case.nodes_of_gpu(case.trace.rows_named(case.trace.gpu.name, lambda text: "HtoD" in text))
+    copying = np.isin(graph.call, graph.call[copies]) & ~graph.on_gpu
+    left = left_around(graph, copies & graph.on_gpu, copying)
+    gone = case.per_step(float(((1 - left) * graph.duration_ns)[(graph.lane >= 0) & ~graph.waits].sum()))
+    # Before each mm is a copy: 100 µs, and the op's own; before each add 90 of 100 µs and nothing of the third op's.
+    assert gone == pytest.approx(40 * (95 + 90) * US, rel=0.1)
 
 
 def test_a_fused_step_on_the_cpu_where_the_ops_go_over_the_states_one_after_another(tmp_path):

@@ -47,6 +47,17 @@ def test_the_section_is_replaced_and_not_added_twice():
     assert twice.endswith("\n## Next\n\nRest.\n") and "- b, x: 1.25×" in once and "- b, x" not in twice
 
 
+def test_a_miss_says_what_makes_the_measurement_doubtful():
+    """Two unchanged processes of 100 and 130 ms say nothing of 1.2×; a second run of the program measured nothing."""
+    gain = gain_of([100.0, 130.0], [95.0, 96.0])
+    assert gain.scatter == pytest.approx(1.3) and not gain.stands_out
+    assert gain_of([100.0, 104.0], [80.0, 82.0]).stands_out
+    missed, again = replace(MISSED, gain=gain), replace(MISSED, program="b_again", gain=Gain(1.0, 1.01, 1.02))
+    text = section([missed, again])
+    assert "- b, x: 1.20× (processes as they are differ by up to 1.30×) (another run of the program: 1.01×);" in text
+    assert [str(one) for one in summary([missed, again]).values()][1] == "none"
+
+
 def test_fixes_that_were_made_together_are_shown_where_all_of_them_are():
     program = recall.of_scenario(scenario("programs/trainer_defaults"))
     assert program is not None

@@ -10,33 +10,16 @@ from pathlib import Path
 
 import pytest
 from helpers.paths import ROOT
-from helpers.phase_marks import UNIX, Marks
+from helpers.phase_marks import MS, UNIX, Marks
 from helpers.phase_marks import write_marks as run
-from jsonschema import Draft202012Validator
+from helpers.role_runs import VALIDATOR, diagnosed
 
 from gpuprof.cli import main
-from gpuprof.diagnosis.roles.json import schema, to_json
 from gpuprof.diagnosis.roles.model import Roles
 from gpuprof.diagnosis.roles.sources import diagnose_roles
 from gpuprof.errors import GpuprofError
 from gpuprof.tracefile.phase_logs import read_phase_logs
 from gpuprof.tracefile.recording import resolve
-
-VALIDATOR = Draft202012Validator(schema())
-MS = 1_000_000
-
-
-def diagnosed(*paths: str) -> Roles:
-    """The roles, once their JSON was found to be valid and their times to sum exactly."""
-    found = diagnose_roles(resolve(paths))
-    VALIDATOR.validate(json.loads(json.dumps(to_json(found))))
-    for one in found.roles:
-        assert sum(phase.ns for phase in one.phases) + one.wait_ns == found.window_ns
-        assert one.busy_ns + one.wait_ns == found.window_ns
-        assert sum(span.ns for span in one.lane) == found.window_ns
-        assert one.bubble_ns <= one.wait_ns
-    assert sum(one.ns for one in found.waits) == sum(one.wait_ns for one in found.roles)
-    return found
 
 
 def waits(found: Roles) -> dict[tuple[str, str, str], tuple[float, int]]:

@@ -16,6 +16,7 @@ from gpuprof.diagnosis.verdict import host_cause
 from gpuprof.replay.planning import planning, without_planning
 from gpuprof.replay.profiler_fit import remove_profiler
 from gpuprof.replay.simulate import step_of
+from gpuprof.timeline.cpu_compute import computes
 from gpuprof.timeline.slow_calls import KINDS, slow_calls
 
 SHARED = Path(__file__).parents[3] / "shared"
@@ -96,7 +97,28 @@ def test_a_long_op_that_launches_nothing_computes(tmp_path):
     made = Program()
     for _ in range(3):
         made.step(lambda: [made.op("aten::cpu_adam", host=20 * MS), *(made.small_mm() for _ in range(50))])
-    assert kinds(made.case(tmp_path)) == []
+    case = made.case(tmp_path)
+    assert kinds(case) == []
+    causes = dict(zip(CAUSES, find_gaps(case.timeline).by_cause.sum(axis=0).tolist(), strict=True))
+    assert causes["cpu_compute"] == pytest.approx(3 * 20 * MS, rel=0.02), "nothing inside says that it launches"
+    assert host_cause(case.graph) == "cpu_compute"
+
+
+def test_launching_views_and_small_tensors_compute_nothing(tmp_path):
+    """Ops that launch, ops in which others launch, quick ones, and long ones on a tensor of few numbers."""
+    made = Program()
+
+    def body():
+        for _ in range(30):
+            made.op(ATTENTION, "kernel", host=90 * US)
+            made.op("aten::view", dims=[[1000, 1000]], host=5 * US)
+            made.op("aten::sum", dims=[[10, 10]], host=70 * US)
+
+    for _ in range(3):
+        made.step(body)
+    case = made.case(tmp_path)
+    assert find_gaps(case.timeline).by_cause[:, CAUSES.index("cpu_compute")].sum() == 0
+    assert computes(case.timeline) is None
 
 
 def test_without_planning_ops_take_their_usual_time(tmp_path):

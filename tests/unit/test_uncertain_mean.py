@@ -15,6 +15,7 @@ from gpuprof.diagnosis import predict
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.budget_model import Budget, Excess
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
+from gpuprof.diagnosis.diagnosis import Range
 from gpuprof.diagnosis.fix import Fix
 from gpuprof.diagnosis.predict import Prediction, Steps, prediction
 from gpuprof.diagnosis.run_budget import _pace
@@ -170,6 +171,22 @@ def test_workers_go_on_while_the_training_pauses(every: int, pause: float, hidde
     assert alone.overlap == 0, "nothing says that they overlap, as at the end of an epoch"
     faster = found.of(case.graph, loader=replace(loader, batch_ns=20 * MS))
     assert faster == pytest.approx(10 * MS + ns, rel=0.01), "workers that keep up hide nothing"
+
+
+@pytest.mark.parametrize(
+    ("gain", "changes", "first"), [(1.55, "", "workers"), (1.3, "", "graphs"), (1.55, "another batch", "graphs")]
+)
+def test_what_the_verdict_names_is_first_where_others_hardly_gain_more(gain: float, changes: str, first: str):
+    """1.58 and 1.55 cannot be told apart, 1.3 can; nor does what changes the training go before what does not."""
+
+    def one(name: str, gain: float, named: bool, changes: str = "") -> predict._Predicted:
+        proposal = Proposal("", (), Fix(), lambda graph: graph, changes=changes)
+        found = Range(gain / 1.2, gain, gain * 1.2)
+        return predict._Predicted(name, proposal, Prediction(Range(1, 1, 1), found), named)
+
+    ordered = [one("graphs", 1.58, False), one("compile", 1.56, False), one("workers", gain, True, changes)]
+    assert predict._named_first(ordered, None)[0].id == first
+    assert predict._named_first(ordered[:2], None) == ordered[:2]
 
 
 def test_processes_of_a_host_bound_step_differ_more(tmp_path):

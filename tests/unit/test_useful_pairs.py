@@ -57,6 +57,21 @@ def test_a_mask_of_all_pairs(float_mask):
         assert useful_pairs({"attention_mask": mask}, 1, 8) == 9 + 25
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_large_mask_of_all_pairs_is_counted_in_some_rows(causal):
+    """Documents of 100 to 700 tokens in rows of 2048, nearly exact, and 64 of 2048 rows are looked at."""
+    numbers = torch.arange(2048).div(torch.tensor([[300], [517]]), rounding_mode="floor")
+    seen = numbers[:, :, None] == numbers[:, None]
+    wanted = int(seen.sum())
+    if causal:
+        seen &= torch.ones(2048, 2048).tril().bool()
+    with torch.profiler.profile(record_shapes=True) as profiler:
+        found = useful_pairs({"attention_mask": seen[:, None]}, 2, 2048)
+    assert found == pytest.approx(wanted, rel=0.05)
+    shapes = [shape for event in profiler.events() for shape in event.input_shapes if event.name == "aten::sum"]
+    assert shapes and all(torch.Size(shape).numel() <= 1 << 18 for shape in shapes if shape)
+
+
 def test_positions_that_only_count_say_nothing():
     assert useful_pairs({"position_ids": torch.arange(8)[None]}, 1, 8) is None
 

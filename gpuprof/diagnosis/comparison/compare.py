@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Literal
 
 from gpuprof.diagnosis.comparison.comparison import (
@@ -25,7 +26,7 @@ from gpuprof.diagnosis.comparison.same_model import other_model
 from gpuprof.diagnosis.comparison.significance import LIKELY, significance
 from gpuprof.diagnosis.comparison.timed_runs import are_timed_only, timed_facts, timed_mechanisms
 from gpuprof.diagnosis.detect.pair.cells import Cells
-from gpuprof.diagnosis.detect.pair.facts import best_known, facts, usable
+from gpuprof.diagnosis.detect.pair.facts import Facts, best_known, facts, usable
 from gpuprof.diagnosis.detect.pair.side import Known, Side
 from gpuprof.diagnosis.diagnosis import Diagnosis, Steps
 from gpuprof.diagnosis.sentences import capital, size_in_ms
@@ -52,17 +53,20 @@ def compare(a: Diagnosis, b: Diagnosis, top: int = TOP) -> Comparison:
 
     Raises GpuprofError, one line, for recordings that cannot be compared.
     """
-    if are_timed_only(a, b):
-        return _compare_timed(a, b, top)
-    known_a, known_b = _known(usable(a, "A"), usable(b, "B"))
-    unit = common_unit(a.unit, b.unit)
-    one, other = facts(a, "A", known_a, unit), facts(b, "B", known_b, unit)
+    unit, timed = common_unit(a.unit, b.unit), are_timed_only(a, b)
+    one, other = (timed_facts(a, unit), timed_facts(b, unit)) if timed else _recorded_facts(a, b, unit)
     work = compare_work(one.side, other.side)
     tested = significance(a, b, work)
     step = compare_steps(one.side, other.side, work, tested)
     differ = other_model(one, other, (a.run.model if a.run else None, b.run.model if b.run else None))
-    explained = explain(one, other, work, related=differ is None)
-    found = tuple(mechanisms(explained, one, other, step, work, (a, b) if differ is None else None))
+    if timed:
+        found, rest_ns = tuple(timed_mechanisms(a, b, one, other, step, work)), 0
+        if differ is not None:
+            found = tuple(replace(mechanism, predictions=()) for mechanism in found)
+    else:
+        explained = explain(one, other, work, related=differ is None)
+        found = tuple(mechanisms(explained, one, other, step, work, (a, b) if differ is None else None))
+        rest_ns = explained.rest_ns
     changed = compare_kernels(one.kernels, other.kernels, top)
     return Comparison(
         a=one.side,
@@ -72,46 +76,25 @@ def compare(a: Diagnosis, b: Diagnosis, top: int = TOP) -> Comparison:
         significance=tested,
         summary=_summary(step, work, found, unit) if differ is None else _of_other_models(step, differ, unit),
         mechanisms=found,
-        unexplained_ns=explained.rest_ns,
+        unexplained_ns=rest_ns,
         terms=terms(one.cells, other.cells),
-        phases=phase_differences(one.cells, other.cells),
+        phases=() if timed else phase_differences(one.cells, other.cells),
         kernels=changed,
         ops=compare_ops(one.ops, other.ops, top),
         ranks=rank_differences(a, b),
         notes=(
             *other_program(differ, unit),
             *notes(one, other, step, work, tested),
-            *(same_program(step, found, changed, one, other) if differ is None else ()),
+            *(same_program(step, found, changed, one, other) if differ is None and not timed else ()),
         ),
         diagnoses=(a, b),
     )
 
 
-def _compare_timed(a: Diagnosis, b: Diagnosis, top: int) -> Comparison:
-    """Of two runs without a GPU, by their timed steps."""
-    unit = common_unit(a.unit, b.unit)
-    one, other = timed_facts(a, unit), timed_facts(b, unit)
-    work = compare_work(one.side, other.side)
-    tested = significance(a, b, work)
-    step = compare_steps(one.side, other.side, work, tested)
-    found = tuple(timed_mechanisms(a, b, one, other, step, work))
-    return Comparison(
-        a=one.side,
-        b=other.side,
-        step=step,
-        work=work,
-        significance=tested,
-        summary=_summary(step, work, found, unit),
-        mechanisms=found,
-        unexplained_ns=0,
-        terms=terms(one.cells, other.cells),
-        phases=(),
-        kernels=compare_kernels(one.kernels, other.kernels, top),
-        ops=(),
-        ranks=None,
-        notes=tuple(notes(one, other, step, work, tested)),
-        diagnoses=(a, b),
-    )
+def _recorded_facts(a: Diagnosis, b: Diagnosis, unit: Unit) -> tuple[Facts, Facts]:
+    """What is compared of two recordings. Raises GpuprofError, one line, for one that cannot be compared."""
+    known_a, known_b = _known(usable(a, "A"), usable(b, "B"))
+    return facts(a, "A", known_a, unit), facts(b, "B", known_b, unit)
 
 
 def _known(a: Steps, b: Steps) -> tuple[Known, Known]:

@@ -8,11 +8,13 @@ import numpy as np
 
 from gpuprof.replay.graph import Graph, launcher_of
 from gpuprof.timeline.runtime_calls import ALLOCATOR_CALL
-from gpuprof.tracefile.trace import F64, Mask
+from gpuprof.tracefile.trace import F64, I64, Mask
 
 FREES = re.compile("Free|Release|Unmap")
 OFTEN = 0.1
 """Calls that free memory for each that copies, from which on the hooks empty the allocator's cache."""
+NEAR = 8
+"""Launches of kernels from a copy within which hooks run around modules that have nothing to copy, too."""
 FEWEST = 5
 """Stretches without a copy, at least, whose median is what is usual."""
 
@@ -22,8 +24,10 @@ def left_around(graph: Graph, copies: Mask, copying: Mask) -> F64:
     `save_on_cpu`): Python and ops that place tensors go with them; 1 elsewhere.
 
     Between the launches of two kernels a thread does something of its own. Where a copy is in between, that is taken to
-    shrink to what it usually is on this thread where none is. Hooks that empty the cache for each layer free memory
-    between kernels, too, and what is freed is allocated again. `copies`: nodes on the GPU; `copying`: nodes of the CPU
+    shrink to what it usually is on this thread where none is. Hooks run around modules without weights, too: where
+    copies are near, what a thread does before an op launches shrinks to what it usually is before an op of that name
+    far from copies. Hooks that empty the cache for each layer free memory between kernels, too, and what is freed is
+    allocated again. `copies`: nodes on the GPU; `copying`: nodes of the CPU
     in the calls that launch them.
     """
     allocating, freeing = _allocator(graph)
@@ -48,8 +52,32 @@ def left_around(graph: Graph, copies: Mask, copying: Mask) -> F64:
         others = took[~copied & (took > 0)]
         usual = float(np.median(others)) if len(others) >= FEWEST else 0.0
         share = np.where(copied, np.minimum(usual / np.maximum(took, 1.0), 1.0), 1.0)
+        name = np.full(count, -1, np.int64)
+        name[stretch[launches[mine]] - 1] = _names(graph, mine[launches[mine]])
+        share *= _left_near(took.astype(np.float64), copied, name)
         left[own] = share[of_own]
     left[allocating & ~graph.waits] = 0.0
+    return left
+
+
+def _names(graph: Graph, nodes: I64) -> I64:
+    """Name of the op that each node lies in."""
+    return np.append(graph.timeline.trace.ops.name, -1)[graph.scope[nodes]].astype(np.int64)
+
+
+def _left_near(took: F64, copied: Mask, name: I64) -> F64:
+    """Share that is left of stretches without a copy that stand near one: what those before ops of the same name take
+    that stand near none. 1 for others, and where there are too few of these. `name`: of the op that ends a stretch."""
+    before = np.concatenate(([0], np.cumsum(copied)))
+    at = np.arange(len(took))
+    near = before[np.minimum(at + NEAR + 1, len(took))] > before[np.maximum(at - NEAR, 0)]
+    left = np.ones(len(took))
+    hooked = near & ~copied & (name >= 0)
+    for one in np.unique(name[hooked]).tolist():
+        like = took[~near & (name == one)]
+        if len(like) >= FEWEST:
+            mine = hooked & (name == one)
+            left[mine] = np.minimum(float(np.median(like)) / np.maximum(took[mine], 1.0), 1.0)
     return left
 
 

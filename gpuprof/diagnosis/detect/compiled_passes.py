@@ -11,6 +11,7 @@ import numpy as np
 from gpuprof.calibration import compile as calibrated
 from gpuprof.diagnosis.detect.compiled_code import FUSABLE, MOST_COMPILED, compiled_share
 from gpuprof.diagnosis.detect.compiler_names import COMPILED
+from gpuprof.diagnosis.detect.opaque_functions import opaque_nodes
 from gpuprof.diagnosis.detect.passes import shapes_in
 from gpuprof.diagnosis.detect.torch_version import is_before_2
 from gpuprof.projection.batch import ACCUMULATE
@@ -141,7 +142,7 @@ def whole_passes(case: Analysis) -> Passes | None:
     if compiled_share(case.timeline) >= MOST_COMPILED or is_before_2(case):
         return None
     within, starts = within_passes(case)
-    within &= ~_compiled_nodes(case)
+    within &= ~_compiled_nodes(case) & ~opaque_nodes(case)
     if not len(starts):
         return None
     accumulate = case.nodes_within(case.ops_named(lambda text: text == ACCUMULATE))

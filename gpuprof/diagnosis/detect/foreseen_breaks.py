@@ -11,6 +11,7 @@ import numpy as np
 
 from gpuprof.calibration import breaks as calibrated
 from gpuprof.diagnosis.detect.compiled_passes import Passes, waits_in_passes
+from gpuprof.diagnosis.detect.opaque_functions import opaque_functions
 from gpuprof.replay.graph import Graph
 from gpuprof.tracefile.trace import ANNOTATION
 
@@ -46,16 +47,23 @@ def blocks_of(case: Analysis) -> Blocks | None:
     return Blocks(best, len(numbers[best])) if best is not None and len(numbers[best]) >= FEWEST_BLOCKS else None
 
 
-ONE = {"values that are read": "value that is read", "buckets of DDP": "bucket of DDP", "units of FSDP": "unit of FSDP"}
+ONE = {
+    "values that are read": "value that is read",
+    "calls of custom autograd functions": "call of a custom autograd function",
+    "buckets of DDP": "bucket of DDP",
+    "units of FSDP": "unit of FSDP",
+}
 """Each of `foreseen`, where there is but one a step."""
 
 
 def foreseen(case: Analysis) -> tuple[tuple[str, float], ...]:
-    """(what breaks the graph, how often a step) for what is left in the passes: values that are read, buckets of DDP,
-    units of FSDP. Code that Dynamo cannot trace does not show before it is tried."""
+    """(what breaks the graph, how often a step) for what is left in the passes: values that are read, functions of
+    extensions, buckets of DDP, units of FSDP. Other code that Dynamo cannot trace does not show before it is tried."""
     found = []
     if waits := waits_in_passes(case):
         found.append(("values that are read", case.per_step(float(waits))))
+    if functions := len(case.outermost(opaque_functions(case))):
+        found.append(("calls of custom autograd functions", case.per_step(float(functions))))
     wrapper = ((case.run.model if case.run else None) or {}).get("wrapper")
     graph, names = case.graph, case.trace.gpu.name
     for kind, pattern, passes, what in (

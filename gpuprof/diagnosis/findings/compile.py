@@ -70,8 +70,9 @@ and attention up to 3.2 times as long where it had no mask (measured). For each 
 the op's own work (0.7 to 1.35 times what was recorded); the accumulation of gradients stays, and each pass costs 0.1
 to 1.5 ms. A reduction across rows (a batch norm, gradients of biases and of norms) takes two further kernels (1 to 3,
 assumed). All other CPU work of the passes is removed, but for single pieces of more than 5 ms: these are no
-launching of operations, and stay but in the best case. Breaks that can be foreseen stay: values that are read, the
-buckets of DDP and the units of FSDP, each of which costs one more graph call in each pass (25 to 200 µs, assumed).
+launching of operations, and stay but in the best case. Breaks that can be foreseen stay: values that are read, custom
+autograd functions that launch an extension's kernels (they stay as they are), the buckets of DDP and the units of FSDP.
+Each costs one more graph call in each pass (25 to 200 µs, assumed).
 Where compiling takes more than a quarter of what it gains in the run, compiling each repeated block is an entry of its
 own: one compilation serves all blocks, for one more graph call for each.
 """,

@@ -3,54 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpuprof.calibration import kernels as calibrated
-from gpuprof.costs.arguments import parse
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
+from gpuprof.diagnosis.detect.fused_kernels import Fused
+from gpuprof.diagnosis.detect.fused_sequences import GATE, KINDS, LOSS, NORM, PART, ROPE, Sequences, find_sequences
 from gpuprof.diagnosis.detect.loss_head import fused_linear_ns, loss_head
 from gpuprof.diagnosis.detect.pair.candidates import PASSES, Candidate, claim_model
 from gpuprof.diagnosis.detect.pair.quantities import FEWER, kernel_counts, kernel_ns
 from gpuprof.diagnosis.detect.pair.signs import advised, alike_compiled, fewer_kernels
-from gpuprof.diagnosis.detect.passes import backward_of, host_ns_per_launch, shapes_in, siblings, without_recompute
 from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
-from gpuprof.diagnosis.detect.replace_work import Replacement, replacement_of, with_replacement
 from gpuprof.diagnosis.diagnosis import Evidence
 from gpuprof.diagnosis.fix import Fix, assigned, call, code, joined
-from gpuprof.replay.graph import Graph
-from gpuprof.replay.stretches import Stretches, nodes_in
-from gpuprof.tracefile.trace import F64, I32, I64, NO_TEXT, Mask
 
 if TYPE_CHECKING:
-    from gpuprof.diagnosis.analysis import Analysis, Change
+    from gpuprof.diagnosis.analysis import Analysis
     from gpuprof.diagnosis.detect.pair.facts import Facts
 
-KINDS = ("norm", "rope", "gate", "loss", "part")
-NORM, ROPE, GATE, LOSS, PART = range(len(KINDS))
-"""`part`: a gate's activation, where other ops stand between it and the gate's product, which then does both."""
 PIECES = {"norms": (NORM,), "rotary embedding": (ROPE,), "gates": (GATE, PART), "loss": (LOSS,)}
 """Kernels of Liger that a program can use by themselves → the kinds of sequences that each replaces."""
-FORWARD_PASSES, BACKWARD_PASSES = (2.0, 2.0, 3.0, 4.0, 0.0), (3.5, 2.0, 5.0, 1.0, 0.0)
-"""How often a fused kernel reads or writes the activation, by kind: a norm reads and writes it, and backward reads
-it and the gradient and writes one (and sums the weight's); rotary embedding reads and writes, twice; a gate reads
-two and writes one, backward reads three and writes two; a loss reads the logits twice, writes their gradient in
-place, and reads it back."""
-LAUNCHES = ((1, 2), (1, 1), (1, 1), (3, 1), (0, 0))
-"""Kernels forward and backward."""
-HOST_LAUNCHES = calibrated.FUSED_HOST_LAUNCHES.rising
-"""CPU time of a fused call in one pass, in units of a usual launch of the forward pass: an autograd function in Python
-around Triton's launcher. Backward it runs in Python as well, unlike the autograd nodes of PyTorch's own ops."""
-MEMORY_SHARE = calibrated.FUSED_MEMORY.falling
-"""What such kernels reach of the memory ceiling."""
-GATE_REACH = 24
-"""Ops between a gate's activation and its product at most: the other projection with an adapter of its own."""
-LOSS_MISSING = 8
-"""Ops between the last product and the loss at most: the cast of the logits, the shift of the labels."""
 INSTALL = "  # pip install liger-kernel"
 APART = {"fused_linear_cross_entropy": False, "cross_entropy": True}
 """Options of Liger: the loss in a kernel of its own, not chunk by chunk with the output layer."""
@@ -74,9 +48,10 @@ fused kernels (Liger, unsloth) use one kernel per pass for each such sequence.
 """,
     detected="""
 Sequences of forward ops: a mean and `rsqrt` with the multiplications that follow; `neg` and `cat` between
-multiplications of the same shape; `silu` or `gelu` and the multiplication of its result by a tensor of the same
-shape; a cross-entropy with the cast in front of it. They must take at least 3 % of the GPU's time, and a faster GPU
-must gain more than a faster CPU.
+multiplications of the same shape, a product of complex numbers between `view_as_complex` and `view_as_real`, or two
+halves that are multiplied, added and joined; `silu` or `gelu` and the multiplication of its result by a tensor of the
+same shape; a cross-entropy with the cast in front of it. They must take at least 3 % of the GPU's time, and a faster
+GPU must gain more than a faster CPU.
 """,
     gain="""
 Each sequence and its backward are replaced by one kernel per pass (two for a norm's backward, three for the loss)
@@ -91,29 +66,12 @@ of LoRA adapters are not covered. torch.compile fuses more if the model compiles
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Sequences:
-    """Sequences of the forward pass that a fused kernel does at once."""
-
-    stretches: Stretches
-    kind: I64
-    bytes: F64
-    """Of the activation, in the model's precision."""
-
-    def only(self, rows: Mask) -> Sequences:
-        """Some of them."""
-        stretches = Stretches(
-            self.stretches.thread[rows], self.stretches.start_ns[rows], self.stretches.end_ns[rows]
-        )  # fmt: skip
-        return Sequences(stretches, self.kind[rows], self.bytes[rows])
-
-
 def find(case: Analysis) -> Iterator[Proposal]:
     """Fused kernels for what is not fused."""
     found = _slow_sequences(case)
     if found is None:
         return
-    fused = _Fused(case, found)
+    fused = Fused(case, found)
     graph = case.graph
     took = float(graph.duration_ns[fused.gpu].sum())
     whole = float(graph.duration_ns[graph.on_gpu].sum())
@@ -153,7 +111,7 @@ def pieces(case: Analysis) -> dict[str, Proposal]:
         assert found is not None
         own = np.isin(found.kind, kinds)
         if own.any():
-            fused = _Fused(case, found.only(own))
+            fused = Fused(case, found.only(own))
             result[name] = Proposal(
                 title=name,
                 evidence=(),
@@ -180,34 +138,6 @@ def _slow_sequences(case: Analysis) -> Sequences | None:
     if found is None or case.roofline is None or case.sensitivities.host > case.sensitivities.device:
         return None
     return found
-
-
-class _Fused:
-    """Sequences, forward and backward, as fused kernels."""
-
-    def __init__(self, case: Analysis, found: Sequences) -> None:
-        self._case, self._found = case, found
-        graph, self._count = case.graph, len(found.stretches)
-        forward = nodes_in(case.graph, found.stretches)
-        backward = without_recompute(case, nodes_in(case.graph, backward_of(case, found.stretches)))
-        self._group = np.where(forward >= 0, forward, np.where(backward >= 0, backward + self._count, -1))
-        inside = self._group >= 0
-        self.gpu = inside & graph.on_gpu
-        """Kernels that they replace."""
-        self._launches = np.array(LAUNCHES)[found.kind].T.reshape(-1)
-        self._usual_ns = host_ns_per_launch(case, inside, forward >= 0)
-
-    def change(self, level: int) -> Change:
-        """The graph with them; `level` 0: at best, 1: as expected, 2: at worst."""
-        graph, group, gpu, several = self._case.graph, self._group, self.gpu, 2 * self._count
-        has = np.bincount(group[gpu], minlength=several) > 0
-        gpu_ns = np.where(has, _fused_ns(self._case, self._found, level, self._launches), 0.0)
-        now = np.bincount(group[gpu], weights=graph.duration_ns[gpu], minlength=several)
-        calls = np.where(self._launches > 0, HOST_LAUNCHES[level] + self._launches - 1.0, 0.0)
-        # At worst a fused kernel is slower than what it replaces: short rows, few blocks.
-        gpu_ns = gpu_ns if level == 2 else np.minimum(gpu_ns, now)
-        replacement = replacement_of(graph, group, calls * self._usual_ns, gpu_ns, self._launches, slower=level > 0)
-        return partial(_apply, replacement=replacement)
 
 
 def _fused_head_is_slower(case: Analysis) -> bool:
@@ -258,144 +188,6 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
             claim_model((*CATEGORIES, "other", "triton_fused"), fewer_kernels(a, b, CATEGORIES)),
             pieces.more,
         )
-
-
-def _apply(graph: Graph, replacement: Replacement) -> Graph:
-    return with_replacement(graph, replacement)
-
-
-def find_sequences(case: Analysis) -> Sequences | None:
-    """What a fused kernel could do, in the window's forward passes and their repetitions."""
-    rows, family = siblings(case)
-    if not len(rows):
-        return None
-    named = _Named(case, rows)
-    found = [*_norms(named, family), *_ropes(named, family), *_gates(named, family), *_losses(named, family)]
-    found = [
-        (first, last, kind, size)
-        for first, last, kind, op in found
-        if (size := _activation(case, int(rows[op]), kind)) > 0
-    ]
-    if not found:
-        return None
-    first, last, kind, size = (np.array(column) for column in zip(*sorted(found), strict=True))
-    apart = np.append(True, first[1:] > np.maximum.accumulate(last)[:-1])
-    first, last, kind, size = first[apart], last[apart], kind[apart], size[apart]
-    ops = case.trace.ops
-    return Sequences(
-        Stretches(ops.thread[rows[first]].astype(np.int64), ops.start_ns[rows[first]], ops.end_ns[rows[last]]),
-        kind.astype(np.int64),
-        size.astype(np.float64),
-    )
-
-
-class _Named:
-    """Masks of ops by name, each worked out once."""
-
-    def __init__(self, case: Analysis, rows: I64) -> None:
-        self._case, self._rows = case, rows
-        self._parsed: dict[int, list[tuple[int, ...]]] = {}
-        self._known: dict[tuple[str, ...], Mask] = {}
-        self.dims = case.trace.ops.dims[rows]
-        """Text id of each op's shapes."""
-
-    def both(self, one: int, dims: I32) -> Mask:
-        """Where the first two arguments have the shape of the first argument of another op."""
-        shape = self._shapes(one)[:1]
-        return np.array([bool(shape) and self._shapes(int(text))[:2] == shape * 2 for text in dims.tolist()], bool)
-
-    def _shapes(self, text: int) -> list[tuple[int, ...]]:
-        if text not in self._parsed:
-            self._parsed[text] = [shape for shape in shapes_in(self._case, text) if shape]
-        return self._parsed[text]
-
-    def __call__(self, *names: str) -> Mask:
-        if names not in self._known:
-            wanted = {f"aten::{name}" for name in names}
-            self._known[names] = self._case.ops_named(wanted.__contains__)[self._rows]
-        return self._known[names]
-
-
-Found = tuple[int, int, int, int]
-"""(first op, last op, kind, op whose arguments tell the activation's size), as positions."""
-
-
-def _grow(at: int, may: Mask, family: I64, step: int, most: int) -> int:
-    """From a position on while the next op may belong to it; the last that does."""
-    for _ in range(most):
-        following = at + step
-        if not 0 <= following < len(may) or not may[following] or family[following] != family[at]:
-            break
-        at = following
-    return at
-
-
-def _norms(named: _Named, family: I64) -> Iterator[Found]:
-    mean, square = named("mean"), named("pow", "square")
-    for at in np.flatnonzero(named("rsqrt")).tolist():
-        first = _grow(at, named("add", "mean", "pow", "square", "to", "_to_copy", "float"), family, -1, 6)
-        last = _grow(at, named("mul", "to", "_to_copy", "type_as"), family, 1, 4)
-        squares = np.flatnonzero(square[first:at])
-        if mean[first:at].any() and len(squares) and last > at:
-            yield first, last, NORM, first + int(squares[0])
-
-
-def _ropes(named: _Named, family: I64) -> Iterator[Found]:
-    cat, mul, add = named("cat"), named("mul"), named("add")
-    for at in np.flatnonzero(named("neg")).tolist():
-        last = _grow(at, named("cat", "mul", "add"), family, 1, 3)
-        first = _grow(at, named("slice", "mul", "chunk"), family, -1, 3)
-        if last == at + 3 and cat[at + 1] and mul[at + 2] and add[last] and mul[first:at].any():
-            yield first + int(np.flatnonzero(mul[first:at])[0]), last, ROPE, at + 2
-
-
-def _gates(named: _Named, family: I64) -> Iterator[Found]:
-    mul, dims = named("mul"), named.dims
-    for at in np.flatnonzero(named("silu", "gelu")).tolist():
-        rest = slice(at + 1, at + 1 + GATE_REACH)
-        # The elementwise product takes two activations of the size that went through the gate.
-        product = np.flatnonzero(mul[rest] & (family[rest] == family[at]) & named.both(int(dims[at]), dims[rest]))
-        if len(product):
-            yield at, at, PART, at
-            yield at + 1 + int(product[0]), at + 1 + int(product[0]), GATE, at
-
-
-def _losses(named: _Named, family: I64) -> Iterator[Found]:
-    products = named("linear", "matmul", "mm", "addmm")
-    for at in np.flatnonzero(named("cross_entropy_loss")).tolist():
-        first = _grow(at, ~products, family, -1, LOSS_MISSING)
-        casts = np.flatnonzero(named("to", "_to_copy")[first:at])
-        yield first + int(casts[0]) if len(casts) else at, at, LOSS, at
-
-
-def _activation(case: Analysis, op: int, kind: int) -> float:
-    """Bytes of the activation that an op works on; a norm's and a loss's cast to fp32 does not count."""
-    ops, trace = case.trace.ops, case.trace
-    if ops.dims[op] == NO_TEXT:
-        return 0.0
-    tensors = parse("", trace.text(int(ops.dims[op])), trace.text(int(ops.types[op])), None, None).tensors
-    if not tensors:
-        return 0.0
-    largest = max(tensors, key=lambda t: t.elements)
-    size = 2 if kind in (NORM, LOSS) and _casts(case) else largest.element_bytes
-    return float(largest.elements * size)
-
-
-def _casts(case: Analysis) -> bool:
-    """Whether most products of the model are in half precision."""
-    roof = case.roofline
-    return roof is None or roof.hardware_flops.get("bf16", 0.0) + roof.hardware_flops.get("fp16", 0.0) > sum(
-        roof.hardware_flops.get(name, 0.0) for name in ("fp32", "tf32")
-    )
-
-
-def _fused_ns(case: Analysis, found: Sequences, level: int, launches: I64) -> F64:
-    """GPU time of the fused kernels, forward and then backward; ns."""
-    assert case.roofline is not None
-    ceilings = case.roofline.ceilings
-    passes = np.concatenate([np.array(FORWARD_PASSES)[found.kind], np.array(BACKWARD_PASSES)[found.kind]])
-    moved = passes * np.tile(found.bytes, 2)
-    return moved / ceilings.memory_bytes_per_s / MEMORY_SHARE[level] * 1e9 + launches * ceilings.launch_floor_ns
 
 
 FINDING = Declaration(

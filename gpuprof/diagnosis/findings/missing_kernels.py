@@ -14,10 +14,12 @@ import numpy as np
 
 from gpuprof.calibration import reference as calibrated
 from gpuprof.diagnosis.detect.declaration import Declaration
+from gpuprof.diagnosis.detect.fused_kernels import Fused
+from gpuprof.diagnosis.detect.fused_sequences import CONVOLVED, causal_convolutions
 from gpuprof.diagnosis.detect.passes import backward_of
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.diagnosis import Evidence, Issue
-from gpuprof.diagnosis.fix import as_fix
+from gpuprof.diagnosis.fix import as_fix, code
 from gpuprof.diagnosis.run_model import Run
 from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.replay.transform import removed, scaled
@@ -56,7 +58,10 @@ the function named in a warning get their own ranges in the recording.
 The note gives the share of GPU and CPU time that these modules take, without their linear layers, and the step time
 without that work (by replay): a kernel cannot gain more. The price is that of a kernel that takes a quarter of their
 time (8 to 50 %, assumed), because one that does not run cannot be timed; it is worth trying, at odds of 0.75 (assumed)
-that the package installs and supports what runs here.
+that the package installs and supports what runs here. Depthwise convolutions over two to four tokens (Mamba, gated
+delta rules) are priced by their shapes, also where nothing was warned of: one kernel of causal-conv1d per pass, with
+the SiLU after it, which reads and writes the activation once forward, and reads two and writes one backward, at 65 %
+of the memory ceiling.
 """,
     wrong="""
 A kernel still takes some time, so the gain is less than the note's figure. Some kernels do not support every GPU,
@@ -110,11 +115,12 @@ def _share(program: Program, case: Analysis | None) -> str:
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
-    """The kernel, at the price of a usual one."""
+    """The kernel, at the price of a usual one; that of causal convolutions also where nothing was warned of."""
     program = case.run.program if case.run else None
     names = sorted({each.name for each in program.reference}) if program else []
     nodes = modules_nodes(case, names)
     if program is None or nodes is None or not nodes.any():
+        yield from _convolutions(case)
         return
     gpu_ms = case.per_step(float(case.graph.duration_ns[nodes & case.graph.on_gpu].sum())) / 1e6
     said = next((each.text for each in slow_paths(program)), "")
@@ -139,6 +145,35 @@ def find(case: Analysis) -> Iterator[Proposal]:
     )
 
 
+def _convolutions(case: Analysis) -> Iterator[Proposal]:
+    """causal-conv1d in place of depthwise convolutions over a few tokens, by their shapes."""
+    found = causal_convolutions(case) if case.roofline is not None and not case.workload.is_inference else None
+    if found is None:
+        return
+    fused = Fused(case, found)
+    gpu_ms = case.per_step(float(case.graph.duration_ns[fused.gpu].sum())) / 1e6
+    count = case.per_step(float(len(found.stretches)))
+    yield Proposal(
+        title="causal convolutions (causal-conv1d)",
+        evidence=(
+            Evidence(
+                f"{count:,.0f} depthwise convolutions over at most {max(CONVOLVED)} tokens, as"
+                f" {case.per_step(float(fused.gpu.sum())):,.0f} kernels: {gpu_ms:,.2f} ms of GPU time {case.unit.a}"
+            ),
+        ),
+        fix=code("from causal_conv1d import causal_conv1d_fn")
+        + "  # pip install causal-conv1d\n"
+        + code('x = causal_conv1d_fn(x, conv.weight.squeeze(1), conv.bias, activation="silu")'),
+        change=fused.change(1),
+        best=fused.change(0),
+        worst=fused.change(2),
+        needs="the convolution is causal, and the package installs",
+        odds=calibrated.KERNEL_ODDS.value,
+        excludes=("compile", "cuda_graphs"),
+        key="convolutions",
+    )
+
+
 def modules_nodes(case: Analysis, names: list[str]) -> Mask | None:
     """Nodes of the modules of these classes, forward and backward, without their linear layers; None if no range shows
     them."""
@@ -160,5 +195,5 @@ FINDING = Declaration(
     page=PAGE,
     find=find,
     synonyms=("fast_path", "flash_linear_attention", "causal_conv1d", "mamba", "fallback"),
-    titles=("the_package_with_the_missing_kernel",),
+    titles=("the_package_with_the_missing_kernel", "causal_convolutions_causal_conv1d"),
 )

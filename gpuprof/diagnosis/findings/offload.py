@@ -79,9 +79,10 @@ is. Ops that compute on tensors in host memory go as a whole; of the rest 15 % s
 on the GPU takes 28 bytes of traffic for each trained parameter. Where the optimizer runs on the CPU op by op, a fused
 step there leaves 40 % of their time (25 to 70 %, assumed): one pass over what the ops go over one after another. Where
 hooks around each module copy weights or activations, what the CPU does between two kernels becomes what it usually is
-where nothing is copied in between (at worst 40 % of it stays, assumed); where they empty the allocator's cache,
-allocating goes, too. How long the CPU computes differs from one process to the next by a factor of 1.7 (assumed), or by
-what timed and recorded steps of the run differ by, if that is more.
+where nothing is copied in between (at worst 40 % of it stays, assumed). Hooks run around modules that have nothing to
+copy, too: next to copies it becomes what it is before the same op far from them. Where hooks empty the allocator's
+cache, allocating goes, too. How long the CPU computes differs from one process to the next by a factor of 1.7
+(assumed), or by what timed and recorded steps of the run differ by, if that is more.
 """,
     wrong="""
 The peak of the longest batch counts. Offloading is needed where other ranks have less memory, or the state of all

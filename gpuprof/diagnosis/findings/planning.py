@@ -22,6 +22,7 @@ from gpuprof.diagnosis.detect.shape_costs import (
     of_timed,
     spread,
 )
+from gpuprof.diagnosis.sentences import in_ms
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.planning import planning
 from gpuprof.replay.transform import scaled
@@ -110,17 +111,22 @@ def _per_length(case: Analysis) -> Iterator[Proposal]:
 
 
 def _absent(case: Analysis) -> str | None:
-    """Of a single recorded step that plans: whether others do is not known."""
+    """Planning in the only recorded step, or in few of several: whether steps to come do is not known."""
     graph = case.graph
-    if graph.steps != 1:
-        return None
     planned = planning(graph)
+    often = len(np.unique(graph.step[planned.nodes]))
     lost = case.per_step(float(graph.duration_ns[planned.nodes].sum()))
-    if lost < LEAST * case.step_ns:
+    if lost < LEAST * case.step_ns or (graph.steps > 1 and in_most_steps(graph, planned.nodes).any()):
         return None
+    unit = case.unit
+    if graph.steps == 1:
+        return (
+            f"{', '.join(planned.names)} plan their kernels in the recorded {unit}, {lost / 1e6:,.1f} ms of CPU time; "
+            f"only one {unit} was recorded: it may be the first with its shapes"
+        )
     return (
-        f"{', '.join(planned.names)} plan their kernels in the recorded {case.unit}, {lost / 1e6:,.1f} ms of CPU time; "
-        f"only one {case.unit} was recorded: it may be the first with its shapes"
+        f"{', '.join(planned.names)} plan their kernels in {often} of {graph.steps} recorded {unit}s, {in_ms(lost)} of"
+        f" CPU time {unit.a}: less than half of them, so that it may stop once all shapes have come up"
     )
 
 

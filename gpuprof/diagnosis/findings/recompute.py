@@ -94,15 +94,12 @@ def find(case: Analysis) -> Iterator[Proposal]:
     free, size = free_bytes(case)
     if extra is not None and size is not None and extra[0] > (free if free is not None else USABLE_SHARE * size):
         return
-    graph, hooked = case.graph, _hooked(case, again)
+    graph = case.graph
     gpu_ms = case.per_step(float(graph.duration_ns[again & graph.on_gpu].sum())) / 1e6
     host_ms = case.per_step(float(graph.duration_ns[again & ~graph.on_gpu].sum())) / 1e6
     text = (
         f"{gpu_ms:,.1f} ms of GPU and {host_ms:,.1f} ms of CPU time a step repeat the forward pass inside the backward"
     )
-
-    def change(level: int) -> Change:
-        return partial(_once, again=again, hooked=hooked, level=level)
 
     yield Proposal(
         title="no gradient checkpointing",
@@ -117,12 +114,17 @@ def find(case: Analysis) -> Iterator[Proposal]:
             unsloth=call("FastLanguageModel.get_peft_model", ..., use_gradient_checkpointing=False),
         ).by("recompute")
         + _memory_text(extra, free, size),
-        change=change(1),
-        best=change(0),
-        worst=change(2),
+        change=without(case, again, 1),
+        best=without(case, again, 0),
+        worst=without(case, again, 2),
         lumps=_planned_once(case, again),
         excludes=("larger_batch",) if _fills(extra, free, size) else (),
     )
+
+
+def without(case: Analysis, again: Mask, level: int = 1) -> Change:
+    """The graph without the repetition and the hooks that checkpointing needs, at best (0), likely, or at worst (2)."""
+    return partial(_once, again=again, hooked=_hooked(case, again), level=level)
 
 
 def _planned_once(case: Analysis, again: Mask) -> dict[str, float]:

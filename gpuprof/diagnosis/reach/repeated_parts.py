@@ -11,11 +11,9 @@ from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.fewer_tokens import fewer_tokens
 from gpuprof.diagnosis.detect.loss_head import loss_head
 from gpuprof.diagnosis.detect.zeroed_work import find_zeroed
-from gpuprof.diagnosis.findings import FINDINGS, missing_kernels, needless_logits, offload, redundant_forward
+from gpuprof.diagnosis.findings import FINDINGS, missing_kernels, needless_logits, offload, recompute, redundant_forward
 from gpuprof.diagnosis.findings.padding import LEAST_PADDING
-from gpuprof.diagnosis.findings.recompute import recomputed as repeated_nodes
 from gpuprof.diagnosis.reach.part import Part
-from gpuprof.replay.graph import Graph
 from gpuprof.replay.transform import removed, scaled
 from gpuprof.timeline.phases import BACKWARD, FORWARD, RECOMPUTE
 
@@ -126,18 +124,20 @@ def called_again(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
 
 def recomputed(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
     """The forward pass that checkpointing computes again."""
-    again = repeated_nodes(case)
+    again = recompute.recomputed(case)
     if not again.any():
         return
 
-    def change(graph: Graph) -> Graph:
-        return removed(graph, again)
-
+    change = recompute.without(case, again)
+    after = change(case.graph)
+    nodes = after.duration_ns < case.graph.duration_ns
+    own = float(case.graph.duration_ns[nodes].sum())
     yield Part(
         kind="memory",
         what="the forward pass computed again",
-        nodes=again,
+        nodes=nodes,
         change=change,
+        reach=float(after.duration_ns[nodes].sum()) / own if own else 0.0,
         why="gradient checkpointing keeps less memory and computes more",
         findings=("recompute",),
     )

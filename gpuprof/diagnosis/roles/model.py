@@ -14,6 +14,16 @@ WAITING = "waiting"
 
 
 @dataclass(frozen=True, slots=True)
+class Awaited:
+    """What a wait is for: a span of another role."""
+
+    role: str
+    phase: str
+    start_ns: int
+    """When that span began: in the lane of its role, or among those that are left out there."""
+
+
+@dataclass(frozen=True, slots=True)
 class Span:
     """A stretch of one process's time: a phase, `other` (work that no mark covers) or WAITING."""
 
@@ -21,6 +31,8 @@ class Span:
     start_ns: int
     """Since 1970 or some other moment that all spans share."""
     end_ns: int
+    awaited: Awaited | None = None
+    """What a wait is for; None of work, and where no other role worked."""
 
     @property
     def ns(self) -> int:
@@ -97,6 +109,8 @@ class Roles:
     """The longest first."""
     limit: str
     """Which role makes the iteration as long as it is: a sentence."""
+    limiting: str | None
+    """That role; None where all wait, or none does."""
     issues: tuple[Issue, ...]
     queue: tuple[Quantity, ...] = ()
     """What waits to be trained on, and how old its policy is: from logs that were given with the recordings."""

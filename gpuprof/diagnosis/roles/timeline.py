@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from gpuprof.calibration import iterations as calibrated
-from gpuprof.diagnosis.roles.model import WAITING, PhaseTime, Process, Role, Roles, Span, Wait
+from gpuprof.diagnosis.roles.model import WAITING, Awaited, PhaseTime, Process, Role, Roles, Span, Wait
 from gpuprof.errors import GpuprofError
 from gpuprof.record.phase_names import ENVIRONMENT, GENERATION, OTHER, REWARD, TRAINING, WEIGHT_SYNC
 from gpuprof.timeline.intervals import Intervals, clip, complement, join, union
@@ -40,11 +41,13 @@ def roles_of(processes: Sequence[Process]) -> Roles:
     names = _names(inside)
     lanes = {name: _meeting(name, spans, dict(zip(names, inside, strict=True))) for name, spans in
              zip(names, inside, strict=True)}  # fmt: skip
+    lanes = {name: list(_with_awaited(name, lanes)) for name in lanes}
     working = {name: _busy(spans) for name, spans in lanes.items()}
     found = tuple(
         _role(name, process, lanes[name], working, end - start) for name, process in zip(names, processes, strict=True)
     )
     waits = tuple(sorted(_waits(lanes), key=lambda one: -one.ns))
+    limiting, limit = _limit(found, waits)
     count = sum(one.phase == TRAINING for one in lanes["trainer"]) if "trainer" in lanes else 0
     one_clock = len({one.clock for one in processes}) == 1
     return Roles(
@@ -55,7 +58,8 @@ def roles_of(processes: Sequence[Process]) -> Roles:
         one_clock=one_clock,
         roles=found,
         waits=waits,
-        limit=_limit(found, waits),
+        limit=limit,
+        limiting=limiting,
         issues=tuple(_issues(processes, one_clock, end - start)),
     )
 
@@ -138,30 +142,41 @@ def _longest(spans: Sequence[Span]) -> tuple[Span, ...]:
     return tuple(one for one in spans if one.ns >= least)[:MOST_SPANS]
 
 
+def _with_awaited(name: str, lanes: dict[str, list[Span]]) -> Iterable[Span]:
+    """A role's spans, its waits with what they are for: the last phase of another role that ended when the wait did,
+    else the one that worked for most of it."""
+    others = [(other, one) for other, them in lanes.items() if other != name for one in them]
+    # Handing a batch over is short work that no mark covers: what came before it is waited for.
+    others = [(other, one) for other, one in others if one.phase != OTHER or one.ns > LATE_NS]
+    others = sorted((pair for pair in others if pair[1].phase != WAITING), key=lambda pair: pair[1].start_ns)
+    starts = np.array([one.start_ns for _, one in others], np.int64)
+    longest = max((one.ns for _, one in others), default=0)
+    for one in lanes[name]:
+        if one.phase != WAITING:
+            yield one
+            continue
+        late = max(LATE_NS, round(LATE_SHARE * one.ns))
+        first = int(np.searchsorted(starts, one.start_ns - longest))
+        last = int(np.searchsorted(starts, one.end_ns))
+        near = [pair for pair in others[first:last] if pair[1].end_ns > one.start_ns]
+        ended = [pair for pair in near if pair[1].end_ns <= one.end_ns + late]
+        if ended:
+            role, its = max(ended, key=lambda pair: pair[1].end_ns)
+        elif near:
+            role, its = max(near, key=lambda pair: _overlap(pair[1], one))
+        else:
+            yield one
+            continue
+        yield replace(one, awaited=Awaited(role, its.phase, its.start_ns))
+
+
 def _waits(lanes: dict[str, list[Span]]) -> Iterable[Wait]:
-    """Every wait is for one phase of another role: the last that ended when the wait did, else the one that worked for
-    most of it."""
+    """The waits of each role, by what they are for."""
     found: dict[tuple[str, str, str], list[int]] = {}
     for name, spans in lanes.items():
-        others = [(other, one) for other, them in lanes.items() if other != name for one in them]
-        # Handing a batch over is short work that no mark covers: what came before it is waited for.
-        others = [(other, one) for other, one in others if one.phase != OTHER or one.ns > LATE_NS]
-        others = sorted((pair for pair in others if pair[1].phase != WAITING), key=lambda pair: pair[1].start_ns)
-        starts = np.array([one.start_ns for _, one in others], np.int64)
-        longest = max((one.ns for _, one in others), default=0)
-        for wait in (one for one in spans if one.phase == WAITING):
-            late = max(LATE_NS, round(LATE_SHARE * wait.ns))
-            first = int(np.searchsorted(starts, wait.start_ns - longest))
-            last = int(np.searchsorted(starts, wait.end_ns))
-            near = [pair for pair in others[first:last] if pair[1].end_ns > wait.start_ns]
-            ended = [pair for pair in near if pair[1].end_ns <= wait.end_ns + late]
-            if ended:
-                role, one = max(ended, key=lambda pair: pair[1].end_ns)
-            elif near:
-                role, one = max(near, key=lambda pair: _overlap(pair[1], wait))
-            else:
-                role, one = NO_ONE, Span(NOTHING, 0, 0)
-            found.setdefault((name, role, one.phase), []).append(wait.ns)
+        for one in (one for one in spans if one.phase == WAITING):
+            role, phase = (NO_ONE, NOTHING) if one.awaited is None else (one.awaited.role, one.awaited.phase)
+            found.setdefault((name, role, phase), []).append(one.ns)
     for (name, role, phase), each in found.items():
         yield Wait(name, role, phase, sum(each), len(each))
 
@@ -170,15 +185,18 @@ def _overlap(one: Span, other: Span) -> int:
     return max(min(one.end_ns, other.end_ns) - max(one.start_ns, other.start_ns), 0)
 
 
-def _limit(roles: Sequence[Role], waits: Sequence[Wait]) -> str:
-    """The role that waits least, where the others wait for it."""
+def _limit(roles: Sequence[Role], waits: Sequence[Wait]) -> tuple[str | None, str]:
+    """The role that waits least, where the others wait for it, and a sentence."""
     said = ", ".join(f"the {one.role} waits {100 * one.bubble_share:.0f} %" for one in roles)
     said = said[0].upper() + said[1:]
     waiting = [one for one in roles if one.bubble_share >= BOUND]
     if not waiting:
-        return f"{said} of the time for others: the roles are balanced."
+        return None, f"{said} of the time for others: the roles are balanced."
     if len(waiting) == len(roles):
-        return f"{said} of the time for others: all of them wait, they work in turns rather than at the same time."
+        return (
+            None,
+            f"{said} of the time for others: all of them wait, they work in turns rather than at the same time.",
+        )
     least = min(roles, key=lambda one: one.bubble_share)
     ns: dict[str, int] = {}
     for one in waits:
@@ -186,7 +204,7 @@ def _limit(roles: Sequence[Role], waits: Sequence[Wait]) -> str:
             ns[one.phase] = ns.get(one.phase, 0) + one.ns
     phase = max(ns, key=lambda name: ns[name]) if ns else None
     what = f"the {least.role}'s {phase}" if phase else f"the {least.role}"
-    return f"{said} of the time for others: {what} limits the job."
+    return least.role, f"{said} of the time for others: {what} limits the job."
 
 
 def _issues(processes: Sequence[Process], one_clock: bool, window_ns: int) -> Iterable[Issue]:

@@ -12,6 +12,7 @@ from gpuprof.runfile import open_regular, whole_file
 if TYPE_CHECKING:
     from gpuprof.diagnosis.comparison.comparison import Comparison
     from gpuprof.diagnosis.diagnosis import Diagnosis
+    from gpuprof.diagnosis.roles.model import Roles
     from gpuprof.memory.memory_report import MemoryReport
     from gpuprof.report.page.rank_pages import Link
 
@@ -42,6 +43,13 @@ def write_memory(report: MemoryReport, path: str | os.PathLike[str]) -> None:
     from gpuprof.report.page.memory import render
 
     _write(render(report), path)
+
+
+def write_roles(roles: Roles, path: str | os.PathLike[str]) -> None:
+    """Writes the roles of a job as one HTML file, as `write_report` does a diagnosis."""
+    from gpuprof.report.page.roles import render
+
+    _write(render(roles), path)
 
 
 def _write(page: str, path: str | os.PathLike[str]) -> None:

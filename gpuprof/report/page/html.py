@@ -143,6 +143,12 @@ def theme_button() -> dict[str, str]:
     return {"policy": _policy(script.encode()), "script": script}
 
 
+def viewer_script() -> dict[str, str]:
+    """(`policy`, `viewer`) of a page whose only script is the viewer."""
+    viewer = _asset("viewer.js")
+    return {"policy": _policy(viewer.encode()), "viewer": viewer}
+
+
 def _policy(*scripts: bytes) -> str:
     digests = " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(s).digest()).decode()}'" for s in scripts)
     return f"default-src 'none'; script-src {digests}; style-src 'unsafe-inline'; img-src data: blob:; font-src data:"

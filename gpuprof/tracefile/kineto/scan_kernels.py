@@ -303,13 +303,82 @@ def begin_event(at, sheet):
 
 
 @kernel
+def read_key(text, at, end, context, first, plan, sheet):
+    """Reads the comma, unless the key is the first, the key and the colon before a value: where the value begins (or
+    what is wrong), the key's place, and whether it has escapes."""
+    place, escaped = np.int64(-1), np.int64(0)
+    if not first:
+        if text[at] != COMMA:
+            return (MORE if at >= end else ODD), place, escaped
+        at = skip_space(text, at + 1, end)
+    if text[at] != QUOTE:
+        return (MORE if at >= end else ODD), place, escaped
+    key = at + 1
+    at, escaped = string_end(text, key, end)
+    if at < 0:
+        return MORE, place, escaped
+    place = find_place(text, key, at - key, context, plan)
+    at = skip_space(text, at + 1, end)
+    if text[at] != COLON:
+        return (MORE if at >= end else ODD), place, escaped
+    return skip_space(text, at + 1, end), place, escaped
+
+
+@kernel
+def read_joint(text, at, end, place, context, plan, sheet):
+    """Reads a joint that is not remembered, and remembers it: where it ends (or what is wrong), and where it leads."""
+    begin, leads, first = at, np.int64(0), place >= PLACES
+    at = skip_space(text, at, end)
+    while text[at] == CLOSE:
+        at += 1
+        if context == TOP:
+            leads |= ENDS_EVENT
+            learn_joint(text, begin, at, place, leads, sheet)
+            return at, leads
+        context = TOP
+        leads |= ENDS_ARGS
+        first = False
+        at = skip_space(text, at, end)
+    at, next_place, escaped = read_key(text, at, end, context, first, plan, sheet)
+    sheet.hand |= escaped
+    leads |= next_place << 16
+    if at >= 0 and not escaped:
+        learn_joint(text, begin, at, place, leads, sheet)
+    return at, leads
+
+
+@kernel
+def read_value(text, at, end, kind, slot, sheet):
+    """Where a value ends that is no object of args; it is kept if its kind says so."""
+    if kind == WHOLE or kind == VECTOR or kind == FLOAT:
+        return read_number(text, at, end, kind, slot, sheet)
+    if kind == RAW:
+        return read_text(text, at, end, slot, sheet)
+    if kind == TEXT:
+        sheet.hand |= text[at] != QUOTE
+        return read_text(text, at, end, slot, sheet)
+    if kind == TIME:
+        return read_time(text, at, end, slot, sheet)
+    if kind == PHASE:
+        return read_phase(text, at, end, sheet)
+    return value_end(text, at, end, sheet)
+
+
+@kernel
+def args_end(text, at):
+    """Where args end whose last value ends at `at`."""
+    while text[at] != CLOSE:
+        at += 1
+    return at + 1
+
+
+@kernel
 def read_event(text, at, end, plan, sheet):
     """Reads an event from just after its `{` into `sheet`; returns where it ends."""
     begin_event(at, sheet)
-    context = TOP
+    context, place = TOP, np.int64(START)
     args_begin = np.int64(-1)
     has_extra = False
-    place = np.int64(START)
     while True:
         # A joint: from one value to the next, or to the end of the event.
         begin = at
@@ -317,82 +386,35 @@ def read_event(text, at, end, plan, sheet):
         if joint >= 0:
             leads = sheet.joint_leads[joint]
             at += leads & 255
-            if leads & ENDS_ARGS:
-                context = TOP
-                if has_extra:
-                    while text[begin] != CLOSE:
-                        begin += 1
-                    take_args(args_begin, begin + 1, sheet)
-                    has_extra = False
-            if leads & ENDS_EVENT:
-                return at
-            place = leads >> 16
         else:
-            leads = np.int64(0)
-            first = place >= PLACES
-            at = skip_space(text, at, end)
-            while text[at] == CLOSE:
-                at += 1
-                if context == TOP:
-                    learn_joint(text, begin, at, place, leads | ENDS_EVENT, sheet)
-                    return at
-                context = TOP
-                leads |= ENDS_ARGS
-                first = False
-                if has_extra:
-                    take_args(args_begin, at, sheet)
-                    has_extra = False
-                at = skip_space(text, at, end)
-            if not first:
-                if text[at] != COMMA:
-                    return MORE if at >= end else ODD
-                at = skip_space(text, at + 1, end)
-            if text[at] != QUOTE:
-                return MORE if at >= end else ODD
-            key = at + 1
-            at, escaped = string_end(text, key, end)
+            at, leads = read_joint(text, at, end, place, context, plan, sheet)
             if at < 0:
-                return MORE
-            sheet.hand |= escaped
-            next_place = find_place(text, key, at - key, context, plan)
-            at = skip_space(text, at + 1, end)
-            if text[at] != COLON:
-                return MORE if at >= end else ODD
-            at = skip_space(text, at + 1, end)
-            if not escaped:
-                learn_joint(text, begin, at, place, leads | (next_place << 16), sheet)
-            place = next_place
+                return at
+        if leads & ENDS_ARGS:
+            context = TOP
+            if has_extra:
+                take_args(args_begin, args_end(text, begin), sheet)
+                has_extra = False
+        if leads & ENDS_EVENT:
+            return at
+        place = leads >> 16
         # A value.
         number = plan.places[place]
         kind = plan.kind[number] if number >= 0 else SKIP
-        slot = plan.slot[number]
         if context == TOP and (text[at] == OPEN_LIST or (text[at] == OPEN and kind != ARGS)):
             sheet.hand = 1  # only args are nested: damage here may have taken in the events that follow
-        if kind == WHOLE or kind == VECTOR or kind == FLOAT:
-            at = read_number(text, at, end, kind, slot, sheet)
-        elif kind == RAW:
-            at = read_text(text, at, end, slot, sheet)
-        elif kind == TEXT:
-            sheet.hand |= text[at] != QUOTE
-            at = read_text(text, at, end, slot, sheet)
-        elif kind == TIME:
-            at = read_time(text, at, end, slot, sheet)
-        elif kind == PHASE:
-            at = read_phase(text, at, end, sheet)
-        elif kind == ARGS:
+        if kind == ARGS:
             sheet.bits &= ~plan.inner
             has_extra = False
-            if text[at] == OPEN:
-                args_begin = at
-                at += 1
-                context = INNER
-                place = np.int64(ARGS_START)
-            else:
-                at = value_end(text, at, end, sheet)
+        elif kind == EXTRA:
+            has_extra = (load8(text, at) & FOUR_BYTES) != NULL
+        if kind == ARGS and text[at] == OPEN:
+            args_begin = at
+            at += 1
+            context = INNER
+            place = np.int64(ARGS_START)
         else:
-            if kind == EXTRA:
-                has_extra = (load8(text, at) & FOUR_BYTES) != NULL
-            at = value_end(text, at, end, sheet)
+            at = read_value(text, at, end, kind, plan.slot[number], sheet)
         if at < 0:
             return at
 

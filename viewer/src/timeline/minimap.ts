@@ -24,15 +24,19 @@ export class Minimap {
   private readonly picture = document.createElement("canvas");
   private strips: Strip[] = [];
   private width = 0;
+  /** Whether there is anything of a CPU to show. */
+  private readonly cpu: boolean;
   /** The names of the strips, to stand beside them. */
   readonly names: HTMLElement;
   readonly height: number;
 
   constructor(private readonly stage: Stage) {
     const gpus = stage.data.groups.filter((group) => group.kind === "gpu");
-    this.height = TICKS + gpus.length * (STRIP + 2) + CPU_STRIP + 4;
+    this.cpu = stage.data.groups.some((group) => group.kind !== "gpu");
+    this.height = TICKS + gpus.length * (STRIP + 2) + (this.cpu ? CPU_STRIP : 0) + 4;
     const names = gpus.map(({ name }) => h("div", { title: name }, short(name)));
-    this.names = h("div", { class: "tl-strips" }, ...names, h("div", { class: "tl-strip-cpu" }, "CPU"));
+    const cpu = this.cpu && h("div", { class: "tl-strip-cpu" }, "CPU");
+    this.names = h("div", { class: "tl-strips" }, ...names, cpu);
     this.listen();
   }
 
@@ -41,14 +45,15 @@ export class Minimap {
     const columns = Math.max(1, Math.floor(width));
     if (columns !== this.width) {
       const { data, sums, whole } = this.stage;
-      this.strips = [...stripsOf(data, sums, whole, columns), cpuStrip(data, sums, whole, columns)];
+      const cpu = this.cpu ? [cpuStrip(data, sums, whole, columns)] : [];
+      this.strips = [...stripsOf(data, sums, whole, columns), ...cpu];
     }
     this.width = columns;
     const context = fit(this.picture, columns, this.height);
     context.fillStyle = look.band;
     context.fillRect(0, 0, columns, this.height);
     this.strips.forEach((strip, s) => {
-      const tall = s === this.strips.length - 1 ? CPU_STRIP : STRIP;
+      const tall = this.cpu && s === this.strips.length - 1 ? CPU_STRIP : STRIP;
       drawStrip(context, strip, TICKS + s * (STRIP + 2), tall, look);
     });
     context.fillStyle = look.dim;

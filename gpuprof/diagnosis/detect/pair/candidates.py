@@ -33,7 +33,7 @@ Recogniser = Callable[["Facts", "Facts"], Iterator[Candidate]]
 
 PASSES = ("forward", "backward")
 MODEL = (*PASSES, "recompute")
-HOST_CAUSES = ("launch", "slow_call", "python", "sync", "device", "profiler", "unknown")
+HOST_CAUSES = ("launch", "cpu_compute", "slow_call", "python", "sync", "device", "profiler", "unknown")
 """Idle time that fewer launches shorten: the host's, and the pauses between kernels."""
 
 OWN = 1e6

@@ -1,0 +1,246 @@
+"""Sequences of forward ops that a fused kernel does at once: norms, rotary embeddings, gates and the loss."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpuprof.costs.arguments import parse
+from gpuprof.diagnosis.detect.passes import shapes_in, siblings
+from gpuprof.replay.stretches import Stretches
+from gpuprof.tracefile.trace import F64, I32, I64, NO_TEXT, Mask
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis
+
+KINDS = ("norm", "rope", "gate", "loss", "part", "conv")
+NORM, ROPE, GATE, LOSS, PART, CONV = range(len(KINDS))
+"""`part`: a gate's activation, where other ops stand between it and the gate's product, which then does both."""
+ROPE_PARTS = (
+    "mul", "add", "sub", "neg", "slice", "chunk", "split", "select", "unbind", "unsqueeze", "view", "reshape", "to",
+)  # fmt: skip
+"""Ops of a rotary embedding that is computed half by half, before both are joined."""
+MOST_ROPE_OPS = 20
+"""How many of them there are, at most."""
+CONVOLVED = (2, 3, 4)
+"""Tokens that a filter of causal-conv1d may cover."""
+GATE_REACH = 24
+"""Ops between a gate's activation and its product at most: the other projection with an adapter of its own."""
+LOSS_MISSING = 8
+"""Ops between the last product and the loss at most: the cast of the logits, the shift of the labels."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sequences:
+    """Sequences of the forward pass that a fused kernel does at once."""
+
+    stretches: Stretches
+    kind: I64
+    bytes: F64
+    """Of the activation, in the model's precision."""
+
+    def only(self, rows: Mask) -> Sequences:
+        """Some of them."""
+        stretches = Stretches(
+            self.stretches.thread[rows], self.stretches.start_ns[rows], self.stretches.end_ns[rows]
+        )  # fmt: skip
+        return Sequences(stretches, self.kind[rows], self.bytes[rows])
+
+
+def find_sequences(case: Analysis) -> Sequences | None:
+    """What Liger's fused kernels could do, in the window's forward passes and their repetitions."""
+    return _found(case, _norms, _ropes, _gates, _losses)
+
+
+def causal_convolutions(case: Analysis) -> Sequences | None:
+    """Depthwise convolutions over at most four tokens, each with the SiLU after it: what causal-conv1d does."""
+    return _found(case, _convolutions)
+
+
+def _found(case: Analysis, *finders: Callable[[_Named, I64], Iterator[Found]]) -> Sequences | None:
+    rows, family = siblings(case)
+    if not len(rows):
+        return None
+    named = _Named(case, rows)
+    found = [
+        (first, last, kind, size)
+        for finder in finders
+        for first, last, kind, op in finder(named, family)
+        if (size := _activation(case, int(rows[op]), kind)) > 0
+    ]
+    if not found:
+        return None
+    first, last, kind, size = (np.array(column) for column in zip(*sorted(found), strict=True))
+    apart = np.append(True, first[1:] > np.maximum.accumulate(last)[:-1])
+    first, last, kind, size = first[apart], last[apart], kind[apart], size[apart]
+    ops = case.trace.ops
+    return Sequences(
+        Stretches(ops.thread[rows[first]].astype(np.int64), ops.start_ns[rows[first]], ops.end_ns[rows[last]]),
+        kind.astype(np.int64),
+        size.astype(np.float64),
+    )
+
+
+class _Named:
+    """Masks of ops by name, each worked out once."""
+
+    def __init__(self, case: Analysis, rows: I64) -> None:
+        self._case, self._rows = case, rows
+        self._parsed: dict[int, list[tuple[int, ...]]] = {}
+        self._known: dict[tuple[str, ...], Mask] = {}
+        self.dims = case.trace.ops.dims[rows]
+        """Text id of each op's shapes."""
+
+    def both(self, one: int, dims: I32) -> Mask:
+        """Where the first two arguments have the shape of the first argument of another op."""
+        shape = self.shapes(one)[:1]
+        return np.array([bool(shape) and self.shapes(int(text))[:2] == shape * 2 for text in dims.tolist()], bool)
+
+    def elements(self, text: int) -> int:
+        """Of the largest tensor among an op's arguments."""
+        return max((math.prod(shape) for shape in self.shapes(text)), default=0)
+
+    def shapes(self, text: int) -> list[tuple[int, ...]]:
+        if text not in self._parsed:
+            self._parsed[text] = [shape for shape in shapes_in(self._case, text) if shape]
+        return self._parsed[text]
+
+    def __call__(self, *names: str) -> Mask:
+        if names not in self._known:
+            wanted = {f"aten::{name}" for name in names}
+            self._known[names] = self._case.ops_named(wanted.__contains__)[self._rows]
+        return self._known[names]
+
+
+Found = tuple[int, int, int, int]
+"""(first op, last op, kind, op whose arguments tell the activation's size), as positions."""
+
+
+def _grow(at: int, may: Mask, family: I64, step: int, most: int) -> int:
+    """From a position on while the next op may belong to it; the last that does."""
+    for _ in range(most):
+        following = at + step
+        if not 0 <= following < len(may) or not may[following] or family[following] != family[at]:
+            break
+        at = following
+    return at
+
+
+def _norms(named: _Named, family: I64) -> Iterator[Found]:
+    mean, square = named("mean"), named("pow", "square")
+    for at in np.flatnonzero(named("rsqrt")).tolist():
+        first = _grow(at, named("add", "mean", "pow", "square", "to", "_to_copy", "float"), family, -1, 6)
+        last = _grow(at, named("mul", "to", "_to_copy", "type_as"), family, 1, 4)
+        squares = np.flatnonzero(square[first:at])
+        if mean[first:at].any() and len(squares) and last > at:
+            yield first, last, NORM, first + int(squares[0])
+
+
+def _ropes(named: _Named, family: I64) -> Iterator[Found]:
+    yield from _ropes_by_negation(named, family)
+    yield from _ropes_by_complex_numbers(named, family)
+    yield from _ropes_by_halves(named, family)
+
+
+def _ropes_by_negation(named: _Named, family: I64) -> Iterator[Found]:
+    """x · cos + cat(-x2, x1) · sin, as transformers writes it."""
+    cat, mul, add = named("cat"), named("mul"), named("add")
+    for at in np.flatnonzero(named("neg")).tolist():
+        last = _grow(at, named("cat", "mul", "add"), family, 1, 3)
+        first = _grow(at, named("slice", "mul", "chunk"), family, -1, 3)
+        if last == at + 3 and cat[at + 1] and mul[at + 2] and add[last] and mul[first:at].any():
+            yield first + int(np.flatnonzero(mul[first:at])[0]), last, ROPE, at + 2
+
+
+def _ropes_by_complex_numbers(named: _Named, family: I64) -> Iterator[Found]:
+    """Pairs as complex numbers times a table of turns, as in Llama's first code."""
+    mul, real = named("mul"), named("view_as_real")
+    for at in np.flatnonzero(named("view_as_complex")).tolist():
+        first = _grow(at, named("to", "_to_copy", "float", "view", "reshape"), family, -1, 4)
+        turned = _grow(at, named("view", "unsqueeze", "slice", "mul", "view_as_real"), family, 1, 6)
+        ends = np.flatnonzero(real[at : turned + 1])
+        if len(ends) and mul[at : at + int(ends[0])].any():
+            yield first, _shaped_back(named, family, at + int(ends[0])), ROPE, at
+
+
+def _ropes_by_halves(named: _Named, family: I64) -> Iterator[Found]:
+    """cat or stack of x1 · cos - x2 · sin and x1 · sin + x2 · cos."""
+    mul, sums, minus = named("mul"), named("add", "sub"), named("sub", "neg")
+    halves = named("slice", "chunk", "split", "select", "unbind")
+    parts = named(*ROPE_PARTS)
+    for at in np.flatnonzero(named("cat", "stack")).tolist():
+        begun = _grow(at, parts, family, -1, MOST_ROPE_OPS)
+        cut = begun + np.flatnonzero(halves[begun:at])
+        if not len(cut):
+            continue
+        first = int(cut[0])
+        if mul[first:at].sum() == 4 and sums[first:at].sum() == 2 and minus[first:at].any():
+            yield (
+                first,
+                _shaped_back(named, family, at),
+                ROPE,
+                max(cut.tolist(), key=lambda row: named.elements(int(named.dims[row]))),
+            )
+
+
+def _shaped_back(named: _Named, family: I64, at: int) -> int:
+    """The op that brings a rotary embedding back to its shape and type, at most two after this one; what follows may be
+    the begin of the next."""
+    return _grow(_grow(at, named("flatten", "view", "reshape"), family, 1, 1), named("type_as", "to"), family, 1, 1)
+
+
+def _gates(named: _Named, family: I64) -> Iterator[Found]:
+    mul, dims = named("mul"), named.dims
+    for at in np.flatnonzero(named("silu", "gelu")).tolist():
+        rest = slice(at + 1, at + 1 + GATE_REACH)
+        # The elementwise product takes two activations of the size that went through the gate.
+        product = np.flatnonzero(mul[rest] & (family[rest] == family[at]) & named.both(int(dims[at]), dims[rest]))
+        if len(product):
+            yield at, at, PART, at
+            yield at + 1 + int(product[0]), at + 1 + int(product[0]), GATE, at
+
+
+def _losses(named: _Named, family: I64) -> Iterator[Found]:
+    products = named("linear", "matmul", "mm", "addmm")
+    for at in np.flatnonzero(named("cross_entropy_loss")).tolist():
+        first = _grow(at, ~products, family, -1, LOSS_MISSING)
+        casts = np.flatnonzero(named("to", "_to_copy")[first:at])
+        yield first + int(casts[0]) if len(casts) else at, at, LOSS, at
+
+
+def _convolutions(named: _Named, family: I64) -> Iterator[Found]:
+    silu = named("silu")
+    for at in np.flatnonzero(named("conv1d")).tolist():
+        shapes = named.shapes(int(named.dims[at]))
+        if len(shapes) < 2 or len(shapes[0]) != 3 or shapes[1][1:2] != (1,) or shapes[1][-1] not in CONVOLVED:
+            continue
+        if shapes[1][0] != shapes[0][1]:
+            continue
+        last = _grow(at, named("slice", "transpose", "silu"), family, 1, 3)
+        yield at, at + int(np.flatnonzero(silu[at : last + 1])[-1]) if silu[at : last + 1].any() else at, CONV, at
+
+
+def _activation(case: Analysis, op: int, kind: int) -> float:
+    """Bytes of the activation that an op works on; a norm's, a rotary embedding's and a loss's cast to fp32 does
+    not count."""
+    ops, trace = case.trace.ops, case.trace
+    if ops.dims[op] == NO_TEXT:
+        return 0.0
+    tensors = parse("", trace.text(int(ops.dims[op])), trace.text(int(ops.types[op])), None, None).tensors
+    if not tensors:
+        return 0.0
+    largest = max(tensors, key=lambda t: t.elements)
+    size = 2 if kind in (NORM, ROPE, LOSS) and _casts(case) else largest.element_bytes
+    return float(largest.elements * size)
+
+
+def _casts(case: Analysis) -> bool:
+    """Whether most products of the model are in half precision."""
+    roof = case.roofline
+    return roof is None or roof.hardware_flops.get("bf16", 0.0) + roof.hardware_flops.get("fp16", 0.0) > sum(
+        roof.hardware_flops.get(name, 0.0) for name in ("fp32", "tf32")
+    )

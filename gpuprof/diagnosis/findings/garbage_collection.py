@@ -1,0 +1,134 @@
+"""Python collects garbage in every step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpuprof.diagnosis.detect.declaration import Declaration
+from gpuprof.diagnosis.detect.evidence import spans
+from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
+from gpuprof.diagnosis.fix import call, without_call
+from gpuprof.diagnosis.sentences import in_ms
+from gpuprof.replay.graph import Graph
+from gpuprof.tracefile.trace import ANNOTATION, F64, I64
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis
+
+LEAST = 0.02
+"""Share of the mean step from which on collecting is worth a fix; young generations are collected in far less."""
+MOST_OF_IT = 0.5
+"""A stretch of Python that is shorter than this much of what the recorder measured is not the collection."""
+EVERY = 1_000
+"""Steps from one collection to the next that cost nothing to speak of."""
+
+PAGE = Page(
+    id="garbage_collection",
+    title="Python collects garbage in every step",
+    means="""
+`gc.collect()` looks at every object of the process: with the modules, parameters and caches of a training these are
+millions, which takes 50 to 300 ms. Nothing is launched meanwhile. Tensors are freed without it as soon as no variable
+holds them: only objects that refer to each other in a circle wait for a collection.
+""",
+    detected="""
+The recorder measures each collection through Python's own callbacks. If collections take at least 2 % of the step in
+half of the timed steps or more, and a stretch of Python without ops in the recorded steps is at least half as long.
+Collections in some steps only are part of what the mean step takes beyond the usual one.
+""",
+    gain="""
+That stretch gets shorter by what collections take in the usual timed step. Where it was shorter than that in the
+recorded steps, the rest is taken off the CPU's other time in the step.
+""",
+    wrong="""
+Where objects in circles hold tensors, memory grows from one collection to the next: collect every some hundred steps,
+and look for what holds them (`gpuprof memory`).
+""",
+)
+
+
+def find(case: Analysis) -> Iterator[Proposal]:
+    """Collecting rarely."""
+    usual_ns, mean_ns = usual_collection_ns(case), case.mean_ns
+    if usual_ns < LEAST * mean_ns:
+        return
+    at = _stretches(case, usual_ns)
+    if not len(at):
+        return
+    mask = np.zeros(len(case.graph), bool)
+    mask[at] = True
+    text = f"Python collects garbage for {in_ms(usual_ns)} in the usual {case.unit}, and launches nothing meanwhile"
+    yield Proposal(
+        title=f"no garbage collection in the {case.unit}",
+        evidence=spans(case, text, mask),
+        fix=without_call(f"gc.collect() only every {EVERY} steps", "gc.collect")
+        + "\nor, if Python collects by itself: "
+        + call("gc.freeze").otherwise()
+        + "  # after the first steps: what is there by then is not looked at again",
+        change=lambda graph: _without(graph, at, usual_ns),
+        worst=lambda graph: _without(graph, at, 0.0, stretch_only=True),
+        key="every_step",
+    )
+
+
+def usual_collection_ns(case: Analysis) -> float:
+    """What collecting garbage takes in the median of the steps that were timed without a profiler, ns; 0 where that was
+    not measured."""
+    if case.folder is None or case.budget is None or case.budget.source != "free":
+        return 0.0
+    steps = case.folder.steps
+    timed = (steps.rank == case.folder.rank) & ~steps.profiled & (steps.garbage_collection_ns >= 0)
+    return float(np.quantile(steps.garbage_collection_ns[timed], 0.5, method="lower")) if timed.any() else 0.0
+
+
+def _stretches(case: Analysis, usual_ns: float) -> I64:
+    """Of each recorded step the longest stretch of Python outside all ops, where it is long enough; none where any step
+    lacks one."""
+    graph = case.graph
+    outside = np.append(case.trace.ops.kind == ANNOTATION, True)[graph.scope]
+    python = np.flatnonzero(outside & ~graph.on_gpu & ~graph.waits & (graph.lane >= 0))
+    longest: F64 = np.zeros(graph.steps)
+    np.maximum.at(longest, graph.step[python], graph.duration_ns[python])
+    if not graph.steps or longest.min() < MOST_OF_IT * usual_ns:
+        return np.empty(0, np.int64)
+    return np.array([
+        mine[int(np.argmax(graph.duration_ns[mine]))]
+        for mine in (python[graph.step[python] == step] for step in range(graph.steps))
+    ])  # fmt: skip
+
+
+def _without(graph: Graph, at: I64, usual_ns: float, *, stretch_only: bool = False) -> Graph:
+    """The graph without collections of this length in these stretches; what they lack is taken off the CPU's other
+    time. `stretch_only`: without the stretches, and no more."""
+    duration = graph.duration_ns.copy()
+    taken = duration[at] if stretch_only else np.minimum(duration[at], usual_ns)
+    duration[at] -= taken
+    lacking = np.maximum(usual_ns - taken, 0.0)
+    host = ~graph.on_gpu & ~graph.waits & (graph.lane == graph.lane[at[0]])
+    whole = np.bincount(graph.step[host], weights=duration[host], minlength=graph.steps)
+    short = np.zeros(graph.steps)
+    short[graph.step[at]] = lacking
+    factor = 1 - np.divide(short, whole, out=np.zeros_like(whole), where=whole > 0).clip(0, MOST_OF_IT)
+    duration[host] *= factor[graph.step[host]]
+    return graph.with_durations(duration)
+
+
+def _absent(case: Analysis) -> str | None:
+    usual_ns = usual_collection_ns(case)
+    if usual_ns < LEAST * case.mean_ns:
+        return None
+    return (
+        f"collections take {in_ms(usual_ns)} in the usual {case.unit}, and no stretch of Python in the recorded"
+        f" {case.unit}s is as long"
+    )
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    absent=Absent("no garbage collection in the step", _absent),
+    synonyms=("gc", "gc_collect", "collect_garbage"),
+    titles=("no_garbage_collection_in_the_step",),
+)

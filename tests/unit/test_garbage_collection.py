@@ -1,0 +1,54 @@
+"""Garbage that is collected in every step: found by what the recorder measured, placed where the CPU was silent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from helpers.make_run import RunBuilder
+from helpers.present import present
+from helpers.program import MS, US, Program
+
+import gpuprof
+from gpuprof.diagnosis.diagnosis import Diagnosis
+
+COLLECTS_MS = 60
+WORK = 200
+
+
+def recorded(folder: Path, collects: list[int], silent_ms: float = COLLECTS_MS) -> Diagnosis:
+    """A launch-bound run whose every recorded step is silent for a while; `collects`: ms of each timed step."""
+    folder.mkdir(parents=True)
+    program = Program()
+
+    def body():
+        program.python(round(silent_ms * MS))
+        for _ in range(WORK):
+            program.small_mm(20 * US)
+
+    for _ in range(3):
+        program.step(body, sync=True)
+    took = silent_ms + WORK * 20e-3
+    run = RunBuilder()
+    for ms in collects:
+        run.stage("baseline_free", [took], garbage_collection_ns=ms * MS)
+    run.rank["stages"] = [run.rank["stages"][0] | {"steps": len(collects), "ns": round(len(collects) * took * MS)}]
+    run.stage("trace", [took] * 3, garbage_collection_ns=collects[0] * MS)
+    return gpuprof.diagnose(run.write(folder / "run", program.trace.write(folder / "trace.json")))
+
+
+def test_what_is_collected_in_every_step_is_a_fix(tmp_path: Path):
+    found = recorded(tmp_path / "a", [COLLECTS_MS] * 12)
+    fix = next(one for one in found.findings if one.id == "garbage_collection")
+    assert fix.step_ns.expected == pytest.approx(WORK * 20 * US, rel=0.1)
+    assert "60 ms" in fix.evidence[0].text and "gc.collect()" in fix.fix
+
+
+@pytest.mark.parametrize(
+    ("collects", "silent_ms"), [([COLLECTS_MS, 0, 0] * 4, 60), ([0] * 12, 60), ([COLLECTS_MS] * 12, 2)]
+)
+def test_it_is_not_where_it_is_rare_or_has_no_place(tmp_path: Path, collects: list[int], silent_ms: float):
+    found = recorded(tmp_path / "a", collects, silent_ms)
+    assert "garbage_collection" not in {one.id for one in (*found.findings, *found.worth_trying)}
+    considered = {one.id: one.reason for one in present(found.considered)}
+    assert ("garbage_collection" in considered) == (silent_ms == 2)
