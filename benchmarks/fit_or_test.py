@@ -29,6 +29,7 @@ PLACES: dict[str, Role] = {
     "tests/data/nsys": "fit",
     "tests/data/hosts": "fit",
     "tests/data/vision": "fit",
+    "tests/data/rl": "test",
     "tests/data/roofline_pair.json.gz": "fit",
     "tests/data/tiny_lora_dataloader.json.gz": "fit",
     "tests/data/unsloth_llama1b.json.gz": "fit",

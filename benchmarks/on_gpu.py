@@ -10,7 +10,7 @@ and the rest goes on.
 counters   `benchmarks.ncu`: do counters confirm what limits the largest kernels
 memory     `benchmarks.take_snapshots`; `benchmarks.largest_batch` of six programs: predicted peaks, largest batches;
            `benchmarks.nccl_dumps`
-overhead   `benchmarks.overhead`: a step outside the windows and in the baseline, bare and traced in turns
+overhead   `benchmarks.hook_parts`, `benchmarks.overhead`: a step outside the windows and in the baseline
 sampling   `benchmarks.sampling`: steps with stacks sampled, in turns
 verdict    `benchmarks.stall`: from the last recorded step to the verdict, with gpuprof's defaults
 
@@ -90,8 +90,8 @@ def parts(tiny: bool) -> list[Part]:
 
     return [
         Part("counters", ((
-            Command("ncu", ("-m", "benchmarks.ncu", "--out", "{out}", "--within", "5" if tiny else "125", "--at-most",
-                            "30"), 140, "agreement.json"),
+            Command("ncu", ("-m", "benchmarks.ncu", "--out", "{out}", "--within", "5" if tiny else "185", "--at-most",
+                            "40"), 200, "agreement.json"),
         ),)),
         Part("memory", (
             (batch("fit_loop", 0.4, 150, str(ROOT / "benchmarks" / "fit_loop.py")),),
@@ -104,7 +104,9 @@ def parts(tiny: bool) -> list[Part]:
              Command("nccl", ("-m", "benchmarks.nccl_dumps", "--out", "{out}", *backend), 100, "dumps.json")),
         )),
         Part("verdict", ((Command("stall", ("-m", "benchmarks.stall", *stall), 100, "stall.json"),),)),
-        Part("overhead", ((overhead("hooks", 1, 50, "hooks_after", "hooks_baseline"),
+        Part("overhead", ((Command("hook_parts", ("-m", "benchmarks.hook_parts", "--steps", "100" if tiny else "1000",
+                                                  "--json", "{out}/parts.json"), 40, "parts.json"),
+                           overhead("hooks", 1, 50, "hooks_after", "hooks_baseline"),
                            overhead("steps", 3, 80, "baseline", "step")),)),
         Part("sampling", ((
             Command("sampling", ("-m", "benchmarks.sampling", "--rounds", "2" if tiny else "30", "--json",

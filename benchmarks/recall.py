@@ -61,6 +61,8 @@ FIRST = 3
 """Fixes that a person reads."""
 AGAIN = "_again"
 """How the name of a second run of a program ends."""
+GREAT = 1.5
+"""Unchanged processes that differ by more say little of a change, however much it gained."""
 SAME_WORK = 0.2
 BINS = (0.0, 0.3, 0.5, 0.7, 0.9, 1.0)
 """Ends of the probabilities' classes."""

@@ -24,6 +24,7 @@ import contextlib
 import gc
 import importlib
 import json
+import math
 import os
 import shutil
 import signal
@@ -32,10 +33,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.diagnosis import Diagnosis
 
 TRACED = ("grpo", "rloo", "online_dpo")
 CHANGES: dict[str, dict[str, Any]] = {
@@ -421,37 +425,72 @@ def results(out: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
 
 
-def measured(lines: list[dict[str, Any]]) -> dict[str, list[float]]:
-    """Milliseconds of each timed iteration of each change, over its turns; those of all BASELINES as `as_it_is`."""
-    found: dict[str, list[float]] = {}
+def measured(lines: list[dict[str, Any]]) -> dict[str, dict[int, float]]:
+    """Part → number of a turn → milliseconds of its mean iteration. A first turn is not counted where two more
+    followed: processes that had just been built took up to 1.3 times as long in it, the baselines, too."""
+    found: dict[str, dict[int, float]] = {}
     for line in lines:
         if line["kind"] == "change":
-            name = BASELINES[0] if line["part"] in BASELINES else line["part"]
-            found.setdefault(name, []).extend(line["each_ms"])
-    return found
+            found.setdefault(line["part"], {})[line["round"]] = line["ms"]
+    return {
+        name: {number: ms for number, ms in turns.items() if number or len(turns) < 3} for name, turns in found.items()
+    }
+
+
+@dataclass(frozen=True)
+class Measured:
+    """An iteration over that of the baselines, with half of its 80 % interval."""
+
+    ratio: float
+    sure: float
+
+
+def ratios(turns: dict[str, dict[int, float]]) -> dict[str, Measured]:
+    """Each part over the mean of BASELINES. What a round has in common (the machine is faster at some times) is taken
+    out: a turn's logarithm is the part's, the round's and noise, whose spread over all parts gives the intervals."""
+    logs = {name: {number: math.log(ms) for number, ms in each.items()} for name, each in turns.items()}
+    rounds = {number for each in logs.values() for number in each}
+    full = [each for each in logs.values() if len(each) > 1 and set(each) == rounds - {0}]
+    common = {number: statistics.fmean(each[number] for each in full) for number in rounds - {0} if full}
+    middle = statistics.fmean(common.values()) if common else 0.0
+    plain = {
+        name: {number: log - common.get(number, middle) + middle for number, log in each.items()}
+        for name, each in logs.items()
+    }
+    means = {name: statistics.fmean(each.values()) for name, each in plain.items()}
+    apart = [log - means[name] for name, each in plain.items() if len(each) > 1 for log in each.values()]
+    free = len(apart) - sum(len(each) > 1 for each in plain.values()) - max(len(common) - 1, 0)
+    spread = math.sqrt(sum(one**2 for one in apart) / free) if free > 0 else math.nan
+    base = [means[name] for name in BASELINES if name in means]
+    count = sum(len(plain[name]) for name in BASELINES if name in plain)
+    if not base:
+        return {}
+    found = {name: math.exp(mean - statistics.fmean(base)) for name, mean in means.items()}
+    return {
+        name: Measured(ratio, 1.2816 * ratio * spread * math.sqrt(1 / len(plain[name]) + 1 / count))
+        for name, ratio in found.items()
+    }
 
 
 def _summary(out: Path) -> None:
-    found = measured(results(out))
-    for name, each in found.items():
-        base = found.get(name.partition("-")[0] if name in FIXED else BASELINES[0], [])
-        mean = statistics.mean(each)
-        times = f"  {mean / statistics.mean(base):6.3f} of as it is" if base else ""
-        print(f"{name:30} {mean:8.1f} ms{times}  {[round(ms) for ms in each]}", flush=True)
+    turns = measured(results(out))
+    for name, each in turns.items():
+        first = name.partition("-")[0] if name in FIXED else BASELINES[0]
+        mean = statistics.mean(each.values())
+        times = f"  {mean / statistics.mean(turns[first].values()):6.3f} of {first}" if first in turns else ""
+        print(f"{name:30} {mean:8.1f} ms{times}  {[round(ms) for ms in each.values()]}", flush=True)
 
 
 # -- predictions
 
 
-def predicted(recording: Path) -> dict[str, tuple[float, float, float]]:
+def predicted(diagnosis: Diagnosis) -> dict[str, tuple[float, float, float]]:
     """Change → iteration over that of the recording: least, expected, most. By `gpuprof.diagnosis.iterations.changes`
     where it has the change; the others by its rules: decode steps by their number, calls by the CPU."""
-    import gpuprof
     from gpuprof.diagnosis.iterations import changes as rules
     from gpuprof.diagnosis.iterations.section import trainer_of
     from gpuprof.record.phase_names import BACKWARD, FORWARD, LOG_PROBABILITIES, OPTIMIZER
 
-    diagnosis = gpuprof.diagnose(recording)
     found, folder = diagnosis.iteration, diagnosis.folder
     if found is None or found.generation is None or folder is None:
         return {}
@@ -460,10 +499,13 @@ def predicted(recording: Path) -> dict[str, tuple[float, float, float]]:
     names = {
         "rewards_at_once": "rewards_at_once", "static_cache": "cache_copies", "compiled_decode": "decode_cpu",
         "twice_the_generations": "rollout_batch", "no_reference": "reference_pass",
-        "continuous_batching": "ended_sequences",
     }  # fmt: skip
     result = {name: own[id_] for name, id_ in names.items() if id_ in own}
     shares = {name: (one.low / mean, one.expected / mean, one.high / mean) for name, one in result.items()}
+    own_busy, ended = rules.decode_busy_share(found), found.generation.ended_share
+    if own_busy is not None and ended is not None:  # what it costs, too, where it is not offered
+        low, expected, high = rules.continuous_saved_ns(found.generation.decode_ns, own_busy, ended)
+        shares["continuous_batching"] = (1 - high / mean, 1 - expected / mean, 1 - low / mean)
 
     def saved(low: float, ns: float, high: float) -> tuple[float, float, float]:
         return 1 - high / mean, 1 - ns / mean, 1 - low / mean
@@ -483,27 +525,46 @@ def predicted(recording: Path) -> dict[str, tuple[float, float, float]]:
     return shares
 
 
+@dataclass(frozen=True)
+class Held:
+    """A change: what was predicted and what was measured, as shares of the iteration as it is."""
+
+    name: str
+    low: float
+    expected: float
+    high: float
+    measured: Measured
+
+    @property
+    def holds(self) -> bool:
+        """Whether what was measured is in the interval, give or take the 80 % interval of the measurement itself."""
+        return self.low - self.measured.sure <= self.measured.ratio <= self.high + self.measured.sure
+
+
+def held(out: Path, diagnosis: Diagnosis) -> list[Held]:
+    """The changes that were measured, and that the diagnosis of DIR/grpo predicts; per completion."""
+    turns = {name: each for name, each in measured(results(out)).items() if name in CHANGES}
+    ratio, expected = ratios(turns), predicted(diagnosis)
+    found = []
+    for name in (one for one in CHANGES if one in expected and one in ratio):
+        times = 2 if name == "twice_the_generations" else 1
+        found.append(Held(name, *expected[name], Measured(ratio[name].ratio / times, ratio[name].sure / times)))
+    return found
+
+
 def _compare(out: Path) -> int:
-    """Prints a table; a change holds if what was measured is within the interval, give or take the 80 % interval of
-    the measurement itself."""
-    lines, expected = measured(results(out)), predicted(out / "grpo")
-    base = lines.get(BASELINES[0], [])
-    if not base or not expected:
+    """Prints a table."""
+    import gpuprof
+
+    found = held(out, gpuprof.diagnose(out / "grpo"))
+    if not found:
         print("there is no baseline, or no recording of GRPO")
         return 1
-    held = count = 0
     print("| change | predicted | interval | measured | holds |", "|---|---:|---:|---:|---|", sep="\n")
-    for name in (one for one in CHANGES if one in expected and one in lines):
-        times = 2 if name == "twice_the_generations" else 1  # per completion
-        ratio = statistics.mean(lines[name]) / statistics.mean(base) / times
-        parts = [statistics.stdev(each) / statistics.mean(each) / len(each) ** 0.5 for each in (lines[name], base)]
-        sure = 1.2816 * ratio * (parts[0] ** 2 + parts[1] ** 2) ** 0.5
-        low, middle, high = expected[name]
-        holds = low - sure <= ratio <= high + sure
-        held, count = held + holds, count + 1
-        print(f"| {name.replace('_', ' ')} | {middle:.2f} | {low:.2f}–{high:.2f} | {ratio:.2f} ± {sure:.2f} | "
-              f"{'yes' if holds else 'no'} |")  # fmt: skip
-    print(f"\n{held} of {count} hold")
+    for one in found:
+        print(f"| {one.name.replace('_', ' ')} | {one.expected:.2f} | {one.low:.2f}–{one.high:.2f} | "
+              f"{one.measured.ratio:.2f} ± {one.measured.sure:.2f} | {'yes' if one.holds else 'no'} |")  # fmt: skip
+    print(f"\n{sum(one.holds for one in found)} of {len(found)} hold")
     return 0
 
 
@@ -522,13 +583,16 @@ def _truth(out: Path) -> int:
     head = {"how": how, "date": f"{datetime.now(timezone.utc):%Y-%m-%d}"}
     head |= {"machine": about["machine"], "versions": about["versions"]}
     for scenario in SCENARIOS:
-        timed = [line for line in lines if line["kind"] == "change" and line["part"].partition("-")[0] == scenario]
+        its = [part for part in FIXED if part.startswith(scenario)]
+        timed = [line for line in lines if line["kind"] == "change" and line["part"] in its]
+        each = {number: [line for line in timed if line["round"] == number] for number in range(ROUNDS)}
+        timed = [line for turns in each.values() if len(turns) == len(its) for line in turns]  # of whole rounds
         processes = [
             {"fix": FIXED[line["part"]], "free_ms": line["ms"], "free_each_ms": line["each_ms"],
              "synchronised_ms": line["each_ms"], "tokens": None, "peak_mib": line["peak_mib"]}
             for line in timed
         ]  # fmt: skip
-        if {line["part"] for line in timed} != {part for part in FIXED if part.startswith(scenario)}:
+        if not timed:
             print(f"{scenario}: not all of it was timed")
             continue
         first = [f" {json.dumps(key)}: {json.dumps(value)}," for key, value in head.items()]

@@ -18,8 +18,13 @@ FOLDER = Path(__file__).with_name("schema")
 
 def schema(name: str) -> dict[str, Any]:
     """The published JSON Schema of `gpuprof.trial/1`, say. Raises FileNotFoundError for a name that there is not."""
+    return json.loads(path_of(name).read_text(encoding="utf-8"))
+
+
+def path_of(name: str) -> Path:
+    """Where the schema of this name is."""
     kind, _, version = name.removeprefix("gpuprof.").partition("/")
-    return json.loads((FOLDER / f"{kind}-{version}.json").read_text(encoding="utf-8"))
+    return FOLDER / f"{kind}-{version}.json"
 
 
 def document(name: str, value: Any, *, whole_ns: bool = False, **instead: Any) -> dict[str, Any]:

@@ -178,6 +178,11 @@ def flight_file(rank: int) -> str:
     return f"flight.rank{rank}"
 
 
+def other_flight_file(rank: int) -> str:
+    """Name of the dump of its second recorder, where NCCL and another backend are both in use."""
+    return f"flight.other.rank{rank}"
+
+
 def answer_file(rank: int) -> str:
     """Name of the file there that one rank makes or changes once it has written the others."""
     return f"rank{rank}.wrote"

@@ -48,9 +48,15 @@ SYNC_RATE = Number(
     "Rate at which weights get to the generator in large pieces: 5 to 25 through host memory, 100 and more between "
     "GPUs of a node.",
 )  # fmt: skip
+CONTINUOUS_STEP = Number(
+    5.5, 2.0, 8.0, "", "measured",
+    "CPU time of a decode step of transformers' generate_batch over that of `generate`: without flash attention it has "
+    "no CUDA graphs and makes the masks of its paged cache in each step. GRPO of 8 completions of 80 tokens: 57 ms a "
+    "step instead of 10 (H100), 100 and 135 instead of 19 (H200; TRL 1.15, transformers 5.17). With flash attention it "
+    "takes less, which is assumed.",
+)  # fmt: skip
 CONTINUOUS_S = Number(
-    6.5, 1.0, 9.5, "s", "measured",
-    "What one call of transformers' generate_batch takes beyond the decode steps of `generate`: it makes its cache, "
-    "its scheduler and its CUDA graphs again. GRPO of 8 completions of 80 tokens took 8.4 and 11.2 s an iteration "
-    "instead of 1.9 (H200, TRL 1.15, transformers 5.17); versions that keep them cost less, which is assumed.",
+    0.5, 0.2, 3.0, "s", "measured",
+    "What one call of generate_batch takes beyond its steps: Python collects garbage several times when the call ends, "
+    "0.47 s a call next to an H100, 2.9 s on a busy CPU (transformers 5.17 and 5.23).",
 )  # fmt: skip

@@ -35,6 +35,11 @@ COMPUTES_NS = Number(
     "CPU time of an op that launches nothing, in one piece, from which on it computes on a tensor in host memory: ops "
     "that only make a view take 1 to 10 µs.",
 )  # fmt: skip
+MOVED_LEFT = Number(
+    0.05, 0.01, 0.2, "", "assumed",
+    "Share that is left of what the CPU computes on tensors in host memory where the GPU, or a worker ahead of the "
+    "step, does it: as of samples that are prepared elsewhere.",
+)  # fmt: skip
 COMPUTES_SHARE = Number(
     0.25, 0.1, 0.5, "", "assumed",
     "Share of the CPU's work in such ops, and in ops that plan kernels, from which on they, and not launching, explain "
@@ -46,4 +51,9 @@ AUTOGRAD_NODE_NS = Number(
     "CPU time that autograd takes for one op on a host of pace 1: a node is allocated, inputs are saved, edges are "
     "made, and all is let go again. Of small tensors on the CPU it is 0.9 µs (2,400 ops with and without no_grad); "
     "what is saved on the GPU also goes back to its allocator.",
+)  # fmt: skip
+TOPK_PASSES = Number(
+    6.0, 3.0, 16.0, "", "assumed",
+    "Times that torch.topk reads its input: a radix select of 8 bits a pass reads 32-bit values four times and gathers "
+    "once, one of 2 bits sixteen times.",
 )  # fmt: skip

@@ -91,9 +91,6 @@ def command(
 
 
 def _export_roles(recording: Recording, output: Path | None, force: bool) -> int:
-    from gpuprof.diagnosis.roles.sources import diagnose_roles
-    from gpuprof.interop.perfetto_roles import write_perfetto_roles
-
     target = output or Path(f"roles{SUFFIXES['perfetto']}")
     if target.is_dir():
         target = target / f"roles{SUFFIXES['perfetto']}"
@@ -101,12 +98,20 @@ def _export_roles(recording: Recording, output: Path | None, force: bool) -> int
         raise GpuprofError(
             f"{target} exists and was not written by gpuprof: choose another place with -o, or use --force"
         )
+    events, roles = draw_roles(recording, target)
+    said = "written to stdout" if str(target) == "-" else f"{target}: {events:,} events"
+    say(f"{said} of {roles} roles on one clock, for https://ui.perfetto.dev")
+    return 0
+
+
+def draw_roles(recording: Recording, target: Path) -> tuple[int, int]:
+    """Writes the roles of a job; returns how many events and roles there are."""
+    from gpuprof.diagnosis.roles.sources import diagnose_roles
+    from gpuprof.interop.perfetto_roles import write_perfetto_roles
+
     found = diagnose_roles(recording)
     with _stdout() if str(target) == "-" else whole_file(target) as file:
-        count = write_perfetto_roles(found, file)
-    said = "written to stdout" if str(target) == "-" else f"{target}: {count:,} events"
-    say(f"{said} of {len(found.roles)} roles on one clock, for https://ui.perfetto.dev")
-    return 0
+        return write_perfetto_roles(found, file), len(found.roles)
 
 
 def remark(diagnosis: Diagnosis) -> None:

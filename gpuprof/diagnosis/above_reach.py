@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from gpuprof.bounds import Signed, Words
+
 Kind = Literal["gpu", "host", "input", "transfer", "communication", "memory"]
 
 
@@ -29,9 +31,9 @@ class Item:
     """One thing that the step could do without."""
 
     kind: Kind
-    what: str
+    what: Words
     where: Where
-    ns: int
+    ns: Signed[int]
     """What the replayed step loses when this goes after the items before it; negative where that makes it longer."""
     own_ns: int
     """What it takes by itself, GPU or CPU time of a step: more than `ns` where something else hides it."""
@@ -52,12 +54,12 @@ class AboveReach:
     """The usual step as it was measured, else as it is replayed."""
     reach_ns: int
     """The replayed step without any of the items."""
-    residual_ns: int
-    """`usual_ns` less the replayed step, signed: what the replay does not explain."""
+    residual_ns: Signed[int]
+    """usual_ns less the replayed step: what the replay does not explain."""
     unknown_ns: int
     """Sum of the items without a known reach."""
     items: tuple[Item, ...]
-    """In the order in which they were taken out."""
+    """In the order in which they were taken out of the replayed step, one after the other."""
 
     @property
     def largest(self) -> tuple[Item, ...]:

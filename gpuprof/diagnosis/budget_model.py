@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Annotated
 
+from gpuprof.bounds import OneOf, Positive, Signed
 from gpuprof.replay.noise import PROCESS_NOISE
 
 NAMES = {
@@ -31,10 +33,10 @@ class Excess:
     cause: str
     """input | save | evaluation | logging | garbage_collection | allocator."""
     mean_ns: int | None
-    """Per step; None where the event is on the program's schedule but was not seen."""
+    """Added to the mean step; None: on the schedule, but not measured."""
     steps: int
     """Timed steps that had it."""
-    every: int | None = None
+    every: Positive[int] | None = None
     """Steps from one such event to the next, where the program's settings say it."""
     recorded: int | None = None
     """Steps of the recording that had it, too; None where that is not known."""
@@ -65,25 +67,27 @@ class Budget:
 
     mean_ns: int
     low: int
+    """Ends of the 80 % interval of the mean, ns."""
     high: int
     """Ends of the 80 % interval of this process's mean, ns."""
     usual_ns: int
     """The median step at the work of the recorded ones."""
     excess: tuple[Excess, ...]
     once: tuple[Once, ...]
-    residual_ns: int
+    residual_ns: Signed[int]
     """What no cause explains: variation, of either sign."""
-    steps: int
+    steps: Positive[int]
     """Steps that the mean is of."""
-    source: str
+    source: Annotated[str, OneOf(("free", "recorded"))]
     """free: timed without a profiler. recorded: the recorded steps, the profiler's cost removed."""
     paused_ns: int = 0
-    """The part of the residual that is due to steps which take more than twice their usual time for no measured
+    """The part of residual_ns that is due to steps which take more than twice their usual time for no measured
     cause."""
     pauses: int = 0
     """How many of the steps these are."""
     process_noise: float = PROCESS_NOISE
-    """How much the mean step differs from one process to the next: half an 80 % interval, as a share of it."""
+    """How much the mean step differs from one process to the next: half an 80 % interval, as a share of it. More where
+    the CPU limits the step."""
 
     @property
     def lumps_ns(self) -> dict[str, float]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+from gpuprof.bounds import OneOf, Positive, Share
 
 Limiter = Literal["tensor", "memory", "issue", "latency"]
 
@@ -15,13 +17,12 @@ class CountedKernel:
     name: str
     ns: int
     """Of a step, as recorded without counters."""
-    count: int
+    count: Positive[int]
     """In the recorded steps."""
-    claimed: str | None
+    claimed: Annotated[str, OneOf(of="gpuprof.replay.bound:PARTS")] | None
     """compute | memory | latency, by the roofline; None where their work is not known."""
     counted: Limiter
-    """By the counters: the busiest of tensor pipes, DRAM and issue slots; latency where that is claimed, and none is
-    used much."""
+    """The busiest of tensor pipes, DRAM and issue slots; latency where that is claimed and none is used much."""
     agrees: bool | None
     """Tensor pipes and issue slots agree with compute."""
     tensor_percent: float | None
@@ -40,9 +41,9 @@ class Counters:
 
     kernels: int
     """In the table."""
-    matched_share: float
-    """Of the recorded kernels' time, 0 to 1, that of kernels in the table."""
-    agreeing_share: float | None
-    """Of the time of those whose limit is claimed, 0 to 1, that where the counters say the same."""
+    matched_share: Share
+    """Of the recorded kernels' time, that of kernels in the table."""
+    agreeing_share: Share | None
+    """Of the time of those whose limit is claimed, that where the counters say the same."""
     largest: tuple[CountedKernel, ...]
     """Most time first."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpuprof.bounds import Share
 from gpuprof.diagnosis.run_model import Run
 
 
@@ -14,10 +15,10 @@ class CpuStep:
     input_ns: int
     """The training waits for its next batch, or prepares it itself."""
     own_ns: int
-    """Its passes and optimizer: PyTorch's ops and the Python between them."""
+    """Passes and optimizer: ops, and Python between them."""
     other_ns: int
     """What comes in some steps only: saving, evaluation, logging, garbage collection and the like."""
-    ops_share: float | None
+    ops_share: Share | None
     """Of `own_ns` in PyTorch's ops, 0 to 1, as in the recorded steps; None where none were recorded."""
 
     @property

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from gpuprof.bounds import Above0, OneOf, Percent, Positive, Share, Signed, Words
 from gpuprof.diagnosis.above_reach import AboveReach
 from gpuprof.diagnosis.budget_model import Budget
 from gpuprof.diagnosis.counters_model import Counters
@@ -48,7 +49,7 @@ class Quality:
 
 @dataclass(frozen=True, slots=True)
 class GpuName:
-    device: int
+    device: Signed[int]
     name: str
     memory_bytes: int | None
 
@@ -56,7 +57,7 @@ class GpuName:
 @dataclass(frozen=True, slots=True)
 class Environment:
     gpus: tuple[GpuName, ...]
-    versions: dict[str, str | int | float]
+    versions: dict[Words, Words | int | float]
     rank: int | None
     world_size: int | None
 
@@ -65,19 +66,21 @@ class Environment:
 class Steps:
     """Steps that were analysed. `recorded_ns` is their median; `unprofiled_ns` a measured step without a profiler."""
 
-    source: str
+    source: Annotated[str, OneOf(("profiler_step", "user_range", "optimizer", "periodicity", "none"))]
     """How the steps were found: profiler_step | user_range | optimizer | periodicity | none (the whole recording)."""
     name: str | None
     """The range whose repetitions are the steps, where there is one."""
-    count: int
+    count: Positive[int]
     each_ns: tuple[int, ...]
     recorded_ns: int
+    """Median step as recorded."""
     unprofiled_ns: int | None
+    """Measured without a profiler."""
     estimated_ns: int | None
     """Without the profiler's cost: the median step, or the mean where more than half of the steps launch nothing."""
-    inflation: float | None
-    """The recorded step over the unprofiled one; where that is estimated, the replayed step with the cost of recording
-    over the one without it; None where that is a mean."""
+    inflation: Above0 | None
+    """recorded_ns / unprofiled_ns; where no unprofiled step was measured, the replayed step with the cost of recording
+    / estimated_ns."""
     cut: int
     """Steps left out because the recording cut them."""
 
@@ -94,7 +97,7 @@ class Window:
 class CauseTime:
     """Idle time of one cause. `count`: gaps that it has a part in."""
 
-    cause: str
+    cause: Annotated[str, OneOf(of="gpuprof.diagnosis.gaps:CAUSES")]
     ns: int
     count: int
 
@@ -114,7 +117,7 @@ class Device:
     """Busy time inside the window with work that was launched before it."""
     carry_out_ns: int
     """Busy time after the window with work that was launched inside it."""
-    cpu_bound_fraction: float | None
+    cpu_bound_fraction: Share | None
     streams: int
     idle_by_cause: tuple[CauseTime, ...] = ()
     """Sums to `idle_ns`."""
@@ -124,13 +127,13 @@ class Device:
 class DeviceEstimate:
     """One step of a device with the profiler's cost removed."""
 
-    device: int
+    device: Signed[int]
     step_ns: int
     compute_ns: int
     communication_ns: int
     copy_ns: int
     idle_ns: int
-    cpu_bound_fraction: float | None
+    cpu_bound_fraction: Share | None
     idle_by_cause: tuple[CauseTime, ...] = ()
     """Sums to `idle_ns`."""
 
@@ -139,13 +142,13 @@ class DeviceEstimate:
 class Gap:
     """A maximal interval in which nothing ran on a device, and the work it waited for."""
 
-    start_ns: int
+    start_ns: Signed[int]
     ns: int
-    device: int
-    cause: str
+    device: Signed[int]
+    cause: Annotated[str, OneOf(of="gpuprof.diagnosis.gaps:CAUSES")]
     op: str | None
     module: str | None
-    phase: str
+    phase: Annotated[str, OneOf(of="gpuprof.timeline.phases:PHASES")]
     frame: str | None
     """`file(line): function` that the CPU is in, as torch writes it: as recorded (`--stacks`), else where most samples
     of unprofiled steps are at that place of the step; None where neither is known."""
@@ -155,7 +158,7 @@ class Gap:
 class PhaseGaps:
     """Idle time before the work of one phase; the op that most of it waits for, and the class of module that is in."""
 
-    phase: str
+    phase: Annotated[str, OneOf(of="gpuprof.timeline.phases:PHASES")]
     ns: int
     count: int
     op: str | None
@@ -173,10 +176,10 @@ class Gaps:
 
 @dataclass(frozen=True, slots=True)
 class CategoryTime:
-    category: str
+    category: Annotated[str, OneOf(of="gpuprof.timeline.categories:CATEGORIES")]
     ns: int
     count: int
-    bound: str | None
+    bound: Annotated[str, OneOf(of="gpuprof.replay.bound:PARTS")] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,13 +192,13 @@ class NamedTime:
 @dataclass(frozen=True, slots=True)
 class KernelTime:
     name: str
-    category: str
+    category: Annotated[str, OneOf(of="gpuprof.timeline.categories:CATEGORIES")]
     ns: int
     count: int
     op: str | None
     flops: int | None
     bytes: int | None
-    bound: str | None
+    bound: Annotated[str, OneOf(of="gpuprof.replay.bound:PARTS")] | None
     efficiency: float | None
 
 
@@ -221,7 +224,7 @@ class Kernels:
 class PhaseTime:
     """Phases partition the window: `ns` sums to it, and `busy_ns` + `idle_ns` = `ns` (busy: any device at work)."""
 
-    phase: str
+    phase: Annotated[str, OneOf(of="gpuprof.timeline.phases:PHASES")]
     ns: int
     busy_ns: int
     idle_ns: int
@@ -232,7 +235,7 @@ class RangeTime:
     """User ranges of one name (the index at its end as #) in the window, and the GPU work launched in them."""
 
     name: str
-    count: int
+    count: Positive[int]
     ns: int
     """Host time in the window, summed."""
     gpu_ns: int
@@ -246,11 +249,11 @@ class RangeTime:
 class PhaseActivity:
     """What the GPU's counters showed while the work of a phase ran, in percent of what the device can do."""
 
-    phase: str
+    phase: Annotated[str, OneOf(of="gpuprof.timeline.phases:PHASES")]
     busy_ns: int
-    sm_percent: float | None
-    tensor_percent: float | None
-    dram_percent: float | None
+    sm_percent: Percent | None
+    tensor_percent: Percent | None
+    dram_percent: Percent | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +272,7 @@ class Profiler:
 class RooflineSummary:
     """The window's kernel time by what limits it; the five sum to `kernels.total_ns`."""
 
-    ceilings: dict[str, Any]
+    ceilings: dict[Words, Any]
     """What they are of (`gpu`, `source`), `flops` per dtype (FLOP/s) and `memory_bytes_per_s`."""
     mfu: float | None
     hfu: float | None
@@ -289,8 +292,8 @@ class Replay:
     shown: bool
     """Whether it is good enough for predictions."""
     reason: str = ""
-    """Why there are none."""
-    steps: int | None = None
+    """Why nothing is predicted; empty where it is."""
+    steps: Positive[int] | None = None
     """Steps that were replayed: of a long recording some that stand for all."""
 
 
@@ -299,7 +302,7 @@ class Evidence:
     """Something in the recording that a person can go and look at."""
 
     text: str
-    start_ns: int | None = None
+    start_ns: Signed[int] | None = None
     ns: int | None = None
     where: str | None = None
     """The track: `GPU 0` or a host thread, and the op, module or frame."""
@@ -308,7 +311,7 @@ class Evidence:
     part_ns: int | None = None
     """What that part of the program has of the statement's time in a step, without the profiler's cost."""
     begins_with: str | None = None
-    """The kernel, op or call that begins the stretch, where `text` says that it is not most of it; else None."""
+    """The kernel, op or call that begins the stretch, where text says that it is not most of it; else None."""
     on_gpu: bool = False
     """Whether the track is a GPU's."""
     lines: tuple[str, ...] = ()
@@ -330,14 +333,14 @@ class Remaining:
 class Measured:
     """What `gpuprof try` measured of a fix on the user's own command."""
 
-    status: str
+    status: Annotated[str, OneOf(of="gpuprof.diagnosis.trial_results:STATUSES")]
     """confirmed | slower | no_difference | unconfirmed | not_applied | failed."""
     step_ns: int | None
-    speedup_low: float | None
+    speedup_low: Signed[float] | None
     """Ends of the 80 % interval; None of a single measurement."""
-    speedup: float | None
-    speedup_high: float | None
-    sameness: str | None
+    speedup: Signed[float] | None
+    speedup_high: Signed[float] | None
+    sameness: Annotated[str, OneOf(of="gpuprof.diagnosis.trial_results:SAME")] | None
     """Whether the training computes the same: bitwise | within_scatter | other_random_numbers | different."""
     reason: str
     """What shows that it took effect, or why it did not."""
@@ -347,43 +350,44 @@ class Measured:
 class Finding:
     """A problem with its evidence and the fix, replayed."""
 
-    id: str
+    id: Words
     title: str
     severity: Literal["high", "medium", "low"]
     evidence: tuple[Evidence, ...]
-    fix: str
+    fix: Words
     """What to do, as text."""
     step_ns: Range
     """The mean step with the fix, without a profiler. How well the mean step itself is known counts in its interval."""
     speedup: Range
     """Of the training: more work in a step counts. How well the mean step is known counts only as far as it does not
     scale the step with the fix, too."""
-    work: float = 1.0
+    work: Above0 = 1.0
     """How many times the work of a step is done in it."""
     remaining_ns: Remaining | None = None
     """What it costs once is in it."""
     changes: str | None = None
-    """What it changes about the training itself; None: the same samples per optimizer step, the same arithmetic."""
+    """What it changes about the training itself; None: the same samples and arithmetic per optimizer step."""
     once_ns: Range | None = None
-    """What it costs once before it gains: compiling."""
+    """What it costs once before it gains (compiling); remaining_ns includes it."""
     measured: Measured | None = None
-    """None where it was not tried."""
-    probability: float = 1.0
-    """That it gains 2 % or more, 0 to 1."""
+    """What gpuprof try measured of the fix on the run's own command; None where it was not tried."""
+    probability: Share = 1.0
+    """That it gains 2 % or more."""
     settle: str | None = None
-    """The command that settles whether it gains, with that of the training where it is known; None: by hand."""
+    """The command that settles whether it gains, with the recorded command of the training behind -- where that is
+    known; None: by hand."""
     needs: str | None = None
     """What has to be done first, or has to hold; None: nothing."""
-    acts_on: tuple[str, ...] = ()
+    acts_on: tuple[Annotated[str, OneOf(of="gpuprof.replay.bound:RESOURCES")], ...] = ()
     """Resources that it takes work off: host | input | transfer | communication | device; most first."""
     parts: tuple[str, ...] = ()
     """The links of a chain of fixes, in their order; empty of a single fix."""
     settings: tuple[Setting, ...] = ()
     """What the fix sets, in the order of its text."""
     patch: Patch | None = None
-    """By which `gpuprof try` makes it; None: by hand."""
+    """By which gpuprof try makes it; an empty value is the patch's default. None: by hand."""
     fix_lines: tuple[FixLine, ...] = ()
-    """The same as `fix`, code and prose apart; empty in diagnoses of older versions."""
+    """The same as fix, line by line: code that can be pasted, and prose that says where it belongs."""
 
     @property
     def shown_lines(self) -> tuple[FixLine, ...]:
@@ -407,10 +411,10 @@ class Finding:
 class Considered:
     """A usual remedy that is ruled out, and by what fact."""
 
-    id: str
+    id: Words
     """Of the finding that would advise it."""
-    title: str
-    reason: str
+    title: Words
+    reason: Words
     step_ns: Range | None = None
     """The mean step with it, where that was predicted; its interval as in a finding."""
     speedup: Range | None = None
@@ -427,7 +431,7 @@ class Combined:
     titles: tuple[str, ...]
     step_ns: Range
     speedup: Range
-    work: float = 1.0
+    work: Above0 = 1.0
     remaining_ns: Remaining | None = None
 
 
@@ -435,7 +439,7 @@ class Combined:
 class StartUpPart:
     """Time of one kind of start-up: loading code, creating the context, first allocations, compiling."""
 
-    name: str
+    name: Words
     ns: int
 
 
@@ -444,27 +448,33 @@ class StartUpTime:
     """Host time of the window in which the program starts, which happens once. The parts sum to `ns`."""
 
     ns: int
-    share: float
+    share: Share
     """Of the window."""
     parts: tuple[StartUpPart, ...]
+
+
+VERDICT_CAUSES = (
+    "launch", "sync", "python", "allocator", "compile", "planning", "loading", "locking", "cpu_compute", "slow_call",
+    "straggler", "transfer", "peer_wait", "save", "logging", "garbage_collection",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
     bound: Bound | None
     family: Family | None
-    cause: str | None
-    confidence: float | None
+    cause: Annotated[str, OneOf(VERDICT_CAUSES)] | None
+    confidence: Share | None
     """How sure the bound is, 0 to 1; None where nothing could be replayed."""
     sentences: Sentences
-    """What is said of it, the most important first."""
+    """What is said of the verdict, the most important first."""
     second: Bound | None = None
     """What it is if not `bound`: the runner-up, where confidence is low."""
     doubts: tuple[str, ...] = ()
     """What lowers the confidence, the weightiest first, each with what would decide it."""
     turns: int = 0
-    """GPUs of the process that work one after the other; 0 where they work together, or there is one."""
-    slow_calls: str | None = None
+    """GPUs of the process that work one after the other; 0 where they work together."""
+    slow_calls: Annotated[str, OneOf(("planning", "loading", "compile", "allocator", "locking"))] | None = None
     """What single long calls of the CPU do most of their time: planning | loading | compile | allocator | locking; None
     where that is not known, or there are none."""
     computes: str | None = None
@@ -486,7 +496,8 @@ class Diagnosis:
     environment: Environment
     steps: Steps | None
     budget: Budget | None
-    """Of the mean step; None where nothing was timed or recorded."""
+    """The mean step, which is what a user pays for: mean_ns = usual_ns + sum of excess[].mean_ns + residual_ns,
+    exactly."""
     window: Window | None
     devices: tuple[Device, ...]
     devices_estimated: tuple[DeviceEstimate, ...] | None
@@ -499,25 +510,27 @@ class Diagnosis:
     """Where the recording is of a run that `gpuprof trace` made."""
     roofline: RooflineSummary | None = None
     workload: Workload | None = None
-    """Whether it is training or inference; None where nothing was recorded."""
+    """Whether the recording is of training or inference, and what one of its steps is called."""
     start_up: StartUpTime | None = None
-    """None where nothing was recorded."""
+    """Host time of the window in which the program starts, which happens once."""
     replay: Replay = Replay(None, False)
     sensitivities: Sensitivities | None = None
     findings: tuple[Finding, ...] = ()
     combined: Combined | None = None
+    """Several of the findings' fixes at once; None where no two gain more than one."""
     considered: tuple[Considered, ...] = ()
-    """Usual remedies that are ruled out, in the order of the findings."""
+    """Usual remedies that are ruled out, and by what fact."""
     worth_trying: tuple[Finding, ...] = ()
-    """What is not sure to gain but expected to, with what settles it, in the order of `findings`."""
+    """Fixes that gain 2 % with a probability of 0.5 at least and 5 % as expected, in the order of `findings`."""
     above_reach: AboveReach | None = None
-    """What the step should cost, and what lies above that; None where nothing was replayed."""
+    """What the usual step should cost, and what lies above that: usual_ns = reach_ns + the sum of the items' ns +
+    residual_ns, exactly. None where nothing was replayed, or no fixes were looked for."""
     cpu_step: CpuStep | None = None
-    """Of a run without a GPU what its mean step consists of; None of any other, and where its steps were not timed."""
+    """Of a run without a GPU: what its mean step consists of; the three times sum to it. Null of any other."""
     host: Host | None = None
-    """The Python functions of unprofiled steps, where a run sampled them."""
+    """Python functions of unprofiled steps, sampled by another process; None where nothing was sampled."""
     counters: Counters | None = None
-    """What Nsight Compute counted of the same kernels; None where no table was given."""
+    """Counters of Nsight Compute next to what is said of the same kernels; None where no table was given (--ncu)."""
     ranges: tuple[RangeTime, ...] = ()
     """Most host time first; of many names the first hundred."""
     activity: tuple[PhaseActivity, ...] | None = None
@@ -525,9 +538,11 @@ class Diagnosis:
     ranks: tuple[RankSummary, ...] | None = None
     """One summary per rank, where several were diagnosed together."""
     memory: MemoryReport | None = None
-    """Who held the GPU's memory, where a snapshot or memory events were recorded."""
+    """Who held the GPU's memory, as gpuprof.memory/1 without its schema and series; None without a snapshot or memory
+    events."""
     iteration: Iteration | None = None
-    """Of a training on its own generations: the mean iteration by phase. None of any other."""
+    """Of a training on its own generations (GRPO, RLOO, online DPO): the mean iteration, which generates once and
+    trains for some optimizer steps. phases sum to mean_ns exactly. None: of any other training."""
     job: Job | None = None
     """Their joint replay."""
     _analysis: Any = field(default=None, repr=False, compare=False)

@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from gpuprof.bounds import Words
+
 Surface = Literal["argument", "flag", "environment", "call", "assignment", "file"]
 """Where a setting is made: a field of the trainer's arguments, an option of a command, a variable of the environment, a
 call in the program, a value that the program assigns, a line of a file."""
@@ -29,11 +31,13 @@ class Setting:
     """One thing to set."""
 
     surface: Surface
-    name: str
-    """Of the field, option, variable or function, or the place that is assigned to."""
+    """A field of the trainer's arguments, an option of a command, a variable of the environment, a call in the program,
+    a value that the program assigns, an entry of a file."""
+    name: Words
+    """Of the field, option, variable or function, or what is assigned to."""
     value: Any = None
-    """As JSON. Of a call its arguments by name, those without one by position ("0", "1" …). An expression is
-    `{"expression": text}`."""
+    """Of a call its arguments by name, those without a name by position ("0", "1"). An expression is {"expression":
+    text}."""
     of: str | None = None
     """Class of the arguments, or the command that has the option; None where it is not known, or the program's own."""
     remove: bool = False
@@ -46,7 +50,7 @@ class Setting:
 class Patch:
     """A patch of `gpuprof.record.patches`, or of a plug-in, and its value; empty: the patch's default."""
 
-    name: str
+    name: Words
     value: str = ""
 
     def command(self, training: Sequence[str] | None = None) -> str:
@@ -75,9 +79,9 @@ class FixLine:
     text: str
     code: bool
     comment_at: int | None = None
-    """Where in the text the comment behind its code begins; None without one."""
+    """Where in the text the comment behind the code begins; None without one."""
     other: bool = False
-    """Whether it is of another way of the fix, which is made instead of what stands before it."""
+    """Whether it is of another way of the fix, made instead of what stands before it."""
 
     @property
     def bare(self) -> str:

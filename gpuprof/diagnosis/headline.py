@@ -7,6 +7,7 @@ it: what the GPU waits for, what comes in some steps only, or, where its own wor
 from __future__ import annotations
 
 from gpuprof.diagnosis import step_parts
+from gpuprof.diagnosis.above_reach import Item
 from gpuprof.diagnosis.cpu_step import CpuStep, prepares_batches
 from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.diagnosis.rest_of_step import BY_CPU
@@ -200,16 +201,19 @@ def _of_step(diagnosis: Diagnosis) -> str:
     if most < NAMED:
         return _of_verdict(diagnosis)
     words = _words(diagnosis, bar, first)
-    moving = _offloaded_ns(diagnosis) / bar.total_ns
-    if moving > most and words not in (*_COMPUTES.values(), _CPU["cpu_compute"]):
-        return f"MOVING OFFLOADED DATA to and from the GPU {_percent(moving, 1)}"
+    offloaded = _offloaded(diagnosis)
+    moving = offloaded.ns / bar.total_ns if offloaded is not None else 0.0
+    if offloaded is not None and moving > most and words not in (*_COMPUTES.values(), _CPU["cpu_compute"]):
+        state = offloaded.what.startswith("training state")
+        words = "MOVING OFFLOADED DATA to and from the GPU" if state else "COPYING TO THE CPU to compute there"
+        return f"{words} {_percent(moving, 1)}"
     return f"{words} {_percent(most, 1)}"
 
 
-def _offloaded_ns(diagnosis: Diagnosis) -> float:
-    """What the step loses without the copies of what is kept in host memory, and the CPU's work around them."""
-    found = diagnosis.above_reach
-    return float(sum(item.ns for item in found.items if item.finding == "offload")) if found is not None else 0.0
+def _offloaded(diagnosis: Diagnosis) -> Item | None:
+    """What is kept or computed in host memory: its copies, and the CPU's work around them."""
+    items = diagnosis.above_reach.items if diagnosis.above_reach is not None else ()
+    return next((item for item in items if item.kind == "memory" and item.finding == "offload"), None)
 
 
 def _of_verdict(diagnosis: Diagnosis) -> str:

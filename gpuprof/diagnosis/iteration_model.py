@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
+from gpuprof.bounds import OneOf, Positive, Share, Words
 from gpuprof.diagnosis.fix import Patch, Setting
 
 
@@ -11,10 +13,11 @@ from gpuprof.diagnosis.fix import Patch, Setting
 class PhaseBudget:
     """A phase of the mean iteration; all of them sum to it exactly."""
 
-    phase: str
+    phase: Annotated[str, OneOf(of="gpuprof.diagnosis.iterations.logged:ORDER")]
     """One of `gpuprof.record.phase_names.TIMED`."""
     ns: int
     low_ns: int
+    """Tenth percentile over the iterations; of fewer than five the least."""
     high_ns: int
     """The tenth and ninetieth percentile over the iterations; of few of them the least and the most."""
 
@@ -38,6 +41,7 @@ class GenerationBudget:
     decode_ns: int
     """After it."""
     forwards: float
+    """Forward passes of the loops."""
     sequences: float
     token_ns: int | None
     """Host time of one forward pass of decoding; None where no loop was seen (a serving engine)."""
@@ -45,9 +49,10 @@ class GenerationBudget:
     """Of all completions; None where the trainer does not keep them in host memory."""
     tokens_per_s: float | None
     """Of completions, over the time of generation."""
-    ended_share: float | None
-    """Of the tokens that the loops computed, those of sequences that had ended before."""
+    ended_share: Share | None
+    """Of the tokens that the loops computed, those of sequences that had ended."""
     longest: float | None
+    """Tokens of the longest completion."""
     p95: float | None
     """Tokens of the longest completion, and of the one that 95 % are not longer than."""
 
@@ -67,9 +72,10 @@ class RecordedPhase:
     """A phase in the recorded window, per iteration: host time of its ranges, without what was not recorded, and the
     part of it in which a GPU was at work."""
 
-    phase: str
+    phase: Annotated[str, OneOf(of="gpuprof.record.phase_names:TIMED")]
     ns: int
     busy_ns: int
+    """Part of it in which a GPU was at work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +99,9 @@ class IterationRange:
 class Change:
     """Something that would shorten the iteration, computed from its budget."""
 
-    id: str
-    title: str
-    fix: str
+    id: Words
+    title: Words
+    fix: Words
     """In the trainer's own arguments."""
     iteration_ns: IterationRange
     speedup: float
@@ -104,35 +110,37 @@ class Change:
     changes: str | None
     """What it changes about the training itself; None: nothing."""
     settings: tuple[Setting, ...] = ()
-    """What the fix sets."""
+    """What the fix sets, in the order of its text."""
     patch: Patch | None = None
-    """By which `gpuprof try` makes it; None: by hand."""
+    """By which gpuprof try makes it; an empty value is the patch's default. None: by hand."""
 
 
 @dataclass(frozen=True, slots=True)
 class Iteration:
     """The mean iteration of a training on its own generations, as free-running steps were timed."""
 
-    steps: int
+    steps: Positive[int]
     """Optimizer steps of an iteration."""
-    count: int
-    """Iterations that were timed."""
+    count: Positive[int]
+    """Iterations that were timed without a profiler."""
     mean_ns: int
     phases: tuple[PhaseBudget, ...]
     training_ns: int
     """Forward, backward and optimizer together."""
     rewards: tuple[RewardTime, ...]
-    """Longest first; they may overlap."""
+    """Reward functions, longest first; they may overlap."""
     generation: GenerationBudget | None
     recorded: tuple[RecordedPhase, ...]
-    """Empty where no iteration was recorded."""
+    """Phases in the recorded window, per iteration, without what was not recorded."""
     unrecorded: Unrecorded | None
+    """What the window left out of generate loops, per iteration."""
     changes: tuple[Change, ...]
-    """The largest gain first."""
+    """What would shorten the iteration, computed from its budget; the largest gain first."""
     log_probability_passes: float | None = None
     """Times that log-probabilities were computed without gradients; None where that is not known."""
     cache_copies: CacheCopies | None = None
-    """None where none was seen, or nothing was recorded."""
+    """Concatenations that copy the key-value cache whole for each token, extrapolated from the recorded decode steps to
+    the whole iteration."""
 
     def ns_of(self, *phases: str) -> int:
         """Host time of these phases together."""

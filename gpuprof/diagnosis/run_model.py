@@ -6,8 +6,9 @@ One frozen dataclass per concept, as in `model`: times are whole nanoseconds, No
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from gpuprof.bounds import OneOf, Positive, Share, Signed, Words
 from gpuprof.tracefile.compiler import Compiler
 from gpuprof.tracefile.program import Program
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 class Exit:
     """How the training ended: its exit code, or the signal that ended it."""
 
-    code: int | None
+    code: Signed[int] | None
     signal: str | None
 
 
@@ -30,6 +31,7 @@ class Baseline:
     free_ns: int | None
     """A free-running step, at the work of the recorded ones."""
     free_low_ns: int | None
+    """10th percentile of the steps."""
     free_high_ns: int | None
     """Eight of ten steps lie between the two."""
     free_steps: int
@@ -38,11 +40,11 @@ class Baseline:
     """The same where every step was closed by a device synchronisation."""
     synchronised_steps: int
     equal_work: bool | None
-    """Whether the steps counted do the work of the recorded ones; None where the run does not say."""
+    """Whether the steps counted do the work of the recorded ones; None: work is not known."""
     fitted: bool
     """Whether the step is read off a line of time over work."""
     rare: RareStep | None = None
-    """The steps that save, evaluate or log, where they come back at a fixed distance."""
+    """Steps that come back at a fixed distance and take longer: they save, evaluate, log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +70,10 @@ class Work:
     """Of the tokens of all steps that the run counted, 0 to 1, those that are no padding: few recorded steps can have
     batches of other lengths than the training has."""
     useful_pairs: float | None = None
-    """Of the pairs of tokens in one row, 0 to 1, those within one document and without padding, over all steps that
-    tell; None where masks, positions and lengths in host memory do not."""
+    """Of the pairs of tokens in one row, those within one document and without padding; None where masks, positions and
+    lengths in host memory did not tell."""
     labelled_share: float | None = None
-    """Of the tokens, 0 to 1, those with a label; None where that is not known."""
+    """Of the tokens, those with a label; None where that is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +97,9 @@ class GpuTelemetry:
     """The highest clock of the whole run."""
     temperature_c: float | None
     utilization: float | None
-    throttled: dict[str, float]
-    """Share of the samples in which the clock was held back, by reason."""
+    """In percent, as NVML tells it."""
+    throttled: dict[Words, float]
+    """Share of the samples in which a reason held the clock back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,16 +114,19 @@ class Energy:
     """What an unprofiled step takes of the board's energy: the mean power times the mean step. One GPU's, of several
     ranks the mean; of a process that uses several GPUs the sum."""
 
-    source: str
-    """`counter`: NVML's energy counter; `samples`: the power that it reports, averaged."""
-    gpus: int
-    steps: int
+    source: Annotated[str, OneOf(("counter", "samples"))]
+    """counter: NVML's energy counter; samples: the power that it reports, averaged."""
+    gpus: Positive[int]
+    """GPUs that were sampled; the figures are their mean, or the sum of `boards` of them."""
+    steps: Positive[int]
     """Steps of the stretch that was measured, which lasted for `ns`."""
     ns: int
+    """How long that stretch lasted."""
     power_w: float
     idle_w: float | None
     """Before the first step, without work; None where it was not sampled."""
     step_j: float
+    """Of a step, one GPU's board: the mean power times the mean step."""
     step_low_j: float
     """Ends of its interval: the sensor's error, and the ends of the stretch."""
     step_high_j: float
@@ -131,7 +137,7 @@ class Energy:
     work_token_j: float | None
     estimated_w: float | None = None
     """By the model of power that projections use; None where nothing was recorded, or the GPU is not in the table."""
-    boards: int = 1
+    boards: Positive[int] = 1
     """GPUs that the figures are the sum of: those of one process."""
 
 
@@ -140,15 +146,15 @@ class Goodput:
     """The wall time of the whole run: `wall_ns` = `productive_ns` + the sum of `lost_ns`, exactly."""
 
     wall_ns: int
-    steps: int
+    steps: Positive[int]
     usual_ns: int
     """The median free-running step of the rank."""
     productive_ns: int
     """`steps` × `usual_ns`, as far as the training's loop took that long."""
-    share: float
+    share: Share
     """Productive share of the wall time, 0 to 1."""
-    lost_ns: dict[str, int]
-    """By cause (`gpuprof.record.goodput.CAUSES`); `other` has either sign."""
+    lost_ns: dict[Words, int]
+    """By cause; other is what no measurement explains, of either sign."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,34 +162,43 @@ class Run:
     """What `gpuprof trace` knows of the run that a recording is from, as the diagnosed rank has it."""
 
     path: str
-    status: str | None
+    status: Annotated[str, OneOf(of="gpuprof.tracefile.run:STATUSES")] | None
     """running | finished | failed | killed | interrupted."""
     exit: Exit | None
     step_source: str | None
+    """What counted the steps."""
     steps_seen: int
     steps_total: int | None
     remaining_ns: int | None
-    """Steps left × a current unprofiled step."""
+    """Steps left times a current unprofiled step; for a run that has ended early, what was left."""
     baseline: Baseline
+    """A step timed before any profiler ran in the process, at the work of the recorded ones."""
     after_ns: int | None
-    """An unprofiled step after the recording, at the work of the recorded ones."""
+    """An unprofiled step after the recording, at the same work."""
     throughput: Throughput
+    """Of the whole run: steps count samples and tokens per rank, these are times world_size."""
     work: Work
-    model: dict[str, Any] | None
-    optimizer: dict[str, Any] | None
-    loader: dict[str, Any] | None
+    """A recorded step of one rank, on average; tokens with padding, real_tokens without."""
+    model: dict[Words, Any] | None
+    """As recorded."""
+    optimizer: dict[Words, Any] | None
+    """As recorded."""
+    loader: dict[Words, Any] | None
+    """As recorded."""
     memory: RunMemory
+    """Torch's allocator in the unprofiled steps of one rank: medians, and the highest peak."""
     telemetry: Telemetry | None
     notes: tuple[str, ...]
     startup_ns: int | None = None
     """From the start of the program to its first step: imports, loading the model and the data."""
     goodput: Goodput | None = None
-    """Of the whole run; None where no free-running steps were timed."""
+    """The wall time of the whole run: productive_ns and lost_ns add up to wall_ns exactly."""
     program: Program | None = None
-    """Trainer, arguments' fields, flags and warnings; None where the run does not say."""
+    """As recorded: classes of the trainer and its arguments, flags, warnings of slow paths."""
     energy: Energy | None = None
-    """Measured over the unprofiled steps; None where they were not sampled for long enough."""
+    """Measured over unprofiled steps; None where they were not sampled for long enough."""
     compiler: Compiler | None = None
-    """What torch.compile did; None where nothing was compiled, or the run does not say."""
+    """What torch.compile did: functions with their failed guards, graph breaks with their calls, CUDA graph skips; None
+    where nothing was compiled or the run does not say."""
     command: tuple[str, ...] | None = None
-    """Words of the command that was recorded, secrets masked; None where the program recorded itself."""
+    """Words of the recorded command, secrets masked; None where the program recorded itself."""

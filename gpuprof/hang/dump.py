@@ -3,28 +3,34 @@
 Written by NCCL's watchdog at a timeout (TORCH_NCCL_DUMP_ON_TIMEOUT, one file a rank), by
 `torch._C._distributed_c10d._dump_nccl_trace` and, in torch 2.10 and newer, for every backend by `_dump_fr_trace`; as a
 pickle or as JSON. Format: torch/csrc/distributed/c10d/FlightRecorderDetail.hpp. Gloo never leaves the state
-"scheduled": a collective that is done is `retired` there. It records no send and no receive.
+"scheduled": a collective that is done is `retired` there. It records no send and no receive. Operations that NCCL
+coalesces are recorded one by one and never updated: the entry that follows them, `coalesced`, has their number and
+their state.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from gpuprof.errors import UnreadableTrace
+from gpuprof.hang.recent import without_oldest
 from gpuprof.runfile import open_regular
 from gpuprof.tracefile import plain_pickle
 
 KEPT = 32
-"""Calls of a group that are looked at: the last ones. Ranks differ by fewer, or nothing can be said of them."""
+"""Calls of a group that are looked at: the last ones, or as many before and after the first that is not done. Ranks
+differ by fewer, or nothing can be said of them."""
 FRAMED = 4
 """Of these the last, of which it is read where they were called."""
-LOOKED_AT = 256
+LOOKED_AT = 128
 """Entries of a dump that are: the last, and as many older ones that are not done. A recorder holds 2,000 or more."""
+_COALESCED = "coalesced"
 _RANK_IN_NAME = re.compile(r"(\d+)(?:\.(?:pickle|pkl|json|bin|dump))?$")
 
 
@@ -46,6 +52,8 @@ class Call:
     """Its number within the group, from 1; of a send or a receive its number among those."""
     op: str
     """`all_reduce`, `send 0->1` …, without the backend."""
+    backend: str
+    """`nccl`, `gloo` …; empty where the dump does not say."""
     sizes: tuple[tuple[int, ...], ...]
     """Of its inputs."""
     dtypes: tuple[str, ...]
@@ -79,6 +87,11 @@ class GroupState:
     transfers: tuple[Call, ...] = ()
     """The last sends and receives, in order."""
 
+    @property
+    def backend(self) -> str:
+        """Of its calls; empty without any."""
+        return next((call.backend for call in (*self.calls, *self.transfers)), "")
+
 
 @dataclass(frozen=True, slots=True)
 class Dump:
@@ -87,13 +100,24 @@ class Dump:
     rank: int
     path: Path
     version: str
-    groups: Mapping[str, GroupState] = field(default_factory=dict)
+    groups: tuple[GroupState, ...] = ()
+    """A name comes twice where NCCL and another backend have a group of it."""
+    written_ns: int = 0
+    """When its file was last written, ns since 1970; 0: unknown."""
 
     @property
     def last_ns(self) -> int:
         """When the last of all calls was made."""
-        calls = (call.created_ns for group in self.groups.values() for call in (*group.calls, *group.transfers))
+        calls = (call.created_ns for group in self.groups for call in (*group.calls, *group.transfers))
         return max(calls, default=0)
+
+
+def merged(one: Dump, other: Dump) -> Dump:
+    """Two dumps of a rank as one: of two recorders both, else the later one of each group."""
+    by_group = {}
+    for dump in sorted((one, other), key=lambda dump: dump.last_ns):
+        by_group |= {(group.name, group.backend): group for group in dump.groups}
+    return replace(max((one, other), key=lambda dump: dump.last_ns), groups=tuple(by_group.values()))
 
 
 def rank_of(path: Path) -> int | None:
@@ -118,15 +142,17 @@ def read(path: Path, rank: int | None = None) -> Dump:
         raise UnreadableTrace(f"{path}: the name does not end in a rank, such as nccl_trace_rank_0")
     try:
         with open_regular(path) as file:
-            data = file.read()
+            data, written_ns = file.read(), os.fstat(file.fileno()).st_mtime_ns
     except OSError as error:
         raise UnreadableTrace(f"{path}: cannot be read ({error.strerror or error})") from None
     document = _document(path, data)
     entries = document.get("entries") if isinstance(document, dict) else None
+    if isinstance(document, dict) and entries is None and "pg_config" in document:
+        entries = []  # as JSON of a rank that has called nothing
     if not isinstance(document, dict) or not isinstance(entries, list):
         raise UnreadableTrace(f"{path} is no flight recorder dump: it has no entries")
     try:
-        return Dump(rank, path, str(document.get("version", "")), _groups(document, entries))
+        return Dump(rank, path, str(document.get("version", "")), _groups(document, entries), written_ns)
     except (TypeError, ValueError, KeyError, AttributeError, OverflowError, IndexError) as error:
         raise UnreadableTrace(f"{path}: the flight recorder's entries are not understood ({error})") from None
 
@@ -136,7 +162,7 @@ def _document(path: Path, data: bytes) -> Any:
         raise UnreadableTrace(f"{path} is empty: the dump was not written")
     if data[:1] == b"\x80":
         try:
-            return plain_pickle.loads(data)
+            return plain_pickle.loads(without_oldest(data, LOOKED_AT))
         except plain_pickle.NamesAGlobal as error:
             raise UnreadableTrace(f"{path} asks for {error}: it was not loaded, do not trust it") from None
         except plain_pickle.Damaged:
@@ -147,9 +173,8 @@ def _document(path: Path, data: bytes) -> Any:
         raise UnreadableTrace(f"{path} is damaged or was cut off, or no flight recorder dump") from None
 
 
-def _groups(document: Mapping[str, Any], entries: list[Any]) -> dict[str, GroupState]:
-    older, newest = entries[:-LOOKED_AT], entries[-LOOKED_AT:]
-    entries = [entry for entry in older if not _is_done(entry)][:LOOKED_AT] + newest
+def _groups(document: Mapping[str, Any], entries: list[Any]) -> tuple[GroupState, ...]:
+    entries = _not_done(entries[:-LOOKED_AT])[:LOOKED_AT] + entries[-LOOKED_AT:]
     rows: dict[str, list[Mapping[str, Any]]] = {}
     names: dict[str, str] = {}
     described: dict[str, str] = {}
@@ -159,30 +184,96 @@ def _groups(document: Mapping[str, Any], entries: list[Any]) -> dict[str, GroupS
         names[str(entry.get("pg_id", name))] = name
         described[name] = description
     members = {str(key): _ranks(one) for key, one in _items(document.get("pg_config"))}
-    status = {names.get(str(key), str(key)): one for key, one in _items(document.get("pg_status"))}
-    found = {}
-    for name in [*rows, *(name for name in status if name not in rows)]:
-        last, state = rows.get(name, []), status.get(name, {})
-        newest = last[-2 * KEPT :]
-        calls = [_call(name, entry, framed=i >= len(newest) - FRAMED) for i, entry in enumerate(newest)]
-        whole = [call for call in calls if not call.peer_to_peer][-KEPT:]
-        transfers = [call for call in calls if call.peer_to_peer][-KEPT:]
-        seen = [int(entry.get("collective_seq_id") or 0) for entry in last if not entry.get("is_p2p")]
-        done = [
-            int(entry.get("collective_seq_id") or 0) for entry in last if not entry.get("is_p2p") and _is_done(entry)
-        ]
-        pending = min((call.seq for call in whole if not call.done), default=None)
-        completed = max([0, *done]) if pending is None else pending - 1
-        found[name] = GroupState(
+    status = {str(key): one for key, one in _items(document.get("pg_status"))}
+    if "0" in status and "0" not in names:  # the default group's, though none of its entries is left
+        names["0"] = "0"
+        rows.setdefault("0", [])
+    by_name = {name: status[number] for number, name in names.items() if number in status}
+    found = []
+    for name, last in rows.items():
+        numbered = _by_number(entry for entry in last if not entry.get("is_p2p"))
+        sent = _by_number(entry for entry in last if entry.get("is_p2p"))
+        state = {} if sent else by_name.get(name, {})  # NCCL counts transfers there too, by their own numbers
+        enqueued = max([0, int(state.get("last_enqueued_collective") or 0), *(_number(one[-1]) for one in numbered)])
+        finished = [_number(one[-1]) for one in numbered if _is_done(one[-1])]
+        done = max([0, int(state.get("last_completed_collective") or 0), *finished])
+        at = next((i for i, one in enumerate(numbered) if not _is_done(one[-1])), None)
+        pending = None if at is None else _number(numbered[at][-1])
+        kept = numbered[-KEPT:] if at is None else numbered[max(at - KEPT, 0) : at + KEPT]
+        one = GroupState(
             name=name,
             description=described.get(name, ""),
             ranks=members.get(name) or members.get(described.get(name, "")),
-            enqueued=max([0, *seen]),
-            completed=max(completed, 0) if seen else int(state.get("last_completed_collective") or 0),
-            calls=tuple(whole),
-            transfers=tuple(transfers),
+            enqueued=enqueued,
+            completed=done if pending is None else max(pending - 1, 0),
+            calls=tuple(_collective(name, one, framed=i >= len(kept) - FRAMED) for i, one in enumerate(kept)),
+            transfers=tuple(call for one in sent[-KEPT:] for call in _transfers(name, one)),
         )
-    return found
+        found.append(one)
+    return tuple(found)
+
+
+def _not_done(entries: list[Any]) -> list[Any]:
+    """Those that are not done. What NCCL coalesced is as its end is."""
+    found = [entry for entry in entries if not _is_done(entry)]
+    if not found:
+        return found
+    ended = {_key(entry) for entry in entries if _ends(entry) and _is_done(entry)}
+    return [entry for entry in found if _key(entry) not in ended]
+
+
+def _key(entry: Mapping[str, Any]) -> tuple[str, bool, int]:
+    """Group, kind and number."""
+    return (_process_group(entry)[0], bool(entry.get("is_p2p")), _number(entry))
+
+
+def _by_number(entries: Iterable[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
+    """Entries of one group in their order, those of one coalesced operation together."""
+    rows: list[list[Mapping[str, Any]]] = []  # of entries with the same number
+    last = 0
+    for entry in entries:
+        number = _number(entry)
+        if number and number == last:
+            rows[-1].append(entry)
+        else:
+            rows.append([entry])
+        last = number
+    return [part for row in rows for part in ([row] if _ends(row[-1]) else [[entry] for entry in row])]
+
+
+def _number(entry: Mapping[str, Any]) -> int:
+    """Among the collectives of its group, or among its sends and receives."""
+    if entry.get("is_p2p"):
+        return int(entry.get("p2p_seq_id") or 0)
+    return int(entry.get("collective_seq_id", entry.get("seq_id")) or 0)
+
+
+def _ends(entry: Mapping[str, Any]) -> bool:
+    """Whether it is what NCCL records where a coalesced operation ends."""
+    return _COALESCED in str(entry.get("profiling_name", ""))
+
+
+def _collective(group: str, entries: list[Mapping[str, Any]], framed: bool) -> Call:
+    """Of a coalesced operation with the sizes and types of all its parts."""
+    last = _call(group, entries[-1], framed)
+    parts = [_call(group, entry, False) for entry in entries[:-1]]
+    if not parts:
+        return last
+    return replace(
+        last,
+        sizes=tuple(size for part in parts for size in part.sizes),
+        dtypes=tuple(dtype for part in parts for dtype in part.dtypes),
+        created_ns=parts[0].created_ns,
+    )
+
+
+def _transfers(group: str, entries: list[Mapping[str, Any]]) -> list[Call]:
+    """Sends and receives: of a coalesced operation all in its state."""
+    if not _ends(entries[-1]):
+        return [_call(group, entry, True) for entry in entries]
+    end = _call(group, entries[-1], True)
+    parts = [_call(group, entry, False) for entry in entries[:-1]]
+    return [replace(part, state=end.state, frames=end.frames) for part in parts]
 
 
 def _items(value: Any) -> Iterable[tuple[Any, Mapping[str, Any]]]:
@@ -211,19 +302,19 @@ def _is_done(entry: Mapping[str, Any]) -> bool:
 
 def _call(group: str, entry: Mapping[str, Any], framed: bool) -> Call:
     """framed: with where it was called, which is read anyway of one that is not done."""
-    transfer = bool(entry.get("is_p2p"))
-    name = str(entry.get("profiling_name", ""))
+    backend, _, op = str(entry.get("profiling_name", "")).rpartition(":")
     return Call(
         group=group,
-        seq=int((entry.get("p2p_seq_id") if transfer else entry.get("collective_seq_id", entry.get("seq_id"))) or 0),
-        op=name.partition(":")[2] or name,
+        seq=_number(entry),
+        op=op,
+        backend=backend,
         sizes=tuple(
             tuple(int(n) for n in size) for size in entry.get("input_sizes") or () if isinstance(size, (list, tuple))
         ),
         dtypes=tuple(str(dtype) for dtype in entry.get("input_dtypes") or ()),
         state="completed" if _is_done(entry) else str(entry.get("state", "scheduled")),
-        created_ns=int(entry.get("time_created_ns") or entry.get("time_created_us", 0) or 0),
-        peer_to_peer=transfer,
+        created_ns=int(entry.get("time_created_ns") or 1_000 * int(entry.get("time_created_us") or 0)),
+        peer_to_peer=bool(entry.get("is_p2p")),
         frames=frames_of(entry.get("frames")) if framed or not _is_done(entry) else (),
     )
 

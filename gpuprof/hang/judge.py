@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Literal
 
 from gpuprof.hang.dump import Call, Frame, GroupState
+from gpuprof.hang.groups import Group, groups_of
 from gpuprof.hang.rank_state import RankState
 from gpuprof.hang.stacks import own_frame
 
@@ -40,17 +42,13 @@ _PEER_GONE = re.compile(
     re.IGNORECASE,
 )
 """In the errors of gloo and NCCL on a rank whose partner had ended."""
-_SAME_SIZES = (
-    "all_reduce",
-    "broadcast",
-    "reduce",
-    "all_gather",
-    "reduce_scatter",
-    "_all_gather_base",
-    "_reduce_scatter_base",
-)
-"""Collectives whose inputs have the same number of elements on every rank."""
-_ANY_SIZES = ("alltoall", "all_to_all", "gather", "scatter", "barrier", "coalesced", "uneven")
+_SAME_SIZES = {
+    "all_reduce", "broadcast", "_broadcast_oop", "reduce", "_reduce_oop", "all_gather", "all_gather_single",
+    "_all_gather_base", "reduce_scatter", "reduce_scatter_single", "_reduce_scatter_base",
+}  # fmt: skip
+"""Collectives whose inputs have the same number of elements on every rank; and all that are coalesced."""
+_STREAMED = {"nccl", "ncclx", "rccl", "rcclx", "xccl", "hccl"}
+"""Backends whose collectives run on a GPU's stream: the program goes on, and waits where it needs a result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +62,8 @@ class Waiting:
     sizes: tuple[tuple[int, ...], ...]
     dtypes: tuple[str, ...]
     members: tuple[int, ...]
+    members_named: bool
+    """Whether a dump names them; else they are those that left one."""
     came: tuple[int, ...]
     missing: tuple[int, ...]
     """Members that have not called it; those without a dump too."""
@@ -81,9 +81,9 @@ class Mismatch:
     group: str
     seq: int
     usual: str
-    """What most ranks called."""
+    """What most ranks called, of equally many what the group called before; empty where that does not tell either."""
     others: Mapping[int, str]
-    """Rank → what it called instead."""
+    """Rank → what it called instead; all ranks where nothing is usual."""
     at: Mapping[int, Frame | None]
 
 
@@ -103,22 +103,44 @@ class Hang:
     notes: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """When the ranks' states were taken, ns since 1970."""
+
+    at_ns: int | None
+    """None: unknown."""
+    latest_ns: int
+    """Not after this; 0: unknown."""
+
+    def waited(self, since_ns: int) -> int | None:
+        """How long something had lasted by then; None: unknown."""
+        return max(self.at_ns - since_ns, 0) if since_ns and self.at_ns else None
+
+    def is_early(self, since_ns: int) -> bool:
+        """Whether it had lasted for less than LATE_NS for certain."""
+        latest_ns = self.at_ns or self.latest_ns
+        return bool(since_ns) and 0 <= latest_ns - since_ns < LATE_NS
+
+
 def judge(states: Sequence[RankState], now_ns: int | None = None) -> Hang:
     """The reason why these ranks do not go on; `kind` "none" where nothing waits.
 
-    now_ns: when their states were taken, ns since 1970; None: when the last of all calls was made.
+    now_ns: when their states were taken, ns since 1970. None: unknown, and at the latest when the dumps' files were
+    written, which a copy of them does not keep.
     """
+    groups = groups_of(states)
     by_rank = {state.rank: state for state in states}
-    world = _world(by_rank)
-    by_rank |= {rank: RankState(rank) for rank in world if rank not in by_rank}
-    waiting = [found for name in _groups(by_rank) if (found := _waiting(name, by_rank, world)) is not None]
-    waiting.sort(key=lambda one: one.since_ns)
-    now = now_ns or max((one.dump.last_ns for one in states if one.dump), default=0)
+    by_rank |= {rank: RankState(rank) for one in groups for rank in one.members if rank not in by_rank}
+    now = Taken(now_ns, max((one.dump.written_ns for one in states if one.dump), default=0))
     notes = tuple(_notes(by_rank))
-    for name in _groups(by_rank):
-        found = _mismatch(name, by_rank, next((one for one in waiting if one.group == name), None))
+    collectives = [_waiting(group) for group in groups]
+    for group, one in zip(groups, collectives, strict=True):
+        found = _mismatch(group, one)
         if found is not None:
-            return _of_mismatch(found, next((one for one in waiting if one.group == name), None), now, notes)
+            return _of_mismatch(found, one, now, notes)
+    waiting = [one for one in collectives if one is not None]
+    waiting += [one for group in groups for one in _waiting_transfers(group)]
+    waiting.sort(key=lambda one: one.since_ns)
     if not waiting:
         return _without_collectives(by_rank, notes)
     return _of_missing(waiting, by_rank, now, notes)
@@ -127,88 +149,89 @@ def judge(states: Sequence[RankState], now_ns: int | None = None) -> Hang:
 # -- what waits
 
 
-def _world(by_rank: Mapping[int, RankState]) -> tuple[int, ...]:
-    """Ranks that are known of: those with a state and those that a group names."""
-    named = (rank for state in by_rank.values() for group in _of(state).values() for rank in group.ranks or ())
-    return tuple(sorted({*by_rank, *named}))
-
-
-def _of(state: RankState) -> Mapping[str, GroupState]:
-    return state.dump.groups if state.dump is not None else {}
-
-
-def _groups(by_rank: Mapping[int, RankState]) -> list[str]:
-    return sorted({name for state in by_rank.values() for name in _of(state)})
-
-
-def _members(name: str, by_rank: Mapping[int, RankState], world: tuple[int, ...]) -> tuple[int, ...]:
-    """As a dump says; else of the default group all ranks, of another those that know of it."""
-    states = [_of(state)[name] for state in by_rank.values() if name in _of(state)]
-    said = next((state.ranks for state in states if state.ranks), None)
-    if said:
-        return said
-    if name in ("0", "") or any(state.description == "default_pg" for state in states):
-        return world
-    return tuple(sorted(rank for rank, state in by_rank.items() if name in _of(state)))
-
-
-def _waiting(name: str, by_rank: Mapping[int, RankState], world: tuple[int, ...]) -> Waiting | None:
-    pending = {
-        rank: call
-        for rank, state in by_rank.items()
-        if name in _of(state) and (call := next((c for c in _of(state)[name].calls if not c.done), None)) is not None
-    }
+def _waiting(group: Group) -> Waiting | None:
+    """The first collective of a group that is called and not done."""
+    pending = [call.seq for state in group.states.values() for call in state.calls if not call.done]
     if not pending:
         return None
-    seq = min(call.seq for call in pending.values())
-    came = {rank: call for rank, state in by_rank.items() if (call := _called(state, name, seq)) is not None}
+    seq = min(pending)
+    came = {rank: call for rank, state in group.states.items() if (call := _called(state, seq)) is not None}
+    missing = [rank for rank in group.members if rank not in came and not _is_past(group, rank, seq)]
+    return _waits(group, seq, came, group.members, missing)
+
+
+def _waiting_transfers(group: Group) -> Iterator[Waiting]:
+    """The sends and receives that ranks wait in: of each rank the first that is not done, or all of its batch."""
+    seen = set[tuple[int, int]]()
+    for rank, state in sorted(group.states.items()):
+        pending = [call for call in state.transfers if not call.done]
+        for call in (one for one in pending if one.seq == pending[0].seq):
+            ends = group.ends(call)
+            if ends is None or ends in seen:
+                continue
+            seen.add(ends)
+            other = ends[0] if rank == ends[1] else ends[1]
+            theirs = group.states.get(other)
+            met = next((c for c in theirs.transfers if not c.done and group.ends(c) == ends), None) if theirs else None
+            came = {rank: call} | ({other: met} if met is not None else {})
+            yield _waits(group, call.seq, came, tuple(sorted(ends)), [] if met is not None else [other])
+
+
+def _waits(
+    group: Group, seq: int, came: Mapping[int, Call], members: tuple[int, ...], missing: Sequence[int]
+) -> Waiting:
     first = min(came, key=lambda rank: came[rank].created_ns or rank)
-    call, members = came[first], _members(name, by_rank, world)
+    call = came[first]
     return Waiting(
-        group=name,
-        description=_of(by_rank[first])[name].description,
+        group=group.name,
+        description=group.description,
         seq=seq,
         op=call.op,
         sizes=call.sizes,
         dtypes=call.dtypes,
         members=members,
+        members_named=group.named,
         came=tuple(sorted(came)),
-        missing=tuple(rank for rank in members if rank not in came and not _is_past(by_rank[rank], name, seq)),
+        missing=tuple(missing),
         since_ns=call.created_ns,
         at=own_frame(call.frames),
     )
 
 
-def _called(state: RankState, name: str, seq: int) -> Call | None:
-    group = _of(state).get(name)
-    return next((call for call in group.calls if call.seq == seq), None) if group is not None else None
+def _called(state: GroupState, seq: int) -> Call | None:
+    return next((call for call in state.calls if call.seq == seq), None)
 
 
-def _is_past(state: RankState, name: str, seq: int) -> bool:
+def _is_past(group: Group, rank: int, seq: int) -> bool:
     """Whether the rank has called this number, though its recorder has forgotten it."""
-    group = _of(state).get(name)
-    return group is not None and group.enqueued >= seq
+    state = group.states.get(rank)
+    return state is not None and state.enqueued >= seq
 
 
 # -- what does not fit together
 
 
-def _mismatch(name: str, by_rank: Mapping[int, RankState], waiting: Waiting | None) -> Mismatch | None:
+def _mismatch(group: Group, waiting: Waiting | None) -> Mismatch | None:
     """The first number at which ranks called different things, up to the one that hangs."""
-    calls = {rank: {c.seq: c for c in _of(state)[name].calls} for rank, state in by_rank.items() if name in _of(state)}
+    calls = {rank: {call.seq: call for call in state.calls} for rank, state in group.states.items()}
     numbers = sorted({seq for found in calls.values() for seq in found})
     for seq in numbers:
         if waiting is not None and seq > waiting.seq:
             break
         at = {rank: found[seq] for rank, found in calls.items() if seq in found}
         for what, said in (("collective", _operation), ("dtypes", _types), ("sizes", _elements)):
-            if len({said(call) for call in at.values()}) > 1:
-                return _differing(what, name, seq, {rank: (said(call), call) for rank, call in at.items()})
+            told = {rank: (text, call) for rank, call in at.items() if (text := said(call)) is not None}
+            if len({text for text, _ in told.values()}) > 1:
+                before = [said(found[n]) for found in calls.values() for n in found if n < seq]
+                return _differing(what, group.name, seq, told, before)
     return None
 
 
-def _differing(what, name: str, seq: int, at: Mapping[int, tuple[str, Call]]) -> Mismatch:
-    usual = Counter(said for said, _ in at.values()).most_common(1)[0][0]
+def _differing(what, name: str, seq: int, at: Mapping[int, tuple[str, Call]], before: Sequence[str | None]) -> Mismatch:
+    """before: what the group's ranks called earlier, for ranks that are equally many."""
+    called = Counter(said for said, _ in at.values())
+    first, second = sorted(((count, before.count(said), said) for said, count in called.items()), reverse=True)[:2]
+    usual = first[2] if first[:2] > second[:2] else ""
     others = {rank: said for rank, (said, _) in sorted(at.items()) if said != usual}
     return Mismatch(what, name, seq, usual, others, {rank: own_frame(at[rank][1].frames) for rank in others})
 
@@ -217,33 +240,30 @@ def _operation(call: Call) -> str:
     return call.op
 
 
-def _types(call: Call) -> str:
-    return ", ".join(dict.fromkeys(call.dtypes))
+def _types(call: Call) -> str | None:
+    """Of its inputs; None where it has none, as the ranks that only receive of a scatter."""
+    return ", ".join(sorted(set(call.dtypes))) or None
 
 
-def _elements(call: Call) -> str:
-    """Its elements where all ranks must have the same number of them."""
-    if any(part in call.op for part in _ANY_SIZES) or not call.op.startswith(_SAME_SIZES):
-        return ""
-    total = 0
-    for size in call.sizes:
-        count = 1
-        for n in size:
-            count *= n
-        total += count
-    return f"{total:,} elements"
+def _elements(call: Call) -> str | None:
+    """Its elements where all ranks must have the same number of them, else None."""
+    if not call.sizes or (call.op not in _SAME_SIZES and "coalesced" not in call.op):
+        return None
+    return f"{sum(prod(size) for size in call.sizes):,} elements"
 
 
-def _of_mismatch(found: Mismatch, waiting: Waiting | None, now: int, notes: tuple[str, ...]) -> Hang:
+def _of_mismatch(found: Mismatch, waiting: Waiting | None, now: Taken, notes: tuple[str, ...]) -> Hang:
     ranks = tuple(found.others)
     since = waiting.since_ns if waiting is not None else 0
-    return Hang("mismatch", ranks, found.at.get(ranks[0]), waiting, found, _waited(since, now), notes)
+    return Hang("mismatch", ranks, found.at.get(ranks[0]), waiting, found, now.waited(since), notes)
 
 
 # -- who does not come
 
 
-def _of_missing(waiting: Sequence[Waiting], by_rank: Mapping[int, RankState], now: int, notes: tuple[str, ...]) -> Hang:
+def _of_missing(
+    waiting: Sequence[Waiting], by_rank: Mapping[int, RankState], now: Taken, notes: tuple[str, ...]
+) -> Hang:
     """From the collective that has waited longest along those that did not come."""
     blocked_in = {rank: one for one in reversed(waiting) for rank in one.came if _waits_in(by_rank[rank], one)}
     first = next((one for one in waiting if one.missing), None)
@@ -252,7 +272,7 @@ def _of_missing(waiting: Sequence[Waiting], by_rank: Mapping[int, RankState], no
         gone = [rank for rank in one.came if by_rank[rank].life in ("dead", "stopped")]
         slow = _first_dead(by_rank, gone) if gone else one.came
         kind: Kind = _by_life(by_rank[slow[0]]) or "stuck"
-        return Hang(kind, tuple(slow) if kind != "stuck" else (), one.at, one, None, _waited(one.since_ns, now), notes)
+        return Hang(kind, tuple(slow) if kind != "stuck" else (), one.at, one, None, now.waited(one.since_ns), notes)
     seen, roots, level = set[int](), list[int](), list(first.missing)
     shown = first
     while level:
@@ -271,13 +291,13 @@ def _of_missing(waiting: Sequence[Waiting], by_rank: Mapping[int, RankState], no
         level = further
     if not roots:
         at = shown.at
-        return Hang("deadlock", tuple(sorted(seen)), at, first, None, _waited(first.since_ns, now), notes)
+        return Hang("deadlock", tuple(sorted(seen)), at, first, None, now.waited(first.since_ns), notes)
     roots.sort(key=lambda rank: _SEVERITY.index(_kind_of(by_rank[rank])))
     kind = _kind_of(by_rank[roots[0]])
     same = _first_dead(by_rank, sorted(rank for rank in roots if _kind_of(by_rank[rank]) == kind))
     shown = next((one for one in waiting if same[0] in one.missing), first)
-    waited = _waited(first.since_ns, now)
-    if kind in ("missing", "loader", "save", "compile") and waited is not None and 0 <= waited < LATE_NS:
+    waited = now.waited(first.since_ns)
+    if kind in ("missing", "loader", "save", "compile") and now.is_early(first.since_ns):
         notes = (*notes, f"rank {same[0]} is in {kind}" if kind != "missing" else f"rank {same[0]} computes")
         kind = "late"
     return Hang(kind, same, by_rank[same[0]].at, shown, None, waited, notes)
@@ -308,8 +328,16 @@ def _first_dead(by_rank: Mapping[int, RankState], ranks: Sequence[int]) -> tuple
 
 
 def _waits_in(state: RankState, one: Waiting) -> bool:
-    """Whether the rank is held up in a collective that it has called: not where its stack shows it elsewhere."""
-    return state.stack is None or state.doing == "collective"
+    """Whether the rank is held up in a collective that it has called: not where its stack shows it elsewhere. With a
+    GPU's streams it is held up in whatever line needs the GPU, which may be any but those that wait for the CPU."""
+    if state.stack is None or state.doing == "collective":
+        return True
+    return _is_streamed(state, one.group) and state.doing not in ("loader", "compile")
+
+
+def _is_streamed(state: RankState, name: str) -> bool:
+    groups = state.dump.groups if state.dump is not None else ()
+    return any(group.name == name and group.backend in _STREAMED for group in groups)
 
 
 def _without_collectives(by_rank: Mapping[int, RankState], notes: tuple[str, ...]) -> Hang:
@@ -328,10 +356,6 @@ def _without_collectives(by_rank: Mapping[int, RankState], notes: tuple[str, ...
             ranks = tuple(doing[what])
             return Hang(kind, ranks, by_rank[ranks[0]].at, None, None, None, notes)
     return Hang("none", (), None, None, None, None, notes)
-
-
-def _waited(since_ns: int, now_ns: int) -> int | None:
-    return max(now_ns - since_ns, 0) if since_ns and now_ns else None
 
 
 def _notes(by_rank: Mapping[int, RankState]) -> Iterable[str]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from gpuprof import runfile
 from gpuprof.errors import GpuprofError, UnreadableTrace
 from gpuprof.hang import processes
-from gpuprof.hang.dump import Dump, frames_of, is_dump, rank_of, read
+from gpuprof.hang.dump import Dump, frames_of, is_dump, merged, rank_of, read
 from gpuprof.hang.rank_state import RankState
 from gpuprof.hang.stacks import Stack, is_stack, parse
 from gpuprof.tracefile.recording import resolve
@@ -190,9 +190,7 @@ def _with_dump(state: RankState, file: Path) -> RankState:
         dump: Dump = read(file, state.rank)
     except UnreadableTrace as error:
         return replace(state, error=str(error))
-    if state.dump is not None and state.dump.last_ns > dump.last_ns:
-        return state
-    return replace(state, dump=dump)
+    return replace(state, dump=dump if state.dump is None else merged(state.dump, dump))
 
 
 def _last_steps(folder: Path) -> dict[int, dict[str, object]]:

@@ -35,6 +35,6 @@ class RankState:
         """Where its program is: by its stack, else where it called its last collective."""
         if self.stack is not None:
             return self.stack.own
-        calls = [c for g in (self.dump.groups.values() if self.dump else ()) for c in (*g.calls, *g.transfers)]
+        calls = [c for g in (self.dump.groups if self.dump else ()) for c in (*g.calls, *g.transfers)]
         last = max(calls, key=lambda call: call.created_ns, default=None)
         return own_frame(last.frames) if last is not None else None

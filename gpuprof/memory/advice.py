@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpuprof.bounds import Signed
+
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -20,9 +22,9 @@ class Part:
 class Bounds:
     """What is expected, between the ends of what it may be."""
 
-    low: int
-    expected: int
-    high: int
+    low: Signed[int]
+    expected: Signed[int]
+    high: Signed[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +33,7 @@ class Moved:
 
     bytes: int
     step_ns: Bounds
-    """What that adds to a step."""
+    """What is expected, between the ends of what it may be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,7 @@ class Remedy:
     title: str
     peak_bytes: Bounds | None
     """None: not known, and `unknown` says why."""
-    saved_bytes: int | None
+    saved_bytes: Signed[int] | None
     """Of the peak; negative: it takes more."""
     step_ns: Bounds | None
     """The step with it; None: not known."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Annotated
 
+from gpuprof.bounds import OneOf, Signed, Words
 from gpuprof.memory.advice import Advice
 from gpuprof.tracefile.source import Issue, Source
 
@@ -17,7 +19,7 @@ UNUSED = "unused"
 class Owner:
     """What one kind of thing holds."""
 
-    owner: str
+    owner: Annotated[str, OneOf(of="gpuprof.report.memory_words:NAMES")]
     bytes: int
     count: int
     """Allocations."""
@@ -27,7 +29,7 @@ class Owner:
 class PhaseBytes:
     """What was allocated in one phase and is still held."""
 
-    phase: str
+    phase: Annotated[str, OneOf(of="gpuprof.memory.stacks:PHASES")]
     bytes: int
 
 
@@ -35,8 +37,8 @@ class PhaseBytes:
 class Line:
     """What one line of Python holds for one owner."""
 
-    owner: str
-    phase: str
+    owner: Annotated[str, OneOf(of="gpuprof.report.memory_words:NAMES")]
+    phase: Annotated[str, OneOf(of="gpuprof.memory.stacks:PHASES")]
     file: str | None
     """None: the stack has no frame of Python. Of a trace, the class of the module."""
     line: int | None
@@ -50,13 +52,13 @@ class Line:
 class Peak:
     """The moment at which most was allocated."""
 
-    event: int
+    event: Signed[int]
     """Of the history; -1: before its first event."""
-    seconds: float | None
+    seconds: Signed[float] | None
     """Since the first event of the history."""
     step: int | None
     """Counted from 1 within the history; None where it shows no steps."""
-    phase: str
+    phase: Annotated[str, OneOf(of="gpuprof.memory.stacks:PHASES")]
     allocated_bytes: int
     """As programs asked for it: before the allocator rounds sizes up."""
     reserved_bytes: int | None
@@ -80,7 +82,7 @@ class Failure:
     allocated_bytes: int
     unused_bytes: int | None
     """What the allocator held unused at that moment."""
-    phase: str
+    phase: Annotated[str, OneOf(of="gpuprof.memory.stacks:PHASES")]
     step: int | None
     file: str | None
     line: int | None
@@ -93,7 +95,7 @@ class Failure:
 class Steps:
     """The steps of the history."""
 
-    source: str
+    source: Annotated[str, OneOf(("optimizer", "backward"))]
     """optimizer: a step ends with the optimizer; backward: with a backward pass."""
     count: int
     """Complete ones."""
@@ -105,11 +107,11 @@ class Steps:
 class Leak:
     """Memory of one line that grows each step."""
 
-    owner: str
+    owner: Annotated[str, OneOf(of="gpuprof.report.memory_words:NAMES")]
     file: str | None
     line: int | None
     function: str | None
-    bytes_per_step: int
+    bytes_per_step: Signed[int]
     """Median of the steps."""
     steps: int
     """Over which it was watched."""
@@ -121,9 +123,9 @@ class Leak:
 class Series:
     """Memory over time, thinned out but with its peaks; one number per moment."""
 
-    event: tuple[int, ...]
-    seconds: tuple[float, ...] | None
-    owners: dict[str, tuple[int, ...]]
+    event: tuple[Signed[int], ...]
+    seconds: tuple[Signed[float], ...] | None
+    owners: dict[Words, tuple[int, ...]]
     reserved_bytes: tuple[int, ...] | None
     phase: tuple[str, ...]
 
@@ -137,17 +139,18 @@ class Device:
 
     device: int
     events: int
-    seconds: float | None
+    seconds: Signed[float] | None
     """From the first event of the history to the last."""
     before_bytes: int
     """Allocated before the history began."""
     peak: Peak
+    """The moment at which most was allocated."""
     reserved_peak_bytes: int | None
     failure: Failure | None
     steps: Steps | None
     leaks: tuple[Leak, ...]
     series: Series = field(default=_NO_SERIES, compare=False)
-    """Not in a diagnosis's JSON."""
+    """Memory over time, thinned out but with its peaks; one number per moment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +158,7 @@ class MemoryReport:
     """All of it."""
 
     source: Source
+    """Where it was read from."""
     issues: tuple[Issue, ...]
     devices: tuple[Device, ...]
     """The one with the highest peak first. Empty: neither snapshot nor memory events were recorded."""
@@ -167,23 +171,23 @@ class MemoryReport:
 class OwnerDifference:
     """What an owner holds more of at the second peak; negative: less."""
 
-    owner: str
+    owner: Annotated[str, OneOf(of="gpuprof.report.memory_words:NAMES")]
     before_bytes: int
     after_bytes: int
-    bytes: int
+    bytes: Signed[int]
 
 
 @dataclass(frozen=True, slots=True)
 class LineDifference:
     """What a line of Python holds more of at the second peak."""
 
-    owner: str
+    owner: Annotated[str, OneOf(of="gpuprof.report.memory_words:NAMES")]
     file: str | None
     line: int | None
     function: str | None
     before_bytes: int
     after_bytes: int
-    bytes: int
+    bytes: Signed[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,10 +195,11 @@ class Difference:
     """The second snapshot's peak minus the first one's, for one device."""
 
     before: Source
-    device: int
+    """Where it was read from."""
+    device: Signed[int]
     before_bytes: int
     after_bytes: int
-    bytes: int
+    bytes: Signed[int]
     owners: tuple[OwnerDifference, ...]
     """Sum to `bytes`."""
     lines: tuple[LineDifference, ...]

@@ -6,7 +6,9 @@ None means "cannot be known from this recording", never zero. Intervals are mean
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
+from gpuprof.bounds import OneOf, Words
 from gpuprof.replay.bound import Bound
 from gpuprof.timeline.unit import STEP, Unit
 
@@ -61,7 +63,7 @@ class Asked:
     sample_tokens: float | None
     host_factor: float
     """Host time there over host time here: 0.5 is a host twice as fast."""
-    host_source: str
+    host_source: Annotated[str, OneOf(("assumed", "given", "measured"))]
     """assumed | given | measured."""
     layers: int | None
     experts: int | None
@@ -75,13 +77,13 @@ class Rates:
 
     half_flops: float
     """FLOP/s of matmuls in the half-precision format that it trains in."""
-    half_source: str
+    half_source: Annotated[str, OneOf(("measured", "table", "power", "stated"))]
     """measured: on this machine; table: on such a GPU elsewhere; power: by the model of its power limit;
     stated: the usual share of the datasheet's."""
     half_spread: float
     """Eight of ten lie within this many times more or less."""
     memory_bytes_per_s: float
-    memory_source: str
+    memory_source: Annotated[str, OneOf(of="gpuprof.projection.sustained_rates:BANDWIDTH_SPREAD")]
     """measured | table | stated."""
     memory_spread: float
 
@@ -183,7 +185,7 @@ class OnGpu:
     """The step if the GPU took no time at all."""
     bound: Bound | None
     """As of a diagnosis; None where what most kernels are limited by is not known."""
-    sensitivities: dict[str, float]
+    sensitivities: dict[Words, float]
     samples_per_hour: float | None
     tokens_per_hour: float | None
     host_steps: tuple[HostStep, ...]
@@ -199,7 +201,7 @@ class OnGpu:
 class Reason:
     """One reason why one GPU beats another, in the order in which they are weighed."""
 
-    id: str
+    id: Annotated[str, OneOf(("host_floor", "capacity", "host_speed", "compute", "bandwidth", "rest"))]
     """host_floor | capacity | host_speed | compute | bandwidth | rest."""
     factor: float | None
     """Work per time of the first over the second by this reason alone, those before it made equal; None: no factor."""

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Annotated
+
+from gpuprof.bounds import OneOf, Positive, Share, Signed
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
     """One what-if: the step if these ranks, groups or batches were like the others."""
 
-    kind: str
+    kind: Annotated[
+        str,
+        OneOf(("rank", "host", "group", "stage", "batches", "link", "forward", "backward", "optimizer", "transfers")),
+    ]
     """rank | host | group | stage | batches | link | forward | backward | optimizer | transfers"""
     name: str
     ranks: tuple[int, ...]
@@ -26,9 +32,9 @@ class Exposed:
     """The step minus the step in which nothing takes time to move."""
     waiting_ns: int
     """The step minus what a rank needs by itself, the mean of ranks."""
-    cause: str | None
+    cause: Annotated[str, OneOf(("transfer", "peer_wait"))] | None
     """transfer | peer_wait: the larger of the two; None if neither matters."""
-    by_role: tuple[tuple[str, int], ...]
+    by_role: tuple[tuple[Annotated[str, OneOf(of="gpuprof.ranks.roles:ROLES")], int], ...]
     """Role of the groups (`roles.ROLES`) and what the step gains without their transfers."""
 
 
@@ -52,7 +58,7 @@ class OnPath:
     """A part of the critical path of the usual step."""
 
     rank: int
-    work: str
+    work: Annotated[str, OneOf(("forward", "backward", "optimizer", "other", "communication"))]
     """forward | backward | optimizer | other | communication (moving data once all have come)"""
     start_ns: int
     """From the step's begin."""
@@ -73,13 +79,13 @@ class RankSummary:
     """Of a step, for other ranks."""
     transfer_ns: int | None
     """Collectives of a step once all ranks have come, overlapped or not; None where ranks are missing."""
-    late_share: float | None
+    late_share: Share | None
     """Of the collectives that someone waited in, those that this rank came last to."""
     bound: str | None
     cause: str | None
-    clock_offset_ns: int | None
+    clock_offset_ns: Signed[int] | None
     """What its clock shows more than the first rank's, as the ends of collectives tell."""
-    to_first_clock_ns: int | None
+    to_first_clock_ns: Signed[int] | None
     """What to add to a time of its recording to have it on the clock of the first rank's recording; None: unknown."""
 
 
@@ -87,11 +93,11 @@ class RankSummary:
 class Job:
     """All ranks together."""
 
-    ranks: int
+    ranks: Positive[int]
     steps: int
-    stages: int
-    hosts: int
-    groups: tuple[tuple[str, int], ...]
+    stages: Positive[int]
+    hosts: Positive[int]
+    groups: tuple[tuple[Annotated[str, OneOf(of="gpuprof.ranks.roles:ROLES")], int], ...]
     """Role and number of its groups."""
     step_ns: int
     """Of all ranks, replayed; where the step was timed without a profiler all times are scaled to that."""
@@ -101,14 +107,19 @@ class Job:
     """`step_ns` / `even_ns`."""
     replay_error: float
     """How far the replay of what was recorded is from what was recorded, as a share of the step."""
-    verdict: str | None
+    verdict: (
+        Annotated[
+            str, OneOf(("straggler", "slow_host", "slow_group", "stage_imbalance", "uneven_batches", "slow_link"))
+        ]
+        | None
+    )
     """straggler | slow_host | slow_group | stage_imbalance | uneven_batches | slow_link; None: none of them."""
     culprit: Change | None
     """What the verdict is about."""
     changes: tuple[Change, ...]
     """What was tried, largest gain first."""
     exposed: Exposed | None
-    lengths_share: float | None
+    lengths_share: Share | None
     """Of what backward passes differ between the steps of a rank, the share that forward passes differ by too, as they
     do with batches of different length; None where too little was recorded."""
     members: tuple[Member, ...]

@@ -75,9 +75,11 @@ class Armed:
         self._announce: Callable[[Session], None] | None = None
         """Says to a session what a trainer has said of its training."""
         self._measures_loader = False
-        self.is_guest = False
-        """Whether it is armed for one recording only, and leaves once that is over."""
+        self.on_leaving: Callable[[], None] | None = None
+        """Where it is armed for one recording only, and leaves once that is over: what else has to be undone then."""
         self._leaves = False
+        self._undo: list[Callable[[], Any]] = []
+        """What takes the callbacks away again."""
         self.ended = False
 
     # -- arming
@@ -85,13 +87,14 @@ class Armed:
     def follow_optimizers(self, module: Any) -> None:
         """From now on. module: torch.optim.optimizer."""
         self._sessions.attach_optimizers(module, self)
-        os.register_at_fork(after_in_child=self._forked)
         atexit.register(self.close)
 
     def follow_trainers(self, module: Any) -> None:
         """Every Trainer that is made from now on. module: transformers.trainer."""
         self._sessions.attach_trainer(module)  # first: it must have counted a step before a recording may begin or end
-        module.DEFAULT_CALLBACKS.append(armed_callback_class(module.TrainerCallback, self))
+        callback = armed_callback_class(module.TrainerCallback, self)
+        module.DEFAULT_CALLBACKS.append(callback)
+        self._undo.append(lambda: module.DEFAULT_CALLBACKS.remove(callback))
 
     def _begin(self, source: str) -> StepClock:
         """The clock, with the first that happens in the training."""
@@ -103,7 +106,7 @@ class Armed:
     def _follow_backwards(self) -> None:
         self._backward = patch_backward(self)
 
-    def _forked(self) -> None:
+    def forked(self) -> None:
         """We are in a child now, which is armed by itself once it trains."""
         if self._server is not None:
             self._server.leave()
@@ -123,12 +126,19 @@ class Armed:
             self._backward.undo()
 
     def _release(self) -> None:
-        """Leaves the process as it was before it was armed; not from within an optimizer's hooks, which torch goes
-        through one by one at that moment."""
+        """Leaves the process as it was before it was armed, so that it can be joined again; not from within an
+        optimizer's hooks, which torch goes through one by one at that moment."""
+        global armed
         self.close()
         self._sessions.release()
         loader_meter.stop()
         atexit.unregister(self.close)
+        for undo in self._undo:
+            with contextlib.suppress(Exception):  # who took a callback away was the program
+                undo()
+        if self.on_leaving is not None:
+            self.on_leaving()
+        armed = Armed(self._sessions)
 
     def fail(self, error: Exception) -> None:
         """An error of gpuprof's own: the process is armed no more, and trains on."""
@@ -244,7 +254,7 @@ class Armed:
             fetch = sys.modules.get("torch.utils.data._utils.fetch")
             if fetch is not None:
                 loader_meter.watch(fetch)
-        self._leaves = self.is_guest
+        self._leaves = self.on_leaving is not None
         if self._clock is not None and (self._clock.needs_backwards or self._leaves) and not self.ended:
             self._follow_backwards()
         say(f"step {self._step}: the recording is over and its hooks are removed")
@@ -363,3 +373,4 @@ def _loosely(found: Any) -> Callable[[], Any]:
 
 armed = Armed(holder)
 """The one of this process."""
+os.register_at_fork(after_in_child=lambda: armed.forked())

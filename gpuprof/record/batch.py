@@ -122,12 +122,13 @@ def work_of(batch: Any) -> Work | None:
     if tokens is None or tokens.dim() < 2:
         return None
     rows, length = int(tokens.shape[0]), int(tokens.shape[1])
+    kept = _kept(named.get("attention_mask"), rows * length)
     return Work(
         rows,
         rows * length,
-        _real(named.get("attention_mask"), rows * length),
+        None if kept is None else sum(kept),
         rows * length**2,
-        useful_pairs({**_lists(batch), **named}, rows, length),
+        useful_pairs({**_lists(batch), **named}, rows, length, kept if kept is None or len(kept) == rows else None),
         labelled_tokens(named, rows, length),
     )
 
@@ -144,11 +145,11 @@ def shapes_of(arguments: Any) -> tuple[Any, ...]:
     return tuple(tuple(tensor.shape) for tensor in _tensors(arguments, 0))
 
 
-def _real(mask: Any, tokens: int) -> int | None:
-    """Tokens that a mask of ones and zeros keeps."""
+def _kept(mask: Any, tokens: int) -> list[int] | None:
+    """Tokens that a mask of ones and zeros in host memory keeps, row by row."""
     if mask is None or mask.dim() != 2 or mask.device.type != "cpu" or mask.numel() != tokens:
         return None
-    return int(mask.count_nonzero())
+    return mask.count_nonzero(1).tolist()
 
 
 def _named(value: Any, depth: int) -> Iterator[tuple[str, Any]]:

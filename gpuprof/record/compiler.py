@@ -126,7 +126,7 @@ def _functions(compilations: list[Any], place: Callable[[Any], str]) -> tuple[li
         if failure and _LIMIT.search(f"{failure} {getattr(one, 'fail_type', '')}"):
             row["limit"] = True
         elif failure:
-            row["failed"] = _first_line(failure)
+            row["failed"], row["failed_at"] = _first_line(failure), _failed_at(one, place)
         elif getattr(one, "has_guarded_code", None):
             row["versions"] += 1
         again = getattr(one, "recompile_reason", None)
@@ -136,11 +136,17 @@ def _functions(compilations: list[Any], place: Callable[[Any], str]) -> tuple[li
     return rows[:MOST_FUNCTIONS], max(len(rows) - MOST_FUNCTIONS, 0)
 
 
+def _failed_at(one: Any, place: Callable[[Any], str]) -> dict[str, Any] | None:
+    """The line for which a function was given up."""
+    file, line = getattr(one, "fail_user_frame_filename", None), _number(one, "fail_user_frame_lineno")
+    return {"file": place(file), "line": line} if file and line else None
+
+
 def _empty(number: int) -> dict[str, Any]:
     names: dict[str, Any] = {"id": number, "function": None, "file": None, "line": None, "resumed_at": None}
     return names | {
         "versions": 0, "ops": 0, "guards": 0, "guard_us": 0, "compile_us": 0, "ended_unix_us": 0, "limit": False,
-        "failed": None,
+        "failed": None, "failed_at": None,
     }  # fmt: skip
 
 

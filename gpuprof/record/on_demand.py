@@ -88,6 +88,16 @@ def arm() -> None:
     sys.meta_path.insert(0, ImportWatch(wanted, ""))
 
 
+def _disarm() -> None:
+    """Undoes what `arm` has left in the process; the hooks are those of `armed` itself."""
+    from .arm import ImportWatch
+    from .flags import flags
+
+    flags.stop()
+    sys.modules.pop(_ARMED, None)
+    sys.meta_path[:] = [one for one in sys.meta_path if not isinstance(one, ImportWatch)]
+
+
 def join() -> None:
     """Arms a training from outside, for one recording: when that is over, the process is left as it was found."""
     if _ARMED in sys.modules:
@@ -95,4 +105,4 @@ def join() -> None:
     arm()
     from .armed import armed
 
-    armed.is_guest = True
+    armed.on_leaving = _disarm

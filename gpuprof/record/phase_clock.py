@@ -119,7 +119,9 @@ class PhaseClock:
             self._rest = rest
 
     def _account(self, now: int) -> None:
-        if self._since:
+        """The time since the last moment is that of the phase that is open. Before anyone marks a phase it is not
+        split: a step has several such moments, and a supervised training never asks for them."""
+        if self._since and self.marked:
             phase = self.phase
             self._ns[phase] = self._ns.get(phase, 0) + max(now - self._since, 0)
             self._since = now

@@ -27,8 +27,12 @@ SAMPLED = ((0.05, 50), (0.25, 25), (1.0, 10), (5.0, 4), (float("inf"), 2))
 until sampling.ENOUGH_S have passed."""
 LONG_ITERATION_S = 1.0
 """Iterations of a training on its own generations that are shorter are treated as any step."""
-ITERATIONS = ((2.0, 6, 2), (8.0, 3, 1), (float("inf"), 2, 1))
-"""(seconds an iteration, iterations that are timed, those that are recorded at most), as coarse as BASELINES."""
+ITERATIONS = ((2.0, 6), (8.0, 3), (float("inf"), 2))
+"""(seconds an iteration, iterations that are timed), as coarse as BASELINES."""
+RECORDED_S = 1.0
+"""Iterations that generate are recorded for this long, or one: their decode steps launch kernels without a break, and
+two iterations of 1.2 s, their decode loops in part, stalled the training for 2.6 s (RLOO) and 3.3 s (online DPO, H100).
+"""
 LONG_TIMED_S = 16.0
 """Long iterations are timed for this long at most, however well their mean is known by then: with four of 4 s the
 verdict comes within a minute."""
@@ -123,12 +127,14 @@ def of_iterations(found: Plan, iteration_s: float, steps: int, total: int | None
     """
     found = replace(found, samples_late=total is None)
     if iteration_s >= LONG_ITERATION_S or steps > 1:
-        baseline, traced = next((timed, traced) for limit, timed, traced in ITERATIONS if iteration_s < limit)
+        baseline = next(timed for limit, timed in ITERATIONS if iteration_s < limit)
         found = replace(
             found, baseline=baseline * steps, synchronised=0, sample=min(found.sample, 1) * steps, warm_up=1,
-            trace=steps * max(1, min(found.trace // steps, traced)) if found.trace else 0,
+            trace=steps if found.trace else 0,
             stacks=min(found.stacks, steps), memory=min(found.memory, steps),
         )  # fmt: skip
+    elif found.trace == STEPS and iteration_s > 0:  # no other number was asked for
+        found = replace(found, trace=min(STEPS, max(int(RECORDED_S / iteration_s), 1)))
     return found if total is None else _shrink(found, total - 1, keep_settle=False, keep_baseline=False)
 
 

@@ -18,7 +18,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..runfile import ASKED, HANG, STALLED, answer_file, ended_file, flight_file, log, stack_file, write_json
+from ..runfile import (
+    ASKED,
+    HANG,
+    STALLED,
+    answer_file,
+    ended_file,
+    flight_file,
+    log,
+    other_flight_file,
+    stack_file,
+    write_json,
+)
 from .redact import redact_text
 
 LOOK_S = 1.0
@@ -27,6 +38,8 @@ LEAST_S = 60.0
 TIMES_USUAL = 20
 """Nor is one that takes fewer times the usual step: evaluation and saving are within that in most trainings."""
 MOST_FRAMES = 50
+_OF_ENTRY = b"profiling_name"
+"""In a dump that holds a collective."""
 USUAL_OF = 32
 """Steps that the usual one is the middle of."""
 
@@ -100,27 +113,30 @@ class StallWatch(threading.Thread):
 
     def _write_flight(self) -> None:
         self._make_folder()
-        place, dump = self._folder / HANG, flight_recorder()
-        if dump:
-            with _opened(place / f".{flight_file(self._rank)}") as file:
+        place = self._folder / HANG
+        for name, dump in zip(
+            (flight_file(self._rank), other_flight_file(self._rank)), flight_recorders(), strict=False
+        ):
+            with _opened(place / f".{name}") as file:
                 file.write(dump)
-            os.replace(place / f".{flight_file(self._rank)}", place / flight_file(self._rank))
+            os.replace(place / f".{name}", place / name)
 
     def _make_folder(self) -> None:
         (self._folder / HANG).mkdir(mode=0o700, exist_ok=True)
 
 
-def flight_recorder() -> bytes | None:
-    """What torch remembers of this process's collectives, as a pickle; None without several ranks, or where this torch
-    has no flight recorder or it is off (TORCH_FR_BUFFER_SIZE=0)."""
+def flight_recorders() -> list[bytes]:
+    """What torch remembers of this process's collectives, as pickles: NCCL's recorder, and that of other backends, as
+    far as they hold any, else one that holds none. None without several ranks, or where this torch has no flight
+    recorder or it is off (TORCH_FR_BUFFER_SIZE=0)."""
     dist = sys.modules.get("torch.distributed")
     if dist is None or not dist.is_available() or not dist.is_initialized():
-        return None
+        return []
     from torch._C import _distributed_c10d as made
 
-    dumps = [dump() for name in ("_dump_fr_trace", "_dump_nccl_trace") if (dump := getattr(made, name, None))]
-    # With NCCL torch has a recorder of its own, and that of other backends holds nothing but its frame, or the reverse.
-    return max((bytes(dump) for dump in dumps if dump), key=len, default=None)
+    dumps = [getattr(made, name, None) for name in ("_dump_nccl_trace", "_dump_fr_trace")]
+    found = [bytes(data) for dump in dumps if dump is not None and (data := dump())]
+    return [data for data in found if _OF_ENTRY in data] or found[:1]
 
 
 def _frames(error: BaseException) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpuprof.bounds import Signed
 from gpuprof.replay.graph import DEVICE, Graph
 from gpuprof.replay.mean_step import MeanStep
 from gpuprof.replay.simulate import LARGE
@@ -23,14 +24,14 @@ class Sensitivities:
     where the kernels' FLOPs and bytes are not known.
     """
 
-    host: float
-    input: float
-    transfer: float
-    communication: float
-    device: float
-    compute: float | None = None
-    memory: float | None = None
-    latency: float | None = None
+    host: Signed[float]
+    input: Signed[float]
+    transfer: Signed[float]
+    communication: Signed[float]
+    device: Signed[float]
+    compute: Signed[float] | None = None
+    memory: Signed[float] | None = None
+    latency: Signed[float] | None = None
 
 
 def sensitivities(graph: Graph, parts_ns: dict[str, F64] | None = None, mean: MeanStep | None = None) -> Sensitivities:

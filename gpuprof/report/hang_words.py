@@ -11,14 +11,14 @@ from gpuprof.hang.rank_state import RankState
 MOST_RANKS = 8
 """Ranks that are named one by one."""
 _HEADLINES = {
-    "mismatch": "MISMATCH", "deadlock": "DEADLOCK OF TWO GROUPS", "dead": "A PROCESS IS DEAD",
+    "mismatch": "MISMATCH", "deadlock": "DEADLOCK", "dead": "A PROCESS IS DEAD",
     "stopped": "A PROCESS IS STOPPED", "no_dump": "A RANK IS SILENT", "save": "SAVING",
     "loader": "WAITING FOR DATA", "compile": "COMPILING", "missing": "A RANK DOES NOT COME", "stuck": "STUCK",
     "late": "A RANK IS LATE", "none": "NOTHING HANGS",
 }  # fmt: skip
 _NEXT = {
     "mismatch": "make every rank call the same collectives in the same order, with the same sizes and types",
-    "deadlock": "call the groups' collectives in the same order on every rank",
+    "deadlock": "call the groups' collectives, and matching sends and receives, in the same order on every rank",
     "dead": "look at the end of that rank's output; the others end at their timeout",
     "stopped": "a signal or a debugger stopped it: kill -CONT continues it",
     "no_dump": "see whether its process still runs: gpuprof hang PID, or its log",
@@ -57,7 +57,8 @@ def sentences(hang: Hang) -> list[str]:
             f"rank {rank} calls {called or 'another'}{_at(found.at.get(rank))}"
             for rank, called in list(found.others.items())[:MOST_RANKS]
         )
-        said.append(f"Collective {found.seq} of group {found.group}: most ranks call {found.usual or 'it'}; {others}.")
+        usual = f"the usual call is {found.usual}; " if found.usual else ""
+        said.append(f"Collective {found.seq} of group {found.group}: {usual}{others}.")
     if hang.waiting is not None and hang.mismatch is None:
         said.append(_waits(hang.waiting, hang.waited_ns))
     reason = _reason(hang)
@@ -109,9 +110,15 @@ def _reason(hang: Hang) -> str:
         "dead": f"{who} {verb} dead{', last seen' + at if at else ''}", "stopped": f"{who} {verb} stopped{at}",
         "no_dump": f"{who} left neither a dump nor a stack", "save": f"{who} {verb} saving{at}",
         "loader": f"{who} {verb} waiting for the next batch{at}", "compile": f"{who} {verb} compiling{at}",
-        "deadlock": f"{who} wait for each other in different groups{at}",
-        "stuck": "every rank has called it and it does not end" if hang.waiting else f"{who} {verb}{at}",
+        "deadlock": f"{who} wait for each other{at}",
+        "stuck": _stuck(hang.waiting) if hang.waiting else f"{who} {verb}{at}",
         "none": "no rank waits in a collective, and no stack is known",
     }  # fmt: skip
     text = by_kind.get(hang.kind, "")
     return f"{text[0].upper()}{text[1:]}." if text else ""
+
+
+def _stuck(one: Waiting) -> str:
+    if one.members_named:
+        return "every rank has called it and it does not end"
+    return "every rank that left a dump has called it; the dumps do not name the group's ranks: another may be missing"

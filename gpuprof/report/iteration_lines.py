@@ -60,7 +60,7 @@ def changes(iteration: words.Phased, width: int, most: int = words.CHANGES) -> l
             grid.add_row("", Text(gain))
         if condition := words.condition(one):
             grid.add_row("", Text(condition, "dim"))
-        grid.add_row("", Text(escape(one.fix), "cyan"))
+        grid.add_row("", Text("\n".join(map(escape, one.fix.splitlines())), "cyan"))
         if one.patch is not None:
             grid.add_row("", Text(escape(one.patch.command()), "dim"))
         lines.append(grid)

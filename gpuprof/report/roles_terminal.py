@@ -8,10 +8,9 @@ from rich.text import Text
 
 from gpuprof.diagnosis.roles.model import Role, Roles, Span
 from gpuprof.report.lines import flow
-from gpuprof.report.logged_terminal import quantity
 from gpuprof.report.names import escape
 from gpuprof.report.numbers import duration, share
-from gpuprof.report.roles_words import LEAST, PAINT_OF_WAITING, paint, phases_there, wait
+from gpuprof.report.roles_words import LEAST, PAINT_OF_WAITING, paint, phases_there, queue, wait
 from gpuprof.report.terminal import GUTTER, WIDEST, paragraph, section
 
 ROWS = 5
@@ -33,7 +32,7 @@ def render(found: Roles, width: int = 80, rows: int = ROWS) -> Group:
     lines += section("", [*flow(_legend(found), inner), Text(f"the lanes are {duration(high - low)} long", "dim")])
     waits = [one for one in found.waits if one.ns >= LEAST * found.window_ns][:rows]
     lines += section("waits", [Text(wait(one, found.window_ns)) for one in waits])
-    lines += section("queue", [Text("; ".join(map(quantity, found.queue)))] if found.queue else [])
+    lines += section("queue", [Text(queue(found))] if found.queue else [])
     notes = [Text(one.message, "yellow" if one.severity == "warning" else "dim") for one in found.issues]
     return Group(*lines, *section("note", notes))
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from gpuprof.diagnosis.roles.model import WAITING, Role, Roles, Wait
+from gpuprof.diagnosis.roles.queue import MARKED
 from gpuprof.diagnosis.roles.timeline import BOUND, NO_ONE
 from gpuprof.report.iteration_words import PAINTS
+from gpuprof.report.logged_terminal import quantity
 from gpuprof.report.names import escape
 from gpuprof.report.numbers import amount, duration, share
 from gpuprof.report.stepbar import Paint
@@ -37,6 +39,12 @@ def phases_there(found: Roles) -> list[str]:
     """The phases that have an entry, in the order of an iteration; waiting comes last."""
     there = {one.phase for role in found.roles for one in role.phases if one.ns >= LEAST * found.window_ns}
     return [*(phase for phase in PAINTS if phase in there), WAITING]
+
+
+def queue(found: Roles) -> str:
+    """What waits to be trained on, and how old its policy is; empty where that is not known."""
+    marked = any(one.key == MARKED for one in found.queue)
+    return "; ".join(map(quantity, found.queue)) + (" (counted from the marks)" if marked else "")
 
 
 def name(role: Role) -> str:

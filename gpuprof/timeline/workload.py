@@ -49,7 +49,7 @@ class Workload:
     unit: Unit = STEP
     """What one of the analysed steps is called."""
     batch: int | None = None
-    """Sequences, or requests, of one iteration."""
+    """Sequences or requests of one iteration."""
     engine: str | None = None
     """What serves the model: vllm | sglang | tgi | tensorrt_llm | diffusers | transformers_pipeline |
     transformers_generate."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,6 +55,8 @@ class CompiledFunction:
     failed: str | None
     """Why it was not compiled at all."""
     failed_guards: tuple[FailedGuard, ...]
+    failed_at: Place | None = None
+    """Its line that could not be compiled, where it was noted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +100,11 @@ def compiler_of(value: Any) -> Compiler | None:
     if not isinstance(value, dict):
         return None
     counters = value.get("counters") if isinstance(value.get("counters"), dict) else {}
+    functions = tuple(one for each in _dicts(value.get("functions")) if (one := _function(each)))
+    breaks = tuple(one for each in _dicts(value.get("breaks")) if (one := _break(each)))
     return Compiler(
-        functions=tuple(one for each in _dicts(value.get("functions")) if (one := _function(each))),
-        breaks=tuple(one for each in _dicts(value.get("breaks")) if (one := _break(each))),
+        functions=functions,
+        breaks=(*breaks, *_giving_up(functions, {one.reason for one in breaks})),
         skips=tuple(
             (reason, _count(each.get("count")) or 1)
             for each in _dicts(value.get("cudagraph_skips"))
@@ -109,6 +114,14 @@ def compiler_of(value: Any) -> Compiler | None:
         recompile_limit=_count(value.get("recompile_limit")),
         graphs=_counter(counters, "stats", "unique_graphs"),
     )
+
+
+def _giving_up(functions: tuple[CompiledFunction, ...], known: set[str]) -> Iterator[GraphBreak]:
+    """Breaks in a loop, for which Dynamo gives up the whole function and notes no break: by their reasons."""
+    for one in functions:
+        if one.failed and one.resumed_at is None and one.failed not in known:
+            known.add(one.failed)
+            yield GraphBreak(one.failed, None, (one.failed_at or one.place,), 1)
 
 
 def _function(found: dict[str, Any]) -> CompiledFunction | None:
@@ -130,7 +143,13 @@ def _function(found: dict[str, Any]) -> CompiledFunction | None:
             for each in _dicts(found.get("recompiles"))
             if (guard := _text(each.get("guard")))
         ),
+        failed_at=_failed_at(found),
     )
+
+
+def _failed_at(found: dict[str, Any]) -> Place | None:
+    place = found.get("failed_at")
+    return _place(place) if isinstance(place, dict) else None
 
 
 def _break(found: dict[str, Any]) -> GraphBreak | None:

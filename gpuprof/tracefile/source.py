@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+from gpuprof.bounds import OneOf
 
 Severity = Literal["info", "warning", "error"]
 
@@ -13,7 +15,7 @@ class Source:
     """The file that was read."""
 
     path: str
-    kind: str
+    kind: Annotated[str, OneOf(("snapshot", "trace", "run", "kineto", "nsys"))]
     """Of a diagnosis: kineto, nsys, run. Of a memory report: snapshot (torch's allocator history), trace (memory events
     of torch.profiler)."""
     bytes: int

@@ -10,8 +10,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
+from gpuprof.bounds import Items, OneOf, Positive, Words
 from gpuprof.calibration import memory as calibrated
 from gpuprof.errors import GpuprofError
 from gpuprof.record.patches import PROBE
@@ -28,11 +29,13 @@ LEAST_SPREAD, UNSEEN_LENGTH = calibrated.FIT_SPREAD.value, calibrated.FIT_UNSEEN
 class Point:
     """One process."""
 
-    batch: int
-    length: int
-    """Tokens of a sample of the largest pass; 1 where samples are no tokens."""
-    peak_bytes: int
+    batch: Positive[int]
+    """Samples of the largest forward pass."""
+    length: Positive[int]
+    """Tokens of one of its samples; 1 where samples are no tokens."""
+    peak_bytes: Positive[int]
     step_ns: int | None
+    """The mean of its few timed steps, a rough figure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +74,11 @@ class Model:
 class Cell:
     """One batch at one length."""
 
-    batch: int
-    length: int
+    batch: Positive[int]
+    length: Positive[int]
     low_bytes: int
     peak_bytes: int
+    """What is expected."""
     high_bytes: int
 
 
@@ -83,9 +87,11 @@ class OnGpu:
     """What fits on one GPU."""
 
     gpu: str
-    usable_bytes: int
+    """Its name in gpuprof's table."""
+    usable_bytes: Positive[int]
+    """What tensors may take of its memory."""
     largest: tuple[tuple[int, int, int, int], ...]
-    """(length, surely, likely, at most)."""
+    """One for each length of the cells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,19 +99,24 @@ class FitReport:
     """What `gpuprof fit` says."""
 
     command: tuple[str, ...]
-    measured: tuple[Point, ...]
-    of: str
-    """gpu: the allocator's own peak; tensors: bytes of the tensors that were alive, on the CPU."""
-    changed: dict[str, str]
-    """batch, length → by what."""
+    """What was run, secrets masked."""
+    measured: Annotated[tuple[Point, ...], Items(2, 3)]
+    """The program as it is, then with another batch, then, where that was possible, with another length."""
+    of: Annotated[str, OneOf(("gpu", "tensors"))]
+    """What the peaks are. gpu: of the allocator, on the GPU; tensors: bytes of the tensors that were alive, without a
+    GPU."""
+    changed: dict[Words, Words]
+    """By what the batch and the length were changed from outside."""
     tokens: bool
-    """Whether samples are tokens."""
+    """Whether samples are tokens; if not, every length is 1."""
     cells: tuple[Cell, ...]
+    """Predicted peaks, by length and then by batch."""
     gpus: tuple[OnGpu, ...]
+    """The GPU of this machine, where it is known, and those that were asked for."""
     unknown: tuple[str, ...]
-    """What this cannot know."""
+    """What the measurement cannot say, a sentence each."""
     fake: bool = False
-    """Whether tensors had a shape and no data."""
+    """Whether tensors had a shape and no data: a few steps of a model that need not fit this machine."""
 
 
 @dataclass(frozen=True, slots=True)

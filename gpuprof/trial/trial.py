@@ -6,7 +6,9 @@ Times are whole nanoseconds. None means "cannot be known" or "was not measured",
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+from gpuprof.bounds import Above0, Items, OneOf, Positive, Share, Signed, Within
 
 SCHEMA = "gpuprof.trial/1"
 
@@ -24,9 +26,9 @@ Stopped = Literal["decided", "budget", "until", "rounds"]
 class Interval:
     """An expected value and its 80 % interval; without ends where one measurement is all there is."""
 
-    low: float | None
-    expected: float
-    high: float | None
+    low: Signed[float] | None
+    expected: Signed[float]
+    high: Signed[float] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,9 @@ class Fix:
     """A patch and its value."""
 
     name: str
+    """Name, as --fix takes it."""
     value: str = ""
+    """Its value; empty where it takes none."""
 
     def __str__(self) -> str:
         return f"{self.name}={self.value}" if self.value else self.name
@@ -47,8 +51,9 @@ class Sameness:
     verdict: Same | None
     """None where no batches were seen: losses alone prove nothing."""
     text: str
+    """The same in words."""
     loss_difference: float | None
-    """The largest difference of a loss, as a share of the loss."""
+    """Largest difference of a loss or gradient norm of the first steps, as a share."""
     scatter: float | None
     """The same between two processes without any fix."""
     repeats: bool = False
@@ -63,30 +68,36 @@ class Row:
     finding: str | None
     """The finding that advises it; None where it was asked for."""
     status: Status
+    """Confirmed, slower: beyond the scatter of the unchanged processes, and the 80 % interval of the gain above or
+    below 1; no_difference: after three rounds that interval ends below 1.02; unconfirmed: not decided."""
     reason: str
-    """What shows that it took effect; or why it was not applied, failed or was not tried."""
+    """What shows that it took effect, or why it was not applied, failed or was not tried."""
     predicted_step_ns: Interval | None
+    """The step that the diagnosis predicts, ns."""
     predicted_speedup: Interval | None
+    """The gain that the diagnosis predicts."""
     step_ns: int | None
     """The mean step with it: the mean over its processes."""
     speedup: Interval | None
-    """Of the training, paired with the processes without it before and after."""
+    """The measured gain, paired with the processes without it before and after."""
     peak_bytes: int | None
+    """The most memory in use."""
     start_ns: int | None
-    """From the start of the process to the first timed step, of the slowest process: compiling included."""
+    """From the start of a process to its first timed step, compiling included, ns."""
     sameness: Sameness | None
     rounds: int
+    """Processes that were timed with it."""
     lines: str
     """What to write into the script."""
     flags: str | None = None
-    """The program's own flags that made it; None where it was applied from outside."""
+    """The program's own flags that made it; None: applied from outside."""
     advised: Advised | None = None
-    """The list of the diagnosis in which it stands; None where it was asked for, and of several together."""
-    probability: float | None = None
+    """The list of the diagnosis in which it stands; None: it was asked for, or is several together."""
+    probability: Share | None = None
     """Of a gain of 2 % or more, as the diagnosis says it; None where it says none."""
     prediction: Predicted | None = None
-    """Whether the predicted gain was right: its interval and the measured one overlap. None where nothing was
-    predicted, or nothing was decided."""
+    """right: the intervals of the predicted and the measured gain overlap; gained_more, gained_less: they do not;
+    failed: the fix did; None: nothing was predicted, or nothing is decided."""
 
     @property
     def name(self) -> str:
@@ -98,19 +109,25 @@ class Process:
     """One process that was timed, in the order in which they ran."""
 
     name: str
-    """The fixes applied in it; empty: as it is."""
+    """The fixes in it; empty: as it is."""
     step_ns: int | None
+    """Its mean step, ns."""
     half_width_ns: int | None
     """Half the 80 % interval of its mean step, from the scatter of its own steps."""
     steps: int
+    """Steps that were timed."""
     peak_bytes: int | None
+    """The most memory in use."""
     start_ns: int | None
+    """From its start to its first timed step, ns."""
     wall_ns: int
+    """From its start to its end, ns."""
     error: str | None
+    """Why it was not timed."""
     other_cpus: float | None = None
     """CPUs that other programs used while it was timed; None of several ranks."""
     idle_cpus: float | None = None
-    """CPUs that no one used then."""
+    """CPUs that no one used meanwhile."""
 
     @property
     def is_disturbed(self) -> bool:
@@ -125,10 +142,13 @@ class Baseline:
     """The command as it is, over all its processes."""
 
     step_ns: int
+    """Mean step, ns."""
     peak_bytes: int | None
-    peak_of: str | None
-    """gpu | host."""
+    """The most memory in use."""
+    peak_of: Annotated[str, OneOf(("gpu", "host"))] | None
+    """Which memory that is."""
     start_ns: int | None
+    """From the start of a process to its first timed step, ns."""
     scatter: float | None
     """Largest difference of two of its mean steps, as a share; None of one process."""
 
@@ -137,15 +157,15 @@ class Baseline:
 class Next:
     """What would be tried next, had there been more time."""
 
-    fixes: tuple[Fix, ...]
-    why: str
-    """`not tried`, `not decided`, `together`."""
-    speedup: float | None
-    """What is expected of it: measured so far, else predicted; None where nothing is."""
-    probability: float | None
-    """That it gains 2 % or more, as predicted."""
+    fixes: Annotated[tuple[Fix, ...], Items(1)]
+    why: Annotated[str, OneOf(("not tried", "not decided", "together"))]
+    """What is left to find out of them."""
+    speedup: Above0 | None
+    """The gain that is expected: as measured so far, else as predicted."""
+    probability: Share | None
+    """Of a gain of 2 % or more, as predicted."""
     seconds: float
-    """What that would take, about."""
+    """What it would take, about."""
 
     @property
     def name(self) -> str:
@@ -157,7 +177,10 @@ class Stop:
     """Why the trial ended."""
 
     reason: Stopped
+    """decided: every fix is; budget: no time for another round; until: the gain asked for is reached; rounds: each fix
+    was measured as often as asked for."""
     text: str
+    """The same in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,25 +188,35 @@ class Trial:
     """Everything that `gpuprof try` found."""
 
     command: tuple[str, ...]
+    """What was run, secrets masked."""
     run: str | None
-    """The folder of the run whose diagnosis advised the fixes."""
+    """Folder of the run whose diagnosis advised the fixes."""
     gpu: str | None
+    """Name of the first rank's GPU."""
     torch: str | None
-    world_size: int
-    rounds: int
+    """Version of torch."""
+    world_size: Positive[int]
+    """Ranks."""
+    rounds: Positive[int]
+    """How often the fix that was measured most often was."""
     settle_steps: int
+    """Steps left out at the beginning."""
     timed_steps: int
+    """Steps of the timed stretch."""
     baseline: Baseline
+    """The command as it is, over all its processes."""
     rows: tuple[Row, ...]
     best: tuple[Fix, ...]
     """The confirmed fixes that gain most, together; empty where none is confirmed."""
     notes: tuple[str, ...]
     processes: tuple[Process, ...]
     stop: Stop = Stop("decided", "")
+    """Why the trial ended."""
     next: tuple[Next, ...] = ()
-    """Most expected gain per minute first."""
-    until: float | None = None
+    """What would be tried next, most expected gain per minute first."""
+    until: Annotated[float, Within(above=1)] | None = None
     """The gain at which it was to stop."""
     budget_ns: int | None = None
-    """None where a number of rounds was given."""
+    """How long it was to take, ns; None where a number of rounds was given."""
     spent_ns: int = 0
+    """How long it took, ns, without a recording that it made first."""

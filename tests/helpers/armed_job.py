@@ -1,8 +1,9 @@
 """A small training on the CPU that is armed, for `gpuprof attach`; it trains until it is stopped.
 
 The first word says how it is armed: `trace` (by gpuprof trace --on-demand), `code` (gpuprof.on_demand()), `joined` (it
-runs the file that gpuprof attach has a Python 3.14 run, once it trains). At its end it prints a line of JSON: what it
-found of hooks in torch, the CPU time of each step, and of some steps how many Python functions they called.
+runs the file that gpuprof attach has a Python 3.14 run, once it trains), `plain` (not at all). At its end it prints a
+line of JSON: what it found of hooks in torch, the CPU time of each step, and of some steps how many Python functions
+they called.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from gpuprof.attach.processes import parent_of
 from helpers.paths import ROOT
 from helpers.started import environment
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 COUNTED_EVERY = 30
 
 
@@ -53,7 +54,8 @@ def train(how: str, ranks: int) -> None:
     signal.signal(signal.SIGTERM, lambda *_: ended.__setitem__(0, True))
     pauses_s = [0.002]
     signal.signal(signal.SIGUSR1, lambda *_: pauses_s.__setitem__(0, 0.03))  # a new level of the step time
-    joined = how != "joined"
+    joined = [how != "joined"]
+    signal.signal(signal.SIGUSR2, lambda *_: joined.__setitem__(0, False))  # once more
     for batch in loader:
         counted = len(steps_ns) % COUNTED_EVERY == 0
         count = calls[len(steps_ns)] = [0] if counted else [-1]
@@ -69,10 +71,10 @@ def train(how: str, ranks: int) -> None:
         sys.setprofile(None)
         steps_ns.append(time.thread_time_ns() - begun)
         time.sleep(pauses_s[0])
-        if not joined and len(steps_ns) == 20:
+        if not joined[0] and len(steps_ns) >= 20:
             from gpuprof.attach.joining import file_to_run
 
-            joined = True
+            joined[0] = True
             exec(file_to_run(), {})
         stop = torch.tensor(float(ended[0]))
         if ranks > 1:
@@ -97,6 +99,7 @@ def _hooks() -> dict[str, Any]:
         "profile": torch.profiler.profile.__init__.__code__.co_filename,
         "optimizer": len(optimizer._global_optimizer_post_hooks),
         "module": len(torch.nn.modules.module._global_forward_hooks),
+        "finders": len(sys.meta_path),
     }
 
 

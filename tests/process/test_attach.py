@@ -108,8 +108,35 @@ def test_armed_in_its_code_or_joined(how: str, tmp_path: Path):
         assert statistics.median(later) == statistics.median(earlier)
     else:  # it was armed for the recording only: the counting is gone too
         assert statistics.median(later) < statistics.median(earlier)
-    left = said["left"] | ({"optimizer": 0} if how == "code" else {})
-    assert left == said["untouched"]
+    stay = ("optimizer", "finders") if how == "code" else ()
+    assert said["left"] | {name: said["untouched"][name] for name in stay} == said["untouched"]
+
+
+def test_a_job_can_be_joined_again(tmp_path: Path):
+    """The second recording of a job that was left: what it runs is the file that gpuprof attach has it run."""
+    with job(tmp_path, "joined") as running:
+        for again in (False, True):
+            if again:
+                os.kill(running.pid, signal.SIGUSR2)
+            running.wait_for()
+            found = running.attach(running.pid, "--no-report", "--steps", "1", "--baseline", "2")
+            assert ": recording into" in found.stderr, found.stderr
+            running.wait_for(0)
+        said = json.loads(running.end())
+    assert said["left"] == said["untouched"]
+
+
+@pytest.mark.skipif(not hasattr(sys, "remote_exec"), reason="this Python has no sys.remote_exec")
+def test_a_training_that_is_not_armed_is_joined(tmp_path: Path):
+    with job(tmp_path, "plain") as running:
+        time.sleep(5)
+        assert not running.listed()
+        for _ in range(2):
+            found = running.attach(running.pid, "--no-report", "--steps", "1", "--baseline", "2")
+            assert "is joined" in found.stderr and ": recording into" in found.stderr, found.stderr
+            running.wait_for(0)
+        said = json.loads(running.end())
+    assert said["left"] == said["untouched"]
 
 
 def test_the_job_ends(tmp_path: Path):

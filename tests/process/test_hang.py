@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from helpers import hang_jobs
 from helpers.paths import ROOT
+from helpers.torch_flight import as_nccl_dumps_it, torchs_answers
 from jsonschema import Draft202012Validator
 
 from gpuprof.hang.json import schema
@@ -70,6 +71,26 @@ def test_rank_collective_and_line(jobs: Path, fault: str):
         assert answer["at"]["file"].endswith("hang_jobs.py") and answer["at"]["line"] in marked_lines(fault)
     if fault == "exception":
         assert "the batch is empty" in " ".join(answer["notes"])
+
+
+def test_torchs_tool_finds_the_same_collective(jobs: Path, tmp_path: Path):
+    """In the jobs whose ranks all left a dump, of which a collective is left waiting."""
+    groups = {"0": [0, 1, 2], "1": [0, 1], "2": [0, 1, 2]}
+    faults = sorted({*COLLECTIVES, "size"} - {"stopped"})
+    for fault in faults:
+        (tmp_path / fault).mkdir()
+        for rank in range(hang_jobs.RANKS):
+            mine = {name: ranks for name, ranks in groups.items() if rank in ranks}
+            dump = (jobs / fault / "hang" / f"flight.rank{rank}").read_bytes()
+            (tmp_path / fault / f"nccl_trace_rank_{rank}").write_bytes(as_nccl_dumps_it(dump, mine))
+    said = torchs_answers([tmp_path / fault for fault in faults])
+    for fault in faults:
+        answer = json.loads((jobs / fault / "answer.json").read_text(encoding="utf-8"))
+        ours, waiting = answer["mismatch"], answer["waiting"]
+        assert (waiting["group"], waiting["seq"], [] if ours else waiting["missing"], [CULPRIT] if ours else []) in [
+            (one["group"], one["seq"], one["missing"], [int(rank) for rank in one["others"]])
+            for one in said[tmp_path / fault]
+        ], fault
 
 
 @pytest.mark.parametrize("fault", ["missing_rank", "order"])

@@ -18,6 +18,7 @@ from helpers.installed import need
 from helpers.node_folders import SECRET, free_port, start_rank, start_reading, variables_of, write_nodes
 from helpers.rank_program import MS, RankProgram
 from helpers.run_schema import errors_in
+from helpers.slow_link import slow_link
 from helpers.trainings import MODEL
 from helpers.warm_torch import warm_python
 
@@ -37,11 +38,15 @@ SLOW = RankProgram(extra_ns=40 * MS, clock_ns=SHIFT_NS)
 
 
 def job(
-    nodes: list[Path], faults: dict[int, str], wait: float = LONG_S, tokens: dict[int, str] | None = None
+    nodes: list[Path],
+    faults: dict[int, str],
+    wait: float = LONG_S,
+    tokens: dict[int, str] | None = None,
+    ports: dict[int, int] | None = None,
 ) -> list[str]:
     """Runs the ranks' processes to their ends; what each printed. Digests are made next to them, or before where `wait`
-    is what is tested."""
-    port = free_port()
+    is what is tested. ports: of the ranks that reach the store at a port of their own, rank 0 among them."""
+    ports = ports or {0: free_port()}
 
     def reduce() -> None:
         for node in nodes:
@@ -52,7 +57,7 @@ def job(
     ranks = [
         start_rank(
             node,
-            variables_of(node, rank, len(nodes), port, (tokens or {}).get(rank, SECRET), wait),
+            variables_of(node, rank, len(nodes), ports.get(rank, ports[0]), (tokens or {}).get(rank, SECRET), wait),
             faults.get(rank, ""), LONG_S, warm_python(),
         )
         for rank, node in enumerate(nodes)
@@ -111,6 +116,19 @@ def test_a_rank_that_is_lost_or_never_enters_is_named(tmp_path: Path, fault: str
     diagnosis = gpuprof.diagnose(nodes[0])
     assert diagnosis.verdict.cause == "straggler"
     assert any("2" in issue.message and "rank" in issue.message for issue in diagnosis.quality.issues)
+
+
+def test_a_slow_link_delays_the_digest_or_costs_it_but_holds_up_no_one(tmp_path: Path):
+    """Rank 1 reaches the store through a link that is slow, rank 2 through one that is too slow."""
+    port, nodes = free_port(), write_nodes(tmp_path, [EVEN, SLOW, EVEN])
+    with slow_link(port, 10e3) as slow, slow_link(port, 200) as slower:
+        said = job(nodes, {}, wait=8, ports={0: port, 1: slow, 2: slower})
+    outcome = read_json(nodes[0] / NODES / EXCHANGE)
+    assert outcome is not None
+    assert (outcome["received"], outcome["silent"], outcome["dropped"], outcome["failed"]) == ([1], [2], [], None), said
+    assert (nodes[0] / NODES / digest_file(1)).read_bytes() == (nodes[1] / digest_file(1)).read_bytes()
+    assert 8 <= outcome["waited_s"] < 20
+    assert gpuprof.diagnose(nodes[0]).verdict.cause == "straggler"
 
 
 def test_a_node_with_another_token_sends_nothing(tmp_path: Path):

@@ -11,8 +11,6 @@ from helpers import make_diagnosis as made
 from jsonschema import Draft202012Validator
 
 from gpuprof.diagnosis.brief import LARGEST_BYTES, dumps, schema
-from gpuprof.diagnosis.comparison import brief as comparison_brief
-from gpuprof.diagnosis.comparison.json import schema as comparison_schema
 from gpuprof.diagnosis.diagnosis import Diagnosis, Finding, GpuName, Issue, Quality, Range
 
 
@@ -68,20 +66,3 @@ def test_short_texts_are_not_cut():
 def test_every_kind_of_diagnosis_has_a_brief(make: Callable[[], Diagnosis]):
     document = read(make())
     assert document["quality"]["status"] == make().quality.status
-
-
-def test_what_is_said_of_a_comparison_is_described_as_in_the_whole_of_it():
-    """Every key of `gpuprof.comparison_brief/1` has the description that it has in `gpuprof.comparison/1`."""
-    whole, short = comparison_schema(), comparison_brief.schema()
-    for name in ("step", "work", "significance"):
-        assert short["$defs"][name] == whole["$defs"][name]
-    parts = {
-        "side": short["$defs"]["side"],
-        "mechanism": short["properties"]["mechanisms"]["items"],
-        "term": short["properties"]["terms"]["items"],
-        "kernel_difference": short["properties"]["kernels"]["items"],
-    }
-    for name, part in parts.items():
-        known = whole["$defs"][name]["properties"]
-        assert part["properties"] == {key: known[key] for key in part["required"]}, name
-    assert short["properties"]["next_steps"] == schema()["properties"]["next_steps"]

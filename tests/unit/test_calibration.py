@@ -61,6 +61,7 @@ DEFINITIONS = {
     "gpuprof/diagnosis/run_budget.py:FEWEST_MADE": "a sample's least size",
     "gpuprof/projection/host.py:RANGE": "the factors that are shown",
     "gpuprof/record/schedule.py:BASELINES": "how much is timed",
+    "gpuprof/record/schedule.py:RECORDED_S": "how much is recorded",
     "gpuprof/record/decode_window.py:PART_NS": "how much is recorded",
     "gpuprof/record/free_run_length.py:AFTERMATH_NS": "measured, but record/ imports nothing of gpuprof but runfile",
     "gpuprof/diagnosis/shares.py:PAUSE_NS": "assumed, between pauses that are short and those that are long",

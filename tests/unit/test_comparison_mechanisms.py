@@ -17,6 +17,7 @@ from gpuprof.diagnosis.comparison.mechanisms import explain
 from gpuprof.diagnosis.detect.pair.cells import Cell, Cells
 from gpuprof.diagnosis.detect.pair.counts import Counts
 from gpuprof.diagnosis.detect.pair.facts import Facts
+from gpuprof.diagnosis.detect.pair.quantities import times
 
 BASE: Cells = {
     ("busy", "gemm", "forward"): 20 * MS,
@@ -189,3 +190,7 @@ def test_another_batch_comes_first():
     assert found.parts[0][0].id == "larger_batch"
     gpu = explain(make_facts(BASE, counts({})), make_facts(more, counts({}), gpu="NVIDIA H100"), None)
     assert gpu.parts[0][0].id == "gpu"
+
+
+def test_times_are_plain_numbers():
+    assert [times(one) for one in (0.25, 1.44, 9.96, 128.0, 12_345.0)] == ["0.25", "1.4", "10", "128", "12,345"]

@@ -13,12 +13,13 @@ from helpers.program import GRID, US, Program
 
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.compiled_regions import broken_at
+from gpuprof.diagnosis.detect.foreseen_breaks import CALL_NS
 from gpuprof.diagnosis.findings import compile, cuda_graphs, graph_breaks, recompiles
 from gpuprof.tracefile.compiler import Compiler, compiler_of
 
-ENTRY, GRAPH, BLOCKS = 40 * US, 30 * US, 8
+ENTRY, GRAPH, BLOCKS = 40 * US, 80 * US, 8
 """Host time of setting a graph call up, and of launching what is in it; blocks of the model."""
-KERNELS = 3
+KERNELS = 8
 
 
 def function(number: int, name: str, line: int, resumed_at: int | None = None, **more: Any) -> dict[str, Any]:
@@ -114,7 +115,9 @@ def test_a_break_that_waits_gains_its_wait_and_its_set_up(tmp_path: Path, kernel
         case.step_of(change(case.graph)) for change in (proposal.best, proposal.change, proposal.worst) if change
     )
     gpu = 2 * BLOCKS * KERNELS * (kernel_ns + 1 * US)
-    host = 2 * BLOCKS * GRAPH + ENTRY + 10 * US  # what launches stays, the set-up of one graph, and what follows it
+    # What launches stays, but for what entering a graph costs; the set-up of one graph, and what follows it.
+    entered = graph_breaks.ENTERED[0] * GRAPH / KERNELS
+    host = 2 * BLOCKS * GRAPH - (2 * BLOCKS - 1) * entered + ENTRY + 10 * US
     host += graph_breaks.STAYS[0] * (2 * BLOCKS - 1) * (ENTRY + 20 * US)
     assert best <= usual <= worst < case.step_ns
     assert best == pytest.approx(max(gpu, host), rel=0.1)
@@ -145,11 +148,11 @@ def test_each_break_has_a_price_of_its_own(tmp_path: Path):
 
     def body() -> None:
         for _ in range(BLOCKS):
-            graph_call(program, 1, 20 * US)
+            graph_call(program, 1, 6 * US)
             program.item()
-            graph_call(program, 2, 20 * US)
-            program.python(20 * US)
-            graph_call(program, 3, 20 * US)
+            graph_call(program, 2, 6 * US)
+            program.python(6 * US)
+            graph_call(program, 3, 6 * US)
 
     for _ in range(3):
         program.step(body)
@@ -192,7 +195,9 @@ def eager_model(tmp_path: Path, found: Compiler | None) -> Analysis:
 
 
 GUARD = {"guard": "self.strength == 3", "file": "train.py", "line": 24, "function": "forward", "count": 4}
-GIVEN_UP = compiler([function(0, "forward", 22, limit=True, versions=4, recompiles=[GUARD])], [])
+WHOLE = 20 * 5
+"""Ops of the forward pass."""
+GIVEN_UP = compiler([function(0, "forward", 22, limit=True, versions=4, ops=WHOLE, recompiles=[GUARD])], [])
 
 
 def test_a_function_given_up_is_priced_as_compiling_it(tmp_path: Path):
@@ -202,6 +207,38 @@ def test_a_function_given_up_is_priced_as_compiling_it(tmp_path: Path):
     assert np.isclose(case.step_of(found.change(case.graph)), plain.step_of(expected.change(plain.graph)))
     texts = " ".join(one.text for one in found.evidence)
     assert "self.strength == 3" in texts and "train.py:24" in texts and "4 versions" in texts
+
+
+def test_each_call_of_a_function_given_up_is_a_graph_of_its_own(tmp_path: Path):
+    block = compiler([function(0, "forward", 22, limit=True, versions=4, ops=WHOLE // 5, recompiles=[GUARD])], [])
+    case, whole = eager_model(tmp_path / "a", block), eager_model(tmp_path / "b", GIVEN_UP)
+    each, once = (one.step_of(only(recompiles, one, "guard").change(one.graph)) for one in (case, whole))
+    assert each - once == pytest.approx(2 * 4 * CALL_NS[1], rel=0.05)
+
+
+LOOP = "Failed to trace builtin operator"
+IN_A_LOOP = function(0, "forward", 22, versions=0, ops=0, failed=LOOP, failed_at={"file": "train.py", "line": 25})
+
+
+def test_where_a_break_left_nothing_compiled_the_price_is_that_of_compiling(tmp_path: Path):
+    case, plain = eager_model(tmp_path / "a", compiler([IN_A_LOOP], [])), eager_model(tmp_path / "b", None)
+    found = only(graph_breaks, case, "joined")
+    expected = only(compile, plain)
+    assert case.step_of(found.change(case.graph)) == pytest.approx(plain.step_of(expected.change(plain.graph)))
+    assert found.odds < 1 and "train.py:25" in str(found.fix) and LOOP in found.evidence[0].text
+    assert not list(compile.find(case)) and not list(cuda_graphs.find(case))
+    assert "gave up" in (compile.ABSENT.why(case) or "")
+
+
+def test_a_break_in_a_loop_is_found_between_the_calls_that_stayed_compiled(tmp_path: Path):
+    """Dynamo notes no break then, but why it gave up the function with the loop."""
+    program = Program()
+    for _ in range(3):
+        program.step(lambda: [graph_call(program, 1, 2 * US) for _ in range(BLOCKS)])
+    run = replace(run_of(), compiler=compiler([IN_A_LOOP, function(1, "forward", 30)], []))
+    (found,) = broken_at(program.case(tmp_path, run))
+    assert found.times == BLOCKS - 1
+    assert (found.broken.reason, found.broken.place.line) == (LOOP, 25)
 
 
 def test_then_compiling_it_is_not_advised_once_more(tmp_path: Path):

@@ -136,6 +136,101 @@ def test_ranks_that_call_different_things(tmp_path: Path, differs: dict, what: s
     assert (found.kind, found.ranks) == ("mismatch", (1,)) and found.mismatch and found.mismatch.what == what
 
 
+def test_of_two_ranks_the_usual_call_is_what_the_group_called_before(tmp_path: Path):
+    dumps = {rank: [entry(1), entry(2, done=False, dtype="Half" if rank == 0 else "Float")] for rank in range(2)}
+    found = answer(written(tmp_path, dumps, {"0": [0, 1]}))
+    assert (found.kind, found.ranks) == ("mismatch", (0,)) and found.mismatch and found.mismatch.usual == "Float"
+    both = {rank: [entry(1, done=False, dtype="Half" if rank == 0 else "Float")] for rank in range(2)}
+    found = answer(written(tmp_path, both, {"0": [0, 1]}))
+    assert (found.kind, found.ranks) == ("mismatch", (0, 1)) and found.mismatch and found.mismatch.usual == ""
+
+
+def test_ranks_that_only_receive_have_no_types(tmp_path: Path):
+    """Inputs of a scatter are those of its source."""
+    dumps = {rank: [entry(1, "scatter"), entry(2, done=False)] for rank in range(3)}
+    for rank in (1, 2):
+        dumps[rank][0] |= {"input_sizes": [], "input_dtypes": []}
+    dumps[2].pop()
+    found = answer(written(tmp_path, dumps, {"0": [0, 1, 2]}))
+    assert (found.kind, found.ranks) == ("missing", (2,))
+
+
+def transfer(seq: int, op: str, done: bool = False, size: int = 4):
+    return entry(0, op, done, size) | {"is_p2p": True, "p2p_seq_id": seq, "op_id": seq}
+
+
+def test_a_receive_waits_for_the_rank_that_does_not_send(tmp_path: Path):
+    """A pipeline of three: 2 waits for 1, which waits for 0, which has sent once and computes."""
+    dumps = {
+        0: [transfer(1, "send 0->1", done=True)],
+        1: [transfer(1, "recv 1<-0", done=True), transfer(2, "send 1->2", done=True), transfer(3, "recv 1<-0")],
+        2: [transfer(1, "recv 2<-1", done=True), transfer(2, "recv 2<-1")],
+    }
+    found = answer(written(tmp_path, dumps, {"0": [0, 1, 2]}))
+    assert (found.kind, found.ranks) == ("missing", (0,))
+    assert found.waiting and (found.waiting.op, found.waiting.members) == ("recv 1<-0", (0, 1))
+
+
+def test_two_ranks_that_both_send_first_are_a_deadlock(tmp_path: Path):
+    dumps = {0: [transfer(1, "send 0->1")], 1: [transfer(1, "send 1->0")]}
+    assert answer(written(tmp_path, dumps, {"0": [0, 1]})).kind == "deadlock"
+
+
+def test_a_send_that_is_received_and_does_not_end_is_stuck(tmp_path: Path):
+    dumps = {0: [transfer(1, "send 0->1")], 1: [transfer(1, "recv 1<-0")]}
+    found = answer(written(tmp_path, dumps, {"0": [0, 1]}))
+    assert found.kind == "stuck" and found.waiting and found.waiting.missing == ()
+
+
+@pytest.mark.parametrize("done", [True, False])
+def test_a_batch_of_transfers_is_in_the_state_of_its_end(tmp_path: Path, done: bool):
+    batch = [transfer(1, "send 0->1"), transfer(1, "recv 0<-1"), transfer(1, "coalesced", done)]
+    other = [transfer(1, "send 1->0"), transfer(1, "recv 1<-0"), transfer(1, "coalesced", done)]
+    found = answer(written(tmp_path, {0: batch, 1: other}, {"0": [0, 1]}))
+    assert found.kind == ("none" if done else "stuck")
+
+
+def test_a_rank_whose_entries_of_a_group_were_overwritten_is_not_missing(tmp_path: Path):
+    """Group 0's last call is older than all that the recorder still holds; its status knows of it."""
+    dumps = {0: [entry(3, done=False), entry(1, group="1")], 1: [entry(1, group="1")]}
+    written(tmp_path, dumps, {"0": [0, 1], "1": [0, 1]})
+    path = tmp_path / "nccl_trace_rank_1"
+    document = pickle.loads(path.read_bytes())
+    document["pg_status"] = {"0": {"last_enqueued_collective": 3, "last_completed_collective": 2}}
+    path.write_bytes(pickle.dumps(document, 2))
+    assert answer(tmp_path).kind == "stuck"
+
+
+def test_a_rank_far_ahead_is_still_seen_to_wait(tmp_path: Path):
+    """Programs call hundreds of NCCL's collectives before they need a result."""
+    dumps = {rank: [entry(1), *(entry(seq, done=False) for seq in range(2, 400))] for rank in range(3)}
+    dumps[2] = [entry(1)]
+    found = answer(written(tmp_path, dumps, {"0": [0, 1, 2]}))
+    assert (found.kind, found.ranks) == ("missing", (2,)) and found.waiting and found.waiting.seq == 2
+
+
+def test_with_nccl_a_rank_that_waits_may_stand_in_any_line(tmp_path: Path):
+    """0 waits for 1 in a group of both; 1 stands at loss.item(), as it waits for 2 in another."""
+    dumps = {0: [entry(1, done=False, group="1")], 1: [entry(1, done=False, group="2")], 2: [entry(1, group="0")]}
+    states, _ = states_of([str(written(tmp_path, dumps, {"0": [0, 1, 2], "1": [0, 1], "2": [1, 2]}))])
+    line = Stack((Frame("/home/me/train.py", 31, "step"),))
+    assert judge([replace(state, stack=line) for state in states]).ranks == (2,)
+
+
+def test_two_recorders_of_a_rank_are_both_read(tmp_path: Path):
+    """NCCL and gloo number the collectives of a group each by itself; the second waits in gloo's third."""
+    for rank in (0, 1):
+        written(tmp_path, {rank: [entry(seq) for seq in (1, 2, 3)]}, {"0": [0, 1]})
+        (tmp_path / f"nccl_trace_rank_{rank}").rename(tmp_path / f"flight.rank{rank}")
+        gloo = [
+            entry(seq, "broadcast", seq < 3) | {"profiling_name": "gloo:broadcast"} for seq in (1, 2, 3)[: 3 - rank]
+        ]
+        written(tmp_path, {rank: gloo}, {"0": [0, 1]})
+        (tmp_path / f"nccl_trace_rank_{rank}").rename(tmp_path / f"flight.other.rank{rank}")
+    found = answer(tmp_path)
+    assert (found.kind, found.ranks) == ("missing", (1,)) and found.waiting and found.waiting.op == "broadcast"
+
+
 def test_uneven_sizes_are_fine_where_they_may_be(tmp_path: Path):
     dumps = {rank: [entry(1, "all_to_all", size=4 + rank), entry(2, done=False)] for rank in range(2)}
     found = answer(written(tmp_path, dumps, {"0": [0, 1]}))
@@ -209,4 +304,8 @@ def test_the_screen(tmp_path: Path):
     dumps = {rank: [entry(1), entry(2, done=False)] for rank in range(4)}
     dumps[3] = [entry(1)]
     printed = in_process("hang", str(written(tmp_path, dumps, {"0": [0, 1, 2, 3]})), COLUMNS="80").stdout
-    assert printed.startswith("A RANK IS LATE · rank 3") and "/home/me/train.py:11" in printed
+    assert (
+        printed.startswith("A RANK DOES NOT COME · rank 3")
+        and " for 60 s" not in printed
+        and "/home/me/train.py:11" in printed
+    )

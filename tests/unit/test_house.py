@@ -33,6 +33,7 @@ FLOORS = (
     {"record"},
     {"nsight"},
     {"documents"},
+    {"bounds"},
     {"runfile"},
     {"errors"},
     {"calibration"},
@@ -40,6 +41,7 @@ FLOORS = (
 """From the roof down: code imports only from its own room and from floors below it, so no cycles either."""
 
 ALONE = {
+    "bounds": set(),
     "documents": set(),
     "record": {"runfile"},
     "nsight": {"errors"},
@@ -49,7 +51,7 @@ ALONE = {
 }
 """Rooms held to less than the floors below them: they run inside the process that is profiled, or are pure data."""
 
-STANDARD_LIBRARY_ONLY = {"documents", "nsight", "runfile", "errors", "calibration"}
+STANDARD_LIBRARY_ONLY = {"bounds", "documents", "nsight", "runfile", "errors", "calibration"}
 API = {"load", "diagnose", "compare", "project", "Recorder"}
 
 

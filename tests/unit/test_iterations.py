@@ -18,7 +18,7 @@ from gpuprof.cli import main
 from gpuprof.diagnosis.diagnose_recording import diagnose_recording
 from gpuprof.diagnosis.iteration_model import CacheCopies, Iteration, PhaseBudget, RecordedPhase
 from gpuprof.diagnosis.iterations.budget import iteration_budget, whole_iterations
-from gpuprof.diagnosis.iterations.changes import Trainer, changes
+from gpuprof.diagnosis.iterations.changes import Trainer, changes, continuous_saved_ns
 from gpuprof.diagnosis.iterations.pages import PAGES
 from gpuprof.diagnosis.iterations.phase_pages import PAGES as PHASE_PAGES
 from gpuprof.diagnosis.iterations.section import of_mean_step
@@ -172,7 +172,12 @@ def test_decoding_at_the_pace_of_the_gpu_needs_a_recording(usual: Iteration):
     recorded = replace(usual, recorded=(RecordedPhase("generation", 400 * MS, 40 * MS),))
     found = {one.id: one for one in changes(recorded, GRPO)}
     assert found["decode_cpu"].iteration_ns.low == pytest.approx((2000 - 0.9 * 990) * MS)
-    assert found["decode_cpu"].fix == 'cache_implementation="static"'
+    assert str(found["decode_cpu"].fix) == (
+        'cache_implementation="static"\ntrainer.generation_config.disable_compile = False'
+    )
+    assert found["decode_cpu"].patch is None  # no argument does that
+    other = {one.id: one for one in changes(recorded, replace(GRPO, name="OnlineDPOTrainer"))}["decode_cpu"]
+    assert other.fix == 'cache_implementation="static"' and other.patch is not None
     engine = found["serving_engine"]
     assert engine.fix == 'use_vllm=True, vllm_mode="colocate"'
     assert "published" in engine.basis
@@ -202,13 +207,15 @@ def priced(iteration: Iteration, trainer: Trainer = GRPO) -> dict[str, float]:
 
 
 def test_ended_sequences_cost_where_the_gpu_limits(usual: Iteration):
-    """Less what each call of generate_batch costs: short completions do not gain, long ones do."""
+    """Where the CPU keeps up with its steps, less what each call costs: short completions do not gain, long ones do."""
     assert "ended_sequences" not in priced(usual)
-    assert priced(replace(usual, recorded=BUSY))["ended_sequences"] == 0  # 223 ms for 6.5 s
+    assert priced(replace(usual, recorded=BUSY))["ended_sequences"] == 0  # 322 ms for 500
     assert usual.generation is not None
     long = replace(usual.generation, decode_ns=100_000 * MS)
     found = priced(replace(usual, mean_ns=101_000 * MS, generation=long, recorded=BUSY))
-    assert found["ended_sequences"] == pytest.approx(0.5 * 100_000 * 0.9 * 0.5 - 6500, abs=0.1)
+    assert found["ended_sequences"] == pytest.approx(100_000 * (1 - 0.9 * 0.75) - 500, abs=0.1)
+    low, expected, high = continuous_saved_ns(800 * MS, 0.06, 0.1)
+    assert low < -4340 * MS < high and expected < 0  # decoding of 0.8 s took 4.6 s and half a second more (H100)
 
 
 def test_a_static_cache_has_to_be_of_the_type_of_its_keys(usual: Iteration):
@@ -217,7 +224,7 @@ def test_a_static_cache_has_to_be_of_the_type_of_its_keys(usual: Iteration):
     assert {one.id: one.changes for one in changes(waiting, GRPO)}["decode_cpu"] is None
     fields = frozenset({*FIELDS, "model_init_kwargs"})
     mixed = {one.id: one for one in changes(waiting, replace(GRPO, fields=fields, mixed=True))}["decode_cpu"]
-    assert mixed.fix == 'cache_implementation="static", model_init_kwargs={"dtype": "bfloat16"}'
+    assert str(mixed.fix).startswith('cache_implementation="static", model_init_kwargs={"dtype": "bfloat16"}\n')
     assert mixed.changes is not None and "bfloat16" in mixed.changes
 
 
@@ -250,10 +257,12 @@ def test_log_probabilities_of_the_reference(usual: Iteration):
 def test_cache_copies_are_priced_by_what_limits(usual: Iteration):
     copies = CacheCopies(10_000, 100 * MS, 10 * MS)
     waiting = (RecordedPhase("generation", 400 * MS, 40 * MS),)
-    assert priced(replace(usual, cache_copies=copies, recorded=waiting))["cache_copies"] == 60
+    assert priced(replace(usual, cache_copies=copies))["cache_copies"] == 60
     assert priced(replace(usual, cache_copies=copies, recorded=BUSY))["cache_copies"] == 6
+    # A step that the CPU limits takes longer over a static cache.
+    assert "cache_copies" not in priced(replace(usual, cache_copies=copies, recorded=waiting))
     static = replace(GRPO, settings={"cache_implementation": "static"})
-    assert "cache_copies" not in priced(replace(usual, cache_copies=copies, recorded=waiting), static)
+    assert "cache_copies" not in priced(replace(usual, cache_copies=copies), static)
 
 
 def test_rewards_that_wait_fit_beside_log_probabilities(usual: Iteration):

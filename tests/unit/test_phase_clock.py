@@ -11,7 +11,7 @@ from gpuprof.record.decode_window import LEAST, MOST, SHORT, DecodeWindow
 from gpuprof.record.free_run_length import MOST_STEPS
 from gpuprof.record.phase_clock import PhaseClock
 from gpuprof.record.phase_patches import completion_lengths
-from gpuprof.record.schedule import LONG_ITERATION_S, iterations_left, of_iterations, plan
+from gpuprof.record.schedule import iterations_left, of_iterations, plan
 
 MS = 1_000_000
 
@@ -172,7 +172,13 @@ def test_stages_hold_whole_iterations():
 
 def test_short_iterations_are_planned_as_steps():
     before = plan(step_s=0.1)
-    assert of_iterations(before, LONG_ITERATION_S / 2, 1) == before
+    assert of_iterations(before, 0.1, 1) == before
+
+
+@pytest.mark.parametrize(("iteration_s", "recorded"), [(0.3, 3), (0.6, 1), (1.2, 1), (4.0, 1)])
+def test_no_more_is_recorded_than_the_profiler_stops_for_in_3_s(iteration_s: float, recorded: int):
+    """It stopped for 1.3 to 1.65 s after an iteration of 1.2 s."""
+    assert of_iterations(plan(step_s=iteration_s), iteration_s, 1).trace == recorded
 
 
 def test_a_phase_costs_nothing_where_nothing_records():

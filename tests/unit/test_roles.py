@@ -239,3 +239,47 @@ def test_the_terminal_draws_a_lane_for_each_role(tmp_path: Path, capsys: pytest.
     assert "the trainer waits for the generator's generation 60 %" in " ".join(said.split())
     assert main(["diagnose", "--json", generator, trainer]) == 0
     VALIDATOR.validate(json.loads(capsys.readouterr().out))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_queue_is_counted_from_the_marks(tmp_path: Path, seed: int):
+    """Next to a queue that is followed as it is filled and emptied, and the versions that its batches were made of."""
+    chance = random.Random(seed)
+    room, count = chance.choice((1, 2, 4)), 40
+    generated: list[tuple[float, float, int]] = []  # begin, end, version of its weights
+    taken: list[float] = []
+    trained: list[float] = []
+    clock = 0.0
+    for i in range(count):  # it begins once there is room for what it will generate
+        begin = max(clock + 0.05, taken[i - room]) if i >= room else clock + 0.05
+        version = sum(end <= begin for end in trained)
+        clock = begin + (chance.uniform(20, 40) if i % 10 else chance.uniform(300, 400))
+        generated.append((begin, clock, version))
+        taken.append(max(clock, trained[-1] + 4 if trained else 0.0))
+        trained.append(taken[-1] + chance.uniform(30, 60))
+    syncs = [(end, end + 3) for end in trained]
+    generator = [("generation", begin, end) for begin, end, _ in generated]
+    trainer = [("training", begin, end) for begin, end in zip(taken, trained, strict=True)]
+    trainer = sorted([*trainer, *(("weight sync", *one) for one in syncs)], key=lambda one: one[1])
+    found = diagnosed(run(tmp_path / "g", generator, 1), run(tmp_path / "t", trainer, 2))
+    low, high = taken[0], generated[-1][1]
+    steps = sorted({low, high, *(one[1] for one in generated), *taken})
+    steps = [at for at in steps if low <= at <= high]
+    depth = [sum(one[1] <= at for one in generated) - sum(one <= at for one in taken) for at in steps]
+    mean = sum(d * (b - a) for d, a, b in zip(depth, steps, steps[1:], strict=False)) / (high - low)
+    by_kind = {one.kind: one for one in found.queue}
+    assert by_kind["queue"].mean == pytest.approx(mean, abs=1e-6)
+    assert by_kind["queue"].most == max(depth[:-1])
+    begun = [start for start in taken if start <= high]
+    ages = [
+        sum(end + 3 <= start for end in trained) - sum(end + 3 <= one[0] for end in trained)
+        for start, one in zip(begun, generated, strict=False) if one[0] >= low
+    ]  # fmt: skip
+    assert by_kind["staleness"].mean == pytest.approx(sum(ages) / len(ages), abs=1.5 / len(ages))
+
+
+def test_a_queue_that_was_never_empty_is_not_counted(tmp_path: Path):
+    """How many batches there were at first is not known."""
+    generator = [("generation", 100.0 * i, 100.0 * i + 20) for i in range(11)]
+    trainer = [("training", 100.0 * i + 1, 100.0 * i + 100) for i in range(11)]
+    assert diagnosed(run(tmp_path / "g", generator, 1), run(tmp_path / "t", trainer, 2)).queue == ()

@@ -41,6 +41,16 @@ def test_a_wait_on_the_page_leads_to_what_it_is_for(job: tuple[str, str], tmp_pa
     assert trained == 10 * 40 * MS
 
 
+def test_a_page_of_more_than_three_days_has_no_timeline(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """The viewer holds times of 48 bits."""
+    day = 86_400_000.0
+    paths = [run(tmp_path / name, [(phase, 0, day), (phase, 3 * day, 4 * day)], pid)
+             for pid, (name, phase) in enumerate((("g", "generation"), ("t", "training")), 1)]  # fmt: skip
+    assert main(["report", *paths, "-o", str(tmp_path / "roles.html")]) == 0
+    html = (tmp_path / "roles.html").read_text()
+    assert "2 processes on one timeline" in html and 'id="data"' not in html
+
+
 def test_the_bars_of_roles_are_whole(job: tuple[str, str]):
     found = diagnosed(*job)
     for role in found.roles:

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from gpuprof import documents
 
 SCHEMA = "gpuprof.comparison_brief/1"
 _SIDE = ("path", "quality", "bound", "cause", "gpu", "steps", "step_ns", "kernels", "launches", "syncs", "peak_bytes")
+_WHOLE = ("step", "work", "significance", "summary", "unexplained_ns")
+_LISTS = {
+    "mechanisms": (
+        "mechanism",
+        ("id", "title", "text", "difference_ns", "share"),
+        "The largest parts of the difference.",
+    ),
+    "terms": ("term", ("kind", "name", "a_ns", "b_ns", "difference_ns"), "The largest."),
+    "kernels": ("kernel_difference", ("name", "op", "change", "difference_ns"), "Whose difference is largest."),
+}
+"""Key of the brief → (its rows' name in the comparison's schema, their keys, what they are)."""
+_WORDS = ("side", "step", "work", "significance")
 _ROWS = 6
 _KERNEL_NAME = 80
 
@@ -19,25 +32,13 @@ def brief(document: dict[str, Any]) -> dict[str, Any]:
     """
     kernels = document.get("kernels") or {}
     short: dict[str, Any] = {"schema": SCHEMA}
-    short |= {key: document[key] for key in ("step", "work", "significance", "summary", "unexplained_ns")}
+    short |= {key: document[key] for key in _WHOLE}
     short |= {side: {key: document[side][key] for key in _SIDE} for side in ("a", "b")}
-    short["mechanisms"] = [
-        {key: one[key] for key in ("id", "title", "text", "difference_ns", "share")}
-        for one in document["mechanisms"][:_ROWS]
-    ]
-    short["terms"] = [
-        {key: one[key] for key in ("kind", "name", "a_ns", "b_ns", "difference_ns")}
-        for one in document["terms"][:_ROWS]
-    ]
-    short["kernels"] = [
-        {
-            "name": one["name"][:_KERNEL_NAME],
-            "op": one["op"],
-            "change": one["change"],
-            "difference_ns": one["difference_ns"],
-        }
-        for one in kernels.get("rows", [])[:_ROWS]
-    ]
+    rows = {"mechanisms": document["mechanisms"], "terms": document["terms"], "kernels": kernels.get("rows", [])}
+    for name, (_, keys, _) in _LISTS.items():
+        short[name] = [{key: one[key] for key in keys} for one in rows[name][:_ROWS]]
+    for one in short["kernels"]:
+        one["name"] = one["name"][:_KERNEL_NAME]
     short["notes"] = [one["message"] for one in document["notes"][:_ROWS]]
     return short
 
@@ -45,3 +46,44 @@ def brief(document: dict[str, Any]) -> dict[str, Any]:
 def schema() -> dict[str, Any]:
     """The JSON Schema."""
     return documents.schema(SCHEMA)
+
+
+def schema_of(comparison: dict[str, Any]) -> dict[str, Any]:
+    """The JSON Schema of the brief: the part of the comparison's that it has."""
+    whole, words = comparison["properties"], comparison["$defs"]
+    side = {"$ref": "#/$defs/side"}
+    properties = {
+        "schema": {"const": SCHEMA},
+        **{key: whole[key] for key in _WHOLE},
+        "a": side,
+        "b": side,
+        **{
+            key: {"description": text, "type": "array", "maxItems": _ROWS, "items": _part(words[name], keys)}
+            for key, (name, keys, text) in _LISTS.items()
+        },
+        "notes": {
+            "description": "What to know of the comparison.",
+            "type": "array",
+            "maxItems": _ROWS,
+            "items": {"type": "string"},
+        },
+    }
+    kept = {name: _part(words["side"], _SIDE) if name == "side" else words[name] for name in _WORDS}
+    return {
+        "$schema": comparison["$schema"],
+        "$id": "urn:gpuprof:comparison_brief:1",
+        "title": SCHEMA,
+        "description": "What `gpuprof mcp` answers of two recordings unless details are asked for: a part of"
+        f" gpuprof.comparison/1. {comparison['description']}",
+        "type": "object",
+        "additionalProperties": False,
+        "required": list(properties),
+        "properties": {**properties, "next_steps": whole["next_steps"]},
+        "$defs": kept,
+    }
+
+
+def _part(whole: dict[str, Any], keys: Sequence[str]) -> dict[str, Any]:
+    """An object's schema with some of its keys."""
+    properties = {key: whole["properties"][key] for key in keys}
+    return {"type": "object", "additionalProperties": False, "required": list(keys), "properties": properties}

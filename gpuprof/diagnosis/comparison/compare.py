@@ -27,6 +27,7 @@ from gpuprof.diagnosis.comparison.significance import LIKELY, significance
 from gpuprof.diagnosis.comparison.timed_runs import are_timed_only, timed_facts, timed_mechanisms
 from gpuprof.diagnosis.detect.pair.cells import Cells
 from gpuprof.diagnosis.detect.pair.facts import Facts, best_known, facts, usable
+from gpuprof.diagnosis.detect.pair.quantities import times
 from gpuprof.diagnosis.detect.pair.side import Known, Side
 from gpuprof.diagnosis.diagnosis import Diagnosis, Steps
 from gpuprof.diagnosis.sentences import capital, size_in_ms
@@ -230,7 +231,7 @@ def _summary(step: Step, work: Work | None, mechanisms: tuple[Mechanism, ...], u
     if first is None:
         return f"B's {unit} takes {size_in_ms(step.b_ns)} ms where A's takes {size_in_ms(step.a_ns)}."
     if first.id in WORK:
-        return f"{capital(first.text)}, in {step.ratio:.2g}× the time."
+        return f"{capital(first.text)}, in {times(step.ratio)}× the time."
     return f"{capital(first.text)}: {_of_difference(first, step, unit)}."
 
 

@@ -7,8 +7,9 @@ None means "cannot be known from these recordings", never zero.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
+from gpuprof.bounds import OneOf, Share, Signed
 from gpuprof.diagnosis.detect.pair.side import Known, Side
 from gpuprof.diagnosis.diagnosis import Diagnosis, Range
 from gpuprof.timeline.unit import STEP, Unit, common_unit
@@ -31,7 +32,7 @@ class Work:
     equal: bool
     a_ns_per: float | None
     """Time per token or sample; None for FLOPs. Where the work differs, over all steps that were timed without a
-    profiler, if both have such: single steps then differ in work, too. Else the step's."""
+    profiler, if both have such; else the step's."""
     b_ns_per: float | None
 
 
@@ -41,7 +42,7 @@ class Step:
 
     a_ns: int
     b_ns: int
-    difference_ns: int
+    difference_ns: Signed[int]
     ratio: float
     """B's step over A's."""
     speedup: float
@@ -62,14 +63,14 @@ class Significance:
     b_steps: int
     a_median_ns: int
     b_median_ns: int
-    p: float | None
+    p: Share | None
     """Two-sided; None where a side has no step."""
     significant: bool | None
     """None where so few steps could not show any difference."""
     exact: bool
-    correlation: float | None
+    correlation: Signed[float] | None
     """The larger of both sides' correlations of a step with the next."""
-    p_each: float | None = None
+    p_each: Share | None = None
     """p of the time for each token or sample; None where the work is the same or not known."""
 
 
@@ -77,10 +78,10 @@ class Significance:
 class PhasePart:
     """The part of a term that is in one phase."""
 
-    phase: str
+    phase: Annotated[str, OneOf(of="gpuprof.timeline.phases:PHASES")]
     a_ns: int
     b_ns: int
-    difference_ns: int
+    difference_ns: Signed[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,7 @@ class Term:
     """Of busy time the category of the kernels, of idle time its cause."""
     a_ns: int
     b_ns: int
-    difference_ns: int
+    difference_ns: Signed[int]
     phases: tuple[PhasePart, ...]
 
 
@@ -100,10 +101,10 @@ class Term:
 class PhaseDifference:
     """A phase of the step on the device; sums to the step like the terms."""
 
-    phase: str
+    phase: Annotated[str, OneOf(of="gpuprof.timeline.phases:PHASES")]
     a_ns: int
     b_ns: int
-    difference_ns: int
+    difference_ns: Signed[int]
     a_busy_ns: int
     b_busy_ns: int
 
@@ -122,11 +123,11 @@ class KernelDifference:
     b_ns: int
     a_count: float
     b_count: float
-    difference_ns: int
+    difference_ns: Signed[int]
     """The next two sum to it."""
-    count_ns: int
+    count_ns: Signed[int]
     """By running more or less often."""
-    duration_ns: int
+    duration_ns: Signed[int]
     """By taking more or less time each."""
 
 
@@ -136,16 +137,16 @@ class KernelDifferences:
 
     a_ns: int
     b_ns: int
-    difference_ns: int
-    count_ns: int
-    duration_ns: int
+    difference_ns: Signed[int]
+    count_ns: Signed[int]
+    duration_ns: Signed[int]
     new: int
     """Kernels that only B runs; below those that only A runs, and those that both do."""
     gone: int
     both: int
     rows: tuple[KernelDifference, ...]
     """Largest difference first."""
-    rest_ns: int
+    rest_ns: Signed[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,12 +154,12 @@ class OpDifference:
     """A host op of one phase in both; its own time, without the ops in it, as recorded."""
 
     name: str
-    phase: str
+    phase: Annotated[str, OneOf(of="gpuprof.timeline.phases:PHASES")]
     a_count: float
     b_count: float
     a_ns: int
     b_ns: int
-    difference_ns: int
+    difference_ns: Signed[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,20 +175,20 @@ class Prediction:
     known: Known
     inside: bool
     """Whether the measured step is within the predicted 80 % interval."""
-    error: float
+    error: Signed[float]
     """(expected − measured) ÷ measured."""
     scale: float = 1.0
-    """Work that was done over the work that the diagnosis predicted for; `step_ns` is for the work that was done."""
+    """Work that was done over the work that the diagnosis predicted for; step_ns is for the work that was done."""
     tried_ns: int | None = None
-    """The step that `gpuprof try` measured with this fix alone, for the same work; None where it was not tried."""
+    """The step that gpuprof try measured with this fix alone, for the same work; None: not tried."""
 
 
 @dataclass(frozen=True, slots=True)
 class PhaseShare:
     """The part of a difference that is in one phase."""
 
-    phase: str
-    difference_ns: int
+    phase: Annotated[str, OneOf(of="gpuprof.timeline.phases:PHASES")]
+    difference_ns: Signed[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,8 +200,8 @@ class Mechanism:
     title: str
     text: str
     """The quantities that moved."""
-    difference_ns: int
-    share: float | None
+    difference_ns: Signed[int]
+    share: Signed[float] | None
     """Of the whole difference; None where that is nothing."""
     phases: tuple[PhaseShare, ...]
     """Sum to `difference_ns`."""
@@ -243,7 +244,7 @@ class Comparison:
     summary: str
     mechanisms: tuple[Mechanism, ...]
     """Largest part of the difference first."""
-    unexplained_ns: int
+    unexplained_ns: Signed[int]
     """What no mechanism accounts for; with the mechanisms' it sums to the difference."""
     terms: tuple[Term, ...]
     phases: tuple[PhaseDifference, ...]

@@ -17,7 +17,7 @@ from gpuprof.diagnosis.detect.pair.candidates import (
     is_communication,
 )
 from gpuprof.diagnosis.detect.pair.facts import Facts
-from gpuprof.diagnosis.detect.pair.quantities import PACE, Quantity, idle_ns, number, quantity
+from gpuprof.diagnosis.detect.pair.quantities import PACE, Quantity, idle_ns, number, quantity, times
 from gpuprof.diagnosis.detect.pair.side import Side
 from gpuprof.diagnosis.findings.padding import LEAST_PADDING
 from gpuprof.timeline.unit import Unit
@@ -45,10 +45,10 @@ def _work(a: Side, b: Side, work: Work | None, unit: Unit) -> Iterator[Candidate
         return
     if work.measure == "product FLOPs":
         name = "work"
-        text = f"B's {unit} does {work.ratio:.2g}× the work of A's by the FLOPs of its matrix multiplications"
+        text = f"B's {unit} does {times(work.ratio)}× the work of A's by the FLOPs of its matrix multiplications"
     else:
         name = "larger_batch"
-        text = f"B's {unit} does {work.ratio:.2g}× the work of A's: {Quantity(work.a, work.b)} {work.measure}"
+        text = f"B's {unit} does {times(work.ratio)}× the work of A's: {Quantity(work.a, work.b)} {work.measure}"
         if a.tokens and b.tokens and work.measure == "tokens" and (a.tokens, b.tokens) != (work.a, work.b):
             text += f" ({Quantity(a.tokens, b.tokens)} with padding)"
     yield Candidate(name, f"other work in {unit.a}", text, lambda cell: WEAK)

@@ -8,7 +8,7 @@ from gpuprof.diagnosis.comparison.comparison import KernelDifferences, Mechanism
 from gpuprof.diagnosis.comparison.kernels import SAME, exchanged
 from gpuprof.diagnosis.comparison.significance import CORRELATED
 from gpuprof.diagnosis.detect.pair.facts import Facts
-from gpuprof.diagnosis.detect.pair.quantities import number
+from gpuprof.diagnosis.detect.pair.quantities import number, times
 from gpuprof.diagnosis.detect.pair.side import Side
 from gpuprof.diagnosis.run_model import Energy
 from gpuprof.replay.noise import PROCESS_NOISE
@@ -110,8 +110,8 @@ def _work_notes(a: Side, b: Side, work: Work | None, unit: Unit) -> Iterator[Not
             yield Note(
                 "other_flops",
                 "warning",
-                f"B's matrix multiplications do {work.ratio:.2g}× the FLOPs of A's: the batches seem to differ in size,"
-                f" and then the {unit} times cannot be compared directly.",
+                f"B's matrix multiplications do {times(work.ratio)}× the FLOPs of A's: the batches seem to differ in"
+                f" size, and then the {unit} times cannot be compared directly.",
             )
     elif not work.equal:
         yield Note(

@@ -45,7 +45,13 @@ class BrokenAt:
     eager: Mask
     """GPU work that is launched in between, and its backward work."""
     waits: Mask
-    """Waits for the GPU in between."""
+    """Waits for the GPU in between, and for what the first graph copies to the CPU."""
+    second: Mask
+    """Host work of the generated code after it, forward and backward, which joins that of the first graph."""
+    calls: float
+    """Calls of that code in the recorded steps, forward and backward."""
+    launch_ns: float
+    """What generated code takes the CPU for each kernel that it launches."""
 
 
 @remembered
@@ -71,10 +77,11 @@ def broken_at(case: Analysis) -> tuple[BrokenAt, ...]:
     gaps = Stretches(
         ops.thread[first[pairs]].astype(np.int64), ops.end_ns[first[pairs]], ops.start_ns[second[pairs]]
     )  # fmt: skip
-    after = Stretches(
-        ops.thread[second[pairs]].astype(np.int64), ops.start_ns[second[pairs]], ops.end_ns[second[pairs]]
-    )  # fmt: skip
-    of_gap = nodes_in(graph, gaps)
+    before, after = (
+        Stretches(ops.thread[rows].astype(np.int64), ops.start_ns[rows], ops.end_ns[rows])
+        for rows in (first[pairs], second[pairs])
+    )
+    of_gap, of_first = nodes_in(graph, gaps), nodes_in(graph, before)
     of_gap_backward = nodes_in(graph, backward_of(case, gaps))
     of_call = nodes_in(graph, after)
     of_call_backward = nodes_in(graph, backward_of(case, after))
@@ -82,20 +89,25 @@ def broken_at(case: Analysis) -> tuple[BrokenAt, ...]:
     waiting = np.zeros(len(graph), bool)
     waiting[graph.edges.target[np.isin(graph.edges.kind, (SYNC, COPY))]] = True
     host = (graph.lane >= 0) & ~graph.waits
+    launch_ns = float(graph.duration_ns[host & generated].sum()) / max(int((graph.on_gpu & generated).sum()), 1)
     found = []
     for number, broken in enumerate(compiler.breaks):
         mine = which[pairs] == number
         if not mine.any():
             continue
-        between, back = _of(of_gap, mine), _of(of_gap_backward, mine)
-        entry = (_of(of_call, mine) | _of(of_call_backward, mine)) & ~generated
+        # An op without a gradient has the number of the next one: of the second graph, whose backward pass is its own.
+        between, back = _of(of_gap, mine) & ~generated, _of(of_gap_backward, mine) & ~generated
+        call = _of(of_call, mine) | _of(of_call_backward, mine)
         found.append(
             BrokenAt(
                 broken,
                 float(mine.sum()) / case.steps,
-                host & (between | back | entry),
+                host & (between | back | (call & ~generated)),
                 graph.on_gpu & (between | back),
-                between & waiting,
+                (between | _of(of_first, mine)) & waiting,
+                host & call & generated,
+                float(sum(mine[_stretches(each, host & generated)].sum() for each in (of_call, of_call_backward))),
+                launch_ns,
             )
         )
     return tuple(sorted(found, key=lambda one: -one.times))
@@ -104,6 +116,11 @@ def broken_at(case: Analysis) -> tuple[BrokenAt, ...]:
 def _of(stretch: I64, mine: Mask) -> Mask:
     """Nodes in one of the stretches of a mask."""
     return (stretch >= 0) & mine[np.maximum(stretch, 0)]
+
+
+def _stretches(stretch: I64, nodes: Mask) -> I64:
+    """The stretches that some nodes are in."""
+    return np.unique(stretch[nodes & (stretch >= 0)])
 
 
 def _graph_calls(case: Analysis) -> tuple[I64, I64]:
@@ -159,6 +176,14 @@ def is_given_up(case: Analysis) -> tuple[CompiledFunction, ...]:
     compiler = case.run.compiler if case.run else None
     found = [] if compiler is None else [one for one in compiler.functions if one.reached_limit]
     return tuple(sorted(found, key=lambda one: -sum(guard.count for guard in one.failed_guards)))
+
+
+def never_compiled(case: Analysis) -> tuple[CompiledFunction, ...]:
+    """Functions that Dynamo could not compile, where the recorded forward passes call no compiled graph at all."""
+    compiler = case.run.compiler if case.run else None
+    if compiler is None or len(_graph_calls(case)[0]):
+        return ()
+    return tuple(one for one in compiler.functions if one.failed and one.resumed_at is None)
 
 
 def without_work(graph: Graph, nodes: Mask) -> Graph:

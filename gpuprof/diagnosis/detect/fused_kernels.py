@@ -17,11 +17,13 @@ from gpuprof.tracefile.trace import F64, I64
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
 
-FORWARD_PASSES, BACKWARD_PASSES = (2.0, 2.0, 3.0, 4.0, 0.0, 2.0), (3.5, 2.0, 5.0, 1.0, 0.0, 3.0)
-"""How often a fused kernel reads or writes the activation, by kind: a norm reads and writes it, and backward reads
-it and the gradient and writes one (and sums the weight's); rotary embedding reads and writes, twice; a gate reads
-two and writes one, backward reads three and writes two; a loss reads the logits twice, writes their gradient in
-place, and reads it back; a causal convolution reads and writes, and backward reads two and writes one."""
+FORWARD_PASSES = (2.0, 2.0, 3.0, 4.0, 0.0, 2.0)
+BACKWARD_PASSES = tuple((norm, 2.0, 5.0, 1.0, 0.0, 3.0) for norm in calibrated.NORM_BACKWARD.rising)
+"""How often a fused kernel reads or writes the activation, by kind (backward at best, usually, at worst): a norm reads
+and writes it, and goes through it row by row backward, which takes as long as several passes; rotary embedding reads
+and writes, twice; a gate reads two and writes one, backward reads three and writes two; a loss reads the logits twice,
+writes their gradient in place, and reads it back; a causal convolution reads and writes, and backward reads two and
+writes one."""
 LAUNCHES = ((1, 2), (1, 1), (1, 1), (3, 1), (0, 0), (1, 1))
 """Kernels forward and backward."""
 HOST_LAUNCHES = calibrated.FUSED_HOST_LAUNCHES.rising
@@ -44,7 +46,7 @@ class Fused:
         self.gpu = inside & graph.on_gpu
         """Kernels that they replace."""
         self._launches = np.array(LAUNCHES)[found.kind].T.reshape(-1)
-        self._usual_ns = host_ns_per_launch(case, inside, forward >= 0)
+        self._usual_ns = host_ns_per_launch(case, np.zeros(len(graph), bool), forward >= 0)
 
     def change(self, level: int) -> Change:
         """The graph with them; `level` 0: at best, 1: as expected, 2: at worst."""
@@ -63,6 +65,6 @@ def _fused_ns(case: Analysis, found: Sequences, level: int, launches: I64) -> F6
     """GPU time of the fused kernels, forward and then backward; ns."""
     assert case.roofline is not None
     ceilings = case.roofline.ceilings
-    passes = np.concatenate([np.array(FORWARD_PASSES)[found.kind], np.array(BACKWARD_PASSES)[found.kind]])
+    passes = np.concatenate([np.array(FORWARD_PASSES)[found.kind], np.array(BACKWARD_PASSES[level])[found.kind]])
     moved = passes * np.tile(found.bytes, 2)
     return moved / ceilings.memory_bytes_per_s / MEMORY_SHARE[level] * 1e9 + launches * ceilings.launch_floor_ns

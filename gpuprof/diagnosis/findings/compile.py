@@ -22,7 +22,7 @@ from gpuprof.diagnosis.detect.compiled_passes import (
     waits_too_often,
     whole_passes,
 )
-from gpuprof.diagnosis.detect.compiled_regions import is_given_up
+from gpuprof.diagnosis.detect.compiled_regions import is_given_up, never_compiled
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.foreseen_breaks import Blocks, blocks_of, foreseen, in_words, with_calls
@@ -72,7 +72,7 @@ to 1.5 ms. A reduction across rows (a batch norm, gradients of biases and of nor
 assumed). All other CPU work of the passes is removed, but for single pieces of more than 5 ms: these are no
 launching of operations, and stay but in the best case. Breaks that can be foreseen stay: values that are read, custom
 autograd functions that launch an extension's kernels (they stay as they are), the buckets of DDP and the units of FSDP.
-Each costs one more graph call in each pass (25 to 200 µs, assumed).
+Each costs one more graph call in each pass (60 to 200 µs).
 Where compiling takes more than a quarter of what it gains in the run, compiling each repeated block is an entry of its
 own: one compilation serves all blocks, for one more graph call for each.
 """,
@@ -86,7 +86,7 @@ launches, and subtracted from what the rest of the run gains). Code that Dynamo 
 
 def find(case: Analysis) -> Iterator[Proposal]:
     """torch.compile, where nothing is compiled and the passes do not wait for values."""
-    if is_given_up(case):  # compiled already, and given up: see recompiles
+    if is_given_up(case) or never_compiled(case):  # given up: see recompiles, graph_breaks
         return
     broken = breaks(case)
     found = passes(case) if broken is None else whole_passes(case)
@@ -187,6 +187,8 @@ def _absent(case: Analysis) -> str | None:
     if given_up := is_given_up(case):
         one = given_up[0]
         return f"the program compiles, and torch gave up {one.place} after {one.versions} versions"
+    if never := never_compiled(case):
+        return f"the program compiles, and torch gave up {never[0].place}: {never[0].failed}"
     if looks_at_mask(case):
         return EAGER
     if waits_too_often(case):

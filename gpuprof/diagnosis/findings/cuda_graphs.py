@@ -19,7 +19,7 @@ from gpuprof.diagnosis.detect.compiled_passes import (
     shapes_vary,
     whole_passes,
 )
-from gpuprof.diagnosis.detect.compiled_regions import GENERATED, is_given_up
+from gpuprof.diagnosis.detect.compiled_regions import GENERATED, is_given_up, never_compiled
 from gpuprof.diagnosis.detect.compiler_names import GRAPH_LAUNCH
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
@@ -97,7 +97,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     if case.workload.decodes and case.workload.engine in SERVERS:
         yield from _of_engine(case)
         return
-    if in_graphs(case) or is_given_up(case):
+    if in_graphs(case) or is_given_up(case) or never_compiled(case):
         return
     graph, chain = case.graph, first_links(case)
     accumulates = (micro_batches(case) or 1) > 1

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 LEAST = 0.02
 """Share of the mean step from which on collecting is worth a fix; young generations are collected in far less."""
 MOST_OF_IT = 0.5
-"""A stretch of Python that is shorter than this much of what the recorder measured is not the collection."""
+"""A stretch of Python that is shorter than this share of a collection is something else."""
 EVERY = 1_000
 """Steps from one collection to the next that cost nothing to speak of."""
 

@@ -10,14 +10,16 @@ import numpy as np
 
 from gpuprof.calibration import breaks as calibrated
 from gpuprof.diagnosis.detect.captured_graphs import captured, partly_captured
+from gpuprof.diagnosis.detect.compiled_after_all import compiled_after_all
 from gpuprof.diagnosis.detect.compiled_passes import shapes_vary
-from gpuprof.diagnosis.detect.compiled_regions import GENERATED, BrokenAt, broken_at
+from gpuprof.diagnosis.detect.compiled_regions import GENERATED, BrokenAt, broken_at, never_compiled
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.diagnosis import Evidence
 from gpuprof.diagnosis.fix import Fix, as_fix, call
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.transform import removed, without_waits
+from gpuprof.tracefile.compiler import GraphBreak
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
@@ -26,6 +28,11 @@ STAYS = calibrated.STAYS.rising
 """Part of the host work around a break that the joined graph still does: at best, usually, at worst."""
 FUSED = calibrated.FUSED.rising
 """What GPU work launched between the two graphs takes after, of what it took."""
+ENTERED = calibrated.ENTERED.falling
+"""What entering the second graph's generated code costs, and the kernels that are fused with those of the first, in
+launches of such code: at best, usually, at worst."""
+LEAST = 0.3
+"""What is left of that code at least."""
 MOST_SHOWN = 4
 """Breaks that are named."""
 WORTH = 1.05
@@ -44,12 +51,16 @@ GPU where a value is read. CUDA graphs cannot capture across it.
 What Dynamo itself notes of breaks while it compiles (reason, line, calls), read by `gpuprof trace`, and the ranges of
 compiled functions in the recording: a stretch between two calls of compiled graphs belongs to a break if the second
 call is in a function that Dynamo resumed after it, or if the function that makes both calls was given up for the same
-reason. `gpuprof diagnose --json` lists all breaks, failed guards and CUDA graph skips under `run.compiler`.
+reason. A break inside a loop has Dynamo give up the whole function; where that leaves no compiled code at all, the
+price is that of compiling the model (see `compile`). `gpuprof diagnose --json` lists all breaks, failed guards and
+CUDA graph skips under `run.compiler`.
 """,
     gain="""
 By replay, for each break alone and for all of them: the wait for the GPU in between is removed; of the CPU work in
-between and of setting up the second graph, forward and backward, a part stays; GPU work launched in between is fused
-into its neighbours, at worst not. With CUDA graphs the CPU no longer launches the kernels of the joined graphs.
+between and of setting up the second graph, forward and backward, a part stays; entering its generated code, with the
+kernels that are then fused across the break, costs 3.5 launches of such code (1.5 to 4.5) in each pass; GPU work
+launched in between is fused into its neighbours, at worst not. With CUDA graphs the CPU no longer launches the kernels
+of the joined graphs.
 """,
     wrong="""
 A break may hide another one behind it: run again with `fullgraph=True`, which reports the next one. A value that the
@@ -84,9 +95,10 @@ def find(case: Analysis) -> Iterator[Proposal]:
     """The breaks removed, and with CUDA graphs after that."""
     found = broken_at(case)
     if not found:
+        yield from _never_compiled(case)
         return
     evidence = _evidence(case, found)
-    fix = _fix(found)
+    fix = _fix([one.broken for one in found])
     joined = [without(found, way) for way in range(3)]
     yield Proposal(
         title="no graph breaks",
@@ -127,6 +139,24 @@ def find(case: Analysis) -> Iterator[Proposal]:
     )
 
 
+def _never_compiled(case: Analysis) -> Iterator[Proposal]:
+    """The model compiled, where a break had Dynamo give up the function that was to be compiled."""
+    functions = never_compiled(case)
+    if not functions:
+        return
+    evidence = [
+        Evidence(
+            f"torch.compile could not compile {one.place}: {one.failed}; no compiled code ran in the recorded steps"
+        )
+        for one in functions[:MOST_SHOWN]
+    ]
+    fix = _fix([GraphBreak(one.failed or "", None, (one.failed_at or one.place,), 1) for one in functions])
+    needs = "nothing else breaks the graph"
+    yield from compiled_after_all(
+        case, "no graph breaks", evidence, fix, "joined", needs=needs, odds=calibrated.COMPILES.value
+    )
+
+
 def without(found: Sequence[BrokenAt], way: int) -> Change:
     """The graph without some breaks; `way` 0: as good as it gets, 1: as expected, 2: as bad."""
     between = np.logical_or.reduce([one.between for one in found])
@@ -137,6 +167,10 @@ def without(found: Sequence[BrokenAt], way: int) -> Change:
         kept = graph.duration_ns
         graph = removed(without_waits(graph, waits), between)
         duration = np.where(between, kept * STAYS[way], graph.duration_ns)
+        for one in found:
+            took = float(kept[one.second].sum())
+            less = one.calls * ENTERED[way] * one.launch_ns
+            duration[one.second] *= max(1 - less / took, LEAST) if took else 1.0
         return graph.with_durations(np.where(eager, duration * FUSED[way], duration))
 
     return change
@@ -161,17 +195,17 @@ def _evidence(case: Analysis, found: Sequence[BrokenAt]) -> tuple[Evidence, ...]
     return first, *lines
 
 
-def _fix(found: Sequence[BrokenAt]) -> Fix:
+def _fix(breaks: Sequence[GraphBreak]) -> Fix:
     """What to do about each kind of break."""
     lines = dict.fromkeys(
-        f"{one.broken.place.file or 'the compiled function'}:{one.broken.place.line or '?'}:\n{_way(one)}"
-        for one in found[:MOST_SHOWN]
+        f"{one.place.file or 'the compiled function'}:{one.place.line or '?'}:\n{_way(one)}"
+        for one in breaks[:MOST_SHOWN]
     )
     return as_fix("\n".join(lines))
 
 
-def _way(one: BrokenAt) -> str:
-    text = f"{one.broken.reason} {one.broken.detail or ''}"
+def _way(one: GraphBreak) -> str:
+    text = f"{one.reason} {one.detail or ''}"
     return next((way for pattern, way in _WAYS if pattern.search(text)), "move what breaks the graph out of it")
 
 

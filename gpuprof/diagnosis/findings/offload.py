@@ -21,7 +21,7 @@ from gpuprof.diagnosis.fix import Fix, as_fix, call, code, joined
 from gpuprof.replay.cpu_compute import computes, without_launches
 from gpuprof.replay.graph import COPY, SYNC, Graph
 from gpuprof.replay.transform import scaled, without_edges
-from gpuprof.timeline.phases import FORWARD, OPTIMIZER, RECOMPUTE
+from gpuprof.timeline.phases import BACKWARD, FORWARD, OPTIMIZER, RECOMPUTE
 from gpuprof.timeline.slow_calls import within_slow
 from gpuprof.tracefile.trace import F64, MEMCPY, Mask
 
@@ -43,6 +43,9 @@ COPIES = re.compile(r"^aten::(to|_to_copy|copy_|cpu|cuda|clone|contiguous|pin_me
 """Ops that copy a tensor and do nothing else with it."""
 PASSES = re.compile(r"^aten::(_foreach_)?(mul|add|sub|div|lerp|addcmul|addcdiv|sqrt|pow|maximum|neg|sign)_?$")
 """Ops of which each goes once over a state of the optimizer."""
+_UPDATES = re.compile(r"^aten::(_foreach_)?(addcdiv|addcmul|lerp)_$")
+"""Ops that only optimizers use; of the CPU's computing it is an optimizer's where they take this share of it:"""
+LEAST_UPDATES = 0.1
 _PAGED = re.compile(r"Paged")
 """Optimizers of bitsandbytes whose states lie in unified memory."""
 _MOMENTS_BYTES, _MOMENTS_TRAFFIC = 8.0, 16.0
@@ -51,9 +54,11 @@ SLOWER = 3.0
 """Kernels of a paged optimizer that take this many times what they should wait for pages."""
 FEWEST_SIZES = 3
 """Weights are of different sizes; what a batch holds is of one or two."""
+KEPT = 4.0
+"""Times what is copied, at most, that ops need on the GPU: their inputs, results and gradients."""
 GIB = 2**30
 
-Kind = Literal["optimizer", "weights", "activations"]
+Kind = Literal["optimizer", "weights", "activations", "ops"]
 
 PAGE = Page(
     id="offload",
@@ -68,7 +73,9 @@ Copies of at least 64 MB a step to the host and as much back, or to the GPU alon
 where stretches of over 1 ms in which the CPU launches nothing take a tenth of the step, or the copies leave outside of
 the forward pass, and both ways have 0.25 to 16 bytes for each trained parameter; *activations* where they leave in the
 forward pass; *weights* where as much comes in forward passes, in 20 tensors or more, and nothing leaves: of the trained
-model, or of another one, whose tensors have at least three sizes and come again in each step. An optimizer that is
+model, or of another one, whose tensors have at least three sizes and come again in each step; *ops* where most of what
+the CPU computes on host tensors lies in forward and backward passes, such as a loss whose logits are moved to the CPU,
+and takes a tenth of the step. An optimizer that is
 *paged* (bitsandbytes) where its kernels take three times what the traffic of its states would, or more. Advised only if
 the run's peak and what would have to stay on the GPU fit its memory.
 """,
@@ -209,6 +216,7 @@ _TITLES = {
     "optimizer": "the optimizer on the GPU",
     "weights": "all weights on the GPU",
     "activations": "checkpoints of activations on the GPU",
+    "ops": "ops of the CPU on the GPU",
 }
 
 
@@ -234,7 +242,14 @@ def find_offload(case: Analysis) -> Offload | None:
         silent = case.per_step(float(graph.duration_ns[stretches].sum()))
         if in_forward > MOSTLY * down_bytes and silent < LEAST_SILENCE * case.step_ns:
             return Offload("activations", copies, nothing, down_bytes, up_bytes, down_bytes)
-        if not stretches.any() or not all(_is_of(trained, one) for one in (down_bytes, up_bytes)):
+        if not stretches.any():
+            return None
+        if _outside_optimizer(case) > MOSTLY:
+            computed = computes(graph)
+            if case.per_step(float(graph.duration_ns[computed].sum())) < LEAST_SILENCE * case.step_ns:
+                return None
+            return Offload("ops", copies, computed, down_bytes, up_bytes, KEPT * (down_bytes + up_bytes))
+        if not all(_is_of(trained, one) for one in (down_bytes, up_bytes)):
             return None
         stretches |= _optimizer_on_cpu(case)
         return Offload("optimizer", copies, stretches, down_bytes, up_bytes, calibrated.STATE_BYTES.value * trained)
@@ -261,6 +276,16 @@ def _stretches(case: Analysis) -> Mask:
 def _optimizer_on_cpu(case: Analysis) -> Mask:
     """Pieces of the optimizer's work, short ones too, in which the CPU launches nothing: it computes there itself."""
     return without_launches(case.graph) & (case.graph.phase == OPTIMIZER)
+
+
+def _outside_optimizer(case: Analysis) -> float:
+    """Share of the CPU's computing on host tensors that lies in no optimizer: a loss, metrics, a part of the model."""
+    graph = case.graph
+    ns = np.where(computes(graph), graph.duration_ns, 0.0)
+    updates = np.append(case.ops_named(_UPDATES.match), False)[graph.scope]
+    if float(ns[updates].sum()) >= LEAST_UPDATES * float(ns.sum()):
+        return 0.0
+    return float(ns[np.isin(graph.phase, (FORWARD, BACKWARD, RECOMPUTE))].sum()) / max(float(ns.sum()), 1.0)
 
 
 def _is_of(parameters: float, moved_bytes: float) -> bool:
@@ -345,6 +370,9 @@ def _fix(case: Analysis, kind: Kind) -> Fix:
             unsloth=call("FastLanguageModel.get_peft_model", ..., use_gradient_checkpointing=True),
             trl=case.stack.setting({"activation_offloading": False}),
         )
+    if kind == "ops":
+        where = as_fix("compute where the model's outputs are, for instance the loss; move the small tensors there:\n")
+        return where + code("labels = labels.to(logits.device)") + "  # not logits.cpu()"
     if kind == "weights":
         loaded = call("from_pretrained", ..., device_map={"": 0})
         return (
@@ -390,5 +418,6 @@ FINDING = Declaration(
         "the_optimizer_on_the_gpu",
         "all_weights_on_the_gpu",
         "checkpoints_of_activations_on_the_gpu",
+        "ops_of_the_cpu_on_the_gpu",
     ),
 )

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpuprof.calibration import shapes as calibrated
 from gpuprof.calibration import thresholds as thresholds_calibrated
-from gpuprof.diagnosis.detect.captured_graphs import graphed
-from gpuprof.diagnosis.detect.compile_time import compile_ns
-from gpuprof.diagnosis.detect.compiled_passes import Passes, compiled, shapes_vary, whole_passes
+from gpuprof.diagnosis.detect.compiled_after_all import calls_of, compiled_after_all
 from gpuprof.diagnosis.detect.compiled_regions import is_given_up
 from gpuprof.diagnosis.detect.compiling import in_most_steps
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
-from gpuprof.diagnosis.detect.micro_batches import micro_batches
 from gpuprof.diagnosis.detect.pair.candidates import OWN, Candidate, claim_idle
 from gpuprof.diagnosis.detect.pair.quantities import idle_ns, quantity
-from gpuprof.diagnosis.detect.proposal import WORTH, Page, Proposal
+from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.detect.shape_costs import (
     CUDNN_ATTENTION,
     LEFT,
@@ -32,8 +29,7 @@ from gpuprof.diagnosis.detect.shape_costs import (
     spread,
 )
 from gpuprof.diagnosis.diagnosis import Evidence
-from gpuprof.diagnosis.fix import Fix, as_fix, call
-from gpuprof.projection.batch import model_phases
+from gpuprof.diagnosis.fix import as_fix
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.planning import planning
 from gpuprof.replay.transform import removed
@@ -150,40 +146,17 @@ def _failed_guards(functions: Sequence[CompiledFunction]) -> tuple[Evidence, ...
 def _given_up(case: Analysis) -> Iterator[Proposal]:
     """Guards that hold, where Dynamo reached its limit of recompilations and runs the model as plain Python."""
     functions = is_given_up(case)
-    found = whole_passes(case) if functions else None
-    if found is None:
+    if not functions:
         return
-    limit = functions[0].versions
     first = Evidence(
-        f"torch.compile gave up {functions[0].place} after {limit} versions: where none of them fits, "
+        f"torch.compile gave up {functions[0].place} after {functions[0].versions} versions: where none of them fits, "
         "the model runs as plain Python"
     )
-    count = float(model_phases(case.graph)[case.graph.on_gpu].sum()) / case.graph.steps
     fix = as_fix(
         "keep what the guard compares from changing:\nhold the value in a tensor (register_buffer), or pass it as one"
     )
-
-    def proposal(title: str, fix: Fix, compile_to: Callable[[Passes, int], Change], key: str) -> Proposal:
-        return Proposal(
-            title=title,
-            evidence=(first, *_failed_guards(functions)),
-            fix=fix,
-            change=compile_to(found, 1),
-            best=compile_to(found, 0),
-            worst=compile_to(found, 2),
-            once_ns=compile_ns(count / max(micro_batches(case) or 1, 1), shapes_vary(case)),
-            excludes=("compile", "cuda_graphs", "fused_elementwise"),
-            launches=True,
-            last=True,
-            key=key,
-        )
-
-    yield proposal("a guard that holds", fix, compiled, "guard")
-    if not shapes_vary(case) and WORTH * case.step_of(graphed(found, 1)(case.graph)) < case.step_of(
-        compiled(found, 1)(case.graph)
-    ):
-        with_graphs = fix + "\nand then " + call("torch.compile", ..., mode="reduce-overhead")
-        yield proposal("a guard that holds, and CUDA graphs", with_graphs, graphed, "guard_graphs")
+    evidence = (first, *_failed_guards(functions))
+    yield from compiled_after_all(case, "a guard that holds", evidence, fix, "guard", calls_of(case, functions[0]))
 
 
 def change(a: Facts, b: Facts) -> Iterator[Candidate]:

@@ -15,6 +15,7 @@ from gpuprof.diagnosis.gaps import CAUSES
 from gpuprof.diagnosis.reach.groups import by_name, largest_first
 from gpuprof.diagnosis.reach.part import Part
 from gpuprof.diagnosis.reach.sampled import Sampled, sampled_in
+from gpuprof.record.phase_names import UNRECORDED_RANGE
 from gpuprof.replay.graph import COPY, HOST, SYNC, Graph
 from gpuprof.replay.transform import scaled, without_edges
 from gpuprof.timeline.runtime_calls import ALLOCATOR_CALL
@@ -90,6 +91,24 @@ def slow_ops(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
                 why=_WHY.get(kind),
                 findings=_FINDINGS.get(kind, ()),
             )
+
+
+def computing(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
+    """What the CPU computes itself on tensors in host memory: on the GPU, or in a worker, it would cost little."""
+    graph = case.graph
+    nodes = (host_causes(graph) == CAUSES.index("cpu_compute")) & (graph.resource == HOST) & ~graph.waits
+    if not nodes.any():
+        return
+    left = calibrated.MOVED_LEFT.value
+    yield Part(
+        kind="host",
+        what="computing on the CPU, on tensors in host memory",
+        nodes=nodes,
+        change=lambda graph: scaled(graph, nodes, left),
+        reach=left,
+        why="these ops launch nothing; the GPU, or workers ahead of the step, could do them",
+        findings=("host_preprocessing", "offload"),
+    )
 
 
 def _on_host_tensors(case: Analysis, rows: I64) -> Mask:
@@ -188,6 +207,8 @@ def python_stretches(case: Analysis, advised: Collection[str]) -> Iterator[Part]
         return
     usual = float(np.median(pieces))
     for name, mine in largest_first(case, by_name(case, nodes, "Python code between ops")):
+        if name.startswith(UNRECORDED_RANGE):  # decode steps: what of them is Python is not known
+            continue
         share = np.where(mine, usual / np.maximum(graph.duration_ns, usual), 1.0)
         where = "" if name == "Python code between ops" else f" in {name}"
         sampled = sampled_in(case, mine)

@@ -1,11 +1,12 @@
 """The ledger: each thing above reach goes, one after the other, and the step is replayed.
 
-The order is stated and fixed, because things hide each other: waiting for input; state in host memory; single slow
-CPU calls; waiting for the GPU; copies that block; allocating; reference implementations that a fused one replaces, and
-scores that a mask throws away; work that is done again; padding; logits that no label needs; kernels below the rate of
-their kind; long stretches of Python; waiting for other ranks; and last, kernels for which no rate is known. What is
-left is the reach: the useful work of the same training at the rates that its kinds of op reach on this GPU at their
-sizes, behind this CPU at its own pace.
+The order is stated and fixed, because things hide each other: waiting for input; garbage collection; state in host
+memory; single slow CPU calls; ops on tensors in host memory; waiting for the GPU; copies that block; allocating;
+reference implementations that a fused one replaces, and scores that a mask throws away; work that is done again;
+padding; logits that no label needs; norms, gates and losses in many kernels, and matrix multiplications without tensor
+cores; kernels below the rate of their kind; long stretches of Python; waiting for other ranks; and last, kernels for
+which no rate is known. What is left is the reach: the useful work of the same training at the rates that its kinds of
+op reach on this GPU at their sizes, behind this CPU at its own pace.
 """
 
 from __future__ import annotations
@@ -15,13 +16,22 @@ from dataclasses import replace
 
 from gpuprof.diagnosis.above_reach import AboveReach, Item, Where
 from gpuprof.diagnosis.analysis import Analysis
-from gpuprof.diagnosis.reach.host_parts import allocations, blocking_copies, python_stretches, slow_ops, waits
+from gpuprof.diagnosis.reach.host_parts import (
+    allocations,
+    blocking_copies,
+    computing,
+    python_stretches,
+    slow_ops,
+    waits,
+)
 from gpuprof.diagnosis.reach.input_parts import batches, peers
 from gpuprof.diagnosis.reach.kernel_parts import slow_kernels, unknown_kernels
 from gpuprof.diagnosis.reach.part import Part
 from gpuprof.diagnosis.reach.places import places, spot_of
 from gpuprof.diagnosis.reach.repeated_parts import (
     called_again,
+    collections,
+    faster,
     offloaded,
     padding,
     recomputed,
@@ -29,16 +39,21 @@ from gpuprof.diagnosis.reach.repeated_parts import (
     references,
     unlabelled,
 )
-from gpuprof.diagnosis.reach.sampled import Sampled
+from gpuprof.diagnosis.reach.sampled import Sampled, sampled_in
 
 ORDER = (
-    batches, offloaded, slow_ops, waits, blocking_copies, allocations, references, reference_modules, called_again,
-    recomputed, padding, unlabelled, slow_kernels, python_stretches, peers, unknown_kernels,
+    batches, collections, offloaded, slow_ops, computing, waits, blocking_copies, allocations, references,
+    reference_modules, called_again, recomputed, padding, unlabelled, faster, slow_kernels, python_stretches, peers,
+    unknown_kernels,
 )  # fmt: skip
 
 
 LEAST = 1e-3
 """Share of the step below which what a part is above its reach is no item: it stays in the reach."""
+
+
+SAMPLED = 0.02
+"""Share of the step from which on the samples are asked which function an item of the CPU's is in."""
 
 
 def above_reach(case: Analysis, usual_ns: int | None, advised: Collection[str]) -> AboveReach | None:
@@ -62,7 +77,7 @@ def above_reach(case: Analysis, usual_ns: int | None, advised: Collection[str]) 
             then = round(scale * mean.simulated(graph))
             if now != then:
                 items.append(_item(part, now - then, own_ns, advised))
-                spots.append((spot_of(case, part.nodes), part.sampled))
+                spots.append((spot_of(case, part.nodes), part.sampled or _sampled(case, part, now - then, now)))
             now = then
     usual = first if usual_ns is None else usual_ns
     found = places(case, [spot for spot, _ in spots])
@@ -72,6 +87,11 @@ def above_reach(case: Analysis, usual_ns: int | None, advised: Collection[str]) 
     ]
     unknown = sum(item.ns for item in items if item.reach_ns is None)
     return AboveReach(usual, now, usual - first, unknown, tuple(items))
+
+
+def _sampled(case: Analysis, part: Part, ns: int, now: int) -> Sampled | None:
+    """The function that runs where the CPU, and not the GPU, takes a good part of the step."""
+    return sampled_in(case, part.nodes) if part.kind != "gpu" and ns >= SAMPLED * now else None
 
 
 def _with_sampled(where: Where, sampled: Sampled | None) -> Where:

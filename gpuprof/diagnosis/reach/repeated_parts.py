@@ -17,11 +17,16 @@ from gpuprof.diagnosis.reach.part import Part
 from gpuprof.replay.transform import removed, scaled
 from gpuprof.timeline.phases import BACKWARD, FORWARD, RECOMPUTE
 
-REFERENCES = ("eager_attention", "expert_loop", "adapter_casts", "optimizer", "masked_attention", "python_loop")
+REFERENCES = ("eager_attention", "expert_loop", "adapter_casts", "optimizer", "masked_attention", "python_loop",
+              "full_sort")  # fmt: skip
 """Findings that replace ops by others that compute the same in fewer kernels, or without what is thrown away."""
+FASTER = ("fused_elementwise", "float64", "tf32")
+"""Findings that do what is left of the work in fewer passes over memory, or on tensor cores."""
+DIGITS = frozenset({"float64", "tf32"})
+"""Those after which the training is the same but for digits that 16-bit trainings do not have."""
 MOST_NAMED = 3
 """Classes of modules that are named."""
-ALWAYS = frozenset({"masked_attention"})
+ALWAYS = frozenset({"masked_attention", "garbage_collection"})
 """Those that count whether they are advised or not: what they compute in vain is known."""
 _WHAT = {
     "eager_attention": "attention as matrix multiplications and a softmax",
@@ -30,18 +35,47 @@ _WHAT = {
     "optimizer": "the optimizer's step in many small kernels",
     "masked_attention": "attention scores that the mask throws away",
     "python_loop": "small ops in a loop of Python, round by round",
+    "full_sort": "a whole tensor sorted for the first of it",
+    "garbage_collection": "Python's garbage collection in every step",
+    "float64": "kernels in float64",
+    "fused_elementwise": "norms, gates, rotary embeddings and losses in many small kernels",
+    "tf32": "matrix multiplications in float32, without tensor cores",
 }
 
-_WHY = {"masked_attention": "the kernel is given a mask over all pairs of tokens, and computes them all"}
+_OFFLOADED = dict.fromkeys(("optimizer", "weights", "activations"), "training state in host memory") | {
+    "ops": "ops that the CPU computes between two copies",
+}
+_WHY = {
+    "masked_attention": "the kernel is given a mask over all pairs of tokens, and computes them all",
+    "garbage_collection": "gc.collect() goes over all objects of the process, and the GPU gets no work meanwhile",
+    "full_sort": "all values are put in order, and most of them are not used",
+    "float64": "four times the bytes of 16 bits, and a fraction of their rate",
+    "tf32": "PyTorch's default: TF32 has the same range and fewer digits, and uses tensor cores",
+}
 
 
 def references(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
     """Ops in a sequence for which a fused implementation exists: what its replacement in the graph leaves is reach."""
+    yield from _replaced(case, advised, REFERENCES)
+
+
+def collections(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
+    """Python's garbage collection, where every step collects: how long that takes was timed."""
+    yield from _replaced(case, advised, ("garbage_collection",))
+
+
+def faster(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
+    """Norms, gates and losses in many kernels, and matrix multiplications in float32: of what is done once."""
+    yield from _replaced(case, advised, FASTER)
+
+
+def _replaced(case: Analysis, advised: Collection[str], which: Collection[str]) -> Iterator[Part]:
+    """The first proposal of each of some findings that leaves the training as it is, or changes its digits only."""
     for page, find in FINDINGS:
-        if page.id not in REFERENCES or not (page.id in advised or page.id in ALWAYS):
+        if page.id not in which or not (page.id in advised or page.id in ALWAYS):
             continue
         for proposal in find(case):
-            if proposal.changes or proposal.work != 1.0:
+            if proposal.work != 1.0 or (proposal.changes and page.id not in DIGITS):
                 continue
             after = proposal.change(case.graph)
             nodes = after.duration_ns < case.graph.duration_ns
@@ -81,13 +115,15 @@ def reference_modules(case: Analysis, advised: Collection[str]) -> Iterator[Part
 def offloaded(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
     """What is kept in host memory although the GPU has room: its copies, and the optimizer on the CPU."""
     found = offload.find_offload(case) if offload.PAGE.id in advised else None
-    for proposal in () if found is None else offload.on_gpu(case, found):
+    if found is None:
+        return
+    for proposal in offload.on_gpu(case, found):
         after = proposal.change(case.graph)
         nodes = after.duration_ns < case.graph.duration_ns
         own = float(case.graph.duration_ns[nodes].sum())
         yield Part(
             kind="memory",
-            what="training state in host memory",
+            what=_OFFLOADED[found.kind],
             nodes=nodes,
             change=proposal.change,
             reach=float(after.duration_ns[nodes].sum()) / own if own else 0.0,

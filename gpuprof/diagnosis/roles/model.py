@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
+from gpuprof.bounds import Items, OneOf, Positive, Share
 from gpuprof.diagnosis.iterations.logged_model import Quantity
 from gpuprof.tracefile.source import Issue
 
@@ -27,7 +29,7 @@ class Awaited:
 class Span:
     """A stretch of one process's time: a phase, `other` (work that no mark covers) or WAITING."""
 
-    phase: str
+    phase: Annotated[str, OneOf((WAITING,), of="gpuprof.diagnosis.iterations.logged:ORDER")]
     start_ns: int
     """Since 1970 or some other moment that all spans share."""
     end_ns: int
@@ -56,7 +58,7 @@ class Process:
 class PhaseTime:
     """What a role spends on a phase, within the window."""
 
-    phase: str
+    phase: Annotated[str, OneOf((WAITING,), of="gpuprof.diagnosis.iterations.logged:ORDER")]
     ns: int
 
 
@@ -65,17 +67,18 @@ class Role:
     """One process's part in the job, within the window."""
 
     role: str
+    """Trainer, generator, environment, reward or other; several of the same are numbered."""
     source: str
     program: str | None
     phases: tuple[PhaseTime, ...]
-    """Longest first; with wait_ns they sum to the window."""
+    """Longest first; with wait_ns they sum to window_ns exactly."""
     busy_ns: int
     wait_ns: int
     bubble_ns: int
     """Waiting while another role works: its bubble."""
-    bubble_share: float
+    bubble_share: Share
     """Of the window."""
-    lane: tuple[Span, ...]
+    lane: Annotated[tuple[Span, ...], Items(high=2000)]
     """Its spans within the window; start_ns counts from the window's begin. The shortest are left out of many."""
 
 
@@ -87,30 +90,33 @@ class Wait:
     waits_for: str
     """The role whose phase ended when the wait did, or that worked for most of it."""
     phase: str
-    """That phase."""
+    """That role's phase whose end ended the wait, or that took most of it."""
     ns: int
-    count: int
+    count: Positive[int]
 
 
 @dataclass(frozen=True, slots=True)
 class Roles:
     """The processes of a job on one clock, over the time in which all of them were followed."""
 
-    window_ns: int
+    window_ns: Positive[int]
+    """The time in which all processes were followed."""
     start_unix_ns: int
+    """Its begin, nanoseconds since 1970 (or on the clock that the recordings share), as decimal digits."""
     iterations: int
     """Stretches of training in the window; 0 where no process trains."""
-    iteration_ns: int | None
+    iteration_ns: Positive[int] | None
     """The window by them; None for fewer than two."""
     one_clock: bool
     """Whether all clocks are the same; else those of different hosts were taken to be set alike."""
-    roles: tuple[Role, ...]
+    roles: Annotated[tuple[Role, ...], Items(2)]
     waits: tuple[Wait, ...]
-    """The longest first."""
+    """What each role waits for, the longest first; their ns sum to the wait_ns of all roles."""
     limit: str
     """Which role makes the iteration as long as it is: a sentence."""
     limiting: str | None
     """That role; None where all wait, or none does."""
     issues: tuple[Issue, ...]
     queue: tuple[Quantity, ...] = ()
-    """What waits to be trained on, and how old its policy is: from logs that were given with the recordings."""
+    """What waits to be trained on, and how old its policy is: from logs that were given with the recordings, else
+    counted from the marks, where they say."""

@@ -26,7 +26,8 @@ def diagnose_roles(job: Recording) -> Roles:
     """
     found = (one for path in job.logs for one in logged_quantities(Path(path)))
     queue = tuple(one for one in found if one.kind in ("queue", "staleness"))
-    return replace(_on_one_timeline([path for path in job.given if path not in job.logs]), queue=queue)
+    roles = _on_one_timeline([path for path in job.given if path not in job.logs])
+    return replace(roles, queue=queue or roles.queue)
 
 
 def _on_one_timeline(given: Sequence[str]) -> Roles:

@@ -9,6 +9,7 @@ import numpy as np
 
 from gpuprof.calibration import iterations as calibrated
 from gpuprof.diagnosis.roles.model import WAITING, Awaited, PhaseTime, Process, Role, Roles, Span, Wait
+from gpuprof.diagnosis.roles.queue import marked_quantities
 from gpuprof.errors import GpuprofError
 from gpuprof.record.phase_names import ENVIRONMENT, GENERATION, OTHER, REWARD, TRAINING, WEIGHT_SYNC
 from gpuprof.timeline.intervals import Intervals, clip, complement, join, union
@@ -61,6 +62,7 @@ def roles_of(processes: Sequence[Process]) -> Roles:
         limit=limit,
         limiting=limiting,
         issues=tuple(_issues(processes, one_clock, end - start)),
+        queue=marked_quantities(lanes, end - start),
     )
 
 

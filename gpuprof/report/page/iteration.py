@@ -107,5 +107,5 @@ def _rows(found: Iteration) -> tuple[PhaseRow, ...]:
 
 
 def _change(one: Change, found: Iteration) -> ChangeRow:
-    fix = one.fix if one.patch is None else f"{one.fix}; {one.patch.command()}"
+    fix = "; ".join([*one.fix.splitlines(), *([] if one.patch is None else [one.patch.command()])])
     return ChangeRow(escape(one.title), words.gain(one, found), escape(fix), one.basis, words.condition(one))

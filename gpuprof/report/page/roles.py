@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from gpuprof.diagnosis.roles.model import WAITING, Role, Roles
 from gpuprof.diagnosis.roles.timeline import NO_ONE
 from gpuprof.report import roles_words as words
-from gpuprof.report.logged_terminal import quantity
 from gpuprof.report.names import escape, shown
 from gpuprof.report.numbers import count, duration, share
 from gpuprof.report.page.html import palette_css, style, template, viewer_script
-from gpuprof.report.page.packing import embed
+from gpuprof.report.page.packing import LARGEST, embed
 from gpuprof.report.page.roles_view import packed_roles
 
 
@@ -69,8 +68,8 @@ def render(found: Roles) -> str:
         tiles=_tiles(found),
         bars=[_bar(found, role) for role in found.roles],
         waits=[_wait(found, i) for i in range(len(found.waits)) if found.waits[i].ns >= words.LEAST * found.window_ns],
-        queue=[quantity(one) for one in found.queue],
-        views=embed(packed_roles(found)),
+        queue=words.queue(found),
+        views=embed(packed_roles(found)) if found.window_ns <= LARGEST else "",
     )
 
 

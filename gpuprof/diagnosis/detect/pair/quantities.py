@@ -59,6 +59,11 @@ class Quantity:
         return self.largest >= least and min(self.a, self.b) <= to * self.largest
 
 
+def times(ratio: float) -> str:
+    """`1.4`, `0.25`, `128`: two digits at least."""
+    return f"{ratio:,.0f}" if ratio >= 9.95 else f"{ratio:.2g}"
+
+
 def number(value: float) -> str:
     """A count, or the mean of counts."""
     return f"{value:,.0f}" if value >= 10 or float(value).is_integer() else f"{value:,.1f}"

@@ -35,11 +35,11 @@ class Side:
     real_tokens: float | None
     samples: float | None
     product_flops: float | None
-    """Of matmuls a step, those of attention and recomputation left out; None where shapes were not recorded."""
+    """Of matrix products a step, those of attention and recomputation left out; None where shapes were not recorded."""
     products: float
-    """Those matmuls."""
+    """Those matrix products."""
     kernels: float
-    """Kernels and copies a step."""
+    """Pieces of GPU work a step."""
     launches: float
     """Calls that launch them."""
     syncs: float

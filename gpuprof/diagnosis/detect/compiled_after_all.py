@@ -1,0 +1,82 @@
+"""A model that was given to torch.compile and runs as plain Python after all: what it takes once it is compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpuprof.diagnosis.detect.captured_graphs import graphed
+from gpuprof.diagnosis.detect.compile_time import compile_ns
+from gpuprof.diagnosis.detect.compiled_passes import compiled, shapes_vary, whole_passes
+from gpuprof.diagnosis.detect.foreseen_breaks import with_calls
+from gpuprof.diagnosis.detect.micro_batches import micro_batches
+from gpuprof.diagnosis.detect.passes import siblings
+from gpuprof.diagnosis.detect.proposal import WORTH, Proposal
+from gpuprof.diagnosis.diagnosis import Evidence
+from gpuprof.diagnosis.fix import Fix, call
+from gpuprof.projection.batch import model_phases
+from gpuprof.timeline.nesting import climb
+from gpuprof.tracefile.compiler import CompiledFunction
+from gpuprof.tracefile.trace import ANNOTATION
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis, Change
+
+
+def compiled_after_all(
+    case: Analysis,
+    title: str,
+    evidence: Sequence[Evidence],
+    fix: Fix,
+    key: str,
+    calls: float = 1.0,
+    needs: str = "",
+    odds: float = 1.0,
+) -> Iterator[Proposal]:
+    """The passes compiled, and with CUDA graphs after that. calls: of the function in a step, each of which is a graph
+    of its own."""
+    found = whole_passes(case)
+    if found is None:
+        return
+    kernels = float(model_phases(case.graph)[case.graph.on_gpu].sum()) / case.graph.steps
+
+    def compile_to(way: int) -> Change:
+        return with_calls(compiled(found, way), found, max(calls - 1.0, 0.0), way)
+
+    def capture_to(way: int) -> Change:
+        return graphed(found, way)
+
+    whole = compile_to(1)
+    both = [(title, fix, compile_to, key)]
+    if not shapes_vary(case) and WORTH * case.step_of(capture_to(1)(case.graph)) < case.step_of(whole(case.graph)):
+        with_graphs = fix + "\nand then " + call("torch.compile", ..., mode="reduce-overhead")
+        both.append((f"{title}, and CUDA graphs", with_graphs, capture_to, f"{key}_graphs"))
+    for name, how, change, each in both:
+        yield Proposal(
+            title=name,
+            evidence=tuple(evidence),
+            fix=how,
+            change=change(1),
+            best=change(0),
+            worst=change(2),
+            once_ns=compile_ns(kernels / max(micro_batches(case) or 1, 1), shapes_vary(case)),
+            excludes=("compile", "cuda_graphs", "fused_elementwise"),
+            launches=True,
+            last=True,
+            needs=needs,
+            odds=odds,
+            key=each,
+        )
+
+
+def calls_of(case: Analysis, function: CompiledFunction) -> float:
+    """How often a step calls a function that runs as plain Python: ops of the forward passes that lie in no other, over
+    the ops of the function's graph; 1 where it is most of a pass, or nothing is known of its graph."""
+    if not function.ops:
+        return 1.0
+    ops, parent = case.trace.ops, case.timeline.nesting.parent
+    rows, _ = siblings(case)
+    above = climb(parent[rows], parent, ops.kind != ANNOTATION)
+    return max(case.per_step(float(np.count_nonzero(above < 0))) / function.ops, 1.0)

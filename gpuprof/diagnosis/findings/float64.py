@@ -1,0 +1,101 @@
+"""Kernels that compute in float64, which hardly any training needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpuprof.calibration import precision as calibrated
+from gpuprof.costs.dtypes import type_in_kernel_name
+from gpuprof.costs.floors import ELEMENTWISE_FLOOR_NS, MATMUL_FLOOR_NS
+from gpuprof.diagnosis.detect.declaration import Declaration
+from gpuprof.diagnosis.detect.evidence import spans
+from gpuprof.diagnosis.detect.proposal import Page, Proposal
+from gpuprof.diagnosis.fix import code
+from gpuprof.diagnosis.sentences import in_ms
+from gpuprof.replay.transform import scaled
+from gpuprof.tracefile.trace import F64, Mask
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis
+
+LEAST = 0.02
+"""Of the GPU's time the share of such kernels from which on they are worth a look: a sum in float64 is not."""
+PRODUCTS = ("gemm", "grouped_gemm")
+
+PAGE = Page(
+    id="float64",
+    title="Kernels compute in float64",
+    means="""
+A tensor made from a NumPy array or by `.double()` has 64 bits a value, and so has all that is computed from it. That
+is twice the memory traffic of fp32, four times that of bf16, on units that most GPUs have few of (a 64th of the fp32
+rate on consumer cards). fp32 is wide enough for norms, losses and rotary embeddings.
+""",
+    detected="""
+Kernels whose names mention `double` first, other than copies between host and GPU, where they take 2 % of the GPU's
+time at least.
+""",
+    gain="""
+Kernels that memory limits take 0.55 (0.45 to 0.75, assumed) of their time in fp32: half the bytes, but casts to and
+from 16 bits keep more. None gets shorter than the shortest kernels of its kind. Matrix multiplications take as much
+less as the GPU's rates differ, where both are known, and else half.
+""",
+    wrong="""
+Sums over very many values, and what is compared with a reference in fp64, may need it: compare the loss of a short run.
+""",
+)
+
+
+def find(case: Analysis) -> Iterator[Proposal]:
+    """fp32 in place of fp64."""
+    nodes = wide_nodes(case)
+    took, whole = (float(case.graph.duration_ns[mask].sum()) for mask in (nodes, case.graph.on_gpu))
+    if not took or took < LEAST * whole:
+        return
+    text = (
+        f"{case.per_step(nodes.sum()):,.0f} kernels {case.unit.a} compute in float64:"
+        f" {in_ms(case.per_step(took))}, {100 * took / whole:,.0f} % of the GPU's time"
+    )
+    usual, best, worst = (_left(case, nodes, level) for level in (1, 0, 2))
+    yield Proposal(
+        title="fp32 in place of fp64",
+        evidence=spans(case, text, nodes),
+        fix=code("tensor.float()") + "  # where it becomes float64: .double(), NumPy arrays, torch.float64",
+        change=partial(scaled, nodes=nodes, factor=usual),
+        best=partial(scaled, nodes=nodes, factor=best),
+        worst=partial(scaled, nodes=nodes, factor=worst),
+        changes="what is computed in fp64 rounds to fp32 (24 bits of mantissa)",
+    )
+
+
+def wide_nodes(case: Analysis) -> Mask:
+    """Nodes of kernels that are named after float64."""
+    rows = case.trace.rows_named(case.trace.gpu.name, lambda text: type_in_kernel_name(text) == "double")
+    return case.nodes_of_gpu(rows) & case.graph.on_gpu
+
+
+def _left(case: Analysis, nodes: Mask, level: int) -> F64:
+    """Per node the share of its time that is left in fp32. level: 0 at best."""
+    now = np.maximum(case.graph.duration_ns, 1.0)
+    products = case.nodes_of_gpu(case.category(*PRODUCTS))
+    left = np.where(products, _product_share(case), calibrated.FP64_LEFT.rising[level])
+    floor = np.minimum(np.where(products, MATMUL_FLOOR_NS, ELEMENTWISE_FLOOR_NS), now)
+    return np.where(nodes, np.maximum(left * now, floor) / now, 1.0)
+
+
+def _product_share(case: Analysis) -> float:
+    """Of a matrix multiplication's time in fp64 what it takes in fp32."""
+    rates = {} if case.roofline is None else case.roofline.ceilings.flops
+    wide, single = rates.get("fp64"), rates.get("fp32")
+    return min(wide / single, 1.0) if wide and single else 0.5
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    synonyms=("fp64", "double", "double_precision"),
+    titles=("fp32_in_place_of_fp64",),
+)

@@ -1,0 +1,164 @@
+"""Whole rows are sorted, and only the first few values of each are used."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from gpuprof.calibration import slow as calibrated
+from gpuprof.diagnosis.detect.declaration import Declaration
+from gpuprof.diagnosis.detect.evidence import spans
+from gpuprof.diagnosis.detect.passes import shapes_in
+from gpuprof.diagnosis.detect.proposal import Page, Proposal
+from gpuprof.diagnosis.fix import code
+from gpuprof.diagnosis.sentences import in_ms
+from gpuprof.replay.graph import Graph
+from gpuprof.tracefile.trace import I64, OP
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis, Change
+
+LEAST = 0.02
+"""Of the GPU's time the share of such sorts from which on they are worth a look."""
+MOST_USED = 1 / 8
+"""Part of a row that is used: with more of it a sort is as quick as a selection."""
+VIEWS = frozenset({"aten::slice", "aten::narrow", "aten::select", "aten::as_strided", "aten::detach", "aten::to"})
+"""Ops on the result that launch nothing."""
+SORTS = frozenset({"aten::sort", "aten::argsort"})
+
+PAGE = Page(
+    id="full_sort",
+    title="Whole rows are sorted for their first values",
+    means="""
+`torch.sort(x)[0][..., :k]` sorts all values of a row, in six passes or more that move values and their places in the
+row, and then throws away all but the first k. `torch.topk(x, k)` finds them in a few passes that only read.
+""",
+    detected="""
+`aten::sort` on rows of which the next op that computes sees an eighth or less, by the recorded shapes; 2 % of the
+GPU's time at least. Not detected without shapes.
+""",
+    gain="""
+The sort's kernels take as long as reading its input 6 times (3 to 16, assumed) at the memory ceiling, and never longer
+than now. The order within the k values is the same; that of equal values may differ.
+""",
+    wrong="""
+If the rest of the sorted row is used later (a cumulative sum for top-p sampling), it has to be sorted. Very short rows
+gain nothing.
+""",
+)
+
+
+class Sorted(NamedTuple):
+    """Sorts of which little is used."""
+
+    ops: I64
+    """Rows of the outermost ops."""
+    read_bytes: I64
+    """Of each what its input takes."""
+    width: int
+    used: int
+    """Of the widest: values of a row, and those that are used."""
+
+
+def find(case: Analysis) -> Iterator[Proposal]:
+    """A selection in place of a sort."""
+    found = find_sorts(case)
+    if found is None or case.roofline is None:
+        return
+    inside = np.zeros(len(case.trace.ops), bool)
+    inside[found.ops] = True
+    nodes = case.nodes_within(inside) & case.graph.on_gpu
+    took, whole = (float(case.graph.duration_ns[mask].sum()) for mask in (nodes, case.graph.on_gpu))
+    if not took or took < LEAST * whole:
+        return
+    text = (
+        f"rows of {found.width:,} values are sorted, of which {found.used:,} are used: {in_ms(case.per_step(took))} of"
+        f" GPU time {case.unit.a}"
+    )
+    yield Proposal(
+        title="torch.topk in place of a sort",
+        evidence=spans(case, text, nodes),
+        fix=code(f"values, places = torch.topk(x, {found.used}, dim=-1)") + "  # instead of torch.sort(x)[...][:k]",
+        change=_selected(case, found, 1),
+        best=_selected(case, found, 0),
+        worst=_selected(case, found, 2),
+    )
+
+
+def find_sorts(case: Analysis) -> Sorted | None:
+    """Sorts whose next op that computes sees little of each row; None where there are none."""
+    ops, nesting = case.trace.ops, case.timeline.nesting.parent
+    sorts = case.outermost(case.ops_named(SORTS.__contains__))
+    kept: list[tuple[int, int, int, int]] = []
+    for row in sorts.tolist():
+        shape = next((one for one in shapes_in(case, int(ops.dims[row])) if one), None)
+        if shape is None or len(shape) < 2:
+            continue
+        used = _used(case, row, shape, nesting)
+        if used is not None and used <= MOST_USED * shape[-1]:
+            kept.append((row, math.prod(shape) * _bytes(case, row), shape[-1], used))
+    if not kept:
+        return None
+    rows, sizes, widths, firsts = zip(*kept, strict=True)
+    widest = int(np.argmax(widths))
+    return Sorted(np.array(rows), np.array(sizes), widths[widest], firsts[widest])
+
+
+def _used(case: Analysis, row: int, shape: tuple[int, ...], nesting: I64) -> int | None:
+    """Values of a row that the next op after a sort sees, of the ops around it and beyond views; None where it sees all
+    of them, or it is not known."""
+    ops = case.trace.ops
+    later = np.flatnonzero(
+        (ops.kind == OP)
+        & (ops.thread == ops.thread[row])
+        & (nesting == nesting[row])
+        & (ops.start_ns >= ops.end_ns[row])
+    )
+    for other in later[np.argsort(ops.start_ns[later], kind="stable")].tolist():
+        shapes = [one for one in shapes_in(case, int(ops.dims[other])) if one]
+        if case.trace.text(int(ops.name[other])) in VIEWS or not shapes:
+            continue
+        like = [one[-1] for one in shapes if one[:-1] == shape[:-1]]
+        return min(like) if like and shape[-1] not in like else None
+    return None
+
+
+def _bytes(case: Analysis, row: int) -> int:
+    """Of an element of a sort's input."""
+    text = case.trace.text(int(case.trace.ops.types[row])) or ""
+    wide = {'["double': 8, '["long': 8, '["float': 4, '["int': 4}
+    return next((size for name, size in wide.items() if text.startswith(name)), 2)
+
+
+def _selected(case: Analysis, found: Sorted, level: int) -> Change:
+    """The graph with selections: the first kernel of each sort takes all the time, and the others none. level: 0 at
+    best."""
+    assert case.roofline is not None
+    rate = case.roofline.ceilings.memory_bytes_per_s
+    graph, parts = case.graph, list[tuple[I64, float]]()
+    for row, size in zip(found.ops.tolist(), found.read_bytes.tolist(), strict=True):
+        mask = np.zeros(len(case.trace.ops), bool)
+        mask[row] = True
+        wanted = calibrated.TOPK_PASSES.rising[level] * size / rate * 1e9
+        parts.append((np.flatnonzero(case.nodes_within(mask) & graph.on_gpu), wanted))
+
+    def change(graph: Graph) -> Graph:
+        duration = graph.duration_ns.copy()
+        for nodes, wanted in parts:
+            now = float(duration[nodes].sum())
+            if now > 0:
+                duration[nodes] *= min(wanted / now, 1.0)
+        return graph.with_durations(duration)
+
+    return change
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    synonyms=("topk", "sort", "argsort"),
+    titles=("torch_topk_in_place_of_a_sort",),
+)

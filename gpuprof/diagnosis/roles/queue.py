@@ -1,0 +1,108 @@
+"""What waits to be trained on, and how old its policy is, counted from the marks of a job's processes.
+
+A batch is what one stretch of training trains on: a generation, or a whole number of them where there are that many
+more. Batches are trained on in the order in which they were generated. How many there were when the window began is
+known if the trainer waited for a generation at some time: then there was none.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+
+from gpuprof.diagnosis.iterations.logged_model import Quantity
+from gpuprof.diagnosis.roles.model import WAITING, Span
+from gpuprof.record.phase_names import GENERATION, TRAINING, WEIGHT_SYNC
+
+LEAST_BATCHES = 4
+APART = 0.1
+"""Share by which the batches of both sides may differ, besides what the queue took up: else they are not alike."""
+LEAST_WAIT_NS = 10_000_000
+"""A shorter wait may be for anything that happens to end a generation near it."""
+CLOCKS_NS = 1_000_000
+"""By which the clocks of two processes may differ."""
+MARKED = "marked"
+"""The key of what was counted from marks."""
+TRAINER = "trainer"
+
+
+def marked_quantities(lanes: Mapping[str, Sequence[Span]], window_ns: int) -> tuple[Quantity, ...]:
+    """Queue depth and, where processes mark weight sync, staleness; none where the marks do not say."""
+    if TRAINER not in lanes:
+        return ()
+    taken = _taken(lanes[TRAINER])
+    generated = sorted(
+        ((name, one) for name, spans in lanes.items() if name != TRAINER for one in spans if one.phase == GENERATION),
+        key=lambda pair: pair[1].end_ns,
+    )
+    each = round(len(generated) / len(taken)) if len(taken) >= LEAST_BATCHES else 0
+    if each < 1 or abs(len(generated) / each - len(taken)) > max(APART * len(taken), 2):
+        return ()
+    if not any(_is_for_a_batch(one) for one in lanes[TRAINER]):
+        return ()
+    ready = [one.end_ns for _, one in generated[each - 1 :: each]]
+    at_first = max(i + 1 - bisect_right(ready, start + CLOCKS_NS) for i, start in enumerate(taken))
+    # A batch is not taken before it is ready, whatever two clocks say.
+    taken = [start if i < at_first else max(start, ready[i - at_first]) for i, start in enumerate(taken)]
+    depth = _depth(ready, taken, at_first, window_ns)
+    age = _age(lanes, generated, taken, each, at_first)
+    return (depth, age) if age is not None else (depth,)
+
+
+def _is_for_a_batch(wait: Span) -> bool:
+    return wait.ns >= LEAST_WAIT_NS and wait.awaited is not None and wait.awaited.phase == GENERATION
+
+
+def _taken(spans: Sequence[Span]) -> list[int]:
+    """When the trainer takes each batch: where its work on it begins, after the training on the one before."""
+    found, begun = [], None
+    for one in spans:
+        if one.phase in (WAITING, WEIGHT_SYNC):
+            begun = None
+        elif one.phase == TRAINING:
+            found.append(one.start_ns if begun is None else begun)
+            begun = None
+        elif begun is None:
+            begun = one.start_ns
+    return found
+
+
+def _waiting(ready: Sequence[int], taken: Sequence[int], at_ns: int) -> int:
+    """Batches that were generated in the window and not taken by then; fewer than 0 where some were there before."""
+    return bisect_right(ready, at_ns) - bisect_right(taken, at_ns)
+
+
+def _depth(ready: Sequence[int], taken: Sequence[int], at_first: int, window_ns: int) -> Quantity:
+    moments = sorted({0, *ready, *taken, window_ns})
+    depths = [_waiting(ready, taken, at) + at_first for at in moments[:-1]]
+    whole = sum(depth * (end - at) for depth, at, end in zip(depths, moments[:-1], moments[1:], strict=True))
+    lasting = [depth for depth, at, end in zip(depths, moments[:-1], moments[1:], strict=True) if end > at]
+    return Quantity("queue", MARKED, whole / window_ns, float(min(lasting)), float(max(lasting)))
+
+
+def _age(
+    lanes: Mapping[str, Sequence[Span]], generated: Sequence[tuple[str, Span]], taken: Sequence[int], each: int,
+    at_first: int,
+) -> Quantity | None:  # fmt: skip
+    """How many weight syncs came between the begin of a generation and that of the training on it, by the marks of each
+    side. None where no one marks them."""
+    synced = {name: ends for name, spans in lanes.items() if (ends := _syncs(spans))}
+    if not synced:
+        return None
+    usual = synced.get(TRAINER, next(iter(synced.values())))
+    ages = [
+        bisect_right(usual, start) - bisect_right(synced.get(name, usual), one.start_ns)
+        for i, start in enumerate(taken[at_first:])
+        for name, one in generated[i * each : (i + 1) * each]
+    ]
+    return Quantity("staleness", MARKED, sum(ages) / len(ages), float(min(ages)), float(max(ages))) if ages else None
+
+
+def _syncs(spans: Sequence[Span]) -> list[int]:
+    """When each weight sync of a process ended; one that is in several pieces is one."""
+    ends: list[int] = []
+    for one in (one for one in spans if one.phase == WEIGHT_SYNC):
+        if ends and one.start_ns == ends[-1]:
+            ends.pop()
+        ends.append(one.end_ns)
+    return ends

@@ -1,0 +1,63 @@
+"""GRPO recorded on an H100, next to what its changes took without gpuprof on the same machine."""
+
+from __future__ import annotations
+
+import pytest
+from helpers.paths import ROOT
+
+import gpuprof
+from benchmarks.rl_phases import held, results
+from gpuprof.diagnosis.diagnosis import Diagnosis
+from gpuprof.diagnosis.iteration_model import Iteration
+
+RECORDED = ROOT / "tests" / "data" / "rl"
+MS = 1_000_000
+
+
+@pytest.fixture(scope="module")
+def diagnosis() -> Diagnosis:
+    return gpuprof.diagnose(RECORDED / "grpo")
+
+
+@pytest.fixture(scope="module")
+def iteration(diagnosis: Diagnosis) -> Iteration:
+    assert diagnosis.iteration is not None
+    return diagnosis.iteration
+
+
+def test_phases_are_the_whole_iteration(iteration: Iteration):
+    assert sum(one.ns for one in iteration.phases) == iteration.mean_ns
+    assert iteration.mean_ns - iteration.ns_of("other", "idle") >= 0.98 * iteration.mean_ns
+    assert iteration.ns_of("reward") == pytest.approx(301 * MS, rel=0.01)  # two of them wait for 150 ms each
+
+
+def test_decoding_waits_for_the_cpu(iteration: Iteration):
+    found, hidden = iteration.generation, iteration.unrecorded
+    assert found is not None and hidden is not None
+    assert found.forwards == 80 and hidden.forwards == 56
+    generation = next(one for one in iteration.recorded if one.phase == "generation")
+    assert 0.03 < generation.busy_ns / generation.ns < 0.1
+    advised = {one.id: one for one in iteration.changes}
+    assert "cache_copies" not in advised and "ended_sequences" not in advised  # 1.08 and 4.6 times as long
+    assert "disable_compile = False" in advised["decode_cpu"].fix
+
+
+def test_what_was_not_recorded_is_no_stretch_of_python(diagnosis: Diagnosis, iteration: Iteration):
+    found, hidden = diagnosis.above_reach, iteration.unrecorded
+    assert found is not None and hidden is not None
+    assert not [one for one in found.items if "not recorded" in one.what]
+    assert found.reach_ns > 0.5 * hidden.ns
+
+
+def test_eight_of_ten_changes_are_within_their_intervals(diagnosis: Diagnosis):
+    found = held(RECORDED, diagnosis)
+    assert len(found) >= 10
+    assert sum(one.holds for one in found) >= 0.8 * len(found)
+    assert next(one for one in found if one.name == "compiled_decode").holds  # the largest gain
+
+
+def test_phases_next_to_clocks_put_there_by_hand():
+    for line in (line for line in results(RECORDED) if line["kind"] == "phases"):
+        assert line["covered"] > 0.999
+        for name, phase in line["phases"].items():
+            assert not phase["ms"] or abs(phase["ratio"] - 1) < 0.011, (line["part"], name)
