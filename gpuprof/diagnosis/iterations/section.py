@@ -52,7 +52,15 @@ def of_mean_step(iteration: Iteration, mean_ns: int) -> Iteration:
         return iteration
     until = [0, *accumulate(one.ns for one in iteration.phases)]
     at = [round(ns * mean_ns / was) for ns in until]
-    phases = tuple(replace(one, ns=at[i + 1] - at[i]) for i, one in enumerate(iteration.phases))
+    phases = tuple(
+        replace(
+            one,
+            ns=at[i + 1] - at[i],
+            low_ns=min(round(one.low_ns * mean_ns / was), at[i + 1] - at[i]),
+            high_ns=max(round(one.high_ns * mean_ns / was), at[i + 1] - at[i]),
+        )
+        for i, one in enumerate(iteration.phases)
+    )
     trains = sum(one.ns for one in phases if one.phase in (FORWARD, BACKWARD, OPTIMIZER))
     return replace(iteration, mean_ns=mean_ns, phases=phases, training_ns=trains)
 
