@@ -5,9 +5,10 @@
 All programs with a recording and a measured gain of one of the findings `compile`, `cuda_graphs`, `graph_breaks`,
 `recompiles` (guards that hold), `fp8`, `fused_elementwise` (all of it, or one piece) and `fused_loss`, in *Fixes*, in
 *Worth trying* or considered: what was predicted next to what was measured. The sign is right where both are above 1.02,
-both below 0.98, or they are less than 5 % apart, and where a change that gained nothing is not advised. A change that
-did not get through counts as a gain of 1 and says nothing of the interval: what is advised costs its trial. A change of
-which nothing is said, or no figure, is predicted to gain nothing (1).
+both below 0.98, or they are less than 5 % apart, and where a change that gained nothing is not advised. The price of a
+change that gains is the time that it takes off the step. A change that did not get through counts as a gain of 1 and
+says nothing of the interval: what is advised costs its trial. A change of which nothing is said, or no figure, is
+predicted to gain nothing (1).
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ FINDINGS = (
     "compile", "cuda_graphs", "graph_breaks", "recompiles", "fp8", "fused_elementwise", "fused_loss",
 )  # fmt: skip
 UP, DOWN, NEAR = 1.02, 0.98, 0.05
+OFF = 0.2
+"""How far the time that a change takes off a step may be from the measured one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,15 @@ class Price:
         if self.predicted is None or self.measured is None:
             return None
         return self.predicted[0] <= self.measured[2] and self.predicted[2] >= self.measured[0]
+
+    @property
+    def near(self) -> bool | None:
+        """Whether the price, the time that the change takes off the step, is within a fifth of what was measured; of
+        changes that gain. None for others."""
+        if self.measured is None or self.measured[1] <= UP:
+            return None
+        said = 1 - 1 / self.predicted[1] if self.predicted else 0.0
+        return abs(said / (1 - 1 / self.measured[1]) - 1) <= OFF
 
 
 def prices(program: Program) -> list[Price]:
@@ -108,6 +120,7 @@ def summary(found: Sequence[Price]) -> dict[str, Share]:
     return {
         "sign right": Share(sum(one.sign_is_right for one in found), len(found)),
         "interval holds": Share(sum(one.held is True for one in found), sum(one.held is not None for one in found)),
+        "price within 20 %": Share(sum(one.near is True for one in found), sum(one.near is not None for one in found)),
     }
 
 

@@ -50,3 +50,13 @@ def price(measured: tuple[float, float, float] | None, said: tuple[float, float,
 )  # fmt: skip
 def test_signs_and_intervals_by_hand(one: Price, sign: bool, held: bool | None):
     assert (one.sign_is_right, one.held) == (sign, held)
+
+
+@pytest.mark.parametrize(
+    "said, was, near",
+    [(1.9, 2.0, True), (1.5, 2.0, False), (None, 2.0, False), (1.3, 1.01, None), (0.8, 0.7, None)],
+)
+def test_a_price_is_what_a_change_takes_off_the_step(said: float | None, was: float, near: bool | None):
+    """Of a step that halves 0.5 is measured; 1 - 1 / 1.9 are 0.47 of it, 1 - 1 / 1.5 only 0.33."""
+    predicted = None if said is None else (said, said, said)
+    assert Price("program", "test", "change", FINDINGS[0], (was, was, was), predicted, "fixes").near is near

@@ -326,12 +326,25 @@ def norm(program: Program, gpu: int = 200 * US) -> None:
     program.plain("mul", [4096], shape, gpu=gpu)
 
 
-def test_a_fused_norm_reads_and_writes_once(tmp_path):
+def norm_by_division(program: Program, gpu: int = 200 * US) -> None:
+    """x / sqrt(mean(x · x) + ε) · w."""
+    shape = [8, 2048, 4096]
+    program.cast(shape, BF16, FLOAT, gpu=gpu)
+    program.plain("mul", shape, shape, gpu=gpu, type=FLOAT)
+    program.plain("mean", shape, gpu=gpu, type=FLOAT)
+    program.plain("add", [8, 2048, 1], [], type=FLOAT)
+    program.plain("sqrt", [8, 2048, 1], type=FLOAT)
+    program.plain("div", shape, [8, 2048, 1], gpu=gpu, type=FLOAT)
+    program.plain("mul", [4096], shape, gpu=gpu)
+
+
+@pytest.mark.parametrize("written", [norm, norm_by_division], ids=["rsqrt", "division"])
+def test_a_fused_norm_reads_and_writes_once(written, tmp_path):
     program = Program()
 
     def body():
         program.mm(16384, 4096, 4096, gpu=1 * MS)
-        norm(program)
+        written(program)
 
     for _ in range(4):
         program.step(body)

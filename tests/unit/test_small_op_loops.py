@@ -8,7 +8,7 @@ from helpers.paths import ROOT
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuprof.diagnosis.detect.small_op_loops import _repeated
+from gpuprof.diagnosis.detect.small_op_loops import repeated
 
 OPS = st.lists(st.tuples(st.integers(0, 2), st.booleans(), st.integers(0, 9)), max_size=60)
 
@@ -24,7 +24,7 @@ def columns(ops: list[tuple[int, bool, int]]) -> tuple[np.ndarray, np.ndarray, n
 def test_rounds_are_whole_and_alike_and_do_not_overlap(ops):
     names, family, layers = columns(ops)
     covered = np.zeros(len(names), int)
-    for start, period, rounds in zip(*(c.tolist() for c in _repeated(names, family, layers, 4, 3, 6)), strict=True):
+    for start, period, rounds in zip(*(c.tolist() for c in repeated(names, family, layers, 4, 3, 6)), strict=True):
         part = slice(start, start + period * rounds)
         covered[part] += 1
         assert rounds >= 3
@@ -39,7 +39,7 @@ def test_rounds_are_whole_and_alike_and_do_not_overlap(ops):
 def test_a_loop_among_other_ops_is_found_whole(body, rounds, others):
     names = np.array([*others, *body * rounds, *others[::-1]], np.int64)
     same = np.ones(len(names), np.int64)
-    first, period, found = _repeated(names, same, np.zeros(len(names), bool), 8, 3, 6)
+    first, period, found = repeated(names, same, np.zeros(len(names), bool), 8, 3, 6)
     assert (first.tolist(), period.tolist(), found.tolist()) == ([len(others)], [len(body)], [rounds])
 
 

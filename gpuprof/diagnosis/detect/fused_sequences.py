@@ -138,6 +138,20 @@ def _norms(named: _Named, family: I64) -> Iterator[Found]:
         squares = np.flatnonzero(square[first:at])
         if mean[first:at].any() and len(squares) and last > at:
             yield first, last, NORM, first + int(squares[0])
+    yield from _norms_by_division(named, family)
+
+
+def _norms_by_division(named: _Named, family: I64) -> Iterator[Found]:
+    """x / sqrt(mean(x · x)), the square also as a multiplication."""
+    mean, square, divided = named("mean"), named("pow", "square", "mul"), named("div")
+    before = named("add", "mean", "pow", "square", "mul", "to", "_to_copy", "float", "double")
+    for at in np.flatnonzero(named("sqrt")).tolist():
+        first = _grow(at, before, family, -1, 6)
+        last = _grow(at, named("div", "mul", "to", "_to_copy", "type_as"), family, 1, 6)
+        means = np.flatnonzero(mean[first:at])
+        squares = np.flatnonzero(square[first : first + int(means[-1])]) if len(means) else means
+        if len(squares) and divided[at + 1 : last + 1].any():
+            yield first, last, NORM, first + int(squares[-1])
 
 
 def _ropes(named: _Named, family: I64) -> Iterator[Found]:

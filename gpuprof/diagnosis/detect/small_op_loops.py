@@ -82,7 +82,7 @@ def _find(case: Analysis) -> SmallLoops | None:
         return None
     names = ops.name[rows].astype(np.int64)
     bad = case.ops_named(lambda name: name in LAYERS or name in FILES or not name.startswith("aten::"))[rows]
-    first, period, rounds = _repeated(names, family, bad, MOST_PERIOD, FEWEST_ROUNDS, FEWEST_OPS)
+    first, period, rounds = repeated(names, family, bad, MOST_PERIOD, FEWEST_ROUNDS, FEWEST_OPS)
     if not len(first):
         return None
     last = first + period * rounds - 1
@@ -117,7 +117,7 @@ def _own_ops(case: Analysis) -> tuple[I64, I64]:
     return rows, np.cumsum(changes)
 
 
-def _repeated(
+def repeated(
     names: I64, family: I64, bad: Mask, most_period: int, fewest_rounds: int, fewest_ops: int
 ) -> tuple[I64, I64, I64]:
     """(first position, period, rounds) of each repetition, the shortest period first; they do not overlap."""

@@ -47,11 +47,11 @@ activation and writes another. They do hardly any arithmetic, so memory traffic 
 fused kernels (Liger, unsloth) use one kernel per pass for each such sequence.
 """,
     detected="""
-Sequences of forward ops: a mean and `rsqrt` with the multiplications that follow; `neg` and `cat` between
-multiplications of the same shape, a product of complex numbers between `view_as_complex` and `view_as_real`, or two
-halves that are multiplied, added and joined; `silu` or `gelu` and the multiplication of its result by a tensor of the
-same shape; a cross-entropy with the cast in front of it. They must take at least 3 % of the GPU's time, and a faster
-GPU must gain more than a faster CPU.
+Sequences of forward ops: a mean and `rsqrt` with the multiplications that follow, or `sqrt` and a division; `neg` and
+`cat` between multiplications of the same shape, a product of complex numbers between `view_as_complex` and
+`view_as_real`, or two halves that are multiplied, added and joined; `silu` or `gelu` and the multiplication of its
+result by a tensor of the same shape; a cross-entropy with the cast in front of it. They must take at least 3 % of the
+GPU's time, and a faster GPU must gain more than a faster CPU.
 """,
     gain="""
 Each sequence and its backward are replaced by one kernel per pass (two for a norm's backward, three for the loss)

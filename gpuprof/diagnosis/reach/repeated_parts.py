@@ -18,7 +18,7 @@ from gpuprof.replay.transform import removed, scaled
 from gpuprof.timeline.phases import BACKWARD, FORWARD, RECOMPUTE
 
 REFERENCES = ("eager_attention", "expert_loop", "adapter_casts", "optimizer", "masked_attention", "python_loop",
-              "full_sort")  # fmt: skip
+              "recurrent_loop", "full_sort", "one_hot")  # fmt: skip
 """Findings that replace ops by others that compute the same in fewer kernels, or without what is thrown away."""
 FASTER = ("fused_elementwise", "float64", "tf32")
 """Findings that do what is left of the work in fewer passes over memory, or on tensor cores."""
@@ -35,6 +35,8 @@ _WHAT = {
     "optimizer": "the optimizer's step in many small kernels",
     "masked_attention": "attention scores that the mask throws away",
     "python_loop": "small ops in a loop of Python, round by round",
+    "recurrent_loop": "a recurrence, step by step in Python",
+    "one_hot": "matrix multiplications with one-hot vectors",
     "full_sort": "a whole tensor sorted for the first of it",
     "garbage_collection": "Python's garbage collection in every step",
     "float64": "kernels in float64",
@@ -48,6 +50,7 @@ _OFFLOADED = dict.fromkeys(("optimizer", "weights", "activations"), "training st
 _WHY = {
     "masked_attention": "the kernel is given a mask over all pairs of tokens, and computes them all",
     "garbage_collection": "gc.collect() goes over all objects of the process, and the GPU gets no work meanwhile",
+    "one_hot": "all but one number of each row are zero: a lookup of rows gives the same",
     "full_sort": "all values are put in order, and most of them are not used",
     "float64": "four times the bytes of 16 bits, and a fraction of their rate",
     "tf32": "PyTorch's default: TF32 has the same range and fewer digits, and uses tensor cores",

@@ -1,0 +1,79 @@
+"""Recurrences that Python runs step by step: the same ops on the same shapes, with the same modules, round after round.
+
+A stack of layers repeats ops as well, but each of its layers is a module of its own. A recurrence calls the same cell
+for each frame (an LSTM), or is a function of one module that goes from chunk to chunk (a gated delta rule, a state
+space). So ranges of modules must have been recorded: without them the two look alike.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpuprof.diagnosis.detect.expert_loops import PRODUCTS
+from gpuprof.diagnosis.detect.passes import backward_of
+from gpuprof.diagnosis.detect.small_op_loops import MOST_PERIOD, SmallLoops, repeated
+from gpuprof.replay.stretches import Stretches
+from gpuprof.timeline.nesting import climb
+from gpuprof.timeline.phases import BACKWARD, FORWARD
+from gpuprof.tracefile.trace import ANNOTATION, I64, OP
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis
+
+FEWEST_ROUNDS = 16
+"""Steps from which on a repetition is a recurrence: blocks of a tensor are fewer."""
+FEWEST_OPS = 64
+"""Ops of a recurrence, all steps together."""
+CELLS = ("aten::lstm_cell", "aten::gru_cell", "aten::rnn_tanh_cell", "aten::rnn_relu_cell")
+"""Cells of torch.nn, for which it has a layer that runs all steps."""
+MULTIPLIES = PRODUCTS | frozenset({"aten::einsum", *CELLS})
+"""Ops of which a round has one at least: without any it is a loop over small ops (`small_op_loops`)."""
+MODULE = "nn.Module: "
+
+
+def find_recurrent_loops(case: Analysis) -> SmallLoops | None:
+    """Recurrences of the window; None if there are none. Found once for a case."""
+    if "recurrent_loops" not in case.memo:
+        case.memo["recurrent_loops"] = _find(case)
+    return case.memo["recurrent_loops"]
+
+
+def _find(case: Analysis) -> SmallLoops | None:
+    ops, parent = case.trace.ops, case.timeline.nesting.parent
+    module = case.ops_named(lambda name: name.startswith(MODULE)) & (ops.kind == ANNOTATION)
+    rows = _outermost(case)
+    if len(rows) < FEWEST_OPS or not module.any():
+        return None
+    inner = climb(parent[rows], parent, module)
+    # An op counts as the same if its name, its shapes and the module that calls it are: `LSTMCell_0`, but any call.
+    keys = np.stack([ops.name[rows], ops.dims[rows], np.append(ops.name, -1)[inner]]).astype(np.int64)
+    token = np.unique(keys, axis=1, return_inverse=True)[1].ravel().astype(np.int64)
+    # Between micro-batches, which repeat ops with the same modules, too, is a backward pass.
+    backward = np.sort(ops.start_ns[(ops.kind == OP) & (case.timeline.host.op == BACKWARD)])
+    passed = np.searchsorted(backward, ops.start_ns[rows])
+    changes = (np.diff(ops.thread[rows], prepend=-1) != 0) | (np.diff(passed, prepend=-1) != 0)
+    free = np.zeros(len(rows), bool)
+    first, period, rounds = repeated(token, np.cumsum(changes), free, MOST_PERIOD, FEWEST_ROUNDS, FEWEST_OPS)
+    multiplies = np.append(0, np.cumsum(case.ops_named(MULTIPLIES.__contains__)[rows]))
+    keep = multiplies[first + period] > multiplies[first]
+    first, period, rounds = first[keep], period[keep], rounds[keep]
+    if not len(first):
+        return None
+    last, begin = first + period * rounds - 1, first + period * (rounds - 1)
+    thread = ops.thread[rows[first]].astype(np.int64)
+    start, end = ops.start_ns[rows[first]], ops.end_ns[rows[last]]
+    return SmallLoops(
+        Stretches(thread, start, end), rounds, Stretches(thread, ops.start_ns[rows[begin]], end),
+        backward_of(case, Stretches(thread, start, end)),
+    )  # fmt: skip
+
+
+def _outermost(case: Analysis) -> I64:
+    """Rows of the forward pass's outermost ops in the window, in order of time by thread."""
+    ops, parent, (low, high) = case.trace.ops, case.timeline.nesting.parent, case.timeline.window
+    mine = (ops.kind == OP) & (case.timeline.host.op == FORWARD) & (ops.start_ns >= low) & (ops.start_ns < high)
+    rows = np.flatnonzero(mine)
+    rows = rows[climb(parent[rows], parent, ops.kind == OP) < 0]
+    return rows[np.lexsort((ops.start_ns[rows], ops.thread[rows]))]

@@ -1,0 +1,116 @@
+"""A recurrence runs step by step in Python, where one kernel runs all steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpuprof.calibration import loops as calibrated
+from gpuprof.calibration import reference as reference_calibrated
+from gpuprof.diagnosis.detect.declaration import Declaration
+from gpuprof.diagnosis.detect.evidence import spans
+from gpuprof.diagnosis.detect.proposal import Page, Proposal
+from gpuprof.diagnosis.detect.recurrent_loops import CELLS, find_recurrent_loops
+from gpuprof.diagnosis.detect.replace_work import replacement_of, with_replacement
+from gpuprof.diagnosis.detect.small_op_loops import ops_of
+from gpuprof.diagnosis.fix import Fix, as_fix, call
+from gpuprof.diagnosis.sentences import in_ms
+from gpuprof.replay.stretches import nodes_in
+from gpuprof.tracefile.trace import F64
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis
+
+ROUNDS_LEFT, GPU_LEFT = calibrated.ROUNDS_LEFT.rising, reference_calibrated.LEFT.rising
+LEAST = 0.05
+"""Share of the step from which on recurrences are worth another kernel."""
+NAMED = 4
+"""Ops of a step that are named."""
+_LAYERS = {"aten::lstm_cell": "torch.nn.LSTM", "aten::gru_cell": "torch.nn.GRU"}
+
+PAGE = Page(
+    id="recurrent_loop",
+    applies=("training",),
+    title="A recurrence runs step by step in Python",
+    means="""
+An LSTM cell that is called for each frame, a gated delta rule or a state-space scan that goes from chunk to chunk in
+plain torch: each step launches a few small kernels, and needs the result of the step before, so it cannot be one op
+over all steps. There are kernels that run the whole recurrence: `torch.nn.LSTM` and `torch.nn.GRU` (cuDNN), `fla` for
+linear attention and delta rules, `mamba-ssm` for state spaces.
+""",
+    detected="""
+A sequence of 1 to 48 ops with a matrix multiplication in it that repeats at least 16 times in the forward pass, 64 ops
+in all, with the same shapes and in the same modules, with no backward pass in between: layers are modules of their own.
+From 5 % of the step on. Not where the recording has no ranges of modules.
+""",
+    gain="""
+Launches and Python code of the steps become those of two steps (one to four), their kernels take a quarter of their
+time (8 to 50 %), as of a reference implementation that a fused kernel replaces; the same for the backward pass. All
+are assumed. The fix is worth trying (0.75, assumed) unless torch.nn has a layer of the cell.
+""",
+    wrong="""
+A loop over samples that multiplies matrices looks the same: that is one batched multiplication. A cell with changes of
+its own (a peephole, a norm inside) has no kernel: `torch.compile` of the step, or CUDA graphs, then gain a part.
+""",
+)
+
+
+def find(case: Analysis) -> Iterator[Proposal]:
+    """A kernel over all steps in place of the loop."""
+    loops = find_recurrent_loops(case)
+    if loops is None:
+        return
+    graph, count = case.graph, len(loops.rounds)
+    forward = nodes_in(graph, loops.stretches)
+    backward = np.where(forward >= 0, -1, nodes_in(graph, loops.backward))
+    group = np.where(forward >= 0, forward, np.where(backward >= 0, backward + count, -1))
+    inside = group >= 0
+    host, gpu = inside & ~graph.on_gpu & ~graph.waits, inside & graph.on_gpu
+    took: F64 = np.bincount(group[host], weights=graph.duration_ns[host], minlength=2 * count).astype(np.float64)
+    work: F64 = np.bincount(group[gpu], weights=graph.duration_ns[gpu], minlength=2 * count).astype(np.float64)
+    if max(case.per_step(float(each.sum())) for each in (took, work)) < LEAST * case.step_ns:
+        return
+    pieces, rounds = np.bincount(group[gpu], minlength=2 * count), np.tile(loops.rounds, 2)
+
+    def change(level: int):
+        left: F64 = np.minimum(ROUNDS_LEFT[level] / rounds, 1.0).astype(np.float64)
+        new = replacement_of(graph, group, took * left, work * GPU_LEFT[level], np.ceil(pieces * left).astype(np.int64))
+        return partial(with_replacement, replacement=new)
+
+    largest = int(np.argmax(took[:count] + took[count:]))
+    names = ops_of(case, loops, largest)
+    few = ", ".join(name.removeprefix("aten::") for name in names[:NAMED]) + (" …" if len(names) > NAMED else "")
+    text = (
+        f"{int(loops.rounds[largest])} steps of {few}, each after the one before:"
+        f" {case.per_step(float(gpu.sum())):,.0f} kernels {case.unit.a} and"
+        f" {in_ms(case.per_step(float(took.sum())))} of CPU time, the backward pass included"
+    )
+    cell = any(name in CELLS for name in names)
+    yield Proposal(
+        title="one kernel over all steps of a recurrence",
+        evidence=spans(case, text, inside),
+        fix=_fix(names),
+        change=change(1),
+        best=change(0),
+        worst=change(2),
+        odds=1.0 if cell else reference_calibrated.KERNEL_ODDS.value,
+        needs="" if cell else "a package has a kernel of this recurrence for this GPU, these types and sizes",
+    )
+
+
+def _fix(names: list[str]) -> Fix:
+    layer = next((_LAYERS[name] for name in names if name in _LAYERS), None)
+    if layer is not None:
+        return call(layer, ...) + "  # in place of the cell: all frames of a layer in one call"
+    return as_fix("a kernel of the whole recurrence: fla (delta rules, linear attention), mamba-ssm (state spaces)")
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    synonyms=("recurrence", "lstm_cell", "gru_cell", "delta_rule", "linear_attention", "state_space"),
+    titles=("one_kernel_over_all_steps_of_a_recurrence",),
+)
