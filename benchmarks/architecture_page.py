@@ -129,7 +129,7 @@ nothing.
 """
 OTHERS = """
 Other recordings join this way: Nsight Systems in `read_trace` (`gpuprof/tracefile/nsys`), run folders in `resolve`
-(`gpuprof/tracefile/run.py`), several ranks in `diagnose_recording` (`gpuprof/ranks`), training logs before it
+(`gpuprof/tracefile/run_paths.py`), several ranks in `diagnose_recording` (`gpuprof/ranks`), training logs before it
 (`gpuprof/tracefile/training_logs`), as do roles of a job (`gpuprof/diagnosis/roles`). `gpuprof diagnose` leaves it
 after `plain_diagnosis`, for the terminal
 (`gpuprof/report/terminal.py`) or JSON (`gpuprof/diagnosis/json.py`).

@@ -23,7 +23,7 @@ def command(folder: Path, keep: int, dry_run: bool) -> int:
     not ended are left alone.
     """
     from gpuprof.report.numbers import amount
-    from gpuprof.tracefile.run import runs_in
+    from gpuprof.tracefile.run_paths import runs_in
 
     runs = runs_in(folder)
     if not runs:

@@ -120,7 +120,7 @@ def runs(folder: str = "gpuprof-runs", offset: int = 0, limit: int = 50) -> str:
     """The runs recorded in a folder, the newest first: path, status, when it began, the command."""
     from gpuprof.interop.next_steps import after_runs
     from gpuprof.runfile import MANIFEST, read_json
-    from gpuprof.tracefile.run import runs_in
+    from gpuprof.tracefile.run_paths import runs_in
 
     if not Path(folder).is_dir():
         raise GpuprofError(f"{folder}: there is no such folder; call runs with the folder that gpuprof trace wrote to")

@@ -11,7 +11,8 @@ import numpy as np
 
 from gpuprof.calibration import energy as calibrated
 from gpuprof.diagnosis.run_model import Energy
-from gpuprof.tracefile.run import RunFolder, StepColumns, TelemetryColumns
+from gpuprof.tracefile.run import RunFolder, StepColumns
+from gpuprof.tracefile.telemetry import TelemetryColumns
 from gpuprof.tracefile.trace import ABSENT, I64, Mask
 
 STAGES = ("baseline_free", "after")

@@ -29,7 +29,8 @@ from gpuprof.diagnosis.timed_steps import TimedSteps, timed_steps
 from gpuprof.record.free_run_length import AFTERMATH_NS
 from gpuprof.record.goodput import goodput
 from gpuprof.runfile import NSYS, STAGES
-from gpuprof.tracefile.run import Rank, RunFolder, StepColumns, TelemetryColumns
+from gpuprof.tracefile.run import Rank, RunFolder, StepColumns
+from gpuprof.tracefile.telemetry import TelemetryColumns
 from gpuprof.tracefile.trace import ABSENT, F64, I64
 
 WORK = ("tokens", "real_tokens", "samples")

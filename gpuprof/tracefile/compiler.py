@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-MOST = 1000
+from gpuprof.tracefile.untrusted import dicts, whole
+
 LONGEST_TEXT = 300
-_LARGEST = 2**53
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,18 +100,18 @@ def compiler_of(value: Any) -> Compiler | None:
     if not isinstance(value, dict):
         return None
     counters = value.get("counters") if isinstance(value.get("counters"), dict) else {}
-    functions = tuple(one for each in _dicts(value.get("functions")) if (one := _function(each)))
-    breaks = tuple(one for each in _dicts(value.get("breaks")) if (one := _break(each)))
+    functions = tuple(one for each in dicts(value.get("functions")) if (one := _function(each)))
+    breaks = tuple(one for each in dicts(value.get("breaks")) if (one := _break(each)))
     return Compiler(
         functions=functions,
         breaks=(*breaks, *_giving_up(functions, {one.reason for one in breaks})),
         skips=tuple(
-            (reason, _count(each.get("count")) or 1)
-            for each in _dicts(value.get("cudagraph_skips"))
+            (reason, whole(each.get("count")) or 1)
+            for each in dicts(value.get("cudagraph_skips"))
             if (reason := _text(each.get("reason")))
         ),
         skipped=_counter(counters, "inductor", "cudagraph_skips"),
-        recompile_limit=_count(value.get("recompile_limit")),
+        recompile_limit=whole(value.get("recompile_limit")),
         graphs=_counter(counters, "stats", "unique_graphs"),
     )
 
@@ -125,22 +125,22 @@ def _giving_up(functions: tuple[CompiledFunction, ...], known: set[str]) -> Iter
 
 
 def _function(found: dict[str, Any]) -> CompiledFunction | None:
-    number = found.get("id")
-    if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < _LARGEST:
+    number = whole(found.get("id"))
+    if number is None:
         return None
     return CompiledFunction(
         number=number,
         place=_place(found),
-        resumed_at=_count(found.get("resumed_at")),
-        versions=_count(found.get("versions")) or 0,
-        ops=_count(found.get("ops")) or 0,
-        compile_us=_count(found.get("compile_us")) or 0,
-        ended_unix_us=_count(found.get("ended_unix_us")) or 0,
+        resumed_at=whole(found.get("resumed_at")),
+        versions=whole(found.get("versions")) or 0,
+        ops=whole(found.get("ops")) or 0,
+        compile_us=whole(found.get("compile_us")) or 0,
+        ended_unix_us=whole(found.get("ended_unix_us")) or 0,
         reached_limit=found.get("limit") is True,
         failed=_text(found.get("failed")),
         failed_guards=tuple(
-            FailedGuard(guard, _place(each), _count(each.get("count")) or 1)
-            for each in _dicts(found.get("recompiles"))
+            FailedGuard(guard, _place(each), whole(each.get("count")) or 1)
+            for each in dicts(found.get("recompiles"))
             if (guard := _text(each.get("guard")))
         ),
         failed_at=_failed_at(found),
@@ -156,26 +156,18 @@ def _break(found: dict[str, Any]) -> GraphBreak | None:
     reason = _text(found.get("reason"))
     if reason is None:
         return None
-    calls = tuple(_place(each) for each in _dicts(found.get("calls")))
-    return GraphBreak(reason, _text(found.get("detail")), calls, _count(found.get("count")) or 1)
+    calls = tuple(_place(each) for each in dicts(found.get("calls")))
+    return GraphBreak(reason, _text(found.get("detail")), calls, whole(found.get("count")) or 1)
 
 
 def _place(found: dict[str, Any]) -> Place:
-    return Place(_text(found.get("file")), _count(found.get("line")), _text(found.get("function")))
+    return Place(_text(found.get("file")), whole(found.get("line")), _text(found.get("function")))
 
 
 def _counter(counters: Any, group: str, name: str) -> int:
     values = counters.get(group)
-    return (_count(values.get(name)) or 0) if isinstance(values, dict) else 0
-
-
-def _count(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _LARGEST else None
+    return (whole(values.get(name)) or 0) if isinstance(values, dict) else 0
 
 
 def _text(value: Any) -> str | None:
     return " ".join(value.split())[:LONGEST_TEXT] or None if isinstance(value, str) else None
-
-
-def _dicts(value: Any) -> list[dict[str, Any]]:
-    return [item for item in value[:MOST] if isinstance(item, dict)] if isinstance(value, list) else []

@@ -10,8 +10,9 @@ from typing import Any
 from gpuprof import runfile
 from gpuprof.errors import UnreadableTrace
 from gpuprof.record.phase_names import GENERATION, TIMED, TRAINING
+from gpuprof.tracefile.untrusted import whole
 
-_LARGEST = 2**62
+_LATEST = 2**62
 _PHASES = frozenset((*TIMED, TRAINING))
 
 
@@ -79,7 +80,7 @@ def _read(path: Path) -> PhaseLog | None:
     head = next((line for line in lines if "boot" in line), None)
     if head is None:
         return None
-    moments = [_whole(head.get(key)) for key in ("unix_ns", "monotonic_ns", "pid")]
+    moments = [whole(head.get(key), most=_LATEST) for key in ("unix_ns", "monotonic_ns", "pid")]
     if None in moments:
         return None
     unix_ns, monotonic_ns, pid = (moment or 0 for moment in moments)
@@ -91,12 +92,8 @@ def _read(path: Path) -> PhaseLog | None:
 def _marks(lines: Iterable[dict[str, Any]]) -> Iterable[Mark]:
     for line in lines:
         keys = ("thread", "begin_ns", "ns", "cpu_begin_ns", "cpu_ns")
-        thread, begin, ns, cpu_begin, cpu = (_whole(line.get(key)) for key in keys)
+        thread, begin, ns, cpu_begin, cpu = (whole(line.get(key), most=_LATEST) for key in keys)
         if line.get("phase") not in _PHASES or None in (thread, begin, ns, cpu_begin, cpu):
             continue
         begin, cpu_begin = begin or 0, cpu_begin or 0
         yield Mark(str(line["phase"]), thread or 0, begin, begin + (ns or 0), cpu_begin, cpu_begin + (cpu or 0))
-
-
-def _whole(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _LARGEST else None

@@ -7,8 +7,8 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from gpuprof.record.phase_names import TIMED
+from gpuprof.tracefile.untrusted import whole
 
-_LARGEST = 2**53
 _MOST_REWARDS = 64
 _LONGEST_NAME = 200
 
@@ -56,29 +56,25 @@ def phased_steps(lines: Iterable[dict[str, Any]]) -> tuple[PhasedStep, ...]:
 
 def _step(line: dict[str, Any]) -> PhasedStep | None:
     phases = {name: ns for name, ns in _times(line.get("phases_ns")).items() if name in TIMED}
-    number, ns, stage = _whole(line.get("step")), _whole(line.get("ns")), line.get("stage")
+    number, ns, stage = whole(line.get("step")), whole(line.get("ns")), line.get("stage")
     if not phases or number is None or ns is None or not isinstance(stage, str) or sum(phases.values()) != ns:
         return None
     rewards, cpu = _times(line.get("rewards_ns")), _times(line.get("rewards_cpu_ns"))
     generated = _generated(line.get("generation"))
-    passes = _whole(line.get("log_probability_passes")) or 0
-    return PhasedStep(_whole(line.get("rank")) or 0, number, stage, ns, phases, rewards, cpu, generated, passes)
+    passes = whole(line.get("log_probability_passes")) or 0
+    return PhasedStep(whole(line.get("rank")) or 0, number, stage, ns, phases, rewards, cpu, generated, passes)
 
 
 def _generated(value: Any) -> Generated | None:
     if not isinstance(value, dict):
         return None
     names = [field.name for field in fields(Generated)]
-    counts = [_whole(value.get(name)) or 0 for name in names[:6]]
-    return Generated(*counts, *(_whole(value.get(name)) for name in names[6:]))
+    counts = [whole(value.get(name)) or 0 for name in names[:6]]
+    return Generated(*counts, *(whole(value.get(name)) for name in names[6:]))
 
 
 def _times(value: Any) -> dict[str, int]:
     if not isinstance(value, dict):
         return {}
     items = list(value.items())[:_MOST_REWARDS]
-    return {str(name)[:_LONGEST_NAME]: ns for name, found in items if (ns := _whole(found)) is not None}
-
-
-def _whole(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _LARGEST else None
+    return {str(name)[:_LONGEST_NAME]: ns for name, found in items if (ns := whole(found)) is not None}

@@ -9,10 +9,11 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
+from gpuprof.tracefile.untrusted import LARGEST, dicts, whole
+
 MOST_NAMES = 1000
 MOST_WARNINGS = 20
 LONGEST_TEXT = 300
-_LARGEST = 2**53
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w{0,99}", re.ASCII)
 _DOTTED = re.compile(r"[A-Za-z_][\w.]{0,199}", re.ASCII)
 _FLAG = re.compile(r"--?[A-Za-z][\w.-]{0,99}", re.ASCII)
@@ -93,9 +94,9 @@ def program_of(value: Any) -> Program | None:
         fields=_names(arguments.get("fields"), _IDENTIFIER),
         settings=_settings(arguments.get("set")),
         autocast=_name(value.get("autocast"), _CHOICE),
-        flags=tuple(flag for each in _dicts(value.get("flags")) if (flag := _flag(each))),
-        warnings=tuple(warning for each in _dicts(value.get("warnings"))[:MOST_WARNINGS] if (warning := _warned(each))),
-        reference=tuple(one for each in _dicts(value.get("reference")) if (one := _reference(each))),
+        flags=tuple(flag for each in dicts(value.get("flags")) if (flag := _flag(each))),
+        warnings=tuple(warning for each in dicts(value.get("warnings"))[:MOST_WARNINGS] if (warning := _warned(each))),
+        reference=tuple(one for each in dicts(value.get("reference")) if (one := _reference(each))),
     )
 
 
@@ -117,16 +118,16 @@ def _warned(found: dict[str, Any]) -> Warned | None:
     if not isinstance(text, str) or not text.strip():
         return None
     source = source[:100] if isinstance(source, str) and source else None
-    return Warned(source, " ".join(text.split())[:LONGEST_TEXT], _count(count))
+    return Warned(source, " ".join(text.split())[:LONGEST_TEXT], whole(count, least=1) or 1)
 
 
 def _reference(found: dict[str, Any]) -> Reference | None:
     name, function = _name(found.get("class"), _IDENTIFIER), _name(found.get("function"), _IDENTIFIER)
-    return None if name is None or function is None else Reference(name, function, _count(found.get("modules")))
-
-
-def _count(value: Any) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) and 1 <= value < _LARGEST else 1
+    return (
+        None
+        if name is None or function is None
+        else Reference(name, function, whole(found.get("modules"), least=1) or 1)
+    )
 
 
 def _settings(value: Any) -> dict[str, bool | int | float | str]:
@@ -137,7 +138,7 @@ def _settings(value: Any) -> dict[str, bool | int | float | str]:
 def _is_setting(value: Any) -> bool:
     if isinstance(value, str):
         return _CHOICE.fullmatch(value) is not None
-    return isinstance(value, (bool, int, float)) and -_LARGEST < value < _LARGEST  # NaN is in no range
+    return isinstance(value, (bool, int, float)) and -LARGEST < value < LARGEST  # NaN is in no range
 
 
 def _name(value: Any, pattern: re.Pattern[str]) -> str | None:
@@ -147,7 +148,3 @@ def _name(value: Any, pattern: re.Pattern[str]) -> str | None:
 def _names(value: Any, pattern: re.Pattern[str]) -> tuple[str, ...]:
     found = value[:MOST_NAMES] if isinstance(value, list) else []
     return tuple(name for each in found if (name := _name(each, pattern)))
-
-
-def _dicts(value: Any) -> list[dict[str, Any]]:
-    return [item for item in value[:MOST_NAMES] if isinstance(item, dict)] if isinstance(value, list) else []

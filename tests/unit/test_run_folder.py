@@ -33,7 +33,8 @@ from gpuprof.report.page import content
 from gpuprof.report.terminal import plain
 from gpuprof.report.words import label
 from gpuprof.tracefile.recording import resolve
-from gpuprof.tracefile.run import RunFolder, latest_run, read_run
+from gpuprof.tracefile.run import RunFolder, read_run
+from gpuprof.tracefile.run_paths import latest_run
 from gpuprof.tracefile.trace import ABSENT
 
 

@@ -14,7 +14,7 @@ from gpuprof.errors import GpuprofError
 from gpuprof.timeline.intervals import union
 from gpuprof.tracefile.phase_logs import holds_phase_logs, read_phase_logs
 from gpuprof.tracefile.recording import Recording, resolve
-from gpuprof.tracefile.run import runs_in
+from gpuprof.tracefile.run_paths import runs_in
 from gpuprof.tracefile.trace import ANNOTATION
 
 

@@ -10,7 +10,8 @@ from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.report.charts.downsample import extremes
 from gpuprof.report.charts.style import QUIET, figure, painted, text
 from gpuprof.report.palette import SERIES_PAINTS
-from gpuprof.tracefile.run import RunFolder, TelemetryColumns
+from gpuprof.tracefile.run import RunFolder
+from gpuprof.tracefile.telemetry import TelemetryColumns
 from gpuprof.tracefile.trace import ABSENT
 
 if TYPE_CHECKING:
