@@ -22,6 +22,7 @@ from pathlib import Path
 CULPRIT = 7
 PROGRAM = """
 import sys
+import time
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import _dump_fr_trace
@@ -31,8 +32,10 @@ dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=0, wo
 lines = [compile("\\n" * at + "dist.all_reduce(torch.ones(8))", "train.py", "exec") for at in range(100)]
 for at in range(entries):
     if at == entries - 1:
+        time.sleep(0.5)  # until the one before is known to be done
         open(f"{folder}/without", "wb").write(_dump_fr_trace())
     exec(lines[at % 100])
+time.sleep(0.5)
 open(f"{folder}/with", "wb").write(_dump_fr_trace())
 """
 WORD, TRUE, FALSE = b"retired", b"\x88", b"\x89"

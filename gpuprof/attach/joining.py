@@ -1,7 +1,7 @@
 """Processes that a user names, armed from outside where they are not armed and Python can do that.
 
 `sys.remote_exec` (Python 3.14) runs a file in another process of the same version; it needs the right to trace that
-process. Untested: no Python 3.14 with torch was at hand; the file itself is tested in a training that runs it.
+process. With an older Python the tests have a training run that file itself.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ def stack_of(pid: int) -> tuple[Stack | None, str | None]:
         return None, "its stack is not known: py-spy reads it (pip install py-spy)"
     try:
         found = subprocess.run(
-            [tool, "dump", "--nonblocking", "--pid", str(pid)],
+            [tool, "dump", "--nonblocking", "--full-filenames", "--pid", str(pid)],
             capture_output=True,
             text=True,
             timeout=SPY_S,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -14,9 +15,10 @@ _SPY_THREAD = re.compile(r"Thread (?:0x)?\w+ \((?P<state>[\w+]+)\)(?:: \"(?P<nam
 _SPY_FRAME = re.compile(r"\s+(?P<function>.+) \((?P<file>[^()]+):(?P<line>\d+)\)")
 _LIBRARY = re.compile(
     r"(?:site-packages|dist-packages)/|/lib/python\d[\d.]*/|^<(?:frozen|string)"
-    r"|^(?:torch|accelerate|transformers|trl|peft|deepspeed|lightning|pytorch_lightning)/|^[a-z]+\.py$"
+    r"|^(?:torch|accelerate|transformers|trl|peft|deepspeed|lightning|pytorch_lightning)/"
 )
 """Files of packages and of the standard library; py-spy shortens paths to `torch/serialization.py` and `queue.py`."""
+_ALONE = re.compile(r"(\w+)\.py$")
 _DOING: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("collective", re.compile(r"torch/distributed/(?:distributed_c10d|c10d_logger|_functional_collectives)\.py")),
     ("loader", re.compile(r"torch/utils/data/(?:dataloader|_utils/)")),
@@ -52,7 +54,12 @@ class Stack:
 
 def own_frame(frames: Sequence[Frame]) -> Frame | None:
     """The innermost frame that is neither of an installed package nor of the standard library; else the innermost."""
-    return next((one for one in frames if not _LIBRARY.search(one.file)), frames[0] if frames else None)
+    return next((one for one in frames if not _is_library(one.file)), frames[0] if frames else None)
+
+
+def _is_library(file: str) -> bool:
+    alone = _ALONE.match(file)
+    return bool(_LIBRARY.search(file)) or (alone is not None and alone[1] in sys.stdlib_module_names)
 
 
 def is_stack(text: str) -> bool:

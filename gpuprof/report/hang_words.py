@@ -31,6 +31,9 @@ _NEXT = {
     "none": "look again while it stalls; TORCH_FR_BUFFER_SIZE=2000 makes torch remember the collectives",
 }
 
+_ALONE = "see why it is there and does not go on: a loop, a lock, a file system, the network"
+"""Where no collective is known to wait."""
+
 
 def headline(hang: Hang) -> str:
     """`A RANK DOES NOT COME · rank 3`."""
@@ -72,7 +75,7 @@ def place(frame: Frame | None) -> str:
 
 def next_step(hang: Hang) -> str:
     """What to do, in one line."""
-    return _NEXT[hang.kind]
+    return _ALONE if hang.kind == "stuck" and hang.waiting is None else _NEXT[hang.kind]
 
 
 def state(one: RankState) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.armed_job import ArmedJob, attach, job, variables
+from helpers.armed_job import TRAINS, ArmedJob, attach, job, variables
 from helpers.installed import need
 from helpers.run_schema import errors_in
 from jsonschema import Draft202012Validator
@@ -129,7 +129,9 @@ def test_a_job_can_be_joined_again(tmp_path: Path):
 @pytest.mark.skipif(not hasattr(sys, "remote_exec"), reason="this Python has no sys.remote_exec")
 def test_a_training_that_is_not_armed_is_joined(tmp_path: Path):
     with job(tmp_path, "plain") as running:
-        time.sleep(5)
+        while not (tmp_path / TRAINS).exists():
+            time.sleep(0.2)
+            assert running.process.poll() is None
         assert not running.listed()
         for _ in range(2):
             found = running.attach(running.pid, "--no-report", "--steps", "1", "--baseline", "2")

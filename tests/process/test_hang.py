@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 from helpers import hang_jobs
 from helpers.paths import ROOT
+from helpers.started import environment
 from helpers.torch_flight import as_nccl_dumps_it, torchs_answers
+from helpers.warm_torch import warm_python
 from jsonschema import Draft202012Validator
 
 from gpuprof.hang.json import schema
@@ -106,6 +108,38 @@ def test_without_the_culprits_dump(jobs: Path, fault: str, tmp_path: Path):
     answer = hang(tmp_path)
     assert (answer["kind"], answer["ranks"]) == ("no_dump", [CULPRIT])
     assert any("cut off" in note for note in answer["notes"])
+
+
+STALLS = """
+import os, sys, time
+import torch
+
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(8):
+    model(torch.ones(4)).sum().backward()
+    optimizer.step()
+    if step == 5:
+        stall = next(module for name, module in sys.modules.items() if name.endswith("record.stall"))
+        stall.LEAST_S = 1.0  # in place of a minute
+        until = time.monotonic() + 90
+        while not os.path.exists(os.environ["GPUPROF_RUN"] + "/hang/hang.json") and time.monotonic() < until:
+            time.sleep(0.1)  # STALLS
+"""
+
+
+def test_trace_notices_a_stall_and_says_why(tmp_path: Path):
+    (tmp_path / "train.py").write_text(STALLS)
+    words = [sys.executable, "-m", "gpuprof", "trace", "--settle=2", "--baseline=2", "--no-report", "--out", "run"]
+    words += [warm_python(), "train.py"]
+    said = subprocess.run(words, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=180).stderr
+    line = next(number for number, text in enumerate(STALLS.splitlines(), 1) if "# STALLS" in text)
+    assert re.search(r"no step for \d+ s after step 6: where each rank is, is written", said), said
+    assert re.search(rf"gpuprof: STUCK · rank 0: .*train\.py:{line}", said), said
+    answer = json.loads((tmp_path / "run" / "hang" / "hang.json").read_text(encoding="utf-8"))
+    Draft202012Validator(schema()).validate(answer)
+    assert (answer["kind"], answer["at"]["line"]) == ("stuck", line)
+    assert answer["states"][0]["last_step"] is not None
 
 
 def hang(*places: object) -> dict:

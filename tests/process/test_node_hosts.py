@@ -39,9 +39,9 @@ def test_four_hosts_of_which_one_is_lost_and_one_has_a_slow_link(tmp_path: Path)
         for rank, (node, host) in enumerate(zip(nodes, made, strict=True)):
             (script := node.with_suffix(".py")).write_text(NODE)
             words = host.enter([sys.executable, str(script), str(node), "lost" if rank == 3 else "", "0"])
-            environment = variables(node, rank, made, 60 if rank else 30)
+            environment = variables(node, rank, made, 90 if rank else 45)
             ranks.append(subprocess.Popen(words, env=environment, cwd=node, stderr=subprocess.PIPE, text=True))
-        readers = [start_reading(node, 30) for node in nodes[:3]]
+        readers = [start_reading(node, 45) for node in nodes[:3]]
         said = [reader.communicate(timeout=400)[1] for reader in readers]
         assert [rank.wait(timeout=60) for rank in ranks] == [0, 0, 0, 1], said
     text = " ".join(said[0].split())
@@ -73,7 +73,7 @@ def test_torchrun_on_two_hosts(tmp_path: Path):
         running = []
         for rank, host in enumerate(made):
             (node := tmp_path / f"node{rank}").mkdir()
-            environment = variables(node, rank, made, 20)
+            environment = variables(node, rank, made, 120)
             for name in ("GPUPROF_RUN", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
                 environment.pop(name, None)
             options = ["--settle=2", "--baseline=2", "--no-sampling", "--no-report", "--out", "run"]
@@ -83,7 +83,6 @@ def test_torchrun_on_two_hosts(tmp_path: Path):
             running.append(subprocess.Popen(words, env=environment, cwd=node, text=True, stderr=subprocess.PIPE))
         said = [one.communicate(timeout=500)[1] for one in running]
     assert [one.returncode for one in running] == [0, 0], said
-    for rank in (2, 3):
-        assert f"rank {rank} has no digest: trace.rank{rank}.json.gz: holds no GPU work" in said[0]
+    assert "ranks 2, 3 have no digest: trace.rank2.json.gz: holds no GPU work" in said[0]
     assert "the digests of this node go to rank 0, which prints the verdict of the job" in said[1]
     assert (tmp_path / "node1" / "run" / "trace.rank3.json.gz").is_file()
