@@ -22,7 +22,7 @@ class Within:
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """A list of so many items; None: no such bound."""
+    """The least and the greatest length of a list; None: no bound."""
 
     low: int | None = None
     high: int | None = None

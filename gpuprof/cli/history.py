@@ -43,6 +43,8 @@ def command(paths: tuple[str, ...], json: bool, markdown: bool, last: int, expla
     recordings = _recordings(paths or (RUNS,), last)
     programs = {str(one): _program(one) for one in recordings}
     entries = [found for one in recordings if (found := _entry(one, fresh)) is not None]
+    if not entries and len(recordings) == 1:
+        return 2  # why it could not be is said
     if not entries:
         raise GpuprofError("none of these recordings could be diagnosed")
     if json:

@@ -30,6 +30,11 @@ _CPU = {
     "python": "WAITING FOR THE CPU, which runs Python code",
     "sync": "WAITING FOR THE CPU, which waited for the GPU first",
 }
+_BOTH = {
+    "launch": "WAITING FOR THE CPU to launch kernels and run Python",
+    "python": "WAITING FOR THE CPU to run Python and launch kernels",
+}
+"""Where both take a part of it that is worth naming."""
 _COMPUTES = {
     "optimizer": "WAITING FOR THE CPU to run the optimizer",
     "data": "WAITING FOR THE CPU to prepare the batch",
@@ -90,6 +95,8 @@ ROLLOUT = {
 TURNS = 1 / 3
 """Share of the step that the GPUs of one process are idle on average, from which on the headline is that they take
 turns."""
+ALSO = 0.2
+"""Share of the waiting for the CPU from which on a second reason is named with the first."""
 NAMED = 0.05
 """Share below which no part of the step is the headline: its causes are not known."""
 NEAR_LIMIT = 0.85
@@ -99,7 +106,7 @@ LARGE_GAIN = 1.1
 
 
 def headline(diagnosis: Diagnosis) -> str:
-    """`EVALUATION 43 %`, `WAITING FOR THE CPU to launch kernels 72 %`: the share is of the mean step."""
+    """`EVALUATION 43 %`, `WAITING FOR THE CPU to launch kernels and run Python 72 %`: the share is of the mean step."""
     return _without_verdict(diagnosis) or _iteration(diagnosis) or _of_step(diagnosis)
 
 
@@ -236,7 +243,10 @@ def _words(diagnosis: Diagnosis, bar: Bar, name: str) -> str:
     if name == CPU:
         ns = {part.key: part.ns for part in bar.parts if part.key in _CPU}
         most = max(ns, key=lambda one: ns[one])
-        return _COMPUTES.get(diagnosis.verdict.computes or "", _CPU[most]) if most == "cpu_compute" else _CPU[most]
+        if most == "cpu_compute":
+            return _COMPUTES.get(diagnosis.verdict.computes or "", _CPU[most])
+        both = all(ns.get(one, 0) >= ALSO * sum(ns.values()) for one in _BOTH)
+        return _BOTH[most] if both and most in _BOTH else _CPU[most]
     if name == "slow_call":
         return _SLOW.get(diagnosis.verdict.slow_calls or "", _WORDS[name])
     if name == "communication":

@@ -71,7 +71,7 @@ class Work:
     batches of other lengths than the training has."""
     useful_pairs: float | None = None
     """Of the pairs of tokens in one row, those within one document and without padding; None where masks, positions and
-    lengths in host memory did not tell."""
+    lengths in host memory do not show it."""
     labelled_share: float | None = None
     """Of the tokens, those with a label; None where that is not known."""
 
@@ -97,7 +97,7 @@ class GpuTelemetry:
     """The highest clock of the whole run."""
     temperature_c: float | None
     utilization: float | None
-    """In percent, as NVML tells it."""
+    """In percent, as NVML reports it."""
     throttled: dict[Words, float]
     """Share of the samples in which a reason held the clock back."""
 

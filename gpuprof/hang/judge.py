@@ -81,7 +81,7 @@ class Mismatch:
     group: str
     seq: int
     usual: str
-    """What most ranks called, of equally many what the group called before; empty where that does not tell either."""
+    """What most ranks called, of equally many what the group called before; empty where that does not decide."""
     others: Mapping[int, str]
     """Rank → what it called instead; all ranks where nothing is usual."""
     at: Mapping[int, Frame | None]

@@ -31,8 +31,8 @@ def of_all(projected: ProjectedStep) -> tuple[str, ...]:
         "" if s.memory else "Memory use, or the tokens of a batch, were not recorded (gpuprof trace records what it "
         "can): what fits is not known.",
         _memory(projected),
-        "Energy is that of the GPU board alone, estimated from what limits it; prices are the lowest listed at"
-        " their date.",
+        f"Energy is that of the GPU board alone, estimated from what limits it{_measured_power(s.power_ratio)}; prices"
+        " are the lowest listed at their date.",
         "Ranks: gradients are exchanged in DDP buckets during the backward pass, every GPU has its own batch, and CPU "
         "work per rank stays the same." if q.ranks and s.trained_bytes else "",
         f"The recording is of {s.world_size} GPUs: its communication is part of the {unit} and takes as long as"
@@ -120,15 +120,19 @@ def _layers(projected: ProjectedStep) -> str:
     )
 
 
-def _usual(projected: ProjectedStep) -> str:
-    unit = projected.subject.unit
+def usual_ns(projected: ProjectedStep) -> float | None:
+    """The usual step, where usual steps are compared, since some steps of the recorded training are much longer."""
     mean = projected.subject.step_ns.expected
     usual = min((projected.recorded_ns(reach_of(gpu)) for gpu in projected.question.gpus), default=mean)
-    if mean < (1 + LONGER) * usual:
-        return ""
+    return usual if mean >= (1 + LONGER) * usual else None
+
+
+def _usual(projected: ProjectedStep) -> str:
+    unit = projected.subject.unit
     return (
-        f"Usual {unit}s are compared (here {usual / 1e6:,.0f} ms). Here the mean {unit} takes {mean / 1e6:,.0f} ms: how"
-        " long the causes of that take on another GPU is not known."
+        f"Usual {unit}s are compared: how long what makes others longer takes on another GPU is not known."
+        if usual_ns(projected) is not None
+        else ""
     )
 
 
@@ -139,3 +143,7 @@ def _batch(projected: ProjectedStep) -> str:
     if projected.longer != 1:
         text += " Attention also scales with the sample length."
     return text
+
+
+def _measured_power(ratio: float) -> str:
+    return "" if ratio == 1 else f", times {ratio:.2f}: the recorded GPU's measured power over its estimate"

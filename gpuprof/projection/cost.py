@@ -25,15 +25,20 @@ WAITING, COMPUTING, STREAMING, STALLED = (
 _USABLE_KINDS = ("lowest listed", "on-demand")
 
 
-def mean_power_w(gpu: Gpu, step_ns: float, busy_ns: dict[str, float]) -> float | None:
-    """Mean board power over a step; `busy_ns`: GPU time by what binds it (compute, memory, latency)."""
+def mean_power_w(gpu: Gpu, step_ns: float, busy_ns: dict[str, float], measured: float = 1.0) -> float | None:
+    """Mean board power over a step, W; None without the board's limit, which is never exceeded.
+
+    busy_ns: GPU time by what binds it (compute, memory, latency). measured: power measured of this training over what
+    is estimated of it, on another GPU.
+    """
     if not gpu.tdp_w or step_ns <= 0:
         return None
     busy = sum(busy_ns.values())
     fit = min(step_ns / busy, 1.0) if busy else 1.0  # streams that overlap
     shares = {"compute": COMPUTING, "memory": STREAMING, "latency": STALLED}
     working = sum(ns * fit * shares.get(name, STREAMING) for name, ns in busy_ns.items())
-    return gpu.tdp_w * (working + WAITING * max(step_ns - busy * fit, 0.0)) / step_ns
+    estimated = gpu.tdp_w * (working + WAITING * max(step_ns - busy * fit, 0.0)) / step_ns
+    return min(measured * estimated, gpu.tdp_w)
 
 
 def cost(

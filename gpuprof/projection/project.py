@@ -95,7 +95,7 @@ def on_gpu(projected: ProjectedStep, gpu: Gpu) -> OnGpu:
     busy = projected.busy_ns(graph, there, share)
     bound, gains = _bound(projected, graph, there, share)
     price = price_of(gpu, question.prices)
-    power = mean_power_w(gpu, step.expected, busy)
+    power = mean_power_w(gpu, step.expected, busy, subject.power_ratio)
     work = projected.factor(share) / projected.longer if samples is not None else projected.factor(share)
     hosts = tuple(
         HostStep(factor, projected.step_ns(there, share, replace(LIKELIEST, host=factor / projected.host_factor)))
@@ -243,6 +243,7 @@ def _recorded(projected: ProjectedStep) -> Recorded:
         layers=s.layers.count if s.layers else None,
         experts=s.experts,
         unmodelled_share=s.roofline.unmodelled_share,
+        usual_ns=assumptions.usual_ns(projected),
     )
 
 

@@ -50,6 +50,8 @@ class Recorded:
     experts: int | None
     unmodelled_share: float
     """Of the GPU's time, kernels whose FLOPs and bytes are not known."""
+    usual_ns: float | None = None
+    """The usual step, where usual steps are what is compared; None where the mean ones are."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,6 +58,8 @@ class Subject:
     """GPUs that the recorded training went on."""
     trained_bytes: float | None = None
     """Of the gradients that ranks exchange."""
+    power_ratio: float = 1.0
+    """Measured power of the recorded GPU over what the model of power says of it; 1 where it was not measured."""
     unit: Unit = STEP
     """What a step of it is called."""
     notes: tuple[str, ...] = ()

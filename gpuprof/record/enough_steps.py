@@ -1,4 +1,4 @@
-"""When a window may close before its planned end: its steps have so many ops that the training would stall for long.
+"""When a window may close before its planned end: its steps have many ops, and the training would stall for long.
 
 The profiler needs time for every event when it stops. How many a step has is known beforehand: autograd numbers the ops
 that it follows, and each stands for its kernels, their launches and its backward pass.
@@ -37,8 +37,8 @@ class EnoughSteps:
         self._recorded.append((tokens, ops))
 
     def are_enough(self, planned: int, step_ns: float) -> bool:
-        """Whether the window may close: the planned number of steps would stall the training for too long, as many as
-        would not are recorded, or one, and they stand for the baseline's. step_ns: of a usual step."""
+        """Whether the window may close: the planned number of steps would stall the training for too long, and those
+        that are recorded, all that it has time for or one, stand for the baseline's. step_ns: of a usual step."""
         if len(self._timed) < FEWEST_TIMED or not self._recorded:
             return False
         most = int(max(STALL_NS, step_ns) // max(NODE_NS * fmean(ops for _, ops in self._timed), 1))

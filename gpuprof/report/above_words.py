@@ -67,7 +67,7 @@ def place(item: Item) -> str:
 def line(item: Item) -> str:
     """`31.5 ms  train.py:42 step · the forward pass computed again (LlamaMLP): checkpointing keeps less memory`."""
     own, at = own_line(item), place(item)
-    why = item.why or ("its reach is not known" if item.reach_ns is None else "cause not known")
+    why = item.why or ("how fast it could be is not known" if item.reach_ns is None else "cause not known")
     first = f"{own} · " if own else ""
     return f"{duration(item.ns)}  {first}{escape(item.what)}{f' ({at})' if at else ''}: {escape(why)}"
 

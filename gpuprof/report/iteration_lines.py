@@ -12,6 +12,9 @@ from gpuprof.report.lines import flow
 from gpuprof.report.names import escape
 from gpuprof.report.stepbar import cells
 
+NUMBER = 3
+"""Cells in front of a change, which hold its number."""
+
 
 def budget(iteration: Iteration, width: int) -> list[Text]:
     """The bar, its legend, and what it is of."""
@@ -42,14 +45,19 @@ def details(iteration: Iteration) -> dict[str, list[Text]]:
     return {name: [Text(text)] for name, text in said.items() if text}
 
 
-def changes(iteration: words.Phased, most: int = words.CHANGES) -> list[Text | Table]:
-    """What would shorten it: title and gain, what it changes, and how, in a column behind its number."""
+def changes(iteration: words.Phased, width: int, most: int = words.CHANGES) -> list[Text | Table]:
+    """What would shorten it: title and gain, what it changes, and how, in a column behind its number. The gain has a
+    line of its own where both do not fit one: no time is broken between number and unit."""
     lines: list[Text | Table] = []
     for number, one in enumerate(iteration.changes[:most], 1):
         grid = Table.grid(padding=(0, 2, 0, 0))
         grid.add_column(no_wrap=True)
         grid.add_column(overflow="fold")
-        grid.add_row(str(number), Text.assemble((escape(one.title), "bold"), f"   {words.gain(one, iteration)}"))
+        title, gain = Text(escape(one.title), "bold"), words.gain(one, iteration)
+        fits = NUMBER + title.cell_len + 3 + len(gain) <= width
+        grid.add_row(str(number), title.append(f"   {gain}", "not bold") if fits else title)
+        if not fits:
+            grid.add_row("", Text(gain))
         if condition := words.condition(one):
             grid.add_row("", Text(condition, "dim"))
         grid.add_row("", Text("\n".join(map(escape, one.fix.splitlines())), "cyan"))

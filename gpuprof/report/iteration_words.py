@@ -81,7 +81,7 @@ def summary(iteration: Iteration) -> str:
     """How long an iteration is, and of what that is known."""
     steps = amount(iteration.steps, "optimizer step")
     timed = amount(iteration.count, "iteration")
-    return f"{duration(iteration.mean_ns)} an iteration of {steps}; {timed} timed without a profiler"
+    return f"{duration(iteration.mean_ns)} an iteration of {steps}; its phases are of {timed} without a profiler"
 
 
 def generation(iteration: Iteration) -> str:

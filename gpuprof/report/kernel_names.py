@@ -25,7 +25,7 @@ _ENTRY = "kentry"
 
 _WRAPPERS = frozenset(
     {"gpu_kernel_impl", "gpu_kernel_impl_nocast", "ReduceOp", "func_wrapper_t"}
-    | {"AUnaryFunctor", "BUnaryFunctor", "BinaryFunctor"}
+    | {"AUnaryFunctor", "BUnaryFunctor", "BinaryFunctor", "enable_3x_kernel_for_sm9x", "enable_3x_kernel_for_sm10"}
 )
 """Functors around the functor that matters."""
 
@@ -161,9 +161,13 @@ def _from_mangled(name: str) -> str:
     parts, at = _identifiers(name, 2)
     if not parts:
         return name
-    if parts[-1] in _SAYS_NOTHING and name[at : at + 1] == "I":
-        inner, _ = _identifiers(name, _LITERALS.match(name, at + 1).end())  # type: ignore[union-attr]
-        return (inner or parts)[-1]
+    for _ in range(_DEEPEST):
+        if (parts[-1] not in _SAYS_NOTHING and parts[-1] not in _WRAPPERS) or name[at : at + 1] != "I":
+            break
+        inner, at = _identifiers(name, _LITERALS.match(name, at + 1).end())  # type: ignore[union-attr]
+        if not inner:
+            break
+        parts = inner
     return parts[-1]
 
 

@@ -34,7 +34,8 @@ def render(found: LoggedIterations, width: int = 80, rows: int = ROWS) -> Group:
     width = max(40, min(width, WIDEST))
     inner = width - GUTTER
     kind = "generates while it trains" if found.asynchronous else "generates and trains in turns"
-    spread = f" ({duration_range(found.low_ns, found.high_ns)})" if found.high_ns > found.low_ns else ""
+    between = duration_range(found.low_ns, found.high_ns)
+    spread = f" ({between})" if between != duration(found.mean_ns) else ""
     head = Text.assemble(
         (f"{duration(found.mean_ns)} an iteration", "bold"),
         f"{spread}   ",
@@ -50,7 +51,7 @@ def render(found: LoggedIterations, width: int = 80, rows: int = ROWS) -> Group:
         lines += section(name, [Text("; ".join(said))] if said else [])
     if found.changes:
         lines.append(Text())
-    lines += section("shorter", iteration_lines.changes(found, rows))
+    lines += section("shorter", iteration_lines.changes(found, inner, rows))
     notes = [Text(one.message, "yellow" if one.severity == "warning" else "dim") for one in found.issues]
     return Group(*lines, *section("note", notes))
 

@@ -44,11 +44,12 @@ def render(projection: Projection, width: int = 80) -> Group:
 
 def _head(projection: Projection) -> list[Text]:
     r, asked = projection.recorded, projection.asked
-    line = Text.assemble(
-        (f"{duration(r.step_ns.expected)} {projection.unit.a}", "bold"),
-        f" recorded on {escape(r.device_name or r.gpu)}",
-    )
-    if r.busy_ns <= r.step_ns.expected:
+    mean = f"{duration(r.step_ns.expected)} {projection.unit.a}"
+    usual = mean if r.usual_ns is None else f"{duration(r.usual_ns)} a usual {projection.unit}"
+    line = Text.assemble((usual, "bold"), f" recorded on {escape(r.device_name or r.gpu)}")
+    if r.usual_ns is not None:
+        line.append(f" ({duration(r.step_ns.expected)} on average)")
+    if r.busy_ns <= (r.usual_ns or r.step_ns.expected):
         line.append(f", of which the GPU works {duration(r.busy_ns)}")
     else:  # streams that overlap
         line.append(f"; the GPU's work in it, overlapping on its streams, adds up to {duration(r.busy_ns)}")

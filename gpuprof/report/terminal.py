@@ -212,7 +212,7 @@ def _iteration(diagnosis: Diagnosis, width: int) -> list[Block]:
     block = section("iteration", iteration_lines.budget(found, width))
     for name, lines in iteration_lines.details(found).items():
         block += section(name, lines)
-    return [block, section("shorter", iteration_lines.changes(found))]
+    return [block, section("shorter", iteration_lines.changes(found, width))]
 
 
 def spaced(blocks: Iterable[Sequence[Text | Table]]) -> list[Text | Table]:

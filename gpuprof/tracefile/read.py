@@ -65,9 +65,15 @@ def _look(path: Path) -> tuple[int, bytes]:
 
 def _traces_in(folder: Path) -> str:
     try:
-        found = sorted(p.name for p in folder.iterdir() if p.name.endswith((".json", ".json.gz", *EXPORTS)))
+        names = sorted(p.name for p in folder.iterdir())
     except OSError:
-        found = []
+        names = []
+    found = [name for name in names if name.endswith((".json", ".json.gz", *EXPORTS))]
+    if not found and any("tfevents" in name for name in names):
+        return (
+            " with TensorBoard's event files: gpuprof diagnose reads those of verl and its like, which log the times of"
+            " an iteration's phases; of any other training record one: gpuprof trace"
+        )
     if not found:
         return " that holds no .json or .json.gz, and no .sqlite: name a recording"
     return f": name one trace file in it, such as {found[0]}"

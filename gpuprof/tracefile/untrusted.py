@@ -28,7 +28,7 @@ def number(value: Any, most: float) -> float:
 
 
 def string(value: Any) -> str | None:
-    """A text that is not empty, cut where nobody reads on."""
+    """A text that is not empty, cut at the length that anybody reads."""
     return value[:_LONGEST_TEXT] if isinstance(value, str) and value else None
 
 

@@ -108,7 +108,7 @@ def test_what_cannot_be_read_is_left_out_and_named(tmp_path: Path):
     assert done.returncode == 0 and "broken.json" in one_line(done.stderr)
     assert len(json.loads(done.stdout)["runs"]) == 1
     done = in_process("history", broken)
-    assert done.returncode == 2 and "none of these" in done.stderr
+    assert done.returncode == 2 and "ends before its first event" in done.stderr
     done = in_process("history", cwd=tmp_path)
     assert done.returncode == 2 and "gpuprof trace" in one_line(done.stderr)
 

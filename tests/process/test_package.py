@@ -93,7 +93,7 @@ def test_each_package_works_in_an_empty_environment(packages: dict[str, Path], k
     demo = run("demo", "-o", "demo.html")
     assert demo.returncode == 0, demo.stderr
     assert (
-        demo.stdout.startswith("WAITING FOR THE CPU to launch kernels 68 %   81 ms a step")
+        demo.stdout.startswith("WAITING FOR THE CPU to launch kernels and run Python 68 %   81 ms a step")
         and "torch.compile" in demo.stdout
     )
     assert (tmp_path / "demo.html").stat().st_size > 500_000

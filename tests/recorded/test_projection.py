@@ -338,6 +338,9 @@ def test_twice_the_layers_take_twice_as_long_but_for_what_is_done_once():
 def test_energy_and_money():
     assert mean_power_w(gpu("H200 SXM"), 100.0, {"compute": 100.0}) == pytest.approx(700)
     assert mean_power_w(gpu("H200 SXM"), 100.0, {"compute": 50.0}) == pytest.approx(700 * (0.5 + 0.17 * 0.5))
+    half = mean_power_w(gpu("H200 SXM"), 100.0, {"compute": 50.0}, measured=0.8)
+    assert half == pytest.approx(0.8 * 700 * (0.5 + 0.17 * 0.5)), "as far from the estimate as on the recorded GPU"
+    assert mean_power_w(gpu("H200 SXM"), 100.0, {"compute": 90.0}, measured=1.5) == 700, "no more than its limit"
     found = cost(360.0, 3.6e12, 10, 1_000_000, Price(2.0, "", "given"), 100)
     assert found.kwh_per_million_tokens == pytest.approx(0.36)
     assert (found.usd_per_million_tokens, found.usd_per_epoch) == (pytest.approx(2.0), pytest.approx(20.0))

@@ -45,7 +45,7 @@ def test_a_recording_meets_its_own_truth(usual, diagnosis):
 def test_the_terminal_says_it_in_three_lines(diagnosis):
     text = plain(diagnosis, 132)
     assert text.splitlines()[:2] == [
-        "WAITING FOR THE CPU to launch kernels 68 %   81 ms a step",
+        "WAITING FOR THE CPU to launch kernels and run Python 68 %   81 ms a step",
         "HOST-BOUND · launch · NVIDIA H200 · torch 2.11, CUDA 13.0 · 128 tokens a step",
     ]
     assert (

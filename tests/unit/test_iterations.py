@@ -16,11 +16,12 @@ from helpers.valid_json import is_valid
 import gpuprof
 from gpuprof.cli import main
 from gpuprof.diagnosis.diagnose_recording import diagnose_recording
-from gpuprof.diagnosis.iteration_model import CacheCopies, Iteration, RecordedPhase
+from gpuprof.diagnosis.iteration_model import CacheCopies, Iteration, PhaseBudget, RecordedPhase
 from gpuprof.diagnosis.iterations.budget import iteration_budget, whole_iterations
 from gpuprof.diagnosis.iterations.changes import Trainer, changes, continuous_saved_ns
 from gpuprof.diagnosis.iterations.pages import PAGES
 from gpuprof.diagnosis.iterations.phase_pages import PAGES as PHASE_PAGES
+from gpuprof.diagnosis.iterations.section import of_mean_step
 from gpuprof.diagnosis.json import to_json
 from gpuprof.report import iteration_words
 from gpuprof.report.terminal import plain
@@ -33,6 +34,15 @@ FIELDS = {
     "use_transformers_continuous_batching", "beta",
 }  # fmt: skip
 GRPO = Trainer(frozenset(FIELDS), "GRPOTrainer")
+
+
+def test_an_iteration_of_one_step_is_as_long_as_the_mean_step():
+    phases = tuple(PhaseBudget(name, ns, 0, ns) for name, ns in (("generation", 700), ("forward", 101), ("other", 199)))
+    found = Iteration(1, 3, 1000, phases, 101, (), None, (), None, ())
+    as_step = of_mean_step(found, 967)
+    assert as_step.mean_ns == sum(one.ns for one in as_step.phases) == 967
+    assert [one.ns for one in as_step.phases] == [677, 98, 192] and as_step.training_ns == 98
+    assert of_mean_step(found, 700) == found, "another step than the one that was timed"
 
 
 def line(step: int, stage: str, phases: dict[str, int], **more: Any) -> dict[str, Any]:

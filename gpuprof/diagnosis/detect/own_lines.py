@@ -21,6 +21,8 @@ MOST = 2
 """Lines that are named."""
 SEEN = 0.1
 """Share of the work below which a line is not named, but for the first."""
+_INNER = re.compile(r"(\.<locals>\.<\w+>)+$")
+"""What a function's generators and lambdas add to its name."""
 _FRAME = re.compile(r"^(?P<file>.*)\((?P<line>\d+)\): (?P<function>.*)$")
 
 
@@ -75,7 +77,7 @@ def innermost(stacks: Stacks, path: tuple[Frame, ...]) -> str | None:
         for frame in reversed(part):
             function = stacks.functions[frame.function]
             if function.kind == "own":
-                return f"{function.file}:{frame.line} {function.name}"
+                return f"{function.file}:{frame.line} {_INNER.sub('', function.name)}"
     return None
 
 

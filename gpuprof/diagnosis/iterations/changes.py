@@ -64,7 +64,7 @@ class Trainer:
 
     @property
     def forbids_compiling(self) -> bool:
-        """Whether its `generate` is told not to compile, whatever its arguments say: TRL sets `disable_compile` of the
+        """Whether its `generate` must not compile, whatever its arguments say: TRL sets `disable_compile` of the
         generation's configuration (GRPO and RLOO of TRL 1.14 to 1.16)."""
         return (self.name or "").startswith(("GRPO", "RLOO"))
 

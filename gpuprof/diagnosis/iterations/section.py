@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from gpuprof.diagnosis.iteration_model import CacheCopies, Iteration, RecordedPh
 from gpuprof.diagnosis.iterations.budget import iteration_budget
 from gpuprof.diagnosis.iterations.changes import Trainer, changes
 from gpuprof.diagnosis.quality import judged
-from gpuprof.record.phase_names import GENERATION
+from gpuprof.record.phase_names import BACKWARD, FORWARD, GENERATION, OPTIMIZER
 from gpuprof.timeline.cache_appends import cache_appends
 from gpuprof.timeline.intervals import clip, join
 from gpuprof.timeline.iteration_phases import phase_spans, times_in_window, unrecorded
@@ -23,6 +24,9 @@ from gpuprof.tracefile.source import Issue
 if TYPE_CHECKING:
     from gpuprof.diagnosis.diagnosis import Diagnosis
 
+ALIKE = 0.2
+"""Share by which timed iterations may differ from the mean step to count as the same."""
+
 
 def with_iteration(diagnosis: Diagnosis) -> Diagnosis:
     """The diagnosis with its iteration, where the training generates what it trains on."""
@@ -30,11 +34,35 @@ def with_iteration(diagnosis: Diagnosis) -> Diagnosis:
     found = None if folder is None or not folder.phased else iteration_budget(folder)
     if found is None or folder is None:
         return diagnosis
+    budget = diagnosis.budget
+    if found.steps == 1 and budget is not None and budget.source == "free":
+        found = of_mean_step(found, budget.mean_ns)
     timeline = diagnosis.tables.timeline if diagnosis.steps is not None else None
     found = found if timeline is None else with_recorded(found, timeline, folder)
     noted = left_out(found)
     quality = diagnosis.quality if noted is None else judged((*diagnosis.quality.issues, noted))
     return replace(diagnosis, quality=quality, iteration=replace(found, changes=changes(found, trainer_of(folder))))
+
+
+def of_mean_step(iteration: Iteration, mean_ns: int) -> Iteration:
+    """An iteration of one step as long as the mean step, which more steps were timed for than phases: the phases keep
+    their shares and sum to it exactly. What is far from the mean step is left as it was timed."""
+    was = iteration.mean_ns
+    if was <= 0 or abs(mean_ns - was) > ALIKE * was:
+        return iteration
+    until = [0, *accumulate(one.ns for one in iteration.phases)]
+    at = [round(ns * mean_ns / was) for ns in until]
+    phases = tuple(
+        replace(
+            one,
+            ns=at[i + 1] - at[i],
+            low_ns=min(round(one.low_ns * mean_ns / was), at[i + 1] - at[i]),
+            high_ns=max(round(one.high_ns * mean_ns / was), at[i + 1] - at[i]),
+        )
+        for i, one in enumerate(iteration.phases)
+    )
+    trains = sum(one.ns for one in phases if one.phase in (FORWARD, BACKWARD, OPTIMIZER))
+    return replace(iteration, mean_ns=mean_ns, phases=phases, training_ns=trains)
 
 
 def left_out(iteration: Iteration) -> Issue | None:

@@ -13,10 +13,14 @@ from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.diagnosis.limits import limits
 from gpuprof.diagnosis.memory_remedies import memory_fixes
 from gpuprof.diagnosis.projection_input.memory import gradient_size, recorded_memory, trained_parameters
+from gpuprof.diagnosis.run_model import Run
 from gpuprof.errors import GpuprofError
 from gpuprof.projection.depth import find_layers
 from gpuprof.projection.projection import Interval
 from gpuprof.projection.subject import Subject
+
+POWER_RATIO = 0.4, 2.5
+"""What a measured power may be of the estimated one, at the least and the most, to be carried over to other GPUs."""
 
 
 def _why_not(diagnosis: Diagnosis) -> str:
@@ -80,9 +84,19 @@ def subject_of(diagnosis: Diagnosis, recorded_on: Gpu | None = None) -> Subject:
         memory_fixes=() if memory is None else memory_fixes(memory, None if tokens is None else tokens / micro),
         world_size=diagnosis.environment.world_size or 1,
         trained_bytes=trained * gradient_size(model) or None,
+        power_ratio=_power_ratio(run),
         unit=diagnosis.unit,
         notes=tuple(issue.message for issue in diagnosis.quality.issues if issue.severity == "warning"),
     )
+
+
+def _power_ratio(run: Run | None) -> float:
+    """Measured power over estimated, as far apart as a training may plausibly be from the model; 1 where not known."""
+    energy = None if run is None else run.energy
+    if energy is None or not energy.estimated_w or energy.power_w <= 0:
+        return 1.0
+    low, high = POWER_RATIO
+    return min(max(energy.power_w / energy.estimated_w, low), high)
 
 
 def _step(case: Analysis, budget: Budget | None) -> Interval:

@@ -44,12 +44,12 @@ _WHAT = {
     COMPUTES: "{} computes on the CPU",
 }  # fmt: skip
 _WHY = {
-    PLANNING: "a library plans: nothing is recorded inside, and these shapes are new to its thread",
+    PLANNING: "a library plans for shapes that are new to its thread; nothing is recorded inside",
     LOADS: "calls inside load code or ask for a kernel the first time",
     COMPILES: "code is generated for new shapes",
     ALLOCATES: "calls inside allocate or free memory",
     LOCKS: "another thread of the process runs ops meanwhile",
-    COMPUTES: "its tensors are in host memory: it launches nothing",
+    COMPUTES: "its tensors are in host memory, so it launches nothing",
 }
 _FINDINGS = {
     PLANNING: ("planning", "recompiles"), LOADS: ("recompiles",), COMPILES: ("recompiles",), ALLOCATES: ("allocator",),

@@ -82,7 +82,7 @@ def _precision(case: Analysis, rows: I64, ns: np.ndarray, longest: I64, kind: in
         return None
     code = case.roofline.work.dtype[rows]
     fp32 = np.array([c != UNKNOWN and DTYPES[c] in ("fp32", "fp64") for c in code.tolist()])
-    return "it computes in fp32, without tensor cores" if 2 * ns[fp32].sum() > ns.sum() else None
+    return "computed in fp32, without tensor cores" if 2 * ns[fp32].sum() > ns.sum() else None
 
 
 def _mask(case: Analysis, rows: I64, ns: np.ndarray, longest: I64, kind: int) -> str | None:
@@ -105,7 +105,7 @@ def _mask(case: Analysis, rows: I64, ns: np.ndarray, longest: I64, kind: int) ->
 def _fallback(case: Analysis, rows: I64, ns: np.ndarray, longest: I64, kind: int) -> str | None:
     """A general kernel where a library has a special one."""
     if kind == ATTENTION and _mostly(case, rows, ns, _EFFICIENT):
-        return "it is the memory-efficient kernel, not flash attention"
+        return "the memory-efficient kernel, not flash attention"
     if kind == GEMM and _mostly(case, rows, ns, _PLAIN_CONVOLUTION):
         return "the convolution runs on a kernel without tensor cores"
     return None

@@ -90,7 +90,7 @@ def _replaced(case: Analysis, advised: Collection[str], which: Collection[str]) 
                 nodes=nodes,
                 change=proposal.change,
                 reach=float(after.duration_ns[nodes].sum()) / own if own else 0.0,
-                why=_WHY.get(page.id, "it runs as a sequence of ops where one kernel does the same"),
+                why=_WHY.get(page.id, "a sequence of ops runs where one kernel does the same"),
                 findings=(page.id,),
             )
             break

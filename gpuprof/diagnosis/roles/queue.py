@@ -16,7 +16,7 @@ from gpuprof.record.phase_names import GENERATION, TRAINING, WEIGHT_SYNC
 
 LEAST_BATCHES = 4
 APART = 0.1
-"""Share by which the batches of both sides may differ, besides what the queue took up: else they are not alike."""
+"""Share by which the batches of both sides may differ, less what the queue took up: else they are not alike."""
 LEAST_WAIT_NS = 10_000_000
 """A shorter wait may be for anything that happens to end a generation near it."""
 CLOCKS_NS = 1_000_000

@@ -80,9 +80,12 @@ Series = tuple[str, Paint, np.ndarray, np.ndarray]
 
 
 def _of_run(folder: RunFolder) -> list[Series]:
-    """The steps of the diagnosed rank in their groups; those whose time is not known are left out."""
+    """The steps of the diagnosed rank in their groups; those whose time is not known are left out, and the first one
+    that was seen, whose beginning was not."""
     found = []
     columns = folder.steps
+    seen = columns.step[columns.rows("settle", folder.rank)]
+    first = int(seen.min()) if len(seen) else -1
     for name, stages, paint in _STAGES:
         rows, times = [], []
         for stage in stages:
@@ -94,7 +97,7 @@ def _of_run(folder: RunFolder) -> list[Series]:
             # Steps noted now and then, long after the windows, have the host's time only.
             times.append(np.where(np.isnan(timed) & (columns.ns[mine] > 0), columns.ns[mine], timed))
         x, y = np.concatenate(rows), np.concatenate(times)
-        known = np.isfinite(y)
+        known = np.isfinite(y) & (x != first)
         order = np.argsort(x[known], kind="stable")
         if len(order):
             found.append((name, paint, x[known][order], y[known][order]))

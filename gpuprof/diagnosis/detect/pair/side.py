@@ -35,11 +35,11 @@ class Side:
     real_tokens: float | None
     samples: float | None
     product_flops: float | None
-    """Of matrix products a step, those of attention and recomputation left out; None where shapes were not recorded."""
+    """Of the matrix multiplications of a step, without attention and recomputation; None where shapes were not recorded."""
     products: float
-    """Those matrix products."""
+    """Of those matrix multiplications."""
     kernels: float
-    """Pieces of GPU work a step."""
+    """Kernels and copies of a step."""
     launches: float
     """Calls that launch them."""
     syncs: float
