@@ -26,10 +26,10 @@ SCENARIOS = Path(__file__).parents[2] / "scenarios" / "programs"
 
 def trained(
     folder: Path, *, down: int = GB, up: int = GB, silence: int = 200 * MS, pieces: int = 1, peak: int = 4 * 2**30,
-    ops: int = 0,
+    ops: int = 0, op: str = "aten::addcdiv_",
 ) -> Analysis:  # fmt: skip
     """10 ms of matmuls, gradients to the host in 50 ms, an optimizer of `silence` on the CPU, weights back in 50 ms.
-    `ops`: how many ops the optimizer's time is made of; by default Python alone."""
+    `ops`: how many ops, named `op`, the optimizer's time is made of; by default Python alone."""
     made = Program()
     for _ in range(3):
 
@@ -45,7 +45,7 @@ def trained(
                     made.free[7], made.now = end, end + 2 * US
                 if "DtoH" in name and ops:
                     for _ in range(ops):
-                        made.op("aten::addcdiv_", host=silence // ops)
+                        made.op(op, host=silence // ops)
                 elif "DtoH" in name:
                     made.python(silence)
 
@@ -98,6 +98,14 @@ def test_what_is_offloaded(tmp_path, more, kind):
     assert found is not None
     assert found.kind == kind
     assert found.needed_bytes == pytest.approx(GB)
+
+
+@pytest.mark.parametrize(
+    ("name", "computes"), [("aten::log_softmax", True), ("async_compile.wait (dynamo_timed)", False)]
+)
+def test_waiting_for_the_compiler_is_no_computing(name: str, computes: bool, tmp_path: Path):
+    found = offload.find_offload(trained(tmp_path, ops=1, op=name))
+    assert (found is not None and found.kind == "ops") == computes
 
 
 def test_what_only_copies_goes_with_the_copies(tmp_path):
