@@ -15,8 +15,8 @@ LENGTHS = ("cu_seq_lens_q", "cu_seqlens", "cu_seqlens_q", "cu_seq_lens")
 EACH = ("seq_lengths", "seq_lens", "sequence_lengths")
 """Keys of the lengths of the documents."""
 MOST_SCORES = 1 << 18
-"""Of a mask over all pairs at most this number of scores is counted, in rows that are equally far apart: this happens in each
-step of the training, on its thread."""
+"""Of a mask over all pairs at most this number of scores is counted, in rows that are equally far apart: this happens
+in each step of the training, on its thread."""
 IGNORED = -100
 """The label of a token without one (torch's `ignore_index`)."""
 

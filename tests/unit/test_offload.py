@@ -14,6 +14,7 @@ from helpers.program import MS, US, Program
 from gpuprof import diagnose
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.around_copies import left_around
+from gpuprof.diagnosis.detect.offloaded import find_offload
 from gpuprof.diagnosis.findings import offload
 from gpuprof.diagnosis.headline import headline
 from gpuprof.diagnosis.reach.ledger import above_reach
@@ -62,7 +63,7 @@ def trained(
 
 def test_an_optimizer_on_the_cpu_that_would_fit(tmp_path):
     case = trained(tmp_path)
-    found = offload.find_offload(case)
+    found = find_offload(case)
     assert found is not None
     assert found.kind == "optimizer"
     assert found.down_bytes == pytest.approx(GB)
@@ -84,6 +85,13 @@ def test_the_headline_names_what_the_cpu_computes_or_what_is_moved():
     assert said["teacher_offloaded"].startswith("MOVING OFFLOADED DATA to and from the GPU ")
 
 
+def test_what_the_cpu_computes_of_the_models_outputs_has_one_fix():
+    """No worker can prepare a loss, and the copy of the outputs that it waits for is no value that is read."""
+    advised = {one.id for one in diagnose(SCENARIOS / "loss_on_cpu" / "recording").findings}
+    assert "offload" in advised
+    assert not advised & {"host_preprocessing", "syncs"}
+
+
 @pytest.mark.parametrize("more", [{"peak": 138 * 10**9}, {"up": 10**6}], ids=lambda one: next(iter(one)))
 def test_not_where_it_would_not_fit_or_nothing_is_offloaded(tmp_path, more):
     assert not list(offload.find(trained(tmp_path, **more)))
@@ -94,7 +102,7 @@ def test_not_where_it_would_not_fit_or_nothing_is_offloaded(tmp_path, more):
 )
 def test_what_is_offloaded(tmp_path, more, kind):
     """Weights only come, in the forward pass; activations go and come back without a long silence."""
-    found = offload.find_offload(trained(tmp_path, **more))
+    found = find_offload(trained(tmp_path, **more))
     assert found is not None
     assert found.kind == kind
     assert found.needed_bytes == pytest.approx(GB)
@@ -104,7 +112,7 @@ def test_what_is_offloaded(tmp_path, more, kind):
     ("name", "computes"), [("aten::log_softmax", True), ("async_compile.wait (dynamo_timed)", False)]
 )
 def test_waiting_for_the_compiler_is_no_computing(name: str, computes: bool, tmp_path: Path):
-    found = offload.find_offload(trained(tmp_path, ops=1, op=name))
+    found = find_offload(trained(tmp_path, ops=1, op=name))
     assert (found is not None and found.kind == "ops") == computes
 
 
@@ -305,10 +313,10 @@ def with_weights_of(folder: Path, sizes: tuple[int, ...]) -> Analysis:
 def test_weights_of_another_model_than_the_trained_one(tmp_path):
     """A teacher of a thousand times the parameters, layer by layer; 30 pictures of one size are no weights."""
     layer = (32_000_000, 32_000_000, 8_000_000, 12_000_000, 12_000_000)
-    found = offload.find_offload(with_weights_of(tmp_path, layer * 6))
+    found = find_offload(with_weights_of(tmp_path, layer * 6))
     assert found is not None and found.kind == "weights"
     assert found.needed_bytes == pytest.approx(sum(layer) * 6)
-    assert offload.find_offload(with_weights_of(tmp_path, (20_000_000,) * 30)) is None
+    assert find_offload(with_weights_of(tmp_path, (20_000_000,) * 30)) is None
 
 
 def paged(folder: Path, name: str, ms: int, peak: int = 4 * 2**30) -> Analysis:

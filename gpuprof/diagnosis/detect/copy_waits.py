@@ -1,4 +1,4 @@
-"""Waits of the host for copies to the GPU."""
+"""Waits of the host for copies."""
 
 from __future__ import annotations
 
@@ -14,12 +14,16 @@ if TYPE_CHECKING:
 
 def copies_to_device(case: Analysis, waits: Mask) -> Mask:
     """Waits in ops that copy from the host to the device."""
+    return in_copies(case, waits, case.trace.rows_named(case.trace.gpu.name, lambda text: "HtoD" in text))
+
+
+def in_copies(case: Analysis, waits: Mask, copies: Mask) -> Mask:
+    """Waits in the calls that launch these copies, or in the ops around them. `copies`: rows of the GPU."""
     trace, graph, links = case.trace, case.graph, case.timeline.links
-    up = trace.rows_named(trace.gpu.name, lambda text: "HtoD" in text)
     copying = np.zeros(len(trace.ops) + 1, bool)
-    copying[links.op[up]] = True
+    copying[links.op[copies]] = True
     copying[-1] = False
     calls = np.zeros(len(trace.calls) + 1, bool)
-    calls[links.call[up]] = True
+    calls[links.call[copies]] = True
     calls[-1] = False
     return waits & (copying[graph.scope] | calls[graph.call])

@@ -13,6 +13,7 @@ import numpy as np
 from gpuprof.calibration import loader as calibrated
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
+from gpuprof.diagnosis.detect.offloaded import computed_on_cpu
 from gpuprof.diagnosis.detect.own_lines import batch_lines
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.diagnosis import Evidence
@@ -65,7 +66,7 @@ Stretches of at least 2 ms in which the thread launches nothing, at least 30 % o
 or Python code that prepares samples (image processors, tokenizers, decoders of video, collators), and phases that
 load data outside of a DataLoader; from 5 % of the step on. Random numbers: ops such as `aten::randn` that launch
 nothing, outside of a DataLoader. Samples prepared once: the training waits for its workers, or prepares batches
-itself for 5 % of the step at least.
+itself for 5 % of the step at least. What the CPU computes of the model's outputs is none of this (`offload`).
 """,
     gain="""
 That time becomes 5 % of what it was, 1 to 20 %: fetching what was prepared. The step is never shorter than preparing
@@ -90,6 +91,9 @@ def find(case: Analysis) -> Iterator[Proposal]:
     random = _making_random_numbers(case)
     yield from _on_the_gpu(case, random)
     nodes = preparing(graph) & (random < 0)
+    computed = computed_on_cpu(case)
+    if computed is not None:
+        nodes &= ~computed.stretches  # of what the GPU made: no worker has that
     took_ns = case.per_step(float(graph.duration_ns[nodes].sum()))
     if took_ns < LEAST * case.step_ns:
         return

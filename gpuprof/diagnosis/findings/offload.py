@@ -4,61 +4,45 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpuprof.calibration import offload as calibrated
-from gpuprof.calibration import slow as slow_calibrated
 from gpuprof.diagnosis.detect.around_copies import left_around
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
+from gpuprof.diagnosis.detect.offloaded import (
+    LEAST_SILENCE,
+    Kind,
+    Offload,
+    computed,
+    find_offload,
+    trained_parameters,
+)  # fmt: skip
 from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.detect.recomputed_passes import free_bytes
 from gpuprof.diagnosis.fix import Fix, as_fix, call, code, joined
-from gpuprof.replay.cpu_compute import computes, without_launches
 from gpuprof.replay.graph import COPY, SYNC, Graph
 from gpuprof.replay.transform import scaled, without_edges
-from gpuprof.timeline.phases import BACKWARD, FORWARD, OPTIMIZER, RECOMPUTE
-from gpuprof.timeline.slow_calls import within_slow
-from gpuprof.tracefile.trace import F64, MEMCPY, Mask
+from gpuprof.timeline.phases import OPTIMIZER
+from gpuprof.tracefile.trace import F64, Mask
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
 
-LEAST_BYTES = calibrated.LEAST_BYTES.value
-STRETCH_NS = slow_calibrated.STRETCH_NS.value
-MOSTLY = 0.5
-"""Share of the bytes that must be copied in a phase for that to be what they are."""
-PER_PARAMETER = (0.25, 16.0)
-"""Bytes that are moved in a step for each parameter: 2 to 4, less on each of several ranks, more with accumulation."""
-FEWEST_TENSORS = 20
-"""Copies of a step, at least, that are weights: a model has hundreds, a batch a few."""
-LEAST_SILENCE = calibrated.LEAST_SILENCE.value
-"""Share of the step in long stretches without a launch, from which on an optimizer runs in them, wherever the copies
-are."""
 COPIES = re.compile(r"^aten::(to|_to_copy|copy_|cpu|cuda|clone|contiguous|pin_memory|_pin_memory)$")
 """Ops that copy a tensor and do nothing else with it."""
 PASSES = re.compile(r"^aten::(_foreach_)?(mul|add|sub|div|lerp|addcmul|addcdiv|sqrt|pow|maximum|neg|sign)_?$")
 """Ops of which each goes once over a state of the optimizer."""
-_UPDATES = re.compile(r"^aten::(_foreach_)?(addcdiv|addcmul|lerp)_$")
-"""Ops that only optimizers use; of the CPU's computing it is an optimizer's where they take this share of it:"""
-LEAST_UPDATES = 0.1
 _PAGED = re.compile(r"Paged")
 """Optimizers of bitsandbytes whose states lie in unified memory."""
 _MOMENTS_BYTES, _MOMENTS_TRAFFIC = 8.0, 16.0
 """Of two moments of a parameter in 32 bits, and what a step reads and writes of them; in 8 bits a quarter."""
 SLOWER = 3.0
 """Kernels of a paged optimizer that take this many times what they should wait for pages."""
-FEWEST_SIZES = 3
-"""Weights are of different sizes; what a batch holds is of one or two."""
-KEPT = 4.0
-"""Times what is copied, at most, that ops need on the GPU: their inputs, results and gradients."""
 GIB = 2**30
-
-Kind = Literal["optimizer", "weights", "activations", "ops"]
 
 PAGE = Page(
     id="offload",
@@ -99,22 +83,6 @@ parameters does not fit. With ZeRO each rank has its share of the states.
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Offload:
-    """What is kept in host memory."""
-
-    kind: Kind
-    copies: Mask
-    """Nodes of the GPU's copies."""
-    stretches: Mask
-    """Nodes of the CPU in which it launches nothing for long; only of an optimizer."""
-    down_bytes: float
-    """Copied to the host in a step; `up_bytes` to the GPU."""
-    up_bytes: float
-    needed_bytes: float
-    """More on the GPU without it."""
-
-
 def find(case: Analysis) -> Iterator[Proposal]:
     """The same training with all on the GPU, where that fits; and an optimizer that goes over its states once where
     they are."""
@@ -153,7 +121,7 @@ def on_gpu(case: Analysis, found: Offload) -> Iterator[Proposal]:
 def _fused(case: Analysis, found: Offload) -> Iterator[Proposal]:
     """One pass over the optimizer's states on the CPU, where it takes one for each op."""
     passes = case.ops_named(PASSES.search)
-    computing = found.stretches & _computed(case) & np.append(passes, False)[case.graph.scope]
+    computing = found.stretches & computed(case) & np.append(passes, False)[case.graph.scope]
     took = float(case.graph.duration_ns[computing].sum())
     if found.kind != "optimizer" or took < LEAST_SILENCE * case.step_ns * case.steps:
         return
@@ -177,7 +145,7 @@ def _fused(case: Analysis, found: Offload) -> Iterator[Proposal]:
 def _unpaged(case: Analysis) -> Iterator[Proposal]:
     """States that stay on the GPU, where those of a paged optimizer fit and its kernels wait for pages."""
     optimizer = (case.run.optimizer or {}) if case.run else {}
-    name, trained = str(optimizer.get("class") or ""), _trained(case)
+    name, trained = str(optimizer.get("class") or ""), trained_parameters(case)
     free, _ = free_bytes(case)
     if not _PAGED.match(name) or not trained or case.roofline is None or free is None:
         return
@@ -220,99 +188,6 @@ _TITLES = {
 }
 
 
-def find_offload(case: Analysis) -> Offload | None:
-    """What is offloaded, by the copies of a step; None where nothing is."""
-    trace, graph, timeline = case.trace, case.graph, case.timeline
-    gpu = trace.gpu
-    size = np.where(gpu.kind == MEMCPY, gpu.bytes, 0).clip(0).astype(np.float64)
-    member = np.zeros(len(gpu), bool)
-    member[timeline.members] = True
-    down = member & trace.rows_named(gpu.name, lambda text: "DtoH" in text)
-    up = member & trace.rows_named(gpu.name, lambda text: "HtoD" in text)
-    down_bytes, up_bytes = (float(size[rows].sum()) / case.steps for rows in (down, up))
-    if up_bytes < LEAST_BYTES:
-        return None
-    forward = np.isin(timeline.phase, (FORWARD, RECOMPUTE))
-    copies = case.nodes_of_gpu((down | up) & (size > 0)) & graph.on_gpu
-    nothing = np.zeros(len(graph), bool)
-    trained = _trained(case)
-    if down_bytes >= LEAST_BYTES:
-        stretches = _stretches(case)
-        in_forward = float(size[down & forward].sum()) / case.steps
-        silent = case.per_step(float(graph.duration_ns[stretches].sum()))
-        if in_forward > MOSTLY * down_bytes and silent < LEAST_SILENCE * case.step_ns:
-            return Offload("activations", copies, nothing, down_bytes, up_bytes, down_bytes)
-        if not stretches.any():
-            return None
-        if _outside_optimizer(case) > MOSTLY:
-            computed = _computed(case)
-            if case.per_step(float(graph.duration_ns[computed].sum())) < LEAST_SILENCE * case.step_ns:
-                return None
-            return Offload("ops", copies, computed, down_bytes, up_bytes, KEPT * (down_bytes + up_bytes))
-        if not all(_is_of(trained, one) for one in (down_bytes, up_bytes)):
-            return None
-        stretches |= _optimizer_on_cpu(case)
-        return Offload("optimizer", copies, stretches, down_bytes, up_bytes, calibrated.STATE_BYTES.value * trained)
-    if float(size[up & forward].sum()) / case.steps > MOSTLY * up_bytes and _of_weights(
-        case, up & (size > 0), up_bytes
-    ):
-        return Offload("weights", case.nodes_of_gpu(up) & graph.on_gpu, nothing, down_bytes, up_bytes, up_bytes)
-    return None
-
-
-def _trained(case: Analysis) -> float:
-    """Parameters that are trained, by the model, else by the optimizer; 0 where neither is known."""
-    run = case.run
-    known = ((run.model or {}).get("trainable"), (run.optimizer or {}).get("parameters")) if run else ()
-    return float(next((count for count in known if count), 0))
-
-
-def _stretches(case: Analysis) -> Mask:
-    """Pieces of the CPU's work of over 1 ms in which it launches nothing: in no call, and in no op that launches."""
-    slow = np.append(within_slow(case.timeline), False)[case.graph.scope]
-    return without_launches(case.graph) & ~slow & (case.graph.duration_ns >= STRETCH_NS)
-
-
-def _optimizer_on_cpu(case: Analysis) -> Mask:
-    """Pieces of the optimizer's work, short ones too, in which the CPU launches nothing: it computes there itself."""
-    return without_launches(case.graph) & (case.graph.phase == OPTIMIZER)
-
-
-def _computed(case: Analysis) -> Mask:
-    """The CPU's work in ops that compute on tensors in host memory; none that compiles, plans or loads code."""
-    slow = np.append(within_slow(case.timeline, known=True), False)[case.graph.scope]
-    return computes(case.graph) & ~slow
-
-
-def _outside_optimizer(case: Analysis) -> float:
-    """Share of the CPU's computing on host tensors that lies in no optimizer: a loss, metrics, a part of the model."""
-    graph = case.graph
-    ns = np.where(_computed(case), graph.duration_ns, 0.0)
-    updates = np.append(case.ops_named(_UPDATES.match), False)[graph.scope]
-    if float(ns[updates].sum()) >= LEAST_UPDATES * float(ns.sum()):
-        return 0.0
-    return float(ns[np.isin(graph.phase, (FORWARD, BACKWARD, RECOMPUTE))].sum()) / max(float(ns.sum()), 1.0)
-
-
-def _is_of(parameters: float, moved_bytes: float) -> bool:
-    """Whether as many bytes are moved as gradients or weights of these parameters have, of one rank of several too."""
-    return PER_PARAMETER[0] * parameters <= moved_bytes <= PER_PARAMETER[1] * parameters and parameters > 0
-
-
-def _of_weights(case: Analysis, up: Mask, up_bytes: float) -> bool:
-    """Whether what comes to the GPU are weights: many tensors, and a good part of the model's parameters."""
-    if int(up.sum()) < FEWEST_TENSORS * case.steps:
-        return False
-    parameters = float(((case.run.model or {}).get("parameters") if case.run else None) or 0)
-    return _is_of(parameters, up_bytes) or _come_again(case, up)
-
-
-def _come_again(case: Analysis, up: Mask) -> bool:
-    """Whether tensors of the same different sizes come in each step: weights of another model than the trained one."""
-    sizes, count = np.unique(case.trace.gpu.bytes[up], return_counts=True)
-    return case.steps > 1 and len(sizes) >= FEWEST_SIZES and bool((count % case.steps == 0).all())
-
-
 def _change(case: Analysis, found: Offload, level: int) -> Change:
     stays = calibrated.STAYS.rising[level]
     on_gpu_ns = 0.0
@@ -323,7 +198,7 @@ def _change(case: Analysis, found: Offload, level: int) -> Change:
     copying = np.append(np.zeros(len(case.trace.calls), bool), False)
     copying[case.graph.call[found.copies]] = True
     copying[-1] = False
-    computing = found.stretches & _computed(case) | _in_copies(case, copying)
+    computing = found.stretches & computed(case) | _in_copies(case, copying)
     hooks = np.ones(len(case.graph))
     if found.kind in ("weights", "activations"):
         hooks = left_around(case.graph, found.copies, copying[case.graph.call] & ~case.graph.on_gpu)

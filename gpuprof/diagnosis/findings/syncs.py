@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpuprof.diagnosis.detect.copy_waits import copies_to_device
+from gpuprof.diagnosis.detect.copy_waits import copies_to_device, in_copies
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.expert_loops import find_loops
@@ -19,6 +19,7 @@ from gpuprof.diagnosis.detect.gradient_scaler import (
     is_optimizer_step,
     without_checks,
 )
+from gpuprof.diagnosis.detect.offloaded import computed_on_cpu
 from gpuprof.diagnosis.detect.pair.candidates import Candidate, is_model_wait
 from gpuprof.diagnosis.detect.pair.quantities import FEW, FEWER, quantity
 from gpuprof.diagnosis.detect.pair.signs import advised
@@ -290,9 +291,18 @@ def _least(case: Analysis, waits: Mask) -> float:
 
 
 def waiting_nodes(case: Analysis) -> Mask:
-    """Waits for the device that nothing else explains: no copies to the GPU, no allocator, no expert loop."""
+    """Waits for the device that nothing else explains: no copies to the GPU, no allocator, no expert loop, nothing that
+    the CPU computes on."""
     waits = _waits(case)
-    return waits & ~copies_to_device(case, waits) & ~_loop_nodes(case) if waits.any() else waits
+    if not waits.any():
+        return waits
+    waits &= ~copies_to_device(case, waits) & ~_loop_nodes(case)
+    found = computed_on_cpu(case) if waits.any() else None
+    if found is None:
+        return waits
+    copies = np.zeros(len(case.trace.gpu), bool)
+    copies[case.graph.gpu_row[found.copies]] = True
+    return waits & ~in_copies(case, waits, copies)
 
 
 def _waits(case: Analysis) -> Mask:

@@ -10,6 +10,7 @@ from gpuprof.calibration import reference as reference_calibrated
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.fewer_tokens import fewer_tokens
 from gpuprof.diagnosis.detect.loss_head import loss_head
+from gpuprof.diagnosis.detect.offloaded import find_offload
 from gpuprof.diagnosis.detect.zeroed_work import find_zeroed
 from gpuprof.diagnosis.findings import FINDINGS, missing_kernels, needless_logits, offload, recompute, redundant_forward
 from gpuprof.diagnosis.findings.padding import LEAST_PADDING
@@ -117,7 +118,7 @@ def reference_modules(case: Analysis, advised: Collection[str]) -> Iterator[Part
 
 def offloaded(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
     """What is kept in host memory although the GPU has room: its copies, and the optimizer on the CPU."""
-    found = offload.find_offload(case) if offload.PAGE.id in advised else None
+    found = find_offload(case) if offload.PAGE.id in advised else None
     if found is None:
         return
     for proposal in offload.on_gpu(case, found):

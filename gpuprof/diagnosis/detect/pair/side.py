@@ -35,7 +35,8 @@ class Side:
     real_tokens: float | None
     samples: float | None
     product_flops: float | None
-    """Of the matrix multiplications of a step, without attention and recomputation; None where shapes were not recorded."""
+    """Of the matrix multiplications of a step, without attention and recomputation; None where shapes were not
+    recorded."""
     products: float
     """Of those matrix multiplications."""
     kernels: float
