@@ -204,6 +204,14 @@ def test_the_largest_item_of_programs_that_were_recorded_later(name, finding):
     assert found.largest[0].ns == pytest.approx(found.usual_ns - fix.step_ns.expected, rel=0.1), "they say the same"
 
 
+def test_what_takes_most_of_its_time_outside_of_ops_is_placed_at_none():
+    """Collecting garbage is a stretch of Python; the ops whose time is scaled with it are not its place."""
+    found = diagnose(ROOT / "scenarios" / "programs" / "gc_each_step" / "recording").above_reach
+    assert found is not None
+    assert found.largest[0].finding == "garbage_collection"
+    assert (found.largest[0].where.op, found.largest[0].where.module) == (None, None)
+
+
 def test_a_loop_of_python_that_is_worth_trying_lies_above_reach():
     """Averaged weights, one by one: measured 68.6 to 41.6 ms a step with one op over the list of them."""
     found = diagnose(ROOT / "scenarios" / "cases" / "ema_loop" / "recording").above_reach

@@ -31,7 +31,8 @@ NOWHERE = Spot(-1, ABSENT, -1)
 
 
 def spot_of(case: Analysis, nodes: Mask) -> Spot:
-    """The longest of some nodes, among those of the op that has most of their time."""
+    """The longest of some nodes, among those of the op that has most of their time; outside of all ops where most of
+    their time is."""
     graph, timeline, ops = case.graph, case.timeline, case.trace.ops
     rows = np.flatnonzero(nodes)
     if not len(rows):
@@ -40,7 +41,11 @@ def spot_of(case: Analysis, nodes: Mask) -> Spot:
     ns = np.where(graph.waits[rows], recorded, graph.duration_ns[rows])
     op = climb(graph.scope[rows], timeline.nesting.parent, ops.kind == OP)
     name = np.append(ops.name, -1)[op]
-    if (name >= 0).any():
+    outside = float(ns[name < 0].sum())
+    if 2 * outside > float(ns.sum()):
+        mine = name < 0
+        rows, ns, op = rows[mine], ns[mine], op[mine]
+    elif (name >= 0).any():
         mine = name == int(np.bincount(name[name >= 0], weights=ns[name >= 0]).argmax())
         rows, ns, op = rows[mine], ns[mine], op[mine]
     longest = int(ns.argmax())
