@@ -13,7 +13,7 @@ from gpuprof.diagnosis.fix import Patch, Setting
 class PhaseBudget:
     """A phase of the mean iteration; all of them sum to it exactly."""
 
-    phase: Annotated[str, OneOf(of="gpuprof.diagnosis.iterations.logged:ORDER")]
+    phase: Annotated[str, OneOf(("training",), of="gpuprof.record.phase_names:TIMED")]
     """One of `gpuprof.record.phase_names.TIMED`."""
     ns: int
     low_ns: int
