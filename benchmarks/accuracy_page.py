@@ -282,7 +282,7 @@ def fix_rows(r: Result) -> Iterator[str]:
 def memory_rows(entry: Scenario) -> Iterator[str]:
     truth = entry.truth or {"processes": []}
     for fix in entry.variants():
-        same = [process for process in truth["processes"] if process["fix"] == fix and process["peak_mib"]]
+        same = [process for process in truth["processes"] if process["fix"] == fix and process.get("allocated_mib")]
         if same:
             gib = [
                 statistics.median(p[key] for p in same) / 1024 for key in ("allocated_mib", "reserved_mib", "peak_mib")

@@ -27,7 +27,7 @@ from functools import cache
 from typing import Any
 
 from gpuprof import documents
-from gpuprof.bounds import Items, Matching, OneOf, Within
+from gpuprof.bounds import Items, Matching, OneOf, Parts, Within
 from gpuprof.diagnosis.comparison import brief
 from gpuprof.timeline.unit import ITERATION, REQUEST, STEP, TOKEN, Unit
 
@@ -175,6 +175,8 @@ def _bounded(found: dict[str, Any], bounds: tuple[Any, ...]) -> dict[str, Any]:
             found = {key: value for key, value in found.items() if key != "minimum"}
             said = {"minimum": one.low, "maximum": one.high, "exclusiveMinimum": one.above}
             found |= {key: value for key, value in said.items() if value is not None}
+        elif isinstance(one, Parts):
+            found = {**found, "type": "number"}
         elif isinstance(one, Items):
             said = {"minItems": one.low, "maxItems": one.high}
             found = found | {key: value for key, value in said.items() if value is not None}

@@ -21,6 +21,11 @@ class Within:
 
 
 @dataclass(frozen=True, slots=True)
+class Parts:
+    """A number with a fraction, although it is of nanoseconds."""
+
+
+@dataclass(frozen=True, slots=True)
 class Items:
     """The least and the greatest length of a list; None: no bound."""
 

@@ -44,7 +44,7 @@ def _part(ns: float, idle: float) -> str:
     """How much of the rest: most of it, or the largest of several parts, with its size."""
     if ns >= MOST * idle:
         return "Most of the rest"
-    part = in_ms(ns) if idle < SHORT_NS else size_in_ms(ns)
+    part = size_in_ms(ns) if SHORT_NS <= idle < 1e9 else in_ms(ns)
     return f"The largest part of the rest, {part} of {in_ms(idle)},"
 
 

@@ -11,7 +11,8 @@ from gpuprof.report.terminal import plain
 
 NUMBER = r"[\d,]+(?:\.\d+)?"
 REST = re.compile(
-    rf"(Most of the rest|The largest part of the rest, ({NUMBER})(?: µs)? of ({NUMBER}) (ms|µs),)"
+    rf"(Most of the rest|The largest part of the rest, ({NUMBER})(?: (?P<own>ms|µs|s))?"
+    rf" of ({NUMBER}) (?P<unit>ms|µs|s),)"
     r" is waiting for (?P<what>[^.;]*)"
 )
 SUBJECTS = {

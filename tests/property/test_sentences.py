@@ -44,9 +44,9 @@ def test_the_subject_is_the_largest_part_and_most_is_half_at_least(idle_ns, comp
         assert idle_ns[named[0]] == max(idle_ns.get(one, 0) for one in mine[named[0]])
     assert (match[2] is None) == (part >= MOST * whole)
     if match[2] is not None:
-        unit = {"ms": 1e6, "µs": 1e3}[match[4]]
-        assert value(match[2]) == pytest.approx(part / unit, rel=0.05)
-        assert value(match[3]) == pytest.approx(whole / unit, rel=0.05)
+        units = {"s": 1e9, "ms": 1e6, "µs": 1e3}
+        assert value(match[2]) == pytest.approx(part / units[match["own"] or match["unit"]], rel=0.05)
+        assert value(match[4]) == pytest.approx(whole / units[match["unit"]], rel=0.05)
     assert not (alone and re.search(r"\branks?\b", said))
 
 

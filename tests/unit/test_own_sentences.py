@@ -77,7 +77,7 @@ def test_looks_into_sentences_are_found(source: str, count: int):
 STEP = re.compile(r"(?<!optimizer )(?<!random )(?<![\w.(#\"'=-])[Ss]teps?(?![\w(=#-])")
 CODE = re.compile(r"[\n#]")
 """A comment, or lines of code: what is written into a program says step."""
-IN_CODE = {("syncs.py", " steps")}
+IN_CODE = {("syncs.py", " steps"), ("garbage_collection.py", " steps")}
 
 
 def test_a_unit_brings_its_article():

@@ -214,7 +214,7 @@ REFUSED = {
     **{("explain", kind): "no Python functions were sampled there" for kind in KINDS},
     **{(taker, kind): NO_STEPS for taker in OF_STEPS for kind in SNAPSHOTS},
     **{(taker, "log"): NO_STEPS_BUT_A_JOB for taker in OF_STEPS if taker != "diagnose"},
-    **{(taker, "roles"): NO_STEPS_BUT_A_JOB for taker in OF_STEPS if taker not in ("diagnose", "history")},
+    **{(taker, "roles"): NO_STEPS_BUT_A_JOB for taker in OF_STEPS if taker not in ("diagnose", "history", "report")},
     **{
         (taker, "log and trace"): r"verl\.log is a log, steps\.json is none" for taker in OF_STEPS if taker != "history"
     },

@@ -146,7 +146,7 @@ def _never_compiled(case: Analysis) -> Iterator[Proposal]:
         return
     evidence = [
         Evidence(
-            f"torch.compile could not compile {one.place}: {one.failed}; no compiled code ran in the recorded steps"
+            f"torch.compile could not compile {one.place}: {one.failed}; no compiled code ran in what was recorded"
         )
         for one in functions[:MOST_SHOWN]
     ]

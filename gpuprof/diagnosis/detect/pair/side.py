@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+from gpuprof.bounds import Parts
 
 Known = Literal["unprofiled", "estimated", "recorded"]
 """How a step time is known: timed without a profiler, estimated by the replay without its cost, or as recorded under
@@ -46,7 +48,7 @@ class Side:
     syncs: float
     """Calls a step that wait for the GPU."""
     peak_bytes: int | None
-    token_ns: float | None = None
+    token_ns: Annotated[float, Parts()] | None = None
     """Mean time of a token over all steps that were timed without a profiler, padding left out where that is known."""
-    sample_ns: float | None = None
+    sample_ns: Annotated[float, Parts()] | None = None
     """Likewise of a sample."""
