@@ -402,7 +402,7 @@ def test_the_manifest(tmp_path: Path):
     assert manifest["cwd"] == str(tmp_path)
     assert manifest["started"] < manifest["ended"]
     assert manifest["options"] == {
-        "settle": 0, "baseline": None, "steps": 3, "stacks": 2, "memory": 0, "shapes": False, "ranks": [0, 1],
+        "settle": 0, "baseline": None, "steps": None, "stacks": 2, "memory": 0, "shapes": False, "ranks": [0, 1],
         "sampling": True, "sample_workers": False, "nvtx": False, "modules": 1, "stop": False, "report": True,
         "nsys": False, "gpu_metrics": False,
     }  # fmt: skip
