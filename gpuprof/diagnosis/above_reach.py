@@ -56,7 +56,7 @@ class AboveReach:
     """The replayed step without any of the items."""
     residual_ns: Signed[int]
     """usual_ns less the replayed step: what the replay does not explain."""
-    unknown_ns: int
+    unknown_ns: Signed[int]
     """Sum of the items without a known reach."""
     items: tuple[Item, ...]
     """In the order in which they were taken out of the replayed step, one after the other."""

@@ -106,7 +106,7 @@ class CauseTime:
 class Device:
     """How one device spent the window; compute, communication, copy and idle sum to `window_ns` exactly."""
 
-    device: int
+    device: Signed[int]
     window_ns: int
     compute_ns: int
     communication_ns: int

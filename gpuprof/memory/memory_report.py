@@ -137,7 +137,7 @@ _NO_SERIES = Series((), None, {}, None, ())
 class Device:
     """One GPU."""
 
-    device: int
+    device: Signed[int]
     events: int
     seconds: Signed[float] | None
     """From the first event of the history to the last."""
