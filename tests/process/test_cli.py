@@ -316,4 +316,4 @@ def test_limits():
 
 
 def test_every_cause_can_be_a_gate():
-    assert set(CAUSES) == set(gaps.CAUSES)
+    assert set(CAUSES) == set(gaps.IDLE_CAUSES)
