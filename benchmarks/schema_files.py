@@ -45,6 +45,8 @@ class Document:
     text: str
     instead: Mapping[str, Any] = field(default_factory=dict)
     """`Class.field` → its schema; None: the field is not written. `Class.+`, `Class.optional`: keys that it lacks."""
+    fractions: bool = False
+    """Whether nanoseconds may have a fraction, where their type is float."""
     rules: Mapping[str, Any] = field(default_factory=dict)
     """What holds between keys."""
 
@@ -149,7 +151,7 @@ class _Made:
         if origin is not None:
             return {"type": "array", "items": self.of(inside[0], ns)}
         if hint in (int, float):
-            return {"type": "integer" if ns or hint is int else "number", "minimum": 0}
+            return {"type": "integer" if hint is int or (ns and not self.kind.fractions) else "number", "minimum": 0}
         return {"type": {str: "string", bool: "boolean"}[hint]}
 
     def _named(self, made: type, ns: bool) -> str:
@@ -268,6 +270,7 @@ DOCUMENTS = (
         "gpuprof.diagnosis.comparison.comparison:Comparison",
         "What gpuprof says about two recordings, A before and B after. Times are whole nanoseconds a step, counts are "
         "means a step; a difference is B's less A's. null: cannot be known from these recordings.",
+        fractions=True,
         instead={
             "Comparison.diagnoses": None,
             "Comparison.optional": {
