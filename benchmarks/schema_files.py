@@ -27,7 +27,7 @@ from functools import cache
 from typing import Any
 
 from gpuprof import documents
-from gpuprof.bounds import Items, Matching, OneOf, Parts, Within
+from gpuprof.bounds import Items, NotEmpty, OneOf, Within
 from gpuprof.diagnosis.comparison import brief
 from gpuprof.timeline.unit import ITERATION, REQUEST, STEP, TOKEN, Unit
 
@@ -177,13 +177,11 @@ def _bounded(found: dict[str, Any], bounds: tuple[Any, ...]) -> dict[str, Any]:
             found = {key: value for key, value in found.items() if key != "minimum"}
             said = {"minimum": one.low, "maximum": one.high, "exclusiveMinimum": one.above}
             found |= {key: value for key, value in said.items() if value is not None}
-        elif isinstance(one, Parts):
-            found = {**found, "type": "number"}
         elif isinstance(one, Items):
             said = {"minItems": one.low, "maxItems": one.high}
             found = found | {key: value for key, value in said.items() if value is not None}
-        elif isinstance(one, Matching):
-            found = {**found, "minLength": 1} if one.pattern == "." else {**found, "pattern": one.pattern}
+        elif isinstance(one, NotEmpty):
+            found = {**found, "minLength": 1}
         elif isinstance(one, OneOf):
             found = {"enum": [*_constant(one.of), *one.values]}
     return found
@@ -225,7 +223,7 @@ def _texts(made: type) -> dict[str, str]:
 
 def _paragraph(text: str | None) -> str:
     """The first paragraph of a docstring as one line, in the words of JSON."""
-    if not text or (text[text.find("(") :][:1] == "(" and re.match(r"\w+\(\w+: ", text)):  # dataclass's own docstring
+    if not text or re.match(r"\w+\(", text):  # what `dataclass` writes where there is none
         return ""
     first = inspect.cleandoc(text).split("\n\n")[0]
     return re.sub(r"\bNone\b", "null", " ".join(first.split()))

@@ -21,11 +21,6 @@ class Within:
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
-    """A number with a fraction, although it is of nanoseconds."""
-
-
-@dataclass(frozen=True, slots=True)
 class Items:
     """The least and the greatest length of a list; None: no bound."""
 
@@ -34,10 +29,8 @@ class Items:
 
 
 @dataclass(frozen=True, slots=True)
-class Matching:
-    """A text that the regular expression matches."""
-
-    pattern: str
+class NotEmpty:
+    """A text of one character or more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,5 +47,4 @@ Positive = Annotated[Number, Within(low=1)]
 Above0 = Annotated[float, Within(above=0)]
 Share = Annotated[float, Within(low=0, high=1)]
 Percent = Annotated[float, Within(low=0, high=100)]
-Words = Annotated[str, Matching(".")]
-"""Not empty."""
+Words = Annotated[str, NotEmpty()]

@@ -220,10 +220,10 @@ def _mismatch(group: Group, waiting: Waiting | None) -> Mismatch | None:
             break
         at = {rank: found[seq] for rank, found in calls.items() if seq in found}
         for what, said in (("collective", _operation), ("dtypes", _types), ("sizes", _elements)):
-            told = {rank: (text, call) for rank, call in at.items() if (text := said(call)) is not None}
-            if len({text for text, _ in told.values()}) > 1:
+            known = {rank: (text, call) for rank, call in at.items() if (text := said(call)) is not None}
+            if len({text for text, _ in known.values()}) > 1:
                 before = [said(found[n]) for found in calls.values() for n in found if n < seq]
-                return _differing(what, group.name, seq, told, before)
+                return _differing(what, group.name, seq, known, before)
     return None
 
 

@@ -201,7 +201,7 @@ class Clocks:
         callbacks.sort(key=lambda one: not getattr(one, "is_clock", False))  # before what gpuprof does at a step's end
 
     def begin(self) -> None:
-        """A step begins now: what came before it, after the last one, is nobody's."""
+        """A step begins now: the time between the end of the last step and this one belongs to no step."""
         self._begun = time.perf_counter_ns()
 
     def callback(self) -> Any:

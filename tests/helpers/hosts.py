@@ -28,7 +28,7 @@ class Host:
         return [*_enter(self.pid), *words]
 
     def throttle(self, bytes_per_s: float) -> None:
-        """Lets it send so many bytes a second, and no more."""
+        """Limits what it sends, in bytes a second."""
         rate = ["rate", f"{bytes_per_s * 8:.0f}bit", "burst", "4kb", "latency", "2s"]
         _run(self.enter(["tc", "qdisc", "replace", "dev", INTERFACE, "root", "tbf", *rate]))
 

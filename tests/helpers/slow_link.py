@@ -15,7 +15,7 @@ BURST_BYTES = 1024
 
 @contextlib.contextmanager
 def slow_link(port: int, bytes_per_s: float) -> Iterator[int]:
-    """The port that stands for `port` of this machine; each connection passes on so many bytes a second each way."""
+    """The port that stands for `port` of this machine; connections are limited to these bytes a second."""
     listening = socket.create_server(("127.0.0.1", 0))
     opened: list[socket.socket] = [listening]
 

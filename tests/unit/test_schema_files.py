@@ -37,7 +37,7 @@ def test_a_missing_key_an_extra_one_and_a_wrong_type_are_refused() -> None:
         assert not validator.is_valid(whole), f"without {key}"
         holder["no such key"] = 1
         holder[key] = kept[key]
-        assert not validator.is_valid(whole), f"with a key beside {key}"
+        assert not validator.is_valid(whole), f"with a key too many, next to {key}"
         del holder["no such key"]
         holder[key] = {"of": "no such type"}
         assert not validator.is_valid(whole), f"{key} of another type"

@@ -177,7 +177,7 @@ def test_workers_go_on_while_the_training_pauses(every: int, pause: float, hidde
     ("gain", "changes", "first"), [(1.55, "", "workers"), (1.3, "", "graphs"), (1.55, "another batch", "graphs")]
 )
 def test_what_the_verdict_names_is_first_where_others_hardly_gain_more(gain: float, changes: str, first: str):
-    """1.58 and 1.55 cannot be told apart, 1.3 can; nor does what changes the training go before what does not."""
+    """1.55 is about the same gain as 1.58, 1.3 is not; a fix that changes the training never moves ahead."""
 
     def one(name: str, gain: float, named: bool, changes: str = "") -> predict._Predicted:
         proposal = Proposal("", (), Fix(), lambda graph: graph, changes=changes)

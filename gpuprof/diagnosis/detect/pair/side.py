@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
-
-from gpuprof.bounds import Parts
+from typing import Literal
 
 Known = Literal["unprofiled", "estimated", "recorded"]
 """How a step time is known: timed without a profiler, estimated by the replay without its cost, or as recorded under
@@ -48,7 +46,7 @@ class Side:
     syncs: float
     """Calls a step that wait for the GPU."""
     peak_bytes: int | None
-    token_ns: Annotated[float, Parts()] | None = None
+    token_ns: float | None = None
     """Mean time of a token over all steps that were timed without a profiler, padding left out where that is known."""
-    sample_ns: Annotated[float, Parts()] | None = None
+    sample_ns: float | None = None
     """Likewise of a sample."""
