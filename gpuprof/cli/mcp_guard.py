@@ -16,10 +16,11 @@ from concurrent.futures import Future
 from typing import Any
 
 from gpuprof.errors import GpuprofError
+from gpuprof.units import Bytes, Characters, Convention
 
 PLACES = ("path", "a", "b", "folder", "places")
 """Arguments that name a recording or a folder."""
-LONGEST_ERROR = 600
+LONGEST_ERROR: Convention[Characters] = 600
 """Characters of an error."""
 _IN_TOOLS = (
     (r" \(gpuprof \S+ --help shows the usage\)", ""),
@@ -33,7 +34,7 @@ _IN_TOOLS = (
 """Words of the command line in an error, and what an agent calls them."""
 NEXT_STEPS = "\nnext_steps: "
 """Before the last line of a page: JSON that is fenced already."""
-DOWNLOAD_BYTES = 1 << 30
+DOWNLOAD_BYTES: Convention[Bytes] = 1 << 30
 """What is fetched of one URL at most."""
 
 

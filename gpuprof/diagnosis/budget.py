@@ -22,17 +22,18 @@ from gpuprof.diagnosis.sentences import Sentences, capital, in_ms, listed
 from gpuprof.record.free_run_length import block_of, half_width
 from gpuprof.timeline.unit import STEP, Unit
 from gpuprof.tracefile.trace import F64, I64
+from gpuprof.units import Assumed, Share, Steps
 
 ONCE = ("new_shapes", "compile", "warm_up")
 """Causes that come with the first steps of their kind and then stay away, unless they are seen to recur."""
 WARM_UP_STEPS, WARM_UP = 3, calibrated.WARM_UP.value
 """A step among the first WARM_UP_STEPS of a stretch is still warming up if more than WARM_UP usual steps of its time
 are explained neither by its work nor by a measured cause."""
-SEEN = 0.05
+LEAST_CAUSE_SHARE: Assumed[Share] = 0.05
 """A step had a cause if it took this share of the usual step at least."""
 PAUSE = calibrated.PAUSE.value
 """A step paused if nothing explains more than this many usual steps of its time."""
-FEWEST = 4
+FEWEST_OF_MEAN: Assumed[Steps] = 4
 """Steps of a stretch that has a mean worth speaking of."""
 
 
@@ -73,7 +74,7 @@ class Stretch:
 def budget(stretch: Stretch) -> Budget | None:
     """The budget of a stretch; None if it has too few steps to have one."""
     n = len(stretch.step_ns)
-    if n < FEWEST or stretch.wall_ns <= 0:
+    if n < FEWEST_OF_MEAN or stretch.wall_ns <= 0:
         return None
     share = attributed(stretch)
     once_ns = {cause: float(share[cause].sum()) for cause in ONCE if cause in share and cause not in stretch.recurring}
@@ -158,7 +159,7 @@ def _healing(stretch: Stretch) -> list[str]:
 
 
 def _plain(cause: str, ns: F64, usual_ns: int) -> Excess:
-    return Excess(cause, round(float(ns.sum()) / len(ns)), int(np.count_nonzero(ns >= SEEN * usual_ns)))
+    return Excess(cause, round(float(ns.sum()) / len(ns)), int(np.count_nonzero(ns >= LEAST_CAUSE_SHARE * usual_ns)))
 
 
 def _scheduled(cause: str, events: F64, others: F64 | None, every: int) -> Excess:
@@ -175,7 +176,7 @@ def _once(cause: str, ns: F64, stretch: Stretch) -> Once:
     total = round(float(ns.sum()))
     ahead = stretch.ahead_ns.get(cause)
     per_step = None if not stretch.total_steps else round((total + (ahead or 0)) / stretch.total_steps)
-    return Once(cause, total, int(np.count_nonzero(ns >= SEEN * stretch.usual_ns)), per_step, ahead)
+    return Once(cause, total, int(np.count_nonzero(ns >= LEAST_CAUSE_SHARE * stretch.usual_ns)), per_step, ahead)
 
 
 def _half_width(
@@ -210,7 +211,7 @@ def budget_of_recorded(step_ns: list[float]) -> Budget | None:
     )  # fmt: skip
 
 
-WORTH_SAYING = 0.05
+WORTH_SAYING: Assumed[Share] = 0.05
 """Share of the mean step from which on a cause is named in the verdict."""
 
 

@@ -8,6 +8,7 @@ from typing import Annotated
 
 from gpuprof.bounds import OneOf, Positive, Signed
 from gpuprof.replay.noise import PROCESS_NOISE
+from gpuprof.units import Assumed, Ratio, Share
 
 NAMES = {
     "input": "waiting for batches",
@@ -22,7 +23,7 @@ NAMES = {
     "periodic": "something periodic (saving, evaluation, logging?)",
 }
 """Causes of what the mean step takes beyond the usual one, in words."""
-LONG = 1.5
+LONG_STEP: Assumed[Ratio] = 1.5
 """Times the median step, from which on a step is long; steps that do the same differ by 20 %."""
 
 
@@ -57,7 +58,7 @@ class Once:
     """What the steps still to come are expected to spend on it: new lengths, by the distribution of those seen."""
 
 
-DIFFERS = 0.05
+USUAL_DIFFERS: Assumed[Share] = 0.05
 """Share of the mean step by which the usual one differs, from which on a screen says both."""
 
 
@@ -110,7 +111,7 @@ class Budget:
     @property
     def has_usual_step(self) -> bool:
         """Whether the mean step is so far from the usual one that both are worth a number."""
-        return abs(self.mean_ns - self.usual_ns) >= DIFFERS * self.mean_ns
+        return abs(self.mean_ns - self.usual_ns) >= USUAL_DIFFERS * self.mean_ns
 
     @property
     def usual_in_mean_ns(self) -> int:

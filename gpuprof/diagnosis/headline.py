@@ -14,7 +14,8 @@ from gpuprof.diagnosis.rest_of_step import BY_CPU
 from gpuprof.diagnosis.sentences import listed
 from gpuprof.diagnosis.step_parts import Bar
 from gpuprof.diagnosis.timed_steps import PAUSES, VARIATION
-from gpuprof.replay.bound import PARTS, RESOURCES, SMALL, largest
+from gpuprof.replay.bound import LEAST_SENSITIVITY, PARTS, RESOURCES, largest
+from gpuprof.units import Assumed, Ratio, Share
 
 CPU, STREAMS = "cpu", "streams"
 _GROUP = {
@@ -92,16 +93,16 @@ ROLLOUT = {
 }
 """Phase of the iteration of a training on its own generations → headline; what is not here is the training itself."""
 
-TURNS = 1 / 3
+TAKING_TURNS_IDLE: Assumed[Share] = 1 / 3
 """Share of the step that the GPUs of one process are idle on average, from which on the headline is that they take
 turns."""
-ALSO = 0.2
+SECOND_REASON_SHARE: Assumed[Share] = 0.2
 """Share of the waiting for the CPU from which on a second reason is named with the first."""
-NAMED = 0.05
+LEAST_NAMED_SHARE: Assumed[Share] = 0.05
 """Share below which no part of the step is the headline: its causes are not known."""
-NEAR_LIMIT = 0.85
+NEAR_LIMIT: Assumed[Share] = 0.85
 """Reach over the usual step from which on nothing known is far above what this GPU can do."""
-LARGE_GAIN = 1.1
+LARGE_GAIN: Assumed[Ratio] = 1.1
 """A fix of the GPU's work that is expected to gain this much shows that it is not at its limit."""
 
 
@@ -188,7 +189,7 @@ def _of_step(diagnosis: Diagnosis) -> str:
     first = max(shares, key=lambda name: shares[name], default="")
     most = shares.get(first, 0.0)
     idle = sum(one.idle_ns() / one.total_ns for one in bars) / len(bars)
-    if verdict.turns > 1 and idle >= max(TURNS, most if first in step_parts.NEITHER else 0.0):
+    if verdict.turns > 1 and idle >= max(TAKING_TURNS_IDLE, most if first in step_parts.NEITHER else 0.0):
         return f"THE GPUS TAKE TURNS, idle {_percent(idle, 1)} on average"
     if verdict.cause == "straggler":
         return "WAITING FOR ONE SLOW RANK"
@@ -198,7 +199,7 @@ def _of_step(diagnosis: Diagnosis) -> str:
         return _gpu(diagnosis, busy)
     if verdict.bound == "balanced" and not on_gpu:
         return _several(diagnosis, shares, bar)
-    if most < NAMED:
+    if most < LEAST_NAMED_SHARE:
         return _of_verdict(diagnosis)
     words = _words(diagnosis, bar, first)
     offloaded = _offloaded(diagnosis)
@@ -245,7 +246,7 @@ def _words(diagnosis: Diagnosis, bar: Bar, name: str) -> str:
         most = max(ns, key=lambda one: ns[one])
         if most == "cpu_compute":
             return _COMPUTES.get(diagnosis.verdict.computes or "", _CPU[most])
-        both = all(ns.get(one, 0) >= ALSO * sum(ns.values()) for one in _BOTH)
+        both = all(ns.get(one, 0) >= SECOND_REASON_SHARE * sum(ns.values()) for one in _BOTH)
         return _BOTH[most] if both and most in _BOTH else _CPU[most]
     if name == "slow_call":
         return _SLOW.get(diagnosis.verdict.slow_calls or "", _WORDS[name])
@@ -291,7 +292,7 @@ def _limits(diagnosis: Diagnosis) -> list[str]:
     """The resources between which a step is balanced; none where none would gain noticeably."""
     found = diagnosis.sensitivities
     values = {} if found is None else {name: getattr(found, name) for name in RESOURCES}
-    return list(largest(values)) if max(values.values(), default=0.0) >= SMALL else []
+    return list(largest(values)) if max(values.values(), default=0.0) >= LEAST_SENSITIVITY else []
 
 
 def _device_parts(diagnosis: Diagnosis) -> list[str]:

@@ -11,15 +11,16 @@ import numpy as np
 
 from gpuprof.tracefile.run import RunFolder
 from gpuprof.tracefile.trace import ABSENT, F64, I64, Mask
+from gpuprof.units import Assumed, Ratio, Share, Steps
 
-FEWEST = 3
+FEWEST_OF_EITHER: Assumed[Steps] = 3
 """Steps of either kind, new and known shapes, from which on they are compared."""
-LONGER = 1.15
+NEW_SHAPES_LONGER: Assumed[Ratio] = 1.15
 """Steps with new shapes take at least this many times as long, in the middle."""
-APART = 0.75
+LONGER_PAIRS: Assumed[Share] = 0.75
 """Share of pairs, one step with new shapes and one without, in which the first is the longer: 0.5 if they do not
 differ."""
-RECURS = 0.2
+RECURRING_SHARE: Assumed[Share] = 0.2
 """Share of the later steps that still meet new shapes, from which on it is no cost of the beginning."""
 
 
@@ -42,7 +43,7 @@ class NewShapes:
     @property
     def recurs(self) -> bool:
         """Whether it goes on, rather than being over after the first steps."""
-        return self.share >= RECURS
+        return self.share >= RECURRING_SHARE
 
     def due(self, ns: F64, excess_ns: F64) -> F64:
         """What of their excess steps with new shapes owe to these, ns: up to what is usual of such steps; all of it
@@ -56,7 +57,7 @@ class NewShapes:
         ns: per step; first: whether it had new shapes.
         """
         known = np.isfinite(ns) & ~first
-        if np.count_nonzero(known) >= FEWEST:
+        if np.count_nonzero(known) >= FEWEST_OF_EITHER:
             return np.where(first, np.nan, ns)
         return np.where(first, np.maximum(ns - self.extra_ns, 1.0), ns)
 
@@ -73,11 +74,11 @@ def new_shapes(folder: RunFolder, rows: I64, ns: F64) -> NewShapes | None:
     rows, ns = rows[known], ns[known]
     first = new[rows]
     with_new, without = ns[first], ns[~first]
-    if min(len(with_new), len(without)) < FEWEST:
+    if min(len(with_new), len(without)) < FEWEST_OF_EITHER:
         return None
     longer = float((with_new[:, None] > without[None, :]).mean())
     extra = float(np.median(with_new) - np.median(without))
-    if longer < APART or np.median(with_new) < LONGER * np.median(without):
+    if longer < LONGER_PAIRS or np.median(with_new) < NEW_SHAPES_LONGER * np.median(without):
         return None
     later = first[len(first) // 2 :]
     found = NewShapes(extra, float(without.max()), extra, int(first.sum()), len(rows), float(later.mean()))

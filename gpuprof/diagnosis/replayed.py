@@ -15,10 +15,11 @@ from gpuprof.replay.profiler_fit import Removal, at_step, remove_profiler
 from gpuprof.replay.simulate import simulate, step_of
 from gpuprof.replay.transform import scale
 from gpuprof.timeline.timeline import Timeline
+from gpuprof.units import Assumed, Share
 
-WORST_ERROR = 0.05
+WORST_ERROR: Assumed[Share] = 0.05
 """A graph that misses the recorded steps by more than this predicts nothing."""
-UNLAUNCHED = 0.25
+MOST_UNLAUNCHED: Assumed[Share] = 0.25
 """With more of the GPU's time than this in work whose launch was not recorded, nothing about the host can be
 replayed."""
 
@@ -49,7 +50,7 @@ def replayed(
         text = f"the replay misses the recorded {timeline.unit}s by {100 * error:.0f} %"
         return Replay(error, False, text), None
     lost = _unlaunched_share(timeline)
-    if lost > UNLAUNCHED:
+    if lost > MOST_UNLAUNCHED:
         text = f"{100 * lost:.0f} % of the GPU's time is in work whose launch was not recorded"
         return Replay(error, False, text), None
     unknown = 1 - _explained(graph)

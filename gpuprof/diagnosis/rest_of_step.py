@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 from gpuprof.diagnosis.diagnosis import Kernels
 from gpuprof.diagnosis.sentences import SHORT_NS, in_ms, size_in_ms
+from gpuprof.units import Assumed, Share
 
-MOST = 0.5
+MOST_OF_REST: Assumed[Share] = 0.5
 """Share of the idle time from which on a cause is "most of the rest"; the largest of several smaller ones is not."""
 BY_CPU = ("launch", "cpu_compute", "python", "sync")
 """Causes that are one wait, for the CPU between its launches: they count together, here and in the headline."""
@@ -42,7 +43,7 @@ def rest_of_step(
 
 def _part(ns: float, idle: float) -> str:
     """How much of the rest: most of it, or the largest of several parts, with its size."""
-    if ns >= MOST * idle:
+    if ns >= MOST_OF_REST * idle:
         return "Most of the rest"
     part = size_in_ms(ns) if SHORT_NS <= idle < 1e9 else in_ms(ns)
     return f"The largest part of the rest, {part} of {in_ms(idle)},"

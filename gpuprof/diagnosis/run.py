@@ -8,7 +8,16 @@ from pathlib import Path
 import numpy as np
 
 from gpuprof.calibration import thresholds as calibrated
-from gpuprof.diagnosis.baseline import EQUAL, OUTLIER, RareStep, StepTime, durations, rare_step, step_time, steps_alike
+from gpuprof.diagnosis.baseline import (
+    EQUAL_WORK,
+    OUTLIER,
+    RareStep,
+    StepTime,
+    durations,
+    rare_step,
+    step_time,
+    steps_alike,
+)
 from gpuprof.diagnosis.budget import budget, mean_ahead
 from gpuprof.diagnosis.budget_model import Budget
 from gpuprof.diagnosis.energy import measured_energy
@@ -32,6 +41,7 @@ from gpuprof.runfile import NSYS, STAGES
 from gpuprof.tracefile.run import Rank, RunFolder, StepColumns
 from gpuprof.tracefile.telemetry import TelemetryColumns
 from gpuprof.tracefile.trace import ABSENT, F64, I64
+from gpuprof.units import Assumed, Steps
 
 WORK = ("tokens", "real_tokens", "samples")
 """What the work of a step is measured by, best first: padding is computed like any token, and a batch of samples can be
@@ -39,7 +49,7 @@ short or long. Where none is known, steps of other numbers of backward passes do
 
 STILL_SLOW = calibrated.STILL_SLOW.value
 """A profiler that was taken down leaves the step as it was; one that was not costs more than this."""
-FEWEST_AFTER = 5
+FEWEST_AFTER: Assumed[Steps] = 5
 """Of the steps after those, the number that distinguishes a lasting change from an accident."""
 
 _UNPROFILED_STAGES = ("settle", "baseline_free", "baseline_sync", "sampling", "after")
@@ -311,7 +321,7 @@ def _rare(folder: RunFolder, free: _Timed, sync: _Timed, work: F64 | None, targe
     """What comes back among the unprofiled steps, of those that do the work of the recorded ones."""
     rows, ns = np.concatenate([free.rows, sync.rows]), np.concatenate([free.ns, sync.ns])
     if work is not None and target:
-        same = np.abs(work[rows] - target) <= EQUAL * target
+        same = np.abs(work[rows] - target) <= EQUAL_WORK * target
         rows, ns = rows[same], ns[same]
     order = np.argsort(folder.steps.step[rows], kind="stable")
     rows, ns = rows[order], ns[order]

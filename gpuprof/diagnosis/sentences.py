@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gpuprof.units import Convention, WholeNs
+
 Sentences = tuple[str, ...]
 """What is said, sentence by sentence: who needs fewer of them takes the first."""
 
-SHORT_NS = 99_500
+SHORT_NS: Convention[WholeNs] = 99_500
 """Shorter times are given in microseconds, with two digits: longer ones would be rounded to three."""
 
 

@@ -13,6 +13,7 @@ from gpuprof.replay.host_pace import pace_and_spread
 from gpuprof.replay.mean_step import HOST_LUMPS
 from gpuprof.replay.profiler_cost import recorded_in_window, with_left_out
 from gpuprof.timeline.timeline import Timeline
+from gpuprof.units import Assumed, Share, WholeNs
 
 HOST_CAUSES = ("launch", "sync", "python", "allocator", "cpu_compute", "slow_call", "profiler", COLLECTING)
 
@@ -28,11 +29,11 @@ _EXCESS = dict.fromkeys(HOST_LUMPS, "python") | {
 }  # fmt: skip
 """What the device waits for while a step does what only some do; not known of evaluation, which runs on both."""
 
-UNKNOWN_SHARE = 0.25
+UNKNOWN_SHARE: Assumed[Share] = 0.25
 """With more of the idle time unexplained than this, the CPU-bound fraction is not small, it is not known."""
 
 
-PAUSE_NS = 50_000
+PAUSE_NS: Assumed[WholeNs] = 50_000
 """From one kernel to the next a device takes some µs: latency. Where it pauses for ten times as long after a launch, it
 waits for a stream, a rank or a device that the recording does not explain. Assumed; recorded pauses are below 6 µs or
 above 55 µs on average."""

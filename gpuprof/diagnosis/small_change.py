@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from gpuprof.diagnosis.analysis import Analysis
-from gpuprof.diagnosis.detect.proposal import NEGLIGIBLE, Proposal
+from gpuprof.diagnosis.detect.proposal import NEGLIGIBLE_CHANGE, Proposal
 from gpuprof.diagnosis.diagnosis import Range
 from gpuprof.diagnosis.sentences import in_ms
+from gpuprof.units import Assumed, Ratio, Share
 
-SAME_WORK = 0.01
+SAME_WORK: Assumed[Share] = 0.01
 """Factors of work that differ by less are the same."""
-FAR_MORE = 2.0
+FAR_MORE: Assumed[Ratio] = 2.0
 """A step that gets shorter by more than this times what is taken off loses waits, too."""
 
 
@@ -20,11 +21,16 @@ def small_change(case: Analysis, proposal: Proposal, gain: Range) -> str:
         return f"{proposal.work:.3g} times the work takes {longer:.3g} times as long"
     named = tuple(zip(_taken_off(case, proposal), ("GPU", "CPU"), strict=True))
     takes = [f"{in_ms(ns)} of {name} time" for ns, name in named if ns > 0]
-    added = " and ".join(f"{in_ms(-ns)} of {name} time" for ns, name in named if ns < -NEGLIGIBLE * case.mean_ns)
+    added = " and ".join(f"{in_ms(-ns)} of {name} time" for ns, name in named if ns < -NEGLIGIBLE_CHANGE * case.mean_ns)
     change = 1 - 1 / gain.expected
     wait_ns = change * case.shown_ns - sum(ns for ns, _ in named if ns > 0)
     only_taken = not (added or proposal.lumps or proposal.loader or proposal.least_ns)
-    if takes and only_taken and change >= NEGLIGIBLE and wait_ns > (FAR_MORE - 1) * (change * case.shown_ns - wait_ns):
+    if (
+        takes
+        and only_taken
+        and change >= NEGLIGIBLE_CHANGE
+        and wait_ns > (FAR_MORE - 1) * (change * case.shown_ns - wait_ns)
+    ):
         takes.append(f"a wait of {in_ms(wait_ns)}")
     taken = " and ".join((", ".join(takes[:-1]), takes[-1]) if len(takes) > 1 else takes)
     step = f"{case.unit.a} of {in_ms(case.shown_ns)}"
@@ -37,7 +43,7 @@ def small_change(case: Analysis, proposal: Proposal, gain: Range) -> str:
 
 def _becomes(step: str, change: float) -> str:
     """`shortens it by 4.7 %`; `makes it 3.7 times as long`. change: the share that goes, negative where some comes."""
-    if abs(change) < NEGLIGIBLE:
+    if abs(change) < NEGLIGIBLE_CHANGE:
         return f"changes {step} by less than 1 %"
     if change < -0.995:
         return f"makes {step} {1 - change:.2g} times as long"

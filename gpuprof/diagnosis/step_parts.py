@@ -9,12 +9,13 @@ from gpuprof.diagnosis.budget_model import Budget, Excess
 from gpuprof.diagnosis.diagnosis import Device, DeviceEstimate, Diagnosis
 from gpuprof.diagnosis.shares import PAUSE_NS
 from gpuprof.diagnosis.timed_steps import PAUSES, VARIATION
+from gpuprof.units import Assumed, Share
 
 IDLE = "idle"
 NEITHER = (VARIATION, PAUSES, "evaluation", "save", "logging", "periodic")
 """What is neither the step's own work nor waiting: work that comes in some steps only, in which the GPU may work, and
 what no cause explains."""
-LEAST_EXCESS = 0.005
+LEAST_EXCESS: Assumed[Share] = 0.005
 """Share of the mean step from which on a cause of excess is a part of its own; less is counted as variation."""
 
 

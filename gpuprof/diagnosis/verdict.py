@@ -13,7 +13,7 @@ from gpuprof.diagnosis.doubts import Doubt, remaining
 from gpuprof.diagnosis.estimate import host_causes
 from gpuprof.diagnosis.gaps import CAUSES
 from gpuprof.diagnosis.sentences import Sentences
-from gpuprof.replay.bound import PARTS, RESOURCES, SMALL, Bound, bound_of
+from gpuprof.replay.bound import LEAST_SENSITIVITY, PARTS, RESOURCES, Bound, bound_of
 from gpuprof.replay.collectives import communication_cause
 from gpuprof.replay.graph import SYNC, Graph
 from gpuprof.replay.mean_step import HOST_LUMPS, MeanStep
@@ -24,10 +24,11 @@ from gpuprof.replay.transform import scale, scaled, without_edges
 from gpuprof.timeline.slow_calls import KINDS, UNKNOWN, slow_calls
 from gpuprof.timeline.unit import STEP, Unit
 from gpuprof.tracefile.trace import F64
+from gpuprof.units import Assumed, Draws, Share
 
-UNCLEAR = 0.5
+UNCLEAR_CONFIDENCE: Assumed[Share] = 0.5
 """Below this confidence the headline names two candidates."""
-DRAWS = 40
+DRAWS: Assumed[Draws] = 40
 ERROR = calibrated.SENSITIVITY.value
 """Standard deviation of a sensitivity for what the graph does not know: gaps between kernels, clocks, other
 processes."""
@@ -134,7 +135,7 @@ def with_doubts(
     """
     sure = (verdict.confidence or 0.0) * remaining(doubted)
     texts = tuple(one.text for one in doubted)
-    if sure >= UNCLEAR:
+    if sure >= UNCLEAR_CONFIDENCE:
         return dataclasses.replace(verdict, confidence=sure, doubts=texts)
     texts = texts or (_CLOSE if timed else f"{_CLOSE}: time {unit}s without a profiler, as gpuprof trace does",)
     return dataclasses.replace(
@@ -153,7 +154,11 @@ def runner_up(found: Sensitivities, bound: Bound | None, exposed: float = 0.0) -
     parts: dict[Bound, float] = {name: getattr(found, name) or 0.0 for name in PARTS}
     values |= parts if found.compute is not None else {"memory": found.device}
     values.pop(bound, None)  # type: ignore[arg-type]
-    if exposed >= SMALL and max(values.values(), default=0.0) < SMALL and bound != "communication":
+    if (
+        exposed >= LEAST_SENSITIVITY
+        and max(values.values(), default=0.0) < LEAST_SENSITIVITY
+        and bound != "communication"
+    ):
         return "communication"
     # Where nothing else would gain, what the GPU does is likelier than a resource that the step hardly uses.
     return max(values, key=lambda name: (values[name], name in PARTS), default=None)

@@ -22,13 +22,14 @@ from gpuprof.errors import UnreadableTrace
 from gpuprof.hang.recent import without_oldest
 from gpuprof.runfile import open_regular
 from gpuprof.tracefile import plain_pickle
+from gpuprof.units import Assumed, Calls, Entries
 
-KEPT = 32
+CALLS_A_GROUP: Assumed[Calls] = 32
 """Calls of a group that are looked at: the last ones, or as many before and after the first that is not done. Ranks
 differ by fewer, or nothing can be said of them."""
-FRAMED = 4
+CALLS_WITH_FRAMES: Assumed[Calls] = 4
 """Of these the last, of which it is read where they were called."""
-LOOKED_AT = 128
+MOST_ENTRIES: Assumed[Entries] = 128
 """Entries of a dump that are: the last, and as many older ones that are not done. A recorder holds 2,000 or more."""
 _COALESCED = "coalesced"
 _RANK_IN_NAME = re.compile(r"(\d+)(?:\.(?:pickle|pkl|json|bin|dump))?$")
@@ -162,7 +163,7 @@ def _document(path: Path, data: bytes) -> Any:
         raise UnreadableTrace(f"{path} is empty: the dump was not written")
     if data[:1] == b"\x80":
         try:
-            return plain_pickle.loads(without_oldest(data, LOOKED_AT))
+            return plain_pickle.loads(without_oldest(data, MOST_ENTRIES))
         except plain_pickle.NamesAGlobal as error:
             raise UnreadableTrace(f"{path} asks for {error}: it was not loaded, do not trust it") from None
         except plain_pickle.Damaged:
@@ -174,7 +175,7 @@ def _document(path: Path, data: bytes) -> Any:
 
 
 def _groups(document: Mapping[str, Any], entries: list[Any]) -> tuple[GroupState, ...]:
-    entries = _not_done(entries[:-LOOKED_AT])[:LOOKED_AT] + entries[-LOOKED_AT:]
+    entries = _not_done(entries[:-MOST_ENTRIES])[:MOST_ENTRIES] + entries[-MOST_ENTRIES:]
     rows: dict[str, list[Mapping[str, Any]]] = {}
     names: dict[str, str] = {}
     described: dict[str, str] = {}
@@ -199,15 +200,17 @@ def _groups(document: Mapping[str, Any], entries: list[Any]) -> tuple[GroupState
         done = max([0, int(state.get("last_completed_collective") or 0), *finished])
         at = next((i for i, one in enumerate(numbered) if not _is_done(one[-1])), None)
         pending = None if at is None else _number(numbered[at][-1])
-        kept = numbered[-KEPT:] if at is None else numbered[max(at - KEPT, 0) : at + KEPT]
+        kept = numbered[-CALLS_A_GROUP:] if at is None else numbered[max(at - CALLS_A_GROUP, 0) : at + CALLS_A_GROUP]
         one = GroupState(
             name=name,
             description=described.get(name, ""),
             ranks=members.get(name) or members.get(described.get(name, "")),
             enqueued=enqueued,
             completed=done if pending is None else max(pending - 1, 0),
-            calls=tuple(_collective(name, one, framed=i >= len(kept) - FRAMED) for i, one in enumerate(kept)),
-            transfers=tuple(call for one in sent[-KEPT:] for call in _transfers(name, one)),
+            calls=tuple(
+                _collective(name, one, framed=i >= len(kept) - CALLS_WITH_FRAMES) for i, one in enumerate(kept)
+            ),
+            transfers=tuple(call for one in sent[-CALLS_A_GROUP:] for call in _transfers(name, one)),
         )
         found.append(one)
     return tuple(found)

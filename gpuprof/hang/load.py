@@ -16,11 +16,12 @@ from gpuprof.hang.dump import Dump, frames_of, is_dump, merged, rank_of, read
 from gpuprof.hang.rank_state import RankState
 from gpuprof.hang.stacks import Stack, is_stack, parse
 from gpuprof.tracefile.recording import resolve
+from gpuprof.units import Assumed, Bytes, Seconds
 
-MOST_TEXT = 4 << 20
+MOST_TEXT_BYTES: Assumed[Bytes] = 4 << 20
 """Bytes of a stack's file that are looked at."""
-_TAIL = 64 << 10
-ANSWER_S = 20.0
+_TAIL_BYTES: Assumed[Bytes] = 64 << 10
+ANSWER_S: Assumed[Seconds] = 20.0
 """How long the processes of a run may take to write where they are: the first dump has torch import its compiler, which
 takes seconds. One that holds the GIL never answers."""
 _PHASES = (("save_ns", "save"), ("evaluation_ns", "evaluation"), ("logging_ns", "logging"))
@@ -182,7 +183,7 @@ def _head(file: Path) -> bytes:
 
 def _text(file: Path) -> str:
     with runfile.open_regular(file) as opened:
-        return opened.read(MOST_TEXT).decode("utf-8", "replace")
+        return opened.read(MOST_TEXT_BYTES).decode("utf-8", "replace")
 
 
 def _with_dump(state: RankState, file: Path) -> RankState:
@@ -200,7 +201,7 @@ def _last_steps(folder: Path) -> dict[int, dict[str, object]]:
     try:
         with runfile.open_regular(folder / runfile.STEPS) as file:
             file.seek(0, 2)
-            file.seek(max(file.tell() - _TAIL, 0))
+            file.seek(max(file.tell() - _TAIL_BYTES, 0))
             lines = file.read().splitlines()
     except OSError:
         return {}

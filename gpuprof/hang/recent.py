@@ -10,10 +10,11 @@ from __future__ import annotations
 import numpy as np
 
 from gpuprof.tracefile.compiled import compiled
+from gpuprof.units import Assumed, Bytes
 
 _LIST = (b"X\x07\x00\x00\x00entries", b"X\x07\x00\x00\x00retired")
 """Of the list, and of the word in an entry: a text of seven bytes."""
-LEAST_BYTES = 32
+LEAST_BYTES: Assumed[Bytes] = 32
 """Of an entry: it has more keys than half of these."""
 _COALESCED = b"oalesced"
 """Parts of what is coalesced are as the entry that ends them, which therefore must stay."""

@@ -13,8 +13,9 @@ from gpuprof.ranks.order import in_order
 from gpuprof.timeline.collectives import Collectives
 from gpuprof.timeline.matching import Matched
 from gpuprof.tracefile.trace import ABSENT, U8, Mask
+from gpuprof.units import Assumed, Ratio
 
-MOST_PACE_SPREAD = 1.2
+MOST_PACE_SPREAD: Assumed[Ratio] = 1.2
 """A host pace this many times off the job's median is a wrong measurement, not a slower host."""
 
 

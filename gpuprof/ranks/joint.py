@@ -11,8 +11,9 @@ import numpy as np
 from gpuprof.calibration import collectives as calibrated
 from gpuprof.ranks.digest_data import WORK, Floats, Ints, Ways
 from gpuprof.ranks.job import Job, Times
+from gpuprof.units import Assumed, Rounds
 
-ROUNDS = 3
+ROUNDS: Assumed[Rounds] = 3
 """Rounds of the window after which a step is read off, as for one rank."""
 SETTLING = int(calibrated.SETTLING_STEPS.value)
 """Steps at least that these rounds have, until ranks that run ahead are held back by what they have queued."""

@@ -12,6 +12,7 @@ from gpuprof.ranks.job import Job
 from gpuprof.timeline.collectives import described_as
 from gpuprof.timeline.point_to_point import is_exchange, p2p_pair
 from gpuprof.tracefile.trace import ABSENT
+from gpuprof.units import Assumed, Times
 
 ROLES = ("world", "pipeline", "tensor", "data", "expert", "context")
 WORLD, PIPELINE, TENSOR, DATA, EXPERT, CONTEXT = range(len(ROLES))
@@ -24,7 +25,7 @@ _WORDS = {
 }
 """Words of the descriptions that DeviceMesh (`mesh_tp`, `mesh_dp_shard`), torchtitan and Megatron-LM
 (`TENSOR_MODEL_PARALLEL_GROUP`) give their process groups."""
-OFTEN = 4
+TENSOR_COLLECTIVES: Assumed[Times] = 4
 """Collectives of tensor groups per collective of data groups, at least: a layer has two in each direction."""
 
 
@@ -75,7 +76,7 @@ def _roles(job: Job, members: tuple[Ints, ...]) -> Ints:
             each[g] = rows[g] / max(len(members[g]), 1)
     if each:
         most = max(each.values())
-        frequent = [g for g, count in each.items() if count * OFTEN > most]
+        frequent = [g for g, count in each.items() if count * TENSOR_COLLECTIVES > most]
         if len(frequent) < len(each):
             found[frequent] = TENSOR
     return found

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-RESERVE_BYTES = 2 << 30
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpuprof.units import Assumed, Bytes
+
+
+RESERVE_BYTES: Assumed[Bytes] = 2 << 30
 """Left to the training whatever is to be recorded: for a step longer than those before, for gaps between tensors, and
 for what calls are given, which is kept, too, and is not known beforehand."""
-GROWTH_BYTES = 16 << 20
+GROWTH_BYTES: Assumed[Bytes] = 16 << 20
 """By so much in a window the memory of any program may grow; many keep each step's loss."""
 
 

@@ -10,8 +10,13 @@ from typing import Any
 
 from .useful_pairs import labelled_tokens, useful_pairs
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpuprof.units import Assumed, Batches, Entries, Levels
+
+
 _TOKENS = ("input_ids", "decoder_input_ids", "tokens", "inputs_embeds")
-_DEEPEST = 3
+_DEEPEST: Assumed[Levels] = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +53,9 @@ def _sum(a: int | None, b: int | None) -> int | None:
     return None if a is None or b is None else a + b
 
 
-MOST_SHAPES = 10_000
+MOST_SHAPES: Assumed[Entries] = 10_000
 """Distinct shapes that are remembered; a training with more of them has new ones all the time."""
-MOST_FETCHED = 64
+MOST_FETCHED: Assumed[Batches] = 64
 """Batches that may have been fetched and not been used yet."""
 
 

@@ -10,14 +10,19 @@ import sys
 from collections.abc import Sequence
 from statistics import fmean
 
-NODE_NS = 200_000
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpuprof.units import Assumed, Measured, Share, Steps, WholeNs
+
+
+NODE_NS: Measured[WholeNs] = 200_000
 """By how much longer the profiler stops for each op that autograd follows: 8 to 17 events of some 15 µs (the medians of
 37 recorded programs, H200 machines, torch 2.11)."""
-STALL_NS = 2_000_000_000
+STALL_NS: Assumed[WholeNs] = 2_000_000_000
 """The training should not stall for longer than this, or than one of its steps."""
-ALIKE = 0.1
+MEAN_DIFFERS: Assumed[Share] = 0.1
 """By so much, as a share, the recorded steps may differ in the mean from those of the baseline."""
-FEWEST_TIMED = 2
+FEWEST_TIMED: Assumed[Steps] = 2
 """With fewer steps in the baseline it is not known what is usual."""
 
 
@@ -57,7 +62,7 @@ def _alike(some: Sequence[int], usual: Sequence[int]) -> bool:
     """Whether the means agree; what is not known of both cannot differ."""
     if not some or not usual:
         return not some and not usual
-    return abs(fmean(some) - fmean(usual)) <= ALIKE * fmean(usual)
+    return abs(fmean(some) - fmean(usual)) <= MEAN_DIFFERS * fmean(usual)
 
 
 def ops_followed() -> int:

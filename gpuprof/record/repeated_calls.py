@@ -16,9 +16,14 @@ from .hooks import Hook
 from .phase_names import REPEATED_RANGE
 from .trained_model import is_compiled
 
-MOST_MODELS = 8
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpuprof.units import Calls, Convention, Modules
+
+
+MOST_MODELS: Convention[Modules] = 8
 """The largest models of a process are watched."""
-MOST_CALLS = 256
+MOST_CALLS: Convention[Calls] = 256
 """Calls of a step that are remembered; a generation makes one for each token."""
 _Open = Callable[[str], "Callable[[], None] | None"]
 

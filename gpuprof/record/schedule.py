@@ -11,13 +11,19 @@ from dataclasses import dataclass, replace
 from .free_run_length import MOST_STEPS
 from .options import STEPS
 
-SETTLE = 5
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpuprof.units import Assumed, Iterations, Measured, Seconds, Steps
+
+
+SETTLE: Assumed[Steps] = 5
 """Steps that allocate, compile and tune, and are like no later ones."""
-SETTLE_S, LONGEST_SETTLE = 2.0, 10
+SETTLE_S: Assumed[Seconds] = 2.0
+LONGEST_SETTLE: Assumed[Steps] = 10
 """Short steps settle for this long, or this many steps: clocks rise in seconds, not in steps."""
-WARM_UP = 2
+WARM_UP: Assumed[Steps] = 2
 """Steps recorded and thrown away: the first under CUPTI pays for its start."""
-AFTER = 15
+STEPS_AFTER: Assumed[Steps] = 15
 """Steps timed after the windows, to see whether the run is as fast as before; the first few pay for the recording."""
 BASELINES = ((2.0, 10), (10.0, 4), (float("inf"), 2))
 """(seconds a step, steps of each kind of baseline): enough to tell the spread, and under a minute for most runs.
@@ -25,20 +31,20 @@ Coarse on purpose: the ranks of one run must choose alike, each from its own clo
 SAMPLED = ((0.05, 50), (0.25, 25), (1.0, 10), (5.0, 4), (float("inf"), 2))
 """(seconds a step, steps that are sampled), as coarse as BASELINES and for the same reason. One process alone goes on
 until sampling.ENOUGH_S have passed."""
-LONG_ITERATION_S = 1.0
+LONG_ITERATION_S: Assumed[Seconds] = 1.0
 """Iterations of a training on its own generations that are shorter are treated as any step."""
 ITERATIONS = ((2.0, 6), (8.0, 3), (float("inf"), 2))
 """(seconds an iteration, iterations that are timed), as coarse as BASELINES."""
-RECORDED_S = 1.0
+RECORDED_S: Measured[Seconds] = 1.0
 """Iterations that generate are recorded for this long, or one: their decode steps launch kernels without a break, and
 two iterations of 1.2 s, their decode loops in part, stalled the training for 2.6 s (RLOO) and 3.3 s (online DPO, H100).
 """
-LONG_TIMED_S = 16.0
+LONG_TIMED_S: Assumed[Seconds] = 16.0
 """Long iterations are timed for this long at most, however well their mean is known by then: with four of 4 s the
 verdict comes within a minute."""
-LONG_SETTLE = 2
+LONG_SETTLE: Assumed[Iterations] = 2
 """Iterations that settle, of long ones."""
-WINDOW_S = 60.0
+WINDOW_S: Assumed[Seconds] = 60.0
 """A window does not record for longer than this if fewer steps will do."""
 
 
@@ -74,7 +80,7 @@ class Plan:
             *([] if self.samples_late else [("sampling", self.sample)]),
             *windows,
             *([("sampling", self.sample)] if self.samples_late else []),
-            ("after", AFTER),
+            ("after", STEPS_AFTER),
         ]
         return [(name, n) for name, n in stages if n > 0]
 
@@ -144,7 +150,15 @@ def iterations_left(iteration_s: float, timed_s: float) -> int:
     return max(int((LONG_TIMED_S - timed_s) / iteration_s), 0) if iteration_s > LONG_ITERATION_S else MOST_STEPS
 
 
-_FLOORS = {"sample": 0, "memory": 0, "stacks": 0, "baseline": 1, "settle": 1, "warm_up": 1, "trace": 1}
+_FLOORS: Assumed[dict[str, Steps]] = {
+    "sample": 0,
+    "memory": 0,
+    "stacks": 0,
+    "baseline": 1,
+    "settle": 1,
+    "warm_up": 1,
+    "trace": 1,
+}
 """The least of each, in the order in which they give way where they are equally long."""
 
 

@@ -11,13 +11,18 @@ import hmac
 import os
 from typing import NamedTuple
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpuprof.units import Assumed, Bytes, Characters, Convention
+
+
 TOKEN = "GPUPROF_TOKEN"
 """Environment variable with the secret, the same on every node."""
-LEAST_CHARACTERS = 16
+LEAST_CHARACTERS: Assumed[Characters] = 16
 """Of a token."""
-LARGEST_BYTES = 4 << 20
+LARGEST_BYTES: Assumed[Bytes] = 4 << 20
 """Of a message. A digest has under a megabyte."""
-CALL_BYTES = 16
+CALL_BYTES: Convention[Bytes] = 16
 _MAC_BYTES = hashlib.sha256().digest_size
 DIGEST, NOTE, PLAN = b"d", b"n", b"p"
 """Kinds of message: a rank's digest; a sentence that says why it has none; what rank 0 plans the window by."""

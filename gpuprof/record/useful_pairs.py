@@ -10,14 +10,19 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpuprof.units import Assumed, Code, Elements, Published
+
+
 LENGTHS = ("cu_seq_lens_q", "cu_seqlens", "cu_seqlens_q", "cu_seq_lens")
 """Keys of cumulative lengths, as variable-length attention takes them."""
 EACH = ("seq_lengths", "seq_lens", "sequence_lengths")
 """Keys of the lengths of the documents."""
-MOST_SCORES = 1 << 18
+MOST_SCORES: Assumed[Elements] = 1 << 18
 """Of a mask over all pairs at most this number of scores is counted, in rows that are equally far apart: this happens
 in each step of the training, on its thread."""
-IGNORED = -100
+IGNORED: Published[Code] = -100
 """The label of a token without one (torch's `ignore_index`)."""
 
 

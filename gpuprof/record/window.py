@@ -25,11 +25,16 @@ from .pause import Pause
 from .ranges import Ranges
 from .transforms import Transforms
 
-LEAST_DISK_BYTES = 2 << 30
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpuprof.units import Assumed, Bytes
+
+
+LEAST_DISK_BYTES: Assumed[Bytes] = 2 << 30
 """A window of some heavy steps is 100 MB to 1 GB of JSON before it is compressed."""
-LEAST_GPU_BYTES = 256 << 20
+LEAST_GPU_BYTES: Assumed[Bytes] = 256 << 20
 """CUPTI keeps its buffers on the GPU; with less free than this it is left alone."""
-SHAPES_GPU_BYTES = 2 << 30
+SHAPES_GPU_BYTES: Assumed[Bytes] = 2 << 30
 """Shapes are left out with less to spare. Recording them keeps no plain tensor alive, but those that stand for others:
 of torch.func (see `transforms`), and of other wrappers that no one watches."""
 

@@ -18,14 +18,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
+    from gpuprof.units import Assumed, Bytes, Characters, Convention, Files, Names, Seconds
+
 FILE = "written.jsonl"
 """In the run's folder."""
-MOST = 200
+MOST_PATHS: Convention[Names] = 200
 """Paths that a process notes."""
-MOST_BYTES = 200_000
+MOST_BYTES: Convention[Bytes] = 200_000
 """Of the file; forks and ranks share it."""
-LONGEST = 1000
-MOST_LOOKED_AT, LONGEST_S = 20_000, 0.5
+LONGEST_PATH: Convention[Characters] = 1000
+MOST_LOOKED_AT: Convention[Files] = 20_000
+LONGEST_S: Assumed[Seconds] = 0.5
 """Files of the working directory that are looked at when the run has ended, and for how long."""
 _NO_ONES = ("/dev/", "/proc/", "/sys/")
 _SKIPPED = frozenset({".git", "__pycache__", ".venv", "node_modules"})
@@ -62,7 +65,7 @@ class Written:
             return
         self._seen.add((verb, path))
         append(self._file, [(verb, path, os.getpid())])
-        self._full = len(self._seen) >= MOST
+        self._full = len(self._seen) >= MOST_PATHS
 
     def _is_no_ones(self, path: str) -> bool:
         """Whether it lies in a cache, among temporary files, or is compiled Python."""
@@ -76,7 +79,7 @@ def append(file: str, found: Iterable[tuple[str, str, int | None]]) -> None:
     import json  # only where something was written
 
     keys = "verb", "path", "pid"
-    text = "".join(json.dumps(dict(zip(keys, (v, p[:LONGEST], i), strict=True))) + "\n" for v, p, i in found)
+    text = "".join(json.dumps(dict(zip(keys, (v, p[:LONGEST_PATH], i), strict=True))) + "\n" for v, p, i in found)
     descriptor = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     try:
         if os.fstat(descriptor).st_size < MOST_BYTES:
@@ -104,7 +107,7 @@ def changed_since(
             except OSError:
                 continue
             is_new = status.st_ctime_ns >= since_ns and (status.st_dev, status.st_ino) not in outputs
-            if is_new and path not in known and len(found) < MOST:
+            if is_new and path not in known and len(found) < MOST_PATHS:
                 found.append(path)
         left -= len(files)
         if left < 0 or time.monotonic() > end:

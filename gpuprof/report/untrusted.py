@@ -12,12 +12,13 @@ from typing import Any
 
 from gpuprof.report.kernel_names import readable_kernel
 from gpuprof.report.names import escape, shorten
+from gpuprof.units import Characters, Convention
 
 BEGIN, END = "⟦", "⟧"
 """Around what a recording says. In a name they are escaped, so that none can end its fence."""
-LONGEST = 120
+LONGEST_NAME: Convention[Characters] = 120
 """Characters of a name."""
-LONGEST_TEXT = 1500
+LONGEST_TEXT: Convention[Characters] = 1500
 """Characters of a sentence, which may quote names."""
 NAMES = frozenset({
     "name", "names", "op", "ops", "module", "modules", "frame", "frames", "function", "functions", "caller", "kernel",
@@ -29,11 +30,11 @@ OWN = frozenset({"fix", "fixes", "settings", "patch"})
 """Keys of objects whose names are gpuprof's own."""
 CODE = frozenset({"fix", "fix_lines", "lines", "settle", "command", "patch", "settings", "value", "arguments"})
 """Keys of what is to be pasted or called: a fence would break it."""
-SHORTEST = 4
+SHORTEST_SOUGHT: Convention[Characters] = 4
 """Characters of a name that is looked for in sentences."""
-_QUOTED = 40
+_QUOTED_FROM: Convention[Characters] = 40
 """Characters of a name, from which on sentences may quote its ends only."""
-_ENDS = 8
+_ENDS_LENGTH: Convention[Characters] = 8
 """Characters at each end by which such a quotation is known."""
 PATHS = frozenset({"path", "paths"})
 """Keys of what an agent hands back to a tool: escaped, not fenced."""
@@ -41,7 +42,7 @@ PATHS = frozenset({"path", "paths"})
 
 def fenced(name: str) -> str:
     """A name from a recording: at most LONGEST characters, every character showing, in a fence."""
-    return f"{BEGIN}{_short(_without_fence(name), LONGEST)}{END}"
+    return f"{BEGIN}{_short(_without_fence(name), LONGEST_NAME)}{END}"
 
 
 def unfenced(text: str) -> str:
@@ -88,13 +89,18 @@ def _quotations(names: Iterable[str], text: str) -> re.Pattern[str] | None:
     """What finds those of the names that the text quotes, whole or with their middle left out; None: none of them."""
     found = set()
     for name in names:
-        if len(name) < SHORTEST or name.isalpha() or not any(map(str.isalpha, name)):
+        if len(name) < SHORTEST_SOUGHT or name.isalpha() or not any(map(str.isalpha, name)):
             continue
         for form in {name, readable_kernel(name)} if "(" in name or "<" in name else (name,):
             if form in text:
                 found.add(re.escape(escape(_without_fence(form))))
-            elif len(form) >= _QUOTED and form[:_ENDS] in text and form[-_ENDS:] in text and "…" in text:
-                ends = (re.escape(escape(_without_fence(end))) for end in (form[:_ENDS], form[-_ENDS:]))
+            elif (
+                len(form) >= _QUOTED_FROM
+                and form[:_ENDS_LENGTH] in text
+                and form[-_ENDS_LENGTH:] in text
+                and "…" in text
+            ):
+                ends = (re.escape(escape(_without_fence(end))) for end in (form[:_ENDS_LENGTH], form[-_ENDS_LENGTH:]))
                 found.add("[^…\n]*…[^…\n]*?".join(ends))
     if not found:
         return None

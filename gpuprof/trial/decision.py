@@ -26,14 +26,17 @@ import math
 from collections.abc import Sequence
 from typing import Literal
 
-from gpuprof.diagnosis.detect.proposal import SURE
+from gpuprof.diagnosis.detect.proposal import SURE_GAIN
 from gpuprof.replay.noise import PROCESS_NOISE
 from gpuprof.trial.trial import Interval
+from gpuprof.units import Assumed, Measured, Processes, Share
 
-LEVEL = 0.2
+RANK_SUM_P: Measured[Share] = 0.2
 """Over the square of the processes with a fix: the probability at which the rank-sum test decides. Chosen by simulation
 so that all rounds together stay below 5 % (see above)."""
-CLEAR, BY_RANK, ENOUGH = 2, 4, 3
+FEWEST_CLEAR: Assumed[Processes] = 2
+FEWEST_BY_RANK: Assumed[Processes] = 4
+FEWEST_OF_NONE: Assumed[Processes] = 3
 """Processes with the fix from which each part of the rule, and *no difference*, may decide."""
 
 Decision = Literal["confirmed", "slower", "no_difference"]
@@ -42,14 +45,14 @@ Decision = Literal["confirmed", "slower", "no_difference"]
 def decide(plain: Sequence[float], fixed: Sequence[float], gain: Interval) -> Decision | None:
     """What the mean steps of processes without (`plain`) and with a fix (`fixed`), in any unit, decide; None: nothing
     yet. gain: the speedup, paired with neighbours, and its 80 % interval."""
-    if gain.low is None or gain.high is None or len(fixed) < CLEAR or len(plain) <= CLEAR:
+    if gain.low is None or gain.high is None or len(fixed) < FEWEST_CLEAR or len(plain) <= FEWEST_CLEAR:
         return None
     without, with_it = [math.log(step) for step in plain], [math.log(step) for step in fixed]
     if gain.low > 1 and _faster(without, with_it):
         return "confirmed"
     if gain.high < 1 and _faster([-log for log in without], [-log for log in with_it]):
         return "slower"
-    return "no_difference" if len(fixed) >= ENOUGH and gain.high < SURE else None
+    return "no_difference" if len(fixed) >= FEWEST_OF_NONE and gain.high < SURE_GAIN else None
 
 
 def _faster(plain: Sequence[float], fixed: Sequence[float]) -> bool:
@@ -57,7 +60,7 @@ def _faster(plain: Sequence[float], fixed: Sequence[float]) -> bool:
     gap, scatter = min(plain) - max(fixed), max(plain) - min(plain)
     if gap * (len(fixed) - 1) > max(scatter, PROCESS_NOISE):
         return True
-    return len(fixed) >= BY_RANK and rank_sum_probability(plain, fixed) <= LEVEL / len(fixed) ** 2
+    return len(fixed) >= FEWEST_BY_RANK and rank_sum_probability(plain, fixed) <= RANK_SUM_P / len(fixed) ** 2
 
 
 def rank_sum_probability(plain: Sequence[float], fixed: Sequence[float]) -> float:

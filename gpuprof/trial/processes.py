@@ -32,28 +32,31 @@ from gpuprof.trial.own_process import own_command
 from gpuprof.trial.sandbox.kinds import HOOKS, VARIABLE, Sandbox, sandbox, write_plan
 from gpuprof.trial.sandbox.kinds import command as sandboxed
 from gpuprof.trial.trial import Fix, Process
+from gpuprof.units import Assumed, Bytes, Convention, Lines, MiB, Names, Seconds
 
 LOG = "output.log"
-TICK_S = 0.05
-SHOWN = 5
+TICK_S: Assumed[Seconds] = 0.05
+MOST_SHOWN: Convention[Names] = 5
 """Changed paths that are named."""
 BOX = "box"
 """The folder of a process's sandbox, in its own."""
-ENDING_S = 10.0
+ENDING_S: Assumed[Seconds] = 10.0
 """How long a sandbox may take to end what is in it."""
-RANKS_S = 60.0
+RANKS_S: Assumed[Seconds] = 60.0
 """How long the other ranks of a training may take to write after the first has."""
-RECORDING_LIMIT_S = 1800.0
+RECORDING_LIMIT_S: Assumed[Seconds] = 1800.0
 """When the recording that `gpuprof try` makes itself is given up."""
-MEMORY_S, MEMORY_MIB = 30.0, 256
+MEMORY_S: Assumed[Seconds] = 30.0
+MEMORY_MIB: Assumed[MiB] = 256
 """How long GPU memory may take to be free again, and how much more than before counts as free."""
 _OUT_OF_MEMORY = re.compile(r"OutOfMemoryError|MemoryError|out of memory|Cannot allocate memory", re.IGNORECASE)
 OUT_OF_MEMORY = "out of memory"
 """How the error of a process begins that had too little of it."""
 NO_INPUT = "EOFError"
 """What Python raises in a program that asks for input where there is none."""
-_LAST = 300
-SHORT, LONGEST = "/tmp", 44
+_LAST_LINES: Convention[Lines] = 300
+SHORT = "/tmp"
+LONGEST_FOLDER: Assumed[Bytes] = 44
 """Where scratch folders go if the path of the usual place has more bytes than these; multiprocessing adds 60."""
 
 QUIET = {
@@ -249,16 +252,16 @@ class Starter:
         if before is None and not self._is_large:
             self._is_large = True
             self._tell(
-                f"{self._tree} holds more than {folder_state.MOST:,} files: they are not compared before and after a "
-                "process, so that it is not seen what native code or another program changes"
+                f"{self._tree} holds more than {folder_state.MOST_FILES:,} files: they are not compared before and "
+                "after a process, so that it is not seen what native code or another program changes"
             )
         yield
         changed = folder_state.changes(before, folder_state.state_of(self._tree, self.scratch, outputs))
         if changed:
-            more = f" and {len(changed) - SHOWN} more" if len(changed) > SHOWN else ""
+            more = f" and {len(changed) - MOST_SHOWN} more" if len(changed) > MOST_SHOWN else ""
             raise GpuprofError(
-                f"while the program ran it {', '.join(changed[:SHOWN])}{more}, past the scratch folder (native code or "
-                "another program did it): --yes goes on all the same"
+                f"while the program ran it {', '.join(changed[:MOST_SHOWN])}{more}, past the scratch folder (native "
+                "code or another program did it): --yes goes on all the same"
             )
 
     def _copied(self, fix: Fix) -> str | None:
@@ -399,7 +402,7 @@ def _make_caches() -> list[Path]:
 def _short_folder() -> str | None:
     """Where the scratch folder lies: sockets lie below it, whose paths may have 107 bytes."""
     usual = tempfile.gettempdir()
-    short = len(os.fsencode(usual)) <= LONGEST or not os.access(SHORT, os.W_OK | os.X_OK)
+    short = len(os.fsencode(usual)) <= LONGEST_FOLDER or not os.access(SHORT, os.W_OK | os.X_OK)
     return None if short else SHORT
 
 
@@ -444,7 +447,7 @@ def _lines(path: Path) -> list[str]:
 
 def _why(folder: Path, code: int) -> str:
     """Why a process ended without having been timed: its last error, or its last words."""
-    lines = [line.strip() for line in _lines(folder / LOG)[-_LAST:] if line.strip()]
+    lines = [line.strip() for line in _lines(folder / LOG)[-_LAST_LINES:] if line.strip()]
     for line in reversed(lines):
         if _OUT_OF_MEMORY.search(line) or line.startswith(NO_INPUT):
             return _explained(line)

@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpuprof.trial.trial import Sameness
+from gpuprof.units import Assumed, Ratio, Share
 
-ROUNDING = 1e-5
+ROUNDING: Assumed[Share] = 1e-5
 """Of a loss, at least: sums in another order differ by so much in fp32 (2^-24 for each of some 10^4 additions, of
 which most cancel), so that a fused kernel counts as the same."""
-SPREAD = 3.0
+SPREAD_RATIO: Assumed[Ratio] = 3.0
 """Times the difference of two processes without the fix that a difference may have: they show one draw of it."""
-LIKELY = 3.0
+STANDARD_ERRORS: Assumed[Ratio] = 3.0
 """Standard errors by which mean losses of the same distribution may differ."""
 
 Computed = dict[str, Any]
@@ -39,9 +40,9 @@ def compare(fixed: Sequence[Computed], first: Sequence[Computed], second: Sequen
     same_samples = same_bytes or all(_same_samples(a, b) for a, b in pairs)
     if same_bytes and apart == 0:
         return Sameness("bitwise", "the same batches, losses and gradients to the last bit", apart, scatter)
-    allowed = max(SPREAD * (scatter or 0.0), ROUNDING)
+    allowed = max(SPREAD_RATIO * (scatter or 0.0), ROUNDING)
     if same_samples and apart is not None and apart <= allowed:
-        of = "of two runs as they are" if (scatter or 0.0) * SPREAD >= ROUNDING else "of rounding"
+        of = "of two runs as they are" if (scatter or 0.0) * SPREAD_RATIO >= ROUNDING else "of rounding"
         return Sameness("within_scatter", f"the same samples; losses differ within the scatter {of}", apart, scatter)
     if same_samples:
         changed = "" if apart is None else f"; losses or gradients differ by up to {percent(apart)}"
@@ -110,10 +111,10 @@ def _random(pairs: Sequence[tuple[Computed, Computed]]) -> bool:
     """Whether the very first losses differ by more than arithmetic in another format makes them."""
     first = _largest([_difference({"losses": a.get("losses", [])[:1]}, {"losses": b.get("losses", [])[:1]})
                       for a, b in pairs])  # fmt: skip
-    return first is not None and first > FORMAT
+    return first is not None and first > FORMAT_DIFFERENCE
 
 
-FORMAT = 0.02
+FORMAT_DIFFERENCE: Assumed[Share] = 0.02
 """Of a loss: arithmetic in bf16, of 8 bits, changes the first one by less, other dropout masks by more (assumed)."""
 
 
@@ -124,7 +125,7 @@ def _alike(pairs: Sequence[tuple[Computed, Computed]]) -> bool:
         if len(x) < 2 or len(y) < 2:
             return False
         error = math.sqrt(_variance(x) / len(x) + _variance(y) / len(y))
-        if abs(_mean(x) - _mean(y)) > LIKELY * error:
+        if abs(_mean(x) - _mean(y)) > STANDARD_ERRORS * error:
             return False
     return True
 

@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from gpuprof.bounds import Above0, Items, OneOf, Positive, Share, Signed, Within
+from gpuprof.units import Assumed, Cpus
 
 SCHEMA = "gpuprof.trial/1"
 
-OTHERS, IDLE = 0.25, 0.5
+CPUS_OF_OTHERS: Assumed[Cpus] = 0.25
+LEAST_IDLE_CPUS: Assumed[Cpus] = 0.5
 """CPUs: what other programs use more of, and is left less of, when they disturb a measurement (assumed)."""
 
 Status = Literal["confirmed", "slower", "no_difference", "unconfirmed", "not_applied", "failed", "not_tried"]
@@ -133,7 +135,7 @@ class Process:
     def is_disturbed(self) -> bool:
         """Whether other programs kept the CPUs full while it was timed."""
         return self.other_cpus is not None and self.idle_cpus is not None and (
-            self.other_cpus > OTHERS and self.idle_cpus < IDLE
+            self.other_cpus > CPUS_OF_OTHERS and self.idle_cpus < LEAST_IDLE_CPUS
         )  # fmt: skip
 
 

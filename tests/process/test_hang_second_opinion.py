@@ -15,7 +15,7 @@ from helpers.torch_flight import torchs_answers
 from helpers.warm_torch import warm_python
 
 from gpuprof.errors import UnreadableTrace
-from gpuprof.hang.dump import LOOKED_AT, read
+from gpuprof.hang.dump import MOST_ENTRIES, read
 from gpuprof.hang.judge import Hang, judge
 from gpuprof.hang.load import states_of
 from gpuprof.hang.recent import without_oldest
@@ -63,7 +63,7 @@ def test_generated_jobs_of_nccl(tmp_path: Path):
             assert theirs["others"] or known.spoiled.op == COALESCED
 
 
-CALLS = 3 * LOOKED_AT
+CALLS = 3 * MOST_ENTRIES
 LONG = f"""
 import sys
 import torch
@@ -89,9 +89,9 @@ def long_dump(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 def test_only_the_last_entries_are_loaded(long_dump: bytes):
     whole = pickle.loads(long_dump)
-    fewer = pickle.loads(without_oldest(long_dump, LOOKED_AT))
-    assert len(whole["entries"]) == CALLS and LOOKED_AT <= len(fewer["entries"]) < LOOKED_AT + 10
-    assert fewer["entries"][-LOOKED_AT:] == whole["entries"][-LOOKED_AT:]
+    fewer = pickle.loads(without_oldest(long_dump, MOST_ENTRIES))
+    assert len(whole["entries"]) == CALLS and MOST_ENTRIES <= len(fewer["entries"]) < MOST_ENTRIES + 10
+    assert fewer["entries"][-MOST_ENTRIES:] == whole["entries"][-MOST_ENTRIES:]
     assert fewer | {"entries": 0} == whole | {"entries": 0}
 
 
@@ -102,10 +102,10 @@ def test_what_is_not_done_or_coalesced_stays(long_dump: bytes):
     for _ in range(50):
         at = long_dump.index(of_entry, at + 1)
     waits = long_dump[: at + 2] + b"\x89" + long_dump[at + 3 :]
-    entries = pickle.loads(without_oldest(waits, LOOKED_AT))["entries"]
+    entries = pickle.loads(without_oldest(waits, MOST_ENTRIES))["entries"]
     assert [entry["collective_seq_id"] for entry in entries[:-1] if not entry["retired"]] == [51]
     coalesced = long_dump.replace(b"default_pg", b"coalesced_")
-    assert without_oldest(coalesced, LOOKED_AT) is coalesced
+    assert without_oldest(coalesced, MOST_ENTRIES) is coalesced
 
 
 def test_a_damaged_long_dump_is_one_line_or_an_answer(long_dump: bytes, tmp_path: Path):

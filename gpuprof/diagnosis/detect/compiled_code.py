@@ -13,13 +13,14 @@ from gpuprof.timeline.nesting import inside
 from gpuprof.timeline.phases import BACKWARD, FORWARD, RECOMPUTE
 from gpuprof.tracefile.remembered import remembered
 from gpuprof.tracefile.trace import Mask
+from gpuprof.units import Assumed, Share
 
 if TYPE_CHECKING:
     from gpuprof.timeline.timeline import Timeline
 
 FUSABLE = ("elementwise", "cast/copy", "reduction", "norm", "softmax", "dropout", "rope", "loss")
 """Categories whose kernels Inductor generates itself, and so fuses with their neighbours."""
-MOST_COMPILED = 0.25
+COMPILED_SHARE: Assumed[Share] = 0.25
 """Of the kernels that a compiler writes or would fuse the part that is compiled, from which on the model counts as
 compiled. A library's own compiled function (attention, a loss) is a few per cent of them."""
 

@@ -17,19 +17,20 @@ from gpuprof.timeline.phases import PHASES
 from gpuprof.tracefile.distinct import distinct, numbered
 from gpuprof.tracefile.remembered import remembered
 from gpuprof.tracefile.trace import AUTOGRAD_ENGINE, F64, I64, OP, Mask
+from gpuprof.units import Assumed, Convention, Parts, Share, WholeNs
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
-SHOWN = 3
+MOST_PARTS: Convention[Parts] = 3
 """Parts of the program that are named."""
-SEEN = 0.02
+NAMED_SHARE: Assumed[Share] = 0.02
 """Share of the whole below which a part is not named, but for the first."""
-APART_NS = 100_000
+APART_NS: Assumed[WholeNs] = 100_000
 """Pieces of a lane nearer than this are one stretch to a person."""
-BEGIN_NS = 20_000
+BEGIN_NS: Assumed[WholeNs] = 20_000
 """An op that begins this much before a stretch begins with it: what is before its first launch is host time."""
-MOST = 0.5
+NAMING_OP_SHARE: Assumed[Share] = 0.5
 """Share of a stretch that an op must take to be what the stretch is; else it is just what begins it."""
 AND_ON = " …"
 """Ends the name of what begins a stretch of more than that."""
@@ -55,8 +56,8 @@ def spans(case: Analysis, text: str, nodes: Mask, waits: bool = False) -> tuple[
     instance, part, names = of_all.instance[rows], of_all.part[rows], of_all.names
     total = np.bincount(part, weights=ns, minlength=len(names))
     there = np.bincount(part, minlength=len(names)) > 0
-    ranked = np.argsort(np.where(there, -total, np.inf), kind="stable")[: min(SHOWN, int(there.sum()))]
-    ranked = ranked[(total[ranked] >= SEEN * total.sum()) | (ranked == ranked[0])]
+    ranked = np.argsort(np.where(there, -total, np.inf), kind="stable")[: min(MOST_PARTS, int(there.sum()))]
+    ranked = ranked[(total[ranked] >= NAMED_SHARE * total.sum()) | (ranked == ranked[0])]
     places = [
         _longest(case, rows[part == i], instance[part == i], names[i], case.per_step(float(total[i])))
         for i in ranked.tolist()
@@ -195,7 +196,7 @@ def _op_named(case: Analysis, op: int, ns: float) -> tuple[str, bool]:
 
 
 def _is_most(own_ns: float, ns: float) -> bool:
-    return own_ns >= MOST * ns
+    return own_ns >= NAMING_OP_SHARE * ns
 
 
 def _outermost(case: Analysis, op: int, start: float) -> int:

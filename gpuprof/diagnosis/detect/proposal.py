@@ -8,23 +8,25 @@ from typing import TYPE_CHECKING
 
 from gpuprof.diagnosis.diagnosis import Evidence
 from gpuprof.diagnosis.fix import Fix
+from gpuprof.units import Assumed, Ratio, Share
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
     from gpuprof.replay.bound import Bound
     from gpuprof.replay.loader_queue import Loader
 
-WORTH = 1.05
+LEAST_GAIN: Assumed[Ratio] = 1.05
 """A fix that gains less cannot be distinguished from noise: steps of one program differ by as much."""
-SURE = 1.02
+SURE_GAIN: Assumed[Ratio] = 1.02
 """A fix is sure where it gains this much at the low end of its 80 % interval: nine of ten do."""
-CERTAIN = 0.9
+CERTAIN_CHANCE: Assumed[Share] = 0.9
 """Likewise, where it also needs something that a recording does not show."""
-NEGLIGIBLE = 0.01
+NEGLIGIBLE_CHANGE: Assumed[Share] = 0.01
 """A step that changes by less stays as it is."""
-EVEN = 0.5
+LEAST_CHANCE: Assumed[Share] = 0.5
 """A fix that is less likely than this to gain that much is not worth trying."""
-SEVERE, MARKED = 1.3, 1.1
+SEVERE_GAIN: Assumed[Ratio] = 1.3
+MARKED_GAIN: Assumed[Ratio] = 1.1
 """Speedups from which a finding is of high and of medium severity."""
 
 

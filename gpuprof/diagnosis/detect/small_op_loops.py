@@ -13,15 +13,16 @@ from gpuprof.replay.stretches import Stretches
 from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.phases import BACKWARD, DATA, FORWARD, GENERATION, RECOMPUTE
 from gpuprof.tracefile.trace import ANNOTATION, I64, OP, Mask
+from gpuprof.units import Assumed, Ops, Rounds
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
-MOST_PERIOD = 48
+MOST_PERIOD: Assumed[Ops] = 48
 """Ops of one round of a loop; what is longer is a part of a model rather than a few ops."""
-FEWEST_ROUNDS = 8
+FEWEST_ROUNDS: Assumed[Rounds] = 8
 """Rounds from which on a repetition is a loop. Chunks of a tensor, and terms of a loss, are fewer."""
-FEWEST_OPS = 32
+FEWEST_OPS: Assumed[Ops] = 32
 """Ops of a loop, all rounds together."""
 LAYERS = OF_LAYERS | PRODUCTS | {"aten::convolution", "aten::conv2d", "aten::_scaled_mm", "aten::native_layer_norm"}
 """What parts of a model are made of: a repetition with such an op in it is one of layers, each of which needs the

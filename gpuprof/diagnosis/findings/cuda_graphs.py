@@ -34,9 +34,10 @@ from gpuprof.diagnosis.detect.torch_version import is_before_2
 from gpuprof.diagnosis.diagnosis import Evidence
 from gpuprof.diagnosis.fix import Code, Fix, as_fix, assigned, call, code, in_file, joined, option
 from gpuprof.projection.batch import model_phases
-from gpuprof.replay.bound import SMALL
+from gpuprof.replay.bound import LEAST_SENSITIVITY
 from gpuprof.replay.graph import launcher_of
 from gpuprof.tracefile.trace import Mask
+from gpuprof.units import Assumed, Convention, Entries, Ratio, Share
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
@@ -44,16 +45,16 @@ if TYPE_CHECKING:
 
 SERVERS = ("vllm", "sglang", "tgi", "tensorrt_llm")
 """Engines that capture decoding themselves, if they are let."""
-WORTH = 1.05
+LEAST_GAIN_OVER_COMPILE: Assumed[Ratio] = 1.05
 """What graphs have to gain beyond compiling, as a plain `torch.compile` is less particular."""
-MOST_REGIONS = 10
+MOST_REGIONS: Assumed[Entries] = 10
 """Compiled regions in one pass, more of which are single functions (a library's own kernels) and not a model with a few
 breaks."""
-MOST_SKIPS = 3
+MOST_SKIPS: Convention[Entries] = 3
 """Reasons of torch for not using CUDA graphs that are named."""
-MOST_GRAPHED = 0.5
+GRAPHED_SHARE: Assumed[Share] = 0.5
 """Of the passes' kernels the part that CUDA graphs launch, from which on these launch the step."""
-MOST_OUTSIDE = 0.2
+MOST_OUTSIDE: Assumed[Share] = 0.2
 """A compiled model launches nearly all of its work from generated code; with more than this outside, little would be
 captured."""
 CLONED = code("""
@@ -116,7 +117,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     ).by("cuda_graphs")
     found = passes(case) if chain is None else whole_passes(case)
     if found is not None:
-        if case.step_of(once_gone(chain, compiled(found, 1))(graph)) < WORTH * case.step_of(
+        if case.step_of(once_gone(chain, compiled(found, 1))(graph)) < LEAST_GAIN_OVER_COMPILE * case.step_of(
             once_gone(chain, graphed(found, 1))(graph)
         ):
             return
@@ -240,7 +241,7 @@ def _absent(case: Analysis) -> str | None:
     if shapes_vary(case) and whole_passes(case) is None:
         return "the shapes of batches vary, and a graph is captured for each shape"
     host = case.sensitivities.host
-    if host is not None and host < SMALL:
+    if host is not None and host < LEAST_SENSITIVITY:
         return "the GPU is the limit: launching faster gains nothing"
     return None
 
@@ -274,7 +275,7 @@ def in_graphs(case: Analysis) -> bool:
     launching = np.append(case.trace.rows_named(case.trace.calls.name, GRAPH_LAUNCH.search), False)
     by_graph, ns = launching[timeline.links.call[rows]], (gpu.end_ns - gpu.start_ns)[rows].clip(0)
     whole = max(int(ns.sum()), 1)
-    return bool(len(rows)) and max(float(by_graph.mean()), float(ns[by_graph].sum()) / whole) >= MOST_GRAPHED
+    return bool(len(rows)) and max(float(by_graph.mean()), float(ns[by_graph].sum()) / whole) >= GRAPHED_SHARE
 
 
 def _compiled_host(case: Analysis) -> Mask | None:

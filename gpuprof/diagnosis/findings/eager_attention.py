@@ -29,6 +29,7 @@ from gpuprof.replay.graph import Graph
 from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.timeline.phases import FORWARD, RECOMPUTE
 from gpuprof.tracefile.trace import I64, NO_TEXT, OP
+from gpuprof.units import Assumed, Launches, Ops, Tokens
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
@@ -38,16 +39,16 @@ if TYPE_CHECKING:
 SOFTMAX = frozenset({"aten::_softmax"})
 PRODUCTS = frozenset({"aten::bmm", "aten::baddbmm"})
 MASKING = frozenset({"aten::add", "aten::add_", "aten::masked_fill", "aten::masked_fill_", "aten::where"})
-LEAST_QUERIES = 16
+LEAST_QUERIES: Assumed[Tokens] = 16
 """Shorter sequences' scores cost nothing; a softmax over experts or a head of a classifier is no attention either."""
-REACH = 120
+SOFTMAX_REACH: Assumed[Ops] = 120
 """Ops between the softmax and either product, all levels counted, at most: mask, scale, casts, dropout and sinks are
 some 40."""
 TENSOR_SHARE = tuple(zip(calibrated.ATTENTION_FORWARD.falling, calibrated.ATTENTION_BACKWARD.falling, strict=True))
 """Fused attention's share of the tensor ceiling, forward and backward: at best, usually, at worst."""
 MEMORY_SHARE = calibrated.ATTENTION_MEMORY.value
 """What fused attention on short sequences reaches of the memory's ceiling."""
-LAUNCHES = (3, 6)
+FUSED_LAUNCHES: Assumed[tuple[Launches, Launches]] = (3, 6)
 """Kernels of fused attention forward and backward; cuDNN launches 1 and 5, and the heads of grouped queries may be
 copied."""
 CATEGORIES = ("attention", "softmax", "gemm", "elementwise", "cast/copy", "dropout", "memset")
@@ -109,7 +110,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     backward = without_recompute(case, nodes_in(case.graph, backward_of(case, found.stretches)))
     group = np.where(forward >= 0, forward, np.where(backward >= 0, backward + count, -1))
     inside = group >= 0
-    launches = np.repeat(LAUNCHES, count)
+    launches = np.repeat(FUSED_LAUNCHES, count)
     costs = [host_ns_per_launch(case, inside, mask) for mask in (forward >= 0, backward >= 0)]
     host_ns = launches * np.repeat(costs, count)
     has = np.bincount(group[inside & graph.on_gpu], minlength=2 * count) > 0
@@ -229,7 +230,11 @@ def find_attentions(case: Analysis) -> Attentions | None:
         if k == 0 or k == len(products):
             continue
         before, after = int(products[k - 1]), int(products[k])
-        if at - before > REACH or after - at > REACH or ops.thread[rows[before]] != ops.thread[rows[after]]:
+        if (
+            at - before > SOFTMAX_REACH
+            or after - at > SOFTMAX_REACH
+            or ops.thread[rows[before]] != ops.thread[rows[after]]
+        ):
             continue
         shape, size, more = shapes.of(int(rows[before]), int(rows[at]), int(rows[after]))
         if shape is None:
@@ -293,7 +298,7 @@ def _fused_ns(case: Analysis, found: Attentions, level: int) -> np.ndarray:
             tensor = flops / rate / TENSOR_SHARE[level][backward]
             # Backward reads inputs, result and its gradient, and writes three gradients, the queries' in fp32 first.
             memory = rows * (1, 4)[backward] / ceilings.memory_bytes_per_s / MEMORY_SHARE
-            result[backward, i] = max(tensor, memory) * 1e9 + LAUNCHES[backward] * ceilings.launch_floor_ns
+            result[backward, i] = max(tensor, memory) * 1e9 + FUSED_LAUNCHES[backward] * ceilings.launch_floor_ns
     return result.reshape(-1)
 
 

@@ -18,11 +18,12 @@ from gpuprof.replay.graph import COMMUNICATION, DEVICE
 from gpuprof.replay.transform import removed, scaled
 from gpuprof.timeline.intervals import Cover, union
 from gpuprof.tracefile.trace import F64, Mask
+from gpuprof.units import MB, Assumed, Convention, Copies, Share
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
-WORTH_SHARE = 0.03
+WORTH_SHARE: Assumed[Share] = 0.03
 """Exposed transfers of less than this share of the step are left alone: the fix would gain less than the noise of a
 step."""
 HIDDEN = calibrated.HIDDEN.falling
@@ -31,9 +32,10 @@ all-gather and the last reduction of a step have none."""
 GIVEN_BACK = calibrated.GIVEN_BACK.rising
 """Share of what is hidden that comes back as longer kernels: a transfer takes SMs (a ring of NCCL 24 of
 132), bandwidth and power from what it hides behind, and takes longer itself meanwhile."""
-FEW_BUCKETS = 4
+FEWEST_BUCKETS: Assumed[Copies] = 4
 """Exchanges in a step; with fewer each waits for most of the gradients, and has little left to hide behind."""
-SMALLER_MB, LARGER_MB = 5, 100
+SMALLER_MB: Convention[MB] = 5
+LARGER_MB: Convention[MB] = 100
 """A fifth and four times of the 25 MB that DistributedDataParallel fills a bucket with."""
 
 PAGE = Page(
@@ -95,7 +97,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
             key="no_sync",
         )
 
-    few = case.per_step(float(transfers.sum())) < FEW_BUCKETS
+    few = case.per_step(float(transfers.sum())) < FEWEST_BUCKETS
 
     def change(level: int):
         saved = HIDDEN[level] * (1 - GIVEN_BACK[level])

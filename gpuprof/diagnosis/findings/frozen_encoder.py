@@ -19,20 +19,21 @@ from gpuprof.replay.graph import Graph
 from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.replay.transform import removed, scaled
 from gpuprof.tracefile.trace import F64, Mask
+from gpuprof.units import Assumed, Ratio, Share
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
     from gpuprof.diagnosis.frozen_passes import FrozenPasses
 
-LEAST = 0.05
+LEAST_PASS_SHARE: Assumed[Share] = 0.05
 """Share of the step that the passes take on the GPU or on the host; less is not worth a cache."""
-GENERATES = 2.0
+GENERATING_PASSES: Assumed[Ratio] = 2.0
 """Passes of the trained model without gradients, for each one with: more of them generate, step by step."""
 ONLINE = re.compile(r"\b(GRPO|RLOO|PPO|OnlineDPO|XPO|NashMD|GKD)Trainer|/(grpo|rloo|ppo|online_dpo|gkd)_trainer\.py")
 """Trainers whose samples come out of the model itself: what another model says of them cannot be known before."""
 FIELD = "precompute_ref_log_probs"
 """Of the arguments of trl's DPO and KTO trainers."""
-SECOND_EPOCH = 1.05
+LEAST_EPOCHS: Assumed[Ratio] = 1.05
 """Epochs from which on a cache is used at all."""
 
 IMAGES = re.compile(r"^nn\.Module: \w*(Autoencoder|VAE|UNet|DiT|Transformer2D)")
@@ -77,7 +78,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     online = case.trace.rows_named(case.trace.frames.name, ONLINE.search).any()
     # The arguments of trl's trainers that generate their samples do not have the field.
     online |= case.stack.kind in ("trl", "unsloth") and case.stack.has(FIELD) is False
-    if not online and 0 < own.sum() <= GENERATES * passes.trained:
+    if not online and 0 < own.sum() <= GENERATING_PASSES * passes.trained:
         yield from _proposal(case, passes, own, reference=True)
     # Of trainers with such a field, what the recording does not name is the reference.
     yield from _proposal(case, passes, ~own, reference=not online and bool(case.stack.has(FIELD)))
@@ -90,10 +91,10 @@ def _proposal(case: Analysis, passes: FrozenPasses, chosen: Mask, *, reference: 
     gpu = nodes & graph.on_gpu
     gpu_ns = case.per_step(float(graph.duration_ns[gpu].sum()))
     host_ns = case.per_step(float(graph.duration_ns[nodes & ~graph.on_gpu & ~graph.waits].sum()))
-    if max(gpu_ns, host_ns) < LEAST * case.step_ns or len(np.unique(graph.step[nodes])) < graph.steps:
+    if max(gpu_ns, host_ns) < LEAST_PASS_SHARE * case.step_ns or len(np.unique(graph.step[nodes])) < graph.steps:
         return
     epochs = _epochs(case)
-    if epochs is not None and epochs < SECOND_EPOCH:
+    if epochs is not None and epochs < LEAST_EPOCHS:
         return
     kept = 0.0 if epochs is None else 1.0 / epochs
     count = case.per_step(int(chosen.sum()))

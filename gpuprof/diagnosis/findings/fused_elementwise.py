@@ -13,11 +13,12 @@ from gpuprof.diagnosis.detect.fused_kernels import Fused
 from gpuprof.diagnosis.detect.fused_sequences import GATE, KINDS, LOSS, NORM, PART, ROPE, Sequences, find_sequences
 from gpuprof.diagnosis.detect.loss_head import fused_linear_ns, loss_head
 from gpuprof.diagnosis.detect.pair.candidates import PASSES, Candidate, claim_model
-from gpuprof.diagnosis.detect.pair.quantities import FEWER, kernel_counts, kernel_ns
+from gpuprof.diagnosis.detect.pair.quantities import MOST_LEFT, kernel_counts, kernel_ns
 from gpuprof.diagnosis.detect.pair.signs import advised, alike_compiled, fewer_kernels
 from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.diagnosis import Evidence
 from gpuprof.diagnosis.fix import Fix, assigned, call, code, joined
+from gpuprof.units import Assumed, Share
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
@@ -30,7 +31,7 @@ APART = {"fused_linear_cross_entropy": False, "cross_entropy": True}
 """Options of Liger: the loss in a kernel of its own, not chunk by chunk with the output layer."""
 LIGER_PARTS = (("loss", "LigerCrossEntropyLoss"), ("norm", "LigerRMSNorm"), ("gate", "LigerSwiGLUMLP"))
 """Kind of sequence → the module of Liger that does it in one kernel."""
-WORTH_SHARE = 0.03
+WORTH_SHARE: Assumed[Share] = 0.03
 """Less of the GPU's time than this in such kernels, and the fix gains nothing on a GPU-bound step; launch-bound ones
 want torch.compile or CUDA graphs."""
 CATEGORIES = ("elementwise", "norm", "rope", "reduction", "loss", "softmax")
@@ -180,7 +181,7 @@ ABSENT = Absent("Liger kernels", _absent)
 def change(a: Facts, b: Facts) -> Iterator[Candidate]:
     """Fewer elementwise kernels, where only the side with more of them has the finding."""
     pieces = kernel_counts(a, b, CATEGORIES, PASSES)
-    if advised(a, b, PAGE.id, pieces) and pieces.fell(to=FEWER) and alike_compiled(a, b):
+    if advised(a, b, PAGE.id, pieces) and pieces.fell(to=MOST_LEFT) and alike_compiled(a, b):
         yield Candidate(
             PAGE.id,
             "fused elementwise kernels",

@@ -19,11 +19,12 @@ from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.fix import Fix, as_fix, code, joined
 from gpuprof.replay.transform import scaled
 from gpuprof.tracefile.trace import F64, KERNEL, NO_TEXT, Mask
+from gpuprof.units import Assumed, Share
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
-MOST_USEFUL = 0.6
+MOST_USEFUL: Assumed[Share] = 0.6
 """Share of the scores of a row above which there is nothing to skip: lengths of one batch differ by as much."""
 RATES = tuple(zip(calibrated.ATTENTION_FORWARD.falling, calibrated.ATTENTION_BACKWARD.falling, strict=True))
 """Share of the tensor ceiling that attention over packed lengths reaches, forward and backward: at best, usually, at

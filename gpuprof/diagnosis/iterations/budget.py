@@ -10,12 +10,13 @@ from gpuprof.diagnosis.iteration_model import GenerationBudget, Iteration, Phase
 from gpuprof.record.phase_names import BACKWARD, FORWARD, GENERATION, OPTIMIZER, TIMED
 from gpuprof.tracefile.phased_steps import Generated, PhasedStep
 from gpuprof.tracefile.run import RunFolder
+from gpuprof.units import Assumed, Iterations, Steps
 
 STAGES = (("baseline_free",), ("baseline_free", "baseline_sync", "sampling", "settle"))
 """Stages whose steps ran without a profiler; the next ones where the first hold no whole iteration."""
-SEEN = 2
+FEWEST_GENERATING: Assumed[Steps] = 2
 """Steps that generate, from which on the training is taken to be one on its own generations."""
-_FEW = 5
+_FEWEST_OF_PERCENTILE: Assumed[Iterations] = 5
 """Of fewer iterations the least and the most are shown instead of percentiles."""
 
 
@@ -60,7 +61,7 @@ def _passes(iterations: list[list[PhasedStep]]) -> float | None:
 def steps_of_iteration(steps: Sequence[PhasedStep]) -> int | None:
     """Optimizer steps from one generation to the next, the usual number; None where fewer than SEEN steps generate."""
     generating = [one.step for one in steps if one.phases.get(GENERATION)]
-    if len(generating) < SEEN:
+    if len(generating) < FEWEST_GENERATING:
         return None
     return max(statistics.mode(b - a for a, b in pairwise(generating)), 1)
 
@@ -91,7 +92,7 @@ def _phases(times: dict[str, list[int]], mean_ns: int) -> tuple[PhaseBudget, ...
 
 
 def _end(each: list[int], share: float) -> int:
-    if len(each) < _FEW:
+    if len(each) < _FEWEST_OF_PERCENTILE:
         return min(each) if share < 0.5 else max(each)
     return sorted(each)[min(int(share * len(each)), len(each) - 1)]
 

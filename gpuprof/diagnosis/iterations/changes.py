@@ -26,6 +26,7 @@ from gpuprof.record.phase_names import (
     REWARD,
     WEIGHT_SYNC,
 )
+from gpuprof.units import Assumed, Share
 
 WAITS = calibrated.WAITS.value
 SPREAD = calibrated.SPREAD.value
@@ -35,7 +36,7 @@ LEFT = inference.CACHE_LEFT.falling
 CONTINUOUS_STEP = calibrated.CONTINUOUS_STEP.falling
 CONTINUOUS_NS = tuple(1e9 * seconds for seconds in calibrated.CONTINUOUS_S.falling)
 """What a step and a call of continuous batching cost, the most first."""
-SHORTER_TAIL = 0.9
+SHORTER_TAIL: Assumed[Share] = 0.9
 """The 95th percentile of the completions' lengths is below this share of the longest where there is a tail to cut."""
 
 

@@ -20,11 +20,12 @@ from gpuprof.timeline.iteration_phases import phase_spans, times_in_window, unre
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.run import RunFolder
 from gpuprof.tracefile.source import Issue
+from gpuprof.units import Assumed, Share
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.diagnosis import Diagnosis
 
-ALIKE = 0.2
+SAME_ITERATION: Assumed[Share] = 0.2
 """Share by which timed iterations may differ from the mean step to count as the same."""
 
 
@@ -48,7 +49,7 @@ def of_mean_step(iteration: Iteration, mean_ns: int) -> Iteration:
     """An iteration of one step as long as the mean step, which more steps were timed for than phases: the phases keep
     their shares and sum to it exactly. What is far from the mean step is left as it was timed."""
     was = iteration.mean_ns
-    if was <= 0 or abs(mean_ns - was) > ALIKE * was:
+    if was <= 0 or abs(mean_ns - was) > SAME_ITERATION * was:
         return iteration
     until = [0, *accumulate(one.ns for one in iteration.phases)]
     at = [round(ns * mean_ns / was) for ns in until]

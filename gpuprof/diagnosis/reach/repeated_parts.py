@@ -17,6 +17,7 @@ from gpuprof.diagnosis.findings.padding import LEAST_PADDING
 from gpuprof.diagnosis.reach.part import Part
 from gpuprof.replay.transform import removed, scaled
 from gpuprof.timeline.phases import BACKWARD, FORWARD, RECOMPUTE
+from gpuprof.units import Convention, Names
 
 REFERENCES = ("eager_attention", "expert_loop", "adapter_casts", "optimizer", "masked_attention", "python_loop",
               "recurrent_loop", "full_sort", "one_hot")  # fmt: skip
@@ -25,7 +26,7 @@ FASTER = ("fused_elementwise", "float64", "tf32")
 """Findings that do what is left of the work in fewer passes over memory, or on tensor cores."""
 DIGITS = frozenset({"float64", "tf32"})
 """Those after which the training is the same but for digits that 16-bit trainings do not have."""
-MOST_NAMED = 3
+MOST_NAMED: Convention[Names] = 3
 """Classes of modules that are named."""
 ALWAYS = frozenset({"masked_attention", "garbage_collection"})
 """Those that count whether they are advised or not: what they compute in vain is known."""

@@ -10,8 +10,9 @@ from gpuprof.diagnosis.representative_steps import representative
 from gpuprof.timeline.steps import LONGEST_NS
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.trace import ANNOTATION, I64, Trace
+from gpuprof.units import Events, Measured
 
-MOST_EVENTS = 1_000_000
+MOST_EVENTS: Measured[Events] = 1_000_000
 """What opens in a second and a half and still moves smoothly (benchmarks/report.py)."""
 
 

@@ -6,8 +6,9 @@ import json
 import re
 
 from gpuprof.errors import UnreadableTrace
+from gpuprof.units import Assumed, Bytes
 
-LIMIT_BYTES = 64 << 20
+LIMIT_BYTES: Assumed[Bytes] = 64 << 20
 """Header, tail and single events longer than this are not a profiler's: real ones stay under some MB."""
 
 _SPACE = re.compile(rb"[\s\x00]*")

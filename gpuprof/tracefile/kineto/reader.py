@@ -17,10 +17,11 @@ from gpuprof.tracefile.kineto.envelope import NeedMore, find_events
 from gpuprof.tracefile.kineto.msgspec_reader import Parsed, read_small
 from gpuprof.tracefile.kineto.source import CUT, DAMAGED, INFLATE_ERRORS, INPUT_BYTES
 from gpuprof.tracefile.trace import Trace
+from gpuprof.units import Assumed, Bytes
 
-SMALL_BYTES = 4 << 20
+SMALL_BYTES: Assumed[Bytes] = 4 << 20
 """Text up to this long is read by msgspec: it is done before the other reader is loaded."""
-SMALL_UNCOMPILED_BYTES = 100 << 20
+SMALL_UNCOMPILED_BYTES: Assumed[Bytes] = 100 << 20
 """The same where the other reader would have to be compiled first: that takes 6 s, in which msgspec reads 300 MB."""
 
 

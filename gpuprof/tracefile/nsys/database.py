@@ -20,16 +20,17 @@ from gpuprof.errors import UnreadableTrace
 from gpuprof.runfile import open_regular
 from gpuprof.tracefile.kineto.source import BOMB_BYTES, CUT, DAMAGED, GZIP_MAGIC, INFLATE_ERRORS
 from gpuprof.tracefile.trace import ABSENT, I64
+from gpuprof.units import Assumed, Bytes, Characters, Convention, Rows, Times
 
 SQLITE_MAGIC = b"SQLite format 3\0"
-BOMB_RATIO = 400
+BOMB_RATIO: Assumed[Times] = 400
 """Exports shrink 3 to 10 times; one page without end, which is what a bomb is, 1,000 times."""
 SQLITE_ERRORS = (sqlite3.DatabaseError, UnicodeDecodeError)
 """What reading a damaged file raises; the second where SQLite's message quotes what is no text."""
-LONGEST_ERROR = 200
+LONGEST_ERROR: Convention[Characters] = 200
 """Characters of one of SQLite's errors."""
-ROWS_AT_A_TIME = 100_000
-_CHUNK_BYTES = 1 << 20
+ROWS_AT_A_TIME: Assumed[Rows] = 100_000
+_CHUNK_BYTES: Assumed[Bytes] = 1 << 20
 
 
 class Database:

@@ -11,7 +11,9 @@ import ctypes
 from collections.abc import Callable
 from functools import cache
 
-LONGEST = 1 << 16
+from gpuprof.units import Assumed, Characters
+
+LONGEST_NAME: Assumed[Characters] = 1 << 16
 """A mangled name longer than this is no name."""
 _LIBRARIES = ("libstdc++.so.6", "libc++abi.so.1", None)
 """The last is whatever the process has loaded."""
@@ -19,7 +21,7 @@ _LIBRARIES = ("libstdc++.so.6", "libc++abi.so.1", None)
 
 def demangled(name: str) -> str | None:
     """`_Z4gemmv` is `gemm()`; None for what is no such name, or where nothing can tell."""
-    if not name.startswith("_Z") or len(name) > LONGEST:
+    if not name.startswith("_Z") or len(name) > LONGEST_NAME:
         return None
     function = _library()
     return function(name) if function else None

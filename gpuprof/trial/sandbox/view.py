@@ -17,10 +17,15 @@ from pathlib import Path
 
 from . import kernel, mounts
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpuprof.units import Assumed, Entries
+
+
 KEPT_CAPABILITIES = frozenset({0, 1, 3, 4, 5, 6, 7, 8, 10, 14, 18, 19, 23, 24, 31})
 """What a program that runs as root may still do: files of other users, users and groups, priorities, locked memory,
 chroot, debugging. Not: mounts, devices, modules, the network's settings, files by handle (capability 2)."""
-MOST_ENTRIES = 400
+MOST_ENTRIES: Assumed[Entries] = 400
 """Of a folder that is made again; one with more is read-only."""
 _READ_ONLY_IN_PROC = ("sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi")
 

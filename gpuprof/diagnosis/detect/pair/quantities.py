@@ -6,16 +6,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from gpuprof.units import Assumed, Ratio, Share
+
 if TYPE_CHECKING:
     from gpuprof.diagnosis.detect.pair.facts import Facts
 
-HALF = 0.5
+AS_GOOD_AS_GONE: Assumed[Share] = 0.5
 """What falls to less than this of what it was is as good as gone."""
-FEWER = 0.75
+MOST_LEFT: Assumed[Share] = 0.75
 """A fix that leaves part of its work behind (casts that a model needs anyway) leaves at most this much."""
-FEW = 8.0
+FEWEST_A_STEP: Assumed[Ratio] = 8.0
 """Kernels or calls a step that are too few to be a habit."""
-PACE = 0.05
+SAME_PACE: Assumed[Share] = 0.05
 """Launches, kernels and clocks that differ by less are the same; work likewise."""
 
 
@@ -52,9 +54,9 @@ class Quantity:
     @property
     def steady(self) -> bool:
         """Whether they differ by no more than two runs of one program do."""
-        return self.difference <= PACE * self.a
+        return self.difference <= SAME_PACE * self.a
 
-    def fell(self, to: float = HALF, least: float = FEW) -> bool:
+    def fell(self, to: float = AS_GOOD_AS_GONE, least: float = FEWEST_A_STEP) -> bool:
         """Whether the smaller is at most the share `to` of the larger, and the larger worth mention."""
         return self.largest >= least and min(self.a, self.b) <= to * self.largest
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from gpuprof.diagnosis.detect.compiled_code import MOST_COMPILED
+from gpuprof.diagnosis.detect.compiled_code import COMPILED_SHARE
 from gpuprof.diagnosis.detect.pair.candidates import MODEL, Candidate, claim_model
-from gpuprof.diagnosis.detect.pair.quantities import FEWER, Quantity, kernel_counts, kernel_ns, quantity
+from gpuprof.diagnosis.detect.pair.quantities import MOST_LEFT, Quantity, kernel_counts, kernel_ns, quantity
+from gpuprof.units import Assumed, Share
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.detect.pair.facts import Facts
 
-IN_GRAPHS = 0.3
+IN_GRAPHS: Assumed[Share] = 0.3
 """Share of the kernels in CUDA graphs that makes a step one of graphs."""
-LONG_IDLE = 0.02
+LONG_IDLE: Assumed[Share] = 0.02
 """Share of a step from which on waiting is worth a name."""
 
 
@@ -37,7 +38,7 @@ def advised(a: Facts, b: Facts, name: str, amount: Quantity) -> bool:
 
 def alike_compiled(a: Facts, b: Facts) -> bool:
     """Whether both run compiled code, or both eager code."""
-    return (a.counts.compiled >= MOST_COMPILED) == (b.counts.compiled >= MOST_COMPILED)
+    return (a.counts.compiled >= COMPILED_SHARE) == (b.counts.compiled >= COMPILED_SHARE)
 
 
 LOSS = ("loss", "softmax")
@@ -47,7 +48,7 @@ LOSS = ("loss", "softmax")
 def less_loss(a: Facts, b: Facts, name: str, title: str) -> Iterator[Candidate]:
     """Less time in the loss, where only the side with more of it has a finding against it."""
     took = kernel_ns(a, b, LOSS)
-    if advised(a, b, name, took) and took.fell(to=FEWER, least=0.0) and alike_compiled(a, b):
+    if advised(a, b, name, took) and took.fell(to=MOST_LEFT, least=0.0) and alike_compiled(a, b):
         yield Candidate(
             name,
             title,
