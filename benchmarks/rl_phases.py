@@ -495,7 +495,7 @@ def predicted(diagnosis: Diagnosis) -> dict[str, tuple[float, float, float]]:
     """Change → iteration over that of the recording: least, expected, most. What gpuprof advises by
     `gpuprof.diagnosis.iterations.changes`, other values of arguments by `gpuprof project --set`; one reward less by its
     time."""
-    from gpuprof.calibration.iterations import SPREAD as spread
+    from gpuprof.calibration.iterations import SPREAD
     from gpuprof.diagnosis.iterations import changes as rules
     from gpuprof.diagnosis.iterations.section import trainer_of
     from gpuprof.diagnosis.iterations.with_arguments import with_arguments
@@ -517,7 +517,7 @@ def predicted(diagnosis: Diagnosis) -> dict[str, tuple[float, float, float]]:
         shares["continuous_batching"] = (1 - high / mean, 1 - expected / mean, 1 - low / mean)
 
     slow = sorted(one.ns for one in found.rewards)[-2] if len(found.rewards) > 1 else 0
-    low, expected, high = (slow * (1 + side * spread.value) / mean for side in (-1, 0, 1))
+    low, expected, high = (slow * (1 + side * SPREAD.value) / mean for side in (-1, 0, 1))
     shares["one_slow_reward"] = 1 - high, 1 - expected, 1 - low
     for name, arguments in ARGUMENTS.items():
         then = with_arguments(found, trainer, arguments).iteration_ns

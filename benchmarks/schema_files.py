@@ -334,8 +334,8 @@ DOCUMENTS = (
     Document(
         "gpuprof.with_arguments/1",
         "gpuprof.diagnosis.iterations.with_arguments:WithArguments",
-        "The iteration of an RL post-training if its trainer's arguments had other values. Times are whole nanoseconds, "
-        "intervals hold eight of ten.",
+        "The iteration of an RL post-training if its trainer's arguments had other values. Times are whole "
+        "nanoseconds, intervals hold eight of ten.",
     ),
     Document(
         "gpuprof.roles/1",

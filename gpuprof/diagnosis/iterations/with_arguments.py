@@ -253,11 +253,11 @@ def _assumed(iteration: Iteration, asked: Factors) -> list[str]:
     said = []
     if asked.sequences != 1.0 or asked.batches != 1.0:
         busy = busy_share(iteration, GENERATION)
-        seen = "how long the GPU works in a decode step was not recorded" if busy is None else (
-            f"the GPU works {100 * busy:.0f} % of a decode step, so more sequences cost it little"
-            if busy < 0.5 else f"the GPU works {100 * busy:.0f} % of a decode step, so it takes longer for more sequences"
-        )  # fmt: skip
-        said.append(seen)
+        if busy is None:
+            said.append("how long the GPU works in a decode step was not recorded")
+        else:
+            cost = "cost little" if busy < 0.5 else "take longer"
+            said.append(f"the GPU works {100 * busy:.0f} % of a decode step, so more sequences {cost}")
     if asked.batches * asked.epochs > 1 and iteration.steps == 1:
         said.append("with several steps on a generation, the old policy's log-probabilities are computed, too")
     return said
