@@ -123,7 +123,7 @@ def test_what_was_not_recorded_is_an_error():
         with_arguments(iteration(0.5), unknown, {"per_device_train_batch_size": 16})
     with pytest.raises(GpuprofError, match="completions are was not recorded"):
         with_arguments(replace(iteration(0.5), generation=None), TRAINER, {"max_new_tokens": 16})
-    with pytest.raises(GpuprofError, match="what a reference costs was not recorded"):
+    with pytest.raises(GpuprofError, match="no reference policy, so what one costs was not recorded"):
         with_arguments(iteration(0.5), replace(TRAINER, settings={"beta": 0.0}), {"beta": 0.1})
 
 
