@@ -4,8 +4,8 @@
     python -m benchmarks.constants replay      # every number of a room
     python -m benchmarks.constants --bare      # those whose type says neither how well they are known nor their unit
 
-A number that was fitted to recordings is in `gpuprof/calibration/`, with its interval. Every other one stands next to the
-code that it decides in, with a type of `gpuprof/units.py`: `EQUAL_WORK: Assumed[Share] = 0.02`.
+A number that was fitted to recordings is in `gpuprof/calibration/`, with its interval. Every other one stands next to
+the code that it decides in, with a type of `gpuprof/units.py`: `EQUAL_WORK: Assumed[Share] = 0.02`.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ PACKAGE = ROOT / "gpuprof"
 
 STATUSES = ("Assumed", "Measured", "Published", "Convention")
 
-VAGUE = set("""
-    LEAST MOST FEWEST SEEN SHOWN NAMED MOSTLY OFTEN NEAR FAR MUCH FEW LITTLE LARGE SMALL LONG SHORT LONGER LONGEST SHORTEST
-    LARGEST SAME ALIKE EQUAL LEVEL LIKELY ENOUGH APART CLOSE CLEAR SLOWER QUICKER FASTER LOW HIGH HALF KEPT LEFT MORE LESS
-    OTHERS ALSO TOP SHARE REACH WORTH KNOWN FOUND SIZE LIMIT NARROW WIDE WIDEST DEEP SOON EVERY MANY WHOLE PART FARTHEST
-    MOST_OF MOST_OF_IT
-""".split())  # fmt: skip
+_VAGUE = """
+    LEAST MOST FEWEST SEEN SHOWN NAMED MOSTLY OFTEN NEAR FAR MUCH FEW LITTLE LARGE SMALL LONG SHORT LONGER LONGEST
+    SHORTEST LARGEST SAME ALIKE EQUAL LEVEL LIKELY ENOUGH APART CLOSE CLEAR SLOWER QUICKER FASTER LOW HIGH HALF KEPT
+    LEFT MORE LESS OTHERS ALSO TOP SHARE REACH WORTH KNOWN FOUND SIZE LIMIT NARROW WIDE WIDEST DEEP SOON EVERY MANY
+    WHOLE PART FARTHEST MOST_OF MOST_OF_IT
+"""
+VAGUE = frozenset(_VAGUE.split())
 """Names that do not say what they bound."""
 
 
@@ -85,8 +86,8 @@ def constants(package: Path = PACKAGE, root: Path = ROOT) -> Iterator[Constant]:
 def constants_of(source: str, path: str) -> Iterator[Constant]:
     """Those of one file: names in capitals that get a number, several numbers, or one from the table.
 
-    Several names that get whole numbers in one line are the codes of an enumeration, which decide nothing; fractions are
-    no codes.
+    Several names that get whole numbers in one line are the codes of an enumeration, which decide nothing; fractions
+    are no codes.
     """
     body = ast.parse(source).body
     lines = source.splitlines()

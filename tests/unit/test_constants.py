@@ -30,7 +30,7 @@ def test_units_are_known():
 
 
 def test_every_name_says_what_it_bounds():
-    assert [f"{one.path}:{one.line} {one.name}" for one in FOUND if one.is_vague] == []
+    assert [f"{one.path}:{one.line} {one.name}" for one in OWN if one.is_vague] == []
 
 
 @pytest.mark.parametrize("one", [one for one in OWN if one.unit == "Share"], ids=lambda one: one.key)

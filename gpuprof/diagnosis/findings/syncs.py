@@ -133,7 +133,9 @@ def find(case: Analysis) -> Iterator[Proposal]:
         kinds.append((explicit, Proposal(
             title=f"no torch.cuda.synchronize() in the {case.unit}",
             evidence=_evidence(case, explicit, "torch.cuda.synchronize() or a similar call", np.empty(0, np.int64)),
-            fix=without_call(f"torch.cuda.synchronize() only every {LOG_EVERY} steps", "torch.cuda.synchronize").by("syncs")
+            fix=without_call(
+                f"torch.cuda.synchronize() only every {LOG_EVERY} steps", "torch.cuda.synchronize"
+            ).by("syncs")
             + "\nor, to time steps: "
             + call("torch.cuda.Event", enable_timing=True).otherwise()
             + ", which waits for nothing",
