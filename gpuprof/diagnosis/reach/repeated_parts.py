@@ -19,7 +19,7 @@ from gpuprof.replay.transform import removed, scaled
 from gpuprof.timeline.phases import BACKWARD, FORWARD, RECOMPUTE
 
 REFERENCES = ("eager_attention", "expert_loop", "adapter_casts", "optimizer", "masked_attention", "python_loop",
-              "recurrent_loop", "full_sort", "one_hot")  # fmt: skip
+              "recurrent_loop", "full_sort", "one_hot", "expanded_product")  # fmt: skip
 """Findings that replace ops by others that compute the same in fewer kernels, or without what is thrown away."""
 FASTER = ("fused_elementwise", "float64", "tf32")
 """Findings that do what is left of the work in fewer passes over memory, or on tensor cores."""
@@ -39,6 +39,7 @@ _WHAT = {
     "recurrent_loop": "a recurrence, step by step in Python",
     "one_hot": "matrix multiplications with one-hot vectors",
     "full_sort": "a whole tensor sorted for the first of it",
+    "expanded_product": "expanded products that are summed up",
     "garbage_collection": "Python's garbage collection in every step",
     "float64": "kernels in float64",
     "fused_elementwise": "norms, gates, rotary embeddings and losses in many small kernels",
@@ -53,6 +54,7 @@ _WHY = {
     "garbage_collection": "gc.collect() goes over all objects of the process, and the GPU gets no work meanwhile",
     "one_hot": "all but one number of each row are zero: a lookup of rows gives the same",
     "full_sort": "all values are put in order, and most of them are not used",
+    "expanded_product": "each product is written and read again, where a matrix multiplication adds them up at once",
     "float64": "four times the bytes of 16 bits, and a fraction of their rate",
     "tf32": "PyTorch's default: TF32 has the same range and fewer digits, and uses tensor cores",
 }
