@@ -43,7 +43,7 @@ class Patch:
         setattr(owner, name, self._after)
 
     def undo(self) -> None:
-        """Restores the original, unless somebody else has wrapped it since."""
+        """Restores the original, unless other code has wrapped it since."""
         if vars(self._owner).get(self._name) is not self._after:
             return
         if self._own:

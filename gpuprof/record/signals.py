@@ -77,7 +77,7 @@ class Guard:
         except (OSError, ValueError):
             answer = b""
         if len(answer) < 8:
-            self._mute = True  # a late answer would be taken for that to a later question
+            self._mute = True  # a late answer would be treated as that to a later question
             return None
         (mask,) = struct.unpack("=Q", answer)
         return frozenset(n for n in range(1, 65) if mask >> (n - 1) & 1)

@@ -92,7 +92,7 @@ class TargetUnderNsys:
         return self._line is None and self._door is None
 
     def take_back(self) -> None:
-        """Restores our descriptors, if nobody fetched them."""
+        """Restores our descriptors, if they were not fetched."""
         for number, descriptor in enumerate(self._ours):
             if descriptor is not None:
                 os.dup2(descriptor, number)

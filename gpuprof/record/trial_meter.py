@@ -45,7 +45,7 @@ FEWEST = 5
 LEAST = 20
 """Steps of a stretch before it is looked at for the first time."""
 SHORTEST_NS, MOST_SHORT = 1_500_000_000, 1000
-"""A stretch lasts at least this long, if it is allowed to and this takes no more than so many steps."""
+"""A stretch lasts at least this long, if it is allowed to and this takes no more than MOST_SHORT steps."""
 ARRIVED = ".arrived"
 """Suffix of a gate's name: the file says that a process waits there."""
 GATE_S = 0.02

@@ -106,7 +106,8 @@ def _steps(projection: Projection, width: int) -> list[Text]:
 def _narrowed(
     rows: Sequence[Sequence[str]], columns: Sequence[Column], width: int, spared: Sequence[str]
 ) -> tuple[list[list[str]], list[Column]]:
-    """The table without the first columns of `spared`, as many as must go so that the GPUs' names stay readable."""
+    """The table without the first columns of `spared`; only those are dropped that must be for the GPUs' names to stay
+    readable."""
     kept = list(range(len(columns)))
     for title in spared:
         wide = [max(len(row[i]) for row in rows) for i in kept]

@@ -9,7 +9,7 @@ from gpuprof.diagnosis.step_parts import Bar, Part
 
 @dataclass(frozen=True, slots=True)
 class Paint:
-    """How a part looks: its colour on a terminal and on a page, and a fill that can be told without colour."""
+    """How a part looks: its colour on a terminal and on a page, and a fill that is recognisable without colour."""
 
     terminal: str
     page: str

@@ -123,7 +123,7 @@ class Starter:
         """Descriptor that ends the running process when it is closed."""
         self._sandbox = Sandbox(HOOKS)
         self._is_large = False
-        """Whether the user was told that the tree is not compared."""
+        """Whether a message has said that the tree is not compared."""
         self._made: list[Path] = []
         """Cache folders that were created for it."""
 

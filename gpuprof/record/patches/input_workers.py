@@ -81,7 +81,7 @@ def bound(init: Any, self: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     """A DataLoader's arguments by name."""
     try:
         return dict(inspect.signature(init).bind(self, *args, **kwargs).arguments)
-    except (TypeError, ValueError):  # wrapped by somebody else; DataLoader's own order applies
+    except (TypeError, ValueError):  # wrapped by other code; DataLoader's own order applies
         return dict(zip(_ORDER, (self, *args), strict=False)) | kwargs
 
 

@@ -109,7 +109,7 @@ class Parsed:
     dropped_sample: str = ""
     rounded: int = 0
     more: str = ""
-    """What else the file holds besides one document with one event list, see `trace.Reading`."""
+    """What the file holds in addition to one document with one event list, see `trace.Reading`."""
     reader: str = ""
 
 
