@@ -12,6 +12,7 @@ import numpy as np
 from gpuprof.calibration import kernels as calibrated
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
+from gpuprof.diagnosis.detect.ledger_item import LedgerItem
 from gpuprof.diagnosis.detect.passes import backward_of, shapes_in, siblings
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.detect.replace_work import replacement_of, with_replacement
@@ -180,6 +181,10 @@ def _summed(
 FINDING = Declaration(
     page=PAGE,
     find=find,
+    ledger=LedgerItem(
+        "expanded products that are summed up",
+        "each product is written and read again, where a matrix multiplication adds them up at once",
+    ),
     synonyms=("einsum", "broadcast", "cdist", "pairwise_distance"),
     titles=("a_matrix_multiplication_in_place_of_an_expanded_product",),
 )
