@@ -1,9 +1,9 @@
 """Whether the step time of a running training has come to a new level, or drifts: a fold over its steps.
 
 Steps have long tails, and patterns: a save now and then, a loader whose every fourth batch is late. So the medians of
-blocks of steps are compared. Of all pairs of one of the last RECENT blocks and one of the REFERENCE blocks, nearly all
-must point the same way (the U statistic of Mann and Whitney 1947), and the levels must differ by LEAST. The
-mean must have moved in the same direction: another order of the same steps moves only the median.
+blocks of steps are compared. Of all pairs of one of the last RECENT_BLOCKS blocks and one of the REFERENCE_BLOCKS
+blocks, nearly all must point the same way (the U statistic of Mann and Whitney 1947), and the levels must differ by
+LEAST. The mean must have moved in the same direction: another order of the same steps moves only the median.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gpuprof.units import Assumed, Blocks, Entries, Steps
 BLOCK_STEPS: Assumed[Steps] = 16
 """Steps in a block."""
 REFERENCE_BLOCKS: Assumed[Blocks] = 8
-"""Blocks that are the usual level: the first ones after SETTLE steps."""
+"""Blocks that are the usual level: the first ones after SETTLING_STEPS steps."""
 RECENT_BLOCKS: Assumed[Blocks] = 8
 """Blocks that are compared with it. A change is seen at the earliest when it has lasted for this number of blocks."""
 LEAST, SAME, PAIRS = calibrated.LEAST.value, calibrated.SAME.value, calibrated.PAIRS.value

@@ -52,7 +52,7 @@ class NewShapes:
 
     def without(self, ns: F64, first: Mask) -> F64:
         """How long steps take for which every shape was seen before: NaN for those with new shapes where at least
-        FEWEST others are known, else these without what new shapes usually add.
+        FEWEST_OF_EITHER others are known, else these without what new shapes usually add.
 
         ns: per step; first: whether it had new shapes.
         """

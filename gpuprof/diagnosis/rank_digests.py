@@ -41,9 +41,9 @@ def digests_of(
 ) -> Iterator[Digest | Note]:
     """One digest per path or URL, in their order, or (id, sentence) where there can be none. None of them is kept here.
 
-    A digest next to a recording (`digest_path`) is used if it is of that recording. Of MANY and more, digests go to
-    `cache_folder()`, and joblib makes them: with as many processes as cores and memory allow, or as the caller's
-    `joblib.parallel_config` says (Dask, Ray). Fewer are read here, with `read`.
+    A digest next to a recording (`digest_path`) is used if it is of that recording. Of FEWEST_IN_PARALLEL and more,
+    digests go to `cache_folder()`, and joblib makes them: with as many processes as cores and memory allow, or as the
+    caller's `joblib.parallel_config` says (Dask, Ray). Fewer are read here, with `read`.
     """
     names = [os.fspath(place) for place in places]
     if len(names) < FEWEST_IN_PARALLEL and not any(map(url_of, names)):

@@ -128,7 +128,8 @@ def with_doubts(
     exposed: float = 0.0,
     unit: Unit = STEP,
 ) -> Verdict:
-    """The verdict with the confidence that the doubts leave; below UNCLEAR with its runner-up and what would decide.
+    """The verdict with the confidence that the doubts leave; below UNCLEAR_CONFIDENCE with its runner-up and what would
+    decide.
 
     `timed`: whether steps were timed without a profiler; `exposed`: the share of the step in communication that nothing
     overlaps.

@@ -74,6 +74,6 @@ def _device_part(found: Sensitivities) -> Bound | None:
 
 
 def largest(values: Mapping[_Name, float]) -> list[_Name]:
-    """The names whose value differs from the largest by less than CLOSE, in their order."""
+    """The names whose value differs from the largest by less than EQUAL_SENSITIVITY, in their order."""
     first = max(values.values())
     return [name for name in values if first - values[name] < EQUAL_SENSITIVITY]

@@ -25,7 +25,7 @@ EVENT_LAG_NS = calibrated.EVENT_NS.value
 
 
 def usual(lag_ns: F64, clear: Mask, fallback_ns: float) -> float:
-    """The median of the lags that are `clear`, with at least FEWEST of them."""
+    """The median of the lags that are `clear`, with at least FEWEST_STARTS of them."""
     return float(np.median(lag_ns[clear])) if np.count_nonzero(clear) >= FEWEST_STARTS else fallback_ns
 
 

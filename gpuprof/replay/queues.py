@@ -20,11 +20,12 @@ UNRECORDED_ITEMS: Assumed[Share] = 1 / 64
 """Of a queue's room what items that are not recorded as work (events, markers) take, at most."""
 LONG_CALL: Assumed[Ratio] = 2.0
 """A queue was full at some depth if launches at that depth were seen at least FEWEST_FULL times, FULL_SHARE of them
-returned no earlier than the item ended that had to make room, and half took LONG times the usual time of their name."""
+returned no earlier than the item ended that had to make room, and half took LONG_CALL times the usual time of their
+name."""
 SOON_CALL: Assumed[Ratio] = 4.0
 DEEP_QUEUE: Assumed[Share] = 0.5
-"""Where all launches wait, no usual time is known: then, in a queue of at least DEEP of the usual items, half of the
-calls took SOON times as long as was left of them when that item ended."""
+"""Where all launches wait, no usual time is known: then, in a queue of at least DEEP_QUEUE of the usual items, half of
+the calls took SOON_CALL times as long as was left of them when that item ended."""
 
 
 @dataclass(frozen=True, slots=True)

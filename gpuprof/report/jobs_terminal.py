@@ -14,7 +14,7 @@ from gpuprof.report.numbers import duration
 from gpuprof.units import Assumed, Times, WholeNs
 
 STANDS_TIMES: Assumed[Times] = 20
-"""A job stands where its step at hand takes this many times the usual one, and 60 s at least."""
+"""A job stalls if its current step takes this many times the usual one, and at least 60 s."""
 LEAST_STANDING_NS: Assumed[WholeNs] = 60_000_000_000
 
 

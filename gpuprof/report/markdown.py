@@ -17,7 +17,7 @@ from gpuprof.report.numbers import duration, share
 from gpuprof.units import Convention, Rows, Share
 
 ROWS: Convention[Rows] = 5
-"""Findings and terms of a difference that are listed where no one asked for more."""
+"""Findings, and terms of a difference, listed by default."""
 _LEAST_PART_SHARE: Convention[Share] = 0.01
 """Share of the step below which a part is not listed."""
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~@&])")

@@ -15,7 +15,7 @@ from gpuprof.report.terminal import GUTTER, WIDEST_PAGE, paragraph, section
 from gpuprof.units import Convention, Iterations, Rows
 
 ROWS: Convention[Rows] = 5
-"""Lines of who waits for whom that are shown where no one asked for more."""
+"""Lines of who waits for whom, shown by default."""
 MOST_ITERATIONS: Convention[Iterations] = 4
 """Iterations that the lanes show, from the middle of the window; all where there are fewer."""
 
@@ -39,14 +39,14 @@ def render(found: Roles, width: int = 80, rows: int = ROWS) -> Group:
 
 
 def part_shown(found: Roles) -> tuple[int, int]:
-    """The part of the window that lanes show: SHOWN iterations around its middle."""
+    """The part of the window that lanes show: MOST_ITERATIONS iterations around its middle."""
     long = min(found.window_ns, MOST_ITERATIONS * (found.iteration_ns or found.window_ns))
     low = (found.window_ns - long) // 2
     return low, low + long
 
 
 def lane(spans: tuple[Span, ...], low: int, high: int, width: int) -> Text:
-    """A role's time from `low` to `high`, a cell for the phase that has most of it."""
+    """A role's time from `low` to `high`; each cell shows the phase with most of its time."""
     cells: list[dict[str, int]] = [{} for _ in range(width)]
     each = (high - low) / width
     for one in spans:

@@ -240,7 +240,7 @@ def _shift(a: I64, b: I64, a_end: F64, b_end: F64, together: Mask, zero: int) ->
 
     Half of the shorter one has to overlap. Of shifts whose ends fit about equally well, as they do where every step is
     as long as the next, the one with most in common, then the one for which the clocks differ least. Where fewer than
-    FEWEST overlap, although there are more, they decide nothing: then the clocks must agree to NEAR_NS.
+    FEWEST_ENDS overlap, although there are more, they decide nothing: then the clocks must agree to NEAR_NS.
     """
     if len(a) == len(b):
         whole = _fit(a, b, a_end, b_end, together, 0)

@@ -29,7 +29,14 @@ from gpuprof.timeline.timeline import build_timeline
 from gpuprof.tracefile.recording import resolve
 
 MEMORY = {"memory": 1.0}
-THRESHOLDS = {"LEAST_SENSITIVITY", "EQUAL_SENSITIVITY", "BALANCED", "WAITING_SHARE", "EVENT_COST_NS", "RECORDED_EVENT_NS"}
+THRESHOLDS = {
+    "LEAST_SENSITIVITY",
+    "EQUAL_SENSITIVITY",
+    "BALANCED",
+    "WAITING_SHARE",
+    "EVENT_COST_NS",
+    "RECORDED_EVENT_NS",
+}
 
 
 def found(host=0.0, input=0.0, transfer=0.0, communication=0.0, device=0.0, **parts) -> Sensitivities:
@@ -175,7 +182,11 @@ def test_no_second_copy_of_the_thresholds():
                     if isinstance(name, ast.Name) and name.id in THRESHOLDS:
                         homes.setdefault(name.id, []).append(f"{room}/{path.name}")
     rule = ["replay/bound.py"]
-    assert homes == {"LEAST_SENSITIVITY": rule, "EQUAL_SENSITIVITY": rule, "RECORDED_EVENT_NS": ["replay/profiler_cost.py"]}
+    assert homes == {
+        "LEAST_SENSITIVITY": rule,
+        "EQUAL_SENSITIVITY": rule,
+        "RECORDED_EVENT_NS": ["replay/profiler_cost.py"],
+    }
 
 
 def test_the_table_of_changes_holds_what_changed_and_nothing_else(tmp_path: Path):

@@ -15,6 +15,7 @@ from gpuprof.diagnosis.detect.collecting import (
 )
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
+from gpuprof.diagnosis.detect.ledger_item import LedgerItem
 from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.fix import call, without_call
 from gpuprof.diagnosis.sentences import in_ms
@@ -104,6 +105,12 @@ FINDING = Declaration(
     page=PAGE,
     find=find,
     absent=Absent("no garbage collection in the step", _absent),
+    ledger=LedgerItem(
+        "Python's garbage collection in every step",
+        "gc.collect() goes over all objects of the process, and the GPU gets no work meanwhile",
+        stage="stalled",
+        unadvised=True,
+    ),
     synonyms=("gc", "gc_collect", "collect_garbage"),
     titles=("no_garbage_collection_in_the_step",),
 )

@@ -59,7 +59,8 @@ def _passes(iterations: list[list[PhasedStep]]) -> float | None:
 
 
 def steps_of_iteration(steps: Sequence[PhasedStep]) -> int | None:
-    """Optimizer steps from one generation to the next, the usual number; None where fewer than SEEN steps generate."""
+    """Optimizer steps from one generation to the next, the usual number; None where fewer than FEWEST_GENERATING steps
+    generate."""
     generating = [one.step for one in steps if one.phases.get(GENERATION)]
     if len(generating) < FEWEST_GENERATING:
         return None

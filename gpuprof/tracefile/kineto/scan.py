@@ -1,8 +1,8 @@
 """The byte scanner: events from a block of text to rows, without the GIL. `scan_kernels` holds its code, this file
 what both sides know of each other.
 
-The text must be followed by PADDING zero bytes, since wide loads reach past its end. Positions are offsets into the
-text; in place of one, MORE says that the text ends first and ODD that this is not what a profiler writes.
+The text must be followed by PADDING_BYTES zero bytes, since wide loads reach past its end. Positions are offsets into
+the text; in place of one, MORE says that the text ends first and ODD that this is not what a profiler writes.
 """
 
 from __future__ import annotations
