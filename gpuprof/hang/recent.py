@@ -1,9 +1,10 @@
-"""A dump without its oldest collectives that are done, which are left out before it is decoded.
+"""Cuts the oldest finished collectives out of a dump before it is decoded.
 
-A recorder holds 2,000 entries of each rank, and to decode them takes most of the time; what hangs is among the last. Of
-a pickle an entry can go whose instructions define nothing that later ones refer to (torch's pickler defines texts and
-frames where they first come) and which says `retired`; of JSON, one that is retired or completed. What NCCL coalesces
-is recorded as parts that are never updated and an entry that ends them: these go together or stay together.
+A recorder holds 2,000 entries per rank, and decoding them takes most of the time; what hangs is among the last. An
+entry of a pickle can be removed if it says `retired` and its instructions define nothing that later ones refer to
+(torch's pickler defines texts and frames at their first use); an entry of JSON, if it is retired or completed. A
+coalesced operation of NCCL is recorded as parts that are never updated and an entry that ends them: these are removed
+together or not at all.
 """
 
 from __future__ import annotations
@@ -131,7 +132,7 @@ def _slots(data: bytes) -> np.ndarray | None:
 
 
 def _put(data: bytes, at: int) -> int | None:
-    """The place of the memo that is filled there; None: none is."""
+    """The memo index that is set at this position; None if none is."""
     if data[at : at + 1] == b"q":
         return data[at + 1] if at + 1 < len(data) else None
     return int.from_bytes(data[at + 1 : at + 5], "little") if data[at : at + 1] == b"r" else None

@@ -167,6 +167,7 @@ class Session:
     @guarded
     def on_optimizer_end(self, optimizer: Any) -> None:
         """An optimizer has done its step, here or in a hook of a backward pass, on a thread of autograd."""
+        self._training.updates(optimizer)
         self._clock.optimizer_ended(optimizer)
 
     def _meet_optimizer(self, optimizer: Any) -> None:
@@ -368,7 +369,7 @@ class Session:
 
     def _begin_step(self, now: int) -> None:
         """A step begins; 0 for one that is not timed."""
-        self._meter.begin(now)
+        self._meter.begin(now, recorded=self._windows.open is not None)
         if self._free.stretch is not None:
             self._free.stretch.begin_step(now)
 
