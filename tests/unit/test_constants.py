@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import ast
 
-import pytest
-
-from benchmarks.constants import ROOT, STATUSES, constants, constants_of
+from benchmarks.constants import STATUSES, constants, constants_of
 from gpuprof import units
 
 FOUND = list(constants())
@@ -33,17 +31,17 @@ def test_every_name_says_what_it_bounds():
     assert [f"{one.path}:{one.line} {one.name}" for one in OWN if one.is_vague] == []
 
 
-@pytest.mark.parametrize("one", [one for one in OWN if one.unit == "Share"], ids=lambda one: one.key)
-def test_a_share_lies_between_0_and_1(one):
-    value = ast.parse(one.value, mode="eval").body
-    if not any(isinstance(node, ast.Name) for node in ast.walk(value)):
-        assert 0 <= eval(one.value) <= 1
+def test_a_share_lies_between_0_and_1():
+    shares = {one.key: ast.parse(one.value, mode="eval").body for one in OWN if one.unit == "Share"}
+    assert len(shares) > 300
+    for key, value in shares.items():
+        if not any(isinstance(node, ast.Name) for node in ast.walk(value)):
+            assert 0 <= eval(ast.unparse(value)) <= 1, key
 
 
-@pytest.mark.parametrize("one", [one for one in OWN if one.status == "Measured"], ids=lambda one: one.key)
-def test_a_measured_number_says_what_it_was_measured_on(one):
-    lines = (ROOT / one.path).read_text(encoding="utf-8").splitlines()
-    assert one.text or lines[one.line].startswith('"""') or lines[one.line].split(":")[0].isupper()
+def test_a_measured_number_says_what_it_was_measured_on():
+    silent = [one.key for one in OWN if one.status == "Measured" and not one.text]
+    assert set(silent) <= {"gpuprof/diagnosis/rank_digests.py:WORKER_BYTES"}, "its text is below the next number"
 
 
 def test_what_is_no_entry_is_found():
