@@ -95,6 +95,8 @@ ROLLOUT = {
 TURNS = 1 / 3
 """Share of the step that the GPUs of one process are idle on average, from which on the headline is that they take
 turns."""
+MOSTLY_UNKNOWN = 1 / 3
+"""Share of the step that is waiting for no known reason, from which on that is the headline of an unclear verdict."""
 ALSO = 0.2
 """Share of the waiting for the CPU from which on a second reason is named with the first."""
 NAMED = 0.05
@@ -115,8 +117,8 @@ def key(diagnosis: Diagnosis) -> str:
     verdict = diagnosis.verdict
     if _without_verdict(diagnosis) or verdict.bound is None:
         return ""
-    if verdict.second is not None:
-        return f"UNCLEAR: {verdict.bound.upper()} OR {verdict.second.upper()}"
+    if verdict.unclear:
+        return f"UNCLEAR: {' OR '.join(one.upper() for one in (verdict.bound, verdict.second) if one)}"
     text = _balanced(diagnosis) if verdict.bound == "balanced" else f"{verdict.bound.upper()}-BOUND"
     return f"{text} · {verdict.cause.replace('_', ' ')}" if verdict.cause else text
 
@@ -183,7 +185,26 @@ def _of_step(diagnosis: Diagnosis) -> str:
         return f"UNCLEAR: {_RESOURCES[verdict.bound]} or {_RESOURCES[verdict.second]}"
     if not bars:
         return key(diagnosis)
-    bar = max(bars, key=lambda one: one.busy_ns() / one.total_ns)
+    if not verdict.unclear:
+        return _of_bars(diagnosis, bars)
+    unknown = _not_known(_fullest(bars))
+    if unknown >= MOSTLY_UNKNOWN:
+        return f"UNCLEAR: WAITING for what was not recorded {_percent(unknown, 1)}"
+    return f"UNCLEAR, most likely {_of_bars(diagnosis, bars)}"
+
+
+def _fullest(bars: list[Bar]) -> Bar:
+    """The bar of the device that works most."""
+    return max(bars, key=lambda one: one.busy_ns() / one.total_ns)
+
+
+def _not_known(bar: Bar) -> float:
+    """Share of the step that the device waits for no known reason."""
+    return sum(part.ns for part in bar.parts if part.idle and part.key in ("unknown", step_parts.IDLE)) / bar.total_ns
+
+
+def _of_bars(diagnosis: Diagnosis, bars: list[Bar]) -> str:
+    verdict, bar = diagnosis.verdict, _fullest(bars)
     shares = _shares(bar)
     first = max(shares, key=lambda name: shares[name], default="")
     most = shares.get(first, 0.0)
