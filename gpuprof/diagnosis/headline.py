@@ -300,11 +300,14 @@ def _at_limit(diagnosis: Diagnosis) -> bool:
 def _several(diagnosis: Diagnosis, shares: dict[str, float], bar: Bar) -> str:
     """Where several resources would gain alike: their shares."""
     busy = sum(part.ns for part in bar.parts if part.key == "compute") / bar.total_ns
-    limits = _limits(diagnosis)
-    said = []
-    for name in limits:
-        part = busy if name == "device" else sum(shares.get(one, 0.0) for one in _OF_RESOURCE[name])
-        said.append(f"{'computing' if name == 'device' else _RESOURCES[name]} {_percent(part, 1)}")
+    parts = {
+        name: busy if name == "device" else sum(shares.get(one, 0.0) for one in _OF_RESOURCE[name])
+        for name in _limits(diagnosis)
+    }
+    said = [
+        f"{'computing' if name == 'device' else _RESOURCES[name]} {_percent(parts[name], 1)}"
+        for name in sorted(parts, key=lambda name: -parts[name])
+    ]
     return f"SEVERAL LIMITS: {listed(said)}" if len(said) > 1 else "NO SINGLE LIMIT"
 
 

@@ -165,8 +165,8 @@ def uncertain_mean(diagnosis: Diagnosis) -> str:
         return ""
     timed = amount(found.steps, f"timed {diagnosis.unit}")
     return (
-        f"the mean of {timed} is known to {duration_range(found.low, found.high)} only, and predicted times likewise;"
-        " gains (×) are surer"
+        f"the mean of {timed} is uncertain ({duration_range(found.low, found.high)}), and so are predicted times; the"
+        " gains (×) are more certain"
     )
 
 

@@ -21,6 +21,7 @@ from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.diagnosis import Evidence, Issue
 from gpuprof.diagnosis.fix import as_fix, code
 from gpuprof.diagnosis.run_model import Run
+from gpuprof.diagnosis.sentences import in_ms
 from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.replay.transform import removed, scaled
 from gpuprof.timeline.unit import STEP
@@ -107,10 +108,10 @@ def _share(program: Program, case: Analysis | None) -> str:
     count = sum(max(each.modules for each in program.reference if each.name == name) for name in names)
     return (
         f" The {count:,} modules of {', '.join(names[:MOST_SHOWN])} that compute so take {parts[0]:,.0f} % of the GPU's"
-        f" and {parts[1]:,.0f} % of the CPU's time, linear layers excluded; without that work the {case.unit} would"
-        f" take {then / 1e6:,.1f} of {case.step_ns / 1e6:,.1f} ms. So a kernel gains up to {less:,.0f} %; if it takes a"
-        f" quarter of their time (8 to 50 %, assumed), the {case.unit} takes {likely[1] / 1e6:,.1f} ms"
-        f" ({likely[0] / 1e6:,.1f} to {likely[2] / 1e6:,.1f})."
+        f" and {parts[1]:,.0f} % of the CPU's time, linear layers excluded; without that work it would take"
+        f" {in_ms(then)} of {case.usual_step}. So a kernel gains up to {less:,.0f} %; if it takes a"
+        f" quarter of their time (8 to 50 %, assumed), the {case.unit} takes {in_ms(likely[1])}"
+        f" ({in_ms(likely[0])} to {in_ms(likely[2])})."
     )
 
 

@@ -175,7 +175,7 @@ def tiles(diagnosis: Diagnosis) -> list[Tile]:
         size = next((gpu.memory_bytes for gpu in diagnosis.environment.gpus if gpu.memory_bytes), None)
         found.append(Tile(f"{gib(run.memory.peak_bytes)} GiB", "peak memory", f"of {gib(size)} GiB" if size else ""))
     if diagnosis.verdict.confidence is not None:
-        trust = f"{100 * diagnosis.verdict.confidence:.0f} %"
+        trust = f"{diagnosis.verdict.confidence:.2f}"
         found.append(Tile(trust, "confidence in the verdict", fixes.replay_error(diagnosis)))
     return found
 
