@@ -429,9 +429,7 @@ def _again(pair: Pair, found: Sequence[Pair]) -> str:
 
 def _scatter(gain: Gain) -> str:
     return (
-        ""
-        if gain.scatter is None or gain.stands_out
-        else f" (unchanged processes differ by up to {gain.scatter:.2f}×)"
+        "" if gain.scatter is None or gain.stands_out else f" (unchanged processes differ by up to {gain.scatter:.2f}×)"
     )
 
 

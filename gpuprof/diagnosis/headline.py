@@ -11,7 +11,7 @@ from gpuprof.diagnosis.above_reach import Item
 from gpuprof.diagnosis.cpu_step import CpuStep, prepares_batches
 from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.diagnosis.rest_of_step import BY_CPU
-from gpuprof.diagnosis.sentences import listed
+from gpuprof.diagnosis.sentences import listed, share
 from gpuprof.diagnosis.step_parts import Bar
 from gpuprof.diagnosis.timed_steps import PAUSES, VARIATION
 from gpuprof.replay.bound import PARTS, RESOURCES, SMALL, largest
@@ -137,7 +137,7 @@ def ran_on_cpu(diagnosis: Diagnosis) -> bool:
 def _without_verdict(diagnosis: Diagnosis) -> str:
     if lacks_trace(diagnosis):
         return "NO TRACE"
-    if ran_on_cpu(diagnosis) and diagnosis.verdict.bound is None:
+    if ran_on_cpu(diagnosis) and diagnosis.verdict.bound is None and diagnosis.iteration is None:
         return "NO GPU"
     if diagnosis.quality.status == "unusable":
         return "UNUSABLE RECORDING"
@@ -152,8 +152,8 @@ def _iteration(diagnosis: Diagnosis) -> str:
     phases = [one for one in found.phases if one.phase in ROLLOUT]
     first = max(phases, key=lambda one: one.ns, default=None)
     if first is None or first.ns <= found.training_ns:
-        return f"TRAINING {_percent(found.training_ns, found.mean_ns)} of the iteration"
-    return f"{ROLLOUT[first.phase]} {_percent(first.ns, found.mean_ns)} of the iteration"
+        return f"TRAINING {share(found.training_ns, found.mean_ns)} of the iteration"
+    return f"{ROLLOUT[first.phase]} {share(first.ns, found.mean_ns)} of the iteration"
 
 
 def _on_cpu(diagnosis: Diagnosis, step: CpuStep) -> str:
@@ -166,7 +166,7 @@ def _on_cpu(diagnosis: Diagnosis, step: CpuStep) -> str:
         del parts["own"]
         parts |= {"ops": step.ops_ns, "python": step.own_ns - step.ops_ns}
     first = max(parts, key=lambda name: parts[name])
-    return f"{words.get(first) or _WORDS.get(first, first.upper())} {_percent(parts[first], step.mean_ns)}"
+    return f"{words.get(first) or _WORDS.get(first, first.upper())} {share(parts[first], step.mean_ns)}"
 
 
 def _excess_shares(diagnosis: Diagnosis) -> dict[str, float]:
@@ -189,7 +189,7 @@ def _of_step(diagnosis: Diagnosis) -> str:
         return _of_bars(diagnosis, bars)
     unknown = _not_known(_fullest(bars))
     if unknown >= MOSTLY_UNKNOWN:
-        return f"UNCLEAR: WAITING for what was not recorded {_percent(unknown, 1)}"
+        return f"UNCLEAR: WAITING for what was not recorded {share(unknown, 1)}"
     return f"UNCLEAR, most likely {_of_bars(diagnosis, bars)}"
 
 
@@ -210,7 +210,7 @@ def _of_bars(diagnosis: Diagnosis, bars: list[Bar]) -> str:
     most = shares.get(first, 0.0)
     idle = sum(one.idle_ns() / one.total_ns for one in bars) / len(bars)
     if verdict.turns > 1 and idle >= max(TURNS, most if first in step_parts.NEITHER else 0.0):
-        return f"THE GPUS TAKE TURNS, idle {_percent(idle, 1)} on average"
+        return f"THE GPUS TAKE TURNS, idle {share(idle, 1)} on average"
     if verdict.cause == "straggler":
         return "WAITING FOR ONE SLOW RANK"
     busy = bar.busy_ns() / bar.total_ns
@@ -227,8 +227,8 @@ def _of_bars(diagnosis: Diagnosis, bars: list[Bar]) -> str:
     if offloaded is not None and moving > most and words not in (*_COMPUTES.values(), _CPU["cpu_compute"]):
         state = offloaded.what.startswith("training state")
         words = "MOVING OFFLOADED DATA to and from the GPU" if state else "COPYING TO THE CPU to compute there"
-        return f"{words} {_percent(moving, 1)}"
-    return f"{words} {_percent(most, 1)}"
+        return f"{words} {share(moving, 1)}"
+    return f"{words} {share(most, 1)}"
 
 
 def _offloaded(diagnosis: Diagnosis) -> Item | None:
@@ -282,10 +282,10 @@ def _gpu(diagnosis: Diagnosis, busy: float) -> str:
     """Where the GPU's own work sets the pace: what limits that."""
     bound = diagnosis.verdict.bound
     if bound == "compute" and _at_limit(diagnosis):
-        return f"COMPUTING AT THE GPU'S LIMIT {_percent(busy, 1)}"
+        return f"COMPUTING AT THE GPU'S LIMIT {share(busy, 1)}"
     limits = _device_parts(diagnosis) if bound == "balanced" else [str(bound)]
     by = f", limited by {listed([_LIMITS[name] for name in limits])}" if limits else ""
-    return f"GPU BUSY {_percent(busy, 1)}{by}"
+    return f"GPU BUSY {share(busy, 1)}{by}"
 
 
 def _at_limit(diagnosis: Diagnosis) -> bool:
@@ -305,7 +305,7 @@ def _several(diagnosis: Diagnosis, shares: dict[str, float], bar: Bar) -> str:
         for name in _limits(diagnosis)
     }
     said = [
-        f"{'computing' if name == 'device' else _RESOURCES[name]} {_percent(parts[name], 1)}"
+        f"{'computing' if name == 'device' else _RESOURCES[name]} {share(parts[name], 1)}"
         for name in sorted(parts, key=lambda name: -parts[name])
     ]
     return f"SEVERAL LIMITS: {listed(said)}" if len(said) > 1 else "NO SINGLE LIMIT"
@@ -333,7 +333,3 @@ def _balanced(diagnosis: Diagnosis) -> str:
         return f"BALANCED: {listed(['GPU' if name == 'device' else name for name in limits])}"
     parts = _device_parts(diagnosis)
     return f"GPU-BOUND: {listed(parts)}" if parts else "GPU-BOUND"
-
-
-def _percent(part: float, whole: float) -> str:
-    return f"{100 * part / whole:.0f} %"

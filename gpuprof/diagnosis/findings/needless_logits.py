@@ -17,7 +17,7 @@ from gpuprof.diagnosis.detect.pair.candidates import Candidate
 from gpuprof.diagnosis.detect.pair.signs import less_loss
 from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.fix import code
-from gpuprof.diagnosis.sentences import in_ms
+from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.transform import scaled
 from gpuprof.tracefile.trace import F64, Mask
 
@@ -111,7 +111,7 @@ def _absent(case: Analysis) -> str | None:
     if took < LEAST_SHARE * case.mean_ns:
         return None
     return (
-        f"labels were not seen in host memory; the output layer and the loss take {in_ms(took)} of GPU time"
+        f"labels were not seen in host memory; the output layer and the loss take {duration(took)} of GPU time"
         f" {case.unit.a}, tokens without a label (-100) included"
     )
 

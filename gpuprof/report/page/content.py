@@ -187,6 +187,8 @@ def _step_tile(diagnosis: Diagnosis) -> Tile:
     if steps.source == "none":
         return Tile(recorded, "recorded", f"no {diagnosis.unit}s were found")
     budget = diagnosis.budget
+    if words.of_iteration(diagnosis) and diagnosis.iteration is not None:
+        return Tile(duration(diagnosis.iteration.mean_ns), "an iteration, mean", words.usual_step(diagnosis))
     if budget is not None and budget.source == "free":
         return Tile(duration(budget.mean_ns), f"{each}, mean", words.usual_step(diagnosis))
     if steps.unprofiled_ns is not None:
