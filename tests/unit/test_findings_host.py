@@ -509,7 +509,7 @@ def test_planning_in_the_only_recorded_step_or_in_few_is_said_and_not_advised(tm
     assert reason is not None and "50 ms of CPU time" in reason and "only one step was recorded" in reason
     assert absent.why(_plans(tmp_path, set(), steps=1)) is None, "nothing is planned"
     some = absent.why(_plans(tmp_path, {1}))
-    assert some is not None and "in 1 of 3 recorded steps, 16.7 ms" in some
+    assert some is not None and "in 1 of 3 recorded steps, 17 ms" in some
     assert absent.why(_plans(tmp_path, {0, 1, 2})) is None, "that is a finding"
 
 

@@ -51,7 +51,7 @@ def test_waits_for_the_cpu_count_together_as_in_the_headline():
     said = " ".join(summary(shares, kernels()))
     assert "The largest part of the rest, 42 ms of 90 ms, is waiting for the CPU (host), which launches" in said
     shares = replace(shares, idle_ns={**shares.idle_ns, "input": 43 * MS})
-    assert "43.0 of 99 ms, is waiting for the next batch" in " ".join(summary(shares, kernels()))
+    assert "43 ms of 99 ms, is waiting for the next batch" in " ".join(summary(shares, kernels()))
 
 
 @pytest.mark.parametrize(

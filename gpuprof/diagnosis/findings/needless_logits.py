@@ -63,11 +63,11 @@ def find(case: Analysis) -> Iterator[Proposal]:
     nodes = logits_nodes(case, head)
     if not nodes.any():
         return
-    ms = case.per_step(float(case.graph.duration_ns[nodes].sum())) / 1e6
+    ns = case.per_step(float(case.graph.duration_ns[nodes].sum()))
     usual = left_for(case, share, 1)
     text = (
         f"{100 * (1 - share):,.0f} % of the tokens have no label; all {head.tokens:,} × {head.vocabulary:,} logits"
-        f" and their loss take {ms:,.1f} ms of GPU time a step"
+        f" and their loss take {duration(ns)} of GPU time a step"
     )
     yield Proposal(
         title="logits of labelled tokens only",
