@@ -25,7 +25,7 @@ def gpu_named(number: int, of: int) -> str:
 
 
 def duration(ns: float) -> str:
-    """`1.2 ms`, `41 ms`, `168 ms`: two or three digits, in the unit that keeps them before the point."""
+    """`1.2 ms`, `41 ms`, `168 ms`: two or three digits, in the largest unit that is not above the value."""
     if ns < 0:
         return f"−{duration(-ns)}"
     if ns == 0:
@@ -42,7 +42,7 @@ def _digits(value: float, whole: bool) -> str:
 
 
 def share(part: float, total: float) -> str:
-    """`14 %`; what is there but rounds to nothing, or to everything, says so."""
+    """`14 %`; shares that would round to 0 or 100 % are shown as `<1 %` or `>99 %`."""
     if total <= 0:
         return "–"
     percent = 100 * part / total

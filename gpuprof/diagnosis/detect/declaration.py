@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpuprof.diagnosis.detect.ledger_item import LedgerItem
 from gpuprof.diagnosis.detect.memory_remedy import MemoryRemedy
 from gpuprof.diagnosis.detect.pair.candidates import Recogniser
 from gpuprof.diagnosis.detect.proposal import Absent, Finder, Page
@@ -22,6 +23,9 @@ class Declaration:
     """Where users expect the remedy: why it is not advised."""
     change: Recogniser | None = None
     """How a comparison recognises that such a fix was made."""
+    ledger: LedgerItem | None = None
+    """How the ledger of what lies above a step's reach shows what it takes away; None, and of a plug-in: as no item of
+    its own."""
     memory: MemoryRemedy | None = None
     """What it does to the memory's footprint."""
     synonyms: tuple[str, ...] = ()
