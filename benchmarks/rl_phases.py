@@ -4,12 +4,12 @@
     python -m benchmarks.rl_phases --out DIR --compare
     python -m benchmarks.rl_phases --out DIR --truth
 
-Each part of rl_parts.PARTS is a process of its own. Those of a wave import, build and take first iterations at the same time,
-and then train one after another, alone, each for one turn: GRPO, RLOO and online DPO under `gpuprof trace` with clocks
-around the methods of the trainer; GRPO without gpuprof, as it is and with each of CHANGES; the scenarios rl_*, as they
-are and with each fix. Further turns of all but the traced ones follow, in the opposite order every other time, while
-there is time; then the next wave. A part that fails or takes too long ends alone, and most fail before anything is
-timed.
+Each part of PARTS (rl_parts.py) is a process of its own. Those of a wave import, build and take first iterations at
+the same time, and then train one after another, alone, each for one turn: GRPO, RLOO and online DPO under `gpuprof
+trace` with clocks around the methods of the trainer; GRPO without gpuprof, as it is and with each of CHANGES; the
+scenarios rl_*, as they are and with each fix. Further turns of all but the traced ones follow, in the opposite order
+every other time, while there is time; then the next wave. A part that fails or takes too long ends alone, and most fail
+before anything is timed.
 
 DIR/results.jsonl has one line per result: of a traced part the ratio of each phase, of a change the milliseconds of its
 iterations. DIR/grpo, DIR/rloo and DIR/online_dpo are the recordings, DIR/PART.log what each part printed.
