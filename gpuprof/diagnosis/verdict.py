@@ -126,7 +126,7 @@ def with_doubts(
     exposed: float = 0.0,
     unit: Unit = STEP,
 ) -> Verdict:
-    """The verdict with the confidence that the doubts leave; below UNCLEAR_CONFIDENCE with its runner-up, if any, and
+    """The verdict with the confidence that the doubts leave; below UNCLEAR with its runner-up, if any, and
     what would decide.
 
     `timed`: whether steps were timed without a profiler; `exposed`: the share of the step in communication that nothing
@@ -134,7 +134,7 @@ def with_doubts(
     """
     sure = (verdict.confidence or 0.0) * remaining(doubted)
     texts = tuple(one.text for one in doubted)
-    if sure >= UNCLEAR_CONFIDENCE:
+    if sure >= UNCLEAR:
         return dataclasses.replace(verdict, confidence=sure, doubts=texts)
     texts = texts or (_CLOSE if timed else f"{_CLOSE}: time {unit}s without a profiler, as gpuprof trace does",)
     return dataclasses.replace(
