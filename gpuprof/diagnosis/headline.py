@@ -96,7 +96,7 @@ ROLLOUT = {
 TAKING_TURNS_IDLE: Assumed[Share] = 1 / 3
 """Share of the step that the GPUs of one process are idle on average, from which on the headline is that they take
 turns."""
-MOSTLY_UNKNOWN = 1 / 3
+MOSTLY_UNKNOWN: Assumed[Share] = 1 / 3
 """Share of the step that is waiting for no known reason, from which on that is the headline of an unclear verdict."""
 SECOND_REASON_SHARE: Assumed[Share] = 0.2
 """Share of the waiting for the CPU from which on a second reason is named with the first."""
