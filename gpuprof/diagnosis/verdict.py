@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from gpuprof.calibration import noise as calibrated
-from gpuprof.diagnosis.diagnosis import Family, Verdict
+from gpuprof.diagnosis.diagnosis import UNCLEAR_CONFIDENCE, Family, Verdict
 from gpuprof.diagnosis.doubts import Doubt, remaining
 from gpuprof.diagnosis.estimate import host_causes
 from gpuprof.diagnosis.gaps import CAUSES
@@ -134,7 +134,7 @@ def with_doubts(
     """
     sure = (verdict.confidence or 0.0) * remaining(doubted)
     texts = tuple(one.text for one in doubted)
-    if sure >= UNCLEAR:
+    if sure >= UNCLEAR_CONFIDENCE:
         return dataclasses.replace(verdict, confidence=sure, doubts=texts)
     texts = texts or (_CLOSE if timed else f"{_CLOSE}: time {unit}s without a profiler, as gpuprof trace does",)
     return dataclasses.replace(
