@@ -13,7 +13,7 @@ from gpuprof.diagnosis.detect.ledger_item import LedgerItem
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.detect.rebuilt_constants import find_rebuilt_constants
 from gpuprof.diagnosis.fix import code
-from gpuprof.diagnosis.sentences import in_ms
+from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.stretches import nodes_in
 from gpuprof.replay.transform import removed, scaled, without_waits
 from gpuprof.tracefile.trace import Mask
@@ -66,7 +66,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     names = [name.removeprefix("aten::") for name in found.ops]
     text = (
         f"{', '.join(names[:NAMED])}{' …' if len(names) > NAMED else ''}: made {found.times:,} times {case.unit.a} with"
-        f" the same sizes, {case.per_step(gpu.sum()):,.0f} kernels and {in_ms(took)} more than once"
+        f" the same sizes, {case.per_step(gpu.sum()):,.0f} kernels and {duration(took)} more than once"
     )
     yield Proposal(
         title="masks and tables made once",
