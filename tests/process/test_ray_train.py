@@ -42,6 +42,7 @@ ray.shutdown()
 """
 
 
+@pytest.mark.timeout(900)
 def test_workers_are_the_ranks_of_the_run(tmp_path: Path):
     (tmp_path / "driver.py").write_text(DRIVER.replace("PLACE", str(tmp_path / "results")))
     words = ["--settle=2", "--baseline=3", "--steps=2", "--no-sampling", "--no-report", "--out=run"]
