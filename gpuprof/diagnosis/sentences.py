@@ -1,18 +1,18 @@
-"""How the sentences of a diagnosis begin, and how times look in them."""
+"""Helpers for the sentences of a diagnosis: capitals, lists, and times."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 Sentences = tuple[str, ...]
-"""What is said, sentence by sentence: who needs fewer of them takes the first."""
+"""Sentences, the most important first, so that a caller can take fewer."""
 
 SHORT_NS = 99_500
-"""Shorter times are given in microseconds, with two digits: longer ones would be rounded to three."""
+"""Times below this are given in microseconds with two digits."""
 
 
 def capital(text: str) -> str:
-    """The text with a capital first letter; the rest stays as it is."""
+    """The text with a capital first letter; the rest unchanged."""
     return text[:1].upper() + text[1:]
 
 
@@ -22,12 +22,12 @@ def listed(names: Sequence[str]) -> str:
 
 
 def gpu_named(number: int, of: int) -> str:
-    """`GPU 1` of several; one alone needs no number: `GPU`."""
+    """`GPU 1` if there are several, otherwise `GPU`."""
     return f"GPU {number}" if of > 1 else "GPU"
 
 
 def in_ms(ns: float) -> str:
-    """Three digits: `0.42 ms`, `15.9 ms`, `1.17 s`; what is far below a millisecond in microseconds: `2.3 µs`."""
+    """A time with three digits: `0.42 ms`, `15.9 ms`, `1.17 s`; short ones in microseconds: `2.3 µs`."""
     if 0 < ns < SHORT_NS:
         return f"{ns / 1e3:.2g} µs"
     if ns >= 1e9:
@@ -37,7 +37,8 @@ def in_ms(ns: float) -> str:
 
 
 def ms_or_us(ns: float) -> str:
-    """One decimal, from 1 ms on: `15.9 ms`, and from 1 s on two: `1.17 s`; below whole microseconds: `420 µs`."""
+    """A time with one decimal from 1 ms on: `15.9 ms`, two from 1 s on: `1.17 s`; below in whole microseconds: `420
+    µs`."""
     if ns >= 1e9:
         return _in_s(ns)
     return f"{ns / 1e6:,.1f} ms" if ns >= 1e6 else f"{ns / 1e3:,.0f} µs"
@@ -48,6 +49,6 @@ def _in_s(ns: float) -> str:
 
 
 def size_in_ms(ns: float) -> str:
-    """Milliseconds without sign and unit, for a sentence that says both: `0.42`, `15.9`, `1,170`."""
+    """Milliseconds without sign and unit, for a sentence that gives both: `0.42`, `15.9`, `1,170`."""
     value = abs(ns) / 1e6
     return f"{value:,.0f}" if value >= 99.95 else f"{value:,.1f}" if value >= 0.95 else f"{value:.2g}"
