@@ -58,6 +58,13 @@ CHANGES: dict[str, dict[str, Any]] = {
     "two_steps_a_generation": {"steps_per_generation": 2},
 }
 """What each change multiplies (numbers) or sets."""
+ARGUMENTS: dict[str, dict[str, Any]] = {
+    "half_the_length": {"max_completion_length": 40},
+    "three_quarters_of_the_length": {"max_completion_length": 60},
+    "half_the_generations": {"per_device_train_batch_size": 4},
+    "two_steps_a_generation": {"steps_per_generation": 2},
+}
+"""Changes that are another value of an argument, for 8 completions of 80 tokens."""
 SCENARIOS = ("rl_rewards", "rl_decode")
 FIXED = {
     "rl_rewards": "", "rl_rewards-coroutines": "coroutines", "rl_decode": "", "rl_decode-static_cache": "static_cache",
@@ -485,11 +492,13 @@ def _summary(out: Path) -> None:
 
 
 def predicted(diagnosis: Diagnosis) -> dict[str, tuple[float, float, float]]:
-    """Change → iteration over that of the recording: least, expected, most. By `gpuprof.diagnosis.iterations.changes`
-    where it has the change; the others by its rules: decode steps by their number, calls by the CPU."""
+    """Change → iteration over that of the recording: least, expected, most. What gpuprof advises by
+    `gpuprof.diagnosis.iterations.changes`, other values of arguments by `gpuprof project --set`; one reward less by its
+    time."""
+    from gpuprof.calibration.iterations import SPREAD
     from gpuprof.diagnosis.iterations import changes as rules
     from gpuprof.diagnosis.iterations.section import trainer_of
-    from gpuprof.record.phase_names import BACKWARD, FORWARD, LOG_PROBABILITIES, OPTIMIZER
+    from gpuprof.diagnosis.iterations.with_arguments import with_arguments
 
     found, folder = diagnosis.iteration, diagnosis.folder
     if found is None or found.generation is None or folder is None:
@@ -507,21 +516,12 @@ def predicted(diagnosis: Diagnosis) -> dict[str, tuple[float, float, float]]:
         low, expected, high = rules.continuous_saved_ns(found.generation.decode_ns, own_busy, ended)
         shares["continuous_batching"] = (1 - high / mean, 1 - expected / mean, 1 - low / mean)
 
-    def saved(low: float, ns: float, high: float) -> tuple[float, float, float]:
-        return 1 - high / mean, 1 - ns / mean, 1 - low / mean
-
-    decode, spread = found.generation.decode_ns, rules.SPREAD
-    for name, share in (("half_the_length", 0.5), ("three_quarters_of_the_length", 0.25)):
-        shares[name] = saved(share * decode * (1 - spread), share * decode, share * decode * (1 + spread))
     slow = sorted(one.ns for one in found.rewards)[-2] if len(found.rewards) > 1 else 0
-    shares["one_slow_reward"] = saved(slow * (1 - spread), slow, slow * (1 + spread))
-    passes = (LOG_PROBABILITIES, FORWARD, BACKWARD)
-    busy = sum(found.ns_of(phase) * (rules.busy_share(found, phase) or 0.0) for phase in passes)
-    busy += decode * (rules.decode_busy_share(found) or 0.0)
-    shares["half_the_generations"] = saved(0.0, busy / 4, busy / 2)
-    again = found.ns_of(*passes, OPTIMIZER)
-    more = found.ns_of(LOG_PROBABILITIES) / max(found.log_probability_passes or 1.0, 1.0)
-    shares["two_steps_a_generation"] = saved(-2 * again - 2 * more, -again - more, -again / 2)
+    low, expected, high = (slow * (1 + side * SPREAD.value) / mean for side in (-1, 0, 1))
+    shares["one_slow_reward"] = 1 - high, 1 - expected, 1 - low
+    for name, arguments in ARGUMENTS.items():
+        then = with_arguments(found, trainer, arguments).iteration_ns
+        shares[name] = then.low / mean, then.expected / mean, then.high / mean
     return shares
 
 

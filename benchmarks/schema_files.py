@@ -58,7 +58,7 @@ def main() -> int:
     stale = 0
     for name, text in texts().items():
         path = documents.path_of(name)
-        if path.read_text(encoding="utf-8") != text:
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
             stale += 1
             print(f"{path} is not as the dataclasses say" if check else f"wrote {path}")
             if not check:
@@ -330,6 +330,12 @@ DOCUMENTS = (
         "gpuprof.diagnosis.iterations.logged_model:LoggedIterations",
         "The mean iteration of an RL post-training, as the logs of its framework have it. Times are nanoseconds. The "
         "ns of phases sum to mean_ns + overlap_ns exactly. null: not known.",
+    ),
+    Document(
+        "gpuprof.with_arguments/1",
+        "gpuprof.diagnosis.iterations.with_arguments:WithArguments",
+        "The iteration of an RL post-training if its trainer's arguments had other values. Times are whole "
+        "nanoseconds, intervals hold eight of ten.",
     ),
     Document(
         "gpuprof.roles/1",

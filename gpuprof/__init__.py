@@ -10,12 +10,13 @@ Importing this costs nothing: numpy and the rest are loaded by the first call th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.comparison.comparison import Comparison
     from gpuprof.diagnosis.diagnosis import Diagnosis
+    from gpuprof.diagnosis.iterations.with_arguments import Value, WithArguments
     from gpuprof.diagnosis.load import load_diagnosis
     from gpuprof.errors import GpuprofError
     from gpuprof.projection.projection import Projection
@@ -44,6 +45,7 @@ __all__ = [
     "on_demand",
     "phase",
     "project",
+    "with_arguments",
     "write_comparison",
     "write_report",
 ]
@@ -193,6 +195,35 @@ def project(
     projection = projecting.project(subject_of(recording, source), asked)
     _shown_by(type(projection), "projection")
     return projection
+
+
+def with_arguments(
+    recording: Diagnosis | Given,
+    arguments: Mapping[str, Value],
+    *,
+    progress: Callable[[int, int], None] | None = None,
+) -> WithArguments:
+    """The iteration of a recorded RL training (GRPO, RLOO, ...) if its trainer's arguments had these values, such as
+    {"max_completion_length": 256}: nanoseconds with an interval, by phase, and what that rests on.
+
+    recording, progress: as for `diagnose`. Raises GpuprofError, one line, for a training without iterations, an
+    argument whose cost is not known, and one whose recorded value is not.
+    """
+    from gpuprof.diagnosis.asked import NOTHING_ASKED
+    from gpuprof.diagnosis.diagnose_recording import diagnose_recording
+    from gpuprof.diagnosis.diagnosis import Diagnosis
+    from gpuprof.diagnosis.iterations.section import trainer_of
+    from gpuprof.diagnosis.iterations.with_arguments import with_arguments as asking
+    from gpuprof.errors import GpuprofError
+    from gpuprof.tracefile.recording import resolve
+
+    if not isinstance(recording, Diagnosis):
+        recording = diagnose_recording(resolve(recording), NOTHING_ASKED, progress=progress)
+    if recording.iteration is None or recording.folder is None:
+        raise GpuprofError(
+            "this run has no iterations: arguments can be changed for trainings on their own generations"
+        )
+    return asking(recording.iteration, trainer_of(recording.folder), arguments)
 
 
 def load_ipython_extension(shell: Any) -> None:

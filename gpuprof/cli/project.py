@@ -36,23 +36,38 @@ if TYPE_CHECKING:
 @click.option("--epoch", type=int, metavar="N", help="Samples per epoch, to compute its cost.")
 @click.option("--from", "recorded_on", metavar="GPU", help="The recorded GPU, if the recording does not name it.")
 @click.option("--step-ms", type=float, metavar="MS", help="Step time measured without a profiler.")
+@click.option(
+    "--set",
+    "arguments",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A trainer's argument, for trainings on their own generations: predict the iteration with it. Repeatable.",
+)
 @click.option("--json", is_flag=True, help="Print the projection as JSON.")
 def command(
     path: str | None, to: tuple[str, ...], hosts: tuple[Path, Path] | None, ranks: str | None, price: tuple[str, ...],
-    epoch: int | None, recorded_on: str | None, step_ms: float | None, json: bool, **options: Any,
+    epoch: int | None, recorded_on: str | None, step_ms: float | None, arguments: tuple[str, ...], json: bool,
+    **options: Any,
 ) -> int:  # fmt: skip
     """Predict the step recorded in PATH on other GPUs: its time with an interval, what limits it there, which batch
     fits, energy and cost.
 
     PATH is anything that gpuprof diagnose accepts; without it, the latest run. Every projection lists its assumptions.
+    With --set, predict the iteration of an RL training (GRPO, RLOO, ...) with other values of its trainer's arguments.
     """
     from gpuprof import project
     from gpuprof.projection.gpu_names import variant_note
     from gpuprof.projection.question import parse_prices, question
 
     names = [name.strip() for text in to for name in text.split(",") if name.strip()]
+    if arguments:
+        if names or options["explain"]:
+            raise click.UsageError("--set is about the recorded GPU: leave --to and --explain out")
+        return _with_arguments(path, arguments, json)
     if not names and not options["explain"]:
-        raise click.UsageError("name a GPU: --to GPU, or --explain A B")
+        raise click.UsageError(
+            "name a GPU: --to GPU, or --explain A B; or an argument of the trainer: --set NAME=VALUE"
+        )
     if options["host_factor"] is not None and hosts:
         raise click.UsageError("--host-factor and --hosts set the same thing: give only one")
     if hosts:
@@ -70,6 +85,30 @@ def command(
         write(dumps(found) + "\n")
     else:
         from gpuprof.report.projection import render
+
+        show(lambda width: render(found, width))
+    return 0
+
+
+def _with_arguments(path: str | None, given_arguments: tuple[str, ...], json: bool) -> int:
+    """Prints the iteration with other values of the trainer's arguments."""
+    from gpuprof import with_arguments
+    from gpuprof.diagnosis.iterations.with_arguments import SCHEMA
+    from gpuprof.documents import document, dumps
+    from gpuprof.record.patches.trainer_arguments import BETWEEN, given_in
+
+    values = given_in(BETWEEN.join(given_arguments))
+    if values is None:
+        raise click.UsageError(
+            f"--set {' '.join(given_arguments)}: write NAME=VALUE, such as max_completion_length=256"
+        )
+    recording = given(path)
+    with reading(recording) as progress:
+        found = with_arguments(recording, values, progress=progress)
+    if json:
+        write(dumps(document(SCHEMA, found)) + "\n")
+    else:
+        from gpuprof.report.arguments_terminal import render
 
         show(lambda width: render(found, width))
     return 0

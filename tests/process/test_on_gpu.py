@@ -18,9 +18,9 @@ from benchmarks.on_gpu import Command, Measurement, Part, parts
 STUBBORN = """
 import os, signal, subprocess, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
-child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
 open(sys.argv[1] + "/child", "w").write(str(child.pid))
-time.sleep(60)
+time.sleep(600)
 """
 GOOD = "import sys; print('good'); open(sys.argv[1] + '/found.json', 'w').write('[1]')"
 
@@ -40,20 +40,18 @@ def inside(archive: Path) -> dict[str, bytes]:
 
 
 def test_each_command_says_what_came_of_it(tmp_path: Path):
-    measurement = Measurement(tmp_path / "out", tmp_path / "work", time.monotonic() + 60)
+    measurement = Measurement(tmp_path / "out", tmp_path / "work", time.monotonic() + 200)
     measurement.out.mkdir()
-    begun = time.monotonic()
     lanes = (
         (code("good", GOOD, result="found.json"), code("fails", "print('why'); raise SystemExit(3)")),
         (code("stubborn", STUBBORN, limit_s=1.5), code("after", GOOD)),
     )
     measurement.part(Part("first", lanes))
-    assert time.monotonic() - begun < 30, "nothing waits for what is cut off"
     found = lines(measurement.out)
     assert (found["good"]["why"], found["good"]["result"], found["good"]["last"]) == (None, [1], ["good"])
     assert (found["fails"]["why"], found["fails"]["last"]) == ("exit code 3", ["why"])
     assert found["stubborn"]["why"] == "ended after 2 s"
-    assert found["after"]["why"] is None, "what is cut off takes nothing from the next"
+    assert found["after"]["why"] is None, "nothing waits for what is cut off: no time would be left"
     child = int((tmp_path / "work" / "files" / "stubborn" / "child").read_text())
     assert not Path(f"/proc/{child}").exists() or ") Z " in Path(f"/proc/{child}/stat").read_text()
     assert inside(measurement.out / "logs.tar.xz")["logs/good.log"] == b"good\n"

@@ -7,10 +7,10 @@ import os
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 import pytest
+from helpers.cpu_time import times_as_long
 from helpers.installed import need
 from helpers.paths import ROOT
 from helpers.program import US, Program
@@ -171,21 +171,19 @@ def test_a_finding_that_raises_takes_no_other_with_it(tmp_path: Path):
     assert "zeroed_gradients" in {one["id"] for one in found["findings"]}
 
 
-def test_looking_for_plug_ins_takes_no_time(tmp_path: Path):
-    """Less than 10 ms of processor time among 200 packages; a busy machine gets five tries."""
+def test_looking_for_plug_ins_costs_hardly_more_than_reading_their_files(tmp_path: Path):
     for i in range(200):
         info = tmp_path / f"package_{i}-0.1.dist-info"
         info.mkdir()
         (info / "entry_points.txt").write_text("[console_scripts]\na = b:c\n" if i % 2 else f"[x]\na{i} = b:c\n")
     installed(tmp_path)
-    path, took_s = [str(tmp_path), str(tmp_path), str(tmp_path / "absent"), str(ROOT / "README.md")], []
-    found: list[tuple[str, str]] = []
-    for _ in range(5):
-        begun = time.process_time()
-        found = list(plug_ins.entries(path))
-        took_s.append(time.process_time() - begun)
-    assert found == [("zeroed_gradients", "zeroed_gradients.finding:FINDING")]
-    assert min(took_s) < 0.01
+    path = [str(tmp_path), str(tmp_path), str(tmp_path / "absent"), str(ROOT / "README.md")]
+    assert list(plug_ins.entries(path)) == [("zeroed_gradients", "zeroed_gradients.finding:FINDING")]
+
+    def read() -> list[str]:
+        return [one.read_text() for one in tmp_path.glob("*/entry_points.txt")]
+
+    assert times_as_long(lambda: list(plug_ins.entries(path)), read, tries=5) < 4
 
 
 def test_what_gpuprof_has_itself_needs_no_plug_in():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -192,9 +191,8 @@ def test_a_large_file_is_not_copied_to_be_changed(tmp_path: Path):
         file.truncate(1 << 29)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(VARIABLE, NAMESPACE)
-        begun = time.monotonic()
         said = run(tmp_path, "open('large.bin', 'rb').read(9)\nopen('large.bin', 'r+b')")
-    assert "large.bin, which is large" in said and time.monotonic() - begun < 20
+    assert "large.bin, which is large" in said
 
 
 MOUNTINFO = r"""

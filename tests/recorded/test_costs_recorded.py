@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
+from helpers.cpu_time import times_as_long
 from helpers.paths import ROOT
 from helpers.rooflines import examined, whole
+from helpers.timeline import timeline_of
 from helpers.traces import shared_trace
 
 from benchmarks.roofline import UNMODELLED
@@ -37,13 +37,8 @@ def test_the_committed_pair_sums_up():
     assert found.mfu(timeline.window[1] - timeline.window[0]) == pytest.approx(0.31, abs=0.02)
 
 
-def test_it_is_quick():
-    """Less than 10 µs a GPU event; the recording has 22,000, of few kinds as recordings have."""
+def test_it_costs_less_than_reading_the_recording():
+    """Of 22,000 GPU events, of few kinds as recordings have: each kind is looked at once."""
     path = shared_trace("h200/dense8b_lora_compute")
     timeline, _ = examined(path)
-    seconds = []
-    for _ in range(3):
-        begin = time.process_time()
-        roofline(timeline)
-        seconds.append(time.process_time() - begin)
-    assert min(seconds) < 10e-6 * len(timeline.trace.gpu)
+    assert times_as_long(lambda: roofline(timeline), lambda: timeline_of(path)) < 0.5

@@ -52,7 +52,7 @@ ALONE = {
 """Rooms held to less than the floors below them: they run inside the process that is profiled, or are pure data."""
 
 STANDARD_LIBRARY_ONLY = {"bounds", "documents", "nsight", "runfile", "errors", "calibration"}
-API = {"load", "diagnose", "compare", "project", "Recorder"}
+API = {"load", "diagnose", "compare", "project", "with_arguments", "Recorder"}
 
 
 def python_files() -> list[Path]:
