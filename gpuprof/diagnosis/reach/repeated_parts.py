@@ -1,4 +1,4 @@
-"""Work that a step could do without: reference implementations, what is computed again, padding."""
+"""Work that a step could do without: reference implementations, repeated work, padding."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from gpuprof.timeline.phases import BACKWARD, FORWARD, RECOMPUTE
 
 REFERENCES = ("eager_attention", "expert_loop", "adapter_casts", "optimizer", "masked_attention", "python_loop",
               "recurrent_loop", "full_sort", "one_hot")  # fmt: skip
-"""Findings that replace ops by others that compute the same in fewer kernels, or without what is thrown away."""
+"""Findings that replace ops by others with the same result in fewer kernels, or without discarded work."""
 FASTER = ("fused_elementwise", "float64", "tf32")
-"""Findings that do what is left of the work in fewer passes over memory, or on tensor cores."""
+"""Findings that do the remaining work in fewer passes over memory, or on tensor cores."""
 DIGITS = frozenset({"float64", "tf32"})
-"""Those after which the training is the same but for digits that 16-bit trainings do not have."""
+"""Findings after which training only differs in digits that 16-bit training does not have anyway."""
 MOST_NAMED = 3
-"""Classes of modules that are named."""
+"""Most classes of modules that are named."""
 ALWAYS = frozenset({"masked_attention", "garbage_collection"})
-"""Those that count whether they are advised or not: what they compute in vain is known."""
+"""Findings that count even if they are not advised: their wasted work is known."""
 _WHAT = {
     "eager_attention": "attention as matrix multiplications and a softmax",
     "expert_loop": "experts one after the other in a loop",
     "adapter_casts": "adapters in fp32 around 16-bit layers",
     "optimizer": "the optimizer's step in many small kernels",
-    "masked_attention": "attention scores that the mask throws away",
-    "python_loop": "small ops in a loop of Python, round by round",
+    "masked_attention": "attention scores that the mask discards",
+    "python_loop": "small ops in a Python loop, one iteration after another",
     "recurrent_loop": "a recurrence, step by step in Python",
     "one_hot": "matrix multiplications with one-hot vectors",
-    "full_sort": "a whole tensor sorted for the first of it",
+    "full_sort": "a whole tensor sorted for its first elements",
     "garbage_collection": "Python's garbage collection in every step",
     "float64": "kernels in float64",
     "fused_elementwise": "norms, gates, rotary embeddings and losses in many small kernels",
@@ -49,32 +49,32 @@ _OFFLOADED = dict.fromkeys(("optimizer", "weights", "activations"), "training st
     "ops": "ops that the CPU computes between two copies",
 }
 _WHY = {
-    "masked_attention": "the kernel is given a mask over all pairs of tokens, and computes them all",
-    "garbage_collection": "gc.collect() goes over all objects of the process, and the GPU gets no work meanwhile",
-    "one_hot": "all but one number of each row are zero: a lookup of rows gives the same",
-    "full_sort": "all values are put in order, and most of them are not used",
-    "float64": "four times the bytes of 16 bits, and a fraction of their rate",
+    "masked_attention": "the kernel gets a mask over all pairs of tokens and computes all of them",
+    "garbage_collection": "gc.collect() visits all objects of the process, and the GPU gets no work meanwhile",
+    "one_hot": "all but one number of each row are zero: looking up rows gives the same result",
+    "full_sort": "all values are sorted, and most of them are not used",
+    "float64": "four times the bytes of 16-bit types, at a fraction of their rate",
     "tf32": "PyTorch's default: TF32 has the same range and fewer digits, and uses tensor cores",
 }
 
 
 def references(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
-    """Ops in a sequence for which a fused implementation exists: what its replacement in the graph leaves is reach."""
+    """Sequences of ops for which a fused implementation exists; its time is the reach."""
     yield from _replaced(case, advised, REFERENCES)
 
 
 def collections(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
-    """Python's garbage collection, where every step collects: how long that takes was timed."""
+    """Python's garbage collection in every step; its time was measured."""
     yield from _replaced(case, advised, ("garbage_collection",))
 
 
 def faster(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
-    """Norms, gates and losses in many kernels, and matrix multiplications in float32: of what is done once."""
+    """Norms, gates and losses in many kernels, and matrix multiplications in float32, in the work that remains."""
     yield from _replaced(case, advised, FASTER)
 
 
 def _replaced(case: Analysis, advised: Collection[str], which: Collection[str]) -> Iterator[Part]:
-    """The first proposal of each of some findings that leaves the training as it is, or changes its digits only."""
+    """The first proposal of each finding in `which` that leaves the training unchanged, except for digits."""
     for page, find in FINDINGS:
         if page.id not in which or not (page.id in advised or page.id in ALWAYS):
             continue
@@ -98,7 +98,7 @@ def _replaced(case: Analysis, advised: Collection[str], which: Collection[str]) 
 
 
 def reference_modules(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
-    """Modules of which a library warned that it computes them by a slow reference implementation."""
+    """Modules for which a library warned that it uses a slow reference implementation."""
     program = case.run.program if case.run else None
     names = sorted({each.name for each in program.reference}) if program else []
     nodes = missing_kernels.modules_nodes(case, names)
@@ -111,13 +111,13 @@ def reference_modules(case: Analysis, advised: Collection[str]) -> Iterator[Part
         nodes=nodes,
         change=lambda graph: scaled(graph, nodes, left),
         reach=left,
-        why="the package with its kernel is missing, as the library warns; a kernel is taken to need a quarter",
+        why="the package with its kernel is missing, as the library warns; a kernel is assumed to need a quarter",
         findings=(missing_kernels.PAGE.id,),
     )
 
 
 def offloaded(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
-    """What is kept in host memory although the GPU has room: its copies, and the optimizer on the CPU."""
+    """Data kept in host memory although the GPU has room: its copies, and the optimizer on the CPU."""
     found = find_offload(case) if offload.PAGE.id in advised else None
     if found is None:
         return
@@ -131,13 +131,13 @@ def offloaded(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
             nodes=nodes,
             change=proposal.change,
             reach=float(after.duration_ns[nodes].sum()) / own if own else 0.0,
-            why="it is copied there and back, or computed there, although it fits the GPU",
+            why="it is copied there and back, or computed there, although it fits on the GPU",
             findings=(offload.PAGE.id,),
         )
 
 
 def called_again(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
-    """Calls of a model that repeat an earlier one of the step, and what is multiplied by zero."""
+    """Calls of a model that repeat an earlier one in the step, and work that is multiplied by zero."""
     zero = find_zeroed(case)
     if zero is not None:
         named = f", in {', '.join(zero.modules)}" if zero.modules else ""
@@ -157,13 +157,13 @@ def called_again(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
         what=f"the same forward pass again, of {', '.join(found.models)}",
         nodes=found.nodes,
         change=lambda graph: removed(graph, found.nodes),
-        why="inputs and weights are those of an earlier call of the step",
+        why="inputs and weights are the same as in an earlier call of the step",
         findings=(redundant_forward.PAGE.id,),
     )
 
 
 def recomputed(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
-    """The forward pass that checkpointing computes again."""
+    """The forward pass that checkpointing recomputes."""
     again = recompute.recomputed(case)
     if not again.any():
         return
@@ -184,7 +184,7 @@ def recomputed(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
 
 
 def unlabelled(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
-    """Logits of tokens that have no label, and their part of the loss."""
+    """Logits of tokens without a label, and their part of the loss."""
     share, head = needless_logits.labelled_share(case), loss_head(case)
     if share is None or share > needless_logits.MOST_LABELLED or head is None:
         return
