@@ -152,8 +152,8 @@ trainer to the generator, which lengthens the trainer's own part.
         applies=_TRAINING,
         title="The key-value cache is copied for each token",
         means="""
-Each decode step concatenates one token to the cache of every layer, which copies the whole cache. A static cache has its
-full length from the beginning, and each token is written into its place.
+Each decode step concatenates one token to the cache of every layer, which copies the whole cache. A static cache has
+its full length from the beginning, and each token is written into its place.
 """,
         detected="""
 Concatenations of a tensor with many positions and one with a single position during generation. If decode steps were
@@ -204,8 +204,8 @@ costs the CPU 5.5 times as much as one of generate, 2 to 8 (measured without fla
 an H100, 100 and 135 instead of 19 with an H200), and a call takes 0.5 s more, 0.2 to 3.
 """,
         wrong="""
-transformers' continuous batching schedules on the CPU, and uses CUDA graphs only with flash attention: if the CPU limits
-decoding it is several times slower.
+transformers' continuous batching schedules on the CPU, and uses CUDA graphs only with flash attention: if the CPU
+limits decoding it is several times slower.
 """,
     ),
     Page(

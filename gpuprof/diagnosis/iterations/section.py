@@ -139,8 +139,9 @@ def with_recorded(iteration: Iteration, timeline: Timeline, folder: RunFolder) -
 
 
 def _cache_copies(iteration: Iteration, timeline: Timeline, iterations: float) -> CacheCopies | None:
-    """Cost of copying the key-value cache in the mean iteration, extrapolated from the recorded decode steps: the number
-    of copies by the number of steps, their time by its share of the recorded generation. iterations: number recorded."""
+    """Cost of copying the key-value cache in the mean iteration, extrapolated from the recorded decode steps: the
+    number of copies by the number of steps, their time by its share of the recorded generation. iterations: number
+    recorded."""
     trace, generated = timeline.trace, next((one.ns for one in iteration.recorded if one.phase == GENERATION), 0)
     rows = cache_appends(trace, timeline.window)
     if iteration.generation is None or not generated or not rows.any():

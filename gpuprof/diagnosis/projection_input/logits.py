@@ -44,7 +44,8 @@ def _product_rows(case: Analysis, vocabulary: int) -> list[int]:
     for row in op.tolist():
         tensors = [shape for shape in shapes_in(case, int(ops.dims[row])) if shape and len(shape) > 1]
         for left, right in itertools.pairwise(tensors):
-            # Weights are stored as [vocabulary, width]; a linear layer takes them like that, a matmul takes them transposed.
+            # Weights are stored as [vocabulary, width]; a linear layer takes them like that, a matmul takes them
+            # transposed.
             if left[-1] == right[0] and right[-1] == vocabulary != left[-1]:
                 found.append(int(np.prod(left[:-1])))
                 break

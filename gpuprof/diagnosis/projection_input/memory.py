@@ -23,7 +23,8 @@ BYTES = {"float64": 8.0, "float32": 4.0, "bfloat16": 2.0, "float16": 2.0, "int8"
 ADAMS = ("Adam", "AdamW")
 """Optimizers of torch.optim with two moments per parameter."""
 HELD = 0.8
-"""Smallest share of the gradients' bytes that must be allocated in addition to weights and state, if gradients are kept."""
+"""Smallest share of the gradients' bytes that must be allocated in addition to weights and state, if gradients are
+kept."""
 OFFLOADED = 0.5
 """If more than this share of the layers' inputs is copied to the CPU in the forward pass, they are offloaded. Two
 libraries copied all but the last layer's."""
@@ -119,7 +120,8 @@ def _embedding_bytes(model: dict) -> float:
 
 
 def _offloads(case: Analysis, token_bytes: float, passes: float) -> bool:
-    """Whether the forward pass copies the layers' inputs to the CPU; `token_bytes`: size of one token's inputs of all layers."""
+    """Whether the forward pass copies the layers' inputs to the CPU; `token_bytes`: size of one token's inputs of all
+    layers."""
     timeline, gpu, shape = case.timeline, case.trace.gpu, indices(case)
     if not shape or not token_bytes:
         return False

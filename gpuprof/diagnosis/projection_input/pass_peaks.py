@@ -15,8 +15,8 @@ from gpuprof.tracefile.run import StepColumns
 from gpuprof.tracefile.trace import ABSENT, F64, I64
 
 _TIMED = ("baseline_free", "baseline_sync", "after")
-"""Stages whose lines have the tokens of their own step. While a run settles, loaders that fetch a batch ahead may report
-the next step's tokens; under a profiler tensors live longer."""
+"""Stages whose lines have the tokens of their own step. While a run settles, loaders that fetch a batch ahead may
+report the next step's tokens; under a profiler tensors live longer."""
 POINTS = 3
 """Fewest points for a line: two always lie on one."""
 SPREAD = 1.3
@@ -30,8 +30,8 @@ class PassPeaks:
     """Peaks of one rank, without profiler."""
 
     tokens: float | None
-    """Tokens of the pass with the highest peak; if that was not a timed step, of the longest pass that stayed below. None
-    if tokens were not counted."""
+    """Tokens of the pass with the highest peak; if that was not a timed step, of the longest pass that stayed below.
+    None if tokens were not counted."""
     fixed_bytes: float | None
     """Part of the peaks above `allocated_bytes` that does not depend on tokens; None if the peaks lie on no line."""
 

@@ -33,7 +33,8 @@ def _why_not(diagnosis: Diagnosis) -> str:
 
 
 def subject_of(diagnosis: Diagnosis, recorded_on: Gpu | None = None) -> Subject:
-    """The recording behind a diagnosis, ready to be projected; `recorded_on`: its GPU, if the recording does not name it.
+    """The recording behind a diagnosis, ready to be projected; `recorded_on`: its GPU, if the recording does not name
+    it.
 
     Raises GpuprofError, one line, if nothing can be projected from it.
     """
@@ -130,8 +131,8 @@ def _expert_adapters(model: dict) -> float:
 
 
 def _expert_weights(model: dict) -> float:
-    """Share of experts in the layers' parameters: everything quantised except attention, whose four projections are assumed
-    to be as wide as the model."""
+    """Share of experts in the layers' parameters: everything quantised except attention, whose four projections are
+    assumed to be as wide as the model."""
     quantised = (model.get("quantization") or {}).get("parameters") or 0
     attention = 4 * (model.get("hidden_size") or 0) ** 2 * (model.get("layers") or 0)
     return max(quantised - attention, 0) / quantised if quantised else _expert_adapters(model)

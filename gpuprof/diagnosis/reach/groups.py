@@ -19,7 +19,8 @@ _NUMBER = re.compile(r"#\d+")
 
 
 def by_name(case: Analysis, nodes: Mask, outside: str = "Python code") -> list[tuple[str, Mask]]:
-    """(name, nodes) for each op that contains some of the nodes; `outside`: name for nodes outside all ops and ranges."""
+    """(name, nodes) for each op that contains some of the nodes; `outside`: name for nodes outside all ops and
+    ranges."""
     graph, trace = case.graph, case.trace
     rows = np.flatnonzero(nodes)
     if not len(rows):

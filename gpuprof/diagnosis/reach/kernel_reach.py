@@ -84,7 +84,8 @@ _SIZES = (SHORTEST_NS, LONG_NS, LARGE_NS)
 
 
 def _table(pick: Callable[[Number], tuple[float, float]]) -> F64:
-    """[kinds, sizes] of one number per cell; NaN without a cell. `pick`: returns the number for tiny cells and for others."""
+    """[kinds, sizes] of one number per cell; NaN without a cell. `pick`: returns the number for tiny cells and for
+    others."""
     found = np.full((len(KIND_NAMES), len(_SIZES) + 1), np.nan)
     for cell in CELLS:
         for at, low in enumerate((0.0, *_SIZES)):

@@ -5,9 +5,8 @@ calls; ops on tensors in host memory; waiting for the GPU; copies that block; al
 a fused one replaces, and scores that a mask discards; repeated work; padding; logits without a label; norms, gates and
 losses in many kernels, and matrix multiplications without tensor cores; kernels slower than usual for their kind; long
 stretches of Python; waiting for other ranks; and last, kernels for which no rate is known. What is left is the reach:
-the useful work of the same training at the usual rates of its kinds of op and sizes on this GPU, launched by this CPU at
-its own speed.
-"""
+the useful work of the same training at the usual rates of its kinds of op and sizes on this GPU, launched by this CPU
+at its own speed."""
 
 from __future__ import annotations
 

@@ -31,8 +31,8 @@ NOWHERE = Spot(-1, ABSENT, -1)
 
 
 def spot_of(case: Analysis, nodes: Mask) -> Spot:
-    """The longest of some nodes, among those of the op with most of their time, or among those outside all ops if most of
-    the time is there."""
+    """The longest of some nodes, among those of the op with most of their time, or among those outside all ops if most
+    of the time is there."""
     graph, timeline, ops = case.graph, case.timeline, case.trace.ops
     rows = np.flatnonzero(nodes)
     if not len(rows):

@@ -15,8 +15,8 @@ from gpuprof.diagnosis.reach.kernel_reach import ATTENTION, GEMM, kinds_of
 from gpuprof.tracefile.trace import I64
 
 ALIGNED = 8
-"""16-bit matrix multiplications use tensor cores at full rate if the inner and the last dimensions are multiples of this
-(NVIDIA, Matrix Multiplication Background User's Guide)."""
+"""16-bit matrix multiplications use tensor cores at full rate if the inner and the last dimensions are multiples of
+this (NVIDIA, Matrix Multiplication Background User's Guide)."""
 FEW_WAVES = 4.0
 """With more waves of blocks than this, a partial last wave hardly counts."""
 TAIL = 0.4

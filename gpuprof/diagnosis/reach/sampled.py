@@ -35,8 +35,8 @@ class Sampled:
 
 
 def sampled_in(case: Analysis, nodes: Mask) -> Sampled | None:
-    """The function that runs in some nodes of the training thread; None without samples there, or if no function has half
-    of them."""
+    """The function that runs in some nodes of the training thread; None without samples there, or if no function has
+    half of them."""
     found = placed(case)
     if found is None:
         return None

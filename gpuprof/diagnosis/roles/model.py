@@ -79,7 +79,8 @@ class Role:
     bubble_share: Share
     """Share of the window."""
     lane: Annotated[tuple[Span, ...], Items(high=2000)]
-    """Its spans within the window; start_ns counts from the window's start. If there are too many, the shortest are left out."""
+    """Its spans within the window; start_ns counts from the window's start. If there are too many, the shortest are
+    left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,5 +119,5 @@ class Roles:
     """That role; None if all wait, or none does."""
     issues: tuple[Issue, ...]
     queue: tuple[Quantity, ...] = ()
-    """Number of batches that wait to be trained on, and the age of their policy: from logs given with the recordings, or
-    else counted from the marks."""
+    """Number of batches that wait to be trained on, and the age of their policy: from logs given with the recordings,
+    or else counted from the marks."""

@@ -145,8 +145,8 @@ def _longest(spans: Sequence[Span]) -> tuple[Span, ...]:
 
 
 def _with_awaited(name: str, lanes: dict[str, list[Span]]) -> Iterable[Span]:
-    """A role's spans, with what each wait is for: the last phase of another role that ended when the wait did, or else the
-    span that worked for most of it."""
+    """A role's spans, with what each wait is for: the last phase of another role that ended when the wait did, or else
+    the span that worked for most of it."""
     others = [(other, one) for other, them in lanes.items() if other != name for one in them]
     # Handing over a batch is short, unmarked work: the wait is for the phase before it.
     others = [(other, one) for other, one in others if one.phase != OTHER or one.ns > LATE_NS]
