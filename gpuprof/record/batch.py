@@ -3,15 +3,19 @@ samples: `samples.py`."""
 
 from __future__ import annotations
 
+import time
 from collections import deque
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
+from .timing import Ration
 from .useful_pairs import labelled_tokens, useful_pairs
 
 _TOKENS = ("input_ids", "decoder_input_ids", "tokens", "inputs_embeds")
 _DEEPEST = 3
+Tensors = list[tuple[str | None, Any]]
+"""Tensors with their keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +56,19 @@ MOST_SHAPES = 10_000
 """Distinct shapes that are remembered; a training with more of them has new ones all the time."""
 MOST_FETCHED = 64
 """Batches that may have been fetched and not been used yet."""
+READING = 0.003
+"""Share of the time that is spent reading values of masks, positions and labels, at most: steps of 2 ms take a tenth of
+a millisecond longer where each is read. Shapes are looked at in each step."""
 
 
 class WorkMeter:
     """Adds up the work of a step: as the model was called, or else as batches were fetched."""
 
     def __init__(self) -> None:
+        self._ration = Ration(READING)
+        self._reads = True
+        """Whether values are read in the step at hand."""
+        self._reading_ns = 0
         self._fetched: Work | None = None
         self._called: Work | None = None
         self._masked: deque[Work] = deque(maxlen=MOST_FETCHED)
@@ -65,9 +76,16 @@ class WorkMeter:
         self.new_shapes: int | None = None
         """Calls of the step at hand with shapes that no call had before; None where calls are not seen."""
 
+    def begin(self, now_ns: int, every: bool) -> None:
+        """A step begins. every: read its values however long that takes, since the step is recorded."""
+        if self._reading_ns:
+            self._ration.spent(self._reading_ns, now_ns)
+            self._reading_ns = 0
+        self._reads = every or self._ration.allows(now_ns)
+
     def fetched(self, batch: Any) -> None:
         """A DataLoader has handed out a batch."""
-        work = work_of(batch)
+        work = self._work_of(batch, tensors_in(batch))
         if work is not None:
             self._fetched = work if self._fetched is None else self._fetched + work
             if work.is_told:
@@ -75,13 +93,15 @@ class WorkMeter:
 
     def called(self, arguments: Any) -> None:
         """The model is called with these arguments."""
-        shapes = shapes_of(arguments)
+        tensors = tensors_in(arguments)
+        shapes = tuple([tensor.shape for _, tensor in tensors])
         # Calls are seen once the run has settled: the first shape has been there before.
-        new = bool(self._shapes) and shapes not in self._shapes
-        if shapes not in self._shapes and len(self._shapes) < MOST_SHAPES:
+        seen = shapes in self._shapes
+        new = bool(self._shapes) and not seen
+        if not seen and len(self._shapes) < MOST_SHAPES:
             self._shapes.add(shapes)
         self.new_shapes = (self.new_shapes or 0) + new
-        work = work_of(arguments)
+        work = self._work_of(arguments, tensors)
         if work is not None:
             work = work if work.is_told else self._unpadded(work)
             self._called = work if self._called is None else self._called + work
@@ -95,6 +115,14 @@ class WorkMeter:
         """The work since the last time, at the end of a step."""
         work = self._called or self._fetched or Work()
         self._fetched = self._called = self.new_shapes = None
+        return work
+
+    def _work_of(self, batch: Any, tensors: Tensors) -> Work | None:
+        if not self._reads:
+            return _size(tensors)
+        begun = time.perf_counter_ns()
+        work = _read(batch, tensors)
+        self._reading_ns += time.perf_counter_ns() - begun
         return work
 
     def _unpadded(self, work: Work) -> Work:
@@ -115,22 +143,36 @@ def work_of(batch: Any) -> Work | None:
     Only shapes are looked at, and the values of masks, positions, lengths and labels that lie in host memory: nothing
     here waits for a GPU.
     """
-    named = dict(_named(batch, 0))
+    return _read(batch, tensors_in(batch))
+
+
+def _read(batch: Any, tensors: Tensors) -> Work | None:
+    size = _size(tensors)
+    if size is None or size.rows is None or size.tokens is None:
+        return None
+    named = {key: tensor for key, tensor in tensors if key is not None}
+    rows, length = size.rows, size.tokens // max(size.rows, 1)
+    kept = _kept(named.get("attention_mask"), rows * length)
+    return replace(
+        size,
+        real_tokens=None if kept is None else sum(kept),
+        useful_pairs=useful_pairs(
+            {**_lists(batch), **named}, rows, length, kept if kept is None or len(kept) == rows else None
+        ),
+        labelled_tokens=labelled_tokens(named, rows, length),
+    )
+
+
+def _size(tensors: Tensors) -> Work | None:
+    """What shapes alone say."""
+    named = dict(tensors)
     tokens = next((named[key] for key in _TOKENS if key in named), None)
     if tokens is None:
-        tokens = next((t for t in _tensors(batch, 0) if t.dim() == 2 and not t.is_floating_point()), None)
+        tokens = next((t for _, t in tensors if t.dim() == 2 and not t.is_floating_point()), None)
     if tokens is None or tokens.dim() < 2:
         return None
-    rows, length = int(tokens.shape[0]), int(tokens.shape[1])
-    kept = _kept(named.get("attention_mask"), rows * length)
-    return Work(
-        rows,
-        rows * length,
-        None if kept is None else sum(kept),
-        rows * length**2,
-        useful_pairs({**_lists(batch), **named}, rows, length, kept if kept is None or len(kept) == rows else None),
-        labelled_tokens(named, rows, length),
-    )
+    rows, length = tokens.shape[0], tokens.shape[1]
+    return Work(rows, rows * length, pairs=rows * length**2)
 
 
 def _lists(batch: Any) -> dict[str, Any]:
@@ -140,11 +182,6 @@ def _lists(batch: Any) -> dict[str, Any]:
     )
 
 
-def shapes_of(arguments: Any) -> tuple[Any, ...]:
-    """The shapes of the tensors in what a model is called with."""
-    return tuple(tuple(tensor.shape) for tensor in _tensors(arguments, 0))
-
-
 def _kept(mask: Any, tokens: int) -> list[int] | None:
     """Tokens that a mask of ones and zeros in host memory keeps, row by row."""
     if mask is None or mask.dim() != 2 or mask.device.type != "cpu" or mask.numel() != tokens:
@@ -152,29 +189,23 @@ def _kept(mask: Any, tokens: int) -> list[int] | None:
     return mask.count_nonzero(1).tolist()
 
 
-def _named(value: Any, depth: int) -> Iterator[tuple[str, Any]]:
-    """Tensors under their keys, in mappings and in what holds mappings."""
-    if isinstance(value, Mapping):
-        for key, item in value.items():
-            if _is_tensor(item):
-                yield str(key), item
-            elif depth < _DEEPEST:
-                yield from _named(item, depth + 1)
-    elif isinstance(value, (list, tuple)) and depth < _DEEPEST:
-        for item in value[:8]:
-            yield from _named(item, depth + 1)
-
-
-def _tensors(value: Any, depth: int) -> Iterator[Any]:
-    if _is_tensor(value):
-        yield value
-    elif depth < _DEEPEST:
-        items = value.values() if isinstance(value, Mapping) else value[:8] if isinstance(value, (list, tuple)) else ()
-        for item in items:
-            yield from _tensors(item, depth + 1)
-
-
-def _is_tensor(value: Any) -> bool:
+def tensors_in(value: Any) -> Tensors:
+    """The tensors in what a model is called with, in order, each with its key; None for one that has none."""
     import torch
 
-    return isinstance(value, torch.Tensor)
+    found: Tensors = []
+    _gather(value, None, 0, found, torch.Tensor)
+    return found
+
+
+def _gather(value: Any, key: str | None, depth: int, found: Tensors, tensor: type) -> None:
+    if isinstance(value, tensor):
+        found.append((key, value))
+    elif depth >= _DEEPEST:
+        return
+    elif isinstance(value, Mapping):
+        for name, item in value.items():
+            _gather(item, str(name), depth + 1, found, tensor)
+    elif isinstance(value, (list, tuple)):
+        for item in value[:8]:
+            _gather(item, None, depth + 1, found, tensor)

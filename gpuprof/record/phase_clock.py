@@ -58,7 +58,8 @@ class PhaseClock:
 
     def enter(self, phase: str, now: int | None = None) -> int:
         """A phase begins, now or at a moment that is just over; returns what `leave` takes."""
-        self._account(time.perf_counter_ns() if now is None else now)
+        if self.marked:
+            self._account(time.perf_counter_ns() if now is None else now)
         if phase == LOG_PROBABILITIES and phase not in self._stack:
             self._passes += 1
         whole = self._stack[-1] if self._stack and self._stack[-1] in WHOLE else None
@@ -68,7 +69,8 @@ class PhaseClock:
     def leave(self, depth: int) -> None:
         """The phase ends, and all that began inside it and did not end."""
         if len(self._stack) >= depth:
-            self._account(time.perf_counter_ns())
+            if self.marked:
+                self._account(time.perf_counter_ns())
             del self._stack[depth - 1 :]
 
     def trained(self) -> None:
@@ -115,7 +117,8 @@ class PhaseClock:
 
     def _becomes(self, rest: str) -> None:
         if rest != self._rest:
-            self._account(time.perf_counter_ns())
+            if self.marked:
+                self._account(time.perf_counter_ns())
             self._rest = rest
 
     def _account(self, now: int) -> None:

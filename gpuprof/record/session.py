@@ -368,7 +368,7 @@ class Session:
 
     def _begin_step(self, now: int) -> None:
         """A step begins; 0 for one that is not timed."""
-        self._meter.begin(now)
+        self._meter.begin(now, recorded=self._windows.open is not None)
         if self._free.stretch is not None:
             self._free.stretch.begin_step(now)
 

@@ -11,11 +11,13 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from . import forks
 from .step_finder import INSIDE, StepFinder
 from .timing import is_capturing, is_in_backward, training_thread
 
 OPTIMIZER = "optimizer"
 """The source of steps where no one counts them."""
+_NO_THREAD = -1
 
 
 class StepClock:
@@ -30,6 +32,7 @@ class StepClock:
     ) -> None:
         self.source = source
         self.pid, self.thread = os.getpid(), training_thread()
+        forks.tell_in_child(self)
         self.step = 0
         """Steps that have ended."""
         self.total: int | None = None
@@ -47,8 +50,11 @@ class StepClock:
     def is_here(self) -> bool:
         """Whether this is the thread that trains, and not inside the capture of a CUDA graph, where nothing may be
         done that the graph would replay, or that would spoil it."""
-        here = threading.get_ident() == self.thread and os.getpid() == self.pid
-        return here and not (self.may_capture and is_capturing())
+        return threading.get_ident() == self.thread and not (self.may_capture and is_capturing())
+
+    def forked(self) -> None:
+        """We are in a child now, in which no thread trains for this clock."""
+        self.thread = _NO_THREAD
 
     # -- what the optimizers do
 

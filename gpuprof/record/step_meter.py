@@ -33,13 +33,14 @@ class StepMeter:
         self.samples = StepSamples()
         self._memory = MemoryMeter()
 
-    def begin(self, now: int) -> None:
-        """A step begins; 0 for one that is not timed."""
+    def begin(self, now: int, recorded: bool = False) -> None:
+        """A step begins; 0 for one that is not timed. recorded: a window is open."""
         self.begun_ns = self._trained_ns = now
         self.fetch_ns = self.micro_steps = self._last_fetch_ns = 0
         self._evaluating = False
         self._ops_before = ops_followed() if now else 0
         self.work.take()
+        self.work.begin(now, every=recorded)
         self.samples.take(passes=1)
         self.lumps.take()
         self.phases.begin(now)

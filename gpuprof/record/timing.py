@@ -46,6 +46,24 @@ def synchronise(devices: list[int]) -> None:
         torch.cuda.synchronize(device)
 
 
+class Ration:
+    """Keeps something to at most a share of the time: after it has taken long, it has to pause for long.
+
+    share: of the time, at most, that is spent on it.
+    """
+
+    def __init__(self, share: float) -> None:
+        self._share, self._next_ns = share, 0
+
+    def allows(self, now_ns: int) -> bool:
+        """Whether it may be done again."""
+        return now_ns >= self._next_ns
+
+    def spent(self, ns: int, now_ns: int) -> None:
+        """It has taken ns."""
+        self._next_ns = now_ns + round(ns / self._share)
+
+
 class MemoryMeter:
     """The allocator's figures, asked for seldom enough that asking does not show in the step time."""
 
@@ -53,7 +71,7 @@ class MemoryMeter:
     """Of the time, at most, that is spent asking."""
 
     def __init__(self) -> None:
-        self._next_ns = 0
+        self._ration = Ration(self.SHARE)
 
     def read(self, now_ns: int) -> dict[str, int | None]:
         """allocated, reserved and peak bytes of the current GPU, and the calls of cudaMalloc and cudaFree that its
@@ -63,12 +81,11 @@ class MemoryMeter:
         nothing: dict[str, int | None] = dict.fromkeys(
             ("allocated_bytes", "reserved_bytes", "peak_bytes", "device_allocations")
         )
-        if now_ns < self._next_ns or not torch.cuda.is_initialized():
+        if not self._ration.allows(now_ns) or not torch.cuda.is_initialized():
             return nothing
         begun = time.perf_counter_ns()
         stats = torch.cuda.memory_stats_as_nested_dict()
-        cost = time.perf_counter_ns() - begun
-        self._next_ns = now_ns + round(cost / self.SHARE)
+        self._ration.spent(time.perf_counter_ns() - begun, now_ns)
         calls = [stats[name] for name in ("num_device_alloc", "num_device_free") if isinstance(stats.get(name), int)]
         return {
             "allocated_bytes": _of_all(stats, "allocated_bytes", "current"),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from gpuprof.record.batch import WorkMeter, work_of  # noqa: E402
+from gpuprof.record.batch import WorkMeter, tensors_in, work_of  # noqa: E402
 from gpuprof.record.useful_pairs import labelled_tokens, useful_pairs  # noqa: E402
 
 
@@ -94,3 +96,40 @@ def test_the_loader_tells_of_a_batch_that_the_model_is_then_given():
 
 def test_nothing_is_read_from_another_device():
     assert useful_pairs({"attention_mask": torch.ones(1, 8, device="meta")}, 1, 8) is None
+
+
+def test_values_are_read_for_a_share_of_the_time_only():
+    """Of a step that is recorded always; else not again before the reading is a small part of the time. Shapes tell the
+    tokens in each step."""
+    meter, batch = WorkMeter(), {"input_ids": torch.zeros(2, 8, dtype=torch.long), "attention_mask": torch.ones(2, 8)}
+
+    def step(now_ns: int, recorded: bool = False) -> tuple[int | None, int | None]:
+        meter.begin(now_ns, every=recorded)
+        meter.called(batch)
+        work = meter.take()
+        return work.tokens, work.real_tokens
+
+    assert step(0) == (16, 16)
+    assert step(1) == (16, None), "the first reading took longer than a nanosecond"
+    assert step(2, recorded=True) == (16, 16)
+    assert step(3) == (16, None)
+    assert step(10**12) == (16, 16)
+
+
+def test_tensors_are_found_with_their_keys():
+    ids, mask = torch.zeros(1, 4, dtype=torch.long), torch.ones(1, 4)
+    found = tensors_in(((mask,), {"input_ids": ids, "more": {"attention_mask": mask, "note": "text"}}))
+    assert [key for key, _ in found] == [None, "input_ids", "attention_mask"]
+    assert tensors_in([[[[ids]]]]) == [], "not deeper than a batch is nested"
+
+
+def test_a_forked_child_is_not_the_thread_that_trains():
+    from gpuprof.record.step_clock import StepClock
+
+    clock = StepClock("recorder", lambda: None)
+    assert clock.is_here()
+    child = os.fork()
+    if not child:
+        os._exit(1 if clock.is_here() else 0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert clock.is_here()
