@@ -34,7 +34,7 @@ def measured_energy(
     tokens: per step and rank, without padding if that is known. step_ns: step time to multiply the power by; None: the
     mean of the stretch, which may include one-off work that is no part of a step. devices: GPUs that the recorded
     process uses. For a process with several GPUs the sum is returned, or None if a different number of GPUs was
-    sampled, since its own cannot be told apart. With several ranks it is the mean over their GPUs.
+    sampled, since its own cannot be identified. With several ranks it is the mean over their GPUs.
     """
     found = _stretch(folder)
     if found is None:
