@@ -198,8 +198,8 @@ def _flaws(name: str, one: Facts) -> Iterator[Note]:
 def same_program(
     step: Step, mechanisms: tuple[Mechanism, ...], kernels: KernelDifferences, a: Facts, b: Facts
 ) -> Iterator[Note]:
-    """The note if no change of the program was named: whether the kernels differ. If they are the same, nobody should
-    look for a change of the program."""
+    """The note if no change of the program was named: whether the kernels differ. If they are the same, a
+    change of the program is not the reason."""
     if not (mechanisms and step.difference_ns and {m.id for m in mechanisms} <= {"host", "kernels"}):
         return
     one_only = kernels.new or kernels.gone
