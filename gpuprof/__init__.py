@@ -69,11 +69,11 @@ _HOMES = {
 
 
 def load(recording: Given, progress: Callable[[int, int], None] | None = None) -> Trace:
-    """Reads a recording: a trace that torch.profiler exported, `.json` or `.json.gz`, an export or a report of Nsight
-    Systems, a URL, or the trace in a run's folder; of a run of several ranks that of the lowest, of None the latest.
+    """Reads a recording: a torch.profiler trace, `.json` or `.json.gz`, a Nsight Systems export or report, a URL, or
+    the trace in a run's folder (the lowest rank's, if there are several); None: the latest run.
 
-    `progress` is called now and then with the bytes read and the bytes there are. Raises GpuprofError, one
-    line that says what to do, if the recording cannot be read, and for several ranks that are no run.
+    `progress` is called now and then with the bytes read and the total bytes. Raises GpuprofError, one
+    line that says what to do, if the recording cannot be read, and for several ranks that are not a run.
     """
     from gpuprof.errors import UnreadableTrace
     from gpuprof.tracefile.recording import resolve
@@ -99,16 +99,16 @@ def diagnose(
     """Why a step of this recording, a path, a URL or a loaded Trace, takes as long as it does. Without one, and for
     "latest": the latest run in `gpuprof-runs`, as the command takes it.
 
-    The path of a trace, or of the folder of a run that `gpuprof trace` made; a run brings the steps that it timed
-    without the profiler. A Trace loaded from such a folder is diagnosed with its run, too.
+    The path may be a trace or the folder of a run made by `gpuprof trace`, which includes the steps timed without the
+    profiler. A Trace loaded from such a folder is diagnosed with its run, too.
     Several paths, a folder of traces, a run of several ranks or an export of Nsight Systems with several processes are
     the ranks of one training, diagnosed together: the diagnosis is that of the rank that the others wait for, in the
-    step of all, and has `ranks`. An export and a trace of torch.profiler of the same program, as two paths or in one
-    run's folder, are read together: the times are the export's, the ops the trace's.
+    step of all, and has `ranks`. An export and a torch.profiler trace of the same program, as two paths or in one run's
+    folder, are combined: times are from the export, ops from the trace.
 
-    step: regular expression on the ranges or ops that are the steps; found out if not given.
+    step: regular expression on the ranges or ops that are the steps; detected if not given.
     skip: leave out this many steps at the beginning.
-    step_ms: a step measured without the profiler, in milliseconds; goes before what a run says.
+    step_ms: a step measured without the profiler, in milliseconds; overrides the run's.
     top: how many kernels and gaps to name.
     progress: as for `load`.
 
@@ -163,18 +163,18 @@ def project(
     cost.
 
     to: names of GPUs, as `gpuprof gpus` lists them or a part that only one has.
-    recorded_on: the GPU of the recording, where that does not name it.
+    recorded_on: the GPU of the recording, if the recording does not name it.
     step, skip, step_ms, progress: as for `diagnose`.
 
     options, each left out or None for a step as it was recorded:
 
     batch, sample_tokens: samples of a forward pass and their mean length, padding included; as recorded if not given.
-    host_factor: host time there over host time here; `host_measured` says that it was measured on both.
-    layers, experts: of the whole model, where fewer were recorded.
-    ranks: also on these numbers of such GPUs, each with a batch of its own.
-    prices: dollars per hour by name of GPU, before those that come with gpuprof. epoch_samples: of an epoch.
-    explain: two GPUs; says in words why the first beats the second.
-    whole_batch: keep the batch even where it does not fit.
+    host_factor: CPU time there over CPU time here; `host_measured` says that it was measured on both.
+    layers, experts: of the whole model, if fewer were recorded.
+    ranks: also for these numbers of such GPUs, each with its own batch.
+    prices: dollars per hour by name of GPU; override gpuprof's. epoch_samples: samples of an epoch.
+    explain: two GPUs; explains why the first is faster than the second.
+    whole_batch: keep the batch even if it does not fit.
 
     Raises GpuprofError, one line that says what to do, and TypeError for an option that does not exist.
     """
@@ -234,9 +234,8 @@ def load_ipython_extension(shell: Any) -> None:
 
 
 def _draw_in_notebooks() -> None:
-    """Gives Diagnosis, Finding and Trace the `_repr_html_` that notebooks look for, and what `print` shows.
-
-    They live on floors below report/ and may not import it; this, the roof, may.
+    """Gives Diagnosis, Finding and Trace the `_repr_html_` that notebooks use, and their text for `print`.
+    They are in layers below report/ and may not import it; this module may.
     """
     from gpuprof.diagnosis.diagnosis import Diagnosis, Finding
     from gpuprof.tracefile.trace import Trace
@@ -247,7 +246,7 @@ def _draw_in_notebooks() -> None:
 
 
 def _shown_by(kind: type, name: str) -> None:
-    """Lets `print` and notebooks show a class by `report.as_text.<name>_text` and `report.notebook.<name>_html`."""
+    """Makes `print` and notebooks show a class with `report.as_text.<name>_text` and `report.notebook.<name>_html`."""
     if "_repr_html_" in vars(kind):
         return
 

@@ -1,6 +1,5 @@
-"""What a number or a text in a document may be, said with its type: the published schemas are made from these.
-
-A number is 0 or more unless its type says something else, a text may be empty.
+"""Bounds of numbers and texts in documents, annotated on their types; the published schemas are made from them.
+By default a number is 0 or more, and a text may be empty.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ Number = TypeVar("Number", int, float)
 
 @dataclass(frozen=True, slots=True)
 class Within:
-    """Bounds of a number: no less than `low`, no more than `high`, or more than `above`; None: no such bound."""
+    """Bounds of a number: at least `low`, at most `high`, greater than `above`; None: no such bound."""
 
     low: float | None = None
     high: float | None = None
@@ -22,7 +21,7 @@ class Within:
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """The least and the greatest length of a list; None: no bound."""
+    """Shortest and longest length of a list; None: no bound."""
 
     low: int | None = None
     high: int | None = None
@@ -30,7 +29,7 @@ class Items:
 
 @dataclass(frozen=True, slots=True)
 class NotEmpty:
-    """A text of one character or more."""
+    """A non-empty text."""
 
 
 @dataclass(frozen=True, slots=True)

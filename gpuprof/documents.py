@@ -1,7 +1,7 @@
 """What gpuprof writes as JSON: dataclasses as plain values, their text, and the published schemas in schema/.
 
-A document is a dataclass under its schema's name (`gpuprof.trial/1`) and the keys of its fields, in their order. What
-cannot be known is null; NaN and infinity never appear.
+A document is a dataclass with its schema's name (`gpuprof.trial/1`) and its fields as keys, in order. Unknown values
+are null; NaN and infinity never appear.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ FOLDER = Path(__file__).with_name("schema")
 
 
 def schema(name: str) -> dict[str, Any]:
-    """The published JSON Schema of `gpuprof.trial/1`, say. Raises FileNotFoundError for a name that there is not."""
+    """The published JSON Schema with a name such as `gpuprof.trial/1`. Raises FileNotFoundError if there is none."""
     return json.loads(path_of(name).read_text(encoding="utf-8"))
 
 
 def path_of(name: str) -> Path:
-    """Where the schema of this name is."""
+    """Path of the schema with this name."""
     kind, _, version = name.removeprefix("gpuprof.").partition("/")
     return FOLDER / f"{kind}-{version}.json"
 
 
 def document(name: str, value: Any, *, whole_ns: bool = False, **instead: Any) -> dict[str, Any]:
-    """The dataclass as a document of this schema; `instead`: plain values of fields that are written in another way.
+    """The dataclass as a document of this schema; `instead`: plain values that replace fields.
 
     `whole_ns`: numbers under a key that ends with `_ns` are rounded.
     """
@@ -42,13 +42,13 @@ def document(name: str, value: Any, *, whole_ns: bool = False, **instead: Any) -
 
 
 def dumps(found: dict[str, Any], indent: int | None = 2) -> str:
-    """The JSON text, in ASCII: any pipe and parser takes it, whatever a trace calls its kernels."""
+    """The JSON text, in ASCII, so that any pipe and parser accepts it."""
     return json.dumps(found, indent=indent, ensure_ascii=True, allow_nan=False)
 
 
 def plain(value: Any, whole_ns: bool = False, key: str = "") -> Any:
-    """The value as JSON knows it; numbers may be numpy's. `key`: under which it stands, for `whole_ns`, which holds for
-    what is inside, too: the ends of an interval of nanoseconds are nanoseconds."""
+    """The value as plain JSON types; numbers may be numpy's. `key`: its key, for `whole_ns`, which also applies to
+    nested values: the ends of an interval of nanoseconds are nanoseconds."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -70,7 +70,7 @@ def plain(value: Any, whole_ns: bool = False, key: str = "") -> Any:
 
 
 def _encodable(text: str) -> str:
-    """Text that any UTF-8 writer takes: half a surrogate pair becomes U+FFFD, both halves their character."""
+    """Text that can be encoded as UTF-8: a lone surrogate becomes U+FFFD, a pair its character."""
     if text.isascii():
         return text
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

@@ -1,4 +1,4 @@
-"""The one error type a user may meet: a sentence, never a traceback."""
+"""The error type that users see: a sentence, never a traceback."""
 
 from __future__ import annotations
 

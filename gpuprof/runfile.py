@@ -1,8 +1,7 @@
-"""What a run folder holds: the names, the shapes of the files, and the few safe ways to write and read them.
-
-A run folder is made by `gpuprof trace` (or a `Recorder`), and is written as the run goes, so that whatever ends it
-leaves something to read. Everything is text, one JSON document a file or a line; a file that takes long to write
-bears a name that ends in `.partial` until it is whole. Times are integer nanoseconds: `*_ns` durations on a monotonic
+"""The contents of a run folder: file names and formats, and safe functions to write and read them.
+A run folder is made by `gpuprof trace` (or a `Recorder`), and is written during the run, so that it is readable however
+the run ends. Files are text, with one JSON document per file or line; a file that takes long to write has a name that
+ends in `.partial` until it is complete. Times are integer nanoseconds: `*_ns` durations on a monotonic
 clock, `unix_ns` moments since 1970.
 
     gpuprof-runs/
@@ -122,50 +121,50 @@ REPORT = "report.html"
 PARTIAL = ".partial"
 
 RUN_VARIABLE = "GPUPROF_RUN"
-"""Environment variable that tells the processes of a run where its folder is."""
+"""Environment variable with the run's folder, for its processes."""
 
 HANG = "hang"
-"""Folder in a run's that a rank writes its stacks and collectives into when it stalls, or is asked to."""
+"""Folder in a run's folder into which a rank writes its stacks and collectives when it stalls, or on request."""
 
 NODES = "nodes"
-"""Folder in a run's for what comes from other nodes of the job; it is there where digests are exchanged."""
+"""Folder in a run's folder for files from other nodes of the job; it exists if digests are exchanged."""
 EXCHANGE = "exchange.json"
-"""What rank 0 got of the others, there."""
+"""File in NODES with the outcome of rank 0's exchange."""
 
 SUMMARY = "history.json"
-"""What `gpuprof history` says of a run: its verdict and numbers, so that it need not be diagnosed again."""
+"""File with a run's verdict and numbers for `gpuprof history`, so that it need not be diagnosed again."""
 
 CHANGED_TEXT, CHANGED_JSON = "changed.txt", "changed.json"
-"""What `gpuprof attach --watch` writes of a change of the step time, in the folder of its recording."""
+"""Files of `gpuprof attach --watch` about a change of the step time, in the folder of its recording."""
 
 TRIAL = "trial.json"
-"""What `gpuprof try` measured of fixes for this run, in the run's folder."""
+"""File with the results of `gpuprof try` for this run, in the run's folder."""
 TRIAL_VARIABLE = "GPUPROF_TRIAL"
-"""Environment variable that tells the processes of a trial where its folder is."""
+"""Environment variable with the trial's folder, for its processes."""
 
 NSYS = "nsys"
-"""The window of Nsight Systems, which records instead of torch.profiler; also its files' name without ending."""
+"""The window of Nsight Systems, which records instead of torch.profiler; also the stem of its files' names."""
 NSYS_EXPORT = f"{NSYS}.sqlite"
 NSYS_LOG = f"{NSYS}.log"
 COUNTED_VARIABLE = "GPUPROF_COUNTED"
-"""Set where Nsight Compute runs the target for us, which does not say so itself."""
+"""Set if Nsight Compute runs the target for us; nothing else shows that to the target."""
 
 _KINETO_WINDOWS = ("trace", "stacks", "memory")
 WINDOWS = (*_KINETO_WINDOWS, NSYS)
 
 STAGES = ("settle", "baseline_free", "baseline_sync", "sampling", "warmup", *WINDOWS, "after")
-"""What a step was used for, in the order in which a run goes through them; `sampling` follows the windows where the
-training does not say how long it is."""
+"""What a step was used for, in the order of a run; `sampling` comes after the windows if the training's length is not
+known."""
 
 
 WINDOW_FILE = r"(" + "|".join(_KINETO_WINDOWS) + r")\.rank\d+\.json"
-"""Pattern of the name of a window's trace that is whole, and not compressed yet."""
+"""Pattern of the name of a window's complete, uncompressed trace."""
 
 
 STALLED = "stalled"
-"""File there whose change says that a rank stalls."""
+"""File in HANG whose modification says that a rank stalls."""
 ASKED = "asked"
-"""File in the folder HANG whose change asks all ranks for their stacks."""
+"""File in HANG whose modification asks all ranks for their stacks."""
 
 
 def stack_file(rank: int) -> str:
@@ -174,27 +173,27 @@ def stack_file(rank: int) -> str:
 
 
 def flight_file(rank: int) -> str:
-    """Name of one rank's flight recorder dump, there."""
+    """Name of one rank's flight recorder dump, in HANG."""
     return f"flight.rank{rank}"
 
 
 def other_flight_file(rank: int) -> str:
-    """Name of the dump of its second recorder, where NCCL and another backend are both in use."""
+    """Name of the dump of its second recorder, if NCCL and another backend are both in use."""
     return f"flight.other.rank{rank}"
 
 
 def answer_file(rank: int) -> str:
-    """Name of the file there that one rank makes or changes once it has written the others."""
+    """Name of the file in HANG that a rank touches once it has written the others."""
     return f"rank{rank}.wrote"
 
 
 def ended_file(rank: int) -> str:
-    """Name of the error that ended one rank's program, there."""
+    """Name of the file in HANG with the error that ended a rank's program."""
     return f"ended.rank{rank}.error"
 
 
 def rank_file(rank: int) -> str:
-    """Name of what one rank says of itself."""
+    """Name of one rank's file of facts."""
     return f"rank{rank}.json"
 
 
@@ -209,7 +208,7 @@ def digest_file(rank: int) -> str:
 
 
 def no_digest_file(rank: int) -> str:
-    """Name of the reason why a rank has no digest, in the folder NODES."""
+    """Name of the file in NODES with the reason why a rank has no digest."""
     return f"no_digest.rank{rank}.json"
 
 
@@ -230,12 +229,12 @@ def snapshots_in(run: Path) -> list[Path]:
 
 
 def phases_file(pid: int) -> str:
-    """Name of the spans of the phases that one process marked."""
+    """Name of the file with the phase spans of one process."""
     return f"phases.{pid}.jsonl"
 
 
 def phase_files_in(run: Path) -> list[Path]:
-    """Those of a run's processes. Raises OSError."""
+    """The phase files of a run's processes. Raises OSError."""
     return sorted(path for path in run.iterdir() if re.fullmatch(r"phases\.\d+\.jsonl", path.name))
 
 
@@ -246,15 +245,15 @@ _RECORDING = re.compile(
 
 
 def recordings_in(run: Path) -> list[Path]:
-    """The files of a run that are large and can be done without: traces, snapshots, reports of Nsight Systems; what
-    says how the run went stays. Links and folders are none. Raises OSError."""
+    """The large, dispensable files of a run: traces, snapshots, Nsight Systems reports; not logs and verdicts, links or
+    folders. Raises OSError."""
     return sorted(
         path for path in run.iterdir() if _RECORDING.fullmatch(path.name) and stat.S_ISREG(path.lstat().st_mode)
     )
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Opens a regular file for reading, and nothing else: a pipe would be waited for, a device may have no end. Raises
+    """Opens a regular file for reading; nothing else, as a pipe would block and a device may be endless. Raises
     OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
@@ -272,9 +271,8 @@ def open_regular(path: Path) -> BinaryIO:
 
 @contextlib.contextmanager
 def whole_file(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
-    """A file that takes its name once it is whole: a reader sees the old one or the new one, never a half.
-
-    `mode`: its permissions, less the umask. Raises OSError; where anything is raised nothing is left behind.
+    """A file that gets its name when it is complete: a reader sees the old or the new file, never a part.
+    `mode`: its permissions, minus the umask. Raises OSError; after any exception nothing is left behind.
     """
     partial = path.with_name(f".{path.name[:100]}.{os.getpid()}{PARTIAL}")
     try:
@@ -287,13 +285,13 @@ def whole_file(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Writes a document at once, readable by its owner alone. Raises OSError."""
+    """Writes a document atomically, readable only by its owner. Raises OSError."""
     with whole_file(path, 0o600) as file:
         file.write(json.dumps(value, indent=1, allow_nan=False, default=str).encode() + b"\n")
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """A document, or None if it is not there or not whole."""
+    """A document, or None if it is missing or incomplete."""
     try:
         with open_regular(path) as file:
             value = json.loads(file.read().decode())
@@ -313,7 +311,7 @@ def append_lines(path: Path, values: list[dict[str, Any]]) -> None:
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The documents of a file of lines; a line that was cut, or is no document, is passed over."""
+    """The documents of a file of lines; cut or invalid lines are skipped."""
     try:
         file = io.TextIOWrapper(open_regular(path), encoding="utf-8", errors="replace")
     except OSError:
@@ -329,7 +327,7 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def log(folder: Path, message: str) -> None:
-    """Notes something in the run's log. Never raises: a full disk must not reach the training."""
+    """Appends to the run's log. Never raises: a full disk must not affect the training."""
     stamp = time.strftime("%Y-%m-%d %H:%M:%S")
     line = f"{stamp} [{os.getpid()}] {' '.join(message.split())}\n"
     try:

@@ -1,1 +1,1 @@
-"""Running trainings from outside: which are armed, a recording in one of them, and a watch over its step time."""
+"""Running trainings seen from outside: lists armed ones, records in one, and watches its step time."""

@@ -1,4 +1,4 @@
-"""The armed trainings of this user on this machine, and the ones that a user names."""
+"""The armed trainings of this user on this machine, and those that the user names."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _RANK = re.compile(r"rank\d{1,6}\.json")
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A process that answers, as it described itself."""
+    """An armed process, as it described itself."""
 
     pid: int
     name: str
-    """Of its program's file."""
+    """Name of its program's file."""
     job: str
     """What the ranks of one job on this machine have in common."""
     rank: int
@@ -32,37 +32,37 @@ class Job:
     step: int
     """Optimizer steps that have ended."""
     total: int | None
-    """How many there will be, where the training says so."""
+    """How many there will be, if known."""
     step_ns: int | None
-    """Of the last steps, the mean."""
+    """Mean of the last steps."""
     since_ns: int | None
-    """Since the last step ended."""
+    """Time since the last step ended."""
     state: str
     """armed, waiting (for a step at which to begin) or recording."""
     folder: str | None
-    """What the recording at hand is written to."""
+    """Folder of the current recording."""
     stage: str | None
-    """Where in its plan that is."""
+    """Stage of the current recording."""
     why: str
-    """Why the last recording could not begin; empty where it did."""
+    """Why the last recording could not begin; empty if it did."""
     socket: Path
 
     def ask(self, **request: Any) -> Message:
-        """What it answers to a request. Raises OSError where it does not."""
+        """Its answer to a request. Raises OSError if it does not answer."""
         return local_channel.ask(self.socket, request)
 
     def now(self) -> Job:
-        """The same process at this moment. Raises OSError where it does not answer."""
+        """The current state of the same process. Raises OSError if it does not answer."""
         return job_of(self.ask(do="status"), self.socket)
 
     @property
     def is_alive(self) -> bool:
-        """Whether the process is still there."""
+        """Whether the process still exists."""
         return life_of(self.pid) not in ("dead", "unknown")
 
 
 def armed() -> list[Job]:
-    """All that answer, in the order of their ids. Sockets of processes that have ended are taken away."""
+    """All armed processes, by pid. Sockets of processes that have ended are removed."""
     here = local_channel.pid_namespace()
     found: list[Job] = []
     for folder in local_channel.folders():
@@ -82,7 +82,7 @@ def armed() -> list[Job]:
 
 
 def job_of(said: Message, socket: Path) -> Job:
-    """What a process said of itself, checked. Raises Refused where it makes no sense."""
+    """Validates a process's description of itself. Raises Refused if it makes no sense."""
     progress = said.get("progress")
     stage = progress.get("stage") if isinstance(progress, dict) else None
     try:
@@ -100,7 +100,7 @@ def job_of(said: Message, socket: Path) -> Job:
 def named(place: str) -> list[Job]:
     """The ranks of the job that a user means by a process id or a run's folder, lowest rank first.
 
-    A launcher means the processes that it started. Raises GpuprofError, one line, where there is none.
+    A launcher stands for the processes that it started. Raises GpuprofError, one line, if there are none.
     """
     jobs = armed()
     pids = [int(place)] if place.isdigit() and len(place) <= 10 and not Path(place).exists() else _pids_of(Path(place))
@@ -120,7 +120,7 @@ def ranks_of(job: Job, jobs: list[Job]) -> list[Job]:
 
 
 def _pids_of(folder: Path) -> list[int]:
-    """The processes that a run's folder speaks of. Raises GpuprofError where that is none."""
+    """The processes named in a run's folder. Raises GpuprofError if it is not one."""
     try:
         files = sorted(path for path in folder.iterdir() if _RANK.fullmatch(path.name))
     except OSError as error:
@@ -133,7 +133,7 @@ def _pids_of(folder: Path) -> list[int]:
 
 
 def _is_below(pid: int, ancestors: list[int]) -> bool:
-    """Whether one of these has started a process, or what started that."""
+    """Whether a process descends from one of these."""
     for _ in range(20):
         parent = processes.parent_of(pid)
         if parent is None or parent <= 1:

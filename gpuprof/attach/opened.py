@@ -1,4 +1,4 @@
-"""A recording in running processes, opened from outside: asked for, followed to its end, called off."""
+"""A recording in running processes, controlled from outside: requested, followed to its end, or called off."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from gpuprof.record.redact import redact
 
 LOOK_S = 0.2
 AHEAD_S = 1.5
-"""The ranks of a job begin so far in the future: all must have heard of it by then."""
+"""The ranks of a job begin recording this many seconds from now, so that all have received the request by then."""
 TRIES = 3
-"""Times that ranks are asked again, each further ahead, where one was past the step already."""
+"""Attempts to agree on a step, each further ahead, if a rank had already passed it."""
 STANDSTILL_S = 60.0
-"""A word after no step has ended for so long."""
+"""A message is printed after no step has ended for this many seconds."""
 STAGES = {
     "settle": "waiting until its steps have settled",
     "baseline_free": "timing unprofiled steps",
@@ -38,12 +38,12 @@ STAGES = {
     "stacks": "recording with Python stacks",
     "after": "recorded",
 }
-"""What is said as a recording enters a stage of its plan."""
+"""Stage of a recording → message printed when it begins."""
 
 
 @dataclass(slots=True)
 class Opened:
-    """A recording at hand. ranks: the processes that record, lowest rank first."""
+    """An open recording. ranks: the processes that record, lowest rank first."""
 
     folder: Path
     ranks: list[Job]
@@ -52,7 +52,7 @@ class Opened:
     _standing: bool = False
 
     def follow(self, say: Callable[[str], None]) -> None:
-        """Waits until the steps are recorded in every rank. Raises GpuprofError where that will not come."""
+        """Waits until the steps are recorded in every rank. Raises GpuprofError if that will not happen."""
         while not self.is_recorded():
             time.sleep(LOOK_S)
             for one in self.ranks:
@@ -91,8 +91,8 @@ class Opened:
         return str(notes[-1]) if notes else f"{self.folder / runfile.LOG} may say why"
 
     def leave(self, patience_s: float) -> bool:
-        """Waits until the processes are as before; those that are not after `patience_s` are asked to end. Whether all
-        were seen to be."""
+        """Waits until the processes have removed their hooks; asks those that have not after `patience_s` to do so.
+        Returns whether all have."""
         until = time.monotonic() + patience_s
         while any(_records(one, self.folder) for one in self.ranks):
             if time.monotonic() > until:
@@ -101,7 +101,7 @@ class Opened:
         return True
 
     def call_off(self) -> bool:
-        """Has every process end its recording, at the end of its step. Whether all were seen to have."""
+        """Makes every process end its recording at the end of its step. Returns whether all have."""
         for one in self.ranks:
             with contextlib.suppress(OSError):
                 one.ask(do="stop")
@@ -122,8 +122,8 @@ class Opened:
 
 
 def open_recording(ranks: Sequence[Job], options: dict[str, Any], out: str | None) -> Opened:
-    """Has all these processes, the ranks of one job, record the same steps. options: of a recording, those that differ
-    from the usual. out: the run folder, new or empty. Raises GpuprofError, one line, where one of them does not."""
+    """Makes all these processes, the ranks of one job, record the same steps. options: those that differ from the
+    defaults. out: the run folder, new or empty. Raises GpuprofError, one line, if one of them refuses."""
     folder = _make(ranks[0], DEFAULTS | options, out)
     try:
         _ask_all(ranks, folder)
@@ -231,7 +231,7 @@ def _records(one: Job, folder: Path) -> bool:
 
 
 def _answers(one: Job) -> bool:
-    """Whether a process that did not answer once does so on another try: it may hold the GIL for seconds."""
+    """Whether a process that did not answer once answers on another try: it may hold the GIL for seconds."""
     for _ in range(10):
         time.sleep(LOOK_S)
         try:

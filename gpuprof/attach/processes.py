@@ -19,9 +19,8 @@ JOINABLE = (3, 14)
 
 
 def check(pid: int) -> None:
-    """Raises GpuprofError, one line, where there is no such process, or it is another user's or in another container.
-
-    Only for a process that does not answer by itself: one whose socket is reached is within reach.
+    """Raises GpuprofError, one line, if there is no such process, or it is another user's or in another container.
+    Only needed for a process that does not answer: one whose socket answers is reachable.
     """
     if life_of(pid) in ("dead", "unknown"):
         raise GpuprofError(f"there is no process {pid}")
@@ -35,7 +34,7 @@ def check(pid: int) -> None:
 
 
 def why_not_armed(pid: int) -> str:
-    """What a process that does not answer lacks, in one line that says what to do."""
+    """Why a process does not answer, and what to do, in one line."""
     libraries = _maps(pid)
     name = _command(pid)
     if not _PYTHON.search(libraries) and "python" not in name:
@@ -59,7 +58,8 @@ def can_join(pid: int) -> bool:
 
 
 def python_of(pid: int) -> tuple[int, int] | None:
-    """(major, minor) of a process's Python, from the names of its program and libraries; None where they do not say."""
+    """(major, minor) of a process's Python, from the names of its program and libraries; None if they do not show
+    it."""
     found = _PYTHON.search(_maps(pid))
     return (int(found[1]), int(found[2])) if found else None
 
@@ -71,7 +71,7 @@ def is_elsewhere(pid: int, proc: Path = Path("/proc")) -> bool:
         try:
             if (proc / str(pid) / "ns" / kind).stat().st_ino != (proc / "self" / "ns" / kind).stat().st_ino:
                 return True
-        except OSError:  # not ours to look at
+        except OSError:  # not readable
             continue
     return False
 

@@ -1,4 +1,4 @@
-"""Watches the step time of a training that runs, and has a recording opened when it changes: once for each cause."""
+"""Watches the step time of a running training, and opens a recording when it changes, once for each cause."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from gpuprof.errors import GpuprofError
 
 LOOK_S = 1.0
 AGAIN_S = 30.0
-"""Before a recording that could not be opened is tried again."""
+"""Seconds before a recording that could not be opened is tried again."""
 TRIES = 3
 SILENT_S = 20.0
-"""A process that does not answer for so long is given up, even if it is still there."""
+"""A process that does not answer for this many seconds is given up, even if it still exists."""
 
 
 class Recorder(Protocol):
-    """Who opens recordings. Both raise GpuprofError where none comes."""
+    """Opens recordings. Both methods raise GpuprofError if recording fails."""
 
     def record_usual(self, step: int) -> None:
-        """The step at hand is a usual one."""
+        """Records the usual step."""
         ...
 
     def record_change(self, change: Change, step: int) -> None:
-        """The step time has changed."""
+        """Records after a change of the step time."""
         ...
 
 
@@ -40,7 +40,7 @@ class StepReader:
     """Steps that have been read."""
 
     def read(self) -> list[int]:
-        """Host time in ns of the steps since the last time, without those of recordings. Raises OSError."""
+        """Durations in ns of the steps since the last call, without those of recordings. Raises OSError."""
         found: list[int] = []
         while True:
             said = self.job.ask(do="steps", after=self.after)
@@ -73,7 +73,7 @@ class Watcher:
     _due_s: float = 0.0
 
     def run(self) -> None:
-        """Until the process has ended."""
+        """Watches until the process has ended."""
         reader = StepReader(self.job, self.job.step)
         heard_s = time.monotonic()
         while True:
@@ -102,7 +102,7 @@ class Watcher:
             self.say(f"step {number:,}: {words(change)}; {known}: nothing is recorded")
 
     def _open(self, reader: StepReader) -> None:
-        """Opens the recording that is due, if one is."""
+        """Opens a recording if one is due."""
         wants_usual = self.watch.is_ready and not self._has_usual
         if not (wants_usual or self._waiting is not None) or time.monotonic() < self._due_s:
             return

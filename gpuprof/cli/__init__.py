@@ -31,19 +31,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _without_scipy() -> None:
-    """Numba imports scipy, where that is installed, for its linear algebra, which no kernel here uses: without it every
-    command that compares or diagnoses is done 0.1 s earlier. Only in a process that is the command alone."""
+    """Keeps numba from importing scipy for linear algebra, which no kernel here uses: that saves 0.1 s in every command
+    that compares or diagnoses. Only for processes that run nothing but the command."""
     sys.modules.setdefault("scipy", None)  # type: ignore[arg-type]
 
 
 def _with_fewer_collections() -> None:
-    """What a command imports and reads are millions of objects that stay: looking for cycles among them after every
-    700 new ones, as Python does, took an eighth of the demo's time."""
+    """A command creates millions of long-lived objects: collecting garbage after every 700 new ones, Python's default,
+    took an eighth of the demo's time."""
     gc.set_threshold(100_000, 20, 100)
 
 
 def _trace(request: Request) -> int:
-    """A plain `gpuprof trace`, which does without click; errors end as they do in `entry`."""
+    """A plain `gpuprof trace`, without click; errors are handled as in `entry`."""
     from gpuprof.cli import trace
     from gpuprof.errors import GpuprofError
 
@@ -59,5 +59,5 @@ def _trace(request: Request) -> int:
 
         say(f"unexpected {type(error).__name__}: {error}; GPUPROF_DEBUG=1 shows where, please report it")
         return 2
-    except KeyboardInterrupt:  # before the target was there to take it
+    except KeyboardInterrupt:  # before the target was started
         return 130

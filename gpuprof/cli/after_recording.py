@@ -1,9 +1,8 @@
-"""What happens when a recording's window has closed: its verdict on stderr, its report, its traces compressed, and of
-several ranks their digests.
-
-Runs in a process of its own, which `gpuprof trace` starts next to the training: one thread, at the lowest priority.
-If that gets no CPU time after the training's end, it is killed and started again, and does what is left to do.
-Whatever fails is a line in the run's log and one on stderr.
+"""Runs once a recording's window has closed: prints the verdict to stderr, writes the report, compresses the traces,
+and with several ranks writes their digests.
+Runs in a separate process, which `gpuprof trace` starts while the training runs: one thread, at the lowest priority.
+If it gets no CPU time after the training's end, it is killed and restarted, and does what is left to do. A failure is
+one line in the run's log and one on stderr.
 """
 
 from __future__ import annotations
@@ -34,15 +33,15 @@ Result = TypeVar("Result")
 
 LOWEST_PRIORITY = 19
 CLEAR_LINE = "\r\x1b[K"
-"""Takes the line of a progress bar away, which its owner draws again."""
+"""Clears the line of a progress bar, which its owner redraws."""
 _COPIED_BYTES = 1 << 20
 
 
 def main(run: str, niced: str, diagnose: str) -> None:
-    """Reads and compresses what is in a run's folder; the last two are on unless empty."""
+    """Reads and compresses the recordings in a run's folder. niced, diagnose: on unless empty."""
     folder = Path(run)
-    os.umask(0o077)  # what a run's folder holds is its owner's, wherever the folder is
-    if sys.stderr is None:  # closed; verdict.txt is of use all the same
+    os.umask(0o077)  # files in a run's folder are private, wherever the folder is
+    if sys.stderr is None:  # closed; verdict.txt is still useful
         sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     if niced:
         _stay_out_of_the_way()
@@ -60,7 +59,7 @@ def main(run: str, niced: str, diagnose: str) -> None:
 
 
 def finish(folder: Path, diagnosis: Diagnosis) -> None:
-    """The report, and what else is done to a recording whose verdict has been shown."""
+    """Writes the report and compresses the traces of a recording whose verdict has been shown."""
     _try(folder, "the report could not be written", lambda: draw_report(folder, diagnosis))
     _pack(folder)
 
@@ -72,7 +71,7 @@ def _pack(folder: Path) -> None:
 
 
 def _reduce_for_the_job(folder: Path, diagnose: bool) -> bool:
-    """The part of a job on several nodes; whether the verdict is to be drawn here."""
+    """For a job on several nodes: digests and their exchange. Returns whether the verdict is printed here."""
     from gpuprof.diagnosis.rank_digests import write_digest
 
     _try(
@@ -93,7 +92,7 @@ def _reduce_for_the_job(folder: Path, diagnose: bool) -> bool:
 
 
 def _try(folder: Path, failing: str, do: Callable[[], Result]) -> Result | None:
-    """Does it, or says in one line why not."""
+    """Runs `do`; an error is logged and printed in one line."""
     try:
         return do()
     except KeyboardInterrupt:
@@ -106,10 +105,10 @@ def _try(folder: Path, failing: str, do: Callable[[], Result]) -> Result | None:
 
 
 def _stay_out_of_the_way() -> None:
-    """At the lowest priority; that there is one thread only is said by the environment."""
+    """Sets the lowest priority; the environment limits it to one thread."""
     with contextlib.suppress(OSError):
         os.nice(LOWEST_PRIORITY)
-    # Where memory runs out, this goes first, not the training.
+    # If memory runs out, the kernel kills this process first, not the training.
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
 
@@ -118,7 +117,7 @@ def _stay_out_of_the_way() -> None:
 
 
 def export_report(folder: Path) -> bool:
-    """Makes SQLite of the report of Nsight Systems, if the run has one. True: what there is can be diagnosed."""
+    """Exports the run's Nsight Systems report, if any, to SQLite. Returns whether the run can be diagnosed."""
     from gpuprof.nsight.convert import KEEPS_ENVIRONMENT, REPORTS, export_in
 
     if not options_of(folder)["nsys"]:
@@ -136,15 +135,14 @@ def export_report(folder: Path) -> bool:
 
 
 def is_read(folder: Path) -> bool:
-    """Whether the verdict and the report are there already."""
+    """Whether the verdict and the report already exist."""
     is_wanted = options_of(folder)["report"] is not False
     return (folder / VERDICT).is_file() and (not is_wanted or (folder / runfile.REPORT).is_file())
 
 
 def show_verdict(folder: Path) -> Diagnosis:
-    """The whole diagnosis on stderr, in one write, and its first lines in a file for the end of the run.
-
-    Where that file is there already, the diagnosis has been shown.
+    """Prints the whole diagnosis to stderr in one write, and keeps its first lines in a file for the end of the run.
+    If that file exists, the diagnosis has been printed before.
     """
     import gpuprof
 
@@ -160,7 +158,7 @@ def show_verdict(folder: Path) -> Diagnosis:
 
 
 def keep_verdict(folder: Path, diagnosis: Diagnosis) -> None:
-    """Its first lines in a file of the run, and its numbers for `gpuprof history`."""
+    """Writes its first lines into a file of the run, and its numbers for `gpuprof history`."""
     from gpuprof.diagnosis.headline import headline
     from gpuprof.report import history, words
     from gpuprof.report.names import escape
@@ -172,7 +170,7 @@ def keep_verdict(folder: Path, diagnosis: Diagnosis) -> None:
 
 
 def _tell_cost(folder: Path, diagnosis: Diagnosis) -> None:
-    """What the recording took, part by part, on stderr and in the run's log."""
+    """Reports how long each part of the recording took, on stderr and in the run's log."""
     rank = 0 if diagnosis.folder is None else diagnosis.folder.rank
     said = in_words(runfile.read_json(folder / runfile.rank_file(rank)) or {}, time.time_ns())
     if said is not None:
@@ -181,7 +179,7 @@ def _tell_cost(folder: Path, diagnosis: Diagnosis) -> None:
 
 
 def _page(diagnosis: Diagnosis) -> bytes:
-    """The report as the terminal of the training can show it."""
+    """The diagnosis as text that the training's terminal can show."""
     from rich.console import Console
 
     from gpuprof.cli.output import drawn, encodable
@@ -200,7 +198,7 @@ def _page(diagnosis: Diagnosis) -> bytes:
 
 
 def draw_report(folder: Path, diagnosis: Diagnosis) -> None:
-    """The report in the run's folder, if it is wanted, and where it is on stderr."""
+    """Writes the report into the run's folder, if wanted, and prints its path to stderr."""
     if options_of(folder)["report"] is False:
         return
     import gpuprof
@@ -215,7 +213,7 @@ def draw_report(folder: Path, diagnosis: Diagnosis) -> None:
 
 
 def compress(folder: Path) -> None:
-    """Every window that is whole, from .json to .json.gz; one that there is no room for stays as it is."""
+    """Compresses every complete window from .json to .json.gz; one that there is no room for stays as it is."""
     for path in sorted(folder.iterdir()):
         if re.fullmatch(runfile.WINDOW_FILE, path.name):
             _compress(path)
@@ -240,7 +238,7 @@ def _packer(file: BinaryIO) -> Any:
 
 
 def write_digests(folder: Path) -> None:
-    """Next to each rank's trace what a joint diagnosis needs of it, so that of many ranks only that has to be read."""
+    """Writes each rank's digest next to its trace, so that a joint diagnosis of many ranks has to read only digests."""
     ranks = (runfile.read_json(path) for path in folder.glob("rank*.json"))
     if not any(isinstance(rank, dict) and (rank.get("world_size") or 1) > 1 for rank in ranks):
         return

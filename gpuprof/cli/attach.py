@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from gpuprof.diagnosis.diagnosis import Diagnosis
 
 DISK_GB = 2.0
-"""What a watch keeps where no one says otherwise: some tens of windows of most fine-tunes."""
+"""GB that a watch keeps by default: a few dozen windows of most fine-tunes."""
 MOST_DISK_GB = 1e6
 LEAVING_S = 10.0
-"""After the verdict the job times some more steps to see whether it is as fast as before; for so long at most."""
+"""After the verdict the job times some more steps to see whether it is as fast as before, for at most this long."""
 
 
 @click.command(short_help="Record steps of a training that runs already.")
@@ -101,7 +101,7 @@ def _whom(ranks: list[Job]) -> str:
 
 
 def _watch(ranks: list[Job], options: dict[str, Any], disk_gb: float) -> int:
-    """Until the job ends, or Ctrl-C."""
+    """Watches until the job ends, or Ctrl-C."""
     from gpuprof.attach.watching import Watcher
     from gpuprof.cli.watch_recordings import Recordings
     from gpuprof.report.numbers import amount
@@ -120,8 +120,8 @@ def _watch(ranks: list[Job], options: dict[str, Any], disk_gb: float) -> int:
 
 
 def read(opened: Opened, as_json: bool, quiet: bool = False) -> Diagnosis:
-    """Follows a recording to its end, prints its verdict unless quiet, and leaves its job. Raises GpuprofError where
-    none comes."""
+    """Follows a recording to its end, prints its verdict unless quiet, and leaves the job. Raises GpuprofError if there
+    is no recording."""
     status = "failed"
     try:
         opened.follow(say)
@@ -153,7 +153,7 @@ def _diagnose(folder: Path, as_json: bool, quiet: bool) -> Diagnosis:
 
 
 def _finish(folder: Path, diagnosis: Diagnosis) -> None:
-    """What `gpuprof trace` leaves in a run's folder as well: the report, and the traces compressed."""
+    """Finishes the run's folder as `gpuprof trace` does: writes the report, and compresses the traces."""
     from gpuprof.cli.after_recording import finish
 
     finish(folder, diagnosis)

@@ -1,4 +1,4 @@
-"""`gpuprof clean`: removes the traces of old runs; what says how they went stays."""
+"""`gpuprof clean`: removes the traces of old runs; their logs and verdicts stay."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def command(folder: Path, keep: int, dry_run: bool) -> int:
 
 
 def _clean(run: Path, dry_run: bool) -> int:
-    """Removes what is large in a run; the bytes of it."""
+    """Removes the large files of a run; returns their bytes."""
     freed = 0
     try:
         for path in recordings_in(run):

@@ -1,4 +1,4 @@
-"""`gpuprof compare`: two recordings in, on the terminal or as JSON where the difference of their steps comes from."""
+"""`gpuprof compare`: explains where the difference between two recordings comes from, as text or JSON."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def command(
 
 
 def _check(gate: ChangeGate, comparison: Comparison) -> int:
-    """0 if the gate holds. One that cannot be checked must not pass for one that does."""
+    """0 if the gate holds. A gate that cannot be checked must not pass."""
     from gpuprof.cli.comparison_gates import Outcome, judge
 
     outcome, text = judge(gate, comparison)

@@ -1,4 +1,4 @@
-"""`--fail-on METRIC:LIMIT` of a comparison: by how much B may exceed A (`step_time:5%`)."""
+"""`--fail-on METRIC:LIMIT` for a comparison: by how much B may exceed A (`step_time:5%`)."""
 
 from __future__ import annotations
 
@@ -46,24 +46,24 @@ METRICS: dict[str, Callable[[Comparison], Pair | None]] = {
     "syncs": lambda c: (c.a.syncs, c.b.syncs),
     "peak_memory": _peak,
 }
-"""Metric → (A's, B's), None where the recordings do not say."""
+"""Metric → (A's value, B's value); None if the recordings lack it."""
 TESTED = ("step_time", "token_time", "sample_time")
-"""Metrics that scatter from step to step, and fail only where the steps differ by more than that."""
+"""Metrics that vary from step to step, and fail only if the difference is significant."""
 _LIMIT = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*%")
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeGate:
-    """A metric and by how much of A's B's may exceed it: a share of 1."""
+    """A metric, and by what share of A's value B's may exceed it."""
 
     metric: str
     limit: float
     text: str
-    """The limit as it was written."""
+    """The limit as the user wrote it."""
 
 
 class Outcome(enum.Enum):
-    """Of one gate."""
+    """Outcome of one gate."""
 
     HOLDS = 0
     FAILS = 1
@@ -71,7 +71,7 @@ class Outcome(enum.Enum):
 
 
 def parse(text: str) -> ChangeGate:
-    """The gate in `METRIC:LIMIT`; ValueError, in a sentence, if there is none."""
+    """Parses `METRIC:LIMIT`. Raises ValueError with a sentence if it is not valid."""
     metric, _, limit = (part.strip() for part in text.partition(":"))
     if metric not in METRICS:
         raise ValueError(f"{metric!r} is not a metric of a comparison; choose from {', '.join(METRICS)}")
@@ -82,14 +82,12 @@ def parse(text: str) -> ChangeGate:
 
 
 OF_GPU = ("busy_time", "idle_time", "kernels", "syncs")
-"""Metrics of a GPU's work, which two runs without one do not have."""
+"""Metrics of GPU work, which runs without a GPU lack."""
 
 
 def judge(gate: ChangeGate, comparison: Comparison) -> tuple[Outcome, str]:
-    """Whether a gate holds, and what to say where it does not.
-
-    A difference above the limit that too few steps were recorded to test is neither: it must not pass, and cannot be
-    said to be more than scatter.
+    """Whether a gate holds, and what to print if it does not.
+    A difference above the limit with too few steps to test is UNKNOWN: it must not pass, but may be noise.
     """
     sides = comparison.diagnoses or ()
     on_cpu = bool(sides) and all(one.cpu_step is not None for one in sides)

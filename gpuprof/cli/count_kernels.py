@@ -1,4 +1,4 @@
-"""`gpuprof trace --ncu RECORDING`: the target once more, under Nsight Compute, which counts its largest kernels."""
+"""`gpuprof trace --ncu RECORDING`: runs the target again under Nsight Compute, which counts its largest kernels."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from gpuprof.record.command import Target
 
 TABLE, PRINTED = "ncu.csv", "ncu.log"
-"""The table of counters in the folder of a run; what Nsight Compute printed where it made none."""
+"""File names in a run's folder: the table of counters, and Nsight Compute's output if it made no table."""
 OPTIONS = DEFAULTS | {
     "settle": 3, "baseline": 1, "steps": 1, "sampling": False, "modules": 0, "nsys": True, "stop": True,
     "report": False,
 }  # fmt: skip
-"""Of the run under Nsight Compute: one step that a tool outside of torch records, and the training ends."""
+"""Options of the run under Nsight Compute: an outside tool records one step, then the training ends."""
 
 
 def run(recording: str, out: str | None, target: Target) -> int:
@@ -71,12 +71,12 @@ def _table(recording: Path, out: str | None) -> Path:
         folder = recording if recording.is_dir() else recording.parent
     table = folder / TABLE
     if not os.access(folder, os.W_OK):
-        raise GpuprofError(f"{folder}: may not be written to; name a folder with --out")
+        raise GpuprofError(f"{folder}: is not writable; name a folder with --out")
     return table
 
 
 def _run(words: list[str], folder: Path) -> None:
-    """The target under Nsight Compute, with our input and output, to its end."""
+    """Runs the target under Nsight Compute, with our input and output, to its end."""
     from gpuprof.record.supervise import environment
 
     runfile.write_json(folder / runfile.MANIFEST, {"schema": runfile.SCHEMA, "status": "running", "options": OPTIONS})
@@ -98,13 +98,13 @@ def _holds_a_table(printed: Path) -> bool:
 
 
 def _lacks_a_metric(printed: Path) -> bool:
-    """Whether this GPU, or this version, does not know one of the metrics: then nothing has run."""
+    """Whether this GPU or version lacks one of the metrics: then nothing has run."""
     text = _text(printed)
     return not _holds_a_table(printed) and "metric" in text.lower() and "==ERROR==" in text
 
 
 def _checked(printed: Path, folder: Path) -> Path:
-    """The table. Raises GpuprofError, with the reason, where nothing was counted."""
+    """The table. Raises GpuprofError, with the reason, if nothing was counted."""
     from gpuprof.nsight.compute import why_none
 
     if _holds_a_table(printed):

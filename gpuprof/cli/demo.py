@@ -17,7 +17,7 @@ from gpuprof.errors import GpuprofError
 RECORDING = "demo.json.gz"
 REPORT = "gpuprof-demo.html"
 UNPROFILED_MS = 81.0
-"""The same step timed without a profiler: 70.2–91.9 ms in fresh processes, the middle of it."""
+"""The same step timed without a profiler: the middle of 70.2–91.9 ms, measured in fresh processes."""
 
 AFTERWARDS = (
     "that was one step of a small LoRA fine-tune on an H200, timed with and without the profiler;"

@@ -1,4 +1,4 @@
-"""`gpuprof diagnose`: a recording in, on the terminal or as JSON what its steps spend their time on."""
+"""`gpuprof diagnose`: says where the steps of a recording spend their time, as text or JSON."""
 
 from __future__ import annotations
 
@@ -105,14 +105,14 @@ def command(
 
 
 def _counted(path: Path) -> tuple[Counted, ...]:
-    """A table of counters, read before the recording: a wrong path is said at once."""
+    """A table of counters; read before the recording, so that a wrong path is reported at once."""
     from gpuprof.tracefile.nsight_compute import read_counters
 
     return read_counters(path)
 
 
 def _put_job(recording: Recording, kind: str, json: bool, top: int | None) -> None:
-    """What a job's runs or logs say of it as a whole."""
+    """Prints what the runs or logs of a job say about it as a whole."""
     if kind == "roles":
         from gpuprof.diagnosis.roles.sources import diagnose_roles
 
@@ -124,7 +124,7 @@ def _put_job(recording: Recording, kind: str, json: bool, top: int | None) -> No
 
 
 def exit_code(diagnosis: Diagnosis, gates: tuple[Gate, ...], as_json: bool) -> int:
-    """The exit code; says on stderr what stdout does not."""
+    """The exit code; prints errors and failed gates to stderr."""
     if diagnosis.quality.status == "unusable":
         if as_json:
             worst = [issue.message for issue in diagnosis.quality.issues if issue.severity == "error"]
@@ -135,7 +135,7 @@ def exit_code(diagnosis: Diagnosis, gates: tuple[Gate, ...], as_json: bool) -> i
 
 
 def _check(gate: Gate, diagnosis: Diagnosis) -> int:
-    """0 if the gate holds. One that cannot be checked must not pass for one that does."""
+    """0 if the gate holds. A gate that cannot be checked must not pass."""
     from gpuprof.cli.gates import TIMES, measure
     from gpuprof.report.numbers import duration, percent
 

@@ -1,4 +1,4 @@
-"""`gpuprof doctor`: what would stop or spoil a recording on this machine, each with its remedy."""
+"""`gpuprof doctor`: lists what would stop or spoil a recording on this machine, with remedies."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def command(json: bool, data: tuple[Path, ...], out: Path, verbose: bool) -> int
 
 
 def _usual_data() -> tuple[Path, ...]:
-    """The working directory, and where Hugging Face's libraries keep data sets and models."""
+    """The working directory, and Hugging Face's cache of datasets and models."""
     cache = Path(os.environ.get("HF_HOME") or Path("~/.cache/huggingface").expanduser())
     return (Path.cwd(), *([cache] if cache.is_dir() else []))
 

@@ -1,4 +1,4 @@
-"""`gpuprof`: finds the command, runs it, and turns whatever goes wrong into one line and an exit code.
+"""`gpuprof`: finds the command, runs it, and turns every error into one line and an exit code.
 
 0: done. 1: a gate failed. 2: gpuprof could not do it. 130: interrupted.
 """
@@ -41,15 +41,15 @@ COMMANDS = {
     "skill": "gpuprof.cli.skill",
     "demo": "gpuprof.cli.demo",
 }
-"""Modules of the commands, each with its `command`, in the order of the help. They import nothing heavy."""
+"""Modules of the commands, each with a `command`, in the order of the help. They import nothing heavy."""
 
 LAUNCHERS = ("python", "python3", "torchrun", "accelerate", "deepspeed")
-"""Commands that start a training: a user who begins with one wants it recorded."""
+"""Commands that start a training: a user who types one after `gpuprof` wants to record it."""
 SYNONYMS = {
     "record": "trace", "profile": "trace", "run": "trace", "analyze": "diagnose", "analyse": "diagnose",
     "diff": "compare", "open": "view", "check": "doctor", "list": "history",
 }  # fmt: skip
-"""What other tools call a command."""
+"""Names of other tools for our commands."""
 INTERRUPTED = 130
 FAILED = 2
 
@@ -66,7 +66,7 @@ class Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does it, but a path in place of a command is understood for what it is."""
+        """Like click's, but with a hint if a path is given in place of a command."""
         name = args[0]
         if name not in COMMANDS and not name.startswith("-"):
             raise click.UsageError(_no_command(name, args[1:]), ctx)
@@ -74,7 +74,7 @@ class Commands(click.Group):
 
 
 def _no_command(name: str, rest: Sequence[str]) -> str:
-    """What is said of a word that is no command: what may have been meant."""
+    """The error for a word that is not a command, with a suggestion."""
     words = " ".join(shlex.quote(word) for word in (name, *rest))
     if name.endswith(".py") or name in LAUNCHERS:
         return f"{name!r} is not a command; to record it: gpuprof trace {words}?"
@@ -97,7 +97,7 @@ def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
 
 
 class _NoVariable(click.Option):
-    """An option that no environment variable sets: GPUPROF_VERSION is likely someone's own."""
+    """An option that no environment variable sets: the user may use GPUPROF_VERSION for something else."""
 
     def resolve_envvar_value(self, ctx: click.Context) -> str | None:
         return None
@@ -140,7 +140,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         where = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "gpuprof"
         say(f"{error.format_message().rstrip('.')} ({where} --help shows the usage)")
         return FAILED
-    except BrokenPipeError:  # a help text whose reader has gone away
+    except BrokenPipeError:  # the reader of a help text has closed the pipe
         discard(sys.stdout)
         return 0
     except GpuprofError as error:
@@ -158,7 +158,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _show_traceback() -> bool:
-    """Shows where an error came from, to whoever asked for it."""
+    """Prints the traceback if GPUPROF_DEBUG is set; returns whether it did."""
     asked = os.environ.get("GPUPROF_DEBUG", "").lower() not in ("", "0", "false", "no")
     if asked:
         traceback.print_exc()

@@ -68,7 +68,7 @@ def _list(pages: list[Page]) -> None:
 
 
 def _diagnosed(path: str | None) -> tuple[str, Diagnosis]:
-    """The run that is named, or the latest, and its diagnosis."""
+    """The named or the latest run, and its diagnosis."""
     from gpuprof.cli.recordings import diagnose_given, given
 
     run = given(path)

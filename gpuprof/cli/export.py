@@ -1,4 +1,4 @@
-"""`gpuprof export`: a recording with what was found in it, as files of other viewers and of data frames."""
+"""`gpuprof export`: writes a recording with its findings as files for other viewers and for data frames."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from gpuprof.tracefile.recording import Recording
 
 SUFFIXES = {"perfetto": ".perfetto.json.gz", "speedscope": ".speedscope.json", "parquet": ".parquet"}
-"""What a file of each format is called after the recording; of Parquet the folder."""
+"""Suffix of the file name for each format; for Parquet, of the folder."""
 _OURS = b'{"exporter":"gpuprof'
-"""How a trace that gpuprof wrote begins."""
+"""First bytes of a trace written by gpuprof."""
 
 
 @click.command(short_help="Export a recording for Perfetto, speedscope or pandas.")
@@ -83,7 +83,7 @@ def command(
         chosen = choose(diagnosis, wanted_ranks, recording)
         say(write_ranks(chosen, targets["perfetto"], step, skip))
         return 0
-    diagnosis.tables  # noqa: B018 (says so where nothing was recorded, before a file is begun)
+    diagnosis.tables  # noqa: B018 (raises if nothing was recorded, before a file is begun)
     for name, target in targets.items():
         say(write_one(name, diagnosis, target))
     remark(diagnosis)
@@ -115,7 +115,7 @@ def draw_roles(recording: Recording, target: Path) -> tuple[int, int]:
 
 
 def remark(diagnosis: Diagnosis) -> None:
-    """Says what the reader of an export must know: which rank it is of, and what is wrong with the recording."""
+    """Prints what the reader of an export must know: its rank, and what is wrong with the recording."""
     if diagnosis.ranks is not None:
         shown = Path(diagnosis.source.path).name
         say(
@@ -143,7 +143,7 @@ def plan(recording: Recording, formats: list[str], output: Path | None) -> dict[
 
 
 def check(name: str, target: Path, recording: Recording, force: bool) -> None:
-    """Raises GpuprofError unless the target may be written: it is new, or an earlier export, and no recording."""
+    """Raises GpuprofError unless the target may be written: it is new or an earlier export, and not a recording."""
     if str(target) == "-":
         if sys.stdout is None or sys.stdout.isatty():
             raise GpuprofError("stdout is a terminal and the output is not text: redirect it, or name a file with -o")
@@ -178,7 +178,7 @@ def _same(one: Path, other: Path) -> bool:
 
 
 def _begins(path: Path, mark: bytes) -> bool:
-    """Whether the file, unpacked if need be, begins so."""
+    """Whether the file, unpacked if necessary, begins with `mark`."""
     try:
         with open_regular(path) as file:
             packed = file.read(2) == b"\x1f\x8b"
@@ -222,12 +222,12 @@ def parsed(text: str) -> list[int] | None:
         return None
     found = ranks(text)
     if found is None:
-        raise click.UsageError(f"{text!r} is no list of ranks such as 0,1 and not all")
+        raise click.UsageError(f"{text!r} is neither a list of ranks, such as 0,1, nor all")
     return found
 
 
 def choose(diagnosis: Diagnosis, wanted: list[int] | None, recording: Recording) -> list[RankSummary]:
-    """The ranks with these numbers, or all. Raises GpuprofError where they are not there."""
+    """The ranks with these numbers, or all. Raises GpuprofError if one does not exist."""
     from gpuprof.tracefile.traces_in_folder import is_digest
 
     there = {rank.rank: rank for rank in diagnosis.ranks or ()}
@@ -256,7 +256,7 @@ def write_ranks(ranks: list[RankSummary], target: Path, step: str | None, skip: 
 
 
 def draw_ranks(ranks: list[RankSummary], file: BinaryIO, step: str | None, skip: int) -> int:
-    """Reads each rank twice, one at a time: first where its times begin, then all of it; returns the events."""
+    """Reads each rank twice, one at a time: first for its start time, then completely. Returns the number of events."""
     import gpuprof
     from gpuprof.interop.perfetto_ranks import clock_of, write_perfetto_ranks
     from gpuprof.timeline.timeline import build_timeline
@@ -272,7 +272,7 @@ def draw_ranks(ranks: list[RankSummary], file: BinaryIO, step: str | None, skip:
 
 @contextmanager
 def whole_file(target: Path) -> Iterator[BinaryIO]:
-    """A file that takes its name when it is whole; a reader sees the old one or the new one."""
+    """A file that gets its name when it is complete; a reader sees the old one or the new one."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with runfile.whole_file(target) as file:
@@ -283,7 +283,7 @@ def whole_file(target: Path) -> Iterator[BinaryIO]:
 
 @contextmanager
 def _stdout() -> Iterator[BinaryIO]:
-    """Stdout for bytes. That a reader has gone away (`| head`) is left to the command line, which ends quietly."""
+    """Stdout for bytes. If a reader closes the pipe (`| head`), the command line ends quietly."""
     stdout = sys.stdout
     try:
         yield stdout.buffer

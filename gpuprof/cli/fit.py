@@ -1,4 +1,4 @@
-"""`gpuprof fit`: which batch and length fit, before the long run."""
+"""`gpuprof fit`: finds which batch and length fit in memory, before the long run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _WITH_VALUE = ("--batch", "--length", "--to", "-m")
 
 
 class _Fit(click.Command):
-    """Leaves the target's words alone, whatever they look like."""
+    """Passes the target's words on unparsed."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         from gpuprof.cli.try_ import split
@@ -123,7 +123,7 @@ def _report(
 
 
 def _places(facts: dict[str, Any] | None, gpus: Sequence[Gpu]) -> list[tuple[Gpu, int | None]]:
-    """The GPU of this machine with the memory that its driver reports, and those that are asked for."""
+    """This machine's GPU with the memory that its driver reports, and the requested GPUs."""
     from gpuprof.costs.hardware import find
 
     own = find(facts["name"], facts.get("memory_bytes")) if facts and facts.get("name") else None
@@ -140,7 +140,7 @@ def _on(gpu: Gpu, memory_bytes: int | None, model: Model, lengths: Sequence[int]
 
 
 def _unknown(model: Model, points: Sequence[Point], of: str, tokens: bool, fake: bool) -> list[str]:
-    """What the measurement cannot say."""
+    """What the measurement cannot determine."""
     found = []
     if tokens and not model.length_known:
         found.append("how memory grows with the length: it could not be changed from outside, or no pass became longer")

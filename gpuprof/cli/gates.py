@@ -1,4 +1,4 @@
-"""`--fail-on METRIC:LIMIT`: what a pipeline refuses, a share (`idle:40%`) or a time (`step_time:200ms`)."""
+"""`--fail-on METRIC:LIMIT`: limits for a pipeline, a share (`idle:40%`) or a time (`step_time:200ms`)."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _LIMIT = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(%|\w+)")
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """A metric and the most that it may be: a share of 1, or nanoseconds."""
+    """A metric and its limit: a share (0 to 1), or nanoseconds."""
 
     metric: str
     limit: float
     text: str
-    """The limit as it was written."""
+    """The limit as the user wrote it."""
 
 
 def parse(text: str) -> Gate:
-    """The gate in `METRIC:LIMIT`; ValueError, in a sentence, if there is none."""
+    """Parses `METRIC:LIMIT`. Raises ValueError with a sentence if it is not valid."""
     metric, _, limit = (part.strip() for part in text.partition(":"))
     if metric not in (*SHARES, *TIMES, *CAUSES):
         known = f"{', '.join((*SHARES, *TIMES))} and the causes of idle time {', '.join(CAUSES)}"
@@ -45,7 +45,7 @@ def parse(text: str) -> Gate:
 
 
 def measure(gate: Gate, diagnosis: Diagnosis) -> float | None:
-    """What the diagnosis says of the metric, of the worst device; None where it does not know."""
+    """The metric in the diagnosis, for the worst device; None if not known."""
     devices, kernels, steps = diagnosis.devices, diagnosis.kernels, diagnosis.steps
     if gate.metric == "step_time":
         if steps is None or steps.source == "none":
@@ -53,7 +53,7 @@ def measure(gate: Gate, diagnosis: Diagnosis) -> float | None:
         return None if diagnosis.step_ns is None else float(diagnosis.step_ns)
     if gate.metric == "unattributed":
         return kernels.unattributed_ns / kernels.total_ns if kernels and kernels.total_ns else None
-    # The step without the profiler where it is known: a gate is about the training, not about its recording.
+    # Without the profiler's cost if known: a gate is about the training, not about its recording.
     estimated = diagnosis.devices_estimated or ()
     if gate.metric == "idle":
         recorded = [d.idle_ns / d.window_ns for d in devices if d.window_ns]
@@ -66,6 +66,6 @@ def measure(gate: Gate, diagnosis: Diagnosis) -> float | None:
 
 
 def _cause_share(device: Device | DeviceEstimate, cause: str) -> float | None:
-    """The part of the device's time that it idles for the cause."""
+    """The share of the device's time that it is idle for this cause."""
     total = device.window_ns if isinstance(device, Device) else device.step_ns
     return sum(c.ns for c in device.idle_by_cause if c.cause == cause) / total if total else None

@@ -1,4 +1,4 @@
-"""`gpuprof gpus`: the GPUs that gpuprof knows, and what the one at hand reaches when measured."""
+"""`gpuprof gpus`: lists the GPUs that gpuprof knows, and measures the one in this machine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SCHEMA = "gpuprof.gpus/1"
 _TERA, _GIGA = 1e12, 1e9
 _GUTTER = 2
 _SOURCE = 16
-"""Cells in which a source says something."""
+"""Width from which the column of sources is shown."""
 
 
 @click.command(short_help="List known GPUs, or measure the one in this machine.")
@@ -60,7 +60,7 @@ def command(name: tuple[str, ...], json: bool, measure: bool, save: bool, gpus: 
 
 
 def _matching(known: tuple[Gpu, ...], text: str) -> list[Gpu]:
-    """GPUs of that name, else those whose name contains it, blanks and hyphens aside: `rtx4090` is an RTX 4090."""
+    """GPUs with that name, else those whose name contains it; ignores blanks and hyphens: `rtx4090` is an RTX 4090."""
     from gpuprof.costs.hardware import find
 
     if not text:
@@ -106,7 +106,7 @@ def _write_json(content: dict[str, Any]) -> None:
 
 
 def _facts(gpu: Gpu) -> dict[str, Any]:
-    """Everything about one GPU, its ceilings included."""
+    """Everything about one GPU, including its ceilings."""
     from dataclasses import asdict
 
     limits = _ceilings(gpu)
@@ -148,7 +148,7 @@ def _table(gpus: list[Gpu], width: int) -> RenderableType:
     ]
     table = Table(box=None, padding=(0, _GUTTER, 0, 0), show_edge=False, pad_edge=False)
     widths = [max(len(_plain(row[i])) for row in (titles, *rows)) for i in range(len(titles))]
-    # The source gets what the others leave, if that is worth reading.
+    # The source gets the remaining width, if that is wide enough to read.
     left = width - sum(widths[:-1]) - _GUTTER * len(widths)
     shown = len(titles) if left >= _SOURCE else len(titles) - 1
     widths[-1] = min(widths[-1], left)
@@ -200,7 +200,7 @@ def _memory(gpu: Gpu, l2: str) -> str:
 
 
 def _measured(found: Measurement, gpu: Gpu | None) -> RenderableType:
-    """What was measured, next to what is stated."""
+    """The measured values next to those of the datasheet."""
     rows = []
     for dtype, rate in found.flops.items():
         stated = gpu.dense_flops.get(dtype) if gpu else None
@@ -235,7 +235,7 @@ def _rows(title: str, rows: list[tuple[str, str]]) -> RenderableType:
 
 
 def _plain(text: str) -> str:
-    """A name from a user's file is text, whatever it holds."""
+    """A name from a user's file, escaped."""
     from gpuprof.report.names import escape
 
     return escape(text)

@@ -1,4 +1,4 @@
-"""`gpuprof hang`: why a job hangs: which rank, at which collective, at which line."""
+"""`gpuprof hang`: says why a job hangs: which rank, at which collective, at which line."""
 
 from __future__ import annotations
 

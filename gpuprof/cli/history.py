@@ -1,4 +1,4 @@
-"""`gpuprof history`: runs one after the other, as a table with a bar for each mean step."""
+"""`gpuprof history`: lists runs over time as a table with a bar for each mean step."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def command(paths: tuple[str, ...], json: bool, markdown: bool, last: int, expla
     programs = {str(one): _program(one) for one in recordings}
     entries = [found for one in recordings if (found := _entry(one, fresh)) is not None]
     if not entries and len(recordings) == 1:
-        return 2  # why it could not be is said
+        return 2  # the reason has been printed
     if not entries:
         raise GpuprofError("none of these recordings could be diagnosed")
     if json:
@@ -60,7 +60,7 @@ def command(paths: tuple[str, ...], json: bool, markdown: bool, last: int, expla
 
 
 def _slower(entries: list[Entry], programs: list[str | None], explain: bool) -> None:
-    """Names the run at which the step of a program became slower, and says why if that is wanted."""
+    """Prints the run at which a program's step became slower, and with `explain` the reason."""
     from gpuprof.report import history
     from gpuprof.report.names import escape
     from gpuprof.report.numbers import duration
@@ -87,7 +87,7 @@ def _slower(entries: list[Entry], programs: list[str | None], explain: bool) -> 
 
 
 def _recordings(paths: tuple[str, ...], last: int) -> list[Recording]:
-    """The recordings that are meant: a folder of runs stands for the newest in it."""
+    """The recordings; a folder of runs stands for the newest runs in it."""
     found = [each for one in map(given, paths) for each in (one.runs[-last:] or (one,))]
     if [one.given for one in found] == [(RUNS,)]:
         raise GpuprofError(f"{RUNS} holds no run: make one with gpuprof trace train.py, or name recordings")
@@ -113,7 +113,7 @@ def _entry(recording: Recording, fresh: bool) -> Entry | None:
 
 
 def _program(recording: Recording) -> str | None:
-    """The script or module that a run started; None where that is not known. Runs of others are not compared."""
+    """The script or module that a run started; None if not known. Runs of different programs are not compared."""
     words = _manifest(recording).get("command")
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
         return None
@@ -123,7 +123,7 @@ def _program(recording: Recording) -> str | None:
 
 
 _LAUNCHERS = {"torch", "accelerate", "deepspeed"}
-"""Packages whose modules start the program that is meant."""
+"""Packages whose modules launch the actual program."""
 
 
 def _manifest(recording: Recording) -> dict[str, Any]:
@@ -132,7 +132,7 @@ def _manifest(recording: Recording) -> dict[str, Any]:
 
 
 def _began(recording: Recording) -> str | None:
-    """When a run began; None of a bare trace."""
+    """When a run began; None for a bare trace."""
     started = _manifest(recording).get("started")
     if not isinstance(started, int):
         return None

@@ -31,7 +31,7 @@ TOP = 1000
 """Kernels and gaps that can be paged through."""
 _ONE_AT_A_TIME = threading.Lock()
 _KEPT = 4
-"""Diagnoses that are kept for further questions."""
+"""Diagnoses cached for further questions."""
 
 
 @click.command(short_help="Serve recordings to agents (MCP).")
@@ -57,9 +57,8 @@ def command(allow_urls: bool, allow_run: bool) -> int:
 
 
 def make_server(allow_run: bool = False, allow_urls: bool = False) -> Any:
-    """The server with its tools; `try` is one of them only if commands may be run, and URLs are read only if allowed.
-
-    Raises ModuleNotFoundError where the SDK is missing or older than 2.
+    """The server with its tools; allow_run adds `try`, allow_urls allows reading URLs.
+    Raises ModuleNotFoundError if the SDK is missing or older than 2.
     """
     from mcp.types import ToolAnnotations  # pyright: ignore[reportMissingImports]
 
@@ -81,7 +80,7 @@ def make_server(allow_run: bool = False, allow_urls: bool = False) -> Any:
 
 
 def _in_one_line(tool: Callable[..., Any]) -> Callable[..., Any]:
-    """The tool, whose errors are one line that says what to do."""
+    """Wraps a tool so that its errors are one line that says what to do."""
     if inspect.iscoroutinefunction(tool):
 
         @functools.wraps(tool)
@@ -215,7 +214,7 @@ def project(path: str, to: list[str] | str) -> str:
 
 
 def explain_tool(may_run: bool) -> Callable[..., str]:
-    """The tool `explain`; may_run: whether the server has the tool `try`, which comes next."""
+    """The tool `explain`; may_run: whether the server has the tool `try`, which the next steps then name."""
 
     def explain(finding: str = "", path: str = "") -> str:
         """What a finding means, how it is detected, how its gain is computed and when it is wrong; also any word of the
@@ -236,7 +235,7 @@ def explain_tool(may_run: bool) -> Callable[..., str]:
 
 
 def _next_of_page(finding: str, path: str, may_run: bool) -> str:
-    """The last line of a finding's page, as JSON behind `next_steps: `; empty where no recording is named."""
+    """The last line of a finding's page, as JSON after `next_steps: `; empty if no recording is named."""
     if not finding or not path:
         return ""
     from gpuprof.cli.mcp_guard import NEXT_STEPS
@@ -268,7 +267,7 @@ def _page(rows: list[Any], offset: int, limit: int, **more: Any) -> str:
 
 
 def _named(path: str) -> str:
-    """The recording that is meant, to be handed back to a tool."""
+    """The recording's name, to be passed back to a tool."""
     if path:
         return path
     from gpuprof.tracefile.recording import resolve
@@ -277,11 +276,11 @@ def _named(path: str) -> str:
 
 
 def _diagnosis(path: str) -> Any:
-    """The diagnosis of a recording, kept for the next question as long as the recording does not change."""
+    """The diagnosis of a recording, cached until the recording changes."""
     from gpuprof.tracefile.recording import resolve
 
     recording = resolve(path or None)
-    with _ONE_AT_A_TIME:  # of several that run at once each is slower by more than their number
+    with _ONE_AT_A_TIME:  # running several at once would slow each by more than their number
         found, names = _diagnosed(recording.given, recording.state)
     _CALL.names = _CALL.__dict__.get("names", frozenset()) | names
     return found
@@ -296,16 +295,16 @@ def _diagnosed(given: tuple[str, ...], state: tuple[tuple[str, str], ...]) -> tu
 
 
 _CALL = threading.local()
-"""`names`: those in the recordings that the call of this thread has read; a call runs in one thread."""
+"""`names`: names in the recordings that this thread's call has read; a call runs in one thread."""
 
 
 def _names() -> Collection[str]:
-    """The names in the recordings that this call has read. The next call of the thread begins without any."""
+    """The names in the recordings that this call has read; clears them for the thread's next call."""
     return _CALL.__dict__.pop("names", frozenset())
 
 
 def _names_in(diagnosis: Any) -> Iterator[str]:
-    """What a recording calls its ops, kernels, modules and functions."""
+    """The names of a recording's ops, kernels, modules and functions."""
     with contextlib.suppress(GpuprofError):  # timed steps alone have no tables
         yield from diagnosis.tables.timeline.trace.strings
     for one in diagnosis.host.functions if diagnosis.host else ():

@@ -1,6 +1,5 @@
-"""What stands between an agent and the tools of `gpuprof mcp`.
-
-Arguments are checked, names in answers are fenced, and equal calls that run at the same time are one.
+"""The layer between an agent and the tools of `gpuprof mcp`.
+It checks arguments, fences names in answers, and merges equal calls that run at the same time.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from gpuprof.errors import GpuprofError
 PLACES = ("path", "a", "b", "folder", "places")
 """Arguments that name a recording or a folder."""
 LONGEST_ERROR = 600
-"""Characters of an error."""
+"""Longest error, characters."""
 _IN_TOOLS = (
     (r" \(gpuprof \S+ --help shows the usage\)", ""),
     (r"\bgpuprof diagnose PATH\b", "the tool diagnose with a path"),
@@ -30,15 +29,15 @@ _IN_TOOLS = (
     (r"'?--(budget|until)\b'?", r"\1"),
     (r"(?<!gpuprof mcp )(?<!`gpuprof try )--yes\b", "`gpuprof try --yes`, which a user types in a shell,"),
 )
-"""Words of the command line in an error, and what an agent calls them."""
+"""Command-line wording in errors → wording for an agent."""
 NEXT_STEPS = "\nnext_steps: "
-"""Before the last line of a page: JSON that is fenced already."""
+"""Precedes the last line of a page: JSON that is already fenced."""
 DOWNLOAD_BYTES = 1 << 30
-"""What is fetched of one URL at most."""
+"""Most bytes that are fetched of one URL."""
 
 
 def limit_reading() -> None:
-    """Of this process and those that it starts: nothing is converted or written, and downloads are bounded."""
+    """Makes this process and those that it starts read-only: nothing is converted or written; bounds downloads."""
     from gpuprof.nsight.convert import READ_ONLY
     from gpuprof.tracefile.remote import MOST_BYTES
 
@@ -49,9 +48,8 @@ def limit_reading() -> None:
 def guarded(
     tool: Callable[..., str], allow_urls: bool, names: Callable[[], Collection[str]] = tuple
 ) -> Callable[..., str]:
-    """A tool that reads: refuses URLs unless they are allowed, merges equal calls, and fences names in its answer.
-
-    `names`: gives the names in the recordings that the call which has just ended in this thread has read.
+    """Wraps a reading tool: refuses URLs unless allowed, merges equal calls, and fences names in its answer.
+    `names`: returns the names in the recordings read by the call that has just ended in this thread.
     """
     merged = Merged(lambda **arguments: clean_text(tool(**arguments), names()))
     signature = inspect.signature(tool)
@@ -67,7 +65,7 @@ def guarded(
 
 
 def clean_text(answer: str, names: Collection[str] = ()) -> str:
-    """An answer of a tool, in which the names of recordings are fenced; Markdown is our own page, which quotes them."""
+    """A tool's answer with names from recordings fenced; a Markdown answer is our own page that quotes names."""
     from gpuprof.report.untrusted import cleaned, fence_names
 
     if not answer.startswith("{"):
@@ -84,8 +82,8 @@ def clean_error(error: BaseException) -> str:
 
 
 def in_tools(text: str) -> str:
-    """An error of the command line in the words of the tools: `gpuprof explain` is the tool explain, `--fix` the
-    argument fixes. Commands that no tool replaces, such as `gpuprof trace`, stay."""
+    """A command-line error reworded for the tools: `gpuprof explain` becomes the tool explain, `--fix` the argument
+    fixes. Commands without a tool, such as `gpuprof trace`, stay."""
     for pattern, words in _IN_TOOLS:
         text = re.sub(pattern, words, text)
     return text
@@ -108,7 +106,7 @@ def _argument(name: str, value: Any, allow_urls: bool) -> Any:
 
 
 class Merged:
-    """A function whose equal calls, while one of them runs, wait for that one's answer."""
+    """A function whose equal concurrent calls share one execution."""
 
     def __init__(self, function: Callable[..., str]) -> None:
         self._function = function
@@ -138,15 +136,14 @@ class Merged:
 
 
 def strict_server() -> Any:
-    """The SDK's class of servers, made to refuse arguments that a tool does not have.
-
-    Raises ModuleNotFoundError where the SDK is missing or older than 2.
+    """The SDK's server class, extended to refuse unknown arguments.
+    Raises ModuleNotFoundError if the SDK is missing or older than 2.
     """
     from mcp.server.mcpserver import MCPServer  # pyright: ignore[reportMissingImports]
     from mcp.server.mcpserver.exceptions import ToolError  # pyright: ignore[reportMissingImports]
 
     class Strict(MCPServer):
-        """Refuses unknown arguments, which the SDK drops."""
+        """Refuses unknown arguments, which the SDK would drop silently."""
 
         async def list_tools(self) -> Any:
             tools = await super().list_tools()

@@ -13,7 +13,7 @@ from gpuprof.nsight.convert import READ_ONLY
 from gpuprof.trial.own_process import own_command
 
 _ENDING_S = 30.0
-"""How long `gpuprof try` may take to end its processes once the client cancels."""
+"""Seconds that `gpuprof try` gets to end its processes once the client cancels."""
 
 
 async def try_fixes(
@@ -53,7 +53,7 @@ async def try_fixes(
 
 
 def _comparable(trial: dict[str, Any], place: Path) -> bool:
-    """Whether the run that was tried has a diagnosis, as both sides of a comparison need one."""
+    """Whether the run that was tried has a diagnosis, which a comparison needs."""
     from gpuprof import diagnose
 
     with contextlib.suppress(GpuprofError):
@@ -62,13 +62,13 @@ def _comparable(trial: dict[str, Any], place: Path) -> bool:
 
 
 def _arguments(command: list[str], fixes: list[str], budget: str, until: str) -> list[str]:
-    """`gpuprof try`'s words: after `--` nothing of the command can be one of gpuprof's options, such as --yes."""
+    """Arguments for `gpuprof try`: after `--` no word of the command can act as an option of gpuprof, such as --yes."""
     gain = [f"--until={until}"] if until else []
     return ["--json", f"--budget={budget}", *gain, *(f"--fix={fix}" for fix in fixes), "--", *command]
 
 
 async def _run(arguments: list[str], folder: Path) -> tuple[int, str, str]:
-    """Exit code, output and messages of `gpuprof try` in a process of its own; it is ended if the client cancels."""
+    """Exit code, stdout and stderr of `gpuprof try` in a subprocess, which is ended if the client cancels."""
     import asyncio
 
     import anyio  # comes with mcp
@@ -83,7 +83,7 @@ async def _run(arguments: list[str], folder: Path) -> tuple[int, str, str]:
     finally:
         if process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
-                process.terminate()  # it ends what it has started
+                process.terminate()  # it ends its own processes
             with anyio.move_on_after(_ENDING_S, shield=True):
                 await process.wait()
     return process.returncode or 0, out.decode(errors="replace"), err.decode(errors="replace")

@@ -1,4 +1,4 @@
-"""`gpuprof memory`: a memory snapshot or a run in, who holds the GPU's memory and what would make it less out."""
+"""`gpuprof memory`: says who holds GPU memory in a snapshot or a run, and what would reduce it."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def command(
 
 
 def _of_run(run: Recording, gpus: Sequence[Gpu], top: int | None, fixes: str | None) -> MemoryReport:
-    """All that a run knows of its memory. Raises UnreadableTrace where that is nothing."""
+    """Everything known about a run's memory. Raises UnreadableTrace if that is nothing."""
     from dataclasses import replace
 
     from gpuprof.diagnosis.memory_section import memory_of

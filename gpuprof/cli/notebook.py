@@ -1,4 +1,4 @@
-"""`%load_ext gpuprof`: `%%gpuprof` records what a cell trains, `%gpuprof diagnose` shows what is known of a run."""
+"""`%load_ext gpuprof`: `%%gpuprof` records what a cell trains, `%gpuprof diagnose` shows a run's diagnosis."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ USAGE = """\
 %gpuprof diagnose [RUN]      why a step of a run takes as long as it does; the latest if none is named
 %gpuprof compare RUN RUN     where the difference between two runs comes from"""
 _OPTIONS = ("settle", "baseline", "steps", "stacks", "memory", "sampling", "shapes", "modules", "nvtx")
-"""Options of `gpuprof trace` that a cell takes."""
+"""Options of `gpuprof trace` that `%%gpuprof` takes."""
 
 
 def register(shell: Any) -> None:
@@ -45,7 +45,7 @@ def _line(line: str) -> Any:
 
 
 def _cell(shell: Any, line: str, cell: str) -> Any:
-    """Runs the cell as it would run without the magic, and returns the diagnosis of what it trained."""
+    """Runs the cell unchanged, and returns the diagnosis of what it trained."""
     import gpuprof
     from gpuprof.cli.output import say
     from gpuprof.record.cell import CellRecorder

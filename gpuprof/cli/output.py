@@ -1,4 +1,4 @@
-"""Where a command's words go: data to stdout, everything else to stderr."""
+"""Output of commands: data goes to stdout, everything else to stderr."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ if TYPE_CHECKING:
 _LONGEST_MESSAGE = 2000
 
 _PLAIN = str.maketrans("█▓▒░∙╱╲▚╳─┄∿▤▥▧▨▩▣▦▪≈◧▬·…←×µ–−→✗", "#%=-:/\\o*_.~SELGPNC!^D&-~<xu-->x")
-"""For each of our own characters one that every encoding has, of the same width; fills of bars stay different."""
+"""ASCII replacements of the same width for our own characters; fills of bars stay distinguishable."""
 
 
 def say(message: str) -> None:
-    """One line on stderr; names in it are text, whatever they hold."""
+    """Prints one line to stderr; control characters in names are escaped."""
     from gpuprof.report.names import escape
 
     if sys.stderr is None:
         return
     line = escape(" ".join(message.split()))[:_LONGEST_MESSAGE]
-    with contextlib.suppress(OSError):  # no one is left to tell
+    with contextlib.suppress(OSError):  # stderr is closed
         sys.stderr.write(encodable(f"gpuprof: {line}\n", sys.stderr))
         sys.stderr.flush()
 
 
 def write(text: str) -> None:
-    """Text on stdout. A reader that has gone away (`| head`) is no error."""
+    """Writes text to stdout. A closed pipe (`| head`) is not an error."""
     stdout = sys.stdout
     if stdout is None:
         return
@@ -48,7 +48,7 @@ def write(text: str) -> None:
 
 
 def show(render: Callable[[int], RenderableType]) -> None:
-    """What `render` draws for the width of the terminal, coloured if stdout is one."""
+    """Prints `render(width of the terminal)`, in colour if stdout is a terminal."""
     from rich.console import Console
 
     if sys.stdout is None:
@@ -57,10 +57,10 @@ def show(render: Callable[[int], RenderableType]) -> None:
 
 
 def drawn(render: Callable[[int], RenderableType], console: Console) -> list[str]:
-    """The lines of what `render` draws for the width of a console, coloured if that one is a terminal."""
+    """The lines of `render(width of the console)`, in colour if that is a terminal."""
     from rich.console import Console
 
-    # On a page of its own: a console ends the process where its reader has gone away.
+    # Drawn into a buffer first: a rich console ends the process if the pipe is closed.
     page = Console(
         file=io.StringIO(), width=console.width, force_terminal=console.is_terminal, no_color=console.no_color,
         color_system=cast("Any", console.color_system), highlight=False, markup=False, emoji=False,
@@ -72,7 +72,7 @@ def drawn(render: Callable[[int], RenderableType], console: Console) -> list[str
 
 
 def encodable(text: str, stream: TextIO) -> str:
-    """The text as the stream's encoding can hold it."""
+    """The text limited to characters that the stream's encoding has."""
     encoding = stream.encoding or "utf-8"
     try:
         text.encode(encoding)
@@ -82,7 +82,7 @@ def encodable(text: str, stream: TextIO) -> str:
 
 
 def discard(stream: TextIO) -> None:
-    """Sends what is still buffered nowhere, or Python would complain about it at exit."""
+    """Discards what is still buffered, or Python would print an error at exit."""
     with contextlib.suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())

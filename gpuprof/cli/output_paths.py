@@ -1,4 +1,4 @@
-"""Where a command may write a page."""
+"""Checks where a command may write a page."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from gpuprof.runfile import REPORT
 
 
 def check_place(target: Path, recordings: tuple[Path, ...], option: str = "-o") -> None:
-    """Raises GpuprofError where writing would lose something or cannot succeed; `option` names the place."""
+    """Raises GpuprofError if writing would destroy something or cannot succeed; `option`: the flag that sets the
+    path."""
     try:
         _check_place(target, recordings, option)
     except OSError as error:  # such as a name that is too long

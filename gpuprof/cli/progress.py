@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 PATIENCE_S = 1.0
-"""Seconds that no one minds waiting without a word."""
+"""Seconds before the bar appears."""
 
 
 @contextmanager
 def reading(name: str) -> Iterator[Callable[[int, int], None] | None]:
-    """What to call with (bytes read, bytes in all), or None where no one would see a bar."""
+    """Yields a function to call with (bytes read, bytes in all), or None if a bar would not be visible."""
     if sys.stderr is None or not sys.stderr.isatty():
         yield None
         return
@@ -29,7 +29,7 @@ def reading(name: str) -> Iterator[Callable[[int, int], None] | None]:
 
 
 class _LateBar:
-    """A progress bar that appears when it is worth it and leaves nothing behind."""
+    """A progress bar that appears after PATIENCE_S and is removed at the end."""
 
     def __init__(self, title: str) -> None:
         self._title = title

@@ -1,4 +1,4 @@
-"""`gpuprof project`: the recorded step on other GPUs."""
+"""`gpuprof project`: predicts the recorded step on other GPUs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The recording that a command is about: which one, and its diagnosis."""
+"""The recording that a command is given, and its diagnosis."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 TOP_IN_JSON = 10
 RECORDING = click.Path(path_type=str)
-"""The type of an argument that names a recording: as text, for pathlib would spoil a URL."""
+"""Type of an argument that names a recording: text, because pathlib would break URLs."""
 
 
 def given(paths: str | tuple[str, ...] | None) -> Recording:
-    """The recording that an argument means; of none the latest run. Raises GpuprofError where there is none."""
+    """The recording that an argument means; without one, the latest run. Raises GpuprofError if there is none."""
     from gpuprof.tracefile.recording import resolve
 
     return resolve(None if paths == () else paths)
@@ -38,8 +38,8 @@ def diagnose_given(recording: Recording, asked: Asked = NOTHING_ASKED) -> Diagno
 
 @contextmanager
 def reading(recording: Recording) -> Iterator[Progress | None]:
-    """What to call with the bytes read so far. Says afterwards what is in reports of Nsight Systems: who analyses one
-    may be about to pass it on."""
+    """Yields a function to call with the bytes read so far. Afterwards warns what Nsight Systems reports contain, since
+    the user may pass one on."""
     from gpuprof.cli import progress
 
     with progress.reading(recording.file_name) as update:

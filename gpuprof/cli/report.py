@@ -1,4 +1,4 @@
-"""`gpuprof report`: a recording in, one HTML file out."""
+"""`gpuprof report`: writes the diagnosis of a recording as one HTML file."""
 
 from __future__ import annotations
 

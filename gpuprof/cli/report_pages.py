@@ -1,4 +1,4 @@
-"""The report of several ranks as files: the page of all, and pages of single ranks that it links to."""
+"""The report of several ranks: the main page, and pages of single ranks that it links to."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def pages_for(diagnosis: Diagnosis, ranks: Sequence[RankSummary] | None) -> list[RankSummary]:
-    """The ranks that get a page of their own: those asked for; by default one to compare the shown rank with. The rank
+    """The ranks that get their own page: the requested ones; by default one to compare the shown rank with. The rank
     that the report shows needs none. Raises GpuprofError for too many."""
     from gpuprof.report.page.rank_pages import MOST, usual_rank
 

@@ -1,4 +1,4 @@
-"""One file, served on this machine only to the page that shows it."""
+"""Serves one file, on this machine only, to the page that shows it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from gpuprof.errors import GpuprofError
 HOST = "127.0.0.1"
 METHODS = "GET, HEAD, OPTIONS"
 SILENCE_S = 30
-"""A client that says nothing for so long is let go."""
+"""Seconds after which a silent client is disconnected."""
 
 
 def server(file: Path, name: str, port: int, origin: str) -> ThreadingHTTPServer:
-    """A server of `/name`, with the file's content, to programs on this machine and to pages of one origin.
+    """A server of `/name` with the file's contents, for programs on this machine and pages of one origin.
 
     It is bound and not yet running. Port 0: a free one. Raises GpuprofError if the port is taken.
     """
@@ -34,20 +34,20 @@ def server(file: Path, name: str, port: int, origin: str) -> ThreadingHTTPServer
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
-    allow_reuse_address = True  # a port that was in use a moment ago is free; one that is in use stays refused
+    allow_reuse_address = True  # a port that was just released can be bound; one in use is still refused
 
     def server_bind(self) -> None:
-        """As any TCP server: the one for HTTP would ask the network for this machine's name."""
+        """Like TCPServer's: HTTPServer's would look this machine's name up in the network."""
         TCPServer.server_bind(self)
         self.server_name, self.server_port = HOST, self.server_address[1]  # type: ignore[assignment]
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Says nothing: a browser that closes a connection is no error of ours."""
+        """Prints nothing: a browser that closes a connection is not an error."""
 
 
 def _handler(file: Path, path: str, origin: str) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
-        """Answers for the one path; to all else with an error and no more."""
+        """Serves one path; everything else gets an error."""
 
         timeout = SILENCE_S
         server_version = "gpuprof"
@@ -60,7 +60,7 @@ def _handler(file: Path, path: str, origin: str) -> type[BaseHTTPRequestHandler]
             self._send(with_body=False)
 
         def do_OPTIONS(self) -> None:
-            """What a browser asks first: may this page reach a server on its user's own machine?"""
+            """The browser's preflight request: may this page reach a server on the user's machine?"""
             if not self._allowed():
                 return
             self.send_response(204)
@@ -89,7 +89,7 @@ def _handler(file: Path, path: str, origin: str) -> type[BaseHTTPRequestHandler]
                     copyfileobj(content, self.wfile, 1 << 20)
 
         def _allowed(self) -> bool:
-            """Whether host and path are right. A name that was made to lead here (DNS rebinding) is not."""
+            """Whether host and path are right; refuses other host names that resolve here (DNS rebinding)."""
             port = int(self.server.server_address[1])  # pyright: ignore[reportIndexIssue]
             if self.headers.get_all("Host") not in ([f"{HOST}:{port}"], [f"localhost:{port}"]):
                 self._refuse(403)

@@ -1,5 +1,5 @@
-"""What reads a node's recording does for a job on several nodes: digests before anything else, and on rank 0's node one
-verdict of all ranks. The digests travel by way of the training's processes (record/nodes.py)."""
+"""For jobs on several nodes, in the process that reads a node's recording: it makes digests before anything else, and
+on rank 0's node one verdict of all ranks. The training's processes exchange the digests (record/nodes.py)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gpuprof.record.tell import tell
 WINDOWS_S = 30.0
 """Seconds that the other ranks of a node get to close their windows once the first has."""
 ENDED_S = 2.0
-"""Seconds after the end of rank 0's process in which what it wrote last is seen."""
+"""Seconds after the end of rank 0's process within which its last files become visible."""
 _RANK = r"rank(\d+)\.json"
 _MANY = 16
 
@@ -30,14 +30,14 @@ def takes_part(folder: Path) -> bool:
 
 
 def collects(folder: Path) -> bool:
-    """Whether rank 0 is here, which gets the digests of all."""
+    """Whether rank 0, which collects all digests, is here."""
     return (folder / runfile.rank_file(0)).exists()
 
 
 def reduce_ranks(folder: Path, compress: Callable[[Path], None], digest: Callable[[Path], str | None]) -> None:
     """Writes the digest of every rank recorded here, or the reason why it has none.
 
-    compress: packs the traces in the folder that are whole. digest: writes the digest of a packed one, or says why it
+    compress: packs the complete traces in the folder. digest: writes the digest of a packed trace, or returns why it
     cannot.
     """
     end = time.monotonic() + WINDOWS_S
@@ -61,8 +61,8 @@ def reduce_ranks(folder: Path, compress: Callable[[Path], None], digest: Callabl
 
 
 def exchange_at_url(folder: Path, url: str) -> None:
-    """Sends the digests of the ranks here to rank 0, or collects those of all, by way of an object store. Raises
-    GpuprofError without fsspec, and what the store's library raises."""
+    """Sends the digests of this node's ranks to rank 0, or collects all, through an object store. Raises GpuprofError
+    without fsspec, and whatever the store's library raises."""
     from gpuprof.cli.url_mailbox import UrlMailbox
 
     key, mailbox = key_of(os.environ.get(TOKEN, "")), UrlMailbox(url, job_name())
@@ -78,7 +78,7 @@ def exchange_at_url(folder: Path, url: str) -> None:
 
 
 def wait_for_others(folder: Path) -> dict[str, Any] | None:
-    """Waits until rank 0 has what it gets of the others; what that is, or None where it ended before."""
+    """Waits until rank 0's exchange is over; returns its outcome, or None if rank 0 ended before."""
     outcome = folder / runfile.NODES / runfile.EXCHANGE
     pid = (runfile.read_json(folder / runfile.rank_file(0)) or {}).get("pid")
     end, ended = time.monotonic() + OWN_S + wait_s(), None
@@ -92,7 +92,7 @@ def wait_for_others(folder: Path) -> dict[str, Any] | None:
 
 
 def tell_others(outcome: dict[str, Any] | None) -> None:
-    """A line on ranks whose digests are not in the verdict."""
+    """Prints a line on ranks whose digests are not in the verdict."""
     if outcome is None:
         tell("rank 0's process ended before the digests of other nodes had come: the verdict is without them")
         return
@@ -127,7 +127,7 @@ def _is_reduced(folder: Path, rank: int) -> bool:
 
 
 def _why_no_digest(trace: Path, digest: Callable[[Path], str | None]) -> str | None:
-    """The reason, also where making it failed: rank 0 is to hear of that."""
+    """The reason, also if making the digest failed, so that rank 0 learns of it."""
     try:
         return digest(trace)
     except Exception as error:

@@ -1,4 +1,4 @@
-"""`gpuprof skill`: what an agent has to know to use gpuprof, printed or installed as a skill folder."""
+"""`gpuprof skill`: prints the guide for agents, or installs it as a skill folder."""
 
 from __future__ import annotations
 

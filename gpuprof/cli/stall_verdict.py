@@ -1,4 +1,4 @@
-"""What `gpuprof trace` has said of a run that stalls: a line or two on stderr, and hang.json in the run's folder."""
+"""The verdict on a run that stalls, for `gpuprof trace`: a line or two on stderr, and hang.json in the run's folder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KEPT = "hang.json"
 
 
 def main(folder: str) -> None:
-    """Judges the run, says the answer and writes it. Never raises for what the ranks wrote."""
+    """Judges the run, prints the answer and writes it. Never raises for the ranks' files."""
     from gpuprof.hang.json import to_json
     from gpuprof.report import hang_words as words
 

@@ -8,7 +8,7 @@ from gpuprof.cli.output import say
 
 
 def target_python() -> str:
-    """The interpreter that `gpuprof trace train.py` would use. Raises GpuprofError where there is none with torch."""
+    """The interpreter that `gpuprof trace train.py` would use. Raises GpuprofError if none has torch."""
     from gpuprof.cli.trace import has_torch
     from gpuprof.errors import GpuprofError
     from gpuprof.record.command import CannotStart, resolve

@@ -1,4 +1,4 @@
-"""`gpuprof trace`: a training command in, the same command run, and and a few of its steps recorded."""
+"""`gpuprof trace`: runs a training command and records a few of its steps."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 
 def run(request: trace_without_click.Request) -> int:
-    """Runs the target; its exit code, and its signal by dying of it. Raises GpuprofError before it has started."""
+    """Runs the target and returns its exit code; if a signal ended the target, dies of the same signal. Raises
+    GpuprofError if the target cannot be started."""
     if not hasattr(os, "posix_spawn") or not sys.platform.startswith("linux"):
         raise GpuprofError("gpuprof trace runs on Linux only; gpuprof diagnose reads recordings on any system")
     from gpuprof.record.command import CannotStart, resolve
@@ -38,7 +39,7 @@ def run(request: trace_without_click.Request) -> int:
 
 
 def _is_on_demand() -> bool:
-    """Whether the environment asks for --on-demand; not inside of a target that is recorded."""
+    """Whether the environment asks for --on-demand; false inside a target that is being recorded."""
     from gpuprof.record.on_demand import VARIABLE, is_wanted
 
     return is_wanted(os.environ.get(VARIABLE))
@@ -61,7 +62,7 @@ def _count(recording: str, request: trace_without_click.Request) -> int:
 
 
 def _arm(request: trace_without_click.Request) -> int:
-    """Becomes the target, whose processes are armed. Raises GpuprofError where it cannot be."""
+    """Becomes the target, whose processes are armed. Raises GpuprofError if that fails."""
     from gpuprof.record.armed_target import become
     from gpuprof.record.command import CannotStart, resolve
 
@@ -76,7 +77,7 @@ def _arm(request: trace_without_click.Request) -> int:
 
 
 def _around(options: dict[str, object]) -> Around | None:
-    """What runs the target under Nsight Systems, if that is asked for. Raises GpuprofError."""
+    """The wrapper that runs the target under Nsight Systems, if requested. Raises GpuprofError."""
     if not options["nsys"]:
         if options["gpu_metrics"]:
             raise GpuprofError("--gpu-metrics needs --nsys: Nsight Systems samples them")
@@ -114,18 +115,19 @@ def has_torch() -> bool:
         spec = find_spec("torch")
     except (ImportError, ValueError):
         return False
-    return spec is not None and spec.origin is not None  # a mere folder of that name is no torch
+    return spec is not None and spec.origin is not None  # a mere folder named torch does not count
 
 
 def closing_command(folder: Path, running: bool, diagnose: bool) -> tuple[list[str], dict[str, str]]:
-    """The process that reads and compresses a recording: our Python with our path, and nothing of the recording."""
+    """Command and environment of the process that reads and compresses a recording: our Python with our path, without
+    the recording hooks."""
     from gpuprof.record.nodes import shared_url
     from gpuprof.record.signed import TOKEN
     from gpuprof.record.supervise import INJECT
     from gpuprof.runfile import RUN_VARIABLE
 
     root, here = str(Path(__file__).parents[2]), str(Path.cwd())
-    # The working directory may hold anything, a random.py say; we are to be found without it.
+    # The working directory may hold anything, such as a random.py, so it is not on the path.
     path = [root, *(entry for entry in sys.path if entry not in ("", ".", here, root, str(INJECT)))]
     code = "import sys; sys.path[:] = sys.argv[4:]; from gpuprof.cli.after_recording import main; main(*sys.argv[1:4])"
     what = ["niced" if running else "", "diagnose" if diagnose else ""]
@@ -140,7 +142,7 @@ def _command() -> click.Command:
     import click
 
     class Trace(click.Command):
-        """Leaves the target's words alone, whatever they look like."""
+        """Passes the target's words on unparsed."""
 
         def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
             ours, words = trace_without_click.split(args)
@@ -200,7 +202,7 @@ def _command() -> click.Command:
 
 
 def __getattr__(name: str) -> Any:
-    """`command`, made when it is asked for: the quick way does without click."""
+    """`command`, created on demand: the fast path does not import click."""
     if name == "command":
         globals()["command"] = made = _command()
         return made

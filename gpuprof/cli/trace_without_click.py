@@ -1,6 +1,5 @@
-"""`gpuprof trace` without click, whose import alone would take longer than the rest of the start.
-
-Understands a command line that is plainly right, and leaves every other one, and every question for help, to click.
+"""Parses `gpuprof trace` without click, whose import alone would take longer than the rest of the start.
+Handles command lines that are clearly valid, and leaves all others, and --help, to click.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ SWITCHES = {
     for flag in (option.flag, option.opposite)
     if flag is not None
 }
-"""Flag → name of the option, and whether it is switched on."""
+"""Flag → (name of the option, whether the flag switches it on)."""
 NCU = "--ncu"
 """Counts kernels of a recorded program instead of recording it."""
 _WITH_TEXT = ("--out", "--ranks", "-m", NCU)
@@ -28,7 +27,7 @@ ON_DEMAND = "--on-demand"
 
 
 class Request:
-    """What is asked for: the recording's options, where to, and what to run. on_demand: nothing is recorded yet.
+    """A parsed command line: the recording's options, its folder, and what to run. on_demand: nothing is recorded yet.
     ncu: the recording whose kernels are counted instead."""
 
     def __init__(
@@ -45,7 +44,7 @@ class Request:
 
 
 def parse(arguments: Sequence[str]) -> Request | None:
-    """The request in the words after `trace`, or None if click shall look at them."""
+    """The request in the words after `trace`, or None to leave them to click."""
     if "GPUPROF_DEBUG" in os.environ or any(name.startswith("GPUPROF_TRACE_") for name in os.environ):
         return None
     options, out, module, on_demand, ncu = dict(DEFAULTS), None, None, False, None
@@ -91,7 +90,7 @@ def parse(arguments: Sequence[str]) -> Request | None:
 
 
 def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Our options, and the target's words untouched. An option that may stand alone gets the number it then means."""
+    """(our options, the target's words untouched). An option given without its optional number gets its default."""
     ours: list[str] = []
     at = 0
     while at < len(arguments):
@@ -121,7 +120,7 @@ def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def number(text: str) -> int | None:
-    """A whole number as a person writes it."""
+    """Parses a whole number; None if it is not one."""
     return int(text) if text.isascii() and text.isdigit() else None
 
 

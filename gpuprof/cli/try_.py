@@ -1,4 +1,4 @@
-"""`gpuprof try`: fixes applied to the user's own command from outside, and measured."""
+"""`gpuprof try`: applies fixes to the user's own command from outside, and measures them."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 GATE_FAILED = 1
 BUDGET = "5m"
 SHOWN = 5
-"""Paths that a line of --list names."""
+"""Most paths named in a line of --list."""
 LABELS = tuple(f"    {label:<8}" for label in ("write", "flag", "not for"))
-"""What a line of --list begins with whose text stands in a column."""
+"""Labels of lines of --list with text in a column."""
 _UNITS_S = {"s": 1, "m": 60, "min": 60, "h": 3600}
 _WITH_VALUE = ("--fix", "--budget", "--rounds", "--until", "-m")
 
 
 class _Try(click.Command):
-    """Leaves the target's words alone, whatever they look like."""
+    """Passes the target's words on unparsed."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ours, words = split(args, _WITH_VALUE)
@@ -43,7 +43,7 @@ class _Try(click.Command):
 
 
 def split(arguments: list[str], with_value: tuple[str, ...]) -> tuple[list[str], list[str]]:
-    """Our options, which come first, and the target's words. with_value: options that are followed by a value."""
+    """(our options, which come first, the target's words). with_value: options that are followed by a value."""
     at = 0
     while at < len(arguments) and arguments[at].startswith("-") and arguments[at] != "-":
         word = arguments[at]
@@ -146,7 +146,7 @@ def _asked(texts: tuple[str, ...]) -> list[Any]:
 
 
 def _words_of_latest(fixes: tuple[str, ...]) -> tuple[str, ...]:
-    """The command of the latest run here, so that what a diagnosis prints can be pasted as it is. Raises
+    """The command of the latest run here, so that commands printed by a diagnosis can be pasted unchanged. Raises
     GpuprofError."""
     from gpuprof.record.redact import MASK
     from gpuprof.trial.subject import latest_command
@@ -162,7 +162,7 @@ def _words_of_latest(fixes: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def target_of(words: tuple[str, ...], module: str | None, name: str) -> Target:
-    """What is to be started by the command of that name. Raises GpuprofError."""
+    """The target to start. name: the gpuprof command, for messages. Raises GpuprofError."""
     if not sys.platform.startswith("linux"):
         raise GpuprofError(f"{name} runs on Linux only")
     from gpuprof.cli.trace import has_torch
@@ -188,7 +188,7 @@ def _subject(folder: Path) -> Subject:
 
 
 def _record(target: Target, words: tuple[str, ...], module: str | None, yes: bool) -> Path:
-    """Records the command once, as `gpuprof trace --stop` does, but with its writes led to scratch. Raises
+    """Records the command once, as `gpuprof trace --stop` does, but with its writes redirected to scratch. Raises
     GpuprofError."""
     from gpuprof.trial.processes import Starter
     from gpuprof.trial.subject import run_of_command
@@ -204,7 +204,7 @@ def _record(target: Target, words: tuple[str, ...], module: str | None, yes: boo
 
 
 def _ask_for_consent(folder: Path, yes: bool) -> None:
-    """Raises GpuprofError where the recorded program changes what a trial cannot protect, and --yes is not given."""
+    """Raises GpuprofError if the recorded program changes files that a trial cannot protect, and --yes is not given."""
     from gpuprof.trial.processes import sandbox_of
     from gpuprof.trial.written import changes_of
 
@@ -217,7 +217,7 @@ def _ask_for_consent(folder: Path, yes: bool) -> None:
 
 
 def _choose(subject: Subject, asked: list[Any], argv: Sequence[str]) -> list[Candidate]:
-    """What is tried: as asked for, else what is advised."""
+    """The fixes to try: the requested ones, else the advised ones."""
     from gpuprof.trial.fixes import advised, of_iteration, with_predictions
     from gpuprof.trial.subject import predict_workers, with_flags
 
@@ -233,7 +233,7 @@ def _choose(subject: Subject, asked: list[Any], argv: Sequence[str]) -> list[Can
 
 
 def _advised(subject: Subject) -> tuple[list[Candidate], list[Finding]]:
-    """What is tried where nothing is asked for, and the findings that have to be made by hand."""
+    """The fixes tried by default, and the findings that have to be applied by hand."""
     from gpuprof.trial.fixes import advised
     from gpuprof.trial.subject import with_workers
 
@@ -269,7 +269,7 @@ def _run(
 
 @contextlib.contextmanager
 def _terminated_like_interrupted() -> Any:
-    """A SIGTERM or SIGHUP leaves through the same clean-up as a Ctrl-C."""
+    """SIGTERM and SIGHUP run the same clean-up as Ctrl-C."""
 
     def leave(number: int, _: Any) -> NoReturn:
         raise KeyboardInterrupt(number)
@@ -308,7 +308,7 @@ def _print(trial: Trial, as_json: bool) -> None:
 
 
 def _check(trial: Trial) -> int:
-    """1 if a fix that the diagnosis is sure of, or that was asked for, is not confirmed, or the gain not reached."""
+    """1 if a fix that the diagnosis is sure of, or that was requested, is not confirmed, or the gain is not reached."""
     missing = [
         row for row in trial.rows
         if len(row.fixes) == 1 and row.status != "confirmed" and row.advised != "worth_trying"
@@ -344,7 +344,7 @@ def _show_list(subject: Subject | None, argv: Sequence[str], as_json: bool) -> N
 
 
 def _wrapped(line: str) -> list[str]:
-    """A line as several of the terminal's width, broken at blanks only; later ones stand under its text."""
+    """A line wrapped to the terminal's width, at blanks only; continuation lines are indented to its text."""
     import shutil
     import textwrap
 

@@ -9,11 +9,11 @@ from gpuprof.errors import GpuprofError
 from gpuprof.record.mailbox import PREFIX, job_folder
 
 _THERE = ".there"
-"""Behind the name of what is written once the message is whole: not every store writes a file at once."""
+"""Suffix of a file written after the message is complete: not every store writes files atomically."""
 
 
 class UrlMailbox:
-    """Under a URL that every node can read and write. Methods raise what the store's library raises."""
+    """Messages under a URL that every node can read and write. Methods raise what the store's library raises."""
 
     def __init__(self, url: str, job: str) -> None:
         try:

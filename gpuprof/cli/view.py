@@ -1,4 +1,4 @@
-"""`gpuprof view`: the recording in Perfetto's viewer, which runs in the browser and reads it from this machine."""
+"""`gpuprof view`: opens a recording in Perfetto's viewer, which runs in the browser and reads it from this machine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gpuprof.tracefile.recording import Recording
 
 PORT = 9001
-"""The one port of this machine that Perfetto's viewer may read from."""
+"""The only local port that Perfetto's viewer may read from."""
 VIEWER = "https://ui.perfetto.dev"
 _ASKED = "if the browser asks whether the page may reach this device, allow it"
 """Since 2025 Chrome asks before a page may read from a server on its user's own machine."""
@@ -50,7 +50,7 @@ def command(
         return 0
     from gpuprof.cli.serve import server
 
-    # However it is ended, the temporary file goes; started with & a shell has Ctrl-C ignored, and only this is left.
+    # The temporary file must be removed on SIGTERM, too: a shell ignores Ctrl-C for a command started with &.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     recording = given(paths)
     roles = roles or recording.kind == "roles"
@@ -59,7 +59,7 @@ def command(
     name = re.sub(r"[^A-Za-z0-9._-]+", "_", recording.name).strip(".") + SUFFIXES["perfetto"]
     with tempfile.TemporaryDirectory(prefix="gpuprof-view-") as folder:
         file = Path(folder) / "trace"
-        with server(file, name, port, VIEWER) as serving:  # before the work: a taken port is said at once
+        with server(file, name, port, VIEWER) as serving:  # before the work, so that a taken port is reported at once
             if roles:
                 draw_roles(recording, file)
             else:
@@ -90,7 +90,7 @@ def _draw(recording: Recording, asked: Asked, ranks: str | None, file: Path) -> 
 
 
 def show(address: str, no_open: bool) -> None:
-    """Opens the address in a browser; says what it is where there is none, or none is wanted."""
+    """Opens the address in a browser; prints it if there is none, or with no_open."""
     import webbrowser
 
     try:

@@ -1,4 +1,4 @@
-"""What `gpuprof attach --watch` records, and what it writes of each change."""
+"""The recordings of `gpuprof attach --watch`, and the files on each change."""
 
 from __future__ import annotations
 
@@ -24,29 +24,30 @@ if TYPE_CHECKING:
     from gpuprof.diagnosis.diagnosis import Diagnosis
 
 WIDTH = 100
-"""Columns of changed.txt."""
+"""Width of changed.txt."""
 
 
 @dataclass(slots=True)
 class Recordings:
-    """The recordings of one watch. ranks: of the job. read: follows one to its end, and returns its diagnosis."""
+    """The recordings of one watch. ranks: of the job. read: follows a recording to its end, returns its diagnosis."""
 
     ranks: list[Job]
     options: dict[str, Any]
     most_bytes: int
     read: Callable[[Any], Diagnosis]
     good: Path | None = None
-    """The last recording at a level that was not slower than the one before."""
+    """The latest recording at a step time that was not slower than before."""
     folders: list[Path] = field(default_factory=list)
 
     def record_usual(self, step: int) -> None:
-        """The first one. Raises GpuprofError."""
+        """Makes the first recording, of the usual step. Raises GpuprofError."""
         say(f"step {step:,}: the usual step is known; it is recorded, for a comparison")
         folder, _ = self._record()
         self.good = folder
 
     def record_change(self, change: Change, step: int) -> None:
-        """One of a change, and what differs from the last good one. Raises GpuprofError where there is no recording."""
+        """Records a change, and writes what differs from the last good recording. Raises GpuprofError if recording
+        fails."""
         heading = f"step {step:,}: {words(change)}"
         say(f"{heading}: it is recorded")
         folder, diagnosis = self._record()
@@ -75,8 +76,8 @@ class Recordings:
 
 
 def what_changed(before: Path | None, after: Path, diagnosis: Diagnosis, heading: str) -> str:
-    """Writes changed.txt, and changed.json where the two can be compared, into the folder of the later recording.
-    Returns the text."""
+    """Writes changed.txt, and if the two can be compared changed.json, into the folder of the later recording. Returns
+    the text."""
     comparison: Comparison | None = None
     lines = [heading]
     if before is None:

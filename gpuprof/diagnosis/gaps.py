@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpuprof.replay.calls import call_kinds
+from gpuprof.replay.calls import blocking_copies
 from gpuprof.timeline import cpu_compute
 from gpuprof.timeline.dispatch import bridged, has_ops
 from gpuprof.timeline.frames import FrameIndex
@@ -198,11 +198,11 @@ class HostLevels:
 
 def calls_by_cause(timeline: Timeline) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Masks over the calls: blocking copies, synchronisations, allocator calls."""
-    trace, links = timeline.trace, timeline.links
+    trace = timeline.trace
     calls, ops = trace.calls, trace.ops
     sync = trace.rows_named(calls.name, lambda text: SYNC_CALL.search(text))
     allocator = trace.rows_named(calls.name, lambda text: ALLOCATOR_CALL.search(text))
-    copy = call_kinds(trace, links.call).blocking_copy
+    copy = blocking_copies(timeline)
     # A copy inside `.item()` or `nonzero` reads a value: a synchronisation.
     rows = np.flatnonzero(copy)
     looks = np.array([bool(SYNC_OP.search(text)) for text in trace.strings] + [False])

@@ -1,1 +1,1 @@
-"""What would stop or spoil a recording on this machine: facts are collected once, and each check is a pure function."""
+"""Checks for what would stop or spoil a recording here: facts are collected once, each check is a pure function."""

@@ -1,4 +1,4 @@
-"""All checks, in the order in which they are shown."""
+"""All checks, in display order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CHECKS: tuple[Callable[[Facts], Check], ...] = (
 
 
 def examine(facts: Facts) -> tuple[Check, ...]:
-    """What every check says of a machine."""
+    """Runs every check."""
     return tuple(check(facts) for check in CHECKS)
 
 

@@ -1,4 +1,4 @@
-"""Collects the facts of this machine. `root` stands for the file system's, so that another machine's can be read."""
+"""Collects the facts of this machine. `root`: root of the file system, so that tests can read another machine's."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ VARIABLES = (
 
 
 def collect(python: str, out: Path, data: tuple[Path, ...], root: Path = Path("/")) -> Facts:
-    """Asks the machine. python: the target's interpreter. out: where runs go. data: folders that data is read from."""
+    """Collects all facts. python: the target's interpreter. out: where runs go. data: folders that data is read
+    from."""
     gpus, driver_cuda = nvidia.gpus(root / "sys/bus/pci/devices")
     nsys, nsys_error = _nsys()
     mounts = read_mounts(_text(root / "proc/self/mountinfo"))
@@ -40,13 +41,13 @@ def collect(python: str, out: Path, data: tuple[Path, ...], root: Path = Path("/
 
 
 def admin_only(params: str) -> bool | None:
-    """From the driver's parameters; None where there are none."""
+    """Whether GPU counters are admin-only, from the driver's parameters; None if there are none."""
     found = re.search(r"RmProfilingAdminOnly:\s*(\d)", params)
     return None if found is None else found[1] != "0"
 
 
 def container(root: Path, variables: dict[str, str]) -> str | None:
-    """Which kind of container this is; None outside of one."""
+    """The kind of container; None outside of one."""
     if "KUBERNETES_SERVICE_HOST" in variables:
         return "Kubernetes"
     if "APPTAINER_CONTAINER" in variables or "SINGULARITY_CONTAINER" in variables:
@@ -57,7 +58,7 @@ def container(root: Path, variables: dict[str, str]) -> str | None:
 
 
 def why_not_writable(out: Path) -> str:
-    """Why no folder can be made where runs go; empty if one can. Leaves nothing behind."""
+    """Why no folder can be created in `out`; empty if one can. Leaves nothing behind."""
     folder = _existing(out)
     if out.exists() and not out.is_dir():
         return "it is a file"
@@ -78,7 +79,7 @@ def node_cpus(folder: Path) -> dict[int, frozenset[int]]:
 
 
 def cpu_list(text: str) -> frozenset[int]:
-    """`0-3,8` as the kernel writes it."""
+    """Parses the kernel's list of CPUs, such as `0-3,8`."""
     found: set[int] = set()
     for part in text.strip().split(","):
         first, _, last = part.partition("-")
@@ -110,7 +111,7 @@ def read_mounts(mountinfo: str) -> tuple[tuple[str, str, str], ...]:
 
 
 def mount_of(folder: Path, mounts: tuple[tuple[str, str, str], ...]) -> Mount | None:
-    """The mount that a folder lies on: the deepest above it, of equal ones the last, which covers the others."""
+    """The mount of a folder: the deepest mount point above it; of equal ones the last, which covers the others."""
     real = Path(os.path.realpath(folder))
     above = [mount for mount in mounts if Path(mount[0]) == real or Path(mount[0]) in real.parents]
     if not above:
@@ -136,7 +137,7 @@ def _nsys() -> tuple[str | None, str]:
 
 
 def _existing(folder: Path) -> Path:
-    """The folder, or the nearest above it that is there."""
+    """The folder, or its nearest existing parent."""
     folder = folder.absolute()
     return next((each for each in (folder, *folder.parents) if each.is_dir()), Path("/"))
 

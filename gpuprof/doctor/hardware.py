@@ -11,7 +11,7 @@ FEWEST_CPUS = 4
 
 
 def power(facts: Facts) -> Check:
-    """The power limit is the default one."""
+    """The power limit is the default."""
     if not facts.gpus or all(gpu.power_limit_w is None or gpu.default_limit_w is None for gpu in facts.gpus):
         return Check("power", "unknown", "the power limit could not be read (nvidia-smi)")
     for gpu in facts.gpus:
@@ -25,7 +25,7 @@ def power(facts: Facts) -> Check:
 
 
 def clocks(facts: Facts) -> Check:
-    """No clock is capped below its maximum, and nothing holds it down at this moment."""
+    """No clock is capped below its maximum, and nothing throttles it at the moment."""
     if not facts.gpus:
         return Check("clocks", "unknown", "the clocks could not be read (nvidia-smi)")
     for gpu in facts.gpus:
@@ -61,7 +61,7 @@ def sharing(facts: Facts) -> Check:
 
 
 def mig(facts: Facts) -> Check:
-    """A slice of a GPU has only its share of the SMs and the bandwidth."""
+    """The GPU is not partitioned: a MIG slice has only a share of the SMs and the bandwidth."""
     sliced = [str(gpu.index) for gpu in facts.gpus if gpu.mig.lower() == "enabled"]
     if sliced:
         return Check(
@@ -88,7 +88,7 @@ def cpus(facts: Facts) -> Check:
 
 
 def load(facts: Facts) -> Check:
-    """Other processes leave the CPUs to the training."""
+    """Other processes leave enough CPUs to the training."""
     allowed = len(facts.affinity) or facts.machine_cpus
     if facts.load is None:
         return Check("load", "unknown", "the load of this machine could not be read")
@@ -116,7 +116,7 @@ def affinity(facts: Facts) -> Check:
 
 
 def governor(facts: Facts) -> Check:
-    """CPUs run at full clock while they launch. intel_pstate's and amd-pstate's powersave clocks up by itself."""
+    """CPUs run at full clock while launching. The powersave governors of intel_pstate and amd-pstate do, too."""
     if not facts.governors:
         return Check("governor", "unknown", "the CPU frequency governor could not be read")
     slow = [g for g in facts.governors if g.startswith("powersave") and "pstate" not in g]

@@ -1,4 +1,4 @@
-"""Facts about a machine, and what a check says of them. A fact that could not be read is None (or empty)."""
+"""Facts about a machine, and the outcome of a check. A fact that could not be read is None (or empty)."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class Check:
     status: Status
     message: str
     remedy: str | None = None
-    """What to do; None where there is nothing to do."""
+    """What to do; None if nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Torch:
-    """What the target's torch says of itself, and what its profiler recorded of one matrix multiplication."""
+    """The target's torch, and what its profiler recorded of one matrix multiplication."""
 
     version: str | None
     """None: torch cannot be imported; `error` says why."""
@@ -33,7 +33,7 @@ class Torch:
     devices: tuple[str, ...] = ()
     """Names of the GPUs that torch sees."""
     gpu_events: int | None = None
-    """GPU events that torch.profiler recorded of the probe; None where it was not tried."""
+    """GPU events that torch.profiler recorded of the probe; None if it was not tried."""
     error: str = ""
     """What importing torch, using the GPU or profiling it printed or raised, on one line."""
 
@@ -50,22 +50,22 @@ class Gpu:
     default_limit_w: float | None = None
     max_sm_mhz: float | None = None
     sm_limit_mhz: float | None = None
-    """Application clock of the SMs, which caps them; None where it cannot be read."""
+    """Application clock that caps the SMs; None if it cannot be read."""
     slowdown: tuple[str, ...] = ()
-    """What holds the clocks down at this moment."""
+    """What throttles the clocks at the moment."""
     compute_mode: str = ""
     mig: str = ""
     used_mib: float | None = None
     utilization: float | None = None
     """Percent of the last sampling period."""
     processes: tuple[str, ...] = ()
-    """Name and pid of what else computes on it."""
+    """Name and pid of other processes that compute on it."""
     numa_node: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """The file system that a folder lies on."""
+    """The file system of a folder."""
 
     folder: str
     kind: str
@@ -74,7 +74,7 @@ class Mount:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Everything the checks look at."""
+    """Everything the checks use."""
 
     platform: str
     """As sys.platform: linux, darwin, win32."""
@@ -89,10 +89,10 @@ class Facts:
     driver_cuda: str | None = None
     """Newest CUDA version that the driver supports."""
     admin_only: bool | None = None
-    """Whether the driver gives GPU counters to the administrator only (RmProfilingAdminOnly)."""
+    """Whether the driver restricts GPU counters to the administrator (RmProfilingAdminOnly)."""
     is_root: bool = False
     container: str | None = None
-    """Kind of container that we are in."""
+    """Kind of container we run in."""
     variables: dict[str, str] = field(default_factory=dict)
     nsys: str | None = None
     """Version and path of Nsight Systems; None with the reason in `nsys_error`."""

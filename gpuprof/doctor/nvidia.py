@@ -1,4 +1,4 @@
-"""What nvidia-smi reports of the GPUs."""
+"""The GPUs as reported by nvidia-smi."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ SLOWDOWNS = {
     0x8: "hardware slowdown", 0x20: "software thermal slowdown", 0x40: "hardware thermal slowdown",
     0x80: "power brake",
 }  # fmt: skip
-"""Bits of NVML's nvmlClocksEventReasons that mean trouble at rest (idle and power cap under load are none)."""
+"""Bits of NVML's nvmlClocksEventReasons that indicate a problem (idle, and a power cap under load, do not)."""
 
 
 def gpus(devices: Path = Path("/sys/bus/pci/devices")) -> tuple[tuple[Gpu, ...], str | None]:
-    """The GPUs with what computes on them, and the newest CUDA version that the driver supports."""
+    """(the GPUs with the processes on them, the newest CUDA version that the driver supports)."""
     listed = _ask(f"--query-gpu={','.join(FIELDS)}", "--format=csv,noheader,nounits")
     found = read_gpus(listed, devices)
     if not found:
@@ -33,7 +33,7 @@ def gpus(devices: Path = Path("/sys/bus/pci/devices")) -> tuple[tuple[Gpu, ...],
 
 
 def read_gpus(csv: str, devices: Path) -> tuple[Gpu, ...]:
-    """One GPU per line of FIELDS; a line that has not all of them is left out. devices: the kernel's PCI folder."""
+    """One GPU per line of FIELDS; incomplete lines are skipped. devices: the kernel's PCI folder."""
     found = []
     for line in csv.splitlines():
         words = [word.strip() for word in line.split(",")]
@@ -75,13 +75,13 @@ def with_processes(found: tuple[Gpu, ...], csv: str) -> tuple[Gpu, ...]:
 
 
 def cuda_version(text: str) -> str | None:
-    """From the head of nvidia-smi's table; newer drivers write `CUDA UMD Version`."""
+    """The CUDA version in the head of nvidia-smi's table; newer drivers write `CUDA UMD Version`."""
     found = re.search(r"CUDA (?:UMD )?Version:\s*(\d+\.\d+)", text)
     return found[1] if found else None
 
 
 def _ask(*arguments: str) -> str:
-    """What nvidia-smi prints; empty where it is not there or fails."""
+    """Output of nvidia-smi; empty if it is missing or fails."""
     command = shutil.which("nvidia-smi")
     if command is None:
         return ""
@@ -103,7 +103,7 @@ def _number(text: str) -> float | None:
 
 
 def _numa_node(devices: Path, pci: str) -> int | None:
-    """`00000000:00:06.0` is 0000:00:06.0 to the kernel; -1 there means that there are no nodes."""
+    """NUMA node of a PCI device; the kernel writes `00000000:00:06.0` as 0000:00:06.0, and -1 if there are no nodes."""
     try:
         node = int((devices / pci.lower()[-12:] / "numa_node").read_text())
     except (OSError, ValueError):

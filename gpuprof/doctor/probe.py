@@ -1,4 +1,4 @@
-"""What the target's own torch can do, asked of a process of that interpreter."""
+"""Probes the target's torch in a process of the target's interpreter."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ print("\n" + json.dumps(found))
 
 
 def probe(python: str) -> Torch:
-    """Imports torch under `python`, and records one matrix multiplication where it sees a GPU. Never raises."""
+    """Imports torch under `python`, and records one matrix multiplication if it sees a GPU. Never raises."""
     try:
         done = subprocess.run(
             [python, "-c", _CODE], stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
@@ -52,7 +52,7 @@ def probe(python: str) -> Torch:
 
 
 def read(stdout: str, stderr: str, code: int) -> Torch:
-    """The answer of the process: its last line; what it printed about CUPTI joins the error."""
+    """Parses the probe's answer, its last line; lines that it printed about CUPTI are added to the error."""
     try:
         found = json.loads(stdout.rstrip().rpartition("\n")[2])
         torch = Torch(

@@ -8,7 +8,7 @@ from gpuprof.doctor.machine_facts import Check, Facts
 
 OLDEST_TORCH = (2, 4)
 """Oldest torch that is supported for recording. Its profiler is the first that writes times to the nanosecond; older
-ones round to whole microseconds, as long as a short kernel takes. Their traces are read all the same."""
+ones round to whole microseconds, as long as a short kernel takes. Their traces can still be read."""
 _COUNTERS = "https://developer.nvidia.com/ERR_NVGPUCTRPERM"
 _ALLOW_COUNTERS = (
     "ask the administrator to load the driver with NVreg_RestrictProfilingToAdminUsers=0, or in a container to add"
@@ -17,7 +17,7 @@ _ALLOW_COUNTERS = (
 
 
 def platform(facts: Facts) -> Check:
-    """`gpuprof trace` starts its target by Linux's own calls."""
+    """The platform is Linux: `gpuprof trace` starts its target with Linux system calls."""
     if facts.platform.startswith("linux"):
         return Check("platform", "ok", "Linux")
     return Check(
@@ -27,7 +27,7 @@ def platform(facts: Facts) -> Check:
 
 
 def torch(facts: Facts) -> Check:
-    """The interpreter of the target has a torch that can be recorded."""
+    """The target's interpreter has a torch that can be recorded."""
     found = facts.torch
     if found.version is None:
         return Check(
@@ -47,7 +47,7 @@ def torch(facts: Facts) -> Check:
 
 
 def gpu(facts: Facts) -> Check:
-    """torch can use a GPU; without one the steps of a training are timed, and no GPU work is recorded."""
+    """torch can use a GPU; without one, steps are timed but no GPU work is recorded."""
     found = facts.torch
     if found.devices:
         names = ", ".join(sorted({f"{found.devices.count(name)} × {name}" for name in found.devices}))
@@ -136,7 +136,7 @@ def wsl(facts: Facts) -> Check:
 
 
 def container(facts: Facts) -> Check:
-    """A container of the NVIDIA runtime has to be given `compute` and `utility`."""
+    """A container of the NVIDIA runtime has the capabilities `compute` and `utility`."""
     if facts.container is None:
         return Check("container", "ok", "not in a container")
     given = facts.variables.get("NVIDIA_DRIVER_CAPABILITIES")
@@ -152,7 +152,7 @@ def container(facts: Facts) -> Check:
 
 
 def variables(facts: Facts) -> Check:
-    """Environment variables that slow every step down or take the place of the profiler."""
+    """No environment variable slows every step down or loads another profiler."""
     found = facts.variables
     if found.get("CUDA_LAUNCH_BLOCKING", "0") not in ("", "0"):
         return Check(

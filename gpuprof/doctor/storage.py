@@ -6,7 +6,7 @@ from gpuprof.doctor.machine_facts import Check, Facts
 from gpuprof.record.window import LEAST_DISK_BYTES
 
 SCARCE_DISK_BYTES = 8 << 30
-"""What a long recording of a large step may take before it is compressed. A guess."""
+"""Space that a long recording of a large step may need before it is compressed. A guess."""
 LEAST_SHARED_BYTES = 1 << 30
 """Docker's default of 64 MB is too small for a few workers' batches."""
 NETWORK = (
@@ -14,11 +14,11 @@ NETWORK = (
     "panfs", "weka", "wekafs", "fuse.sshfs", "fuse.s3fs", "fuse.gcsfuse", "gcsfuse", "fuse.goofys", "fuse.rclone",
     "fuse.juicefs", "fuse.blobfuse", "fuse.mount-s3", "mountpoint-s3",
 )  # fmt: skip
-"""Beginnings of the names of file systems that are read over a network."""
+"""Prefixes of the names of network file systems."""
 
 
 def place(facts: Facts) -> Check:
-    """Runs can be written where they are to go."""
+    """The folder for runs is writable."""
     if facts.out_error:
         return Check(
             "place", "blocker", f"no run can be written to {facts.out}: {facts.out_error}",
@@ -42,7 +42,7 @@ def disk(facts: Facts) -> Check:
 
 
 def shared_memory(facts: Facts) -> Check:
-    """DataLoader workers pass batches through /dev/shm."""
+    """/dev/shm, through which DataLoader workers pass batches, is large enough."""
     size = facts.shared_memory_bytes
     if size is None:
         return Check("shared_memory", "unknown", "the size of /dev/shm could not be read")
@@ -55,7 +55,7 @@ def shared_memory(facts: Facts) -> Check:
 
 
 def data(facts: Facts) -> Check:
-    """Data that is read over a network makes steps wait in bursts that a short recording may miss."""
+    """Data is on local disks: reading over a network delays steps in bursts that a short recording may miss."""
     remote = [mount for mount in facts.data if mount.kind.startswith(NETWORK)]
     if remote:
         named = ", ".join(f"{mount.folder} ({mount.kind})" for mount in remote)

@@ -1,1 +1,1 @@
-"""Why a job hangs: flight recorder dumps, Python stacks and processes in, the rank and the line out."""
+"""Finds why a job hangs: the rank and the line, from flight recorder dumps, Python stacks and processes."""

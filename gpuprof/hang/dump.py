@@ -2,10 +2,9 @@
 
 Written by NCCL's watchdog at a timeout (TORCH_NCCL_DUMP_ON_TIMEOUT, one file a rank), by
 `torch._C._distributed_c10d._dump_nccl_trace` and, in torch 2.10 and newer, for every backend by `_dump_fr_trace`; as a
-pickle or as JSON. Format: torch/csrc/distributed/c10d/FlightRecorderDetail.hpp. Gloo never leaves the state
-"scheduled": a collective that is done is `retired` there. It records no send and no receive. Operations that NCCL
-coalesces are recorded one by one and never updated: the entry that follows them, `coalesced`, has their number and
-their state.
+pickle or as JSON. Format: torch/csrc/distributed/c10d/FlightRecorderDetail.hpp. With gloo the state stays
+"scheduled": a finished collective is `retired`. Gloo does not record sends and receives. Operations that NCCL coalesces
+are recorded one by one and never updated: the entry after them, `coalesced`, has their number and state.
 """
 
 from __future__ import annotations
@@ -24,12 +23,13 @@ from gpuprof.runfile import open_regular
 from gpuprof.tracefile import plain_pickle
 
 KEPT = 32
-"""Calls of a group that are looked at: the last ones, or as many before and after the first that is not done. Ranks
-differ by fewer, or nothing can be said of them."""
+"""Calls of a group that are read: the last ones, or this many before and after the first that is not done. Ranks that
+differ by more cannot be compared."""
 FRAMED = 4
-"""Of these the last, of which it is read where they were called."""
+"""The stack of the call is read for this many of the last of them."""
 LOOKED_AT = 128
-"""Entries of a dump that are: the last, and as many older ones that are not done. A recorder holds 2,000 or more."""
+"""Entries of a dump that are read: the last ones, and up to this many older ones that are not done. A recorder holds
+2,000 or more."""
 _COALESCED = "coalesced"
 _RANK_IN_NAME = re.compile(r"(\d+)(?:\.(?:pickle|pkl|json|bin|dump))?$")
 
@@ -49,21 +49,21 @@ class Call:
 
     group: str
     seq: int
-    """Its number within the group, from 1; of a send or a receive its number among those."""
+    """Its number within the group, from 1; sends and receives are numbered separately."""
     op: str
     """`all_reduce`, `send 0->1` …, without the backend."""
     backend: str
-    """`nccl`, `gloo` …; empty where the dump does not say."""
+    """`nccl`, `gloo` …; empty if the dump does not say."""
     sizes: tuple[tuple[int, ...], ...]
-    """Of its inputs."""
+    """Sizes of its inputs."""
     dtypes: tuple[str, ...]
     state: str
     """scheduled, started or completed."""
     created_ns: int
-    """When it was called, ns since 1970; 0 where that is unknown."""
+    """When it was called, ns since 1970; 0: unknown."""
     peer_to_peer: bool
     frames: tuple[Frame, ...]
-    """Where it was called, the innermost first."""
+    """The stack of the call, innermost frame first."""
 
     @property
     def done(self) -> bool:
@@ -77,11 +77,11 @@ class GroupState:
     name: str
     description: str
     ranks: tuple[int, ...] | None
-    """Its members by their global ranks; None where the dump does not say."""
+    """Global ranks of its members; None if the dump does not say."""
     enqueued: int
     """The last collective that was called; 0: none."""
     completed: int
-    """The last that is done."""
+    """The last one that is done."""
     calls: tuple[Call, ...]
     """The last collectives, in order."""
     transfers: tuple[Call, ...] = ()
@@ -89,31 +89,31 @@ class GroupState:
 
     @property
     def backend(self) -> str:
-        """Of its calls; empty without any."""
+        """Backend of its calls; empty without calls."""
         return next((call.backend for call in (*self.calls, *self.transfers)), "")
 
 
 @dataclass(frozen=True, slots=True)
 class Dump:
-    """What one rank has dumped."""
+    """The dump of one rank."""
 
     rank: int
     path: Path
     version: str
     groups: tuple[GroupState, ...] = ()
-    """A name comes twice where NCCL and another backend have a group of it."""
+    """A name occurs twice if NCCL and another backend have a group of that name."""
     written_ns: int = 0
     """When its file was last written, ns since 1970; 0: unknown."""
 
     @property
     def last_ns(self) -> int:
-        """When the last of all calls was made."""
+        """When the last call was made."""
         calls = (call.created_ns for group in self.groups for call in (*group.calls, *group.transfers))
         return max(calls, default=0)
 
 
 def merged(one: Dump, other: Dump) -> Dump:
-    """Two dumps of a rank as one: of two recorders both, else the later one of each group."""
+    """Merges two dumps of a rank: of two recorders, both; else the later state of each group."""
     by_group = {}
     for dump in sorted((one, other), key=lambda dump: dump.last_ns):
         by_group |= {(group.name, group.backend): group for group in dump.groups}
@@ -128,14 +128,13 @@ def rank_of(path: Path) -> int | None:
 
 
 def is_dump(head: bytes) -> bool:
-    """Whether a file that begins so may be a dump: a pickle, or JSON."""
+    """Whether a file that begins with `head` may be a dump: a pickle, or JSON."""
     return head[:1] == b"\x80" or head.lstrip()[:1] == b"{"
 
 
 def read(path: Path, rank: int | None = None) -> Dump:
-    """A dump. Raises UnreadableTrace, one line, for what is none, is damaged or was cut off.
-
-    rank: whose it is, where the name of the file does not say.
+    """Reads a dump. Raises UnreadableTrace, one line, if it is not a dump, is damaged or was cut off.
+    rank: its rank, if the file name does not say.
     """
     rank = rank_of(path) if rank is None else rank
     if rank is None:
@@ -148,7 +147,7 @@ def read(path: Path, rank: int | None = None) -> Dump:
     document = _document(path, data)
     entries = document.get("entries") if isinstance(document, dict) else None
     if isinstance(document, dict) and entries is None and "pg_config" in document:
-        entries = []  # as JSON of a rank that has called nothing
+        entries = []  # JSON of a rank without calls
     if not isinstance(document, dict) or not isinstance(entries, list):
         raise UnreadableTrace(f"{path} is no flight recorder dump: it has no entries")
     try:
@@ -185,7 +184,7 @@ def _groups(document: Mapping[str, Any], entries: list[Any]) -> tuple[GroupState
         described[name] = description
     members = {str(key): _ranks(one) for key, one in _items(document.get("pg_config"))}
     status = {str(key): one for key, one in _items(document.get("pg_status"))}
-    if "0" in status and "0" not in names:  # the default group's, though none of its entries is left
+    if "0" in status and "0" not in names:  # the default group, though none of its entries is left
         names["0"] = "0"
         rows.setdefault("0", [])
     by_name = {name: status[number] for number, name in names.items() if number in status}
@@ -193,7 +192,7 @@ def _groups(document: Mapping[str, Any], entries: list[Any]) -> tuple[GroupState
     for name, last in rows.items():
         numbered = _by_number(entry for entry in last if not entry.get("is_p2p"))
         sent = _by_number(entry for entry in last if entry.get("is_p2p"))
-        state = {} if sent else by_name.get(name, {})  # NCCL counts transfers there too, by their own numbers
+        state = {} if sent else by_name.get(name, {})  # there NCCL also counts transfers, with separate numbers
         enqueued = max([0, int(state.get("last_enqueued_collective") or 0), *(_number(one[-1]) for one in numbered)])
         finished = [_number(one[-1]) for one in numbered if _is_done(one[-1])]
         done = max([0, int(state.get("last_completed_collective") or 0), *finished])
@@ -214,7 +213,7 @@ def _groups(document: Mapping[str, Any], entries: list[Any]) -> tuple[GroupState
 
 
 def _not_done(entries: list[Any]) -> list[Any]:
-    """Those that are not done. What NCCL coalesced is as its end is."""
+    """The entries that are not done. Operations that NCCL coalesced have the state of the entry that ends them."""
     found = [entry for entry in entries if not _is_done(entry)]
     if not found:
         return found
@@ -223,12 +222,12 @@ def _not_done(entries: list[Any]) -> list[Any]:
 
 
 def _key(entry: Mapping[str, Any]) -> tuple[str, bool, int]:
-    """Group, kind and number."""
+    """(group, kind, number)."""
     return (_process_group(entry)[0], bool(entry.get("is_p2p")), _number(entry))
 
 
 def _by_number(entries: Iterable[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
-    """Entries of one group in their order, those of one coalesced operation together."""
+    """Entries of one group in order; those of one coalesced operation are grouped."""
     rows: list[list[Mapping[str, Any]]] = []  # of entries with the same number
     last = 0
     for entry in entries:
@@ -242,19 +241,19 @@ def _by_number(entries: Iterable[Mapping[str, Any]]) -> list[list[Mapping[str, A
 
 
 def _number(entry: Mapping[str, Any]) -> int:
-    """Among the collectives of its group, or among its sends and receives."""
+    """Its number among the collectives, or among the sends and receives, of its group."""
     if entry.get("is_p2p"):
         return int(entry.get("p2p_seq_id") or 0)
     return int(entry.get("collective_seq_id", entry.get("seq_id")) or 0)
 
 
 def _ends(entry: Mapping[str, Any]) -> bool:
-    """Whether it is what NCCL records where a coalesced operation ends."""
+    """Whether it is NCCL's entry at the end of a coalesced operation."""
     return _COALESCED in str(entry.get("profiling_name", ""))
 
 
 def _collective(group: str, entries: list[Mapping[str, Any]], framed: bool) -> Call:
-    """Of a coalesced operation with the sizes and types of all its parts."""
+    """A collective; a coalesced one has the sizes and types of all its parts."""
     last = _call(group, entries[-1], framed)
     parts = [_call(group, entry, False) for entry in entries[:-1]]
     if not parts:
@@ -268,7 +267,7 @@ def _collective(group: str, entries: list[Mapping[str, Any]], framed: bool) -> C
 
 
 def _transfers(group: str, entries: list[Mapping[str, Any]]) -> list[Call]:
-    """Sends and receives: of a coalesced operation all in its state."""
+    """Sends and receives; those of a coalesced operation have its state."""
     if not _ends(entries[-1]):
         return [_call(group, entry, True) for entry in entries]
     end = _call(group, entries[-1], True)
@@ -282,7 +281,7 @@ def _items(value: Any) -> Iterable[tuple[Any, Mapping[str, Any]]]:
 
 
 def _process_group(entry: Mapping[str, Any]) -> tuple[str, str]:
-    """Name and description; before version 2 the name alone, or the group's number."""
+    """(name, description); before version 2 only the name, or the group's number."""
     found = entry.get("process_group", entry.get("pg_id", 0))
     if isinstance(found, (list, tuple)):
         return str(found[0]), str(found[1]) if len(found) > 1 else ""
@@ -290,7 +289,7 @@ def _process_group(entry: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _ranks(config: Mapping[str, Any]) -> tuple[int, ...] | None:
-    """`"[0, 1, 2]"`, or a list; None where it is empty, as gloo leaves it."""
+    """Ranks from `"[0, 1, 2]"` or a list; None if empty, as with gloo."""
     found = config.get("ranks")
     numbers = re.findall(r"\d+", found) if isinstance(found, str) else found
     return tuple(sorted(int(number) for number in numbers)) if isinstance(numbers, list) and numbers else None
@@ -301,7 +300,7 @@ def _is_done(entry: Mapping[str, Any]) -> bool:
 
 
 def _call(group: str, entry: Mapping[str, Any], framed: bool) -> Call:
-    """framed: with where it was called, which is read anyway of one that is not done."""
+    """framed: with its stack, which is always read for a call that is not done."""
     backend, _, op = str(entry.get("profiling_name", "")).rpartition(":")
     return Call(
         group=group,

@@ -1,4 +1,4 @@
-"""Process groups of a job, put together from what each rank's dump says of those that it knows."""
+"""Process groups of a job, combined from the dumps of all ranks."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ _ENDS = re.compile(r"(?P<kind>send|recv) (?P<one>\d+)(?:->|<-)(?P<other>\d+)")
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A process group, and what each of its ranks knows of it."""
+    """A process group, and its state on each rank."""
 
     name: str
     description: str
     members: tuple[int, ...]
-    """Global ranks, in order: those that a dump names; else of the default group all ranks, of another those that have
-    used it."""
+    """Global ranks, in order: those named by a dump; else all ranks for the default group, and for another group the
+    ranks that have used it."""
     named: bool
     """Whether a dump names the members."""
     states: Mapping[int, GroupState]
-    """By the rank that dumped it."""
+    """State by the rank that dumped it."""
 
     def ends(self, call: Call) -> tuple[int, int] | None:
-        """Global ranks that a send or a receive goes from and to; None where they are not members."""
+        """Global (source, destination) of a send or a receive; None if they are not members."""
         found = _ENDS.match(call.op)
         if found is None:
             return None
@@ -40,11 +40,10 @@ class Group:
 
 
 def groups_of(states: Sequence[RankState]) -> list[Group]:
-    """All groups that any dump knows, by name, backend and members.
-
-    A state without calls belongs to whatever backend its group has. Groups of other ranks may have the same name:
-    `split_group` and device meshes make one for each row. A dump without members belongs to the only group of that
-    name, or to the one that has its rank.
+    """All groups in any dump, by name, backend and members.
+    A state without calls takes its group's backend. Several groups may have the same name: `split_group` and device
+    meshes create one for each row. A dump without members belongs to the only group of that name, or to the one that
+    contains its rank.
     """
     known: dict[tuple[str, str], dict[int, GroupState]] = {}
     silent: list[tuple[int, GroupState]] = []

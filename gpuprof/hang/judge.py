@@ -1,9 +1,9 @@
-"""Which rank a job waits for, at which collective, and why: from what is known of all ranks.
+"""Decides which rank a job waits for, at which collective, and why, from the states of all ranks.
 
-Pure: states in, a `Hang` out. A collective hangs in a group where some member has called it and it is not done. Then
-its members called something else at the same number (a mismatch), or did not come. A member that did not come may
-itself wait in another group: that is followed to ranks which wait for no other, or round to where it began (a deadlock
-of two groups).
+Pure: states in, a `Hang` out. A collective hangs if some member of its group has called it and it is not done. Then
+other members called something else at the same number (a mismatch), or have not arrived. A missing member may itself
+wait in another group: the chain is followed to ranks that wait for no other, or back to its start (a deadlock between
+groups).
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ Kind = Literal[
     "none",
 ]
 LATE_NS = 10_000_000_000
-"""A rank that others have waited for less long is late, and not yet missing."""
+"""A rank that others have waited for less than this is late, not yet missing."""
 _PEER_GONE = re.compile(
     r"closed by peer|reset by peer|broken pipe|remote (?:worker|process)|peer (?:is )?gone|communicator was aborted"
     r"|timed out waiting|watchdog",
     re.IGNORECASE,
 )
-"""In the errors of gloo and NCCL on a rank whose partner had ended."""
+"""Matches errors of gloo and NCCL on a rank whose partner had ended."""
 _SAME_SIZES = {
     "all_reduce", "broadcast", "_broadcast_oop", "reduce", "_reduce_oop", "all_gather", "all_gather_single",
     "_all_gather_base", "reduce_scatter", "reduce_scatter_single", "_reduce_scatter_base",
 }  # fmt: skip
-"""Collectives whose inputs have the same number of elements on every rank; and all that are coalesced."""
+"""Collectives whose inputs have the same number of elements on every rank, and all coalesced ones."""
 _STREAMED = {"nccl", "ncclx", "rccl", "rcclx", "xccl", "hccl"}
-"""Backends whose collectives run on a GPU's stream: the program goes on, and waits where it needs a result."""
+"""Backends whose collectives run on a GPU stream: the program continues, and blocks where it needs a result."""
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A collective of a group that some members have called and that is not done."""
+    """An unfinished collective that some members of its group have called."""
 
     group: str
     description: str
@@ -63,14 +63,14 @@ class Waiting:
     dtypes: tuple[str, ...]
     members: tuple[int, ...]
     members_named: bool
-    """Whether a dump names them; else they are those that left one."""
+    """Whether a dump names the members; else they are the ranks that left a dump."""
     came: tuple[int, ...]
     missing: tuple[int, ...]
-    """Members that have not called it; those without a dump too."""
+    """Members that have not called it, including those without a dump."""
     since_ns: int
     """When the first member called it, ns since 1970; 0: unknown."""
     at: Frame | None
-    """Where those that came called it."""
+    """Where the ranks that called it did so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +81,9 @@ class Mismatch:
     group: str
     seq: int
     usual: str
-    """What most ranks called, of equally many what the group called before; empty where that does not decide."""
+    """What most ranks called; in a tie, what the group called before; empty if that is undecided, too."""
     others: Mapping[int, str]
-    """Rank → what it called instead; all ranks where nothing is usual."""
+    """Rank → what it called instead; all ranks if there is no usual call."""
     at: Mapping[int, Frame | None]
 
 
@@ -93,9 +93,9 @@ class Hang:
 
     kind: Kind
     ranks: tuple[int, ...]
-    """Those that are the reason."""
+    """The ranks that cause the hang."""
     at: Frame | None
-    """Where the first of them is, or what it called."""
+    """Where the first of them is, or its last call."""
     waiting: Waiting | None
     mismatch: Mismatch | None
     waited_ns: int | None
@@ -110,23 +110,22 @@ class Taken:
     at_ns: int | None
     """None: unknown."""
     latest_ns: int
-    """Not after this; 0: unknown."""
+    """Upper bound; 0: unknown."""
 
     def waited(self, since_ns: int) -> int | None:
-        """How long something had lasted by then; None: unknown."""
+        """How long something had lasted by then, ns; None: unknown."""
         return max(self.at_ns - since_ns, 0) if since_ns and self.at_ns else None
 
     def is_early(self, since_ns: int) -> bool:
-        """Whether it had lasted for less than LATE_NS for certain."""
+        """Whether it had certainly lasted for less than LATE_NS."""
         latest_ns = self.at_ns or self.latest_ns
         return bool(since_ns) and 0 <= latest_ns - since_ns < LATE_NS
 
 
 def judge(states: Sequence[RankState], now_ns: int | None = None) -> Hang:
-    """The reason why these ranks do not go on; `kind` "none" where nothing waits.
-
-    now_ns: when their states were taken, ns since 1970. None: unknown, and at the latest when the dumps' files were
-    written, which a copy of them does not keep.
+    """Why these ranks do not continue; `kind` is "none" if nothing waits.
+    now_ns: when their states were taken, ns since 1970. None: unknown; then the modification time of the dumps, which
+    copying may change, is an upper bound.
     """
     groups = groups_of(states)
     by_rank = {state.rank: state for state in states}
@@ -150,7 +149,7 @@ def judge(states: Sequence[RankState], now_ns: int | None = None) -> Hang:
 
 
 def _waiting(group: Group) -> Waiting | None:
-    """The first collective of a group that is called and not done."""
+    """The first unfinished collective of a group."""
     pending = [call.seq for state in group.states.values() for call in state.calls if not call.done]
     if not pending:
         return None
@@ -161,7 +160,7 @@ def _waiting(group: Group) -> Waiting | None:
 
 
 def _waiting_transfers(group: Group) -> Iterator[Waiting]:
-    """The sends and receives that ranks wait in: of each rank the first that is not done, or all of its batch."""
+    """The sends and receives in which ranks wait: for each rank the first unfinished one, or its whole batch."""
     seen = set[tuple[int, int]]()
     for rank, state in sorted(group.states.items()):
         pending = [call for call in state.transfers if not call.done]
@@ -203,7 +202,7 @@ def _called(state: GroupState, seq: int) -> Call | None:
 
 
 def _is_past(group: Group, rank: int, seq: int) -> bool:
-    """Whether the rank has called this number, though its recorder has forgotten it."""
+    """Whether the rank has called this number, though its recorder no longer has it."""
     state = group.states.get(rank)
     return state is not None and state.enqueued >= seq
 
@@ -228,7 +227,7 @@ def _mismatch(group: Group, waiting: Waiting | None) -> Mismatch | None:
 
 
 def _differing(what, name: str, seq: int, at: Mapping[int, tuple[str, Call]], before: Sequence[str | None]) -> Mismatch:
-    """before: what the group's ranks called earlier, for ranks that are equally many."""
+    """before: what the group's ranks called earlier, to decide ties."""
     called = Counter(said for said, _ in at.values())
     first, second = sorted(((count, before.count(said), said) for said, count in called.items()), reverse=True)[:2]
     usual = first[2] if first[:2] > second[:2] else ""
@@ -241,12 +240,12 @@ def _operation(call: Call) -> str:
 
 
 def _types(call: Call) -> str | None:
-    """Of its inputs; None where it has none, as the ranks that only receive of a scatter."""
+    """Types of its inputs; None if it has none, as on the receiving ranks of a scatter."""
     return ", ".join(sorted(set(call.dtypes))) or None
 
 
 def _elements(call: Call) -> str | None:
-    """Its elements where all ranks must have the same number of them, else None."""
+    """Its number of elements if this must be equal on all ranks, else None."""
     if not call.sizes or (call.op not in _SAME_SIZES and "coalesced" not in call.op):
         return None
     return f"{sum(prod(size) for size in call.sizes):,} elements"
@@ -264,10 +263,10 @@ def _of_mismatch(found: Mismatch, waiting: Waiting | None, now: Taken, notes: tu
 def _of_missing(
     waiting: Sequence[Waiting], by_rank: Mapping[int, RankState], now: Taken, notes: tuple[str, ...]
 ) -> Hang:
-    """From the collective that has waited longest along those that did not come."""
+    """Follows the missing ranks, starting at the collective that has waited longest."""
     blocked_in = {rank: one for one in reversed(waiting) for rank in one.came if _waits_in(by_rank[rank], one)}
     first = next((one for one in waiting if one.missing), None)
-    if first is None:  # all came, and none is done
+    if first is None:  # all ranks have called it, and it is not done
         one = waiting[0]
         gone = [rank for rank in one.came if by_rank[rank].life in ("dead", "stopped")]
         slow = _first_dead(by_rank, gone) if gone else one.came
@@ -307,7 +306,7 @@ _SEVERITY: tuple[Kind, ...] = ("dead", "stopped", "no_dump", "save", "loader", "
 
 
 def _kind_of(state: RankState) -> Kind:
-    """Why a rank does not come that waits for no other."""
+    """Why a rank that waits for no other is missing."""
     found = _by_life(state)
     if found is not None:
         return found
@@ -322,14 +321,14 @@ def _by_life(state: RankState) -> Kind | None:
 
 
 def _first_dead(by_rank: Mapping[int, RankState], ranks: Sequence[int]) -> tuple[int, ...]:
-    """Without those whose error says that another rank had gone before."""
+    """The ranks without those whose error says that another rank had ended before."""
     first = [rank for rank in ranks if not _PEER_GONE.search(by_rank[rank].error or "")]
     return tuple(first or ranks)
 
 
 def _waits_in(state: RankState, one: Waiting) -> bool:
-    """Whether the rank is held up in a collective that it has called: not where its stack shows it elsewhere. With a
-    GPU's streams it is held up in whatever line needs the GPU, which may be any but those that wait for the CPU."""
+    """Whether the rank blocks in a collective that it has called: false if its stack shows it elsewhere. With GPU
+    streams it may block in any line that needs the GPU, so in any except those that wait for the CPU."""
     if state.stack is None or state.doing == "collective":
         return True
     return _is_streamed(state, one.group) and state.doing not in ("loader", "compile")
@@ -341,7 +340,7 @@ def _is_streamed(state: RankState, name: str) -> bool:
 
 
 def _without_collectives(by_rank: Mapping[int, RankState], notes: tuple[str, ...]) -> Hang:
-    """No collective hangs: what single ranks do."""
+    """The answer if no collective hangs: what single ranks do."""
     for kind in ("dead", "stopped"):
         ranks = _first_dead(by_rank, [rank for rank, state in sorted(by_rank.items()) if state.life == kind])
         if ranks:

@@ -1,4 +1,4 @@
-"""From what a user names (a run, dumps, processes) to what is known of each rank."""
+"""Loads the state of each rank from what the user names: a run, dumps, or processes."""
 
 from __future__ import annotations
 
@@ -18,20 +18,18 @@ from gpuprof.hang.stacks import Stack, is_stack, parse
 from gpuprof.tracefile.recording import resolve
 
 MOST_TEXT = 4 << 20
-"""Bytes of a stack's file that are looked at."""
+"""Most bytes of a stack file that are read."""
 _TAIL = 64 << 10
 ANSWER_S = 20.0
-"""How long the processes of a run may take to write where they are: the first dump has torch import its compiler, which
-takes seconds. One that holds the GIL never answers."""
+"""Seconds that the processes of a run get to write their stacks: for the first dump torch imports its compiler, which
+takes seconds. A process that holds the GIL never answers."""
 _PHASES = (("save_ns", "save"), ("evaluation_ns", "evaluation"), ("logging_ns", "logging"))
 
 
 def states_of(places: Sequence[str], may_ask: bool = True) -> tuple[list[RankState], int | None]:
-    """Of a run, of dumps or of processes, as a user names them; and when that was, ns since 1970 (None: unknown).
-
-    may_ask: whether processes that run may be asked for their stacks; else only what is on disk counts.
-
-    Raises GpuprofError, one line, for what is none of them.
+    """(states of the ranks of a run, dumps or processes; when they were taken, ns since 1970, None: unknown).
+    may_ask: whether running processes may be asked for their stacks; else only files are used.
+    Raises GpuprofError, one line, for anything else.
     """
     if places and all(place.isdigit() and not Path(place).exists() for place in places):
         if not may_ask:
@@ -48,9 +46,8 @@ def states_of(places: Sequence[str], may_ask: bool = True) -> tuple[list[RankSta
 
 
 def ask(folder: Path) -> bool:
-    """Asks the processes of a run that still runs for their stacks, and waits until they have answered or do not.
-
-    Whether the run still runs.
+    """Asks the processes of a live run for their stacks, and waits for their answers up to ANSWER_S.
+    Returns whether the run still runs.
     """
     manifest = runfile.read_json(folder / runfile.MANIFEST) or {}
     if manifest.get("status") != "running":
@@ -87,8 +84,8 @@ def _is_newer(path: Path, unix_ns: int) -> bool:
 
 
 def states_of_dumps(paths: Sequence[Path]) -> list[RankState]:
-    """Of files and folders of flight recorder dumps and texts of stacks, by rank. A damaged one is said, and does not
-    end it. Raises UnreadableTrace where nothing of a rank is in them."""
+    """States from files and folders of flight recorder dumps and stack texts, by rank. A damaged file becomes the
+    rank's error. Raises UnreadableTrace if they contain nothing about any rank."""
     files = [file for path in paths for file in _files(path)]
     states: dict[int, RankState] = {}
     for file in files:
@@ -114,7 +111,7 @@ def states_of_dumps(paths: Sequence[Path]) -> list[RankState]:
 
 
 def states_of_run(folder: Path) -> list[RankState]:
-    """Of a run of `gpuprof trace`: what its ranks wrote when they stalled, their processes, and their last steps."""
+    """States of a run of `gpuprof trace`: what its ranks wrote when they stalled, their processes, and last steps."""
     ranks = {int(m[1]): path for path in folder.iterdir() if (m := re.fullmatch(r"rank(\d{1,6})\.json", path.name))}
     written = folder / runfile.HANG
     found = {state.rank: state for state in states_of_dumps([written])} if _has_files(written) else {}
@@ -139,7 +136,7 @@ def states_of_run(folder: Path) -> list[RankState]:
 
 
 def states_of_processes(pids: Sequence[int]) -> list[RankState]:
-    """Of running processes: their ranks by RANK in their environment, else in the order that they are given."""
+    """States of running processes; ranks from RANK in their environment, else in the given order."""
     for pid in pids:
         processes.check(pid)
     with ThreadPoolExecutor(8) as pool:
@@ -194,7 +191,7 @@ def _with_dump(state: RankState, file: Path) -> RankState:
 
 
 def _last_steps(folder: Path) -> dict[int, dict[str, object]]:
-    """Rank → its last step, when it ended and what took most of it, from the end of the table of steps."""
+    """Rank → its last step, when it ended and what took most of it, from the end of steps.jsonl."""
     import json
 
     try:
@@ -209,7 +206,7 @@ def _last_steps(folder: Path) -> dict[int, dict[str, object]]:
         try:
             row = json.loads(line)
             rank, step, ended = int(row["rank"]), int(row["step"]), int(row["unix_ns"])
-        except (ValueError, KeyError, TypeError):  # the first may be cut
+        except (ValueError, KeyError, TypeError):  # the first line may be cut
             continue
         phase = next((name for key, name in _PHASES if isinstance(row.get(key), int) and row[key] > 0), None)
         found[rank] = {"last_step": step, "last_step_unix_ns": ended, "phase": phase}

@@ -1,4 +1,4 @@
-"""What the operating system says of a process, and its Python stack where py-spy is there to read it."""
+"""A process's state from the operating system, and its Python stack if py-spy is installed."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from gpuprof.hang.rank_state import Life
 from gpuprof.hang.stacks import Stack, parse
 
 SPY_S = 20.0
-"""How long py-spy may take for one process."""
+"""Seconds that py-spy gets for one process."""
 
 
 def life_of(pid: int) -> Life:
-    """From /proc: a zombie is dead; "unknown" where there is no /proc."""
+    """From /proc: a zombie is dead; "unknown" without /proc."""
     if not Path("/proc/self").exists():
         return "unknown"
     try:
@@ -31,7 +31,7 @@ def life_of(pid: int) -> Life:
 
 
 def environment_of(pid: int, variable: str) -> str | None:
-    """A variable of a process as it was started; None where it may not be read, or is not set."""
+    """A variable of a process's initial environment; None if it is not set or cannot be read."""
     try:
         text = Path(f"/proc/{pid}/environ").read_bytes().decode("utf-8", "replace")
     except OSError:
@@ -40,7 +40,7 @@ def environment_of(pid: int, variable: str) -> str | None:
 
 
 def check(pid: int) -> None:
-    """Raises GpuprofError, one line, where there is no such process, or it is no Python."""
+    """Raises GpuprofError, one line, if there is no such process or it is not Python."""
     if life_of(pid) == "dead":
         raise GpuprofError(f"there is no process {pid}")
     try:
@@ -55,16 +55,16 @@ def _loaded(pid: int) -> str:
     try:
         return Path(f"/proc/{pid}/maps").read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return "python"  # who may not look cannot say
+        return "python"  # not readable: assume Python
 
 
 def spy() -> str | None:
-    """Where py-spy is: next to this Python, or on the PATH."""
+    """Path of py-spy: next to this Python, or on PATH."""
     return shutil.which("py-spy", path=str(Path(sys.executable).parent)) or shutil.which("py-spy")
 
 
 def stack_of(pid: int) -> tuple[Stack | None, str | None]:
-    """A process's Python stack, and why there is none."""
+    """(a process's Python stack or None, why there is none or None)."""
     tool = spy()
     if tool is None:
         return None, "its stack is not known: py-spy reads it (pip install py-spy)"

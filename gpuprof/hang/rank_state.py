@@ -1,4 +1,4 @@
-"""What is known of one rank of a job that hangs."""
+"""The state of one rank of a job that hangs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gpuprof.hang.dump import Dump, Frame
 from gpuprof.hang.stacks import Stack, own_frame
 
 Life = Literal["running", "stopped", "dead", "unknown"]
-"""Of its process: `stopped` by a signal (SIGSTOP, a debugger)."""
+"""State of a process; `stopped` by a signal (SIGSTOP, a debugger)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,11 +19,11 @@ class RankState:
     stack: Stack | None = None
     life: Life = "unknown"
     error: str | None = None
-    """With which its program ended, or why its dump cannot be read."""
+    """The error that ended its program, or why its dump cannot be read."""
     last_step: int | None = None
     last_step_unix_ns: int | None = None
     phase: str | None = None
-    """Of its last step: data, save, evaluation, logging; None: unknown."""
+    """Phase of its last step: data, save, evaluation, logging; None: unknown."""
 
     @property
     def doing(self) -> str:
@@ -32,7 +32,7 @@ class RankState:
 
     @property
     def at(self) -> Frame | None:
-        """Where its program is: by its stack, else where it called its last collective."""
+        """Where its program is: from its stack, else the place of its last collective."""
         if self.stack is not None:
             return self.stack.own
         calls = [c for g in (self.dump.groups if self.dump else ()) for c in (*g.calls, *g.transfers)]

@@ -1,8 +1,7 @@
-"""A pickled dump without its oldest collectives that are done, cut out before it is loaded.
-
-A recorder holds 2,000 entries of each rank, and to load them takes 95 % of the time; what hangs is among the last. An
-entry can go whose instructions define nothing that later ones refer to (torch's pickler defines texts and frames where
-they first come) and which says `retired`.
+"""Cuts the oldest finished collectives out of a pickled dump before it is loaded.
+A recorder holds 2,000 entries per rank, and loading them takes 95 % of the time; what hangs is among the last. An entry
+can be removed if it says `retired` and its instructions define nothing that later ones refer to (torch's pickler
+defines texts and frames at their first use).
 """
 
 from __future__ import annotations
@@ -12,16 +11,16 @@ import numpy as np
 from gpuprof.tracefile.compiled import compiled
 
 _LIST = (b"X\x07\x00\x00\x00entries", b"X\x07\x00\x00\x00retired")
-"""Of the list, and of the word in an entry: a text of seven bytes."""
+"""Pickled texts, of seven bytes each, that name the list and the word in an entry."""
 LEAST_BYTES = 32
-"""Of an entry: it has more keys than half of these."""
+"""Lower bound for the size of an entry: it has more than 16 keys."""
 _COALESCED = b"oalesced"
-"""Parts of what is coalesced are as the entry that ends them, which therefore must stay."""
+"""Parts of a coalesced operation have the state of the entry that ends it, which therefore must stay."""
 
 
 def without_oldest(data: bytes, kept: int) -> bytes:
-    """The same pickle with fewer entries: at least the last `kept`, and all that are not done. `data` itself where
-    nothing can be left out."""
+    """The same pickle with fewer entries: at least the last `kept`, and all unfinished ones. `data` itself if nothing
+    can be left out."""
     found, word = data.find(_LIST[0]), data.find(_LIST[1])
     if found < 0 or word < found or _COALESCED in data:
         return data
@@ -43,7 +42,7 @@ def without_oldest(data: bytes, kept: int) -> bytes:
 
 
 def _put(data: bytes, at: int) -> int | None:
-    """The place of the memo that is filled there; None: none is."""
+    """The memo index that is set at this position; None if none is."""
     if data[at : at + 1] == b"q":
         return data[at + 1] if at + 1 < len(data) else None
     return int.from_bytes(data[at + 1 : at + 5], "little") if data[at : at + 1] == b"r" else None
@@ -56,8 +55,8 @@ def _after_put(data: bytes, at: int) -> int | None:
 
 @compiled
 def _entries(data, at, key, starts, ends, settled):  # pragma: no cover - compiled
-    """Fills in where the entries of the list begin and end, and which are retired and define nothing; returns how many
-    there are, -1 where the pickle is not as torch writes it. key: place of the memo of the text `retired`."""
+    """Fills in where entries of the list begin and end, and which are retired and define nothing; returns their number,
+    -1 if the pickle is not as torch writes it. key: memo index of the text `retired`."""
     count, depth, size = 0, 0, len(data)
     defines, retired, last = False, False, -1
     while at < size:

@@ -1,4 +1,4 @@
-"""Python stacks as text: what faulthandler and py-spy print, and what a stack says that the process is doing."""
+"""Parses Python stacks printed by faulthandler and py-spy, and infers what the process is doing."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ _DOING: tuple[tuple[str, re.Pattern[str]], ...] = (
     ),
     ("compile", re.compile(r"torch/_(?:dynamo|inductor)/|triton/(?:compiler|backends)/")),
 )
-"""What a process does, by a frame of its stack (`file:function`); the first that any frame shows."""
+"""Activity of a process → pattern of a frame (`file:function`); the first match counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """Of the thread that trains: its frames, the innermost first."""
+    """The stack of the training thread, innermost frame first."""
 
     frames: tuple[Frame, ...]
 
     @property
     def doing(self) -> str:
-        """collective, loader, save, compile, or python: none of these."""
+        """collective, loader, save, compile; python if none of these."""
         texts = [f"{frame.file}:{frame.function}" for frame in self.frames]
         return next((what for what, pattern in _DOING if any(pattern.search(text) for text in texts)), "python")
 
@@ -63,20 +63,20 @@ def _is_library(file: str) -> bool:
 
 
 def is_stack(text: str) -> bool:
-    """Whether a text is what faulthandler or py-spy print."""
+    """Whether a text looks like the output of faulthandler or py-spy."""
     return bool(_FAULT_THREAD.search(text) or (_SPY_THREAD.search(text) and "Python" in text))
 
 
 def parse(text: str) -> Stack | None:
-    """The main thread's stack: with py-spy the one named MainThread; faulthandler lists it last. None where there is no
-    stack in the text."""
+    """The main thread's stack: with py-spy the one named MainThread; faulthandler lists it last. None if the text
+    contains no stack."""
     threads = [(name, frames) for name, frames in _threads(text) if frames]
     main = [frames for name, frames in threads if name == "MainThread"] or [frames for _, frames in threads]
     return Stack(tuple(main[-1])) if main else None
 
 
 def _threads(text: str) -> Iterable[tuple[str, list[Frame]]]:
-    """(name where known, frames) of each thread."""
+    """(name if known, frames) of each thread."""
     name, frames, begun = "", list[Frame](), False
     for line in text.splitlines():
         spy = _SPY_THREAD.match(line)

@@ -1,1 +1,1 @@
-"""What other tools can do with a recording that gpuprof has read. Pure functions; nothing is decided here."""
+"""Passes recordings on to other tools and file formats. Pure functions; nothing is decided here."""

@@ -1,4 +1,4 @@
-"""Answers for agents: JSON in pages of rows, never longer than an agent can take in."""
+"""Answers for agents: JSON in pages of rows, of limited size."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from typing import Any
 MOST_ROWS = 50
 MOST_BYTES = 100_000
 _NAMES_OF_CUT = 2_000
-"""Bytes left for the names of the lists that were cut."""
+"""Bytes reserved for the names of the lists that were cut."""
 
 
 def page(rows: Sequence[Any], offset: int, limit: int, **more: Any) -> dict[str, Any]:
-    """`rows[offset:offset + limit]`, at most MOST_ROWS of them, with where the next page begins (None: it was the
-    last), and `more` next to them. Fewer rows where all of it would be longer than MOST_BYTES, but at least one.
-
-    Raises ValueError for an offset or a limit that makes no sense.
+    """`rows[offset:offset + limit]`, at most MOST_ROWS, with the offset of the next page (None: this is the last), and
+    the keys of `more`. Fewer rows if the result would exceed MOST_BYTES, but at least one. Raises ValueError for an
+    invalid offset or limit.
     """
     if offset < 0 or limit < 1:
         raise ValueError("offset is 0 or more, limit 1 or more")
@@ -34,7 +33,7 @@ def page(rows: Sequence[Any], offset: int, limit: int, **more: Any) -> dict[str,
 def text(document: dict[str, Any]) -> str:
     """The document as JSON of at most MOST_BYTES: lists are cut to MOST_ROWS rows, then to fewer until it fits.
 
-    `cut` names the lists that lack rows. Raises ValueError where even short lists do not fit.
+    `cut` names the shortened lists. Raises ValueError if even short lists do not fit.
     """
     rows = MOST_ROWS
     while rows:

@@ -1,4 +1,4 @@
-"""What gpuprof found in a recording, as spans on lanes: steps, phases, findings, and the gaps of every GPU."""
+"""gpuprof's results for a recording, as spans on lanes: steps, phases, findings, and the gaps of every GPU."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BUSY_BINS = 1000
 
 
 def found_lanes(diagnosis: Diagnosis, lanes: Lanes, texts: JsonTexts) -> dict[str, Spans]:
-    """Spans of what was found; adds their lanes."""
+    """The spans of gpuprof's results; adds their lanes."""
     timeline, columns = diagnosis.tables.timeline, diagnosis.tables.columns
     lanes.groups[OURS] = "gpuprof"
     found = {
@@ -35,7 +35,7 @@ def found_lanes(diagnosis: Diagnosis, lanes: Lanes, texts: JsonTexts) -> dict[st
 
 
 def busy_share(timeline: Timeline) -> dict[int, tuple[I64, I64]]:
-    """Per device the begin of every bin of the window, and the permille of it in which the device is at work."""
+    """For each device the start of every bin of the window, and how busy the device is in it, in permille."""
     low, high = timeline.window
     edges = np.unique(low + (high - low) * np.arange(BUSY_BINS + 1, dtype=object) // BUSY_BINS).astype(np.int64)
     found = {}
@@ -46,7 +46,7 @@ def busy_share(timeline: Timeline) -> dict[int, tuple[I64, I64]]:
 
 
 def main_phases(timeline: Timeline) -> tuple[I64, I64, U8]:
-    """The phases that the main thread goes through in the window: start, end, and index into PHASES."""
+    """The phases of the main thread in the window: (start, end, index into PHASES)."""
     low, high = timeline.window
     ops, host, main = timeline.trace.ops, timeline.host, timeline.main_thread
     rows = np.flatnonzero((ops.thread == main) & (ops.end_ns > low) & (ops.start_ns < high))
@@ -57,7 +57,7 @@ def main_phases(timeline: Timeline) -> tuple[I64, I64, U8]:
     thread = np.full(len(start), main, np.int32)
     phase = host.at(thread, start)
     inside = timeline.nesting.innermost(thread, start)
-    # A span as wide as the step (ProfilerStep itself) says less than the moment does.
+    # A span as wide as the step (ProfilerStep itself) is not informative.
     telling = np.flatnonzero(inside >= 0)
     telling = telling[(ops.kind[inside[telling]] == OP) | host.named[inside[telling]]]
     phase[telling] = host.op[inside[telling]]
@@ -80,7 +80,7 @@ def _phases(timeline: Timeline, lanes: Lanes) -> Spans:
 
 
 def _findings(findings: Sequence[Finding], window: tuple[int, int], lanes: Lanes) -> Spans:
-    """Every place that is evidence; a finding that names none is drawn over the whole window."""
+    """Every place that findings name as evidence; a finding without one spans the whole window."""
     low, high = window
     lane = lanes.add(Lane(OURS, "findings"))
     rows = []

@@ -1,19 +1,17 @@
-"""Hands a loaded Trace to HolisticTraceAnalysis 0.5.0 (HTA), for the analyses that its users know.
+"""Passes a loaded Trace to HolisticTraceAnalysis 0.5.0 (HTA), for the analyses that its users know.
 
     analysis = trace_analysis(gpuprof.load("trace.json.gz"))
     analysis.get_temporal_breakdown(visualize=False)
 
-HTA reads no file: it gets the table that its own parser would have made, from columns that are already there.
-What its parser gets wrong is not copied:
-
-- It cuts starts and ends to whole microseconds: small kernels lose a third of their time, those below 1 µs get a
-  duration of -1, and on that several analyses fail. Here the nanoseconds stay, unless `rounded`.
-- An Inductor op on the host that has a `stream` argument is no kernel.
-- Work whose launch was not recorded is not joined to the first event of the file.
-- `end` is on the same clock as `ts`; `iteration` follows the steps of the host, not those drawn on the GPU's track,
-  and work on stream 0 has one too. Categories of the 2021 schema bear today's names.
-
-What it computes from that is its own: to it, a process has one device, and a recorded wait is a kernel.
+HTA reads no file: it gets the table that its own parser would have made, built from the trace's columns.
+Errors of its parser are not copied:
+- It truncates starts and ends to whole microseconds: small kernels lose a third of their time, and those below 1 µs get
+a duration of -1, on which several analyses fail. Here the nanoseconds stay, unless `rounded`.
+- A CPU-side Inductor op with a `stream` argument is not a kernel.
+- Work without a recorded launch is not joined to the first event of the file.
+- `end` is on the same clock as `ts`; `iteration` follows the steps on the CPU, not those drawn on the GPU's track, and
+work on stream 0 has one, too. Categories of the 2021 schema get today's names.
+The results are HTA's own: it assumes one device per process, and treats a recorded wait as a kernel.
 """
 
 from __future__ import annotations
@@ -55,7 +53,7 @@ _NUMBER_ARGS = {
     "wait_on_cuda_event_record_corr_id": "wait_correlation",
     "external_id": "external",
 }
-"""HTA's columns, and ours that fill them."""
+"""HTA's columns → our columns that fill them."""
 
 
 def trace_analysis(
@@ -68,9 +66,8 @@ def trace_analysis(
 
     include_last_profiler_step: HTA's own option; where there are several steps, it leaves out the last.
     rounded: times as HTA's parser rounds them, to compare with numbers from HTA alone.
-    Files that HTA writes (overlays, counters) hold the Trace's events and are named after the file that it
-    came from.
-    Raises GpuprofError if HTA is not there, or a trace holds nothing for it.
+    Files that HTA writes (overlays, counters) contain the Trace's events and are named after the trace's file.
+    Raises GpuprofError if HTA is not installed, or a trace has nothing for it.
     """
     traces = {0: recording} if isinstance(recording, Trace) else dict(sorted(recording.items()))
     if not traces:
@@ -112,7 +109,7 @@ def _import_hta() -> tuple[type[HtaTrace], type[TraceAnalysis]]:
 
 
 def _table(trace: Trace) -> pd.DataFrame:
-    """Every event that takes time, one table of the Trace after another; -1 for what is not given.
+    """Every event that takes time, one table of the Trace after another; -1 for missing values.
 
     `name` and `cat` are rows of `_texts`. Event i has HTA's index i + 1, because HTA reads an
     `index_correlation` of 0 as "not in the trace".
@@ -140,7 +137,7 @@ def _table(trace: Trace) -> pd.DataFrame:
 
     thread, numbers = column("thread"), {theirs: column(ours) for theirs, ours in _NUMBER_ARGS.items()}
     pid, tid = zip(*map(_track, trace.threads), strict=True) if trace.threads else ((), ())
-    # A synchronisation has no track of its own: it is drawn on that of its device and stream.
+    # A synchronisation is drawn on the track of its device and stream.
     track = {
         "pid": np.where(thread < 0, column("device"), _labels(pid, thread)),
         "tid": np.where(thread < 0, numbers["stream"], _labels(tid, thread)),
@@ -164,7 +161,7 @@ def _texts(trace: Trace) -> list[str]:
 
 
 def _track(thread: Thread) -> tuple[int | str, int | str]:
-    """Process and thread as HTA has them: numbers, but for odd files."""
+    """Process and thread as in HTA: numbers, except in unusual files."""
     return _label(thread.process), _label(thread.thread)
 
 
@@ -190,7 +187,7 @@ def _times(table: pd.DataFrame, base_ns: int) -> dict[str, NDArray]:
 
 
 def _rounded_times(table: pd.DataFrame, base_ns: int) -> dict[str, NDArray]:
-    """The same as HTA's parser has it: start rounded up, end rounded down."""
+    """The same, rounded like HTA's parser: start up, end down."""
     first, last = _ceil_us(table["start_ns"].to_numpy()), table["end_ns"].to_numpy() // 1000
     base = _ceil_us(base_ns)
     return {"ts": first - base, "dur": last - first, "end": last - base}
@@ -276,7 +273,7 @@ def _iterations(trace: Trace, frame: pd.DataFrame) -> I64:
 
 
 def _metadata(trace: Trace) -> dict[str, Any]:
-    """What stands around the events of a file."""
+    """The metadata around the events of a file."""
     meta = trace.meta
     base = {} if meta.base_time_ns is None else {"baseTimeNanoseconds": meta.base_time_ns}
     gpus = [{"id": g.device, "name": g.name, **g.properties} for g in meta.gpus]
@@ -291,7 +288,7 @@ def _metadata(trace: Trace) -> dict[str, Any]:
 
 
 def _json_path(path: str) -> str:
-    """HTA names what it writes by replacing `.json` in this, so it must never be the name of another file."""
+    """The file name given to HTA, which names its output by replacing `.json` in it; it must not name another file."""
     return path if path.endswith((".json", ".json.gz")) else f"{path}.json.gz"
 
 

@@ -1,4 +1,4 @@
-"""What spans are drawn on: a lane is a thread or a stream, and belongs to a group, which viewers call a process."""
+"""Lanes, on which spans are drawn: threads or streams. Lanes belong to a group, which viewers call a process."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class Lane:
 
 @dataclass(slots=True)
 class Lanes:
-    """The lanes of one file. The number of a lane is its place in `lanes`."""
+    """The lanes of one file. The number of a lane is its index in `lanes`."""
 
     lanes: list[Lane] = field(default_factory=list)
     groups: dict[str, str] = field(default_factory=dict)
-    """Key → name, from the top down."""
+    """Key → name, from top to bottom."""
 
     def add(self, lane: Lane) -> int:
         """Number of the new lane."""

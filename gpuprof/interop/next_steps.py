@@ -1,7 +1,6 @@
-"""What an agent does next: the tool to call with its arguments, or what to do where no tool does it, and why.
-
-Answers of `gpuprof mcp` have a list of these as `next_steps`. The first is the usual way on, diagnose → explain → try →
-compare; after what is to be done by hand comes what stands behind it, all else are alternatives.
+"""What an agent should do next: a tool to call with arguments, or an action without a tool, and why.
+Answers of `gpuprof mcp` have a list of these as `next_steps`. The first continues the usual sequence, diagnose →
+explain → try → compare; an action by hand is followed by the entry after it; all others are alternatives.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ BEFORE_COMMAND = " -- "
 MOST_EXPLAINED = 3
 """Fixes whose page a diagnosis names."""
 _LONGEST = 300
-"""Characters of a fix that is to be made by hand, and of a command in a sentence: the findings have it whole."""
+"""Longest text of a fix by hand, or of a command in a sentence; the findings have it in full."""
 
 
 def call(tool: str, why: str, **arguments: Any) -> dict[str, Any]:
@@ -34,17 +33,18 @@ def call(tool: str, why: str, **arguments: Any) -> dict[str, Any]:
 
 
 def by_hand(action: str, why: str) -> dict[str, Any]:
-    """What no tool does: a change to the program, or a command for a shell."""
+    """An action without a tool: a change to the program, or a shell command."""
     return {"do": action, "why": why}
 
 
 def after_runs(newest: str | None) -> list[dict[str, Any]]:
-    """Of a list of runs, with the path of the first."""
+    """After a list of runs. newest: path of the first."""
     return [] if newest is None else [call("diagnose", "the newest of these runs", path=newest)]
 
 
 def after_diagnosis(diagnosis: Diagnosis, path: str) -> list[dict[str, Any]]:
-    """The pages of the fixes that gain most; where there are none and the recording is unusable, to record again."""
+    """After a diagnosis: explain the fixes that gain most; without fixes, if the recording is unusable, record
+    again."""
     found = [
         call("explain", f"what {one!r} means and when it is wrong, before it is tried", finding=one, path=path)
         for one in _fixes(diagnosis)[:MOST_EXPLAINED]
@@ -56,7 +56,7 @@ def after_diagnosis(diagnosis: Diagnosis, path: str) -> list[dict[str, Any]]:
 
 
 def after_page(finding: str, diagnosis: Diagnosis, path: str, may_run: bool) -> list[dict[str, Any]]:
-    """Of the page of a finding: to try its fix on the recorded command, else what settles it."""
+    """After the page of a finding: try its fix on the recorded command, else settle it otherwise."""
     fix = next((one.fix for one in _candidates(diagnosis) if finding in (one.finding, one.fix.name)), None)
     if fix is not None:
         return _to_try(fix, diagnosis, path, may_run)
@@ -69,11 +69,9 @@ def after_page(finding: str, diagnosis: Diagnosis, path: str, may_run: bool) -> 
 
 
 def after_trial(trial: dict[str, Any], folder: str, comparable: bool) -> list[dict[str, Any]]:
-    """Of a trial as JSON: to write what is confirmed, to record again and to compare; else to try what was left, or to
-    write what was not decided and compare recordings, which settles it; else the other fixes.
-
-    comparable: whether the run that was tried has a diagnosis, which a comparison needs; without one the trial is all
-    there is.
+    """After a trial as JSON: apply confirmed fixes, record again and compare; else try what was left, or apply
+    undecided fixes and compare recordings, which settles them; else look at the other fixes. comparable: whether the
+    tried run has a diagnosis, which a comparison needs.
     """
     rows, run = trial["rows"], trial["run"]
     lines = next((row["lines"] for row in rows if trial["best"] and row["fixes"] == trial["best"]), "")
@@ -100,14 +98,14 @@ def after_trial(trial: dict[str, Any], folder: str, comparable: bool) -> list[di
 
 
 def after_comparison(document: dict[str, Any], b: str) -> list[dict[str, Any]]:
-    """Of a comparison as JSON: what bounds the step now, if it became faster."""
+    """After a comparison as JSON: if the step became faster, diagnose what limits it now."""
     if document["step"]["outcome"] != "faster":
         return []
     return [call("diagnose", "what bounds the step now", path=b)]
 
 
 def after_functions(places: Sequence[tuple[str, int]], path: str) -> list[dict[str, Any]]:
-    """Of the functions of a page, as file and line: what the first costs."""
+    """After a page of functions, as (file, line): explain what the first costs."""
     return [
         call("explain", "what this line costs, and the step if it were free", finding=f"{file}:{line}", path=path)
         for file, line in places[:1]
@@ -115,7 +113,7 @@ def after_functions(places: Sequence[tuple[str, int]], path: str) -> list[dict[s
 
 
 def _to_try(fix: Fix, diagnosis: Diagnosis, path: str, may_run: bool) -> list[dict[str, Any]]:
-    """The tool try; where nothing may be run the line for a shell, and what follows if the fix is confirmed."""
+    """The tool try; if nothing may be run, the shell command, and what follows if the fix is confirmed."""
     command, folder = _started(diagnosis)
     fixes = [str(fix)]
     if may_run and command is not None and not any(MASK in word for word in command):
@@ -133,7 +131,7 @@ def _to_try(fix: Fix, diagnosis: Diagnosis, path: str, may_run: bool) -> list[di
 
 
 def _to_compare(before: str, after: str | None) -> list[dict[str, Any]]:
-    """To record the changed program, and to compare both recordings."""
+    """Record the changed program, and compare both recordings."""
     return [
         by_hand("record the changed training: gpuprof trace and its command", "so that both can be compared"),
         call("compare", "where the difference comes from; b is the new recording", a=before, b=after or ""),
@@ -141,7 +139,7 @@ def _to_compare(before: str, after: str | None) -> list[dict[str, Any]]:
 
 
 def _started(diagnosis: Diagnosis) -> tuple[tuple[str, ...] | None, str | None]:
-    """The recorded command, secrets masked, and where it was started."""
+    """(recorded command, secrets masked; its working directory)."""
     run = diagnosis.folder
     if run is None or not run.command:
         return None, None
@@ -150,7 +148,7 @@ def _started(diagnosis: Diagnosis) -> tuple[tuple[str, ...] | None, str | None]:
 
 
 def _fixes(diagnosis: Diagnosis) -> list[str]:
-    """The findings of both lists, most useful first; else the fixes that a trial would take without any."""
+    """The findings of both lists, most useful first; else the fixes that a trial would try without findings."""
     listed = [one.id for one in (*diagnosis.findings, *diagnosis.worth_trying)]
     return listed or [one.finding or one.fix.name for one in _candidates(diagnosis)]
 

@@ -1,4 +1,4 @@
-"""The tables of a diagnosis as Parquet files, with the findings and the whole diagnosis next to them."""
+"""Writes the tables of a diagnosis as Parquet files, together with the findings and the whole diagnosis."""
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ NEEDS = "pip install pyarrow (from a checkout of gpuprof: pip install '.[parquet
 
 
 def write_parquet(diagnosis: Diagnosis, folder: Path) -> dict[str, int]:
-    """Writes a file per table into the folder, which must be there; returns the rows of each.
-
-    Raises GpuprofError where nothing was recorded or pyarrow is not installed, and OSError.
+    """Writes a file per table into the existing folder; returns the number of rows of each.
+    Raises GpuprofError if nothing was recorded or pyarrow is not installed, and OSError.
     """
     needs_pyarrow()
     tables, rows = diagnosis.tables, {}
@@ -33,7 +32,7 @@ def write_parquet(diagnosis: Diagnosis, folder: Path) -> dict[str, int]:
 
 
 def needs_pyarrow() -> None:
-    """Raises GpuprofError where pyarrow is not installed."""
+    """Raises GpuprofError if pyarrow is not installed."""
     try:
         import pyarrow  # noqa: F401
     except ImportError as error:
@@ -41,12 +40,12 @@ def needs_pyarrow() -> None:
 
 
 def _encodable(table: pd.DataFrame) -> pd.DataFrame:
-    """The table with texts that UTF-8 can hold: half a surrogate pair, which a trace may bring, becomes U+FFFD."""
+    """The table with texts that UTF-8 can encode: a lone surrogate, which a trace may contain, becomes U+FFFD."""
     import pandas as pd
 
     for name in table.columns:
         column = table[name]
-        # A column without a single text has no type of its own, and would be written as one of nothing.
+        # A column without any text would be written with the null type.
         if name == "evidence" or not (column.dtype == object or isinstance(column.dtype, pd.StringDtype)):
             continue
         known: dict[str, str] = {}

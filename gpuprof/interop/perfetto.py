@@ -1,7 +1,6 @@
-"""A recording with what was found in it as a Chrome trace, which ui.perfetto.dev and chrome://tracing open.
-
-Every time counts from the first event: viewers hold times as floats, which near the Unix time would be good for a
-quarter of a microsecond. `baseTimeNanoseconds` (Unix time of 0) and `otherData.origin_ns` lead back.
+"""Writes a recording with gpuprof's results as a Chrome trace, for ui.perfetto.dev and chrome://tracing.
+Times start at the first event: viewers store times as floats, which near Unix time have a resolution of a quarter of a
+microsecond. `baseTimeNanoseconds` (Unix time of 0) and `otherData.origin_ns` give the original times.
 """
 
 from __future__ import annotations
@@ -24,24 +23,24 @@ from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.trace import ABSENT, FLOW_FWDBWD, I64, Trace
 
 LEVEL = 2
-"""Of compression: higher ones of this library win little."""
+"""Compression level; higher levels of this library gain little."""
 _CHUNK = 1 << 16
 _FARTHEST_FROM_WINDOW_NS = 86_400 * 10**9
-"""An event a day before the window has a wrong time, and must not be what all others count from."""
+"""An event a day before the window has a wrong time, and must not be the origin."""
 
 
 def write_perfetto(diagnosis: Diagnosis, file: BinaryIO) -> int:
-    """Writes the gzipped file; returns how many events it has. Raises GpuprofError where nothing was recorded."""
+    """Writes the gzipped file; returns the number of events. Raises GpuprofError if nothing was recorded."""
     drawing = draw(diagnosis)
     return write_events(_head(diagnosis, drawing), events_of(diagnosis, drawing), file)
 
 
 def write_events(head: dict[str, Any], parts: Iterable[list[str]], file: BinaryIO) -> int:
-    """Writes a gzipped document; returns how many events it has. `parts`: of its list of events, as JSON texts."""
+    """Writes a gzipped document; returns the number of events. `parts`: its events as JSON texts, in parts."""
     from isal import igzip_threaded
 
     events = 0
-    opened: Any = igzip_threaded.open(file, "wb", compresslevel=LEVEL)  # its hints say that it takes text
+    opened: Any = igzip_threaded.open(file, "wb", compresslevel=LEVEL)  # its type hints wrongly say text
     with opened as out:
         texts = {key: json_value(value) for key, value in head.items()}
         written = ",".join(f"{json.dumps(key)}:{text}" for key, text in texts.items() if text is not None)
@@ -56,7 +55,7 @@ def write_events(head: dict[str, Any], parts: Iterable[list[str]], file: BinaryI
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What other recordings of the same file have taken already."""
+    """Numbers already used by other recordings in the same file."""
 
     pids: int = 0
     tids: int = 0
@@ -65,28 +64,28 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """Everything placed. Spans of all tables are numbered through, those of a table from `first[table]` on."""
+    """A placed recording. Spans of all tables are numbered consecutively, those of a table from `first[table]` on."""
 
     tables: dict[str, Spans]
     first: dict[str, int]
     placement: Placement
     start_ns: I64
-    """Counted from `origin_ns`; likewise the ends."""
+    """Relative to `origin_ns`; likewise the ends."""
     end_ns: I64
     pid: I64
     tid: I64
     groups: dict[str, tuple[int, str]]
-    """Key → pid and name, from the top down."""
+    """Key → (pid, name), from top to bottom."""
     tracks: tuple[tuple[int, int, str], ...]
-    """pid, tid and name, from the top down."""
+    """(pid, tid, name), from top to bottom."""
     origin_ns: int
     arrows: int
-    """Numbers of arrows that are taken."""
+    """Number of arrow ids already used."""
 
 
 def draw(diagnosis: Diagnosis, label: str = "", taken: Taken = Taken(), origin_ns: int | None = None) -> Drawing:
-    """Places everything that is drawn of a recording. `label`: what its groups' names begin with. `origin_ns`: what
-    times count from, on the recording's clock; its first event if not given."""
+    """Places everything that is drawn of a recording. `label`: prefix of its groups' names. `origin_ns`: origin of
+    times on the recording's clock; its first event if not given."""
     timeline = diagnosis.tables.timeline
     texts, lanes = JsonTexts(timeline.trace.strings), Lanes()
     tables = found_lanes(diagnosis, lanes, texts) | recorded_lanes(timeline, lanes, texts)
@@ -96,7 +95,7 @@ def draw(diagnosis: Diagnosis, label: str = "", taken: Taken = Taken(), origin_n
     placement = place(lane, start, end, rank)
     sizes = [len(t) for t in tables.values()]
     first = dict(zip(tables, np.cumsum([0, *sizes[:-1]]).tolist(), strict=True))
-    # Fresh numbers, since files use one for several things: a GPU has the pid 0, and streams of two GPUs share tids.
+    # New numbers, since files reuse them: a GPU has the pid 0, and streams of two GPUs share tids.
     ordered = _ordered_groups(lanes)
     groups = {key: (taken.pids + i, label + name) for i, (key, name) in enumerate(ordered.items(), start=1)}
     parts = np.ones(len(lanes.lanes), np.int64)
@@ -118,7 +117,7 @@ def draw(diagnosis: Diagnosis, label: str = "", taken: Taken = Taken(), origin_n
 
 
 def first_event_ns(timeline: Timeline, starts: Iterable[I64]) -> int:
-    """The earliest of these starts, and of the window's, that can be true."""
+    """The earliest plausible start among these and the window's."""
     low = timeline.window[0]
     believed = (one[one >= low - _FARTHEST_FROM_WINDOW_NS] for one in starts)
     return min([int(one.min()) for one in believed if len(one)], default=low)
@@ -142,7 +141,7 @@ def events_of(diagnosis: Diagnosis, drawing: Drawing) -> Iterator[list[str]]:
 
 
 def _names(drawing: Drawing) -> list[str]:
-    """What the tracks are called, and where they stand."""
+    """Metadata events with the names and order of tracks."""
     found = []
 
     def note(what: str, pid: int, tid: int, args: str) -> None:
@@ -158,7 +157,7 @@ def _names(drawing: Drawing) -> list[str]:
 
 
 def _complete(drawing: Drawing) -> Iterator[list[str]]:
-    """All spans, track by track, in the order in which they begin: viewers rely on it where two begin together."""
+    """All spans, track by track, ordered by start: viewers rely on the order if two begin together."""
     firsts, tables = np.array(list(drawing.first.values())), list(drawing.tables.values())
     for at in range(0, len(drawing.start_ns), _CHUNK):
         spans = drawing.placement.order[at : at + _CHUNK]
@@ -173,14 +172,14 @@ def _complete(drawing: Drawing) -> Iterator[list[str]]:
 
 
 def _arrows(timeline: Timeline, drawing: Drawing) -> Iterator[list[str]]:
-    """From every launch to its work, and from forward to backward ops; each end lies in a span of its track."""
+    """Arrows from launches to their work, and from forward to backward ops; each end is inside a span of its track."""
     gpu, call = timeline.trace.gpu, timeline.links.call
     number = drawing.arrows
     if "gpu" in drawing.first and "calls" in drawing.first:
         works = np.flatnonzero((call >= 0) & (gpu.end_ns > gpu.start_ns))
         source, target = drawing.first["calls"] + call[works], drawing.first["gpu"] + works
         times = drawing.start_ns[source], drawing.start_ns[target]
-        # Clocks that disagree make work begin before its launch, and viewers take no arrow that goes back in time.
+        # With disagreeing clocks work may begin before its launch, and viewers reject arrows that go back in time.
         good = (times[0] <= times[1]) & (drawing.end_ns[source] > drawing.start_ns[source])
         yield from _flow("ac2g", number, source[good], target[good], times[0][good], times[1][good], drawing)
         number += int(good.sum())
@@ -190,7 +189,7 @@ def _arrows(timeline: Timeline, drawing: Drawing) -> Iterator[list[str]]:
 
 
 def _forward_backward(timeline: Timeline, drawing: Drawing) -> tuple[I64, I64, I64, I64]:
-    """Spans at both ends of the recording's arrows from forward to backward, with the moments."""
+    """Spans at both ends of the recording's forward-to-backward arrows, with the times."""
     flows, nesting, first = timeline.trace.flows, timeline.nesting, drawing.first["ops"]
     rows = np.flatnonzero((flows.kind == FLOW_FWDBWD) & (flows.id != ABSENT))
     begins, ends = rows[flows.begins[rows] == 1], rows[flows.begins[rows] == 0]
@@ -208,7 +207,7 @@ def _forward_backward(timeline: Timeline, drawing: Drawing) -> tuple[I64, I64, I
 def _flow(
     kind: str, before: int, source: I64, target: I64, begin: I64, end: I64, drawing: Drawing
 ) -> Iterator[list[str]]:
-    """Both ends of the arrows between spans; ids go on from `before`."""
+    """Both ends of the arrows between spans; ids continue from `before`."""
     for at in range(0, len(source), _CHUNK):
         part = slice(at, at + _CHUNK)
         ids = before + 1 + np.arange(len(source))[part]
@@ -219,7 +218,7 @@ def _flow(
 
 
 def _utilization(timeline: Timeline, drawing: Drawing) -> Iterator[list[str]]:
-    """Per GPU the share of the time in which it is at work."""
+    """Busy share of each GPU over time."""
     pid = drawing.groups[OURS][0]
     for device, (moments, permille) in busy_share(timeline).items():
         times, ts = micros(moments - drawing.origin_ns)
@@ -228,7 +227,7 @@ def _utilization(timeline: Timeline, drawing: Drawing) -> Iterator[list[str]]:
 
 
 def _memory(trace: Trace, drawing: Drawing) -> Iterator[list[str]]:
-    """The allocator's sums, where the recording has them."""
+    """The allocator's totals, if the recording has them."""
     memory = trace.memory
     devices = np.unique(np.stack([memory.device_type, memory.device]), axis=1).T.tolist() if len(memory) else []
     for kind, device in devices:
@@ -248,7 +247,7 @@ def _memory(trace: Trace, drawing: Drawing) -> Iterator[list[str]]:
 
 
 def _head(diagnosis: Diagnosis, drawing: Drawing) -> dict[str, Any]:
-    """What stands before the events: the recording's own description, and the verdict."""
+    """The keys before the events: the recording's metadata, and the verdict."""
     from gpuprof import __version__
 
     meta, window = diagnosis.tables.timeline.trace.meta, diagnosis.tables.timeline.window

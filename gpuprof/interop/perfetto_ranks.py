@@ -1,4 +1,4 @@
-"""Several ranks of one training in one Chrome trace, all on the clock of the first rank's recording."""
+"""Writes several ranks of one training into one Chrome trace, all on the clock of the first rank's recording."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from gpuprof.ranks.summary import RankSummary
 from gpuprof.timeline.timeline import Timeline
 
 _ARROWS = 1 << 32
-"""More than any recording has."""
+"""More arrows than any recording has."""
 
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """When a rank's recording begins, on its own clock, and how that clock is turned into the first rank's."""
+    """The start of a rank's recording on its own clock, and the conversion to the first rank's clock."""
 
     first_event_ns: int
     window_start_ns: int
@@ -26,7 +26,7 @@ class Clock:
 
 
 def clock_of(timeline: Timeline) -> Clock:
-    """Of one rank's recording."""
+    """The Clock of one rank's recording."""
     trace = timeline.trace
     tables = (trace.ops, trace.calls, trace.gpu, trace.frames, trace.syncs, trace.other)
     low = timeline.window[0]
@@ -40,10 +40,9 @@ def write_perfetto_ranks(
     diagnose: Callable[[str], Diagnosis],
     file: BinaryIO,
 ) -> int:
-    """Writes the gzipped file; returns how many events it has. `clocks`: one per rank; `diagnose`: what makes the
-    diagnosis of one rank's recording. One rank at a time is held.
-
-    A rank whose clock no collective leads to begins its window with that of the first rank here.
+    """Writes the gzipped file; returns the number of events. `clocks`: one per rank; `diagnose`: diagnoses one rank's
+    recording. Only one rank at a time is in memory.
+    If no collective relates a rank's clock to the first rank's, their windows are drawn from the same start.
     """
     shifts = shifts_of(ranks, clocks)
     origin = min(clock.first_event_ns + shift for clock, shift in zip(clocks, shifts, strict=True))
@@ -51,7 +50,7 @@ def write_perfetto_ranks(
 
 
 def shifts_of(ranks: Sequence[RankSummary], clocks: Sequence[Clock]) -> list[int]:
-    """Per rank what to add to its times."""
+    """The offset to add to each rank's times."""
     first = clocks[0].window_start_ns + (ranks[0].to_first_clock_ns or 0)
     return [
         first - clock.window_start_ns if rank.to_first_clock_ns is None else rank.to_first_clock_ns

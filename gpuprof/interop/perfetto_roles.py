@@ -1,5 +1,5 @@
-"""Roles of a job as a Chrome trace: a process for each, its phases and its waits, and an arrow to the end of each wait
-from the span that it was for. Times count from the begin of the window."""
+"""Writes the roles of a job as a Chrome trace: each is a process with its phases and waits, and an arrow leads from the
+awaited span to the end of each wait. Times are relative to the window's start."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from gpuprof.interop.perfetto import write_events
 from gpuprof.interop.trace_events import json_text
 
 PHASES, WAITS = 1, 2
-"""A role's two lanes. Numbers of threads are unique in the file: viewers take two of the same number for one."""
+"""A role's two lanes. Thread numbers are unique in the file: viewers merge threads of the same number."""
 
 
 def write_perfetto_roles(found: Roles, file: BinaryIO) -> int:
-    """Writes the gzipped file; returns how many events it has."""
+    """Writes the gzipped file; returns the number of events."""
     from gpuprof import __version__
 
     head = {

@@ -1,6 +1,5 @@
-"""What a recording holds, as spans on lanes: host threads, GPU streams, waits, and everything else that has a time.
-
-Arguments bear the keys that torch.profiler gives them, so that whatever reads its traces reads these.
+"""The contents of a recording as spans on lanes: CPU threads, GPU streams, waits, and everything else with a time.
+Arguments have torch.profiler's keys, so that readers of its traces can read these.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from gpuprof.tracefile.trace import (
 )
 
 HOST, GPU, REST = "host ", "gpu ", "rest"
-"""Groups: host processes and GPUs have their number added."""
+"""Keys of groups; the number of the process or GPU is appended."""
 
 _OP_FIELDS = {"External id": "external", "Sequence number": "sequence", "Fwd thread id": "forward_thread"}
 _OP_TEXTS = {"Input Dims": "dims", "Input type": "types", "Input Strides": "strides", "Concrete Inputs": "concrete"}
@@ -67,7 +66,7 @@ def recorded_lanes(timeline: Timeline, lanes: Lanes, texts: JsonTexts) -> dict[s
 
 
 def _host_lanes(timeline: Timeline, lanes: Lanes) -> I64:
-    """Adds a lane per host thread, the main one first, then the busiest; returns the lane of each track, or -1."""
+    """Adds a lane per CPU thread, the main one first, then the busiest; returns the lane of each track, or -1."""
     trace = timeline.trace
     threads = np.concatenate([trace.ops.thread, trace.calls.thread, trace.frames.thread])
     counts = np.bincount(threads, minlength=len(trace.threads))
@@ -130,7 +129,7 @@ def _syncs(trace: Trace, lanes: Lanes, texts: JsonTexts) -> Spans:
 
 
 def _other(trace: Trace, lanes: Lanes, texts: JsonTexts) -> Spans:
-    """Annotations on GPU tracks stand next to their stream; profiler overhead and marks in a group of their own."""
+    """Annotations on GPU tracks go next to their stream; profiler overhead and marks into a separate group."""
     other, gpu = trace.other, trace.gpu
     lane_of = np.full(len(trace.threads), -1, np.int64)
     for number in np.unique(other.thread).tolist():
@@ -162,7 +161,7 @@ def _stream_lanes(trace: Trace, lanes: Lanes, device: I32, stream: I64, name: st
 
 
 def _numbers(table: Ops | Calls | Frames | Gpu | object, keys: dict[str, str]) -> list[Field]:
-    """The columns of whole numbers, each where the recording gives it."""
+    """The integer columns, each where the recording has a value."""
     found = []
     for key, name in keys.items():
         values = getattr(table, name)
@@ -173,7 +172,7 @@ def _numbers(table: Ops | Calls | Frames | Gpu | object, keys: dict[str, str]) -
 
 
 def _vectors(sides: list) -> np.ndarray:
-    """JSON lists of three numbers, each distinct one made once."""
+    """JSON lists of three numbers; each distinct one is formatted once."""
     if not len(sides[0]):
         return np.empty(0, object)
     distinct, inverse = np.unique(np.stack(sides), axis=1, return_inverse=True)
@@ -183,7 +182,7 @@ def _vectors(sides: list) -> np.ndarray:
 
 
 def _whole(table: Ops | Gpu, texts: JsonTexts) -> np.ndarray | None:
-    """All arguments of the rows that the trace keeps them of (collectives), "" for the others."""
+    """All arguments of rows for which the trace keeps them (collectives), "" for the others."""
     if not np.any(table.extra >= 0):
         return None
     values = texts.values(table.extra)
@@ -195,13 +194,13 @@ def _spans(table, lane: I64, texts: JsonTexts, category, fields, rank: int = 0, 
     start = table.start_ns.clip(-FARTHEST_NS, FARTHEST_NS)
     end = np.maximum(table.end_ns.clip(-FARTHEST_NS, FARTHEST_NS), start)
     backwards = table.end_ns < table.start_ns
-    if backwards.any():  # nothing is lost: the duration that was recorded stands among the arguments
+    if backwards.any():  # the recorded duration is kept among the arguments
         fields = [*fields, Field("recorded dur (ns)", table.end_ns.clip(-FARTHEST_NS, FARTHEST_NS) - start, backwards)]
     return Spans(lane, start, end, texts.plain(table.name), category, tuple(fields), whole, _rank(table, rank))
 
 
 def _rank(table, rank: int) -> I64:
-    """Frames are around ops and these around calls; among themselves as their ids were given out."""
+    """Nesting rank: frames enclose ops, ops enclose calls; within a table by id."""
     ids = getattr(table, "python_id", getattr(table, "external", None))
     number = np.arange(len(table.start_ns)) if ids is None else ids.clip(0, 2**48)
     return number + (rank << 50)

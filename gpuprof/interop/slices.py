@@ -1,4 +1,5 @@
-"""Spans on tracks as viewers demand them: on one track they lie in each other or apart, and never half over another."""
+"""Places spans on tracks as viewers require: on one track, two spans are nested or disjoint, never partly
+overlapping."""
 
 from __future__ import annotations
 
@@ -12,23 +13,22 @@ from gpuprof.tracefile.trace import ANNOTATION, I32, I64, Trace
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where spans go. A lane (thread, stream) whose spans overlap in part has several tracks."""
+    """Positions of spans. A lane (thread, stream) with partly overlapping spans has several tracks."""
 
     order: I64
-    """Rows by lane, and on each track every span after those that it lies in."""
+    """Rows by lane; on each track every span comes after those that enclose it."""
     part: I32
-    """By row: 0 for the lane's own track, 1 for the second that it needs, and so on."""
+    """For each row: 0 for the lane's own track, 1 for its second track, and so on."""
     parent: I64
-    """By row: the row of the innermost span around it on its track, or -1."""
+    """For each row: the row of the innermost enclosing span on its track, or -1."""
     descendants: I64
-    """By row: how many spans of its track lie in it."""
+    """For each row: how many spans of its track it encloses."""
 
 
 def place(lane: I64, start_ns: I64, end_ns: I64, rank: I64 | None = None) -> Placement:
-    """Gives every span the first track of its lane that it fits on, the longer of two that begin together first.
-
-    `end_ns` must not lie before `start_ns`. Of spans with the same times the one with the lower `rank`, else the one
-    that stands first, is around the others.
+    """Puts every span on the first track of its lane on which it fits; of two that begin together, the longer one
+    first. `end_ns` must not be before `start_ns`. Of spans with the same times, the one with the lower `rank`, else the
+    first, encloses the others.
     """
     keys = (-end_ns, start_ns, lane)
     order = np.lexsort(keys if rank is None else (rank, *keys))
@@ -73,7 +73,7 @@ def _place(order, lane, start, end, part, parent, descendants):
 
 
 def preorder(placement: Placement, rows: I64) -> tuple[I64, I64]:
-    """Of `rows`, the spans of one track in order: the positions of each one's begin and end among all 2n of them."""
+    """For the spans `rows` of one track, in order: positions of each one's start and end among all 2n of them."""
     depth = np.zeros(len(placement.part), np.int64)
     _depths(rows, placement.parent, depth)
     begin = 2 * np.arange(len(rows)) - depth[rows]
@@ -90,8 +90,8 @@ def _depths(rows, parent, depth):
 def separate_ranges(trace: Trace) -> np.ndarray:
     """Mask of the ops that are ranges of a thread with Python frames.
 
-    A range opens and closes inside of frames (`__enter__`, `__exit__`), so it lies half over each of them: ranges need
-    a lane of their own there.
+    A range opens and closes inside of frames (`__enter__`, `__exit__`), so it partly overlaps each of them: there,
+    ranges need their own lane.
     """
     framed = np.zeros(len(trace.threads) + 1, bool)
     framed[trace.frames.thread] = True

@@ -1,6 +1,5 @@
-"""A recording as a speedscope file: what host threads did, GPU time by the ops that launched it, idle time by cause.
-
-All of it is of the window that was analysed, in whole nanoseconds from its start.
+"""Writes a recording as a speedscope file: CPU threads, GPU time by launching op, idle time by cause.
+Everything is from the analysed window, in whole nanoseconds from its start.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ from gpuprof.tracefile.trace import ANNOTATION, I64
 SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 _CHUNK = 1 << 16
 _PYTHON = re.compile(r"(?P<file>[^()]+)\((?P<line>\d{1,9})\): (?P<name>.+)", re.DOTALL)
-"""A Python frame as the profiler names it."""
+"""The profiler's name of a Python frame."""
 
 
 def write_speedscope(diagnosis: Diagnosis, file: BinaryIO) -> int:
-    """Writes the file; returns how many profiles it has. Raises GpuprofError where nothing was recorded."""
+    """Writes the file; returns the number of profiles. Raises GpuprofError if nothing was recorded."""
     from gpuprof import __version__
 
     timeline = diagnosis.tables.timeline
@@ -42,14 +41,14 @@ def write_speedscope(diagnosis: Diagnosis, file: BinaryIO) -> int:
         count += 1
         for part in profile:
             file.write(part.encode("ascii"))
-    # What is shared comes last: only now it is known.
+    # The shared frames come last: only now are they known.
     file.write(f'\n],"shared":{{"frames":[\n{frames.text()}\n]}}}}\n'.encode("ascii"))
     return count
 
 
 @dataclass(slots=True)
 class _Frames:
-    """The frames of the file, each text once; strings of the trace come by their number."""
+    """The frames of the file, each text once; strings of the trace are added by id."""
 
     strings: Sequence[str]
     _numbers: dict[str, int] = field(default_factory=dict)
@@ -58,7 +57,7 @@ class _Frames:
         return self._numbers.setdefault(text, len(self._numbers))
 
     def of_strings(self, ids: np.ndarray, unknown: str = "?") -> I64:
-        """Per string id its frame; `unknown` for those below 0."""
+        """The frame of each string id; `unknown` for ids below 0."""
         distinct, inverse = np.unique(ids, return_inverse=True)
         texts: list[str] = [self.strings[int(i)] if i >= 0 else unknown for i in distinct.tolist()]
         numbers = [self.number(text) for text in texts]
@@ -76,7 +75,7 @@ def _frame(text: str) -> str:
 
 
 def _profiles(diagnosis: Diagnosis, frames: _Frames) -> Iterator[Iterator[str]]:
-    """GPU time first, then why GPUs were idle, then the threads, the main one before the busiest."""
+    """GPU time first, then idle time by cause, then the threads: the main one, then the busiest."""
     timeline = diagnosis.tables.timeline
     devices = np.unique(timeline.trace.gpu.device[timeline.members]).tolist()
     for device in devices:
@@ -90,7 +89,7 @@ def _profiles(diagnosis: Diagnosis, frames: _Frames) -> Iterator[Iterator[str]]:
 
 
 def _gpu_stacks(timeline: Timeline, device: int, frames: _Frames) -> tuple[list[list[int]], I64]:
-    """Stacks of ops with the kernel at their end, and the ns of each; they sum to the device's kernel time."""
+    """Stacks of ops that end in the kernel, and the ns of each; they sum to the device's kernel time."""
     trace, rows = timeline.trace, timeline.members
     rows = rows[trace.gpu.device[rows] == device]
     ns = (trace.gpu.end_ns - trace.gpu.start_ns)[rows].clip(0)
@@ -114,9 +113,8 @@ def _gpu_stacks(timeline: Timeline, device: int, frames: _Frames) -> tuple[list[
 
 
 def _paths(timeline: Timeline) -> tuple[I64, I64]:
-    """Per op row the number of its path: the names from the outermost op down. Per path its parent, and its name.
-
-    The ranges of single steps are left out: they would part what is the same in every step.
+    """(for each op row the number of its path, the names from the outermost op down; for each path its parent; its
+    name). The ranges of single steps are left out: they would separate what is the same in every step.
     """
     trace, parent = timeline.trace, timeline.nesting.parent
     ops = trace.ops
@@ -125,7 +123,7 @@ def _paths(timeline: Timeline) -> tuple[I64, I64]:
     found: list[I64] = []
     children = np.argsort(parent, kind="stable")
     bounds = parent[children]
-    level = children[: np.searchsorted(bounds, 0)]  # those without a parent
+    level = children[: np.searchsorted(bounds, 0)]  # rows without a parent
     count = 0
     while len(level):
         above = np.where(parent[level] >= 0, path[parent[level]], -1)
@@ -170,7 +168,7 @@ def _idle_stacks(diagnosis: Diagnosis, device: int, frames: _Frames) -> tuple[li
 
 
 def _sampled(name: str, stacks: list[list[int]], weights: I64) -> Iterator[str]:
-    """A profile of stacks, those that begin alike together, the heaviest first."""
+    """A profile of stacks; stacks with a common prefix are adjacent, heaviest first."""
     sums: dict[tuple[int, ...], int] = {}
     prefixes = [[tuple(stack[: i + 1]) for i in range(len(stack))] for stack in stacks]
     for each, ns in zip(prefixes, weights.tolist(), strict=True):
@@ -184,17 +182,17 @@ def _sampled(name: str, stacks: list[list[int]], weights: I64) -> Iterator[str]:
     yield f'],"weights":{json.dumps([int(weights[i]) for i in order])}}}'
 
 
-# -- what happened when
+# -- over time
 
 
 def _threads(timeline: Timeline, frames: _Frames) -> Iterator[Iterator[str]]:
-    """A profile per host thread of the window; a second one for spans that lie half over another."""
+    """A profile per CPU thread of the window; a second one for partly overlapping spans."""
     trace, (low, high) = timeline.trace, timeline.window
     tables = (trace.frames, trace.ops, trace.calls)
     thread, start, end, name = (
         np.concatenate([getattr(t, column) for t in tables]) for column in ("thread", "start_ns", "end_ns", "name")
     )
-    # Frames are around ops, and these around calls; among themselves as their ids were given out.
+    # Frames enclose ops, and ops enclose calls; within a table by id.
     ids = (trace.frames.python_id, trace.ops.external, np.zeros(len(trace.calls), np.int64))
     rank = np.concatenate([each.clip(0, 2**48) + (i << 50) for i, each in enumerate(ids)])
     rows = np.flatnonzero((start < high) & (np.maximum(end, start) >= low) & (end >= start))
@@ -218,7 +216,7 @@ def _threads(timeline: Timeline, frames: _Frames) -> Iterator[Iterator[str]]:
 def _evented(
     name: str, rows: I64, placed: Placement, start: I64, end: I64, number: I64, length: int
 ) -> Iterator[str]:  # fmt: skip
-    """A profile of spans that open and close, in an order in which they nest."""
+    """A profile of opening and closing spans, in nesting order."""
     first, last = preorder(placed, rows)
     at, frame = np.empty(2 * len(rows), np.int64), np.empty(2 * len(rows), np.int64)
     kind = np.empty(2 * len(rows), object)

@@ -1,4 +1,4 @@
-"""Columns as lines of Chrome's trace format: an event a line, times in µs with the nanoseconds as decimals."""
+"""Formats columns as lines of Chrome's trace format: one event per line, times in µs with three decimals."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ Texts = NDArray[np.object_]
 """Per row a JSON text."""
 
 FARTHEST_NS = 2**61
-"""Times beyond it are damage, and the difference of two would not fit into 64 bits: they count as this."""
+"""Larger times are damage, and their difference would not fit into 64 bits: they are clipped to this."""
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One argument of the events: whole numbers, numbers, or JSON texts; left out where it is not given."""
+    """One argument of the events: integers, floats, or JSON texts; left out where it is not given."""
 
     key: str
     values: NDArray
     given: Mask | None = None
-    """None: of all."""
+    """Rows that have a value; None: all."""
 
     def take(self, rows: NDArray) -> Field:
         return Field(self.key, self.values[rows], None if self.given is None else self.given[rows])
@@ -34,7 +34,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Spans:
-    """Spans of one kind, as columns. `lane` is the number of the lane that they are drawn on."""
+    """Spans of one kind, as columns. `lane`: number of their lane."""
 
     lane: I64
     start_ns: I64
@@ -43,9 +43,9 @@ class Spans:
     category: Texts
     fields: tuple[Field, ...] = ()
     whole: Texts | None = None
-    """Where one is not "", the JSON text of all arguments, in place of the fields."""
+    """JSON text of all arguments, used instead of the fields if it is not ""."""
     rank: I64 | None = None
-    """Of spans with the same times the one with the lowest is around the others."""
+    """Of spans with the same times, the one with the lowest rank encloses the others."""
 
     def __len__(self) -> int:
         return len(self.lane)
@@ -53,18 +53,18 @@ class Spans:
 
 @dataclass(slots=True)
 class JsonTexts:
-    """The strings of a trace as JSON texts, each made once, when it is needed."""
+    """The strings of a trace as JSON texts, each created once, on demand."""
 
     strings: Sequence[str]
     _plain: dict[int, str] = field(default_factory=dict)
     _values: dict[int, str] = field(default_factory=dict)
 
     def plain(self, ids: NDArray) -> Texts:
-        """Per id the JSON string; of one below 0 the empty one."""
+        """The JSON string of each id; the empty string for ids below 0."""
         return self._all(ids, self._plain, json_text)
 
     def values(self, ids: NDArray) -> Texts:
-        """Per id the JSON value that its text is; a text that is none becomes a string."""
+        """The JSON value in each id's text; a text that is not JSON becomes a string."""
         return self._all(ids, self._values, _value_text)
 
     def _all(self, ids: NDArray, known: dict[int, str], make: Any) -> Texts:
@@ -78,7 +78,7 @@ class JsonTexts:
 
 
 def json_text(text: str) -> str:
-    """The text as a JSON string in ASCII that every parser takes: half a surrogate pair becomes U+FFFD."""
+    """The text as an ASCII JSON string that every parser accepts: a lone surrogate becomes U+FFFD."""
     if not text.isascii():
         text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     return json.dumps(text)
@@ -98,12 +98,12 @@ def constant(text: str, size: int) -> Texts:
 
 
 def json_value(value: Any) -> str | None:
-    """The value as ASCII JSON that every parser takes; None if it cannot be written."""
+    """The value as ASCII JSON that every parser accepts; None if it cannot be written."""
     import msgspec
 
     try:
         text = json.dumps(value, allow_nan=False, separators=(",", ":"))
-        msgspec.json.decode(text)  # what Python lets pass, such as half a surrogate pair, this does not
+        msgspec.json.decode(text)  # rejects what Python accepts, such as a lone surrogate
     except (ValueError, TypeError, RecursionError):
         return None
     return text
@@ -120,7 +120,7 @@ def _value_text(text: str) -> str:
 
 
 def micros(ns: I64) -> tuple[list[NDArray], str]:
-    """Columns, and the template that writes them: the times in µs, exact."""
+    """(columns, template that formats them): times in µs, exact."""
     size = np.abs(ns)
     columns: list[NDArray] = [size // 1000, size % 1000]
     if np.any(ns < 0):
@@ -129,7 +129,7 @@ def micros(ns: I64) -> tuple[list[NDArray], str]:
 
 
 def lines(spans: Spans, rows: I64, pid: I64, tid: I64, start_ns: I64) -> Texts:
-    """The complete events ("X") of `rows`; pid, tid and start are given for them, in their order."""
+    """The complete events ("X") of `rows`; pid, tid and start are in the order of `rows`."""
     fields = tuple(f.take(rows) for f in spans.fields)
     ns = durations(spans.start_ns[rows], spans.end_ns[rows])
     whole = None if spans.whole is None else spans.whole[rows]
@@ -153,12 +153,12 @@ def lines(spans: Spans, rows: I64, pid: I64, tid: I64, start_ns: I64) -> Texts:
 
 
 def durations(start_ns: I64, end_ns: I64) -> I64:
-    """Length of each span; of one that ends before it begins 0, which is what viewers take."""
+    """Length of each span; 0 for one that ends before it begins, as viewers need."""
     return (end_ns - start_ns).clip(0)
 
 
 def filled(template: str, columns: Sequence[NDArray]) -> list[str]:
-    """The template with every row of the columns."""
+    """The template filled with every row of the columns."""
     return list(map(template.__mod__, zip(*(c.tolist() for c in columns), strict=True)))
 
 

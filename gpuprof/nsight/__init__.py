@@ -1,4 +1,3 @@
-"""Nsight Systems as a program: where it lies, what its version can do, how it is run, how its reports become SQLite.
-
-Needs nothing but the standard library. What a report says is read by `gpuprof.tracefile`.
+"""Nsight Systems as a program: finding it, what its version can do, running it, and exporting its reports to SQLite.
+Needs only the standard library. The contents of a report are read by `gpuprof.tracefile`.
 """

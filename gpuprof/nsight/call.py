@@ -1,4 +1,4 @@
-"""Runs one of NVIDIA's programs for its answer, and never waits for it without end."""
+"""Runs one of NVIDIA's programs for its output, with a time limit."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from gpuprof.errors import GpuprofError
 
 
 class NsysError(GpuprofError):
-    """Nsight Systems is not there, or could not do it: one line that says why and what to do."""
+    """Nsight Systems is missing or has failed: one line that says why and what to do."""
 
 
 class Answer(NamedTuple):
-    """How a program ended, and all that it printed."""
+    """Exit code and output of a program."""
 
     code: int
     text: str
 
     def words(self) -> str:
-        """The line that says most about a failure, for a message of one line; empty if there is none."""
+        """The most informative line about a failure, for a one-line message; empty if there is none."""
         lines = [line.strip() for line in re.split(r"[\r\n]+", self.text)]
         lines = [line for line in lines if line and not re.match(r"Processing\b.*[\[\d]", line)]
         telling = [line for line in lines if re.search(r"error|fail|cannot|unable|version|invalid", line, re.I)]
@@ -33,8 +33,7 @@ class Answer(NamedTuple):
 
 def call(command: Sequence[str], timeout_s: float, environment: Mapping[str, str] | None = None) -> Answer:
     """Runs it to its end. Raises NsysError if it cannot be started, or takes longer than `timeout_s` seconds.
-
-    It gets a process group of its own, all of which ends with a program that hangs: nsys starts helpers.
+    It runs in its own process group, which is killed as a whole if the program hangs: nsys starts helpers.
     """
     try:
         process = subprocess.Popen(

@@ -15,7 +15,7 @@ from pathlib import Path
 from gpuprof.errors import GpuprofError
 
 VARIABLE = "GPUPROF_NCU"
-"""Environment variable that names the ncu to use, whatever else is installed."""
+"""Environment variable with the path of the ncu to use."""
 _PLACES = (
     "usr/local/cuda*/bin/ncu",
     "opt/nvidia/nsight-compute/*/ncu",
@@ -26,7 +26,7 @@ _FORBIDDEN = re.compile(r"ERR_NVGPUCTRPERM|permission", re.IGNORECASE)
 
 
 def find_ncu() -> str:
-    """The ncu that GPUPROF_NCU names, that of PATH, or the newest installed. Raises GpuprofError."""
+    """The ncu in GPUPROF_NCU, that on PATH, or the newest installed. Raises GpuprofError."""
     named = os.environ.get(VARIABLE)
     if named:
         if not os.access(named, os.X_OK):
@@ -39,8 +39,7 @@ def find_ncu() -> str:
 
 
 def candidates(path: str, root: Path = Path("/")) -> Iterator[str]:
-    """Every ncu there is, that on PATH first, then the newest by its folder's name; `root` stands for the file
-    system's."""
+    """Every installed ncu, the one on PATH first, then the newest by folder name; `root`: root of the file system."""
     on_path = shutil.which("ncu", path=path)
     if on_path:
         yield on_path
@@ -64,7 +63,7 @@ def count_command(ncu: str, metrics: Sequence[str], functions: Sequence[str], la
     names = "|".join(re.escape(name) for name in sorted(set(functions)))
     return [
         ncu, "--csv", "--page", "raw",
-        "--log-file", str(table).replace("%", "%%"),  # % begins a macro there
+        "--log-file", str(table).replace("%", "%%"),  # % begins a macro
         "--metrics", ",".join(metrics),
         "--clock-control", "none",
         "--profile-from-start", "off",
@@ -75,7 +74,7 @@ def count_command(ncu: str, metrics: Sequence[str], functions: Sequence[str], la
 
 
 def why_none(printed: str) -> str:
-    """Why Nsight Compute counted nothing, from what it printed, in words."""
+    """Why Nsight Compute counted nothing, from its output."""
     if _FORBIDDEN.search(printed):
         return "the driver lets only administrators read counters (NVreg_RestrictProfilingToAdminUsers=0 changes that)"
     lines = [

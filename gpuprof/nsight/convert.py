@@ -1,4 +1,4 @@
-"""From what Nsight Systems leaves (`.nsys-rep`, or `.qdstrm` where its importer did not run) to SQLite."""
+"""Converts Nsight Systems reports (`.nsys-rep`, or `.qdstrm` if its importer did not run) to SQLite."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ REPORTS = (REPORT, STREAM)
 CONVERSION_S = 900.0
 """Seconds that a conversion may take: a report of gigabytes takes minutes."""
 READ_ONLY = "GPUPROF_READ_ONLY"
-"""Set where nothing may be converted, since that runs a program and writes a file."""
+"""Environment variable that forbids conversions, which run a program and write a file."""
 KEEPS_ENVIRONMENT = (
     "holds the whole environment of the process, tokens included: do not pass it on; the export does not"
 )
-"""What to know about a report, after its name."""
+"""Warning about a report, printed after its name."""
 
 
 def to_sqlite(path: Path, into: Path) -> Path:
-    """Writes the SQLite export of a report to `into`, without environment and arguments, and returns that.
-
-    The report stays as it is; `into` appears when it is whole. Raises NsysError: one line that says what is missing.
+    """Writes the SQLite export of a report to `into`, without environment and arguments, and returns the path.
+    The report stays unchanged; `into` appears when it is complete. Raises NsysError: one line that says what is
+    missing.
     """
     if path.suffix not in REPORTS:
         raise NsysError(f"{path}: is no report of Nsight Systems ({' or '.join(REPORTS)})")
@@ -58,7 +58,7 @@ def to_sqlite(path: Path, into: Path) -> Path:
 
 
 def export_in(folder: Path, name: str) -> Path:
-    """The export of that name in a folder, made now if there is only the report. Raises NsysError."""
+    """The export with this name in a folder, made now if there is only a report. Raises NsysError."""
     export = folder / f"{name}.sqlite"
     if export.is_file():
         return export
@@ -69,7 +69,7 @@ def export_in(folder: Path, name: str) -> Path:
 
 
 def _import(nsys: Nsys, path: Path, report: Path) -> Path:
-    """A report made of the raw stream, which is what is left where nsys could not run its importer."""
+    """Makes a report of the raw stream, which is left if nsys could not run its importer."""
     importer = _importer(nsys)
     if importer is None:
         raise NsysError(
@@ -82,7 +82,7 @@ def _import(nsys: Nsys, path: Path, report: Path) -> Path:
 
 
 def _importer(nsys: Nsys) -> Path | None:
-    """The importer that belongs to an nsys: in the folder host-linux-… or linux-desktop-… next to its own."""
+    """The importer that belongs to an nsys: in the neighbouring folder host-linux-… or linux-desktop-…."""
     own = Path(os.path.realpath(nsys.path)).parent
     for folder in (own, own.parent):
         for pattern in ("QdstrmImporter", "host-linux-*/QdstrmImporter", "linux-desktop-*/QdstrmImporter"):
@@ -93,7 +93,7 @@ def _importer(nsys: Nsys) -> Path | None:
 
 
 def _environment(nsys: Nsys) -> dict[str, str]:
-    """Ours, with the importer's own libraries first: it does not find them by itself."""
+    """Our environment, with the importer's libraries first: it does not find them by itself."""
     variables = dict(os.environ)
     importer = _importer(nsys)
     if importer is not None:
@@ -123,13 +123,13 @@ def _refusal(nsys: Nsys, path: Path, answer: Answer) -> str:
 
 
 def _maker(path: Path) -> str:
-    """The nsys that a report needs, in words."""
+    """Text for the nsys version that a report needs."""
     version = _version_in(path)
     return f"nsys {'.'.join(map(str, version))} or newer" if version else "nsys as new as the one that made it"
 
 
 def _version_in(path: Path) -> tuple[int, ...] | None:
-    """The version of the nsys that made a report, where its first bytes contain it in plain text."""
+    """The version of the nsys that made a report, if its first bytes contain it in plain text."""
     try:
         with path.open("rb") as file:
             head = file.read(1 << 16)

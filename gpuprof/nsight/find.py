@@ -1,4 +1,4 @@
-"""Where Nsight Systems is: on PATH, in a CUDA toolkit, on its own, in the HPC SDK, or inside Nsight Compute."""
+"""Finds Nsight Systems: on PATH, in a CUDA toolkit, on its own, in the HPC SDK, or inside Nsight Compute."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import NamedTuple
 from gpuprof.nsight.call import NsysError, call
 
 VARIABLE = "GPUPROF_NSYS"
-"""Environment variable that names the nsys to use, whatever else is installed."""
+"""Environment variable with the path of the nsys to use."""
 ANSWER_S = 20.0
-"""Seconds that nsys has to tell its version; it has been seen to hang at its first start."""
+"""Seconds that nsys gets to print its version; it has been seen to hang at its first start."""
 
 _PLACES = (
     "usr/local/cuda*/bin/nsys",
@@ -34,7 +34,7 @@ class Nsys(NamedTuple):
 
     path: str
     version: tuple[int, ...]
-    """As in 2025.3.1.0; empty if it prints none."""
+    """Parts of 2025.3.1.0; empty if it prints none."""
 
     @property
     def version_text(self) -> str:
@@ -43,7 +43,7 @@ class Nsys(NamedTuple):
 
 
 def find() -> Nsys:
-    """The newest nsys that works, or the one that GPUPROF_NSYS names. Raises NsysError."""
+    """The newest nsys that works, or the one in GPUPROF_NSYS. Raises NsysError."""
     named = os.environ.get(VARIABLE)
     if named:
         try:
@@ -66,7 +66,7 @@ def find() -> Nsys:
 
 
 def candidates(path: str, root: Path = Path("/")) -> Iterator[str]:
-    """Every nsys there is, each once, those on PATH first; `root` stands for the file system's."""
+    """Every installed nsys, each once, those on PATH first; `root`: root of the file system."""
     seen = set()
     for candidate in _everywhere(path, root):
         real = os.path.realpath(candidate)

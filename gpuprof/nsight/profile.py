@@ -1,4 +1,4 @@
-"""The command line that records a program with Nsight Systems, in the words that its version knows."""
+"""The command line that records a program with Nsight Systems, with the options that its version knows."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from gpuprof.nsight.call import NsysError, call
 from gpuprof.nsight.find import ANSWER_S, Nsys
 
 _FLAGS = (
-    # Not osrt: with it cudaProfilerStop has been seen to hang for good (nsys 2025.3.1), and a training with it.
+    # Not osrt: with it cudaProfilerStop, and so the training, has been seen to hang forever (nsys 2025.3.1).
     "--trace=cuda,nvtx",
-    # Sampling makes gigabytes in seconds, and wants rights that containers lack.
+    # Sampling writes gigabytes in seconds, and needs permissions that containers lack.
     "--sample=none",
     "--cpuctxsw=none",
     # The defaults would end the training at the end of the range.
@@ -33,10 +33,9 @@ def known_options(help_text: str) -> frozenset[str]:
 
 
 def profile_command(nsys: Nsys, help_text: str, out: Path, metrics: bool) -> list[str]:
-    """The words before the program's own. out: the report, without its ending. metrics: sample the GPU's counters.
-
-    What the help text does not know is left out; without a capture range nothing is left that makes sense, and
-    NsysError is raised.
+    """The command before the program's own words. out: the report, without its suffix. metrics: sample GPU counters.
+    Options missing from the help text are left out; without a capture range, recording makes no sense and NsysError is
+    raised.
     """
     known = known_options(help_text)
     if "--capture-range" not in known:
@@ -51,12 +50,12 @@ def profile_command(nsys: Nsys, help_text: str, out: Path, metrics: bool) -> lis
 
 
 def profile_help(nsys: Nsys) -> str:
-    """What `nsys profile --help` prints. Raises NsysError."""
+    """Output of `nsys profile --help`. Raises NsysError."""
     return call([nsys.path, "profile", "--help"], ANSWER_S).text
 
 
 def why_no_metrics(nsys: Nsys, help_text: str) -> str | None:
-    """Why the GPU's counters cannot be sampled here, in words; None if they can."""
+    """Why the GPU's counters cannot be sampled here; None if they can."""
     option = _metrics_option(known_options(help_text))
     if option is None:
         return f"nsys {nsys.version_text} does not know them"

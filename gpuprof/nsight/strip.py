@@ -1,7 +1,6 @@
-"""Takes out of an export what Nsight Systems copied from the user's shell: environment, command line, printed text.
-
-Tokens lie in them. They are in tables of their own, and the environment of every traced process is among the strings
-too, in one piece with zero bytes between the variables (2025.3).
+"""Removes from an export what Nsight Systems copied from the user's shell: environment, command line, printed text,
+which may contain tokens. They are in separate tables, and the environment of every traced process is also among the
+strings, in one piece with zero bytes between the variables (2025.3).
 """
 
 from __future__ import annotations
@@ -16,16 +15,16 @@ from gpuprof.nsight.call import NsysError
 _TABLES = ("META_DATA_CAPTURE", "TARGET_INFO_SYSTEM_ENV", "ANALYSIS_FILE", "ProcessStreams")
 """Environment and arguments, environment of the machine, files kept in the report, what the program printed."""
 _CONTENTS = ("ANALYSIS_FILE", "ProcessStreams")
-"""Of these, the tables whose `contentId` is a string with the contents."""
+"""Those tables whose `contentId` refers to a string with the contents."""
 _EXPORT_KEPT = ("EXPORT_PRODUCT", "EXPORT_SCHEMA", "EXPORT_PLATFORM", "EXPORT_ARCH")
-"""What stays of META_DATA_EXPORT: not the user, the host and the paths."""
+"""Keys of META_DATA_EXPORT that stay; user, host and paths do not."""
 _ASSIGNMENT = re.compile(rb"(?:\A|[\0\n])[A-Za-z_]\w*=")
 _ENVIRONMENT = 3
-"""This many variables in one string are an environment."""
+"""A string with this many variables is an environment."""
 
 
 def strip_environment(path: Path) -> None:
-    """Removes all of that from an SQLite export, so that not even the file's bytes hold it. Raises NsysError."""
+    """Removes all of that from an SQLite export, also from its raw bytes. Raises NsysError."""
     try:
         with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as file:
             file.execute("PRAGMA secure_delete = ON")
@@ -46,7 +45,7 @@ def _strip(file: sqlite3.Connection) -> None:
         for table in tables.intersection(_CONTENTS):
             if "contentId" in _columns(file, table):
                 doomed += [key for (key,) in file.execute(f'SELECT contentId FROM "{table}"')]
-        # The row stays, for whoever points to it.
+        # The row stays, as others may refer to it.
         file.executemany("UPDATE StringIds SET value = '' WHERE id = ?", [(key,) for key in doomed])
     for table in tables:
         if table in _TABLES or re.search(r"_ENV$|ENVIRONMENT", table, re.I):
@@ -57,7 +56,7 @@ def _strip(file: sqlite3.Connection) -> None:
 
 
 def _is_one(text: bytes | None) -> bool:
-    """Whether a string is an environment or part of one: no name of a kernel, call or range looks like that."""
+    """Whether a string is an environment or part of one; no name of a kernel, call or range looks like that."""
     return text is not None and (b"\0" in text or len(_ASSIGNMENT.findall(text)) >= _ENVIRONMENT)
 
 

@@ -1,4 +1,4 @@
-"""From the digests of all ranks to one job: its rows in replayed order, and which of them are one collective."""
+"""Joins the digests of all ranks to one job: its rows in replay order, and which rows belong to one collective."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ from gpuprof.timeline.matching import Matched
 from gpuprof.tracefile.trace import ABSENT, U8, Mask
 
 MOST_PACE_SPREAD = 1.2
-"""A host pace this many times off the job's median is a wrong measurement, not a slower host."""
+"""A CPU pace that differs from the job's median by more than this factor is a wrong measurement, not a slower CPU."""
 
 
 def assemble(digests: Sequence[Digest], matched: Matched, found: Sequence[Collectives]) -> Job:
-    """`matched`: what `match` says of `found`, the digests' collectives on comparable clocks.
-
-    The job keeps nothing of the digests but what is left without their rows, so that theirs can be freed.
+    """`matched`: the result of `match` for `found`, the digests' collectives on comparable clocks.
+    The job keeps the digests without their rows, so that these can be freed.
     """
     shift, low, high = _common_steps(digests, matched, found)
     kept = [_kept(one, int(s), low, high) for one, s in zip(digests, shift, strict=True)]
@@ -51,7 +50,7 @@ def assemble(digests: Sequence[Digest], matched: Matched, found: Sequence[Collec
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """The columns of the job, rank after rank or in replayed order. Predecessors are rows of the job."""
+    """The columns of the job, rank by rank or in replay order. Predecessors are rows of the job."""
 
     rank: Ints
     source_row: Ints
@@ -65,7 +64,7 @@ class _Rows:
     recorded_lag: Floats
     recorded_own: Floats
     anchor_ns: Floats
-    """From the begin of the rank's window; likewise the end."""
+    """From the beginning of the rank's window; likewise the end."""
     end_ns: Floats
     took_ns: Floats
     group: Ints
@@ -79,13 +78,13 @@ _MATRICES = ("pred", "recorded_pred")
 
 
 def _kept(one: Digest, shift: int, low: int, high: int) -> Ints:
-    """Its rows within the common steps."""
+    """A digest's rows within the common steps."""
     step = np.where(one.rows.step >= 0, one.rows.step + shift, -1)
     return np.flatnonzero((step >= low) & (step < high)).astype(np.int32)
 
 
 def _filled(digests: Sequence[Digest], kept: Sequence[Ints], shift: Ints, low: int, high: int) -> _Rows:
-    """All columns, written rank by rank into their places: at 1,024 ranks a copy of them takes half a gigabyte."""
+    """All columns, filled in place rank by rank: at 1,024 ranks a copy takes half a gigabyte."""
     bounds = np.concatenate([[0], np.cumsum([len(rows) for rows in kept])])
     n = int(bounds[-1])
     texts: dict[str, int] = {}
@@ -112,7 +111,7 @@ def _filled(digests: Sequence[Digest], kept: Sequence[Ints], shift: Ints, low: i
 
 
 def _pace_differences(digests: Sequence[Digest]) -> Floats:
-    """Per rank the share of what was removed as the profiler's cost that is too much at the job's host pace."""
+    """For each rank the share of the removed profiler cost that is excessive at the job's CPU pace."""
     paces = np.array([one.host_pace for one in digests])
     usual = float(np.median(paces))
     believed = (paces >= usual / MOST_PACE_SPREAD) & (paces <= usual * MOST_PACE_SPREAD)
@@ -137,7 +136,7 @@ def _fill_ways(columns: _Rows, at: slice, one: Digest, mine: Ints, shift: int, l
     twin = number if len(mine) == np.count_nonzero(step >= 0) else _twins(one, step, number, low, high)
     columns.pred[at], _ = _renumbered(one.unprofiled, mine, number, twin)
     columns.recorded_pred[at], lost = _renumbered(one.recorded, mine, number, twin)
-    # What depended on a row before the common steps: in the recorded round a fixed time.
+    # Dependencies on rows before the common steps become fixed times in the recorded round.
     end = (one.rows.end_ns - one.begin_ns).astype(np.float64)
     before = one.recorded.pred[mine]
     fixed = np.where(lost, end[np.maximum(before, 0)] + one.recorded.lag_ns[mine], -np.inf)
@@ -145,8 +144,8 @@ def _fill_ways(columns: _Rows, at: slice, one: Digest, mine: Ints, shift: int, l
 
 
 def _renumbered(ways: Ways, kept: Ints, number: Ints, twin: Ints) -> tuple[Ints, Mask]:
-    """Predecessors among the kept rows, and which of them lie before these. Such a row's place is taken by its twin
-    in the last common step, of the previous round."""
+    """Predecessors among the kept rows, and which predecessors lie before these. Such a row is replaced by its twin in
+    the last common step of the previous round."""
     pred = ways.pred[kept].astype(np.int64)
     inside, before = pred >= 0, pred <= previous(0)
     lost = np.zeros(pred.shape, bool)
@@ -161,7 +160,8 @@ def _renumbered(ways: Ways, kept: Ints, number: Ints, twin: Ints) -> tuple[Ints,
 
 
 def _twins(one: Digest, step: Ints, number: Ints, low: int, high: int) -> Ints:
-    """Per row the row of the last common step that stands as far from its step's end and is of the same kind."""
+    """For each row its twin: the row of the last common step of the same kind and at the same distance from the step's
+    end."""
     last = np.flatnonzero(step == high - 1)[::-1]
     twin = number.copy()
     rows = one.rows
@@ -176,7 +176,7 @@ def _twins(one: Digest, step: Ints, number: Ints, low: int, high: int) -> Ints:
 
 
 def _ordered(rows: _Rows, order: Ints) -> _Rows:
-    """The columns in replayed order, one after another: only one of them is there twice."""
+    """The columns in replay order, reordered one by one so that only one exists twice."""
     back = np.empty(len(order), np.int32)
     back[order] = np.arange(len(order), dtype=np.int32)
     for name in _Rows.__slots__:
@@ -195,12 +195,12 @@ def _ordered(rows: _Rows, order: Ints) -> _Rows:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """Per row, rank after rank."""
+    """What is known of each row, rank by rank."""
 
     instance: Ints
-    """Rows that match none have one of their own."""
+    """Unmatched rows are instances by themselves."""
     complete: Mask
-    """All members are here."""
+    """Whether all members are present."""
     transfer_ns: Floats
     """NaN where not known."""
     expected_ns: Floats
@@ -229,8 +229,8 @@ def _instances(
 
 
 def _transfers(rows: _Rows, known: _Known, order: Ints, first: Ints) -> tuple[Floats, Floats, Mask]:
-    """Per instance: how long it lasts once all that are here have arrived, how much of that missing ranks are late by,
-    and whether none is missing."""
+    """For each instance: its duration once all present ranks have arrived, the part of that caused by late missing
+    ranks, and whether no rank is missing."""
     if not len(order):
         return np.empty(0), np.empty(0), np.empty(0, bool)
     head = first[:-1]
@@ -250,13 +250,13 @@ def _transfers(rows: _Rows, known: _Known, order: Ints, first: Ints) -> tuple[Fl
 @dataclass(frozen=True, slots=True)
 class _Clock:
     zero_ns: float
-    """The job's time at which the rank's window begins."""
+    """Beginning of the rank's window on the job's clock."""
     begin_ns: Floats
     """The common steps' starts on the job's clock."""
 
 
 def _clocks(digests: Sequence[Digest], offset: Sequence[int | None], shift: Ints, low: int) -> list[_Clock]:
-    """Where each rank's window begins on the first rank's clock, counted from the first rank's."""
+    """Beginning of each rank's window on the first rank's clock, relative to that of the first rank."""
     known = all(one.clock_ns for one in digests)
     base = [one.begin_ns + (one.clock_ns if known else 0) - (at or 0) for one, at in zip(digests, offset, strict=True)]
     steps = min(len(one.step_begin_ns) - (low - int(s)) for one, s in zip(digests, shift, strict=True))
@@ -269,8 +269,8 @@ def _clocks(digests: Sequence[Digest], offset: Sequence[int | None], shift: Ints
 
 
 def _common_steps(digests: Sequence[Digest], matched: Matched, found: Sequence[Collectives]) -> tuple[Ints, int, int]:
-    """What to add to each recording's step numbers, and the steps, first to last exclusive, that all recordings hold;
-    a rank that shares nothing keeps its own numbers."""
+    """(offset to add to each recording's step numbers, first step that all recordings hold, last exclusive). A rank
+    that shares nothing keeps its own numbers."""
     shift = _step_shifts(matched, found)
     low = max(int(s) for s in shift)
     high = min(int(s) + len(one.step_begin_ns) for s, one in zip(shift, digests, strict=True))
@@ -280,10 +280,10 @@ def _common_steps(digests: Sequence[Digest], matched: Matched, found: Sequence[C
 
 
 def _step_shifts(matched: Matched, found: Sequence[Collectives]) -> Ints:
-    """What to add to each recording's step numbers so that one number means one step: recordings may begin at
-    different steps. From the first rank on, others are reached over the collectives that they share."""
+    """Offsets that give a step the same number in all recordings, which may begin at different steps. Starting at the
+    first rank, the others are reached through shared collectives."""
     top = max((int(one.max(initial=-1)) for one in matched.instance), default=-1) + 1
-    step_of = np.full(top, ABSENT)  # of each instance, as the ranks reached so far count
+    step_of = np.full(top, ABSENT)  # of each instance, by the numbering of the ranks reached so far
     shift = np.zeros(len(found), np.int64)
     pending = list(range(len(found)))
     begun = False

@@ -1,7 +1,6 @@
-"""A rank's graph reduced to its synchronisation points: per point the LABELS longest ways to it from earlier ones.
-
-One pass over the nodes in order, each carrying the LABELS (source, distance) pairs that bind latest. A way ends at the
-next point: what it depends on further back is that point's own matter.
+"""Reduces a rank's graph to its synchronisation points: for each, the LABELS longest paths from earlier points.
+One pass over the nodes in order; each carries the LABELS (source, distance) pairs that arrive latest. A path ends at
+the next point, which carries its own dependencies.
 """
 
 from __future__ import annotations
@@ -16,18 +15,18 @@ from gpuprof.ranks.digest_data import LABELS, NO_ROW, WORK, Floats, Ints, Labels
 from gpuprof.replay.graph import Graph
 from gpuprof.tracefile.trace import U8, Mask
 
-_inlined = numba.njit(cache=True, inline="always")  # a call costs more than what these do
+_inlined = numba.njit(cache=True, inline="always")  # the functions are cheaper than a call
 
 
 @dataclass(frozen=True, slots=True)
 class Contracted:
-    """The ways to each point."""
+    """The paths to each point."""
 
     labels: Labels
     other_ns: Floats
-    """[points, LABELS] The same ways with the durations given as `other`."""
+    """[points, LABELS] The same paths with the durations given as `other`."""
     anchor_ns: Floats
-    """[points] Earliest arrival in the recorded round by what the round before left; -inf: none."""
+    """[points] Earliest arrival in the recorded round because of the previous round; -inf: none."""
 
 
 class _Edges(NamedTuple):
@@ -40,20 +39,20 @@ class _Edges(NamedTuple):
 
 
 class _Ways(NamedTuple):
-    """[LABELS] The ways to one node, or [nodes, LABELS] to each."""
+    """[LABELS] The paths to one node, or [nodes, LABELS] to each."""
 
     point: Ints
-    """Where they begin; `previous(point)`: in the round before; NO_ROW: unused."""
+    """Their source; `previous(point)`: in the previous round; NO_ROW: unused."""
     ns: Floats
     other_ns: Floats
     parts: Floats
     """[…, WORK] ns of each kind of work."""
     value: Floats
-    """When each arrives; not kept of all nodes."""
+    """When each arrives; not kept for all nodes."""
 
 
 class _Found(NamedTuple):
-    """What is wanted: the ways to each point."""
+    """The result: the paths to each point."""
 
     pred: Ints
     lag: Floats
@@ -63,8 +62,9 @@ class _Found(NamedTuple):
 
 
 def contract(graph: Graph, points: Ints, marks: Ints, work: U8, other: Floats | None = None) -> Contracted:
-    """`points`: nodes in order; `marks`: those of them (by index) that end with their own work, the others when their
-    peers say so. `work`: per node index into WORK. `other`: further durations of the same graph."""
+    """`points`: nodes in order; `marks`: indices of points that end with their own work, while the others end when
+    their peers have arrived. `work`: for each node an index into WORK. `other`: alternative durations of the same
+    graph."""
     edges = graph.edges
     n, count = len(graph), len(points)
     point_of = np.full(n, -1, np.int64)
@@ -94,11 +94,11 @@ def _no_ways(shape: tuple[int, ...]) -> _Ways:
 
 @numba.njit(cache=True)
 def _contract(duration, other, edges, before, point_of, work, kept, best, found):  # pragma: no cover - compiled
-    """Goes through the nodes twice, so that ways from the round before are known. Fills `kept` and `found`; `best` is
-    room for one node's ways."""
+    """Visits the nodes twice, so that paths from the previous round are known. Fills `kept` and `found`; `best` is
+    scratch space for one node's paths."""
     start, end = before.copy(), before.copy()
     fixed = np.full(len(duration), -np.inf)
-    ended = np.full(len(found.anchor), -np.inf)  # ends of the points in the round before
+    ended = np.full(len(found.anchor), -np.inf)  # ends of the points in the previous round
     ends = np.full(len(found.anchor), -np.inf)  # and in this one
     for r in range(2):
         for node in range(len(duration)):
@@ -125,7 +125,7 @@ def _contract(duration, other, edges, before, point_of, work, kept, best, found)
 
 @_inlined
 def _bound(e, node, duration, edges, before, point_of, fixed):  # pragma: no cover - compiled
-    """What an edge says of the node's earliest start by what was under way when the recording began."""
+    """A node's earliest start by an edge from work that was under way when the recording began."""
     source, lag = edges.source[e], edges.lag[e]
     if source >= node:
         return before[source] + lag if before[source] > -5e17 else -np.inf
@@ -138,7 +138,7 @@ def _bound(e, node, duration, edges, before, point_of, fixed):  # pragma: no cov
 def _over(
     e, node, used, duration, other, edges, point_of, work, kept, best, ended, ends
 ):  # pragma: no cover - compiled
-    """Offers the ways over one edge to the node's best; how many of these there are then."""
+    """Offers the paths over one edge to the node's best ones; returns their new number."""
     source, lag, from_start = edges.source[e], edges.lag[e], edges.from_start[e]
     single = point_of[source] >= 0 and not from_start
     for c in range(1 if single else kept.point.shape[1]):
@@ -152,7 +152,7 @@ def _over(
                 ns, other_ns = ns + duration[source], other_ns + other[source]
         if source >= node:
             if point < 0:
-                continue  # two rounds back: whoever went through a whole round has met a point in it
+                continue  # two rounds back: a path through a whole round passes a point in it
             point = -2 - point
         value = ns + (ended[-2 - point] if point < NO_ROW else ends[point])
         at = _place(used, point, ns, value, best)
@@ -170,7 +170,7 @@ def _over(
 
 @_inlined
 def _place(used, point, ns, value, best):  # pragma: no cover - compiled
-    """Where a way is written: over a shorter one from the same point, on a free place, or over the one that arrives
+    """Where a path is written: over a shorter one from the same point, into a free place, or over the one that arrives
     first; -1: nowhere."""
     for k in range(used):
         if best.point[k] == point:

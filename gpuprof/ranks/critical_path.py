@@ -1,7 +1,8 @@
 """The critical path of a step across ranks: what would have to be shorter for the step to be shorter.
 
-From the end of the usual step backwards: a collective leads to the rank that came last, a rank's arrival to what it
-came latest from. The parts follow each other without gaps and sum to the step, but for some µs at its begin.
+Followed backwards from the end of the usual step: from a collective to the rank that arrived last, and from a rank's
+arrival to the predecessor that determined it. The parts have no gaps and sum to the step, except for a few µs at its
+beginning.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from gpuprof.ranks.summary import OnPath
 
 COMMUNICATION = "communication"
 MOST = 400
-"""Parts that are kept; of more, the shortest count as the part before them."""
+"""Most parts that are kept; further short parts are merged into the part before them."""
 LEAST_SHARE = 0.05
-"""Kinds of work with less of a stretch are not shown apart."""
+"""Kinds of work with a smaller share of a stretch are not shown separately."""
 
 
 def critical_path(job: Job, played: Played) -> tuple[OnPath, ...]:
@@ -45,7 +46,7 @@ def critical_path(job: Job, played: Played) -> tuple[OnPath, ...]:
 
 
 def _came_from(job: Job, played: Played, row: int, lag: np.ndarray) -> tuple[int, float]:
-    """The row that an arrival depended on, -1 where that is of the round before, and when it had ended."""
+    """(row that an arrival depended on, -1 if in the previous round; when that row ended)."""
     pred = job.pred[row]
     here = np.flatnonzero(pred >= 0)
     came = float(played.arrival_ns[row])
@@ -59,7 +60,7 @@ def _came_from(job: Job, played: Played, row: int, lag: np.ndarray) -> tuple[int
 
 
 def _label(job: Job, row: int, source: int) -> int:
-    """Which way into a row begins at `source`; the longest from the round before for -1."""
+    """Which path into a row begins at `source`; for -1 the longest from the previous round."""
     pred = job.pred[row]
     if source >= 0:
         return int(np.argmax(pred == source))
@@ -67,7 +68,7 @@ def _label(job: Job, row: int, source: int) -> int:
 
 
 def _split(rank: int, shares: np.ndarray, begin: float, end: float) -> list[tuple[int, str, float, float]]:
-    """A stretch by kinds of work, the last first. In which order they came is not known."""
+    """A stretch split by kinds of work, last first. Their real order is not known."""
     part = shares / max(float(shares.sum()), 1.0)
     part = np.where(part >= LEAST_SHARE, part, 0.0)
     if not part.any():
@@ -78,7 +79,7 @@ def _split(rank: int, shares: np.ndarray, begin: float, end: float) -> list[tupl
 
 
 def _kept(job: Job, parts: list[tuple[int, str, float, float]], low: float) -> tuple[OnPath, ...]:
-    """In order of time from the step's begin, neighbours of one kind made one."""
+    """In order of time from the step's beginning; adjacent parts of one kind are merged."""
     joined: list[list] = []
     for rank, work, begin, end in reversed(parts):
         ns = end - max(begin, low)

@@ -1,4 +1,4 @@
-"""From one rank's timeline to its digest."""
+"""Makes the digest of one rank's timeline."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def digest_of(
     graph: Graph, source: str, rank: int | None, own: Own, doings: tuple[Doing, ...],
     notes: tuple[tuple[str, str], ...] = (),
 ) -> Digest:  # fmt: skip
-    """The digest of a rank whose recording was built into `graph`, with what was queued before it carried over and
-    nothing else changed: waits for peers are still part of its collectives."""
+    """The digest of a rank whose recording was built into `graph`. Only work queued before the recording has been
+    carried over; waits for peers are still part of its collectives."""
     timeline = graph.timeline
     meta, low = timeline.trace.meta, timeline.window[0]
     found = find_collectives(timeline)
@@ -82,15 +82,14 @@ def digest_of(
 
 
 def _points(graph: Graph, found: Collectives) -> tuple[Ints, Ints, Ints]:
-    """(nodes that are synchronisation points, in order; which of these are marks; per point its collective or -1).
-
-    Marks are the end of each step on the host and the last work of each stream in it: every way through a round of the
-    window meets one.
+    """(synchronisation points in order, which of them are marks, the collective of each or -1).
+    Marks are the end of each step on the CPU and the last work of each stream in it: every path through a round of the
+    window passes one.
     """
     gpu = graph.timeline.trace.gpu
     of_row = np.full(len(gpu) + 1, -1, np.int64)
     of_row[found.columns.row] = np.arange(len(found))
-    # Work that was queued before the recording has no time left in the graph, and no launch.
+    # Work queued before the recording has no duration and no launch in the graph.
     launched = graph.on_gpu & (graph.resource == COMMUNICATION) & ((graph.call >= 0) | (graph.duration_ns > 0))
     collective = np.where(launched, of_row[graph.gpu_row], -1)
     nodes = np.flatnonzero(graph.on_gpu)
@@ -112,7 +111,7 @@ class _Names(NamedTuple):
 
 
 def _named(found: Collectives, column: Ints) -> _Names:
-    """One of the columns of texts with the texts that it uses."""
+    """A column of texts, with the texts that it uses."""
     used, index = np.unique(column, return_inverse=True)
     return _Names(index.reshape(-1), tuple(found.texts[one] for one in used.tolist()))
 
@@ -158,7 +157,7 @@ def _rows(
 
 
 def _mark_kinds(graph: Graph, points: Ints) -> Ints:
-    """-1 for the end of a step on the host, -2 - k for the last work of stream k, counted in the order of use."""
+    """-1 for the end of a step on the CPU, -2 - k for the last work of the k-th stream in order of use."""
     gpu = graph.timeline.trace.gpu
     rows = graph.gpu_row[points]
     kinds = np.full(len(points), -1, np.int64)
@@ -181,7 +180,7 @@ def _ways(labels: Labels) -> Ways:
 
 
 def _padded(labels: Labels, more: int) -> Labels:
-    """With rows that only help to match: they depend on nothing."""
+    """Adds rows that are used only for matching: they depend on nothing."""
     return Labels(
         pred=_more(labels.pred, more, NO_ROW),
         lag_ns=_more(labels.lag_ns, more, 0),
@@ -196,7 +195,7 @@ def _more(values: np.ndarray, rows: int, fill: int) -> np.ndarray:
 
 
 def _fit(graph: Graph, points: Ints, contracted: Contracted) -> float:
-    """How far the points end from where the whole graph's do, replayed alone as recorded."""
+    """How far the digest's points end from those of the whole graph, replayed alone as recorded."""
     if not len(points):
         return 0.0
     labels = contracted.labels

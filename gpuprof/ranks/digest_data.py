@@ -1,13 +1,11 @@
-"""A digest: what one rank's recording says about its part in the job, in under a megabyte.
-
-Its rows are the rank's synchronisation points, in an order in which each depends only on earlier ones: collectives,
-sends and receives, which other ranks share, and marks of its own (the end of a step on the host and on each stream).
-What lies between two rows is the time that the rank needs from the end of the one to its arrival at the other:
+"""A digest: one rank's part in the job, in less than 1 MB.
+Its rows are the rank's synchronisation points, ordered so that each depends only on earlier ones: collectives, sends
+and receives, which other ranks share, and its own marks (the end of a step on the CPU and on each stream). Between two
+rows is the time that the rank needs from the end of one to its arrival at the other:
 
     arrival(row) = max over labels of (end(predecessor) + lag)
 
-No other rank's recording is needed to make a digest, because waiting for peers is not removed here but in the joint
-replay.
+A digest needs no other rank's recording, because waiting for peers is removed only in the joint replay.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ Ints = NDArray[np.integer]
 
 VERSION = 2
 LABELS = 4
-"""Predecessors kept per row. `fit` says how far a digest replays from its whole graph."""
+"""Predecessors kept per row. `fit` is the resulting error of a digest's replay against its whole graph."""
 WORK = ("forward", "backward", "optimizer", "other")
 """Kinds of work that a lag consists of; `other` is data, communication calls and the time between steps."""
 FORWARD, BACKWARD, OPTIMIZER, OTHER = range(len(WORK))
@@ -36,19 +34,19 @@ LOCAL = -1
 
 @dataclass(frozen=True, slots=True)
 class Ways:
-    """Per row LABELS ways to its arrival, as matrices [rows, LABELS], and the marks' own time."""
+    """For each row LABELS paths to its arrival, as matrices [rows, LABELS], and the marks' own time."""
 
     pred: Ints
-    """Row whose end the arrival depends on; `previous(row)` for one of the window's previous round, NO_ROW: unused."""
+    """Row whose end the arrival depends on; `previous(row)`: in the window's previous round; NO_ROW: unused."""
     lag_ns: Floats
     """Longest time from there to the arrival."""
     own_ns: Floats
-    """[rows] What the row takes on this rank alone: a mark's last kernel. 0 on what ranks share."""
+    """[rows] Time that the row takes on this rank alone: a mark's last kernel. 0 for shared rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Labels(Ways):
-    """The same with the kinds of work that they consist of."""
+    """The same, with the kinds of work in each lag."""
 
     shares: U8
     """[rows, LABELS, WORK] What the lag consists of, in 255ths."""
@@ -60,7 +58,7 @@ Row = TypeVar("Row", int, Ints)
 
 
 def previous(row: Row) -> Row:
-    """How `Ways.pred` writes a row of the previous round; its own inverse."""
+    """Encodes a row of the previous round in `Ways.pred`; its own inverse."""
     return -2 - row
 
 
@@ -71,7 +69,7 @@ class Rows:
     group: Ints
     """Index into `Digest.groups`; LOCAL for marks."""
     kind: Ints
-    """Index into `collectives.KINDS`; of marks -1 for the end of a step on the host, -2 - k for that of stream k."""
+    """Index into `collectives.KINDS`; for marks -1 for the end of a step on the CPU, -2 - k for that of stream k."""
     dtype: Ints
     """Index into `Digest.dtypes`."""
     bytes: Ints
@@ -80,15 +78,15 @@ class Rows:
     number: Ints
     """The recorded sequence number of the group; ABSENT where not recorded."""
     step: Ints
-    """Step of this recording, from 0; -1 outside the window: such rows only help to match."""
+    """Step of this recording, from 0; -1 outside of the window: such rows are used only for matching."""
     start_ns: Ints
     end_ns: Ints
     """On the rank's own clock, from `Digest.clock_ns`."""
     expected_ns: Floats
-    """What the message and the link suggest for the transfer."""
+    """Expected duration of the transfer, from the message size and the link."""
     anchor_ns: Floats
-    """Not before this time of the recorded round, because of what was under way when the recording began, from
-    `Digest.begin_ns`; -inf where nothing was."""
+    """Earliest arrival in the recorded round because of work under way when the recording began, from
+    `Digest.begin_ns`; -inf if there was none."""
 
     def __len__(self) -> int:
         return len(self.group)
@@ -96,27 +94,27 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Doing:
-    """One kind of work of a rank, per step, without the profiler's cost."""
+    """One kind of work of a rank, per step, profiler cost removed."""
 
     resource: str
     phase: str
     what: str
-    """The op, or Python outside of ops; on the device the category of kernels."""
+    """The op, or Python outside of ops; on the device the kernels' category."""
     ns: float
     frame: str | None
-    """Of its longest stretch: the line of Python, and where it is in that rank's own window."""
+    """The line of Python of its longest stretch, and its position in the rank's window."""
     start_ns: int
     longest_ns: int
 
 
 @dataclass(frozen=True, slots=True)
 class Own:
-    """What the rank's own diagnosis says, the profiler's cost removed."""
+    """The rank's own diagnosis, profiler cost removed."""
 
     bound: str | None
     cause: str | None
     low: float
-    """The 80 % interval of a step as shares of it."""
+    """80 % interval of a step, as shares of it."""
     high: float
 
 
@@ -129,7 +127,7 @@ class Digest:
     rank: int | None
     world_size: int | None
     host: str | None
-    """Name of the machine, or None; then the number of GPUs that the recording lists splits ranks into hosts."""
+    """Name of the machine; if None, ranks are split into hosts by `gpus`."""
     gpus: int
     """GPUs that the recording lists."""
     gpu: str | None
@@ -138,9 +136,9 @@ class Digest:
     begin_ns: int
     """Start of the window on the recording's clock."""
     step_begin_ns: Floats
-    """Per step its start, from `begin_ns`."""
+    """Start of each step, from `begin_ns`."""
     looped: bool
-    """Whether the steps follow each other; else each is a sample of its own and is replayed by itself."""
+    """Whether the steps are consecutive; else each is a separate sample and is replayed alone."""
     groups: tuple[str, ...]
     dtypes: tuple[str, ...]
     rows: Rows
@@ -148,10 +146,10 @@ class Digest:
     unprofiled: Labels
     """The same without the profiler's cost."""
     removed_ns: Floats
-    """[rows, LABELS] What was removed from `unprofiled.lag_ns`, with the rank's own host pace."""
+    """[rows, LABELS] Profiler cost removed from `unprofiled.lag_ns`, at the rank's own CPU pace."""
     host_pace: float
     fit: float
-    """How far the digest, replayed alone, ends from where its whole graph does, as a share of the window."""
+    """Error of the digest's replay against its whole graph's, as a share of the window."""
     own: Own
     doings: tuple[Doing, ...]
     notes: tuple[tuple[str, str], ...] = ()
@@ -165,5 +163,5 @@ _NO_ROWS = Rows(*(_NONE for _ in fields(Rows)))
 
 
 def without_rows(digest: Digest) -> Digest:
-    """What a digest says of the rank as a whole: the same with empty columns."""
+    """The digest with empty columns."""
     return replace(digest, rows=_NO_ROWS, recorded=Ways(*_NO_WAYS), unprofiled=_NO_LABELS, removed_ns=_NO_LABELS.lag_ns)

@@ -1,4 +1,4 @@
-"""All digests as one job: their rows, and which of them are one collective."""
+"""All digests as one job: their rows, and which rows belong to one collective."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from gpuprof.tracefile.trace import U8, Mask
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """What takes how long: everything that a what-if changes."""
+    """All durations: everything that a what-if changes."""
 
     lag_ns: Floats
     """[rows, LABELS]"""
     own_ns: Floats
     """[rows]"""
     transfer_ns: Floats
-    """[instances] Once all have arrived, with what missing ranks are late by."""
+    """[instances] Duration once all present ranks have arrived, including the lateness of missing ranks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Rows of all ranks in replayed order: by instance, each instance after all that its members depend on.
+    """Rows of all ranks in replay order: by instance, each instance after all that its members depend on.
 
     An instance is one collective with all its members, a send with its receive, or a mark by itself.
     """
@@ -39,12 +39,12 @@ class Job:
     """Rows of instance i: `first[i]:first[i + 1]`."""
     instance: Ints
     pred: Ints
-    """[rows, LABELS] Row of the job; `previous(row)`, NO_ROW as in a digest."""
+    """[rows, LABELS] Row of the job; `previous(row)` and NO_ROW as in a digest."""
     shares: U8
     """[rows, LABELS, WORK] What each lag consists of, in 255ths."""
     own_work: U8
     anchor_ns: Floats
-    """On the first rank's clock, from the job's begin."""
+    """On the first rank's clock, from the job's beginning."""
     recorded_end_ns: Floats
     shared: Mask
     """Rows that other ranks take part in, present or not."""
@@ -55,9 +55,9 @@ class Job:
     bytes: Ints
     size: Ints
     complete: Mask
-    """[instances] All members are here."""
+    """[instances] Whether all members are present."""
     waited_ns: Floats
-    """[instances] Of the transfer, what missing ranks are late by."""
+    """[instances] Part of the transfer caused by late missing ranks."""
     steps: int
     step_begin_ns: Floats
     looped: bool
@@ -65,7 +65,7 @@ class Job:
     unprofiled: Times
     recorded_pred: Ints
     dropped: int
-    """Instances that could not be ordered, and were taken apart: rows matched wrongly."""
+    """Instances that could not be ordered and were split, because rows were matched wrongly."""
 
     def __len__(self) -> int:
         return len(self.rank)

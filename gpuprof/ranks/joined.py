@@ -1,4 +1,4 @@
-"""The digests of all ranks joined to one job: on which clocks, and what each rank exchanges with the others."""
+"""Joins the digests of all ranks to one job: their clocks, and what each rank exchanges with the others."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from gpuprof.timeline.matching import Matched, match
 
 @dataclass(frozen=True, slots=True)
 class Exchanged:
-    """What the collectives of one rank say."""
+    """Summary of one rank's collectives."""
 
     late_share: float
-    """Of those that some rank waited in, those that it came last to; NaN: none waited."""
+    """Share of the collectives with a wait in which this rank arrived last; NaN: no rank waited."""
     transfer_ns: int | None
-    """Transfers of a step, overlapped or not; None where nothing is known of any."""
+    """Transfers of a step, overlapped or not; None if none is known."""
     offset_ns: int | None
     to_first_clock_ns: int | None
 
@@ -37,11 +37,10 @@ class Joined:
 
 
 def joined(digests: Sequence[Digest]) -> Joined:
-    """One job of the digests of its ranks, in order of rank.
-
-    Raises UnreadableTrace, one line, for recordings without a collective that they share.
+    """Joins digests, in order of rank.
+    Raises UnreadableTrace, one line, if two recordings share no collective.
     """
-    # Clocks are compared as Unix times where the recordings give their beginning.
+    # Clocks are compared as Unix times if all recordings give theirs.
     known = all(one.clock_ns for one in digests)
     clocks = [one.clock_ns if known else 0 for one in digests]
     found = [_collectives(one, clock) for one, clock in zip(digests, clocks, strict=True)]
@@ -58,7 +57,7 @@ def joined(digests: Sequence[Digest]) -> Joined:
 
 
 def _exchanged(matched: Matched, i: int, found: Collectives, clocks_ns: Sequence[int]) -> Exchanged:
-    """`clocks_ns`: Unix time of each recording's time 0; all 0 where one of them is not known."""
+    """`clocks_ns`: Unix time of each recording's time 0; all 0 if one of them is not known."""
     waited, inside = int(matched.waited_for[i].sum()), found.columns.step >= 0
     transfer, steps = matched.transfer_ns[i][inside], len(np.unique(found.columns.step[inside]))
     return Exchanged(
@@ -70,7 +69,7 @@ def _exchanged(matched: Matched, i: int, found: Collectives, clocks_ns: Sequence
 
 
 def _collectives(digest: Digest, clock_ns: int) -> Collectives:
-    """The rows that ranks share, as matching takes them; times from `clock_ns`."""
+    """The shared rows in the form that matching needs; times from `clock_ns`."""
     rows = digest.rows
     mine = np.flatnonzero(rows.group >= 0)
     mine = mine[np.lexsort((mine, rows.start_ns[mine]))]

@@ -1,4 +1,4 @@
-"""The joint replay: every rank goes its own way to each collective, which ends for all once the last has arrived."""
+"""The joint replay: each rank arrives at a collective in its own time; it ends for all once the last has arrived."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from gpuprof.ranks.digest_data import WORK, Floats, Ints, Ways
 from gpuprof.ranks.job import Job, Times
 
 ROUNDS = 3
-"""Rounds of the window after which a step is read off, as for one rank."""
+"""Rounds of the window before a step is measured, as for one rank."""
 SETTLING = int(calibrated.SETTLING_STEPS.value)
-"""Steps at least that these rounds have, until ranks that run ahead are held back by what they have queued."""
+"""Fewest steps in these rounds: until then, ranks that run ahead are not yet limited by their queues."""
 
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """When everything happened in the last round, in ns."""
+    """Times of all rows in the last round, ns."""
 
     arrival_ns: Floats
-    """[rows] When the rank was there."""
+    """[rows] When the rank arrived."""
     end_ns: Floats
     """[rows]"""
     each_ns: Floats
-    """[steps] From the finish of the step before, or of samples from their own begin."""
+    """[steps] Duration from the end of the previous step, or for samples from their own beginning."""
     looped: bool
 
     @property
     def step_ns(self) -> float:
-        """The usual step: the median where steps follow each other, the mean of samples or where none is usual."""
+        """The usual step: the median of consecutive steps; the mean of samples, or if no step is usual."""
         if not len(self.each_ns):
             return 0.0
         middle = float(np.median(self.each_ns))
@@ -44,13 +44,13 @@ class AsItIs:
     """The unchanged job, replayed."""
 
     error: float
-    """How far the replay of what was recorded ends from where it ended, as a share of the mean step."""
+    """Error of the replay against the recording, as a share of the mean step."""
     played: Played
     """Without the profiler."""
     paces_ns: Floats
     """[ranks, steps] The step that each rank would take if no other were ever late."""
     work_ns: Floats
-    """[ranks, steps, WORK] On each rank's own way through a step, waits and transfers left out."""
+    """[ranks, steps, WORK] Work on each rank's own path through a step, without waits and transfers."""
 
 
 def as_it_is(job: Job) -> AsItIs:
@@ -65,7 +65,7 @@ def replay(job: Job, times: Times | None = None, *, recorded: bool = False) -> P
     pred = job.recorded_pred if recorded else job.pred
     rounds = 1 if recorded else _rounds(job)
     arrival, end, finish = np.empty(len(job)), np.empty(len(job)), np.empty((rounds, job.steps))
-    lag = times.lag_ns.astype(np.float32, copy=False)  # one compiled version, and half the memory
+    lag = times.lag_ns.astype(np.float32, copy=False)  # avoids a second compiled version, and halves the memory
     _replay(job.first, pred, lag, times.own_ns, times.transfer_ns, job.anchor_ns, job.step, False, arrival, end, finish)
     if not job.looped:
         each = finish[-1] - job.step_begin_ns
@@ -76,7 +76,7 @@ def replay(job: Job, times: Times | None = None, *, recorded: bool = False) -> P
 
 
 def _paces(job: Job) -> Floats:
-    """`AsItIs.paces_ns`."""
+    """See `AsItIs.paces_ns`."""
     times = job.unprofiled
     rounds = _rounds(job)
     arrival, end = np.empty(len(job)), np.empty(len(job))
@@ -112,8 +112,8 @@ def replay_rows(ways: Ways, anchor_ns: Floats, took_ns: Floats, step: Ints, step
 
 
 def _replay_error(job: Job) -> float:
-    """How far the replay of what was recorded ends from where it ended, as a share of the mean step: the root of the
-    mean square over steps, each counted from its begin."""
+    """Error of the replay against the recording, as a share of the mean step: root mean square over steps, each from
+    its own beginning."""
     end = replay(job, recorded=True).end_ns
     found, recorded = (np.full(job.steps, -np.inf) for _ in range(2))
     np.maximum.at(found, job.step, end)
@@ -126,7 +126,7 @@ def _replay_error(job: Job) -> float:
 
 
 def _work_of_ranks(job: Job) -> Floats:
-    """`AsItIs.work_ns`."""
+    """See `AsItIs.work_ns`."""
     times = job.unprofiled
     arrival, end = np.empty(len(job)), np.empty(len(job))
     _replay(

@@ -1,4 +1,4 @@
-"""Whether steps differ as batches of different length make them differ: forward and backward passes together."""
+"""Whether steps differ because batches have different lengths: then forward and backward passes vary together."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import numpy as np
 from gpuprof.ranks.digest_data import BACKWARD, FORWARD, Floats
 
 FEWEST = 8
-"""Steps of ranks from which on a correlation is given: of fewer, one of 0.7 can be chance."""
+"""Fewest steps over all ranks for a correlation: with fewer, 0.7 can be chance."""
 LEAST_SPREAD = 0.002
-"""Passes that differ by less, as a standard deviation, differ by nothing."""
+"""A smaller relative standard deviation of passes counts as none."""
 
 
 def lengths_share(work_ns: Floats) -> float | None:
-    """The share of the variance of backward passes that forward passes explain, over all ranks and steps, each counted
-    from its rank's mean (r²; 0 if they go in opposite directions). None where there are too few steps, or no such work.
+    """The share of the variance of backward passes that forward passes explain, over all ranks and steps, each relative
+    to its rank's mean (r²; 0 if the correlation is negative). None with too few steps, or without such work.
 
     `work_ns`: [ranks, steps, WORK]. A longer batch takes longer in both directions; a garbage collection, a checkpoint
     or a busy machine does so in one. "Understanding Stragglers in Large Model Training Using What-if Analysis" (OSDI
-    '25) tells batches of different length by the same correlation.
+    '25) recognises batches of different length by the same correlation.
     """
     both = work_ns[:, :, [FORWARD, BACKWARD]]
     mean = both.mean(axis=1, keepdims=True)

@@ -1,4 +1,4 @@
-"""An order of instances in which each comes after all that its members depend on."""
+"""Orders instances so that each comes after everything that its members depend on."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from gpuprof.ranks.digest_data import Ints
 
 
 def in_order(instance: Ints, pred: Ints) -> tuple[Ints, Ints, Ints, int]:
-    """(instance of each row, rows in order, first row in that order of each instance, instances taken apart).
-
-    `instance`: of each row, from 0; `pred`: [rows, labels] the rows that it depends on, negative ones are not of this
-    round. An order that ran has no circle: where there is one, rows were matched wrongly, and its instances are taken
-    apart into single rows.
+    """(instance of each row, rows in order, first row of each instance in that order, number of split instances).
+    `instance`: of each row, from 0; `pred`: [rows, labels] the rows that it depends on; negative ones are not in this
+    round. A real execution has no cycle: if there is one, rows were matched wrongly, and its instances are split into
+    single rows.
     """
     dropped = 0
     while True:

@@ -1,4 +1,4 @@
-"""What a rank does in a step, by resource, phase and op: what a slow rank is compared with the others by."""
+"""A rank's work in a step by resource, phase and op, by which a slow rank is compared with the others."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.trace import ANNOTATION, Trace
 
 MOST_KEPT = 300
-"""Kinds of work kept per rank: their time covers practically all of a step."""
+"""Kinds of work kept per rank; they cover practically all of a step."""
 
 
 def rank_work_of(graph: Graph) -> tuple[Doing, ...]:
-    """The rank's own work by resource, phase and name, most first; waits are not work."""
+    """The rank's own work by resource, phase and name, largest first; waits are not work."""
     timeline = graph.timeline
     trace = timeline.trace
     nodes = np.flatnonzero(np.isin(graph.resource, (HOST, INPUT, TRANSFER, DEVICE)) & ~graph.waits)
@@ -49,7 +49,7 @@ def rank_work_of(graph: Graph) -> tuple[Doing, ...]:
 
 
 def _names(graph: Graph, nodes: Ints) -> Ints:
-    """What each node does, as a number: 0 Python, then categories of kernels, then names of ops."""
+    """Code of each node's activity: 0 for Python, then categories of kernels, then names of ops."""
     timeline = graph.timeline
     ops = timeline.trace.ops
     name = np.zeros(len(nodes), np.int64)
@@ -71,7 +71,7 @@ def _what(trace: Trace, name: int) -> str:
 
 
 def _frames(timeline: Timeline, graph: Graph, nodes: Ints) -> list[str | None]:
-    """The frame of Python in the middle of each host node, where there are stacks."""
+    """The Python frame at the middle of each CPU node, if there are stacks."""
     trace = timeline.trace
     if not len(trace.frames):
         return [None] * len(nodes)

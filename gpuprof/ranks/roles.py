@@ -1,4 +1,4 @@
-"""What ranks and groups are for: pipeline stages, hosts, and tensor, data and world groups."""
+"""The roles of ranks and groups: pipeline stages, hosts, and tensor, data and world groups."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _WORDS = {
 """Words of the descriptions that DeviceMesh (`mesh_tp`, `mesh_dp_shard`), torchtitan and Megatron-LM
 (`TENSOR_MODEL_PARALLEL_GROUP`) give their process groups."""
 OFTEN = 4
-"""Collectives of tensor groups per collective of data groups, at least: a layer has two in each direction."""
+"""Tensor groups have at least this many times as many collectives as data groups: a layer has two in each direction."""
 
 
 @dataclass(frozen=True, slots=True)
 class Roles:
-    """Per group its role, per rank its place."""
+    """The role of each group, and the place of each rank."""
 
     of_group: Ints
     """Index into ROLES."""
@@ -39,11 +39,11 @@ class Roles:
     host: tuple[str, ...]
     """[ranks] The machine: its name, or `host N` by counting GPUs; all equal where unknown or one."""
     members: tuple[Ints, ...]
-    """Per group the ranks (by index) that are here."""
+    """For each group the indices of its present ranks."""
 
 
 def roles_of(job: Job) -> Roles:
-    """Read from the descriptions of groups, and where there are none from who exchanges what with whom."""
+    """From the descriptions of groups; without one, from the pattern of exchanges."""
     shared = np.flatnonzero(job.group >= 0)
     pairs = np.unique(job.group[shared].astype(np.int64) * job.ranks + job.rank[shared])
     bounds = np.searchsorted(pairs, np.arange(len(job.groups) + 1) * job.ranks)
@@ -52,9 +52,9 @@ def roles_of(job: Job) -> Roles:
 
 
 def _roles(job: Job, members: tuple[Ints, ...]) -> Ints:
-    """Sends and receives are the pipeline; then the description says it. Without one all ranks are the world; of the
-    others, those with the most collectives a rank are tensor groups if others have OFTEN times fewer: every layer
-    exchanges activations, a step its gradients.
+    """Groups with sends and receives are the pipeline; others follow their description. Without one, a group of all
+    ranks is the world; of the rest, those with the most collectives per rank are tensor groups if others have OFTEN
+    times fewer: activations are exchanged in every layer, gradients once a step.
     """
     found = np.full(len(job.groups), DATA)
     shared = job.group >= 0
@@ -82,8 +82,8 @@ def _roles(job: Job, members: tuple[Ints, ...]) -> Ints:
 
 
 def described_role(described: str) -> int | None:
-    """The role that a description such as `mesh_dp_shard` names, as index into ROLES; None for none or several.
-    Groups that reduce the gradients of experts or of parts of a sequence are data parallel all the same."""
+    """The role named by a description such as `mesh_dp_shard`, as index into ROLES; None for none or several.
+    Groups that reduce the gradients of experts or of parts of a sequence count as data parallel."""
     words = set(re.split(r"[^a-z]+", described.lower()))
     roles = {role for role, known in _WORDS.items() if words & known}
     if DATA in roles:
@@ -92,12 +92,13 @@ def described_role(described: str) -> int | None:
 
 
 def _stages(job: Job) -> Ints:
-    """The first transfer of a step comes from the stage before; who sends first is the first stage."""
+    """Stages from the first transfer of a step: it comes from the previous stage; the first sender is the first
+    stage."""
     before = np.full(job.ranks, -1, np.int64)
     number = {one.rank: r for r, one in enumerate(job.digests)}
     pairs = [p2p_pair(text) for text in job.groups]
     one_way = [pair is not None and not is_exchange(text) for pair, text in zip(pairs, job.groups, strict=True)]
-    in_pair = np.array([*one_way, False])  # the last for marks, whose group is -1
+    in_pair = np.array([*one_way, False])  # the last entry is for marks, whose group is -1
     rows = np.flatnonzero(in_pair[job.group])
     rows = rows[np.lexsort((job.source_row[rows], job.rank[rows]))]
     ranks, first = np.unique(job.rank[rows], return_index=True)
@@ -115,7 +116,7 @@ def _stages(job: Job) -> Ints:
 
 
 def _hosts(job: Job) -> tuple[str, ...]:
-    """By name; else launchers give each machine ranks in a row, one for each GPU that the recordings list."""
+    """By name; else by consecutive ranks, as launchers give each machine one rank per GPU."""
     names = []
     for one in job.digests:
         counted = one.gpus > 1 and one.rank is not None and (one.world_size or 0) > one.gpus

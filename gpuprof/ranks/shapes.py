@@ -1,4 +1,4 @@
-"""Ranks and steps that do the same: rows that can be compared with each other."""
+"""Finds ranks and steps that do the same work, whose rows can be compared."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from gpuprof.timeline.point_to_point import is_exchange, p2p_pair
 
 @dataclass(frozen=True, slots=True)
 class Shapes:
-    """Keys: rows, or labels, with one key do the same work on different ranks and in different steps."""
+    """Keys: rows (or labels) with the same key do the same work on different ranks and in different steps."""
 
     of_rank: Ints
-    """[ranks] Class: ranks whose usual step consists of the same collectives."""
+    """[ranks] Class of ranks whose usual step has the same collectives."""
     row_key: Ints
     """[rows]"""
     label_key: Ints
@@ -26,9 +26,8 @@ class Shapes:
 
 
 def shapes_of(job: Job, roles: Roles) -> Shapes:
-    """What a step consists of, per stage: how many rows of each (role, kind, bytes, peer's stage).
-
-    A row's place in it is its number among those of its sort: the order between streams differs from step to step.
+    """The shape of a step, per stage: the number of rows of each sort (role, kind, bytes, peer's stage).
+    A row's place is its number among rows of its sort, because the order between streams varies from step to step.
     """
     sign = _signs(job, roles)
     unit = job.rank.astype(np.int64) * job.steps + job.step
@@ -36,7 +35,7 @@ def shapes_of(job: Job, roles: Roles) -> Shapes:
     total = np.zeros(job.ranks * job.steps, np.uint64)
     np.add.at(total, unit, _mixed(sign, position))
     stage = np.repeat(roles.stage, job.steps)
-    # Steps without rows have no shape that anything is compared with.
+    # Steps without rows have no shape and are not compared.
     _, shape = np.unique(_mixed(total.view(np.int64), stage), return_inverse=True)
     shape = shape.reshape(-1)
     place = _mixed(sign, position).view(np.int64)
@@ -51,13 +50,13 @@ def shapes_of(job: Job, roles: Roles) -> Shapes:
 
 
 def _signs(job: Job, roles: Roles) -> Ints:
-    """One number per row, the same for what can be compared."""
+    """One number per row, equal for comparable rows."""
     marks = _mixed(np.full(len(job), -1), np.where(job.kind == -1, 16 + job.own_work, job.kind))
     if not len(job.groups):
         return marks.view(np.int64)
     pairs = [p2p_pair(text) or (-1, -1) for text in job.groups]
     number = {one.rank: r for r, one in enumerate(job.digests)}
-    step = np.zeros((len(pairs), 2), np.int64)  # by how many stages the sender, the receiver lies before its peer
+    step = np.zeros((len(pairs), 2), np.int64)  # how many stages before its peer the sender is, and the receiver
     for g, (a, b) in enumerate(pairs):
         if a in number and b in number:
             further = int(roles.stage[number[b]] - roles.stage[number[a]])
@@ -71,7 +70,7 @@ def _signs(job: Job, roles: Roles) -> Ints:
 
 
 def _number_of_sort(job: Job, unit: Ints, sign: Ints) -> Ints:
-    """Per row how many of its sort came before it in its rank's step."""
+    """For each row the number of earlier rows of its sort in its rank's step."""
     order = np.lexsort((job.source_row, sign, unit))
     new = (np.diff(unit[order], prepend=-1) != 0) | (np.diff(sign[order], prepend=sign[order[:1]] ^ 1) != 0)
     starts = np.flatnonzero(new)
@@ -86,7 +85,7 @@ def _most(values: Ints) -> int:
 
 
 def _label_keys(job: Job, shape: Ints, place: Ints) -> np.ndarray:
-    """By row and by where the predecessor stands, how many steps earlier."""
+    """Keys from the row, and from the predecessor's place and its distance in steps."""
     keys = np.zeros(job.pred.shape, np.uint64)
     _fill(job.pred, job.step, place, shape, job.steps, keys)
     return keys
@@ -111,7 +110,7 @@ def _fill(pred, step, place, shape, steps, keys):  # pragma: no cover - compiled
 
 
 def _mixed(a: Ints, b: Ints) -> np.ndarray:
-    """Two numbers as one; equal pairs give equal ones."""
+    """Hashes two numbers to one; equal pairs give equal results."""
     h = a.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + b.astype(np.uint64)
     h = (h ^ (h >> np.uint64(31))) * np.uint64(0xBF58476D1CE4E5B9)
     return h ^ (h >> np.uint64(29))

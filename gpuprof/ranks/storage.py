@@ -18,7 +18,7 @@ from gpuprof.timeline.collectives import KINDS
 
 FORMAT = "gpuprof.digest"
 LARGEST_BYTES = 1 << 30
-"""Unpacked; most digests have less than a megabyte."""
+"""Largest unpacked digest; most have less than 1 MB."""
 _PLAIN = (
     "source", "rank", "world_size", "host", "gpus", "gpu", "clock_ns", "begin_ns", "looped", "groups", "dtypes",
     "host_pace", "fit", "notes",
@@ -26,7 +26,7 @@ _PLAIN = (
 
 
 def to_bytes(digest: Digest, key: str = "") -> bytes:
-    """`key`: what the recording was when the digest was made (size, time of change); `from_bytes` compares it."""
+    """`key`: state of the recording when the digest was made (size, modification time), compared by `from_bytes`."""
     head = {name: getattr(digest, name) for name in _PLAIN}
     head |= {"format": FORMAT, "version": VERSION, "key": key}
     head |= {"own": dataclasses.asdict(digest.own), "doings": [dataclasses.asdict(one) for one in digest.doings]}
@@ -44,8 +44,8 @@ def to_bytes(digest: Digest, key: str = "") -> bytes:
 
 
 def from_bytes(data: bytes, name: str, key: str | None = None) -> Digest | None:
-    """None for a digest of another version or, where `key` is given, of another state of its recording. Raises
-    UnreadableTrace, one line, for what is no digest."""
+    """None for a digest of another version or, if `key` is given, of another state of its recording. Raises
+    UnreadableTrace, one line, if it is not a digest."""
     try:
         _look_for_a_bomb(data)
         with np.load(io.BytesIO(data), allow_pickle=False) as file:
@@ -77,15 +77,14 @@ def from_bytes(data: bytes, name: str, key: str | None = None) -> Digest | None:
 
 
 def _look_for_a_bomb(data: bytes) -> None:
-    """Raises ValueError for an archive that unpacks to more than any digest has."""
+    """Raises ValueError for an archive that unpacks to more than LARGEST_BYTES."""
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         if sum(one.file_size for one in archive.infolist()) > LARGEST_BYTES:
             raise ValueError("too large")
 
 
 def _check(digest: Digest) -> None:
-    """Raises ValueError where a column has another length, type or bound than it should: the replay takes rows as
-    indices."""
+    """Raises ValueError for a column of wrong length, type or range: the replay uses rows as indices."""
     rows, count = digest.rows, len(digest.rows)
     for column in fields(Rows):
         kind = "f" if column.name in ("expected_ns", "anchor_ns") else "iu"

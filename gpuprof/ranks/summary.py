@@ -1,4 +1,4 @@
-"""What is known of a job of many ranks: plain data, for JSON, the terminal and the report."""
+"""Results for a job of many ranks: plain data, for JSON, the terminal and the report."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class Exposed:
     transfer_ns: int
     """The step minus the step in which nothing takes time to move."""
     waiting_ns: int
-    """The step minus what a rank needs by itself, the mean of ranks."""
+    """The step minus the time a rank needs by itself, mean over ranks."""
     cause: Annotated[str, OneOf(("transfer", "peer_wait"))] | None
     """transfer | peer_wait: the larger of the two; None if neither matters."""
     by_role: tuple[tuple[Annotated[str, OneOf(of="gpuprof.ranks.roles:ROLES")], int], ...]
-    """Role of the groups (`roles.ROLES`) and what the step gains without their transfers."""
+    """(role of groups, how much shorter the step is without their transfers)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +48,9 @@ class Member:
     pace_ns: int
     """The step that it would take if no other were ever late."""
     late_ns: tuple[int, ...]
-    """Per step: how long the others waited for it, where it came last."""
+    """For each step: how long the others waited for it where it arrived last."""
     waited_ns: tuple[int, ...]
-    """Per step: how long its collectives waited for others, in sum, next to other work or not."""
+    """For each step: total waiting of its collectives for others, overlapped with other work or not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +59,9 @@ class OnPath:
 
     rank: int
     work: Annotated[str, OneOf(("forward", "backward", "optimizer", "other", "communication"))]
-    """forward | backward | optimizer | other | communication (moving data once all have come)"""
+    """forward | backward | optimizer | other | communication (moving data once all have arrived)"""
     start_ns: int
-    """From the step's begin."""
+    """From the step's beginning."""
     ns: int
 
 
@@ -76,17 +76,17 @@ class RankSummary:
     pace_ns: int | None
     """The step that this rank would take if no other were ever late."""
     waiting_ns: int | None
-    """Of a step, for other ranks."""
+    """Waiting for other ranks in a step."""
     transfer_ns: int | None
-    """Collectives of a step once all ranks have come, overlapped or not; None where ranks are missing."""
+    """Collectives of a step once all ranks have arrived, overlapped or not; None if ranks are missing."""
     late_share: Share | None
-    """Of the collectives that someone waited in, those that this rank came last to."""
+    """Share of the collectives with a wait in which this rank arrived last."""
     bound: str | None
     cause: str | None
     clock_offset_ns: Signed[int] | None
-    """What its clock shows more than the first rank's, as the ends of collectives tell."""
+    """Its clock minus the first rank's, from the ends of collectives."""
     to_first_clock_ns: Signed[int] | None
-    """What to add to a time of its recording to have it on the clock of the first rank's recording; None: unknown."""
+    """Add this to a time of its recording to get the time on the first rank's clock; None: unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,13 +100,13 @@ class Job:
     groups: tuple[tuple[Annotated[str, OneOf(of="gpuprof.ranks.roles:ROLES")], int], ...]
     """Role and number of its groups."""
     step_ns: int
-    """Of all ranks, replayed; where the step was timed without a profiler all times are scaled to that."""
+    """The replayed step of all ranks; if the step was timed without a profiler, all times are scaled to that."""
     even_ns: int | None
-    """The same work spread evenly over ranks, stages and steps; None where the replay is not good enough."""
+    """The step with the same work spread evenly over ranks, stages and steps; None if the replay is not good enough."""
     slowdown: float | None
     """`step_ns` / `even_ns`."""
     replay_error: float
-    """How far the replay of what was recorded is from what was recorded, as a share of the step."""
+    """Error of the replay against the recording, as a share of the step."""
     verdict: (
         Annotated[
             str, OneOf(("straggler", "slow_host", "slow_group", "stage_imbalance", "uneven_batches", "slow_link"))
@@ -117,16 +117,16 @@ class Job:
     culprit: Change | None
     """What the verdict is about."""
     changes: tuple[Change, ...]
-    """What was tried, largest gain first."""
+    """The what-ifs that were tried, largest gain first."""
     exposed: Exposed | None
     lengths_share: Share | None
-    """Of what backward passes differ between the steps of a rank, the share that forward passes differ by too, as they
-    do with batches of different length; None where too little was recorded."""
+    """Share of the variance of backward passes between steps that forward passes explain, as they do if batches differ
+    in length; None if too little was recorded."""
     members: tuple[Member, ...]
     notes: tuple[tuple[str, str], ...]
     """(id, sentence)"""
     critical_path: tuple[OnPath, ...] = ()
-    """What the usual step consists of, across ranks, in order of time; empty where the replay is not good enough."""
+    """Parts of the usual step across ranks, in order of time; empty if the replay is not good enough."""
 
 
 def scaled(job: Job, factor: float) -> Job:

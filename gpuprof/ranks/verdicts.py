@@ -1,4 +1,4 @@
-"""Who or what the job waits for: one rank, a host, a group, a stage, uneven batches, a link, or no one."""
+"""What the job waits for: one rank, a host, a group, a stage, uneven batches, a link, or nothing."""
 
 from __future__ import annotations
 
@@ -22,15 +22,17 @@ from gpuprof.ranks.summary import Job as Summary
 from gpuprof.ranks.what_if import EVEN, OF_ROLE, Alternative, alternatives
 
 WORST_ERROR = 0.02
-"""A replay that misses what was recorded by more than this predicts nothing."""
+"""A replay with a larger error against the recording is not used for predictions."""
 SLOWER = 1.05
-"""A rank this much slower than its like is slow: steps of one program differ by less (see `proposal.WORTH`). Of fewer
-than three steps it takes more, as the mean of fewer scatters more: √3 times as much of one."""
+"""A rank this much slower than comparable ranks is slow: steps of one program differ by less (see `proposal.WORTH`).
+With fewer than three steps the limit is larger, as their mean scatters more: √3 times as much for one step."""
 MOSTLY_LAST, THROUGHOUT = 2 / 3, 3
-"""A straggler comes last to so much of the collectives that someone waited in, or is slower in each of this many steps
-and more: of two ranks whose steps merely scatter each comes last to half, and is slower now and then."""
+"""A straggler arrives last in at least MOSTLY_LAST of the collectives with a wait, or is slower in every one of at
+least THROUGHOUT steps. Of two ranks whose steps merely scatter, each arrives last in half and is slower now and
+then."""
 MOST_OF_IT = 0.8
-"""The smallest culprit that explains this share of what the largest does is named: a slow rank slows its host too."""
+"""The smallest culprit that explains at least this share of what the largest explains is named: a slow rank also makes
+its host look slow."""
 VERDICTS = {
     "rank": "straggler", "host": "slow_host", "group": "slow_group", "stage": "stage_imbalance",
     "batches": "uneven_batches", "link": "slow_link",
@@ -39,14 +41,14 @@ VERDICTS = {
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The joint replay of a job and what follows from it."""
+    """The joint replay of a job, and its results."""
 
     summary: Summary
     slow: int | None
     """Index of the straggler."""
     step_ns: float
     without_ns: float | None
-    """The step without what the culprit does more."""
+    """The step if the culprit were like the others."""
     paces_ns: Floats
     """[ranks, steps]"""
 
@@ -142,13 +144,12 @@ def _culprit(
 
 
 def least_slower(steps: int) -> float:
-    """How many times as long the step has to be because of someone, read from this many steps."""
+    """Smallest slowdown that counts, with this many steps."""
     return 1 + (SLOWER - 1) * math.sqrt(max(1.0, THROUGHOUT / max(steps, 1)))
 
 
 def _throughout(job: Job, shapes: Shapes, one: Change, own: Floats, late_share: Floats) -> bool:
-    """Whether the rank, or the members of the host or group, are slow in general, not in a step that happened to be
-    long."""
+    """Whether the rank, or the members of the host or group, are slow in general, not only in one long step."""
     mine = np.isin([digest.rank or 0 for digest in job.digests], one.ranks)
     like = ~mine & np.isin(shapes.of_rank, shapes.of_rank[mine])
     if not like.any():
@@ -175,8 +176,8 @@ def _members(job: Job, roles: Roles, played: Played, own: Floats) -> tuple[Membe
 
 
 def _lateness(job: Job, played: Played) -> tuple[Floats, Floats]:
-    """[ranks, steps] How long others waited for each rank (the mean of the others, summed over what it came last to),
-    and how long it waited."""
+    """[ranks, steps] How long others waited for each rank (mean over the others, summed over collectives in which it
+    arrived last), and how long it waited."""
     late, waited = np.zeros((job.ranks, job.steps)), np.zeros((job.ranks, job.steps))
     if not len(job):
         return late, waited
@@ -195,7 +196,7 @@ def _exposed(tried: list[_Tried], step_ns: float, own: Floats) -> Exposed:
     transfer = max(step_ns - moved, 0.0)
     waiting = float(np.maximum(step_ns - np.median(own, axis=1), 0.0).mean())
     by_role = [(one.name, max(round(step_ns - one.step_ns), 0)) for one in tried if one.kind == OF_ROLE]
-    # Waiting in a pipeline that fills is no one's lateness; what counts is whether anything can be gained.
+    # Waiting while a pipeline fills is not lateness; what counts is whether anything can be gained.
     matters = max(transfer, waiting) >= (SLOWER - 1) * step_ns
     cause = None if not matters else "transfer" if transfer >= waiting else "peer_wait"
     return Exposed(round(transfer), round(waiting), cause, tuple(sorted(by_role, key=lambda one: -one[1])))

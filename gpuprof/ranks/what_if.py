@@ -1,7 +1,6 @@
-"""What is tried of a job, as changed times: some ranks as fast as the others, every batch as long as the usual one,
-links as fast as their like.
-
-Means, not medians, are what ranks are compared with: the job with the same total work, spread evenly. The definition
+"""What-ifs for a job, as changed durations: some ranks as fast as the others, every batch as long as the usual one,
+links as fast as comparable ones.
+Ranks are compared with means, not medians: the ideal is the job with the same total work, spread evenly. The definition
 of the ideal job and of its slowdown follows "Understanding Stragglers in Large Model Training Using What-if Analysis"
 (OSDI '25): work takes the mean of its kind over all ranks and steps, transfers the median.
 """
@@ -22,20 +21,20 @@ from gpuprof.ranks.shapes import Shapes
 from gpuprof.tracefile.trace import Mask
 
 FARTHEST = 20.0
-"""Ranks whose work of a kind differs by more than this many times do not do the same."""
+"""Ranks whose work of a kind differs by more than this factor do different things."""
 LEAST_SHARE = 0.02
-"""Of a step: less work of a kind is not compared between classes of ranks."""
+"""A kind of work with a smaller share of a step is not compared between classes of ranks."""
 TRIED = 16
-"""Ranks, hosts and groups that are tried, those with the slowest members first."""
+"""Most ranks, hosts and groups that are tried; those with the slowest members come first."""
 SLOW_LINK = 1.5
-"""A group is tried as a slow link if its transfers take this many times the usual of their kind and size."""
+"""A group is tried as a slow link if its transfers take this many times the usual time for their kind and size."""
 EVEN, OF_ROLE = "even", "transfers of a role"
-"""Alternatives that are measures, and no advice."""
+"""Alternatives that serve as measures, not as advice."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Sums:
-    """Per key the sum and the count of something."""
+    """Sum and count per key."""
 
     total: Floats
     count: Floats
@@ -43,20 +42,20 @@ class _Sums:
 
 @dataclass(frozen=True, slots=True)
 class _WhatIf:
-    """What all what-ifs of one job share. Its methods return times to replay."""
+    """Data shared by all what-ifs of one job. Its methods return durations to replay."""
 
     job: Job
     roles: Roles
     shapes: Shapes
     work_ns: Floats
-    """[ranks, steps, WORK] On each rank's own way through a step."""
+    """[ranks, steps, WORK] Work on each rank's own path through a step."""
     _lags: _Sums
     _owns: _Sums
     usual_transfer_ns: Floats
     """[instances] The median of the same role, kind and size."""
     comparable: Mask
-    """[rows, LABELS] Lags that all ranks and steps of one shape have: of others the mean is of a chance selection. They
-    are only ever shortened, by as much as the rank's work of their kinds has to be."""
+    """[rows, LABELS] Lags that all ranks and steps of one shape have. Other lags have no reliable mean: they are only
+    shortened, in proportion to the rank's work of their kinds."""
 
     def even(self) -> Times:
         """The ideal job: the same work spread evenly over ranks, stages and steps, and usual transfers."""
@@ -74,8 +73,8 @@ class _WhatIf:
         )
 
     def without(self, ranks: Mask, keeping: Sequence[int] = ()) -> Times:
-        """These ranks (mask) take no longer than the others do: than those of their class, or where none is left than
-        all others, by kind of work. `keeping`: kinds of work (index into WORK) that are left as they are then."""
+        """These ranks (mask) take no longer than the others of their class, or if there are none, than all others, by
+        kind of work. `keeping`: kinds of work (index into WORK) that stay unchanged in the latter case."""
         job, times = self.job, self.job.unprofiled
         rows = np.flatnonzero(ranks[job.rank])
         lag, own = times.lag_ns.copy(), times.own_ns.copy()
@@ -109,7 +108,7 @@ class _WhatIf:
         )
 
     def steady(self) -> Times:
-        """Every rank keeps its own speed and stage, but no step or micro-batch is longer than another of its kind."""
+        """Every rank keeps its speed and stage, but all steps and micro-batches of a kind take the same time."""
         job = self.job
         mine = self.work_ns.mean(axis=1)
         to_rank = 1 / self._to_class()
@@ -126,7 +125,7 @@ class _WhatIf:
         )
 
     def usual_transfers(self, groups: Mask) -> Times:
-        """These groups (mask) exchange as fast as their like."""
+        """These groups (mask) exchange as fast as comparable groups."""
         job = self.job
         group = job.group[job.first[:-1]]
         mine = self._moves() & groups[np.maximum(group, 0)] & (group >= 0)
@@ -139,7 +138,7 @@ class _WhatIf:
         )
 
     def kind_as_usual(self, work: int, even: Times) -> Times:
-        """One kind of work spread evenly, as `even()` says, everything else as it is."""
+        """One kind of work is spread evenly, as in `even()`; everything else is unchanged."""
         times, job = self.job.unprofiled, self.job
         return replace(
             times,
@@ -148,7 +147,7 @@ class _WhatIf:
         )
 
     def no_transfers(self, groups: Mask | None = None) -> Times:
-        """What these groups (mask; all) exchange takes no time to move: what is left of communication is waiting."""
+        """Transfers of these groups (mask; None: all) take no time, so that communication is only waiting."""
         job = self.job
         group = job.group[job.first[:-1]]
         mine = group >= 0
@@ -157,18 +156,18 @@ class _WhatIf:
         return replace(job.unprofiled, transfer_ns=np.where(mine, job.waited_ns, job.unprofiled.transfer_ns))
 
     def _to_everyone(self) -> Floats:
-        """[ranks, WORK] By how much the work of each rank's class has to change to be everyone's mean."""
+        """[ranks, WORK] Factor that brings the work of each rank's class to the mean of all."""
         by_class = _mean_by(self.work_ns.mean(axis=1), self.shapes.of_rank)
         return _ratio(self.work_ns.mean(axis=(0, 1))[None, :], by_class)[self.shapes.of_rank]
 
     def _to_class(self) -> Floats:
-        """[ranks, WORK] By how much the work of each rank has to change to be the mean of its class."""
+        """[ranks, WORK] Factor that brings the work of each rank to the mean of its class."""
         mine = self.work_ns.mean(axis=1)
         return _ratio(_mean_by(mine, self.shapes.of_rank)[self.shapes.of_rank], mine)
 
     def _parts(self, factor: Floats, of: Ints) -> Floats:
-        """[rows, LABELS] One factor per lag from factors [anything, WORK] by kind of work; `of`: which of them is a
-        row's."""
+        """[rows, LABELS] One factor per lag, from factors [n, WORK] by kind of work; `of`: index of each row's
+        factors."""
         return _weighted(self.job.shares, np.ascontiguousarray(factor, np.float64), of)
 
     def _lag_means(self) -> Floats:
@@ -185,19 +184,19 @@ class _WhatIf:
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """One way in which the job could be like the others of its kind."""
+    """One what-if."""
 
     kind: str
-    """As `Change.kind`; or EVEN, the ideal job, or OF_ROLE, without the transfers of the groups of one role."""
+    """As `Change.kind`; or EVEN, the ideal job, or OF_ROLE, without the transfers of one role's groups."""
     name: str
     ranks: Mask | None
-    """Ranks that it is about; None: all."""
+    """Ranks that it changes; None: all."""
     times: Times
-    """What is to be replayed."""
+    """Durations to replay."""
 
 
 def alternatives(job: Job, roles: Roles, shapes: Shapes, now: AsItIs) -> Iterator[Alternative]:
-    """Everything that is tried, one after the other: at 1,024 ranks the times of one take half a gigabyte."""
+    """All what-ifs, one at a time: at 1,024 ranks the durations of one take half a gigabyte."""
     asked, own = _prepared(job, roles, shapes, now), now.paces_ns
     even = asked.even()
     yield Alternative(EVEN, "", None, even)
@@ -231,20 +230,20 @@ def alternatives(job: Job, roles: Roles, shapes: Shapes, now: AsItIs) -> Iterato
 
 
 def _stage_work(roles: Roles, mask: Mask) -> tuple[int, ...]:
-    """The work in which ranks (mask) that are all of their stages may differ from others: how long a stage takes is the
-    model's partition, and not these ranks' fault. None where other ranks have the same stage."""
+    """Kinds of work that may legitimately differ if the ranks (mask) are all ranks of their stages: the duration of a
+    stage is determined by the model's partition. Empty if other ranks have the same stage."""
     others = roles.stage[~mask]
     return (FORWARD, BACKWARD) if len(others) and not np.isin(roles.stage[mask], others).any() else ()
 
 
 def _over_their_class(own: Floats, shapes: Shapes) -> Floats:
-    """Per rank how many times the median pace of its class its own is."""
+    """Pace of each rank relative to the median of its class."""
     pace = own.mean(axis=1)
     found = np.ones(len(pace))
     for one in np.unique(shapes.of_rank).tolist():
         mine = shapes.of_rank == one
         found[mine] = pace[mine] / max(float(np.median(pace[mine])), 1.0)
-    # Of classes of one or two the median says nothing: they are compared with all.
+    # The median of one or two ranks says nothing: they are compared with all.
     few = np.bincount(shapes.of_rank)[shapes.of_rank] < 3
     found[few] = pace[few] / max(float(np.median(pace)), 1.0)
     return found
@@ -267,7 +266,7 @@ def _by_group(job: Job, roles: Roles) -> list[tuple[str, Mask]]:
 
 
 def _longest_stage(roles: Roles, own: Floats) -> tuple[str, Mask]:
-    """The stage with the most work; the change is to give all stages as much."""
+    """The stage with the most work; the what-if gives all stages the same work."""
     pace = own.mean(axis=1)
     stages = np.unique(roles.stage)
     most = int(stages[np.argmax([pace[roles.stage == s].mean() for s in stages])])
@@ -275,7 +274,7 @@ def _longest_stage(roles: Roles, own: Floats) -> tuple[str, Mask]:
 
 
 def _slow_links(asked: _WhatIf) -> list[int]:
-    """Groups whose transfers take far longer than their like, the slowest first."""
+    """Groups whose transfers take far longer than comparable ones, slowest first."""
     job = asked.job
     group = job.group[job.first[:-1]]
     moving = job.unprofiled.transfer_ns - job.waited_ns
@@ -322,7 +321,7 @@ def _weighted(shares, factor, of):  # pragma: no cover - compiled
 
 
 def _sums(keys: Ints, values: Floats) -> _Sums:
-    """By key; negative ones are none."""
+    """Sums and counts by key; negative keys are ignored."""
     total, count = np.zeros((2, int(keys.max(initial=-1)) + 1))
     _add(keys.reshape(-1), values.reshape(-1), total, count)
     return _Sums(total, count)
@@ -337,7 +336,7 @@ def _add(keys, values, total, count):  # pragma: no cover - compiled
 
 
 def _of_others(sums: _Sums, keys: Ints, values: Floats) -> tuple[Floats, Floats]:
-    """The mean of all with the same key but these, and how many those are."""
+    """(mean of all values with the same key except these, their number)."""
     n = len(sums.total)
     total = sums.total - np.bincount(keys, values, n)
     count = sums.count - np.bincount(keys, minlength=n)
@@ -353,7 +352,7 @@ def _mean_by(values: Floats, of: Ints) -> Floats:
 
 
 def _ratio(wanted: Floats, there: Floats) -> Floats:
-    """By how much work of each kind changes; 1 where there is too little of it to compare."""
+    """Factor of change for each kind of work; 1 if there is too little of it to compare."""
     whole = np.maximum(there.sum(axis=-1, keepdims=True), wanted.sum(axis=-1, keepdims=True))
     least = LEAST_SHARE * np.broadcast_to(whole, np.broadcast_shapes(wanted.shape, there.shape))
     ratio = wanted / np.maximum(there, 1.0)

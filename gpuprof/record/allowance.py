@@ -1,30 +1,30 @@
-"""How much GPU memory a recording may keep from the training: arithmetic, without a GPU in it."""
+"""How much GPU memory a recording may hold while the training runs: pure arithmetic, no GPU is queried."""
 
 from __future__ import annotations
 
 RESERVE_BYTES = 2 << 30
-"""Left to the training whatever is to be recorded: for a step longer than those before, for gaps between tensors, and
-for what calls are given, which is kept, too, and is not known beforehand."""
+"""Always left to the training: for steps longer than those before, for fragmentation, and for the arguments of calls,
+which the recording also keeps and whose size is not known beforehand."""
 GROWTH_BYTES = 16 << 20
-"""By so much in a window the memory of any program may grow; many keep each step's loss."""
+"""Growth within a window that is normal for any program: many keep each step's loss."""
 
 
 def to_keep(headroom: int) -> int:
-    """Bytes that calls may be recorded for. headroom: what was left when the training's need was greatest."""
+    """Bytes that the recorded calls may keep. headroom: bytes left at the training's memory peak."""
     return max(0, headroom - max((headroom + 1) // 2, RESERVE_BYTES))
 
 
 def has_outgrown(grown: int, steps: int, headroom: int) -> bool:
-    """Whether memory has grown so far in `steps` recorded steps that another such step could be one too many."""
+    """Whether memory has grown so much in `steps` recorded steps that one more might not fit."""
     return grown + grown // max(steps, 1) > max(headroom // 2, GROWTH_BYTES)
 
 
 class Allowance:
     """Which calls of a step may be recorded, if each keeps what it allocates until the window closes.
 
-    The first calls of a step are recorded, and from the first for which there is no room all are left out; each step
-    gets the same share, so that like steps are recorded alike. A call may take as much as the largest so far. Thus no
-    more than `budget` is kept, but for the one call that first turns out larger than all before it.
+    The first calls of a step are recorded; from the first one without room on, all are left out. Each step gets the
+    same share, so that similar steps are recorded alike. A call is assumed to need as much as the largest so far, so
+    no more than `budget` is kept, except by a call that turns out larger than all before it.
     """
 
     def __init__(self) -> None:
@@ -37,18 +37,18 @@ class Allowance:
         self._is_full = False
 
     def grant(self, budget: int, steps: int) -> None:
-        """From now on `steps` steps are recorded."""
+        """Recording of `steps` steps begins; they may keep `budget` bytes in all."""
         self._budget, self._share = budget, budget // max(steps, 1)
 
     def measured(self, size: int, keeps: bool) -> None:
         """What a call allocated. keeps: whether it was recorded."""
-        size = max(0, size)  # less than nothing where the program set its account to zero meanwhile
+        size = max(0, size)  # negative if the program reset its memory statistics meanwhile
         self._largest = max(size, self._largest or 0)
         if keeps:
             self.kept += size
 
     def admit(self) -> bool:
-        """A call of a recorded step begins; whether it may be recorded. One of unknown size may not."""
+        """A call of a recorded step begins; returns whether it may be recorded. One of unknown size may not."""
         self.calls += 1
         if not self._is_full:
             self._is_full = self._largest is None or not self._budget or not self._has_room(self._largest)

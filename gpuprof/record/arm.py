@@ -87,13 +87,13 @@ def arm(run: str, notes_writes: bool = True) -> None:
 
 
 class ImportWatch:
-    """A finder that finds nothing itself; it calls back once a module of a given name has been executed."""
+    """An import hook that finds nothing itself; it calls back once a module of a given name has been executed."""
 
     def __init__(self, wanted: dict[str, Callable[[Any], None]], run: str) -> None:
         self._wanted, self._run = wanted, run
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        # At once: whoever else watches imports, and looks for the module on our behalf, may ask us again.
+        # Popped first: another import hook that looks for the module on our behalf may call us again.
         callback = self._wanted.pop(name, None)
         if callback is None:
             return None
@@ -127,7 +127,7 @@ class _Afterwards:
         try:
             self._callback(module)
         except Exception as error:  # whatever it is, the training continues
-            if not self._run:  # armed for later: there is no log yet
+            if not self._run:  # armed for `gpuprof attach`: there is no log yet
                 return
             from pathlib import Path
 

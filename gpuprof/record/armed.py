@@ -1,6 +1,6 @@
 """An armed training: counts its steps, and records some of them when `gpuprof attach` asks for it.
 
-The thread that answers requests only leaves word; the thread that trains begins and ends a recording, at the end of a
+The thread that answers requests only stores them; the training's thread begins and ends a recording, at the end of a
 step. Between recordings a step costs one entry in a ring.
 """
 
@@ -38,9 +38,9 @@ MOST_SENT = 1000
 RATED = 33
 """The rate is reported over this many last steps, less one."""
 LOOKED_AT = 16
-"""Steps that backward passes are followed for at first, to see whether the ends of steps can be found without them."""
+"""Backward passes are followed for this many steps, to see whether the ends of steps can be found without them."""
 MOST_RECORDINGS = 64
-"""Of each recording the first and last step is remembered, of the last ones."""
+"""First and last step are remembered for this many of the latest recordings."""
 
 
 class Request(NamedTuple):
@@ -49,13 +49,13 @@ class Request(NamedTuple):
     folder: Path
     """The run folder, which the attacher has made."""
     at_step: int
-    """The recording begins once this many steps have ended; of several ranks the same number in each."""
+    """The recording begins once this many steps have ended; the same number in every rank."""
     by: int
     """The attacher's process id, as it says."""
 
 
 class Armed:
-    """The steps of this process, and the recording at hand if there is one."""
+    """The steps of this process, and the current recording if there is one."""
 
     def __init__(self, sessions: Holder) -> None:
         self._sessions = sessions
@@ -73,10 +73,10 @@ class Armed:
         """Why the last recording could not begin."""
         self._backward: Patch | None = None
         self._announce: Callable[[Session], None] | None = None
-        """Says to a session what a trainer has said of its training."""
+        """Passes on to a session what a trainer has reported about its training."""
         self._measures_loader = False
         self.on_leaving: Callable[[], None] | None = None
-        """Where it is armed for one recording only, and leaves once that is over: what else has to be undone then."""
+        """If armed for one recording only: what else has to be undone after it."""
         self._leaves = False
         self._undo: list[Callable[[], Any]] = []
         """What takes the callbacks away again."""
@@ -107,7 +107,7 @@ class Armed:
         self._backward = patch_backward(self)
 
     def forked(self) -> None:
-        """We are in a child now, which is armed by itself once it trains."""
+        """Called in a forked child, which is armed by itself once it trains."""
         if self._server is not None:
             self._server.leave()
         self._server = self._clock = self._session = self._request = self._recording = self._announce = None
@@ -134,14 +134,14 @@ class Armed:
         loader_meter.stop()
         atexit.unregister(self.close)
         for undo in self._undo:
-            with contextlib.suppress(Exception):  # who took a callback away was the program
+            with contextlib.suppress(Exception):  # the program has removed a callback itself
                 undo()
         if self.on_leaving is not None:
             self.on_leaving()
         armed = Armed(self._sessions)
 
     def fail(self, error: Exception) -> None:
-        """An error of gpuprof's own: the process is armed no more, and trains on."""
+        """gpuprof itself has failed: the process is no longer armed, and training continues."""
         say(f"recording on demand has failed ({type(error).__name__}: {error}); the training continues without it")
         self.close()
 
@@ -199,7 +199,7 @@ class Armed:
             self._leave_backwards()
 
     def _serve(self) -> None:
-        """Begins to answer, with the first step: a process that never trains has no socket."""
+        """Begins to answer requests, at the first step: a process that never trains has no socket."""
         self._server = Server(self._answer)
         self._server.start()
 
@@ -303,7 +303,7 @@ class Armed:
         }
 
     def _steps(self, request: Message) -> Message:
-        """Host time of the steps after number `after`: at most MOST_SENT, the older ones first."""
+        """CPU times at which the steps after number `after` ended: at most MOST_SENT, oldest first."""
         after = request.get("after")
         if not isinstance(after, int) or isinstance(after, bool) or after < 0:
             return {"error": "`after` is a number of steps"}
@@ -319,7 +319,7 @@ class Armed:
         if at_hand is not None:
             return {"error": f"is being recorded already, by the gpuprof attach of process {at_hand.by}", "busy": True}
         if self.ended:
-            return {"error": "is armed no more"}
+            return {"error": "is no longer armed"}
         if self._sessions.current() is not None:
             return {"error": "records itself at the moment (gpuprof.Recorder)"}
         folder, at_step, by = request.get("folder"), request.get("at_step", 0), request.get("by", 0)

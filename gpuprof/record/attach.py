@@ -1,4 +1,4 @@
-"""Ties the session of this process to what says where steps end: torch's optimizers, a trainer, or a Recorder."""
+"""Connects this process's session to what marks the ends of steps: torch's optimizers, a trainer, or a Recorder."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class OptimizerListener(Protocol):
 
 
 class Holder:
-    """Where this process's session is found. It begins with the first step: a process that never trains has none."""
+    """Holds this process's session. It begins with the first step: a process that never trains has none."""
 
     def __init__(self) -> None:
         self._run: Path | None = None
@@ -38,7 +38,7 @@ class Holder:
             observer.watch(self._run)
 
     def begin(self, run: Path, source: str, quiet: bool) -> Session | None:
-        """Begins a recording now, at the end of a step; None if that cannot be. quiet: it says nothing on stderr."""
+        """Begins a recording now, at the end of a step; None if that is not possible. quiet: nothing goes to stderr."""
         self.record_into(run)
         session = self.session(source)
         if session is not None and quiet:
@@ -46,13 +46,14 @@ class Holder:
         return session
 
     def end(self) -> None:
-        """Ends the recording at hand; the hooks that begin a session stay. Never raises."""
+        """Ends the current recording; the hooks that begin a session stay. Never raises."""
         session, self._session, self._run, self._begun = self._session, None, None, False
         if session is not None:
             session.close()
 
     def session(self, source: str) -> Session | None:
-        """The session, if there is one that still records. A forked child gets its own, if it comes to train."""
+        """The session, begun if there is none yet; None once it has ended. A forked child gets its own when it
+        trains."""
         if not self._begun and self._run is not None:
             self._begun = True
             try:
@@ -63,7 +64,7 @@ class Holder:
         return None if session is None or session.ended else session
 
     def current(self) -> Session | None:
-        """The session that records at this moment; none is begun for the question."""
+        """The session that is recording at this moment, or None; does not begin one."""
         session = self._session
         return None if session is None or session.ended else session
 
@@ -99,13 +100,13 @@ class Holder:
                 listener.optimizer_ended(optimizer)
 
         for hook in (before, after):
-            # Where torch.compile meets it, it runs as it is, outside the graph.
+            # torch.compile does not trace it: it runs as plain Python, outside the graph.
             hook._torchdynamo_disable = True  # type: ignore[attr-defined]
         self._undo.append(module.register_optimizer_step_pre_hook(before).remove)
         self._undo.append(module.register_optimizer_step_post_hook(after).remove)
 
     def attach_trainer(self, module: Any, made: Iterable[Any] = ()) -> None:
-        """Lets every Trainer that is made from now on report its steps, and those that are made already. module:
+        """Makes every Trainer created from now on, and those in `made`, report its steps. module:
         transformers.trainer."""
         from .trainer import callback_class
 
@@ -121,7 +122,7 @@ class Holder:
         undo, self._undo, self._attached = self._undo, [], False
         self.end()
         for one in undo:
-            with contextlib.suppress(Exception):  # who took a callback out of a trainer was the program
+            with contextlib.suppress(Exception):  # the program has removed a callback itself
                 one()
 
 

@@ -1,4 +1,4 @@
-"""What a session has put into torch and into the model that it follows, and takes out again."""
+"""The hooks that a session has put into torch and into the model, and removes again."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ class Attached:
         sampled.watch(sys.modules["torch.utils.data.dataloader"])
 
     def hook_model(self, ranges: bool) -> None:
-        """Looks at the model's calls. ranges: they and its modules get some."""
+        """Watches the model's calls. ranges: the calls and its modules get ranges."""
         self._training.hook(self._on_call, self.ranges.open, self._levels if ranges else None)
 
     def let_go(self) -> None:
-        """Leaves torch as it was found, but for what counts the steps, and what an NVTX tool listens to."""
+        """Removes all hooks except those that count steps and those that emit ranges for an NVTX tool."""
         if self.ranges.listening:
             return
         self._training.unhook()
@@ -61,17 +61,17 @@ class Attached:
         self._patches.clear()
 
     def leave_backwards(self, clock: StepClock) -> None:
-        """Backward passes are followed no more, where the clock finds the ends of steps without them."""
+        """Stops following backward passes, if the clock finds the ends of steps without them."""
         if self._backward is not None and not clock.needs_backwards:
             self._backward.undo()
             clock.without_backwards()
 
     def forked(self) -> None:
-        """We are in a child now, which writes no ranges."""
+        """Called in a forked child, which writes no ranges."""
         self.ranges = Ranges()
 
     def withdraw(self) -> None:
-        """Leaves nothing behind."""
+        """Removes every hook."""
         self.ranges = Ranges()
         self.let_go()
         if self._backward is not None:

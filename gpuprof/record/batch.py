@@ -1,5 +1,5 @@
-"""How many tokens a batch has, those among them that are not padding, and what of their attention is of use. Its
-samples: `samples.py`."""
+"""How many tokens a batch has, how many are not padding, and which share of the attention is useful. For samples see
+`samples.py`."""
 
 from __future__ import annotations
 
@@ -20,21 +20,22 @@ Tensors = list[tuple[str | None, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What one forward pass was given. `tokens` counts padding, `real_tokens` does not; None where nothing tells."""
+    """The input of one forward pass. `tokens` counts padding, `real_tokens` does not; None where it is not known."""
 
     rows: int | None = None
-    """Of the tokens. They are no samples: a preference pair has two, a row of packed documents several."""
+    """Rows of tokens. Rows are not samples: a preference pair has two rows, a row of packed documents several
+    samples."""
     tokens: int | None = None
     real_tokens: int | None = None
     pairs: int | None = None
-    """Of tokens in one row, each with each: what attention without a mask compares."""
+    """Pairs of tokens in the same row: what attention without a mask compares."""
     useful_pairs: int | None = None
-    """Those of one document, without padding; None where nothing tells."""
+    """Pairs within one document, without padding; None where it is not known."""
     labelled_tokens: int | None = None
 
     @property
     def is_told(self) -> bool:
-        """Whether tensors in host memory said more than the shapes do."""
+        """Whether tensors in host memory gave more than the shapes do."""
         return any(one is not None for one in (self.real_tokens, self.useful_pairs, self.labelled_tokens))
 
     def __add__(self, other: Work) -> Work:
@@ -74,7 +75,7 @@ class WorkMeter:
         self._masked: deque[Work] = deque(maxlen=MOST_FETCHED)
         self._shapes: set[tuple[Any, ...]] = set()
         self.new_shapes: int | None = None
-        """Calls of the step at hand with shapes that no call had before; None where calls are not seen."""
+        """Calls of the current step with shapes that no call had before; None where calls are not seen."""
 
     def begin(self, now_ns: int, every: bool) -> None:
         """A step begins. every: read its values however long that takes, since the step is recorded."""
@@ -95,7 +96,7 @@ class WorkMeter:
         """The model is called with these arguments."""
         tensors = tensors_in(arguments)
         shapes = tuple([tensor.shape for _, tensor in tensors])
-        # Calls are seen once the run has settled: the first shape has been there before.
+        # Calls are seen only once the run has settled, so the first shape seen is not new.
         seen = shapes in self._shapes
         new = bool(self._shapes) and not seen
         if not seen and len(self._shapes) < MOST_SHAPES:
@@ -107,7 +108,7 @@ class WorkMeter:
             self._called = work if self._called is None else self._called + work
 
     def begin_calls(self) -> None:
-        """Calls are seen from now on: all but what a loader has fetched ahead was used up before."""
+        """Calls are seen from now on: everything except what a loader has prefetched was used before."""
         while len(self._masked) > 1:
             self._masked.popleft()
 
@@ -138,7 +139,7 @@ class WorkMeter:
 
 
 def work_of(batch: Any) -> Work | None:
-    """The work in what a DataLoader yields or a model is called with; None where no tokens are found.
+    """The work in a DataLoader's batch or in the arguments of a model's call; None where no tokens are found.
 
     Only shapes are looked at, and the values of masks, positions, lengths and labels that lie in host memory: nothing
     here waits for a GPU.
@@ -176,7 +177,7 @@ def _size(tensors: Tensors) -> Work | None:
 
 
 def _lists(batch: Any) -> dict[str, Any]:
-    """What a batch holds as lists: lengths of documents."""
+    """The lists in a batch: lengths of documents."""
     return (
         {str(key): item for key, item in batch.items() if isinstance(item, list)} if isinstance(batch, Mapping) else {}
     )

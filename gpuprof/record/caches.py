@@ -12,7 +12,7 @@ _OF_HOME = (".cache", ".triton", ".nv", ".config/matplotlib")
 def caches() -> list[str]:
     """The caches that lie outside of the working directory.
 
-    What lies in the user's own tree is the user's, whatever it is called; nor may a cache be all of a home.
+    A folder inside the working directory is never one, whatever its name; nor is a whole home directory.
     """
     found = [os.environ[name] for name in _NAMED if os.environ.get(name)]
     found += [os.path.join(os.path.expanduser("~"), name) for name in _OF_HOME]

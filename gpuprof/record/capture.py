@@ -14,14 +14,14 @@ from .timing import synchronise
 class Capture:
     """Lets nsys record some steps of the calling thread. Used as a `Window` is.
 
-    The device is idle when the capture begins and when it ends: or kernels of steps before would be in it without
-    their launches, and the last step's kernels would be cut off.
+    The device is synchronised when the capture begins and when it ends. Otherwise it would hold kernels of earlier
+    steps without their launches, and lack the last step's kernels.
     """
 
     busy = False
-    """No profiler of torch runs for us here."""
+    """torch's profiler is not used here."""
     notes: tuple[str, ...] = ()
-    """Nothing of it is left out."""
+    """No part of the window is left out."""
 
     def __init__(self, first_step: int, warm_up: int, steps: int, ranges: Ranges, devices: list[int]) -> None:
         self.name, self.first_step, self.steps = NSYS, first_step + warm_up, steps
@@ -61,7 +61,7 @@ class Capture:
         runtime = cuda_runtime()
         if runtime is not None:
             runtime.cudaProfilerStart()
-        # Only now: what NVTX receives of domains and names before the capture would not be in it.
+        # Only now: NVTX domains and names registered before the capture would be missing from it.
         self._ranges.emit(find_nvtx())
         self.active, self._begun_s = True, time.monotonic()
 
@@ -87,14 +87,14 @@ class Capture:
 
 
 def cuda_runtime() -> Any:
-    """CUDA's runtime, which tells nsys when to record; None in a process that does not compute on a GPU."""
+    """CUDA's runtime, through which nsys is started and stopped; None in a process that does not use a GPU."""
     import torch
 
     return torch.cuda.cudart() if torch.cuda.is_initialized() else None
 
 
 def why_no_capture(deaf: bool) -> str | None:
-    """Why Nsight Systems cannot record this process, in words; None if it can. deaf: it does not listen here."""
+    """Why Nsight Systems cannot record this process; None if it can. deaf: nsys is not injected here."""
     if deaf:
-        return "Nsight Systems does not listen in this process (was its environment taken away?)"
+        return "Nsight Systems is not attached to this process (were its environment variables removed?)"
     return None if cuda_runtime() is not None else "this process has no work on a GPU for Nsight to capture"

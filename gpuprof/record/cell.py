@@ -28,7 +28,7 @@ class CellRecorder(Recorder):
 
     @property
     def is_recorded_around(self) -> bool:
-        """Whether the kernel itself runs under `gpuprof trace`, which records it."""
+        """Whether the notebook kernel itself runs under `gpuprof trace`, which already records it."""
         return _recording_around() is not None
 
     def begin(self, values: Iterable[Any]) -> None:
@@ -59,7 +59,7 @@ class CellRecorder(Recorder):
         self._end("failed" if failed else "finished")
 
     def outcome(self, failed: str | None) -> tuple[str, bool]:
-        """(what there is, in a sentence; whether there is anything to diagnose). failed: what ended the cell early."""
+        """(a sentence on what was recorded, whether it can be diagnosed). failed: what ended the cell early."""
         facts = {} if self.folder is None else read_json(self.folder / rank_file(0)) or {}
         seen = facts.get("steps_seen") or 0
         early = f"the cell ended early ({failed}) " if failed else ""

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class CannotStart(ValueError):
-    """There is nothing to start: one line that says why and what to do."""
+    """The command cannot be started; one line says why and what to do."""
 
 
 class Target(NamedTuple):
@@ -24,7 +24,7 @@ class Target(NamedTuple):
     recordable: bool
     """False if this interpreter will not load what records."""
     notes: tuple[str, ...]
-    """What to tell the user first."""
+    """Printed before the start."""
 
 
 _INTERPRETER = r"(python|pypy)[\d.]*t?d?"
@@ -111,7 +111,7 @@ def _executable(program: str, path: str) -> str:
 
 
 def _interpreter(executable: str, has_torch: Callable[[], bool], path: str) -> tuple[str, tuple[str, ...]]:
-    """Our own interpreter if it has torch, else the one that the user's shell would take, and a word on that."""
+    """Our own interpreter if it has torch, else the `python` on PATH; and notes to print."""
     if executable and has_torch():
         return executable, ()
     found = which("python", path) or which("python3", path)
@@ -125,7 +125,7 @@ def _interpreter(executable: str, has_torch: Callable[[], bool], path: str) -> t
 
 
 def _deaf_flags(arguments: Sequence[str]) -> list[str]:
-    """Which of -I, -E and -S an interpreter is given: with them it loads nothing of ours."""
+    """Which of -I, -E and -S an interpreter is given: with any of them it does not load gpuprof's sitecustomize."""
     deaf: list[str] = []
     rest = iter(arguments)
     for word in rest:

@@ -1,7 +1,7 @@
 """What torch.compile did in this process: graph breaks, recompilations, given-up functions and CUDA graph skips, with
 their reasons and the lines of code that they come from.
 
-Nothing is logged or traced for it: Dynamo keeps all of this for itself, and it is read when the facts are written.
+This needs no logging or tracing: Dynamo keeps all of it anyway, and it is read when the facts are written.
 `torch._dynamo` is never imported here. Lines of source code, which Dynamo quotes in its reasons, are left out.
 """
 
@@ -19,8 +19,8 @@ from .performance_warnings import warned
 from .redact import redact_text
 
 MOST_COMPILATIONS = 1000
-"""Compilations whose facts Dynamo is asked to keep; 64 without us, which a model of 30 layers with a break in each
-exceeds."""
+"""Compilations whose facts Dynamo is asked to keep. Its default is 64; a model of 30 layers with a graph break in each
+exceeds that."""
 MOST_FUNCTIONS, MOST_BREAKS, MOST_REASONS = 200, 100, 20
 LONGEST_TEXT = 300
 DEEPEST = 8
@@ -64,7 +64,7 @@ def facts() -> dict[str, Any] | None:
     keep_more(module)  # where it was imported before us
     try:
         found = _facts(module)
-    except Exception:  # another torch: what it keeps is its own affair
+    except Exception:  # this version of torch keeps them differently
         return None
     return None if found is None else found | {"read_ns": time.perf_counter_ns() - begun}
 
@@ -162,7 +162,8 @@ def _name(row: dict[str, Any], one: Any, place: Callable[[Any], str]) -> None:
 
 
 def _add_reason(kept: dict[str, dict[str, Any]], text: str, place: Callable[[Any], str]) -> None:
-    """Counts a reason; those that differ in a value alone are one. place: of a file of which torch keeps the end."""
+    """Counts a reason; reasons that differ only in a value count as one. place: maps a file, of which torch keeps the
+    end of the path, to its place."""
     text = _VERSION.sub("", text.strip().split("\n")[0])
     where = _PLACE.search(text)
     guard = re.split(r"\s+#\s", text, maxsplit=1)[0]
@@ -194,7 +195,7 @@ def _breaks(reasons: list[Any], place: Callable[[Any], str]) -> list[dict[str, A
 
 
 def _skips(compilations: list[Any]) -> list[dict[str, Any]]:
-    """Why CUDA graphs were not used, where torch says so: as it compiles, or in a warning as the code runs."""
+    """Why CUDA graphs were not used, where torch says so: while compiling, or in a warning at run time."""
     found: dict[str, int] = {}
     texts: Iterable[tuple[Any, int]] = (
         *((getattr(one, "cudagraph_skip_reason", None), 1) for one in compilations),
@@ -208,7 +209,7 @@ def _skips(compilations: list[Any]) -> list[dict[str, Any]]:
 
 
 def _limit() -> int | None:
-    """Versions of one function from which on Dynamo runs it as plain Python."""
+    """Number of versions of one function beyond which Dynamo runs it as plain Python."""
     config = sys.modules.get("torch._dynamo.config")
     for name in ("recompile_limit", "cache_size_limit"):
         value = getattr(config, name, None)

@@ -1,7 +1,7 @@
 """What keeps the CPUs busy while something is timed: this training, or other programs.
 
-A step on full CPUs takes longer by as much as the scheduler gives to others; with several threads that wait for each
-other many times as long. Counted from /proc: the CPU time of the machine less that of this process and its children.
+On fully used CPUs a step takes longer by the time that the scheduler gives to others, and many times as long where
+threads wait for each other. Read from /proc: the machine's CPU time minus that of this process and its children.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class CpuTimes(NamedTuple):
 
 
 class Load(NamedTuple):
-    """CPUs that other programs used, that no one used, and that we used, on the average over a stretch."""
+    """Average number of CPUs used by other programs, idle, and used by this process, over a stretch."""
 
     others: float
     idle: float
@@ -30,7 +30,7 @@ class Load(NamedTuple):
 
 
 def cpu_times() -> CpuTimes | None:
-    """The times until now; None where /proc does not say them."""
+    """CPU times so far; None where /proc lacks them."""
     try:
         with open("/proc/stat", encoding="ascii") as file:
             ticks = [int(word) for word in file.readline().split()[1:9]]
@@ -50,7 +50,7 @@ def load_between(begin: CpuTimes | None, end: CpuTimes | None, seconds: float) -
 
 
 def _below(pid: int) -> list[int]:
-    """The children of a process that live, and theirs."""
+    """All living descendants of a process."""
     found: list[int] = []
     for thread in os.listdir(f"/proc/{pid}/task"):
         with open(f"/proc/{pid}/task/{thread}/children", encoding="ascii") as file:
@@ -60,7 +60,7 @@ def _below(pid: int) -> list[int]:
 
 
 def _ticks(pid: int) -> int:
-    """CPU time of a process, and of those of its children that have ended; none if it has."""
+    """CPU ticks of a process and its ended children; 0 if the process itself has ended."""
     try:
         with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
             words = file.read().rpartition(")")[2].split()

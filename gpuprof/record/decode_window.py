@@ -1,6 +1,5 @@
-"""Which forward passes of a generate loop a window records: a long loop is thousands of launches a token, all alike.
-
-The first ones hold the prompt, the middle and the last ones show how the cost of a token grows with the cache.
+"""Which forward passes of a generate loop a window records: a long loop has thousands of launches per token, all alike.
+The first passes process the prompt; the middle and last ones show how the cost of a token grows with the cache.
 """
 
 from __future__ import annotations
@@ -8,16 +7,16 @@ from __future__ import annotations
 MOST, LEAST = 8, 2
 """Forward passes that are recorded of each part of a long loop: its beginning, middle and end."""
 PART_NS = 100_000_000
-"""A part of the loop is recorded for about this long. Passes that take long launch many kernels, and the profiler needs
-time for each when it stops: parts of 160 ms, with the rest of an iteration, took it 2.8 s (GRPO, 12 layers, H200)."""
+"""Each part of the loop is recorded for about this long. Slow passes launch many kernels, and the profiler needs time
+for each when it stops: 2.8 s for parts of 160 ms and the rest of an iteration (GRPO, 12 layers, H200)."""
 SHORT = 6 * MOST
 """A loop of fewer forward passes is recorded whole."""
 
 
 class DecodeWindow:
-    """Says after each forward pass of a generate loop whether the next one is to be recorded.
+    """Decides after each forward pass of a generate loop whether the next one is recorded.
 
-    expected: forward passes of a loop, by those before; 0 where none was seen.
+    expected: number of forward passes in a loop, from earlier loops; 0 before the first.
     """
 
     def __init__(self, expected: int) -> None:
@@ -25,11 +24,11 @@ class DecodeWindow:
         self.part = MOST
         """Forward passes of each part."""
         self._forward_ns = 0
-        """Of one of them, in the fastest loop."""
+        """Time of one forward pass in the fastest loop."""
 
     def seen(self, forwards: int, ns: int = 0) -> None:
-        """A loop is over, after this number of forward passes and this time; 0 where it was not measured. A loop
-        that was slower than those before was held up: it launches no more than they did."""
+        """A loop is over, after this number of forward passes and `ns` (0: not measured). The fastest loop counts: a
+        slower one launches no more kernels, it was only delayed."""
         self.expected = forwards
         if forwards and ns:
             forward_ns = max(ns // forwards, 1)

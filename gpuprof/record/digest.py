@@ -1,7 +1,6 @@
-"""What a training computes, in few bytes: hashes of its batches, the losses and the norms of its gradients.
-
-Two runs are compared by them. Hashes are of what a DataLoader hands out, row by row, without padding, so that samples
-are recognised in batches of another size. Losses and norms stay on the device, and are read when all is over.
+"""A fingerprint of what a training computes: hashes of its batches, its losses and gradient norms. Two runs are
+compared by it. Batches are hashed as a DataLoader hands them out, row by row, without padding, so that samples are
+recognised in batches of another size. Losses and norms stay on the device and are read at the end.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ BATCHES = 32
 STEPS = 20
 """Steps whose losses and gradient norms are kept."""
 _LARGEST = 1 << 26
-"""Bytes of a batch that are hashed; of a larger one the first of each tensor."""
+"""Bytes of a batch that are hashed; of a larger batch, the first bytes of each tensor."""
 _DEEPEST = 4
 
 
@@ -121,7 +120,7 @@ def _bytes(tensor: Any) -> bytes:
 
 
 def _tensors(value: Any, name: str, depth: int) -> list[tuple[str, Any]]:
-    """All tensors of a batch, by the way that leads to them."""
+    """All tensors of a batch with their paths in it."""
     import torch
 
     if isinstance(value, torch.Tensor):

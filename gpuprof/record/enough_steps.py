@@ -1,7 +1,7 @@
 """When a window may close before its planned end: its steps have many ops, and the training would stall for long.
 
-The profiler needs time for every event when it stops. How many a step has is known beforehand: autograd numbers the ops
-that it follows, and each stands for its kernels, their launches and its backward pass.
+The profiler needs time for every event when it stops. The number of events in a step can be estimated beforehand:
+autograd numbers the ops that it records, and each comes with its kernels, their launches and its backward pass.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from statistics import fmean
 
 NODE_NS = 200_000
-"""By how much longer the profiler stops for each op that autograd follows: 8 to 17 events of some 15 µs (the medians of
-37 recorded programs, H200 machines, torch 2.11)."""
+"""Time that stopping the profiler takes per op that autograd records: 8 to 17 events of about 15 µs (medians of 37
+recorded programs, H200 machines, torch 2.11)."""
 STALL_NS = 2_000_000_000
 """The training should not stall for longer than this, or than one of its steps."""
 ALIKE = 0.1
-"""By so much, as a share, the recorded steps may differ in the mean from those of the baseline."""
+"""Relative difference up to which the means of the recorded and the baseline steps count as equal."""
 FEWEST_TIMED = 2
-"""With fewer steps in the baseline it is not known what is usual."""
+"""With fewer steps in the baseline, the usual step is not known."""
 
 
 class EnoughSteps:
@@ -29,7 +29,7 @@ class EnoughSteps:
         self._recorded: list[tuple[int | None, int]] = []
 
     def timed(self, tokens: int | None, ops: int) -> None:
-        """A step of the baseline has ended. tokens: None where they are not known; ops: that autograd follows."""
+        """A step of the baseline has ended. tokens: None where not known; ops: number of ops that autograd recorded."""
         self._timed.append((tokens, ops))
 
     def recorded(self, tokens: int | None, ops: int) -> None:
@@ -37,8 +37,8 @@ class EnoughSteps:
         self._recorded.append((tokens, ops))
 
     def are_enough(self, planned: int, step_ns: float) -> bool:
-        """Whether the window may close: the planned number of steps would stall the training for too long, and those
-        that are recorded, all that it has time for or one, stand for the baseline's. step_ns: of a usual step."""
+        """Whether the window may close early: recording all planned steps would stall the training for too long, no
+        further step fits, and the recorded steps represent the baseline's. step_ns: duration of a usual step."""
         if len(self._timed) < FEWEST_TIMED or not self._recorded:
             return False
         most = int(max(STALL_NS, step_ns) // max(NODE_NS * fmean(ops for _, ops in self._timed), 1))
@@ -54,7 +54,7 @@ def _known(steps: Sequence[tuple[int | None, int]]) -> list[int]:
 
 
 def _alike(some: Sequence[int], usual: Sequence[int]) -> bool:
-    """Whether the means agree; what is not known of both cannot differ."""
+    """Whether the means agree; true if either is unknown."""
     if not some or not usual:
         return not some and not usual
     return abs(fmean(some) - fmean(usual)) <= ALIKE * fmean(usual)

@@ -1,4 +1,4 @@
-"""Where a process stands among its ranks, and with which versions and on which GPU it runs."""
+"""Which rank a process is, and with which versions and on which GPU it runs."""
 
 from __future__ import annotations
 

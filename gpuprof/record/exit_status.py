@@ -1,4 +1,4 @@
-"""How a process ended that we started."""
+"""How a process that gpuprof started ended."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import signal
 
 
 def reap(pid: int) -> tuple[bool, int]:
-    """Whether a child has ended, and its exit code, or its signal below zero."""
+    """Whether a child has ended, and its exit code, or its signal as a negative number."""
     try:
         found, status = os.waitpid(pid, os.WNOHANG)
     except ChildProcessError:  # someone else has reaped it: we were started with SIGCHLD ignored
@@ -16,7 +16,7 @@ def reap(pid: int) -> tuple[bool, int]:
 
 
 def in_a_word(status: int) -> str:
-    """Of an exit code, or a signal below zero, as a manifest says it."""
+    """How a manifest names an exit code, or a signal given as a negative number."""
     if status == 0:
         return "finished"
     if status in (-signal.SIGINT, 128 + signal.SIGINT):
@@ -25,7 +25,7 @@ def in_a_word(status: int) -> str:
 
 
 def signal_name(number: int) -> str:
-    """`SIGTERM`; of a real-time signal its distance from the first."""
+    """`SIGTERM`; a real-time signal by its distance from the first, SIGRTMIN+N."""
     try:
         return signal.Signals(number).name
     except ValueError:

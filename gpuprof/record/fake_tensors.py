@@ -1,8 +1,7 @@
-"""A training without its memory: tensors of numbers have a shape and no data, so that a model runs that does not fit.
-
-Integers and booleans that come from the program itself, such as tokens and masks, stay real, and so does what is
-computed from these alone: programs decide by them. What is computed from tensors without data has none either, except
-single numbers, which are 1: losses that are printed, norms that are compared.
+"""Runs a training without its memory: floating-point tensors have a shape and no data, so that a model runs that does
+not fit. Integers and booleans that come from the program itself, such as tokens and masks, stay real, and so does
+everything computed from them alone, because programs branch on them. Results of tensors without data have no data
+either, except single numbers, which are 1: losses that are printed, norms that are compared.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ class WithoutData(TorchDispatchMode):
         return made if any(map(is_number, numbers)) else func(*args, **kwargs)
 
     def stays_real(self, func: Any, kwargs: Any, tensors: list[Any]) -> bool:
-        """Whether it needs no memory, or changes what is real."""
+        """Whether an op runs for real: it needs no memory, or changes a real tensor."""
         device = kwargs.get("device")
         if any(one.device.type == "meta" for one in tensors) or str(device or "").startswith("meta"):
             return True
@@ -67,7 +66,7 @@ class WithoutData(TorchDispatchMode):
         try:
             made = self.shapes(func, args, kwargs)
         except _NOT_KNOWN as error:
-            raise RuntimeError(f"what {func} returns depends on computed numbers, and they have no data") from error
+            raise RuntimeError(f"the result of {func} depends on computed values, and these have no data") from error
         if func._schema.is_mutable:  # what was real stays as it was
             changed = args[0] if args else None
             return changed if isinstance(made, FakeTensor) and isinstance(changed, torch.Tensor) else made
@@ -87,14 +86,15 @@ def is_number(one: Any) -> bool:
 
 
 def single(one: Any) -> Any:
-    """A number of a tensor without data; False: nothing is infinite, nothing is over."""
+    """The value of a single-element tensor without data: 1, or False for booleans, so that no `isinf` or end flag is
+    set."""
     if one.dtype == torch.bool:
         return False
     return 1.0 if one.is_floating_point() else 1
 
 
 def positions(indices: Any) -> list[Any]:
-    """Indices in which real masks are the positions that they choose."""
+    """Indices, with real masks replaced by the positions that they select."""
     found: list[Any] = []
     for one in indices:
         mask = isinstance(one, torch.Tensor) and one.dtype == torch.bool and not isinstance(one, FakeTensor)

@@ -1,4 +1,4 @@
-"""The interpreter's audit events (PEP 578) that are about files: who writes, deletes or renames which path.
+"""The interpreter's audit events (PEP 578) about files: which paths are written, deleted or renamed.
 
 Every Python of a run loads this file, so it imports next to nothing.
 """
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 """Flags of `open` that a reader never gives."""
 _HERE = -1
-"""What events have in place of a folder's descriptor where none was given."""
+"""In an event, the folder descriptor where none was given."""
 
 
 def text_of(path: Any) -> str | None:
@@ -55,11 +55,11 @@ def _path_of_descriptor(number: int) -> str | None:
 
 
 _read_link = os.readlink
-"""As it is before a trial leads it elsewhere."""
+"""Kept before a trial redirects it."""
 
 
 def handlers(seen: Callable[[str, str], None]) -> Handlers:
-    """Event → what to call with its arguments; that calls `seen(verb, absolute path)` for every path it changes.
+    """Event → handler of its arguments, which calls `seen(verb, absolute path)` for every path that is changed.
 
     The verbs: writes, makes, deletes, renames, links, changes.
     """

@@ -29,14 +29,14 @@ class FirstModels:
             ]
 
     def step_ended(self) -> None:
-        """Lets the patches have the models, once."""
+        """Passes the models to the patches, once."""
         if self._handles:
             self.stop()
             models, self._models = self._models, []
             self.hub.first_models(models)
 
     def stop(self) -> None:
-        """Looks no longer."""
+        """Stops watching."""
         for handle in self._handles:
             handle.remove()
         self._handles = []

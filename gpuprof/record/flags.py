@@ -42,7 +42,7 @@ class Flags:
         return [{"names": list(names), "kind": kind} for names, kind in list(found.items())[:MOST_FLAGS]]
 
     def stop(self) -> None:
-        """Leaves the libraries as they were found. What was seen stays."""
+        """Removes the hooks from both libraries; keeps what was seen."""
         while self._undo:
             self._undo.pop()()
 
@@ -54,7 +54,7 @@ class Flags:
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             try:
                 look(*args, **kwargs)
-            except Exception:  # the program parses its command line whatever we make of it
+            except Exception:  # an error of ours must not keep the program from parsing its command line
                 pass
             return method(*args, **kwargs)
 
@@ -82,7 +82,7 @@ class Flags:
 
 
 def _is_command_line(args: Any) -> bool:
-    """Whether a parser was given the words of the command line, or some of them, and not words of a library's own."""
+    """Whether a parser was given words of the command line, not words that a library made up."""
     if args is None:
         return True
     words = list(args) if isinstance(args, (list, tuple)) else [""]
@@ -99,7 +99,7 @@ def _kind_of_action(action: Any) -> str | None:
         return "on_off"
     if action.nargs == 0:
         return "switch" if getattr(action, "const", None) is True else None
-    if action.type is bool:  # takes any word, False too, for true
+    if action.type is bool:  # bool("False") is True
         return None
     reads = str(getattr(action.type, "__name__", "")).lower()
     return "boolean" if any(part in reads for part in _TRUE_OR_FALSE) else "value"

@@ -1,4 +1,4 @@
-"""Makes the folder of a run, where nothing is ever overwritten, and lets `latest` lead to it."""
+"""Makes the folder of a run, never overwriting anything, and points `latest` to it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from .command import CannotStart
 
 
 def make_folder(stem: str, out: str | None) -> Path:
-    """A new folder for a run, absolute. Raises CannotStart if the user's own cannot be it, OSError for the default."""
+    """A new folder for a run, absolute. Raises CannotStart if `--out` cannot be used, OSError for the default
+    folder."""
     if out is None:
         return _new_folder(Path(runfile.RUNS).absolute(), time.strftime("%Y-%m-%d_%H%M%S") + f"_{stem}")
     folder = Path(out).absolute()
@@ -22,13 +23,13 @@ def make_folder(stem: str, out: str | None) -> Path:
         try:
             taken = next(folder.iterdir(), None) is not None
         except OSError:
-            raise CannotStart(f"--out {out}: is there already, and is no folder to write to") from None
+            raise CannotStart(f"--out {out}: already exists, and is not a folder") from None
         if taken:
-            raise CannotStart(f"--out {out}: is not empty, and nothing is overwritten: name a new folder") from None
+            raise CannotStart(f"--out {out}: is not empty, and gpuprof overwrites nothing: name a new folder") from None
     except (OSError, ValueError) as error:
-        raise CannotStart(f"--out {out}: cannot be made ({getattr(error, 'strerror', None) or error})") from None
+        raise CannotStart(f"--out {out}: cannot be created ({getattr(error, 'strerror', None) or error})") from None
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise CannotStart(f"--out {out}: may not be written to")
+        raise CannotStart(f"--out {out}: is not writable")
     return folder
 
 
@@ -51,7 +52,7 @@ def _new_folder(runs: Path, name: str) -> Path:
 
 
 def point_latest(folder: Path) -> bool:
-    """Makes `gpuprof-runs/latest` lead to this run, whatever it led to; False if that cannot be done."""
+    """Makes `gpuprof-runs/latest` point to this run; False if that cannot be done."""
     runs = Path(runfile.RUNS).absolute()
     link = runs / runfile.LATEST
     partial = runs / f".{runfile.LATEST}.{os.getpid()}"
@@ -64,6 +65,6 @@ def point_latest(folder: Path) -> bool:
             partial.unlink()
             raise
     except OSError as error:
-        runfile.log(folder, f"{link} does not lead here: {error}")
+        runfile.log(folder, f"{link} does not point to this run: {error}")
         return False
     return True

@@ -1,4 +1,4 @@
-"""What a forked child must do that was forked during a recording, so that it lives and ends as if there were none."""
+"""What a child forked during a recording must do, so that it runs and exits as if nothing were recorded."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _follows = False
 
 
 def tell_in_child(listener: Forking) -> None:
-    """Has `listener.forked` called in every child that is forked from now on, for as long as there is a listener: what
-    is registered with the interpreter itself stays for good."""
+    """Calls `listener.forked` in every child forked from now on, for as long as the listener exists. (A function
+    registered with the interpreter itself could not be removed.)"""
     global _follows
     _listeners.add(listener)
     if not _follows:
@@ -54,7 +54,7 @@ def in_child(recording: bool) -> None:
 
 
 def _stop_recording() -> None:
-    """The child has the profiler's callbacks, and no one who would ever fetch what they gather."""
+    """The child inherits the profiler's callbacks, and nothing would ever read what they gather."""
     try:
         from torch._C import _autograd
 
@@ -64,9 +64,8 @@ def _stop_recording() -> None:
 
 
 def _leave_quickly() -> None:
-    """Once a profiler has run, C++ destructors wait for a thread of it that a child does not have, for ever.
-
-    Exit handlers run last in, first out: C's buffers are written, and the process ends with its code before those.
+    """Once a profiler has run, C++ destructors wait forever for its thread, which a child does not have. Exit handlers
+    run last in, first out: ours flushes C's buffers and ends the process with its exit code before the destructors.
     """
     if _libc is None:
         return

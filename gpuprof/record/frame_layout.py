@@ -1,7 +1,7 @@
 """Where CPython keeps the stack of a thread: offsets in bytes, for 64-bit builds with a GIL.
 
 From the headers of CPython 3.10 to 3.13 (`Include/cpython/pystate.h`, `Include/internal/pycore_frame.h`,
-`Include/cpython/code.h`). They are never trusted: a sampler first reads a stack that is known, and only goes on if it
+`Include/cpython/code.h`). They are never trusted: a sampler first reads a stack that is known, and continues only if it
 reads exactly that (sampler.py).
 """
 
@@ -56,7 +56,7 @@ _LAYOUTS = {
 
 
 def layout() -> Layout | None:
-    """That of the Python at hand; None where none is known."""
+    """The layout of the running Python; None if it is not known."""
     if sys.implementation.name != "cpython" or sys.maxsize < 1 << 62:
         return None
     return _LAYOUTS.get(sys.version_info[:2])

@@ -1,7 +1,7 @@
-"""How long the free-running stretch has to be: until its mean step is known well enough.
+"""How long the free-running stretch must be for its mean step to be known well enough.
 
 A loader with four workers makes every fourth step wait, a checkpoint every hundredth: neighbouring steps are not
-independent, so their scatter is taken over blocks of steps. The variance used here is the one that a circular block
+independent, so the variance is taken over blocks of steps. The variance used here is the one that a circular block
 bootstrap has in the limit (Politis and Romano 1992): of the mean of n / L blocks of L steps, drawn with replacement.
 """
 
@@ -16,20 +16,20 @@ MOST_STEPS = 200
 MOST_S = 20.0
 """The stretch ends after this many steps or seconds in any case; its interval is then wide."""
 GROWTH = 1.4
-"""The stretch is looked at again after this many times the steps: looking costs the host time, too."""
+"""The stretch is checked again after this many times the steps: the check costs CPU time."""
 LEAST_BLOCKS = 3
-"""Fewer blocks say nothing about how blocks differ, so blocks are shorter than asked for in a short stretch."""
+"""Fewer blocks say nothing about how blocks differ, so a short stretch uses shorter blocks than asked for."""
 
 AFTERMATH_NS = 5_000_000_000
-"""The first steps after a recording pay for its end: memory is given back, and at the same time the trace is read; that
-took 3 s for 130 MB, and made launch-bound steps up to 30 % longer (H200 host, 16 cores)."""
+"""The first steps after a recording are slower: memory is freed and the trace is read at the same time. That took 3 s
+for 130 MB, and made launch-bound steps up to 30 % longer (H200 host, 16 cores)."""
 
 _Z80 = 1.2816
 """90th percentile of the normal distribution: eight of ten lie within this many standard deviations."""
 
 
 def block_of(workers: int | None) -> int:
-    """Steps in a block: two rounds of the loader's workers, whose batches come in turns; at least 2."""
+    """Steps in a block: two rounds of the loader's workers, which deliver batches in turn; at least 2."""
     return max(2 * (workers or 0), 2)
 
 
@@ -58,9 +58,8 @@ def half_width(step_ns: Sequence[float], block: int) -> float:
 
 class AfterWindows:
     """A free stretch that was too short and continues after the windows: where the training does not say how long it
-    is, and with several ranks, of which each may decide this for itself since nothing depends on it.
-
-    free_ns: steps of the first part. ahead: batches that the loader's workers have made ahead in the pause. begun_ns:
+    is, and with several ranks. Each rank may decide this for itself, since nothing depends on it.
+    free_ns: steps of the first part. ahead: batches that the loader's workers prefetched during the pause. begun_ns:
     now, on the monotonic clock.
     """
 
@@ -70,14 +69,14 @@ class AfterWindows:
         self._due = len(self._known) + more_steps(free_ns, workers)
 
     def add(self, now_ns: int, ns: float) -> None:
-        """A step has ended. Counted are those that begin when the recording's own costs are over and the batches made
-        ahead are used up."""
+        """A step has ended. It counts if it began after the recording's own costs were over and the prefetched batches
+        were used up."""
         self._steps += 1
         if self._steps > self._ahead and now_ns - ns >= self._begun_ns + AFTERMATH_NS:
             self._known.append(ns)
 
     def wants_more(self) -> bool:
-        """Whether another step would make the mean more precise; looked at as seldom as `more_steps` says."""
+        """Whether the mean needs more steps; checked as rarely as `more_steps` says."""
         if len(self._known) >= self._due:
             self._due = len(self._known) + more_steps(self._known, self._workers)
         return len(self._known) < self._due

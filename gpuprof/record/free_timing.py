@@ -1,4 +1,4 @@
-"""The stages of a session in which steps run free: how long each goes on, and what was timed in it."""
+"""The free-running stages of a session: how long each lasts, and what was timed in it."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ class FreeTiming:
     def __init__(self, options: dict[str, Any], training: Training, meter: StepMeter, world_size: int) -> None:
         self._options, self._training, self._meter, self._world_size = options, training, meter, world_size
         self.stretch: Stretch | None = None
-        """The one at hand."""
+        """The current stretch."""
         self._baseline_ns: list[int] = []
         self.is_short = False
         """Whether the baseline had to end before its mean was known well enough."""
         self.after: AfterWindows | None = None
-        """What continues it then, after the windows."""
+        """In that case its continuation after the windows."""
         self._made = Made()
         """What the loader had made when the baseline began."""
 
     def begin(self, stage: str, devices: list[int]) -> None:
-        """A stage begins; nothing is to be done for one that is none of STAGES."""
+        """A stage begins; does nothing for a stage outside STAGES."""
         if stage not in STAGES:
             return
         self.stretch = Stretch(devices, on_gpu=True)
@@ -45,17 +45,15 @@ class FreeTiming:
             self.after = AfterWindows(self._baseline_ns, workers, self._training.batches_ahead, now)
 
     def further_steps(self, room: int) -> int:
-        """Steps by which the baseline goes on, so that its mean is known well enough. room: how many there may be.
-
-        Several ranks have to choose alike, each from its own clock, and keep to the plan; so does who asked for a
-        number of steps.
+        """Steps by which the baseline is extended until its mean is known well enough. room: the most there may be.
+        With several ranks, each with its own clock, and where the user gave a number of steps, the plan is kept.
         """
         wanted = max(min(self._wanted_steps(), room), 0) if self._world_size == 1 else 0
         self.is_short = not wanted and self._wanted_steps() > 0
         return wanted
 
     def _wanted_steps(self) -> int:
-        """Steps that the mean needs, those of whole iterations; none for someone who asked for a number of them."""
+        """Further steps that the mean needs, in whole iterations; 0 if the user gave a number of steps."""
         if self._options["baseline"] is not None:
             return 0
         steps, ns = self._meter.phases.iteration_steps, self._baseline_ns

@@ -1,7 +1,7 @@
 """What a whole run spends outside of usual training steps, as shares of its wall time; from its folder alone.
 
-The wall time is split without rest: productive time is the number of steps × the usual step (median of the
-free-running ones), and every other nanosecond has a cause. What no measurement explains is `other`, of either sign.
+The parts sum to the wall time exactly: productive time is the number of steps × the usual step (median of the
+free-running ones), and every other nanosecond has a cause. `other` is what no measurement explains; it may be negative.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ class Goodput(NamedTuple):
     """`wall_ns` = `productive_ns` + the sum of `lost_ns`, exactly."""
 
     wall_ns: int
-    """From the start of the program to its end, or to its last step where it still runs or was lost."""
+    """From the start of the program to its end, or to its last step if it still runs or its end was not recorded."""
     steps: int
     usual_ns: int
     productive_ns: int
-    """`steps` × `usual_ns`; less where that is more than the training's loop took beyond what was lost in it, because
-    later steps are shorter than those that were timed."""
+    """`steps` × `usual_ns`; less if later steps were shorter than the timed ones, so that the training loop minus its
+    losses took less than that."""
     lost_ns: dict[str, int]
     """By cause, all of CAUSES. imports: from the start to the moment when torch and the trainer were imported (0 where
     that was not seen); loading: from then to the first step: model, data and set-up; first_steps: what steps before
@@ -90,16 +90,15 @@ def split(manifest: dict[str, Any], facts: dict[str, Any], lines: Iterable[dict[
 
 
 def _usually(steps: list[dict[str, Any]]) -> dict[str, int]:
-    """Kind of event → what it takes in a usual step, which is no loss: a training on what it has just generated calls
-    the model outside of training in every step."""
+    """Kind of event → ns in a usual step, which is no loss: RL, for one, generates with the model in every step."""
     free = [line for line in steps if line.get("stage") == "baseline_free"]
     return {kind: statistics.median_low(_whole(line.get(f"{kind}_ns")) for line in free) for kind in KINDS}
 
 
 def _lumps(steps: list[dict[str, Any]], kind: str, count: int, intervals: Any, usual: int) -> int:
-    """Time of one kind of event in the whole run, beyond what is `usual` in a step: by the trainer's schedule where it
-    says one. Garbage collection and logging continue at the pace of the steps in which they were measured; all else is
-    what was measured."""
+    """Time of one kind of event in the whole run, beyond what is `usual` in a step: by the trainer's schedule if it has
+    one. Garbage collection and logging are extrapolated from the steps in which they were measured; everything else
+    is what was measured."""
     measured = [line for line in steps if line.get("stage") not in ("settle", "after")]
     took = [ns for line in measured if (ns := _more(line, kind, usual))]
     every = _whole(intervals.get(kind)) if isinstance(intervals, dict) else 0
@@ -116,7 +115,7 @@ def _more(line: dict[str, Any], kind: str, usual: int) -> int:
 
 
 def _input(steps: list[dict[str, Any]], count: int) -> int:
-    """Waiting for batches beyond the usual wait, at the pace of the free-running steps."""
+    """Waiting for batches beyond the usual wait, extrapolated from the free-running steps."""
     waits = [_whole(line.get("data_ns")) for line in steps if line.get("stage") == "baseline_free"]
     usual = statistics.median(waits)
     return round(sum(max(wait - usual, 0) for wait in waits) / len(waits) * count)
@@ -130,7 +129,7 @@ def _beyond(steps: list[dict[str, Any]], stages: tuple[str, ...], usual: int, us
 
 
 def _whole(value: Any) -> int:
-    """A time or a count as it can be; 0 for everything else."""
+    """A valid time or count; 0 for anything else."""
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < MOST_NS else 0
 
 
@@ -139,7 +138,7 @@ NAMES = {
     "evaluation": "evaluation", "save": "saving", "logging": "logging", "garbage_collection": "garbage collection",
     "input": "uneven input", "recording": "recording", "finish": "after the last step", "other": "other",
 }  # fmt: skip
-"""Cause → what a person reads."""
+"""Cause → its printed name."""
 WORTH_SAYING = 0.01
 
 

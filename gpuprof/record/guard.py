@@ -11,9 +11,8 @@ Callback = Callable[..., Any]
 
 
 def guarded(method: Callback) -> Callback:
-    """A method of a session that the training calls: whatever goes wrong in it stays in it.
-
-    But not what a signal handler of the program raised while it ran: that is the program's own to catch.
+    """Wraps a method of a session that the training calls: no error of it reaches the training.
+    An exception raised by a signal handler of the program while the method ran does: the program must see it.
     """
 
     @functools.wraps(method)
@@ -29,7 +28,7 @@ def guarded(method: Callback) -> Callback:
             self.fail(error)
             return None
 
-    # Where torch.compile meets it, it runs as it is, outside the graph.
+    # torch.compile does not trace it: it runs as plain Python, outside the graph.
     wrapper._torchdynamo_disable = True  # type: ignore[attr-defined]
     return wrapper
 

@@ -1,7 +1,6 @@
-"""The places in torch that gpuprof looks in from, and how each is left as it was found.
-
-Each hook calls straight through to what it stands before; what it does as well is the session's to decide, and
-an error in that never reaches the training.
+"""gpuprof's hooks in torch, and their removal.
+Each hook calls straight through to what it wraps; the session decides what else happens, and an error in that never
+reaches the training.
 """
 
 from __future__ import annotations
@@ -39,12 +38,12 @@ class Patch:
         self._own = name in vars(owner)
         self._before = getattr(owner, name)
         self._after = functools.wraps(self._before)(wrap(self._before))
-        # Where torch.compile meets it, it runs as it is, outside the graph.
+        # torch.compile does not trace it: it runs as plain Python, outside the graph.
         self._after._torchdynamo_disable = True  # type: ignore[attr-defined]
         setattr(owner, name, self._after)
 
     def undo(self) -> None:
-        """Puts back what was there, unless someone has wrapped it once more since."""
+        """Restores the original, unless other code has wrapped it since."""
         if vars(self._owner).get(self._name) is not self._after:
             return
         if self._own:
@@ -54,7 +53,7 @@ class Patch:
 
 
 def patch_backward(listener: BackwardListener) -> Patch:
-    """Calls back for every backward pass, but not of those that run inside one (checkpointing)."""
+    """Calls back for every backward pass, except those that run inside another (checkpointing)."""
     import torch
 
     inside = threading.Lock()  # one for all threads: recomputation calls backward on the autograd thread
@@ -79,7 +78,7 @@ def patch_backward(listener: BackwardListener) -> Patch:
 
 
 def patch_loader(listener: FetchListener) -> Patch:
-    """Calls back for every batch that a DataLoader hands out, and of the time that takes."""
+    """Calls back before and after every fetch of a batch from a DataLoader."""
     from torch.utils.data import dataloader
 
     def wrap(fetch: Any) -> Any:
@@ -99,10 +98,8 @@ def patch_loader(listener: FetchListener) -> Patch:
 
 
 class Hook:
-    """What is put on a module. Copies and pickles of the module get a call that does nothing, and nothing of ours.
-
-    While torch.compile or torch.jit.trace looks through it, it does nothing either: a graph must be the same with it
-    as without.
+    """A hook on a module. Copies and pickles of the module get a function that does nothing instead of it.
+    While torch.compile or torch.jit.trace traces it, it does nothing either: the graph must be the same as without.
     """
 
     def __init__(self, call: Callable[..., None]) -> None:
@@ -123,7 +120,7 @@ def _is_looked_through() -> bool:
 
 
 class ModuleHooks:
-    """Ranges around the calls of modules, and a look at what the model is called with."""
+    """Ranges around the calls of modules, and a look at the arguments of the model's calls."""
 
     def __init__(self, open_range: Callable[[str], Callable[[], None] | None], on_call: Callable[[Any], None]) -> None:
         self._open, self._on_call = open_range, on_call
@@ -168,8 +165,8 @@ class ModuleHooks:
 def named_blocks(model: Any, levels: int) -> list[tuple[Any, str]]:
     """Modules that get a range of their own, and its name.
 
-    Level 1 is the model's repeated blocks (its longest list of modules) and what stands next to them: embedding,
-    final norm, head. Each further level adds the children of the one before.
+    Level 1 is the model's repeated blocks (its longest list of modules) and their siblings: embedding, final norm,
+    head. Each further level adds the children of the one before.
     """
     import torch
 
@@ -195,14 +192,14 @@ def _range_name(module: Any, index: int | None) -> str:
 
 
 def _around(model: Any, blocks: Any) -> list[Any]:
-    """Modules on the way down to the blocks that are not themselves on that way."""
+    """Siblings of the modules on the path from the model to its blocks."""
     chain = _chain(model, blocks)
     known = {id(m) for m in (*chain, *blocks)}
     return [c for m in chain[:-1] for c in _called_children(m) if id(c) not in known]
 
 
 def _chain(model: Any, goal: Any) -> list[Any]:
-    """The modules from the model down to one inside it, both included."""
+    """The path of modules from the model to one inside it, both included."""
     if model is goal:
         return [model]
     for child in model.children():

@@ -1,4 +1,4 @@
-"""What is said when the training has ended: its goodput, the verdict again, and what to type next."""
+"""What is printed when the training has ended: its goodput, the verdict again, and what to type next."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .folder import point_latest
 from .tell import tell
 
 FRESH_S = 10.0
-"""A verdict that was printed so short a time ago is still on the screen."""
+"""A verdict printed less than this long ago is still on the screen and is not repeated."""
 VERDICT = "verdict.txt"
 """The verdict in two lines, left in the run folder by what reads the recording."""
 
@@ -20,7 +20,7 @@ VERDICT = "verdict.txt"
 def last_words(folder: Path, ranks: list[dict[str, Any]], options: dict[str, Any], ended: float) -> None:
     """The verdict again, and what to type next; or why there is none.
 
-    ranks: what they say of themselves. options: those of the run. ended: seconds since 1970.
+    ranks: the contents of their rank<N>.json. options: of the run. ended: seconds since 1970.
     """
     _tell_goodput(folder)
     verdict = folder / VERDICT
@@ -40,14 +40,14 @@ def last_words(folder: Path, ranks: list[dict[str, Any]], options: dict[str, Any
 
 
 def tell_failed_allocation(folder: Path) -> None:
-    """Where the program ran out of the GPU's memory: what says who held it."""
+    """If the program ran out of GPU memory, prints the command that says who held it."""
     if any(".oom." in path.name for path in runfile.snapshots_in(folder)):
         point_latest(folder)
         tell(f"an allocation on the GPU failed; who held its memory: gpuprof memory{_as_argument(folder)}")
 
 
 def _tell_goodput(folder: Path) -> None:
-    """What the whole run lost outside of usual steps, where they were timed."""
+    """Prints what the whole run lost outside of usual steps, if steps were timed."""
     try:
         from .goodput import goodput, sentence
 
@@ -59,7 +59,7 @@ def _tell_goodput(folder: Path) -> None:
 
 
 def _too_short(folder: Path, ranks: list[dict[str, Any]], options: dict[str, Any]) -> str:
-    """Why no window was recorded, as far as that is known."""
+    """Why no window was recorded, as far as known."""
     from .options import planned
     from .schedule import LONGEST_SETTLE, plan
 

@@ -1,7 +1,7 @@
 """How long the loader's workers take for a batch, measured inside them.
 
 The method that fetches a batch from the dataset is wrapped before any worker exists. Workers that are forked inherit
-the wrapper and a piece of shared memory, and add up there what they did; the training process reads it. Workers that
+the wrapper and a piece of shared memory, where they add up their work; the training process reads it. Workers that
 are spawned import torch again and are not measured.
 """
 
@@ -27,7 +27,7 @@ class Made:
     batches: int = 0
     busy_ns: int = 0
     cpu_ns: int = 0
-    """Processor time in that, of the thread that made them."""
+    """CPU time of the thread that made them."""
     squares: float = 0.0
     """Sum of the squares of the time for each batch, in ms²."""
 
@@ -60,7 +60,8 @@ class LoaderMeter:
         self._memory = mmap.mmap(-1, _SLOT.size * (MOST_WORKERS + 1))  # shared with forked children
         self._patches: list[Patch] = []
         self.only_workers = False
-        """Whether batches that this process makes itself are not counted at the moment: no one reads that."""
+        """Whether batches made by this process itself are not counted at the moment, because nothing reads their
+        number."""
 
     def watch(self, fetch: Any) -> None:
         """Wraps the fetchers of torch.utils.data._utils.fetch, once; workers forked from now on count."""
@@ -96,7 +97,7 @@ class LoaderMeter:
             batches, busy, cpu, squares = _SLOT.unpack_from(self._memory, number * _SLOT.size)
             values = batches + 1, busy + ns, cpu + cpu_ns, squares + (ns / 1e6) ** 2
             _SLOT.pack_into(self._memory, number * _SLOT.size, *values)
-        except (ValueError, OverflowError, struct.error):  # closed, or a clock that jumped: the batch counts more
+        except (ValueError, OverflowError, struct.error):  # closed, or the clock jumped
             pass
 
     def read(self, workers: bool) -> Made:
@@ -106,18 +107,18 @@ class LoaderMeter:
         return Made(*(sum(column) for column in zip(*chosen, strict=True)))
 
     def stop(self) -> None:
-        """Leaves torch as it was found; workers that are alive go on counting to no one."""
+        """Removes the wrappers; living workers keep counting, unread."""
         for patch in self._patches:
             patch.undo()
         self._patches.clear()
 
 
 def _in_training_process() -> bool:
-    """Whether this is no worker of a loader."""
+    """Whether this process is not a loader's worker."""
     from torch.utils.data import get_worker_info
 
     return get_worker_info() is None
 
 
 meter = LoaderMeter()
-"""The one of this process: wrapped once, read by whatever session records."""
+"""The one of this process: wrapped once, read by the current session."""

@@ -24,7 +24,7 @@ MOST_BYTES = 1 << 16
 TIMEOUT_S = 2.0
 """A request or an answer takes no longer than this."""
 LOOK_S = 5.0
-"""How often a training looks whether its socket is still there: at a logout a system may empty the folder."""
+"""How often a training checks that its socket still exists: the system may empty the folder at a logout."""
 NAME = re.compile(r"(\d{1,10})-(\d{1,20})\.sock")
 """Process id and number of its pid namespace."""
 _LONGEST_PATH = 100
@@ -35,7 +35,7 @@ Message = dict[str, Any]
 
 
 class Refused(OSError):
-    """What is at the other end is not what it should be, or what it says is not understood; one line."""
+    """The other end is not what it should be, or its message is not understood; one line."""
 
 
 def folders() -> list[Path]:
@@ -49,7 +49,7 @@ def folders() -> list[Path]:
 
 
 def why_not_private(folder: Path) -> str | None:
-    """Why a folder cannot be trusted with a socket, in words; None if it is this user's alone."""
+    """Why a folder cannot be trusted with a socket; None if only this user has access."""
     try:
         found = folder.lstat()
     except OSError as error:
@@ -64,7 +64,7 @@ def why_not_private(folder: Path) -> str | None:
 
 
 def _made_folder() -> Path:
-    """The first folder that is private, or can be made so. Raises Refused."""
+    """The first folder that is private or could be created so. Raises Refused if there is none."""
     why = "no folder for a socket"
     for folder in folders():
         if not folder.parent.is_dir() or len(str(folder)) + 32 > _LONGEST_PATH:
@@ -88,7 +88,7 @@ def pid_namespace(pid: int | str = "self") -> int | None:
 class Server(threading.Thread):
     """Answers requests, one after the other, until it is closed; sleeps in the kernel between them.
 
-    answer: what to say to a request that came from this user (or root). What it raises is said as an error.
+    answer: computes the reply to a request of this user (or root). An exception of it is sent as an error.
     """
 
     def __init__(self, answer: Callable[[Message], Message]) -> None:
@@ -100,7 +100,7 @@ class Server(threading.Thread):
 
     def _listen(self) -> tuple[Path, socket.socket]:
         path = _made_folder() / f"{self._pid}-{pid_namespace() or 0}.sock"
-        path.unlink(missing_ok=True)  # of a process that had this number before
+        path.unlink(missing_ok=True)  # left by an earlier process with the same pid
         made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             made.bind(str(path))
@@ -199,7 +199,7 @@ def receive(connection: socket.socket) -> Message:
 
 
 def ask(path: Path, request: Message) -> Message:
-    """What the training at a socket answers. Raises OSError where no one does; Refused, one line, where it is another
+    """The answer of the training at a socket. Raises OSError if none comes; Refused, one line, if it is another
     user's, or not understood."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(TIMEOUT_S)

@@ -1,7 +1,7 @@
-"""What a step does as well training: save, evaluate, log, collect garbage, compile. Host time of each, per step.
+"""What a step does next to training: save, evaluate, log, collect garbage, compile. CPU time of each, per step.
 
-These come in lumps, and a mean step contains their share; the median step contains none. Where one lies inside
-another (a collection while saving) the outer one has the time.
+These come in lumps: a mean step contains their share, the median step contains none. Where one lies inside another
+(a collection while saving), the time counts for the outer one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _CALLS = (
 
 
 class Lumps:
-    """Adds up the host time that the step at hand spends on each kind."""
+    """Adds up the CPU time that the current step spends on each kind."""
 
     def __init__(self) -> None:
         self._ns: dict[str, int] = dict.fromkeys(KINDS, 0)
@@ -40,7 +40,7 @@ class Lumps:
         self._collecting_ns = 0
 
     def take(self) -> dict[str, int]:
-        """Kind → ns of the step that has ended; the next begins with nothing."""
+        """Kind → ns in the step that has ended; starts again from zero."""
         taken, self._ns = self._ns, dict.fromkeys(KINDS, 0)
         return taken
 

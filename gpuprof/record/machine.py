@@ -1,4 +1,4 @@
-"""What a manifest says of the machine."""
+"""What a manifest says about the machine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 def cpu_quota(root: Path = Path("/sys/fs/cgroup")) -> float | None:
     """Processors' worth of time that the control group allows (cgroup v2 `cpu.max`, v1 `cpu.cfs_quota_us`); None where
-    there is no limit. Containers see the whole machine in the affinity, and only this share of it is theirs."""
+    there is no limit. In a container the affinity mask shows the whole machine, but only this share may be used."""
     for files in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
         try:
             words = " ".join((root / name).read_text() for name in files).split()
@@ -21,7 +21,7 @@ def cpu_quota(root: Path = Path("/sys/fs/cgroup")) -> float | None:
 
 
 def describe_host() -> dict[str, Any]:
-    """Processors that are ours, bytes of memory, and the system."""
+    """CPUs that this process may use, bytes of memory, and the system."""
     system = os.uname()
     try:
         cpus = len(os.sched_getaffinity(0))

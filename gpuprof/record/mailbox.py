@@ -1,6 +1,6 @@
 """Where the ranks of a job leave messages for each other: the store of torch.distributed, or a shared folder.
 
-Nothing here waits for a message: a rank looks whether one is there. Neither listens on an address of its own.
+Nothing here waits for a message: a rank checks whether one is there. Neither opens a port.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..runfile import open_regular, whole_file
 PREFIX = "gpuprof"
 """Before our keys in the job's store, and the name of our folder in a shared one."""
 CHUNK_BYTES = 256 << 10
-"""Of a value in the store: its libuv server refuses more than 8 MB, and one large value would hold up others."""
+"""Size of one value in the store: its libuv server refuses more than 8 MB, and a large value would delay others."""
 
 
 MOST_CHUNKS = 64
@@ -49,7 +49,7 @@ def job_folder(job: str) -> str:
 
 
 class StoreMailbox:
-    """In the store of the job's process group. Methods raise what that raises once it is gone (RuntimeError)."""
+    """Messages in the store of the job's process group. Methods raise RuntimeError once the store is gone."""
 
     def __init__(self, store: Any) -> None:
         from torch.distributed.distributed_c10d import PrefixStore
@@ -93,7 +93,7 @@ class StoreMailbox:
 
 
 class FolderMailbox:
-    """In a folder that every node has mounted. Methods raise OSError."""
+    """Messages in a folder that every node has mounted. Methods raise OSError."""
 
     def __init__(self, folder: Path, job: str) -> None:
         self._folder = folder / PREFIX / job_folder(job)

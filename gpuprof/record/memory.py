@@ -1,4 +1,4 @@
-"""Memory that is taken and memory that is left, of the host and of the GPUs."""
+"""Used and free memory, of the host and of the GPUs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOST_HOST_BYTES = 16 << 30
 
 
 class GpuMemory:
-    """The allocator's figures of some GPUs, taken together: what is safe for the fullest of them is safe for all."""
+    """The allocator's figures over several GPUs: what is safe for the fullest is safe for all."""
 
     def __init__(self, devices: list[int]) -> None:
         self._peaks = dict.fromkeys(devices, 0)
@@ -28,10 +28,9 @@ class GpuMemory:
         return sum(_allocated_bytes(device)["allocated"] for device in self._peaks)
 
     def headroom(self) -> int:
-        """Bytes that were left when most were allocated: the program needs the rest again. None are known to be left
-        where the allocator is not torch's own: CUDA's does not report what was allocated meanwhile.
-
-        To be asked for now and then: a program may set the allocator's own account of its peak to zero.
+        """Bytes left at the allocator's peak: the program will need the rest again. 0 where the allocator is not
+        torch's own, because CUDA's does not report its peak. Call it now and then: a program may reset the
+        allocator's peak.
         """
         import torch
 
@@ -67,7 +66,7 @@ def _allocated_bytes(device: int) -> dict[str, int]:
 
 
 def gpu_bytes_to_spare() -> int | None:
-    """Free memory of the current GPU, what the allocator holds unused included; None without a GPU."""
+    """Free memory of the current GPU, including what the allocator holds unused; None without a GPU."""
     import torch
 
     if not torch.cuda.is_initialized():
@@ -86,8 +85,8 @@ def resident_bytes() -> int:
 
 
 def most_resident_bytes() -> int:
-    """The most host memory that this process has held. getrusage(2) is only the fallback: it counts the memory of the
-    process that started this one until exec(2), which may be far more."""
+    """Peak host memory of this process, bytes. getrusage(2) is only the fallback: until exec(2) it counts the memory of
+    the parent process, which may be far more."""
     try:
         with open("/proc/self/status", encoding="ascii", errors="replace") as file:
             for line in file:

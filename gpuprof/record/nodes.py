@@ -48,25 +48,25 @@ from .signed import (
 )
 
 SHARED = "GPUPROF_SHARED"
-"""Environment variable with a folder that all nodes share, to be used in place of the job's store; or with a URL, which
-what reads the recording uses, in a Python that has the library for it (cli/several_nodes.py)."""
+"""Environment variable with a folder that all nodes share, used in place of the job's store; or with a URL, which the
+process that reads the recording uses, if its Python has the library for it (cli/several_nodes.py)."""
 WAIT = "GPUPROF_NODES_WAIT"
 """Environment variable with the seconds that rank 0 waits for the other ranks."""
 WAIT_S = 60.0
 """Seconds that rank 0 waits once its own digest is there."""
 OWN_S = 600.0
-"""Seconds that a node's own digests may take: they are made at the lowest priority, next to the training."""
+"""Seconds that a node's own digests may take: they are made at the lowest priority while the training runs."""
 FAILED_S = 10.0
 """Seconds that a process waits for its exchange when its program has failed: others may wait for its end."""
 AGREE_S = 5.0
-"""Seconds that a rank waits for what rank 0 plans the window by. Collectives keep ranks to the same step, so it comes
-within the time by which their steps end apart."""
+"""Seconds that a rank waits for rank 0's step time, by which the window is planned. Collectives keep the ranks in the
+same step, so it is late by no more than the ranks' steps end apart."""
 LAST_S = 2.0
-"""Seconds in which rank 0 then writes down whom it has not heard of."""
+"""Seconds that rank 0 then has to write down which ranks did not answer."""
 LOOK_S, SOON_S = 0.25, 0.01
 CALL, PLANNED = "call", "plan"
 _ENVELOPE_BYTES = 64
-"""More than a signature and a kind take."""
+"""Upper bound for the size of a signature and a kind."""
 _JOB = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "TORCHELASTIC_RESTART_COUNT")
 """Variables that tell one job in a shared folder from another, the same on every node."""
 
@@ -80,13 +80,13 @@ def wait_s() -> float:
 
 
 def shared_url() -> str | None:
-    """The URL that GPUPROF_SHARED is, None where it is a folder or not set."""
+    """The URL in GPUPROF_SHARED; None if it is a folder or not set."""
     shared = os.environ.get(SHARED)
     return shared if shared and "://" in shared else None
 
 
 def job_name() -> str:
-    """What tells this job from another one in a shared place, as far as the launch says."""
+    """A name that distinguishes this job from others in a shared place, from the launcher's variables."""
     return "-".join(os.environ.get(name, "") for name in _JOB)
 
 
@@ -98,7 +98,7 @@ def exchange_of(
 
     ranks: those that are recorded, None for all.
     """
-    if world_size < 2 or not os.environ.get(RUN_VARIABLE):  # a Recorder has nothing next to it that makes digests
+    if world_size < 2 or not os.environ.get(RUN_VARIABLE):  # with a Recorder no other process makes digests
         return None
     token = os.environ.get(TOKEN)
     if not token:
@@ -125,7 +125,7 @@ def exchange_of(
 
 
 def _on_several_nodes(world_size: int) -> bool:
-    """Whether launchers say so."""
+    """Whether the launcher's variables say so."""
     local = os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE") or ""
     if local.isdecimal() and 0 < int(local) < world_size:
         return True
@@ -142,12 +142,12 @@ class NodeExchange(threading.Thread):
         self._pid = os.getpid()
         self._mailbox: Mailbox | None = None
         self._number: bytes | None = None
-        """Of this recording's call."""
+        """The number of this recording's call."""
         self._hurry, self._over = threading.Event(), threading.Event()
         self.begun, self._begun_s = False, 0.0
 
     def agree(self, step_s: float) -> float:
-        """Rank 0's `step_s`, seconds of a step, so that all ranks plan the same window; its own where that does not
+        """Rank 0's `step_s`, seconds per step, so that all ranks plan the same window; this rank's own if it does not
         come. Called on the training's thread, which waits for AGREE_S at most."""
         try:
             self._mailbox = _mailbox()
@@ -171,8 +171,8 @@ class NodeExchange(threading.Thread):
             return step_s
 
     def begin(self, failed: str | None = None, mailbox: Mailbox | None = None) -> None:
-        """The window has closed; or there is none, and `failed` says why. Called once, on the training's thread; or
-        elsewhere with a mailbox."""
+        """The window has closed, or `failed` says why there is none. Called once, on the training's thread, or on
+        another with a mailbox."""
         if self.begun or os.getpid() != self._pid:
             return
         self.begun, self._begun_s = True, time.monotonic()
@@ -232,7 +232,7 @@ class NodeExchange(threading.Thread):
         log(self._folder, f"rank {self._rank} sent {len(message.body):,} bytes to rank 0")
 
     def _own(self) -> Message | None:
-        """This rank's digest, or the note that says why there is none; None: neither is there yet."""
+        """This rank's digest, or the note that says why there is none; None if neither exists yet."""
         note = read_json(self._folder / NODES / no_digest_file(self._rank))
         if note is not None:
             return Message(self._rank, NOTE, str(note.get("why")).encode("utf-8", "replace")[:1000])
@@ -284,7 +284,7 @@ class NodeExchange(threading.Thread):
         self._write_outcome(received, notes, dropped, failed)
 
     def _call(self) -> bytes:
-        """Opens the exchange; its number."""
+        """Opens the exchange and returns its number."""
         assert self._mailbox is not None
         call = new_call(self._key)
         self._number = number_of(self._key, call)
@@ -292,7 +292,7 @@ class NodeExchange(threading.Thread):
         return self._number
 
     def _deadline(self, own: bool, end: float) -> tuple[bool, float]:
-        """Once rank 0's own digest is there, the others get so long."""
+        """The deadline for the other ranks: it starts once rank 0's own digest exists."""
         if not own and self._own() is not None:
             return True, time.monotonic() + wait_s()
         return own, end
@@ -342,6 +342,6 @@ def _name(rank: int) -> str:
 
 
 def _one_line(error: Exception) -> str:
-    """What went wrong, without the stack that torch adds, and without secrets."""
+    """The error in one line, without the stack that torch adds, and without secrets."""
     text = str(error).strip().partition("\n")[0]
     return redact_text(f"{type(error).__name__}: {text}" if text else type(error).__name__)[:300]

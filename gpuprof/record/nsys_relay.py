@@ -1,4 +1,4 @@
-"""Stands between nsys and the target: the other end of `target_under_nsys`. Run by its path, with nothing of gpuprof.
+"""Runs between nsys and the target: the other end of `target_under_nsys`. Run by its path; imports nothing of gpuprof.
 
 Arguments: the name of the socket, and the target's words.
 """
@@ -10,7 +10,7 @@ import sys
 
 
 def main(name, argv):
-    """Starts the target, tells its pid and its end, and ends likewise. Does not return."""
+    """Starts the target, reports its pid and its exit status, and exits likewise. Does not return."""
     line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     line.connect("\0" + name)
     which, given, _, _ = socket.recv_fds(line, 3, 3)
@@ -22,17 +22,17 @@ def main(name, argv):
             os.close(number)
     restored = [signal.SIGPIPE, signal.SIGXFSZ]  # ignored by Python on its own account
     try:
-        # A group of its own: a signal for all of it is none for us and nsys.
+        # A process group of its own: a signal to the group does not reach us and nsys.
         pid = os.posix_spawnp(argv[0], argv, os.environ, setsigdef=restored, setpgroup=0)
     except OSError as error:
         os.write(2, f"gpuprof: {argv[0]}: cannot be started ({error.strerror})\n".encode())
         tell(line, 0)
         tell(line, 127)
         os._exit(127)
-    # nsys passes on what it gets; that is not for us, who have to report how the target ended.
+    # nsys passes on the signals it gets; this process blocks them, as it must report how the target ended.
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     tell(line, pid)
-    for number in (0, 1, 2):  # who reads the target's output waits until no one holds it any more
+    for number in (0, 1, 2):  # a reader of the target's output waits until every holder has closed it
         try:
             os.close(number)
         except OSError:

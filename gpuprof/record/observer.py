@@ -1,7 +1,7 @@
 """Keeps a bounded history of torch's allocator, and writes it down when an allocation fails.
 
 Armed with `--memory` only: the history costs too much to be always on. On an H200, a launch-bound step of 15 ms took
-between 10 % less and 57 % more with it (three rounds in turns, median 2 % more), and its goal was 1 %. torch calls the
+between 10 % less and 57 % more with it (three alternating rounds, median 2 % more); the goal was 1 %. torch calls the
 observer before it raises its OutOfMemoryError; nothing that goes wrong here reaches the program, whose error, traceback
 and exit code stay its own.
 """
@@ -20,11 +20,11 @@ from ..runfile import PARTIAL, log, snapshot_file
 from .environment import place_among_ranks
 
 MOST_EVENTS = 200_000
-"""The history keeps the last ones: ten steps or more of most fine-tunes, and about 150 MB of host memory."""
+"""The history keeps this many of the last events: ten steps or more of most fine-tunes, about 150 MB of host memory."""
 LEAST_DISK_BYTES = 2 << 30
 """Nothing is written with less than this free."""
 MOST_S = 60.0
-"""A program that tries batch sizes until one fits fails often: all its snapshots together take no longer than this."""
+"""All snapshots of a process together take no longer than this: a program that tries batch sizes fails often."""
 
 
 class Observer:
@@ -35,9 +35,9 @@ class Observer:
         self._waiting = self._armed = False
         self._spent_s = 0.0
         self.written = 0
-        """Snapshots so far."""
+        """Snapshots written so far."""
         self.notes: list[str] = []
-        """What the reader of the recording must know."""
+        """Notes for the reader of the recording."""
 
     @property
     def armed(self) -> bool:
@@ -45,7 +45,7 @@ class Observer:
         return self._armed
 
     def watch(self, run: Path) -> None:
-        """Arms once CUDA is initialised, now if it is already. CUDA is not initialised for it."""
+        """Arms once the program has initialised CUDA, at once if it has already; never initialises it itself."""
         self._run = run
         cuda: Any = sys.modules.get("torch.cuda")
         later = getattr(cuda, "_lazy_call", None)
@@ -86,7 +86,7 @@ class Observer:
             self._log(f"a failed allocation was not written down: {error!r}")
 
     def end(self) -> None:
-        """The recorded steps are over: writes what is there, unless an allocation failed before."""
+        """The recorded steps are over: writes the history, unless an allocation failed before."""
         try:
             if self._armed and not self.written:
                 self._write(failed=False)

@@ -1,4 +1,4 @@
-"""Arms a process: once it trains its steps are counted, and `gpuprof attach` can record some of them.
+"""Arms a process: once it trains, its steps are counted, and `gpuprof attach` can record some of them.
 
 Every Python that is armed by its environment loads this file before the program begins, so it imports next to nothing.
 """
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 VARIABLE = "GPUPROF_ON_DEMAND"
 """Environment variable that arms the processes of a job."""
 _ARMED = "_gpuprof_on_demand"
-"""In sys.modules: this process is armed, by whichever copy of this package."""
+"""Key in sys.modules: this process is armed, by any copy of this package."""
 
 
 def is_wanted(value: str | None) -> bool:
-    """Whether the variable, of this value, says that a job is to be armed."""
+    """Whether this value of the variable arms the job."""
     return (value or "").strip().lower() not in ("", "0", "false", "no", "off")
 
 
@@ -44,7 +44,7 @@ def arm() -> None:
     if _ARMED in sys.modules or not sys.platform.startswith("linux"):
         return
     sys.modules[_ARMED] = sys.modules[__name__]
-    # Without it launch-bound steps would stay slower after a recording; read when CUDA's profiling layer is torn down.
+    # Without it launch-bound steps would stay slower after a recording; torch reads it when it tears CUPTI down.
     os.environ.setdefault("TEARDOWN_CUPTI", "1")
 
     def optimizers(module: Any) -> None:
@@ -89,7 +89,7 @@ def arm() -> None:
 
 
 def _disarm() -> None:
-    """Undoes what `arm` has left in the process; the hooks are those of `armed` itself."""
+    """Undoes what `arm` did in the process, except the hooks, which `armed` removes itself."""
     from .arm import ImportWatch
     from .flags import flags
 

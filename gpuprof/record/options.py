@@ -1,8 +1,8 @@
 """The options of a recording, each declared once: name, default, limits and help.
 
 `gpuprof trace` reads them from its command line, with click or without; manifest.json holds their values; the process
-that records looks them up there. Tuples rather than dataclasses: importing `dataclasses` takes a third as long as all
-that happens before the target starts.
+that records looks them up there. Tuples rather than dataclasses: importing `dataclasses` takes a third as long as
+everything else before the target starts.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from ..runfile import MANIFEST, read_json
 
 STEPS = 3
-"""Steps that are recorded where no number is asked for; of a step with many ops fewer (enough_steps.py)."""
+"""Steps recorded by default; fewer if a step has many ops (enough_steps.py)."""
 MODULES = 1
 """Levels of modules that get ranges."""
 ALONE = 2
@@ -24,7 +24,7 @@ LARGEST = 100_000
 
 
 class Option(NamedTuple):
-    """One option: a whole number if it has a least value, a switch if its default is true or false, else ranks."""
+    """One option: a whole number if it has a smallest value, a switch if its default is true or false, else ranks."""
 
     name: str
     """As manifest.json has it."""
@@ -35,7 +35,7 @@ class Option(NamedTuple):
     """The smallest number that it takes."""
     metavar: str | None = None
     alone: int | None = None
-    """The number that it means where none is given; None: there must be one."""
+    """The number it means when given without one; None: a number is required."""
 
     @property
     def flag(self) -> str:
@@ -94,13 +94,13 @@ def options_of(run: Path) -> dict[str, Any]:
 
 
 def planned(options: Mapping[str, Any], **instead: Any) -> dict[str, Any]:
-    """What `schedule.plan` takes of the options: the numbers of steps that are chosen, and whether to sample. instead:
-    what replaces the option of that name."""
+    """The options that `schedule.plan` takes: the chosen numbers of steps, and whether to sample. instead: values that
+    replace those of the options."""
     return {name: options[name] for name in _PLANNED if options.get(name) is not None} | instead
 
 
 def why_not(options: Any) -> str | None:
-    """Why a recording cannot have these options, which another process has written, in words; None if it can."""
+    """Why a recording cannot have these options, which another process has written; None if it can."""
     if not isinstance(options, dict):
         return "a recording without options"
     for option in OPTIONS:

@@ -13,11 +13,11 @@ _ENTRIES = (
     ("torch.autograd.profiler", "_enable_profiler"),
     ("torch.autograd.profiler_legacy", "_enable_profiler_legacy"),
 )
-"""What every profiler of torch calls to begin: torch.profiler, emit_nvtx, emit_itt and the old one."""
+"""What every profiler of torch calls to begin: torch.profiler, emit_nvtx, emit_itt and the legacy one."""
 
 
 def patch_profilers(listener: Listener) -> list[Patch]:
-    """Tells when a profiler is about to begin: a second one would end the training with an error, or worse."""
+    """Calls back when a profiler is about to begin: a second one would end the training with an error, or worse."""
 
     def wrap(begin: Any) -> Any:
         def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -45,8 +45,8 @@ def profiler_is_active() -> bool:
 def profiler_is_alive() -> bool:
     """Whether the program has a profiler that records, or that has been prepared and will.
 
-    One that warms up cannot be asked for; so all objects are looked through, which takes as long as one pass of the
-    garbage collector.
+    torch does not report one that is warming up, so all live objects are searched, which takes as long as one pass of
+    the garbage collector.
     """
     if profiler_is_active():
         return True

@@ -1,4 +1,4 @@
-"""A stretch that a running torch.profiler leaves out."""
+"""Pauses a running torch.profiler."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from .ranges import Ranges
 
 
 class Pause:
-    """Begins where it is made; raises what the profiler does if it cannot pause.
-
-    The range around it is in the trace: it begins while ops are recorded, and ends when they are again. profiler: one
-    that has `toggle_collection_dynamic` (torch 2.6 and newer).
+    """Begins when it is created; raises what the profiler raises if it cannot pause.
+    The trace has a range around the pause: it begins before recording stops and ends after recording resumes.
+    profiler: one that has `toggle_collection_dynamic` (torch 2.6 and newer).
     """
 
     def __init__(self, profiler: Any, ranges: Ranges) -> None:
@@ -28,7 +27,7 @@ class Pause:
             raise
 
     def end(self) -> int:
-        """Records again; returns the ns that were left out."""
+        """Resumes recording; returns the length of the pause in ns."""
         self._toggle(True)
         if self._close is not None:
             self._close()

@@ -1,8 +1,7 @@
-"""What libraries warn of that costs time: a kernel that is not installed, a slow fallback.
-
-Log records are looked at as they are made, warnings as they are about to be shown. Neither is held back, changed or
-said twice: no handler is added (one on the root logger would keep `logging.basicConfig` from working), no level and no
-filter is touched.
+"""Collects libraries' warnings about speed: a kernel that is not installed, a slow fallback.
+Log records are inspected as they are made, warnings as they are about to be shown. None is suppressed, changed or
+repeated: no handler is added (one on the root logger would keep `logging.basicConfig` from working), and levels and
+filters stay as they are.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ LONGEST_TEXT = 300
 _LOOKED_AT = 2_000
 """Characters of a text that are searched."""
 _MOST_LOOKS = 20_000
-"""Texts that are searched: who warns more often has said it by then."""
+"""Texts that are searched in all; by then a program has given every warning it will."""
 
 COSTS_TIME = re.compile(
     r"fall(s|ing)?[ -]?back|fallback|fast[ -]?path|\bslow(er|ly|s)?\b|reference (pytorch |torch )?implementation"
@@ -31,7 +30,7 @@ COSTS_TIME = re.compile(
     r"|\bsdpa\b|`?use_cache`? ?=|performance|tensor ?float|\btf32\b|skipping cudagraphs",
     re.IGNORECASE | re.DOTALL,
 )
-"""Of warnings about speed, as torch, transformers, peft, accelerate, bitsandbytes and tokenizers write them."""
+"""Matches warnings about speed as torch, transformers, peft, accelerate, bitsandbytes and tokenizers word them."""
 
 
 class Warned:
@@ -43,12 +42,12 @@ class Warned:
         self._undo: list[Callable[[], None]] = []
 
     def listen(self) -> None:
-        """Looks at what is logged and warned of from now on. Does so once, however often it is called."""
+        """Begins to inspect logs and warnings. Further calls have no effect."""
         if not self._undo:
             self._undo = [_watch_log(self._logged), _watch_warnings(self._shown)]
 
     def stop(self) -> None:
-        """Leaves logging and warnings as they were found. What was seen stays."""
+        """Removes the hooks from logging and warnings; keeps what was seen."""
         while self._undo:
             self._undo.pop()()
 
@@ -61,10 +60,11 @@ class Warned:
         return [text for _, text in list(self._found)]
 
     def _logged(self, record: Any) -> None:
-        # captureWarnings makes records of warnings, which are seen already.
+        # Records made by logging.captureWarnings were already seen as warnings.
         if not isinstance(record.levelno, int) or record.levelno < logging.WARNING or record.name == "py.warnings":
             return
-        # Values are put into a text only where it matches: they may be tensors, which would wait for the GPU.
+        # Arguments are formatted only if the template matches: they may be tensors, and formatting would wait for the
+        # GPU.
         if isinstance(record.msg, str) and self._matches(record.msg):
             self._add(str(record.name), record.getMessage())
 
@@ -85,7 +85,7 @@ class Warned:
 
 
 def _watch_log(look: Callable[[Any], None]) -> Callable[[], None]:
-    """Shows every log record to a function as it is made; returns what ends that."""
+    """Passes every new log record to a function; returns a function that ends that."""
     make = logging.getLogRecordFactory()
 
     @functools.wraps(make, updated=())
@@ -93,7 +93,7 @@ def _watch_log(look: Callable[[Any], None]) -> Callable[[], None]:
         record = make(*args, **kwargs)
         try:
             look(record)
-        except Exception:  # the program logs whatever we make of it
+        except Exception:  # an error of ours must not keep the program from logging
             pass
         return record
 
@@ -106,7 +106,7 @@ def _watch_log(look: Callable[[Any], None]) -> Callable[[], None]:
 
 
 def _watch_warnings(look: Callable[[Any], None]) -> Callable[[], None]:
-    """The same for warnings that are about to be shown; not `showwarning`, which a program may replace by its own."""
+    """The same for warnings about to be shown; does not wrap `showwarning`, which a program may replace."""
     show = getattr(warnings, "_showwarnmsg", None)
     if show is None:  # a Python that shows them in another way
         return lambda: None

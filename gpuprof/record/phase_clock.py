@@ -1,4 +1,4 @@
-"""Host time of a step by phase, exact: at each moment one phase has it, the innermost that is open."""
+"""Splits the wall time of a step by phase, exactly: each moment belongs to the innermost open phase."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ from typing import Any
 from .phase_names import BACKWARD, FORWARD, GENERATION, LOG_PROBABILITIES, OPTIMIZER, OTHER, TRAINING, WHOLE
 
 MOST_PARTS = 64
-"""Names of parts that are kept of one step."""
+"""Names of parts that are kept per step."""
 
 
 class PhaseClock:
-    """Splits the host time of the step at hand. Its phases sum to the step's time, and say nothing of a step before
-    anyone has marked a phase: the steps of a supervised training have none.
-
-    What is outside of all marks goes by what the training does: forward once the model is called to train, optimizer
-    from the end of a backward pass to the end of the step, else other.
+    """Splits the time of the current step. The phases sum to the step's time. Steps have no phases until one is marked:
+    those of a supervised training have none.
+    Time outside of all marks belongs to forward once the model is called to train, to optimizer from the end of a
+    backward pass to the end of the step, and otherwise to other.
     """
 
     def __init__(self) -> None:
@@ -29,13 +28,13 @@ class PhaseClock:
         """Steps since the last one that generated; None before that."""
         self._stack: list[str] = []
         self._rest = OTHER
-        """Whose the time outside of all marks is."""
+        """The phase that gets the time outside of all marks."""
         self._since = 0
         self._ns: dict[str, int] = {}
         self._parts: dict[str, int] = {}
         self._parts_cpu: dict[str, int] = {}
         self._passes = 0
-        """Times that log-probabilities were computed: of the old policy, of the reference."""
+        """How many times log-probabilities were computed: of the old policy, of the reference."""
 
     def begin(self, now: int) -> None:
         """A step begins; 0 for one that is not timed."""
@@ -67,7 +66,7 @@ class PhaseClock:
         return len(self._stack)
 
     def leave(self, depth: int) -> None:
-        """The phase ends, and all that began inside it and did not end."""
+        """The phase ends, as do all that began inside it and have not ended."""
         if len(self._stack) >= depth:
             if self.marked:
                 self._account(time.perf_counter_ns())
@@ -87,18 +86,18 @@ class PhaseClock:
         self._becomes(OPTIMIZER)
 
     def fetching(self) -> None:
-        """The next batch is asked for: what came before is over."""
+        """The next batch is requested: the phase before it is over."""
         self._becomes(OTHER)
 
     def add_part(self, name: str, ns: int, cpu_ns: int) -> None:
-        """A part of a phase took so long, maybe at the same time as others: a reward function. cpu_ns: of its thread's
-        CPU time, which is far less where it waits for something else."""
+        """Adds the time of a part of a phase, such as a reward function; parts may overlap. cpu_ns: CPU time of its
+        thread, far less than `ns` where it waits for something."""
         if name in self._parts or len(self._parts) < MOST_PARTS:
             self._parts[name] = self._parts.get(name, 0) + ns
             self._parts_cpu[name] = self._parts_cpu.get(name, 0) + cpu_ns
 
     def take(self, now: int) -> dict[str, Any]:
-        """The step that ends now, as its line in steps.jsonl has it; nothing where no phase was ever marked."""
+        """The phases of the step that ends now, for its line in steps.jsonl; empty if no phase was ever marked."""
         self._account(now)
         if not self.marked or not self._ns:
             return {}
@@ -122,8 +121,8 @@ class PhaseClock:
             self._rest = rest
 
     def _account(self, now: int) -> None:
-        """The time since the last moment is that of the phase that is open. Before anyone marks a phase it is not
-        split: a step has several such moments, and a supervised training never asks for them."""
+        """Adds the time since the last call to the open phase. Does nothing before a phase is marked, so that a
+        supervised training pays nothing."""
         if self._since and self.marked:
             phase = self.phase
             self._ns[phase] = self._ns.get(phase, 0) + max(now - self._since, 0)

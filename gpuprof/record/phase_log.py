@@ -1,5 +1,5 @@
-"""Spans of the phases that a process marks, on a clock that all processes of a host share: what puts the roles of a job
-on one timeline. A process that only generates takes no steps and has no session; its marks are kept all the same."""
+"""Spans of the phases that a process marks, on a clock that all processes of a host share, so that the roles of a job
+can be put on one timeline. Marks are kept also for a process that only generates and so has no session."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from typing import Any
 from ..runfile import append_lines, phases_file
 
 MOST_SPANS = 50_000
-"""Spans that are kept of one process: an iteration has some ten."""
+"""Spans that are kept per process: an iteration has about ten."""
 FLUSH_NS = 200_000_000
-"""They are written at least this often, while phases end: a process that is killed takes the last ones with it."""
+"""Spans are written at least this often while phases end; a killed process loses the last ones."""
 
 
 class PhaseLog:
@@ -36,10 +36,10 @@ class PhaseLog:
         return phase, time.monotonic_ns(), time.thread_time_ns()
 
     def end(self, begun: tuple[str, int, int]) -> None:
-        """It is over."""
+        """The phase has ended."""
         now, cpu_ns = time.monotonic_ns(), time.thread_time_ns()
         phase, begin_ns, cpu_begin_ns = begun
-        if os.getpid() != self._pid:  # we are in a child that was forked, maybe while another thread held the lock
+        if os.getpid() != self._pid:  # in a forked child; another thread may have held the lock
             self._lock = threading.Lock()
             self._start()
         with self._lock:
@@ -63,7 +63,7 @@ class PhaseLog:
 
 
 def head() -> dict[str, Any]:
-    """Which process it is, and how its monotonic clock stands to that of the day."""
+    """Identifies the process, and gives the offset of its monotonic clock from unix time."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""`gpuprof.phase`: marks a phase of an iteration in a loop of one's own."""
+"""`gpuprof.phase`: marks a phase of an iteration in your own loop."""
 
 from __future__ import annotations
 
@@ -21,11 +21,10 @@ def phase(name: str) -> Any:
             completions = generate(prompts)
 
     name: generation, environment, reward, log-probabilities, advantage, training, weight sync, validation, save, other
-    or idle. Phases nest; the innermost has the time. Within training gpuprof finds forward, backward and optimizer.
-
-    Under `gpuprof trace` and a `Recorder` the phase is timed and gets a range in the recorded window; its span is kept,
-    of processes that do not train as well, so that `gpuprof diagnose` can set roles on one timeline. Under a profiler
-    of torch that the program runs itself it is a range too, and under Nsight Systems an NVTX range. Otherwise it does
+    or idle. Phases nest; time counts for the innermost. Within training gpuprof finds forward, backward and optimizer.
+    Under `gpuprof trace` and a `Recorder` the phase is timed and gets a range in the recorded window; its span is kept
+    also for processes that do not train, so that `gpuprof diagnose` can put roles on one timeline. Under a torch
+    profiler that the program runs itself it is a range too, and under Nsight Systems an NVTX range. Otherwise it does
     nothing, at the cost of a function call. Raises ValueError for another name.
     """
     if name not in MARKED:
@@ -38,7 +37,7 @@ def phase(name: str) -> Any:
 
 
 class _Marked:
-    """A phase of a recorded process. session: None of one that has taken no step."""
+    """A phase of a recorded process. session: None if the process has taken no step."""
 
     __slots__ = ("_begun", "_close", "_log", "_name", "_session")
 
@@ -76,7 +75,7 @@ def _session() -> Any:
 
 
 def _bare(name: str) -> Any:
-    """A range for a profiler that is not ours; None where there is none."""
+    """A range for a profiler that is not ours; None if there is none."""
     torch = sys.modules.get("torch")
     if torch is None:
         return None
@@ -85,7 +84,7 @@ def _bare(name: str) -> Any:
             return torch.profiler.record_function(range_of(name))
         if torch.cuda.is_available() and _tool_is_listening():
             return torch.cuda.nvtx.range(range_of(name))
-    except Exception:  # a torch without one of these
+    except Exception:  # this torch lacks one of these
         return None
     return None
 

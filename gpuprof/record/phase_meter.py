@@ -1,4 +1,4 @@
-"""What a session does about the phases of iterations: splits the steps' time, and writes ranges."""
+"""The part of a session that handles phases of iterations: splits the steps' time, and writes ranges."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .phase_patches import PhasePatches
 
 
 class Around(Protocol):
-    """What is used of the session."""
+    """What the meter needs of the session."""
 
     ended: bool
     folder: Path
@@ -30,7 +30,7 @@ class Around(Protocol):
 
 
 class PhaseMeter:
-    """Follows the phases of one session's thread. clock: that of the step at hand."""
+    """Follows the phases of one session's thread. clock: of the current step."""
 
     def __init__(self, session: Around, clock: PhaseClock) -> None:
         self._session, self._clock = session, clock
@@ -39,15 +39,15 @@ class PhaseMeter:
         """Generate loops that are open: one may call another."""
         self._decode = DecodeWindow(0)
         self._begun_ns = self._forwards = self._left_out = 0
-        """Begin and forward passes of the loop at hand, and those that the window leaves out so far."""
+        """Start of the current loop, its forward passes, and how many of them the window has left out."""
 
     @property
     def ended(self) -> bool:
-        """As `guarded` asks it."""
+        """Needed by `guarded`."""
         return self._session.ended
 
     def fail(self, error: Exception) -> None:
-        """An error of gpuprof's own."""
+        """gpuprof itself has failed."""
         self._session.fail(error)
 
     def close(self) -> None:
@@ -60,7 +60,7 @@ class PhaseMeter:
         self._patches.watch()
 
     def leave(self) -> None:
-        """Leaves them as they were found. Later steps have no phases, until the program marks one."""
+        """Removes the hooks. Later steps have no phases, until the program marks one."""
         self._patches.leave()
         self._clock.marked = False
 
@@ -68,8 +68,8 @@ class PhaseMeter:
     def on_phase(
         self, phase: str, part: str | None = None, kept: bool = True, now: int | None = None
     ) -> Callable[[], None] | None:
-        """A phase begins on this thread, or (phase "") a part of one; what is returned is called at its end. kept:
-        whether its span is; who marks it may do that. now: when it began, so that what the mark costs is its own."""
+        """A phase, or (phase "") a part of one, begins on this thread; call what is returned at its end. kept: whether
+        its span is kept; who marks it may do that. now: when it began, so that it includes the cost of the mark."""
         if not self._session.is_here():
             return None
         if part is not None:
@@ -94,7 +94,7 @@ class PhaseMeter:
 
     @guarded
     def on_part(self, name: str, ns: int, cpu_ns: int) -> None:
-        """A reward function took so long, on any thread, and so much of that thread's CPU time."""
+        """A reward function has ended, on any thread. cpu_ns: CPU time of that thread."""
         self._clock.add_part(name, ns, cpu_ns)
 
     def is_in(self, *phases: str) -> bool:

@@ -1,4 +1,4 @@
-"""The phases of an iteration, and what programs that train on their own generations call them.
+"""The phases of an iteration, and what RL trainers call them.
 
 An iteration generates once and trains for one or more optimizer steps. Names read from the sources of TRL 1.15 and 1.16
 (`trl.extras.profiling`, `trl.trainer`, `trl.experimental.online_dpo`).
@@ -14,28 +14,28 @@ DATA, FORWARD, BACKWARD, OPTIMIZER = "data", "forward", "backward", "optimizer"
 MARKED: tuple[str, ...] = (
     GENERATION, ENVIRONMENT, REWARD, LOG_PROBABILITIES, ADVANTAGE, TRAINING, WEIGHT_SYNC, VALIDATION, SAVE, OTHER, IDLE,
 )  # fmt: skip
-"""What a program can mark, in the order in which an iteration goes through them."""
+"""Phases that a program can mark, in the order of an iteration."""
 TRAINING_PARTS: tuple[str, ...] = (FORWARD, BACKWARD, "recompute", OPTIMIZER)
-"""What the training phase consists of. Host clocks cannot tell recomputation from the rest of a backward pass."""
+"""Parts of the training phase. CPU clocks cannot distinguish recomputation from the rest of a backward pass."""
 TIMED: tuple[str, ...] = (
     DATA, GENERATION, ENVIRONMENT, REWARD, LOG_PROBABILITIES, ADVANTAGE, FORWARD, BACKWARD, OPTIMIZER, WEIGHT_SYNC,
     VALIDATION, SAVE, OTHER, IDLE,
 )  # fmt: skip
-"""What the host time of an iteration is split into."""
+"""The phases that an iteration's time is split into."""
 WHOLE: tuple[str, ...] = (VALIDATION, SAVE)
 """Phases whose time is not split further: generation in a validation is validation."""
 
 RANGE = "phase: "
-"""What the name of a phase's range in a trace begins with."""
+"""Prefix of the name of a phase's range in a trace."""
 PART_RANGE = "part: "
-"""The same of a part of a phase, such as one reward function."""
+"""The prefix for a part of a phase, such as one reward function."""
 REPEATED_RANGE = "forward again: "
-"""What the name of a range begins with around a call of a model that repeats one of the same step."""
+"""The prefix of the range around a model's call that repeats an earlier one of the same step."""
 ZEROED_RANGE = "multiplied by zero: "
-"""What the name of a mark begins with at the begin of a backward pass: then the first and last number of the forward
+"""The prefix of a mark at the start of a backward pass; followed by the first and last sequence number of the forward
 ops whose results it multiplies by zero."""
 UNRECORDED_RANGE = "not recorded: decoding"
-"""The name of the range around forward passes of a generate loop that the window left out."""
+"""Name of the range around forward passes of a generate loop that the window left out."""
 
 CONTEXTS: dict[str, str] = {
     "transformers.generate": GENERATION,
@@ -43,7 +43,8 @@ CONTEXTS: dict[str, str] = {
     "vLLM.generate": GENERATION,
     "sync_weights": WEIGHT_SYNC,
 }
-"""Names of TRL's ProfilingContext, without the class before the dot. Any other inside the rewards is a reward's."""
+"""Names of TRL's ProfilingContext, without the class before the dot. Any other name inside the rewards is a reward
+function."""
 
 METHODS: dict[str, str] = {
     "_generate": GENERATION,
@@ -62,11 +63,11 @@ METHODS: dict[str, str] = {
     "evaluate": VALIDATION,
     "_save_checkpoint": SAVE,
 }
-"""Methods of TRL's trainers. What surrounds generation and scoring is the computation of advantages, with preparing the
-batch. Log-probabilities that are computed with gradients are the forward pass of the training."""
+"""Methods of TRL's trainers. The method around generation and scoring also prepares the batch; its own time counts as
+the computation of advantages. Log-probabilities computed with gradients are the training's forward pass."""
 SURROUNDED: tuple[str, ...] = (GENERATION, ENVIRONMENT, REWARD, LOG_PROBABILITIES)
-"""Phases that the computation of advantages surrounds: what prepares a batch within one of them, as `generate`'s own
-inputs, is a part of it."""
+"""Phases inside the computation of advantages. Preparing a batch within one of them, such as the inputs of `generate`,
+counts for that phase."""
 GENERATING: frozenset[str] = frozenset(name for name, phase in METHODS.items() if phase == GENERATION)
 """A trainer with one of these trains on its own generations."""
 

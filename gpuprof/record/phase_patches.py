@@ -31,7 +31,7 @@ MOST_COMPLETIONS = 65_536
 
 
 class PhaseListener(Protocol):
-    """What a session does about phases."""
+    """What a session does at phases."""
 
     def on_phase(
         self, phase: str, part: str | None = None, kept: bool = True, now: int | None = None
@@ -117,7 +117,8 @@ class PhasePatches:
         return wrapper
 
     def _contexts(self, context: Any) -> None:
-        """TRL's contexts: those with a phase's name are one, those within the rewards are a reward function's."""
+        """TRL's contexts: those with a phase's name mark that phase, those within the rewards time a reward
+        function."""
         opened: dict[int, tuple[int, int, Callable[[], None] | None, str | None]] = {}
 
         def enter(call: Any) -> Any:
@@ -149,7 +150,7 @@ class PhasePatches:
 
 
 def _of_gradients(phase: str) -> str:
-    """Log-probabilities with gradients are the forward pass of the training."""
+    """The phase, but forward for log-probabilities computed with gradients."""
     if phase != LOG_PROBABILITIES:
         return phase
     import torch

@@ -1,4 +1,4 @@
-"""With what a program trains: the trainer, autocast, flags, and warnings about slow paths."""
+"""Facts about the training program: its trainer, autocast, flags, and warnings about slow paths."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _FUNCTION = re.compile(r"[A-Za-z]\w*_\w+")
 
 
 class Program:
-    """What is known of the program of a training."""
+    """Collects what is known about the training program."""
 
     def __init__(self) -> None:
         self.autocast: str | None = None
-        """Type of autocast in the model's forward pass, or off; None until a forward pass was seen."""
+        """Autocast's dtype in the model's forward pass, or off; None until a forward pass was seen."""
         self._trainer: dict[str, Any] | None = None
         self._arguments: dict[str, Any] | None = None
         self._reference: list[dict[str, Any]] = []
@@ -57,17 +57,17 @@ class Program:
                 "warnings": warned.facts(),
                 "reference": self._reference,
             }
-        except Exception:  # it is nice to have, and no more
+        except Exception:  # optional information
             return None
 
 
 def _trainer_above(args: Any) -> Any:
-    """The object with these arguments whose method is running further up."""
+    """The trainer with these arguments, found as `self` of a method further up the stack."""
     frame = sys._getframe(1)
     for _ in range(_FRAMES):
         if frame is None:
             return None
-        # The locals of a frame that were looked at live as long as it does: so only methods' are.
+        # Reading f_locals keeps a frame's locals alive as long as the frame, so only frames of methods are read.
         found = frame.f_locals.get("self") if frame.f_code.co_varnames[:1] == ("self",) else None
         if getattr(found, "__dict__", {}).get("args") is args and hasattr(type(found), "train"):
             return found
@@ -93,7 +93,7 @@ def library_of(model: Any) -> str:
 
 
 def reference_modules(model: Any) -> list[tuple[Any, tuple[str, ...]]]:
-    """(module, functions): modules whose code calls functions of which a library warned that they are slow."""
+    """(module, functions): modules whose code calls functions that a library warned are slow."""
     names = dict.fromkeys(name for text in warned.texts for name in _FUNCTION.findall(text))
     if not names:
         return []
@@ -116,9 +116,8 @@ def _called_names(kind: type) -> set[str]:
 
 
 def watch_autocast(model: Any, on_seen: Callable[[str], None]) -> list[Any]:
-    """Tells once which autocast is on where the model computes; returns handles, whose `remove` ends it.
-
-    The look is from inside: accelerate turns autocast on within the model's own call, after the hooks of that.
+    """Reports once which autocast is on where the model computes; returns handles, whose `remove` ends it.
+    The hook is on inner modules: accelerate enables autocast within the model's own call, after the model's hooks.
     """
     from .hooks import Hook
 
@@ -140,7 +139,7 @@ def watch_autocast(model: Any, on_seen: Callable[[str], None]) -> list[Any]:
 
 
 def autocast_type(parameter: Any) -> str:
-    """The type that autocast computes in on the device of a parameter; off where it is not on."""
+    """The dtype that autocast uses on the device of a parameter; `off` if it is not enabled."""
     import torch
 
     device = "cpu" if parameter is None else parameter.device.type

@@ -24,7 +24,7 @@ sys.exit(main(sys.argv[2:]))
 
 
 def publish(folder: Path, trackers: Trackers) -> str | None:
-    """Logs a run's numbers and its report. What to tell the user, None if there is nothing to tell. Never raises."""
+    """Logs a run's numbers and its report. Returns a line for the user, or None. Never raises."""
     try:
         document = diagnosed(folder)
         if document is None:
@@ -47,13 +47,13 @@ def publish(folder: Path, trackers: Trackers) -> str | None:
 def diagnosed(folder: Path) -> dict[str, Any] | None:
     """The diagnosis as JSON, and the report in the run's folder; None where that fails or takes too long.
 
-    An unusable recording (of a training on CPUs, say) has a diagnosis, too: what was timed is in it.
+    An unusable recording (of a training on CPUs, for example) also has a diagnosis, which holds the timed steps.
     """
     root = str(Path(__file__).parents[2])
     path = [root, *(entry for entry in sys.path if entry not in ("", ".", root, os.getcwd()))]
     command = [sys.executable, "-I", "-c", _CODE, json.dumps(path), "diagnose", str(folder), "--json"]
     variables = {k: v for k, v in os.environ.items() if not k.startswith("GPUPROF_") and k != RUN_VARIABLE}
-    variables["CUDA_VISIBLE_DEVICES"] = ""  # it needs no GPU, and must not take memory on one
+    variables["CUDA_VISIBLE_DEVICES"] = ""  # the diagnosis needs no GPU, and must not take its memory
     try:
         done = subprocess.run(
             [*command, "--html", str(folder / REPORT)], stdin=subprocess.DEVNULL, capture_output=True, env=variables,

@@ -1,7 +1,6 @@
-"""Ranges around the parts of a step, written to whoever listens: torch.profiler, an NVTX tool, or no one.
-
-The same names go to both, so that both kinds of trace read alike. Ranges of one thread nest; the step's own, which
-begins and ends in different places, does not take part in that.
+"""Ranges around the parts of a step, written to torch.profiler or an NVTX tool, if either is active.
+Both get the same names. Ranges of one thread nest, except the step's own range, which begins and ends in different
+places.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ _COLOURS = {"data": "green", "forward": "blue", "backward": "red", "optimizer": 
 
 
 class Ranges:
-    """Opens and closes ranges in what is switched on at the moment; costs next to nothing when nothing is."""
+    """Opens and closes ranges in the active tools; costs next to nothing if there is none."""
 
     def __init__(self, nvtx: Any = None) -> None:
         self._nvtx = nvtx
@@ -31,14 +30,14 @@ class Ranges:
         self.listening = on or self._nvtx is not None
 
     def emit(self, nvtx: Any) -> None:
-        """Who is written to as NVTX from now on, None for no one; the range of the step at hand ends."""
+        """Sets the NVTX binding to write to, None for none; ends the range of the current step."""
         if self._nvtx is not None and self._step is not None:
             self._nvtx.end(self._step)
         self._nvtx, self._step = nvtx, None
         self.listening = self._kineto or nvtx is not None
 
     def open(self, name: str) -> Callable[[], None] | None:
-        """Begins a range on this thread and returns what ends it; None where no one listens."""
+        """Begins a range on this thread and returns a function that ends it; None if no tool is active."""
         if not self.listening:
             return None
         closers: list[Callable[[], Any]] = []
@@ -52,7 +51,7 @@ class Ranges:
             if self._nvtx is not None:
                 self._nvtx.push(name)
                 closers.append(self._nvtx.pop)
-        except Exception:  # ranges are nice to have
+        except Exception:  # ranges are optional
             self.record(False)
 
         def close() -> None:
@@ -73,7 +72,7 @@ class Ranges:
 
 
 def _ops_are_watched() -> bool:
-    """Whether the program looks at every op (a TorchDispatchMode): a range is one, and none of its own."""
+    """Whether the program watches every op (a TorchDispatchMode): it would see ranges as ops."""
     import torch
 
     depth = getattr(torch._C, "_len_torch_dispatch_stack", None)
@@ -90,12 +89,12 @@ def tool_is_listening() -> bool:
 
 
 def find_nvtx() -> Any:
-    """The best way to NVTX that this environment has, or None: the nvtx package, else torch's own binding."""
+    """The best NVTX binding of this environment: the nvtx package, else torch's own; None if there is none."""
     return _package() or _torch()
 
 
 class _Nvtx:
-    """push, pop, start and end, whoever provides them."""
+    """push, pop, start and end of any binding."""
 
     def __init__(self, push: Any, pop: Any, start: Any, end: Any) -> None:
         self.push, self.pop, self.start, self.end = push, pop, start, end

@@ -1,4 +1,4 @@
-"""Recording from inside a program of one's own: `gpuprof.Recorder` and the callback for transformers.Trainer."""
+"""Recording from inside your own program: `gpuprof.Recorder` and the callback for transformers.Trainer."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from .trackers import Trackers
 
 
 class Recorder:
-    """Times unprofiled steps, then records a few, of the loop that it stands around.
+    """Times unprofiled steps of the loop inside it, then records a few.
 
         with gpuprof.Recorder() as recorder:
             for batch in loader:
                 train_step(batch)
                 recorder.step()
 
-    It needs some 30 steps (`settle` + 2 × `baseline` + 2 + `steps`), and costs nothing after them. The recording is
+    It needs about 30 steps (`settle` + 2 × `baseline` + 2 + `steps`), and costs nothing after them. The recording is
     in `recorder.folder`, for `gpuprof diagnose`.
 
     out: the run folder, which must be new or empty; a folder in ./gpuprof-runs if not given.
@@ -32,12 +32,12 @@ class Recorder:
     where steps take seconds). steps: steps to record (3, fewer where each has many ops). stacks, memory: steps to
     record again with Python stacks, and with allocations. sampling: sample the Python functions of unprofiled steps.
     shapes: record the shapes of tensors. modules: levels of modules that get ranges (0: none).
-    nvtx: emit NVTX ranges even where no tool is seen to listen. trackers: at the end, if W&B, MLflow or TensorBoard is
+    nvtx: emit NVTX ranges even if no NVTX tool is detected. trackers: at the end, if W&B, MLflow or TensorBoard is
     in use, diagnose the recording (some seconds) and log `gpuprof/*` scalars and the report to it; rank 0 only.
 
-    Under `gpuprof trace` it only tells where steps end; the recording is that command's. Of several ranks only rank 0
-    records, unless `out` names a folder that they share. Raises ValueError for counts below zero; whatever else
-    goes wrong is noted in the run's log, and the training continues.
+    Under `gpuprof trace` it only marks where steps end; that command records. With several ranks only rank 0 records,
+    unless `out` names a folder that they share. Raises ValueError for counts below zero; any other error is written
+    to the run's log, and the training continues.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Recorder:
         self.folder: Path | None = None
         """Where the recording is; None where none is made."""
         self._leads = False
-        """Whether we are the rank that speaks for the run."""
+        """Whether this rank prints for the whole run."""
 
     def __enter__(self) -> Recorder:
         self._outer = _recording_around()
@@ -134,7 +134,7 @@ class Recorder:
         return holder.session("recorder")
 
     def _begin(self) -> None:
-        """A run folder of our own, and a session in it."""
+        """Creates a run folder, and a session in it."""
         from importlib import import_module
 
         from .attach import holder
@@ -144,7 +144,7 @@ class Recorder:
             holder.attach_optimizers(import_module("torch.optim.optimizer"))
 
     def _make_run(self, stem: str) -> None:
-        """A run folder of our own, which the session of this process will write into. stem: what it is named after."""
+        """Creates a run folder for the session of this process. stem: first part of its name."""
         from . import telemetry
         from .attach import holder
         from .environment import place_among_ranks
@@ -210,7 +210,7 @@ def TrainerCallback(**options: Any) -> Any:  # noqa: N802 - reads like the class
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             if _recording_around() is not None:
-                return  # that one has a callback in every Trainer already
+                return  # `gpuprof trace` has put its own callback into every Trainer
             recorder.__enter__()
             super().on_train_begin(args, state, control, **kwargs)
 
@@ -223,7 +223,7 @@ def TrainerCallback(**options: Any) -> Any:  # noqa: N802 - reads like the class
 
 
 def _recording_around() -> Any:
-    """What holds the session of a `gpuprof trace` around this program; None without one."""
+    """The Holder of the `gpuprof trace` that runs this program; None without one."""
     attach = sys.modules.get("_gpuprof.record.attach")
     return attach.holder if attach is not None and os.environ.get(RUN_VARIABLE) else None
 

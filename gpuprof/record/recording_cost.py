@@ -1,4 +1,4 @@
-"""What a recording took, part by part, from what a rank says of itself."""
+"""How long each part of a recording took, from a rank's facts."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _NAMES = {
 
 
 def parts(rank: dict[str, Any]) -> dict[str, int]:
-    """Name → ns on the clock of settling, baseline, sampling, recorded steps and stall (of the training, while the
-    profiler stopped), of a document rank<N>.json; of the stages that have ended."""
+    """Name → wall ns of settling, baseline, sampling, recorded steps and stall (of the training, while the profiler
+    stopped), from rank<N>.json; only stages that have ended."""
     stages = [one for one in rank.get("stages") or () if isinstance(one, dict) and _whole(one.get("unix_ns"))]
     found: dict[str, int] = {}
     for one, following in pairwise(stages):
@@ -37,8 +37,8 @@ def stall_ns(rank: dict[str, Any]) -> int:
 
 
 def recorded_until(rank: dict[str, Any]) -> int | None:
-    """When the last recorded step ended, unix ns: the profiler stopped then, and later the next stage began. None where
-    no stage followed."""
+    """When the last recorded step ended, unix ns: then the profiler stopped, and after that the next stage began. None
+    if no stage followed."""
     stages = [one for one in rank.get("stages") or () if isinstance(one, dict)]
     windows = [one for one in rank.get("windows") or () if isinstance(one, dict)]
     last = max((i for i, one in enumerate(stages) if one.get("stage") in WINDOWS), default=len(stages))

@@ -21,8 +21,8 @@ Closing = Callable[[Path, bool, bool], "tuple[list[str], dict[str, str]]"]
 class RecordingReader:
     """One such process at a time, of one run.
 
-    Next to the training it runs at the lowest priority, which it cannot leave without privileges. Once the training
-    has ended, one that gets next to no CPU time is replaced by one of normal priority.
+    While the training runs it has the lowest priority, which it cannot raise without privileges. Once the training
+    has ended, a process that gets next to no CPU time is replaced by one of normal priority.
     """
 
     def __init__(self, folder: Path, closing: Closing) -> None:
@@ -34,11 +34,11 @@ class RecordingReader:
         """Whether one has been started, or could not be."""
 
     def start(self, running: bool, diagnose: bool) -> None:
-        """running: the training continues. diagnose: the recording is not only compressed."""
+        """Starts it. running: the training still runs. diagnose: the recording is diagnosed, not only compressed."""
         self.was_started, self._diagnoses, self._starvation = True, diagnose, None
         try:
             command, variables = self._closing(self._folder, running, diagnose)
-            # A Ctrl-C is for the training, which may live on; we end this one ourselves.
+            # Ctrl-C is meant for the training, which may handle it; we end this process ourselves.
             self._pid = os.posix_spawn(command[0], command, variables, setsigmask=[signal.SIGINT], setsigdef=RESTORED)
         except OSError as error:
             runfile.log(self._folder, f"the recording is not read yet: {error}")
@@ -52,8 +52,7 @@ class RecordingReader:
             self._pid = None
 
     def wait(self) -> bool:
-        """Waits for it after the training's end; whether it came to its end. Anyone who will not wait may interrupt it,
-        and us with it."""
+        """Waits for it after the training's end; returns whether it finished. Ctrl-C ends the wait and the process."""
         warn_at: float | None = time.monotonic() + PATIENCE_S
         while True:
             self.look()
@@ -71,7 +70,7 @@ class RecordingReader:
                 tell("the training has ended; reading its recording (Ctrl-C leaves that to gpuprof diagnose)")
 
     def stop(self) -> None:
-        """Kills it, and removes what it has written by halves."""
+        """Kills it, and removes its half-written files."""
         if self._pid is None:
             return
         try:

@@ -1,6 +1,5 @@
-"""Texts fit to be kept: whatever looks like a secret, by its name or by its shape, is masked.
-
-Better one word too many than one secret: the command is kept to be read, not to be run again.
+"""Masks everything in a text that looks like a secret, by its name or by its shape.
+Masking too much is better than keeping a secret: the command is kept to be read, not to be run again.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _SETTER = re.compile(r"--?(?:set|override|overrides|opt|opts|option|options|defi
 _SETTING = re.compile(rf"[\w.+/-]*(?:{_NAME})[\w./-]*", re.IGNORECASE)
 _OPTION = re.compile(r"(--?[A-Za-z][\w.-]*)(?:=(.*))?", re.DOTALL)
 _WHOLE = re.compile(rf"(?P<name>[\w.+-]*(?:{_NAME})[\w.-]*)=(?P<value>[^\"'\s&\[{{][^\"'\s&]*)", re.IGNORECASE)
-"""A word that is nothing but `name=value`: the value goes to its end."""
+"""A word that is only `name=value`: the value extends to its end."""
 _QUOTED = r"\"(?:[^\"\\]|\\.)*\"?|'(?:[^'\\]|\\.)*'?"
 _ASSIGNED = re.compile(
     rf"(?P<name>[\w.+-]*(?:{_NAME})[\w.-]*)"
@@ -65,7 +64,7 @@ _BARE_LOGIN = re.compile(r"(?<![\w.+%/-])[\w.+%-]+:[^\s@/:\"'<>]+@(?=[\w-]+(?:\.
 
 
 def redact(words: Iterable[str]) -> list[str]:
-    """The words with every secret masked; never a word more or less."""
+    """The words with every secret masked; their number stays the same."""
     kept: list[str] = []
     waiting: str | None = None  # the option whose value the next word may be
     before = ""
@@ -127,7 +126,7 @@ def _masked_option(found: re.Match[str]) -> str:
 
 
 def _masked(found: re.Match[str]) -> str:
-    """`name`, what stands between, and the value as far as it may be kept: its quotes, brackets and line ends stay."""
+    """`name`, the separator, and the part of the value that may be kept: quotes, brackets and line ends stay."""
     name, value = found["name"], found["value"]
     head = re.match(r"\\*[\"'\[]|[|>][^\n]*\n[ \t]*|", value)
     begin = head[0] if head else ""
@@ -140,17 +139,17 @@ def _masked(found: re.Match[str]) -> str:
 
 
 def _value(name: str, value: str) -> str:
-    """What may be kept of the value of something that is named like a secret."""
+    """The part of a secret's value that may be kept."""
     return value if not value or _keeps(name, value) else MASK
 
 
 def _keeps(name: str, value: str) -> bool:
-    """Whether a value is none of a secret: a switch, or a number where the option wants one."""
+    """Whether a value is not a secret: a switch, or a number where the option wants one."""
     return bool(_HARMLESS.fullmatch(value) or (_NUMBER.fullmatch(value) and _counts(name)))
 
 
 def _counts(name: str) -> bool:
-    """Whether a number is what the option wants: `--max_tokens 512`, but not `--token 512`."""
+    """Whether the option expects a number: `--max_tokens 512`, but not `--token 512`."""
     if _ALWAYS.search(name):
         return False
     parts = [part for part in re.split(r"[^a-z0-9]+", name.lower()) if part]

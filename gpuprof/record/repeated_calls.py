@@ -1,8 +1,7 @@
-"""Calls of a model that repeat one of the same step: the same weights and the same inputs give the same outputs.
-
-Nothing is read from the GPU and no tensor is kept alive: a tensor is known by its storage, its place in it, and the
-version that torch counts. A call is only called repeated where it cannot give anything else: no dropout at work, no
-buffer or weight changed in between, the same adapters switched on.
+"""Finds calls of a model that repeat an earlier one of the same step: same weights and inputs, so the same outputs.
+Nothing is read from the GPU and no tensor is kept alive: a tensor is identified by its storage, its offset and strides
+in it, and torch's version counter. A call counts as repeated only if its outputs cannot differ: no active dropout, no
+buffer or weight changed in between, and the same adapters enabled.
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ from .phase_names import REPEATED_RANGE
 from .trained_model import is_compiled
 
 MOST_MODELS = 8
-"""The largest models of a process are watched."""
+"""Number of models that are watched: the largest of the process."""
 MOST_CALLS = 256
 """Calls of a step that are remembered; a generation makes one for each token."""
 _Open = Callable[[str], "Callable[[], None] | None"]
 
 
 class RepeatedCalls:
-    """Opens a range around every repeated call of some models, on the thread that it is made on."""
+    """Opens a range around every repeated call of some models, on the thread of the call."""
 
     def __init__(self, open_range: _Open, models: list[Any]) -> None:
         self._open = open_range
@@ -35,11 +34,11 @@ class RepeatedCalls:
             self._watch(model)
 
     def new_step(self) -> None:
-        """Weights change: no call of the next step repeats one before it."""
+        """A step has ended: weights change, so no later call repeats an earlier one."""
         self._seen.clear()
 
     def remove(self) -> None:
-        """Leaves the models as they were found."""
+        """Removes the hooks from the models."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
@@ -67,7 +66,7 @@ class RepeatedCalls:
         if threading.get_ident() != self._thread or _in_backward():
             return False
         try:
-            # Storages are kept weakly, and as long as they are known no other has their address.
+            # Storages are kept by weak references: while such a reference lives, no other storage gets its address.
             kept: list[Any] = []
             key = state.fingerprint(args, kwargs, kept)
         except _Unknown:
@@ -80,11 +79,11 @@ class RepeatedCalls:
 
 
 class _Unknown(Exception):
-    """What a call depends on cannot be known."""
+    """A call depends on something that cannot be known."""
 
 
 class _State:
-    """What the outputs of a model depend on other than its inputs."""
+    """Everything except its inputs that the outputs of a model depend on."""
 
     def __init__(self, model: Any) -> None:
         import torch
@@ -99,7 +98,7 @@ class _State:
         self._drops = any(_drops(config) for config in configs)
 
     def fingerprint(self, args: Any, kwargs: Any, kept: list[Any]) -> tuple[Any, ...]:
-        """Raises _Unknown where outputs may differ although nothing that is seen does."""
+        """A key of the call. Raises _Unknown if outputs may differ although the key does not."""
         inputs = tuple(_key(one, kept) for one in args)
         named = tuple((name, key) for name, one in sorted(kwargs.items()) if (key := _key(one, kept)) is not None)
         if not kept:
@@ -108,7 +107,7 @@ class _State:
             raise _Unknown
         try:
             versions = sum(one._version for one in self._weights)
-        except RuntimeError as error:  # tensors of inference mode count no versions
+        except RuntimeError as error:  # tensors of inference mode have no version counter
             raise _Unknown from error
         adapters = tuple((getattr(m, "_disable_adapters", None), repr(_active(m))) for m in self._adapters)
         return id(self._model), self._model.training, versions, adapters, inputs, named
@@ -119,7 +118,7 @@ def _active(module: Any) -> Any:
 
 
 def _drops(config: Any) -> bool:
-    """Whether a model's settings name a dropout: functions drop without a module for it."""
+    """Whether a model's config has a non-zero dropout: functional dropout has no module."""
     values = getattr(config, "__dict__", {})
     names = ("dropout", "pdrop", "drop_rate")
     return any(
@@ -128,7 +127,7 @@ def _drops(config: Any) -> bool:
 
 
 def _key(value: Any, kept: list[Any]) -> Any:
-    """What tells an argument from others; None of a switch, which changes what is returned and not what is computed."""
+    """A key of an argument; None for a switch, which changes what is returned and not what is computed."""
     import torch
     from torch.multiprocessing.reductions import StorageWeakRef
 
@@ -152,7 +151,7 @@ def _key(value: Any, kept: list[Any]) -> Any:
 
 
 def _in_backward() -> bool:
-    """Whether a backward pass runs on this thread: checkpointing calls forward passes once more."""
+    """Whether a backward pass runs on this thread: checkpointing repeats forward passes in it."""
     import torch
 
     current = getattr(torch._C, "_current_graph_task_id", None)
@@ -160,7 +159,7 @@ def _in_backward() -> bool:
 
 
 def models_of_process() -> list[Any]:
-    """The largest modules that lie in no other, without those that are compiled: hooks would have them compiled again.
+    """The largest outermost modules, except compiled ones, which hooks would cause to be recompiled.
     Takes as long as one pass of the garbage collector."""
     import torch
 

@@ -1,7 +1,6 @@
-"""Samples the Python stacks of a training, by a process of its own that reads them out of its memory.
-
-Never a thread of the training: one that needs the interpreter lock sees only the moments at which the lock is given
-away. Requests come as lines of JSON on its stdin, a socket, from sampling.py in the training:
+"""Samples the Python stacks of a training, from a separate process that reads them out of the training's memory.
+A thread of the training could not: it needs the GIL, so it would see only the moments at which the GIL is released.
+Requests come as lines of JSON on its stdin, a socket, from sampling.py in the training:
 
     {"check": …}  reads a stack that is known, and answers in a line: {"pid": …, "error": null | why}
     {"go": …}     samples from now on
@@ -30,10 +29,10 @@ from .python_stacks import Code, Memory, StackReader, Unreadable
 
 SCHEMA = "gpuprof.samples/1"
 ATTEMPTS = 3
-"""How often a stack is read that makes no sense."""
+"""How often a stack that makes no sense is read."""
 MOST_SAMPLES = 20_000
 LOOK_S = 0.5
-"""From one look for threads of autograd to the next."""
+"""Seconds between two searches for autograd threads."""
 _IGNORED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 _AUTOGRAD = "pt_autograd"
 """torch's name of the threads that compute backward passes."""
@@ -107,7 +106,7 @@ DENIED = "denied"
 
 
 class Sampler:
-    """Samples of one training. target: its pid, the thread that trains, and how to find its code objects."""
+    """Samples one training. target: its pid, the thread that trains, and how to find its code objects."""
 
     def __init__(self, target: dict[str, Any]) -> None:
         self._pid, self._thread, self._roots = target["pid"], target["thread"], target["roots"]
@@ -124,8 +123,8 @@ class Sampler:
         self._period_ns = self._begun_ns = self._ended_ns = 0
 
     def check(self, expected: list[list[Any]]) -> str | None:
-        """Why the stacks of this Python cannot be read; None if they can. expected: what the thread says of its own
-        stack: file, function and line of each call but the innermost ones, outermost first."""
+        """Why the stacks of this Python cannot be read; None if they can. expected: the stack as the thread itself
+        reports it: file, function and line of each call except the innermost ones, outermost first."""
         frames = self._reader.known(self._reader.frames(self._thread))
         found = [self._reader.place(*frame) for frame in reversed(frames)]
         for (code, line), (file, name, known) in zip(found, expected, strict=False):
@@ -139,9 +138,8 @@ class Sampler:
     # -- sampling
 
     def sample(self, period_ns: int, requests: _Requests, workers: bool) -> None:
-        """Reads the stacks until there is a request, at intervals that are 1 period on average and vary from half
-        of one to one and a half, so that no rhythm of the training is met. workers: each time also that of one of the
-        DataLoader's workers, in turns."""
+        """Reads the stacks until there is a request, at random intervals of 0.5 to 1.5 periods, so that sampling does
+        not lock to a rhythm of the training. workers: also read one DataLoader worker each time, in turn."""
         gc.disable()
         self._workers = Workers(self._pid, self._thread, self._root, self._reader) if workers else None
         self._period_ns, self._begun_ns = period_ns, time.monotonic_ns()
@@ -177,11 +175,11 @@ class Sampler:
         self._samples.append((now, main, other or None))
 
     def _read(self, thread: int, root: int) -> Any:
-        """The frames of a thread; None where they make no sense. root: what its outermost function has to be."""
+        """The frames of a thread; None if they make no sense. root: its expected outermost function."""
         return read(self._reader, thread, root)
 
     def _find_others(self) -> None:
-        """Which threads are autograd's: by their name; in Python 3.10 by what they run."""
+        """Finds autograd's threads: by name; in Python 3.10 by what they run."""
         try:
             threads = self._reader.threads(self._thread)
         except Unreadable:
@@ -226,7 +224,7 @@ class Sampler:
 
 
 def read(reader: StackReader, thread: int, root: int) -> tuple[tuple[int, int], ...] | None:
-    """The frames of a thread; None where they make no sense. root: what its outermost function has to be, or 0."""
+    """The frames of a thread; None if they make no sense. root: its expected outermost function, or 0."""
     for _ in range(ATTEMPTS):
         try:
             frames = reader.known(reader.frames(thread))
@@ -238,15 +236,15 @@ def read(reader: StackReader, thread: int, root: int) -> tuple[tuple[int, int], 
 
 
 class Workers:
-    """The DataLoader's processes. One that was forked by the thread that trains has its stack where that thread had it,
-    begun by the same functions; others are not read."""
+    """The DataLoader's worker processes. Only workers forked by the training thread are read: their stack is at the
+    same address as that thread's and begins with the same functions."""
 
     def __init__(self, pid: int, thread: int, root: int, reader: StackReader) -> None:
         self._pid, self._thread, self._root, self._parent = pid, thread, root, reader
         self._readers: dict[int, StackReader] = {}
-        """Of each process that is a worker."""
+        """The reader of each living worker, by pid."""
         self._numbers: dict[int, int] = {}
-        """Of each that has been one: its number among them."""
+        """Number of each worker so far, by pid."""
         self._samples: list[tuple[int, int, Any]] = []
         self._turn = 0
 
@@ -261,7 +259,7 @@ class Workers:
                     self._readers[pid] = reader
 
     def take(self, now: int) -> None:
-        """Samples the one whose turn it is."""
+        """Samples the next worker in turn."""
         if not self._readers:
             return
         self._turn = (self._turn + 1) % len(self._readers)
@@ -279,7 +277,7 @@ class Workers:
             return None
 
     def document(self, tree: _Tree, begun_ns: int) -> dict[str, Any]:
-        """What samples.rank<N>.json has of them."""
+        """The workers' part of samples.rank<N>.json."""
         return {
             "workers": len(self._numbers),
             "worker_samples": [
@@ -290,7 +288,7 @@ class Workers:
 
 
 def _children(pid: int) -> list[int]:
-    """Processes that a process has started and not waited for."""
+    """Child processes that have not been reaped."""
     found: list[int] = []
     for path in Path(f"/proc/{pid}/task").glob("*/children"):
         try:
@@ -305,12 +303,12 @@ def _is_worker(code: Code) -> bool:
 
 
 class _Tree:
-    """Calls: a node per call of a line of a function out of the same chain of calls."""
+    """Call tree: one node for each (chain of callers, function, line)."""
 
     def __init__(self, reader: StackReader, roots: list[str]) -> None:
         self._reader, self._roots = reader, roots
         self.functions: list[list[Any]] = []
-        """Per function: whose it is, its file, its name, its first line."""
+        """Per function: owner (code_paths.py), file, name, first line."""
         self.nodes: list[list[int]] = []
         """Per node: the node that calls it (-1 for none), the function, the line."""
         self._function_of: dict[Any, int] = {}
@@ -318,7 +316,7 @@ class _Tree:
         self._known: dict[Any, int] = {}
 
     def node(self, frames: Any, reader: StackReader | None = None) -> int:
-        """The node of a stack's innermost call; -1 for an empty stack. reader: of its process; None: the training's."""
+        """The node of a stack's innermost call; -1 for an empty stack. reader: of its process; None: the training."""
         reader = reader or self._reader
         found = self._known.get((reader, frames))
         if found is None:

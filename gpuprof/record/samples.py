@@ -1,7 +1,6 @@
-"""How many samples a step trains on: what the DataLoader's sampler chose, else the size that it is set to.
-
-A tensor's first dimension says nothing of that: it may be boxes of a detector, nodes of a graph, the two texts of a
-preference pair, or one row of packed documents. Where neither sampler nor loader tells, the number is unknown.
+"""How many samples a step trains on: the indices that the DataLoader's sampler chose, else its batch size.
+A tensor's first dimension is not a reliable count: it may be boxes of a detector, nodes of a graph, the two texts of a
+preference pair, or one row of packed documents. With neither sampler nor batch size the number is unknown.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Any
 from .hooks import Patch
 
 MOST_AHEAD = 1024
-"""Batches that were asked for and not handed out yet; more are those of an iterator that was left."""
+"""Most batches that were requested and not delivered yet; more belong to an abandoned iterator."""
 _DEEPEST = 4
 _LAST = -1
 
@@ -26,7 +25,7 @@ class SamplerMeter:
         self._patch: Patch | None = None
 
     def watch(self, dataloader: Any) -> None:
-        """Looks at every choice of a sampler from now on, in the module torch.utils.data.dataloader."""
+        """Watches every choice of a sampler from now on. dataloader: the module torch.utils.data.dataloader."""
 
         def wrap(choose: Any) -> Any:
             def wrapper(iterator: Any) -> Any:
@@ -56,18 +55,18 @@ class SamplerMeter:
             pass
 
     def of_batch(self, iterator: Any) -> int | None:
-        """Samples of the batch that the iterator has just handed out; None where neither its sampler nor its loader
-        tells. An iterable data set chooses by itself: its batches have the loader's size."""
+        """Samples of the batch that the iterator has just delivered; None if neither its sampler nor its loader gives
+        them. An iterable dataset has no sampler: its batches have the loader's size."""
         received = getattr(iterator, "_rcvd_idx", None)
         chosen = self._chosen.get(iterator, {})
         number = _LAST if received is None else received - 1
-        if number not in chosen:  # it was asked for before we looked
+        if number not in chosen:  # requested before we watched
             return batch_size_of(iterator)
         return chosen.pop(number)
 
 
 def _length(index: Any) -> int | None:
-    """Samples behind what a sampler has chosen; None for a single index, which may be a batch by itself."""
+    """Number of indices that a sampler has chosen; None for a single index, which may be a whole batch."""
     if isinstance(index, (str, bytes)):
         return None
     try:
@@ -77,7 +76,7 @@ def _length(index: Any) -> int | None:
 
 
 def batch_size_of(iterator: Any) -> int | None:
-    """The batch size that the sampler of a DataLoader's iterator is set to, however it is wrapped; None without one."""
+    """The batch size of the sampler of a DataLoader's iterator, also of a wrapped one; None without one."""
     sampler = getattr(iterator, "_index_sampler", None)
     for _ in range(_DEEPEST):
         size = getattr(sampler, "batch_size", None)
@@ -91,8 +90,8 @@ def batch_size_of(iterator: Any) -> int | None:
 
 
 class StepSamples:
-    """Samples of the step at hand. A backward pass trains on the batch that was fetched first of those that no pass has
-    used yet, since a loader's wrapper may fetch the next batch before it hands out the last."""
+    """Samples of the current step. A backward pass uses the oldest batch that no pass has used yet, since a loader's
+    wrapper may fetch the next batch before it delivers the last."""
 
     def __init__(self) -> None:
         self._fetched: deque[int | None] = deque(maxlen=MOST_AHEAD)
@@ -108,13 +107,13 @@ class StepSamples:
             self._used.append(self._fetched.popleft())
 
     def evaluated(self) -> None:
-        """What was fetched until now was evaluated, but for the last batch."""
+        """All batches fetched so far, except the last, were used in an evaluation."""
         while len(self._fetched) > 1:
             self._fetched.popleft()
 
     def take(self, passes: int) -> int | None:
-        """The samples since the last time, at the end of a step; None where they are not known. passes: backward passes
-        in it; a step of which none is seen (in a CUDA graph) has used all that it fetched."""
+        """The samples since the last time, at the end of a step; None if not known. passes: backward passes seen in it;
+        a step without any (in a CUDA graph) has used everything that it fetched."""
         if not passes:
             self._used += self._fetched
             self._fetched.clear()

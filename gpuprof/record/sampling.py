@@ -20,16 +20,16 @@ from ..runfile import RUN_VARIABLE, samples_file
 from .frame_layout import layout
 
 ENOUGH_S = 4.0
-"""The stretch lasts at least so long, where the training has the steps for it."""
+"""The stretch lasts at least this long, if the training has enough steps."""
 SAMPLES = 2000
-"""Samples of a stretch: of a function that takes 20 % of a step, this many give the share within 5 % of itself (80 %
-interval, binomial), and 1,500 within 6 %."""
+"""Samples of a stretch: for a function that takes 20 % of a step, 2,000 samples give its share to within 5 % of its
+value (80 % interval, binomial), 1,500 to within 6 %."""
 LEAST_PERIOD_NS, LARGEST_PERIOD_NS = 1_000_000, 50_000_000
 SHORT_S, MANY_CORES = 1.0, 8
-"""A shorter stretch is sampled twice as often where there are cores to spare."""
+"""A stretch shorter than this is sampled twice as often on machines with at least this many cores."""
 SLOW_READING = 2
-"""Times the least period where each frame is an object, in Python 3.10: a sample of 50 frames costs the sampling
-process 200 µs there, and 60 µs in later versions."""
+"""Factor of the shortest period in Python 3.10, where each frame is an object: a sample of 50 frames takes the
+sampling process 200 µs there, and 60 µs in later versions."""
 REPLY_S = 3.0
 MOST_MARKS = 5000
 DENIED = "denied"
@@ -48,7 +48,7 @@ sampler.main(sys.argv[2], sys.argv[3])
 
 
 class NotSampled(Exception):
-    """Why the process cannot be sampled, in words."""
+    """The process cannot be sampled; the message says why."""
 
 
 class Sampling:
@@ -78,10 +78,10 @@ class Sampling:
                     stdin=theirs.fileno(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=variables,
                     start_new_session=True,
                 )  # fmt: skip
-            process.wait(REPLY_S)  # it has made a child that stays
+            process.wait(REPLY_S)  # it has forked the process that samples
             answer = self._check()
             if answer["error"] == DENIED:
-                # Where a process may only trace its children, it may name one more that may trace it.
+                # Where a process may only be traced by its ancestors, it may name one more tracer.
                 _allow(answer["pid"])
                 self._is_allowed = True
                 answer = self._check()
@@ -97,7 +97,7 @@ class Sampling:
             raise
 
     def _check(self) -> dict[str, Any]:
-        """Lets the sampler read the stack of this thread as it is now, and compares."""
+        """Has the sampler read the current stack of this thread and compare it with the truth."""
         stack, frame = [], sys._getframe(1)
         while frame is not None:
             code = frame.f_code
@@ -121,11 +121,11 @@ class Sampling:
     def _send(self, request: dict[str, Any]) -> None:
         data = json.dumps(request).encode() + b"\n"
         while data:
-            # Should the sampler be gone, that is an error here, and no signal to the program.
+            # If the sampler is gone, this raises an error here instead of sending SIGPIPE to the program.
             data = data[self._line.send(data, socket.MSG_NOSIGNAL) :]
 
     def begin(self, steps: int, extends: bool) -> None:
-        """The stretch begins, of this many steps, or of more until there is enough of it. Raises OSError."""
+        """The stretch begins, of this many steps. extends: of more until it is long enough. Raises OSError."""
         expected_s = max(steps * self._step_s, ENOUGH_S if extends else 0.0)
         least = LEAST_PERIOD_NS * (SLOW_READING if self._is_slow else 1)
         if expected_s < SHORT_S and (os.cpu_count() or 1) >= MANY_CORES:
@@ -145,7 +145,7 @@ class Sampling:
         self._steps_ns.append(time.monotonic_ns())
 
     def wants_more(self) -> bool:
-        """Whether the stretch is too short yet."""
+        """Whether the stretch is still too short."""
         return self._steps_ns[-1] - self._steps_ns[0] < ENOUGH_S * 1e9
 
     def end(self, first_step: int) -> None:
@@ -164,5 +164,5 @@ class Sampling:
 
 
 def _allow(pid: int) -> None:
-    """Lets one process, or none, trace this one, where Yama's ptrace_scope is 1 (prctl(2))."""
+    """Allows one process, or none (0), to trace this one where Yama's ptrace_scope is 1 (prctl(2))."""
     ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(pid), 0, 0, 0)

@@ -1,4 +1,4 @@
-"""A line on stderr now and then, which keeps off a progress bar of the training's own."""
+"""Prints lines to stderr without breaking a progress bar of the training."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def say(message: str) -> None:
     try:
         bars = sys.modules.get("tqdm.std") or sys.modules.get("tqdm")
         if bars is not None and getattr(bars.tqdm, "_instances", None):
-            bars.tqdm.write(line, file=sys.stderr)  # lifts the bars, writes, draws them again
+            bars.tqdm.write(line, file=sys.stderr)  # clears the bars, writes, draws them again
         else:
             sys.stderr.write(line + "\n")
         sys.stderr.flush()

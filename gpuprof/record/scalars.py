@@ -1,4 +1,4 @@
-"""The few numbers of a diagnosis that are worth a curve, by flat names: pure, from its JSON."""
+"""The numbers of a diagnosis that are worth plotting over time, under flat names; computed from its JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def scalars(diagnosis: dict[str, Any]) -> dict[str, float]:
     mean_step_ms, usual_step_ms: the step that a run pays for, and the median one. gpu_busy, exposed_communication,
     input_wait: shares of the step (0 to 1), mean over the devices, the profiler removed. mfu: 0 to 1. tokens_per_s,
     samples_per_s: of all ranks. peak_memory_gib: of one rank. step_j, token_j: measured energy of one GPU's board.
-    function_gain_ms: what the step gains if the Python function that gains most were free.
+    function_gain_ms: how much shorter the step would be without the Python function that costs it most.
     """
     run, roofline = diagnosis.get("run") or {}, diagnosis.get("roofline") or {}
     throughput, memory, energy = (run.get(name) or {} for name in ("throughput", "memory", "energy"))
@@ -32,8 +32,8 @@ def scalars(diagnosis: dict[str, Any]) -> dict[str, float]:
 
 
 def in_words(diagnosis: dict[str, Any]) -> str:
-    """The headline and verdict of a document `gpuprof.diagnosis/1`, and in a sentence each the first fix and what is
-    first worth trying."""
+    """The headline and verdict of a document `gpuprof.diagnosis/1`, and one sentence each on the first fix and the
+    first thing worth trying."""
     verdict = diagnosis["verdict"]
     said = [f"{verdict['headline']}."] if verdict.get("headline") else []
     said.append(str(verdict["summary"]))
@@ -64,8 +64,8 @@ def _function_gain(diagnosis: dict[str, Any]) -> float | None:
 
 
 def _shares(devices: list[dict[str, Any]], budget: dict[str, Any] | None) -> dict[str, float]:
-    """Of the mean step where it was timed: the devices' step at the length of the usual one, which causes, pauses and
-    variation make longer."""
+    """Shares of the mean step if it was timed: the devices' step scaled to the usual step, which causes, pauses and
+    variation lengthen to the mean."""
     devices = [device for device in devices if device["step_ns"]]
     if not devices:
         return {}

@@ -1,7 +1,6 @@
-"""What each step of a run is used for: a plan of stages, fitted to how long steps take and how many there will be.
-
-The order matters: an unprofiled step can only be timed in a process in which no profiler has run yet (CUPTI leaves
-10-35 % behind on launch-bound runs where it is not torn down), so the baseline comes before everything else.
+"""What each step of a run is used for: a plan of stages, adapted to the duration and number of steps.
+The order matters: an unprofiled step can only be timed in a process in which no profiler has run yet (unless CUPTI is
+torn down, launch-bound steps stay 10-35 % slower), so the baseline comes before everything else.
 """
 
 from __future__ import annotations
@@ -12,34 +11,34 @@ from .free_run_length import MOST_STEPS
 from .options import STEPS
 
 SETTLE = 5
-"""Steps that allocate, compile and tune, and are like no later ones."""
+"""First steps, which allocate, compile and autotune, and are unlike later ones."""
 SETTLE_S, LONGEST_SETTLE = 2.0, 10
-"""Short steps settle for this long, or this many steps: clocks rise in seconds, not in steps."""
+"""Short steps settle for this long, or this many steps: GPU clocks rise over seconds, not steps."""
 WARM_UP = 2
-"""Steps recorded and thrown away: the first under CUPTI pays for its start."""
+"""Steps recorded and discarded: the first one includes the start of CUPTI."""
 AFTER = 15
-"""Steps timed after the windows, to see whether the run is as fast as before; the first few pay for the recording."""
+"""Steps timed after the windows, to see whether the run is as fast as before; the first few are still slower."""
 BASELINES = ((2.0, 10), (10.0, 4), (float("inf"), 2))
-"""(seconds a step, steps of each kind of baseline): enough to tell the spread, and under a minute for most runs.
+"""(seconds a step, steps of each kind of baseline): enough to see the spread, and under a minute for most runs.
 Coarse on purpose: the ranks of one run must choose alike, each from its own clock."""
 SAMPLED = ((0.05, 50), (0.25, 25), (1.0, 10), (5.0, 4), (float("inf"), 2))
-"""(seconds a step, steps that are sampled), as coarse as BASELINES and for the same reason. One process alone goes on
+"""(seconds a step, steps that are sampled), as coarse as BASELINES and for the same reason. A single process continues
 until sampling.ENOUGH_S have passed."""
 LONG_ITERATION_S = 1.0
-"""Iterations of a training on its own generations that are shorter are treated as any step."""
+"""RL iterations shorter than this are treated like ordinary steps."""
 ITERATIONS = ((2.0, 6), (8.0, 3), (float("inf"), 2))
 """(seconds an iteration, iterations that are timed), as coarse as BASELINES."""
 RECORDED_S = 1.0
-"""Iterations that generate are recorded for this long, or one: their decode steps launch kernels without a break, and
-two iterations of 1.2 s, their decode loops in part, stalled the training for 2.6 s (RLOO) and 3.3 s (online DPO, H100).
-"""
+"""Iterations that generate are recorded for this long, or one iteration: decoding launches kernels without a break.
+Two iterations of 1.2 s, with only parts of their decode loops recorded, stalled the training for 2.6 s (RLOO) and 3.3 s
+(online DPO, H100)."""
 LONG_TIMED_S = 16.0
-"""Long iterations are timed for this long at most, however well their mean is known by then: with four of 4 s the
-verdict comes within a minute."""
+"""Long iterations are timed for at most this long, even if their mean is not known well: with four of 4 s the verdict
+comes within a minute."""
 LONG_SETTLE = 2
-"""Iterations that settle, of long ones."""
+"""Settling iterations where iterations are long."""
 WINDOW_S = 60.0
-"""A window does not record for longer than this if fewer steps will do."""
+"""A window records for at most this long, if fewer steps suffice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,21 +47,21 @@ class Plan:
 
     settle: int = SETTLE
     baseline: int = BASELINES[0][1]
-    """Steps timed free-running, and again as many each closed by a synchronisation."""
+    """Steps timed free-running; the same number is timed with a synchronisation after each."""
     sample: int = SAMPLED[0][1]
     """Steps in which Python's stacks are sampled, without a profiler."""
     samples_late: bool = True
-    """Whether they come after the windows: of a training that does not say how long it is, so that a short one is
+    """Whether they come after the windows: used where the training's length is unknown, so that a short one is still
     recorded."""
     warm_up: int = WARM_UP
     trace: int = STEPS
     stacks: int = 0
     memory: int = 0
     synchronised: int | None = None
-    """Of the baseline's, the steps closed by a synchronisation; None: the same number as free-running ones."""
+    """Baseline steps with a synchronisation after each; None: the same number as free-running ones."""
 
     def stages(self, first_window: str = "trace") -> list[tuple[str, int]]:
-        """(stage, steps) without those that have none. first_window: the stage of the steps in `trace`."""
+        """(stage, steps) of all stages that have steps. first_window: the stage of the steps in `trace`."""
         later = [(name, n) for name in ("stacks", "memory") if (n := getattr(self, name))]
         windows = [("warmup", self.warm_up), (first_window, self.trace)] if self.trace else []
         for window in later:
@@ -94,11 +93,9 @@ def plan(
     step_s: float | None = None,
     total: int | None = None,
 ) -> Plan:
-    """The plan for a run, as far as is known.
-
-    settle, baseline: as the user wants them, None for what suits. sampling: whether stacks are sampled. step_s: seconds
-    that a step takes, once that is known. total: steps that the training will take; a short one gets less of everything
-    rather than nothing.
+    """The plan for a run, from what is known of it.
+    settle, baseline: the user's numbers, None: automatic. sampling: whether stacks are sampled. step_s: seconds per
+    step, once known. total: steps that the training will take; in a short training every stage gets fewer steps.
     """
     if baseline is None:
         baseline = next(n for limit, n in BASELINES if (step_s or 0) < limit)
@@ -119,10 +116,9 @@ def plan(
 
 
 def of_iterations(found: Plan, iteration_s: float, steps: int, total: int | None = None) -> Plan:
-    """The plan for a training whose iterations generate what the next `steps` optimizer steps train on.
-
-    Stages consist of whole iterations. Long ones get few of each, so that the verdict comes within a minute where one
-    takes 4 s: generation waits for the GPU at every token, so steps that end in a synchronisation are no different.
+    """The plan for a training whose iterations generate what the next `steps` optimizer steps train on (RL).
+    Stages consist of whole iterations. Long iterations are timed few times, so that with 4 s each the verdict comes
+    within a minute. They need no synchronised steps: generation waits for the GPU at every token anyway.
     found: the plan without regard to the training's end. iteration_s: seconds of one. total: steps that are left.
     """
     found = replace(found, samples_late=total is None)
@@ -139,17 +135,17 @@ def of_iterations(found: Plan, iteration_s: float, steps: int, total: int | None
 
 
 def iterations_left(iteration_s: float, timed_s: float) -> int:
-    """Iterations that may still be timed after `timed_s` seconds of them, where they are long; the plan's are timed in
-    any case."""
+    """Further iterations that may be timed after `timed_s` seconds, if iterations are long; those of the plan are timed
+    in any case."""
     return max(int((LONG_TIMED_S - timed_s) / iteration_s), 0) if iteration_s > LONG_ITERATION_S else MOST_STEPS
 
 
 _FLOORS = {"sample": 0, "memory": 0, "stacks": 0, "baseline": 1, "settle": 1, "warm_up": 1, "trace": 1}
-"""The least of each, in the order in which they give way where they are equally long."""
+"""Fewest steps of each stage; of equally long stages the one listed first is shortened first."""
 
 
 def _shrink(found: Plan, room: int, keep_settle: bool, keep_baseline: bool) -> Plan:
-    """The plan within `room` steps, if that can be done: sampling gives way first, then the longest stage."""
+    """The plan shortened to `room` steps, if possible: sampling is shortened first, then the longest stage."""
     fixed = {"settle": keep_settle, "baseline": keep_baseline}
     while found.needs() > room:
         able = [name for name, floor in _FLOORS.items() if getattr(found, name) > floor and not fixed.get(name)]

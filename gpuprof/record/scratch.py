@@ -1,8 +1,8 @@
 """Keeps a trial from changing anything: what the program writes goes to a scratch folder, or is refused.
 
-Python's own calls that write, delete and rename are led to a copy of the tree in the scratch folder, which later reads
-see; the real tree stays as it is (`scratch_calls`). What comes past them, by a path that is not covered, meets an audit
-hook (PEP 578), which refuses it. Native code that writes files meets neither; the launcher looks at the tree for that.
+Python's own calls that write, delete and rename are redirected to a copy of the tree in the scratch folder, which later
+reads see; the real tree stays as it is (`scratch_calls`). Writes by any other Python call are refused by an audit hook
+(PEP 578). Native code that writes files passes both; the launcher checks the tree for that.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 from .file_events import database_path, full_path, handlers, text_of
 
 BLOCKED = "blocked.log"
-"""What was refused, a line each, in the trial's folder."""
+"""File in the trial's folder with one line for each refusal."""
 FILES = "files"
 """The copy of the tree, in the scratch folder."""
 COVERED = (
@@ -26,11 +26,11 @@ COVERED = (
     "chmod", "utime", "truncate", "symlink", "link", "listdir", "scandir",
     "fchmod", "lchmod", "chown", "fchown", "lchown", "setxattr", "removexattr", "mkfifo", "mknod",
 )  # fmt: skip
-"""Functions of `os` that lead elsewhere in a trial, as far as this Python has them."""
+"""Functions of `os` that are redirected in a trial, where this Python has them."""
 CHANGES = os.O_WRONLY | os.O_RDWR
 _SQLITE_ATTACH = 24
 COPIED = 1 << 28
-"""Bytes of a file that is copied so that it can be appended to; a larger one is not worth the time."""
+"""Largest file, in bytes, that is copied so that it can be appended to."""
 
 
 class Blocked(PermissionError):
@@ -40,10 +40,10 @@ class Blocked(PermissionError):
 class Scratch:
     """Where this process's writes go.
 
-    folder: the scratch folder. allowed: folders whose files are caches, or no one's, and may be written. network:
+    folder: the scratch folder. allowed: folders that may be written, such as caches and temporary folders. network:
     whether connections beyond this machine are allowed. log: a file that says what was refused. seen: called with
     (verb, real path) for what the program would have changed. apart: None unless the process has a private view of the
-    file system; then all is allowed but in these folders, which are read-only there.
+    file system; then everything may be written except in these folders, which are read-only there.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Scratch:
         return self._is_private and not any(real == one or real.startswith(one + os.sep) for one in self._apart)
 
     def copy_of(self, path: str) -> str:
-        """The path in the scratch folder that stands for a real one."""
+        """The path in the scratch folder that replaces a real one."""
         # The folder is resolved, the name is not: deleting a link must not delete what it leads to.
         folder, name = os.path.split(os.path.abspath(path))
         known = self._folders.get(folder)
@@ -87,7 +87,7 @@ class Scratch:
         return self._files + os.path.join(known, name)
 
     def _resolved(self, path: str) -> str:
-        """The path without links; what that looks at is looked at as it is."""
+        """The path without links, resolved in the real file system."""
         self._here.resolves = True
         try:
             return os.path.realpath(path)
@@ -96,7 +96,7 @@ class Scratch:
 
     @property
     def resolves(self) -> bool:
-        """Whether this thread is just following links, and means the real ones."""
+        """Whether this thread is resolving links, so that calls must not be redirected."""
         return getattr(self._here, "resolves", False)
 
     def is_gone(self, path: str) -> bool:
@@ -115,7 +115,7 @@ class Scratch:
         return True
 
     def is_real_folder(self, path: Any) -> bool:
-        """Whether it is a folder of the user's that the program has not deleted."""
+        """Whether it is a real folder that the program has not deleted."""
         text = text_of(path)
         try:
             return text is not None and not self.is_gone(text) and stat.S_ISDIR(self.real["stat"](text).st_mode)
@@ -123,7 +123,7 @@ class Scratch:
             return False
 
     def to_read(self, path: Any) -> Any:
-        """The path that a reader is led to: the copy, where the program has made one."""
+        """The path to read: the copy, if the program has made one."""
         text = text_of(path)
         if text is None:
             return path
@@ -135,7 +135,7 @@ class Scratch:
         return path
 
     def to_write(self, path: Any, keep: bool) -> Any:
-        """The path that a writer is led to. keep: it goes on with what the file holds."""
+        """The path to write. keep: the file's contents are kept (append, update)."""
         text = text_of(path)
         if text is None or self.is_allowed(text):
             return path
@@ -150,8 +150,7 @@ class Scratch:
         return copy
 
     def place_for(self, verb: str, text: str) -> str:
-        """The copy of a path that is about to be made, and its folder if the real one is there or the program made
-        it."""
+        """The copy's path for something about to be created; creates its folder if the program sees one."""
         self._tell(verb, text)
         copy, parent = self.copy_of(text), os.path.dirname(os.path.abspath(text))
         if not self.is_gone(parent) and exists(self.real["stat"], parent):
@@ -159,7 +158,7 @@ class Scratch:
         return copy
 
     def forget(self, text: str, remove: Callable[[str], Any] | None) -> None:
-        """The program deletes a path that is there: its copy goes, by `remove`, and the real one seems gone."""
+        """The program deletes a path: `remove` deletes its copy, and the real one is treated as gone."""
         self._tell("deletes" if remove is not None else "renames", text)
         copy = self.copy_of(text)
         if remove is not None and exists(self.real["lstat"], copy):
@@ -206,17 +205,17 @@ class Scratch:
         if self._seen is not None:
             self._seen(verb, os.path.abspath(text))
 
-    # -- what comes past the calls that are covered
+    # -- calls that are not redirected
 
     def audit(self) -> Callable[[str, tuple[Any, ...]], None]:
-        """The audit hook. It is called for every event of the interpreter, so most end at one look-up."""
+        """The audit hook. It is called for every event of the interpreter, so most calls end after one look-up."""
 
         def changes(verb: str, path: str) -> None:
             if not self.is_allowed(path):
                 self.refuse(f"{verb} {path}")
 
         def links(arguments: tuple[Any, ...]) -> None:
-            # Another name of a file of the user's would be a way to write to it.
+            # A hard link to a real file would be a way to write to it.
             for path, folder in zip(arguments[:2], arguments[2:4], strict=True):
                 full = full_path(path, folder)
                 if full is not None:
@@ -270,7 +269,7 @@ class Scratch:
         return 1
 
     def _opens_large(self, arguments: tuple[Any, ...]) -> None:
-        """In a private view of the files: a large one that is changed would be copied whole."""
+        """In a private view of the file system, refuses to change a large file, which would be copied whole."""
         path, _, flags = arguments[:3]
         if not isinstance(flags, int) or not flags & CHANGES or flags & os.O_TRUNC or isinstance(path, int):
             return
@@ -283,12 +282,12 @@ class Scratch:
             self.refuse(f"changes {full}, which is large")
 
     def _is_real(self, path: str) -> bool:
-        """Whether it lies where files are not copied."""
+        """Whether the path is in a folder whose files are not copied."""
         real = self._resolved(path)
         return any(real.startswith(root + os.sep) for root in self._allowed)
 
     def _is_here(self, host: str) -> bool:
-        """Whether this address is of this machine."""
+        """Whether this address belongs to this machine."""
         if host.startswith("127.") or host in ("::1", "localhost", "0.0.0.0", "::", ""):
             return True
         if self._own_addresses is None:

@@ -1,7 +1,6 @@
-"""Python's own calls that write, delete, rename or look at files, led to the copies of a trial's scratch folder.
-
-One function per call: it takes the `Scratch`, and returns what stands in the call's place. Where a call names a folder
-by its descriptor, the path is put together from both.
+"""Redirects Python's calls that write, delete, rename or look at files to the copies in a trial's scratch folder.
+One function per call: it takes the `Scratch` and returns the replacement of the call. Where a call names a folder by
+its descriptor, the path is put together from both.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _TEMPORARY = getattr(os, "O_TMPFILE", os.O_WRONLY | os.O_CREAT | os.O_EXCL)
 
 
 def cover(scratch: Scratch) -> None:
-    """Lets nothing of this process and its forks write past the scratch folder, from now on."""
+    """From now on this process and its forks write only into the scratch folder."""
     builtins.open = io.open = _opened(scratch)  # type: ignore[assignment]
     shutil.rmtree = _tree_removed(scratch)  # type: ignore[assignment]
     makers: dict[str, Callable[[Scratch, str], Any]] = {
@@ -65,7 +64,7 @@ def _opened_by_flags(scratch: Scratch, name: str) -> Callable[..., int]:
     def opened(path: Any, flags: int, mode: int = 0o777, *, dir_fd: Any = None) -> int:
         path = _from(path, dir_fd)
         if not flags & (WRITES & ~os.O_APPEND):
-            # What is named by way of a folder's descriptor is led from the real folder, which shows whose it is.
+            # A real folder is opened as such: paths relative to its descriptor are redirected later.
             return real(path if scratch.is_real_folder(path) else scratch.to_read(path), flags, mode)
         if flags & os.O_EXCL and flags & os.O_CREAT and scratch.is_there(path):
             raise FileExistsError(17, "File exists", path)
@@ -75,7 +74,7 @@ def _opened_by_flags(scratch: Scratch, name: str) -> Callable[..., int]:
         was_there = not flags & os.O_CREAT and scratch.is_there(path)
         target = scratch.to_write(path, keep=not flags & os.O_TRUNC)
         if was_there and not exists(scratch.real["lstat"], target):
-            os.close(real(target, os.O_WRONLY | os.O_CREAT, 0o600))  # it is emptied, which takes one that is there
+            os.close(real(target, os.O_WRONLY | os.O_CREAT, 0o600))  # truncating needs an existing file
         return real(target, flags, mode)
 
     return opened
@@ -151,7 +150,7 @@ def _renamed(scratch: Scratch, name: str) -> Callable[..., None]:
         else:
             scratch.real["replace"](found, copy)
             if not scratch.is_allowed(source):
-                scratch.forget(source, None)  # one of the user's may lie behind the copy
+                scratch.forget(source, None)  # a real file may exist behind the copy
         return None
 
     return renamed
@@ -176,7 +175,7 @@ def _linked(scratch: Scratch, name: str) -> Callable[..., Any]:
         place, text = scratch.to_write(dst, keep=False), text_of(found)
         if text is None or (scratch.is_allowed(text) and not os.path.islink(text)):
             real(found, place)
-        else:  # another name of a file of the user's would be a way to write to it
+        else:  # a hard link to a real file would be a way to write to it
             shutil.copyfile(found, place)
 
     return hard if name == "link" else symbolic
@@ -253,7 +252,7 @@ def _scanned(scratch: Scratch, name: str) -> Callable[..., Any]:
 
 
 class _Scan:
-    """What `os.scandir` returns, over a list."""
+    """Like the result of `os.scandir`, over a list."""
 
     def __init__(self, entries: list[Any]) -> None:
         self._entries = iter(entries)
@@ -278,12 +277,12 @@ class _Scan:
 
 
 def _from(path: Any, folder: Any) -> Any:
-    """The path, put together with the folder whose descriptor is given, if one is."""
+    """The path, joined to the folder whose descriptor is given, if any."""
     return path if folder is None or isinstance(path, int) else full_path(path, folder)
 
 
 def _copy(source: str, target: str) -> None:
-    """A file or a folder, for a rename that must leave the original."""
+    """Copies a file or a folder, for a rename that must keep the original."""
     if os.path.isdir(source):
         shutil.copytree(source, target)
     else:

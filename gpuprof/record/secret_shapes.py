@@ -1,6 +1,5 @@
-"""What secrets look like by themselves: the prefixes and forms that services document for their keys and tokens.
-
-A fact per line, from the services' own documentation; `redact` masks what matches, whatever stands in front of it.
+"""What secrets look like: the prefixes and forms that services document for their keys and tokens.
+One per line, from the services' own documentation; `redact` masks every match, whatever precedes it.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _PREFIXED = (
     r"[0-9a-fA-F]{40}",  # W&B's API keys, among others
 )  # fmt: skip
 SHAPE = re.compile(rf"(?<![A-Za-z0-9])(?:{'|'.join(_PREFIXED)})(?![A-Za-z0-9])")
-"""One secret, with nothing of what is around it."""
+"""One secret, without the text around it."""
 
 HOOK = re.compile(
     r"(?P<place>\bhttps?://(?:hooks\.slack\.com/(?:services|workflows|triggers)/|(?:\w+\.)?discord(?:app)?\.com/api/webhooks/"

@@ -17,7 +17,7 @@ def files_of_session() -> set[FileId]:
     for name in os.listdir("/proc"):
         if not name.isdigit():
             continue
-        with contextlib.suppress(OSError):  # it has ended, or is someone else's
+        with contextlib.suppress(OSError):  # it has ended, or belongs to another user
             if os.getsid(int(name)) == session:
                 found |= _open_in(f"/proc/{name}/fd")
     return found

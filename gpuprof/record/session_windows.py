@@ -26,15 +26,15 @@ from .window import SHAPES_GPU_BYTES, Window, room_for_window
 PATIENCE = 100
 """Steps that a window waits for the program's own profiler to end before it gives up."""
 HANDOVER_S = 30.0
-"""How long a profiler of another thread waits for ours to end, which takes until the end of a step."""
+"""Seconds that a profiler of another thread waits for ours to end; ours ends at the end of a step."""
 
 BASELINES = ("baseline_free", "baseline_sync")
 Stage = tuple[str, int]
-"""Its name, and its steps."""
+"""(name, number of steps)."""
 
 
 class Windows:
-    """The windows of one process, of which one at most is open. shapes: whether to record those of tensors."""
+    """The windows of one process; at most one is open. shapes: whether to record tensor shapes."""
 
     def __init__(
         self, folder: Path, rank: int, clock: StepClock, journal: Journal, attached: Attached, shapes: bool
@@ -51,8 +51,8 @@ class Windows:
     # -- beginning
 
     def begin(self, queue: list[Stage], warm_up: int, devices: list[int]) -> Stage:
-        """Opens the window that is first in the queue, or not yet, or not at all; the stage to enter in place of its
-        warm-up."""
+        """Opens the first window of the queue, or delays or skips it. Returns the stage to enter: the window's warm-up,
+        or another in place of it."""
         name, steps = queue[0]
         if profiler_is_alive():
             self._waited += 1
@@ -68,7 +68,7 @@ class Windows:
         queue.pop(0)
         first, ranges = self._clock.step + 1, self._attached.ranges
         if name == NSYS:
-            # The ranges are hung up in its warm-up.
+            # The warm-up installs the ranges.
             self.open = Capture(first, warm_up, steps, ranges, devices)
             self._attached.hook_model(ranges=True)
             self.open.start()
@@ -84,7 +84,7 @@ class Windows:
             self.open.start({key: json.dumps(value) for key, value in names.items()})
             kinds = {"trace": "shapes" if shapes else "no shapes", "stacks": "Python stacks", "memory": "memory"}
             self._tell(steps, kinds[name], name == "trace")
-        # Warm-up and window are one stage to count, and two in the lines.
+        # Warm-up and window are counted as one stage, and are two stages in steps.jsonl.
         return "warmup", warm_up + steps
 
     def _has_room_for_shapes(self) -> bool:
@@ -112,8 +112,8 @@ class Windows:
             self.enough.recorded(tokens, ops)
 
     def step(self, window: Window | Capture, may_be_short: bool) -> bool:
-        """A step of the window has ended; whether the window is closed now. may_be_short: of steps with many ops it may
-        close before its planned end."""
+        """A step of the window has ended; returns whether the window is closed now. may_be_short: it may close before
+        its planned end if its steps have many ops."""
         if not isinstance(window, Window):
             return window.step(self._clock.step)
         planned = window.steps
@@ -121,18 +121,20 @@ class Windows:
         enough = may_be_short and window.name == "trace" and self.enough.are_enough(planned, usual_ns)
         closed = window.step(self._clock.step, enough)
         if closed and enough and window.steps < planned:
-            self._journal.log(f"{window.steps} of {planned} steps are recorded: each has many ops, and they are alike")
+            self._journal.log(
+                f"{window.steps} of {planned} steps are recorded: each has many ops, and they are similar"
+            )
         return closed
 
     # -- pausing
 
     def pausable(self) -> Window | None:
-        """The window at hand, if it can leave something out."""
+        """The current window, if it can be paused."""
         return self.open if isinstance(self.open, Window) and self.open.can_pause() else None
 
     def pause(self, window: Window, forwards: int | None, devices: list[int]) -> None:
-        """Lets the window leave out what follows; or record again, after this number of forward passes of generation.
-        The device has nothing to do then, so that no kernel is recorded without its launch."""
+        """Pauses the window, or resumes it after `forwards` forward passes of generation that were left out. The device
+        is idle at that moment, so that no kernel is recorded without its launch."""
         synchronise(devices)
         if forwards is None:
             window.pause()
@@ -142,8 +144,8 @@ class Windows:
     # -- the program's own profilers
 
     def must_close_for_another(self) -> bool:
-        """A profiler is about to begin; whether it is not ours, and ours has to end now. In another thread it waits
-        until ours has: a profiler can only be ended by the thread that began it."""
+        """A profiler is about to begin; returns whether it is the program's, so that ours must end now. In another
+        thread this waits until ours has ended: a profiler can only be stopped by the thread that started it."""
         here = threading.get_ident() == self._clock.thread
         if self.open is None or (self.open.busy and here):
             return False
@@ -158,13 +160,11 @@ class Windows:
         return self._asked_to_close is not None
 
     def make_room(self) -> None:
-        """Notes that the window closes for a profiler of the program's own."""
-        self._journal.note(
-            "the program started a profiler of its own while gpuprof recorded: gpuprof's window was closed"
-        )
+        """Notes that the window closes because the program starts its own profiler."""
+        self._journal.note("the program started its own profiler while gpuprof recorded: gpuprof's window was closed")
 
     def room_made(self) -> None:
-        """Whoever waited may go on."""
+        """Lets the waiting profiler start."""
         asked, self._asked_to_close = self._asked_to_close, None
         if asked is not None:
             asked.set()
@@ -172,7 +172,7 @@ class Windows:
     # -- the end
 
     def close(self, nodes: NodeExchange | None, is_last: bool) -> bool:
-        """Closes the window; whether there was one that this thread may close. is_last: the training may go on
+        """Closes the window; returns whether there was one that this thread may close. is_last: the training continues
         unprofiled."""
         if self.open is None or threading.get_ident() != self._clock.thread:
             return False
@@ -196,7 +196,7 @@ class Windows:
         return True
 
     def tell_recorded(self, result: dict[str, Any], is_last: bool) -> None:
-        """One line of what a window holds, and how long the training stalled for it."""
+        """Prints one line: what the window holds, and how long the training stalled for it."""
         count, step = result["steps"], self._clock.step
         if not count:
             self._journal.tell(f"step {step + 1}: the recording ended within its first step")

@@ -15,13 +15,13 @@ from .training import Training
 from .window import why_no_stacks
 
 DRAIN_S = 20.0
-"""Settling goes on for so long at most until what the loader's workers have made ahead is used up."""
+"""Settling waits at most this long for the batches that the loader's workers have prefetched to be used up."""
 LAST = 3
-"""Of the last steps that settle, the fastest says how long a step takes."""
+"""The fastest of this many last settling steps gives the duration of a step."""
 
 
 class Settling:
-    """The steps of one process that settle."""
+    """The settling steps of one process."""
 
     def __init__(self, options: dict[str, Any], training: Training, meter: StepMeter, world_size: int) -> None:
         self._options, self._training, self._meter, self._world_size = options, training, meter, world_size
@@ -34,14 +34,14 @@ class Settling:
     # -- whether they are over
 
     def further_steps(self, step: int, left: int, planned_steps: int) -> int:
-        """Steps that still settle, where `left` were to come. step: how many have ended; planned_steps: what comes
-        after."""
+        """Settling steps that are still to come, of `left` planned ones. step: how many have ended; planned_steps:
+        steps of the stages after."""
         if left > 0:
             return 0 if self._long_iterations_settled(step) else left
         return 0 if self._has_settled(step, planned_steps) else 1
 
     def _has_settled(self, step: int, planned_steps: int) -> bool:
-        """Whether enough steps have passed: of several ranks at the same step in each, whatever their clocks say."""
+        """Whether enough steps have passed. Several ranks must agree on the step, so there clocks do not count."""
         if self._training.known or self._options["settle"] is not None:
             return True
         if step >= LONGEST_SETTLE:
@@ -52,33 +52,33 @@ class Settling:
         return self._world_size == 1 and sum(self._step_ns) > SETTLE_S * 1e9
 
     def _long_iterations_settled(self, step: int) -> bool:
-        """Whether iterations are so long that few of them are enough. Several ranks keep to the same number."""
+        """Whether iterations are so long that few of them are enough; all ranks use the same number."""
         if self._training.known or self._options["settle"] is not None or self._world_size > 1:
             return False
         return self._iteration_s() > LONG_ITERATION_S and step >= LONG_SETTLE * self._meter.phases.iteration_steps
 
     def _is_drained(self, step: int, planned_steps: int) -> bool:
-        """Whether the batches are used up that workers had made ahead while the first steps took their time."""
+        """Whether the batches that workers prefetched during the slow first steps are used up."""
         if self._world_size > 1 or (self._training.total is not None and self.room(step, planned_steps) <= 0):
             return True
         return step >= self._training.batches_ahead or sum(self._step_ns) > DRAIN_S * 1e9
 
     def _iteration_s(self) -> float:
-        """Seconds of the last iteration that generated what it trains on; 0 where none has."""
+        """Seconds of the last RL iteration; 0 if there was none."""
         return sum(self._step_ns[-self._meter.phases.iteration_steps :]) / 1e9 if self._iterates() else 0.0
 
     def _iterates(self) -> bool:
         return self._meter.phases.iteration_steps > 0
 
     def room(self, step: int, planned_steps: int) -> int:
-        """Steps that the training can spare beyond what is planned. Where it does not say how long it is: what is left
-        of an epoch, and none where that is not known either, so that a short one still gets its window."""
+        """Steps that the training has beyond those planned. If its length is unknown: the rest of the epoch, or none if
+        that is unknown too, so that a short training still gets its window."""
         total = self._training.total
         if total is None:
             batches = self._training.epoch
             if batches is None:
                 return 0
-            # Of a later epoch as much may be left as of the first.
+            # Assumes that the current epoch is the last.
             total = step - step % max(batches // max(self._meter.micro_steps, 1), 1)
             total += batches // max(self._meter.micro_steps, 1)
         return total - 1 - step - (planned_steps or plan(**planned(self._options)).needs())
@@ -86,12 +86,12 @@ class Settling:
     # -- what follows
 
     def step_s(self, nodes: NodeExchange | None) -> float:
-        """How long a step takes, which ranks of several nodes agree on."""
+        """Seconds per step; the ranks of several nodes agree on one value."""
         own = min(self._step_ns[-LAST:], default=0) / 1e9
         return own if nodes is None else nodes.agree(own)
 
     def plan(self, step_s: float, left: int | None) -> Plan:
-        """The plan of a run whose steps take so long. left: steps of the training that are to come."""
+        """The plan of a run with this step time. left: steps of the training that are to come."""
         found = plan(**planned(self._options, settle=0), step_s=step_s, total=left)
         if self._iterates() and self._options["baseline"] is None:
             whole = plan(**planned(self._options, settle=0), step_s=step_s)
@@ -100,7 +100,7 @@ class Settling:
 
 
 def as_possible(wanted: Plan, under_tool: bool, nsys: bool, nsys_is_deaf: bool, journal: Journal) -> Plan:
-    """The plan without what cannot be recorded in this process, which the journal notes."""
+    """The plan without what cannot be recorded in this process; the journal gets a note on each omission."""
     found = wanted
     if under_tool:
         found = replace(found, sample=0, trace=0, stacks=0, memory=0)

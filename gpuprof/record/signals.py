@@ -2,11 +2,10 @@
 
 A signal that the terminal, `timeout`, a scheduler or `kill -- -PGID` sends goes to every process of the group: the
 target has it already. One that was sent to the launcher's pid alone has to be passed on. The kernel does not say which
-it was, so a second process stands guard in the same group, with every signal blocked: what is pending there was
-sent to all. The launcher asks it a moment after a signal has come, and passes on what the guard has not got.
-
-The guard also learns the target's pid. If the launcher goes without a goodbye, it was killed, and the guard kills the
-target: no one is left with a training that he believes dead.
+it was, so a second process, the guard, runs in the same group with every signal blocked: a signal that is pending there
+was sent to all. The launcher asks it a moment after a signal has come, and passes on what the guard did not get.
+The guard also knows the target's pid. If the launcher ends without dismissing it, the launcher was killed, and the
+guard kills the target, so that no training keeps running unnoticed.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ OURS = frozenset(
     - {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP, signal.SIGSYS}  # our own faults
     - {signal.SIGPIPE, signal.SIGXFSZ}  # what we write went wrong, not what the target does
 )
-"""Signals that the launcher takes for the target, and SIGCHLD."""
+"""Signals that the launcher receives on the target's behalf, and SIGCHLD."""
 
 ENDING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT})
-"""Signals by which someone says that all is to end."""
+"""Signals that ask the whole job to end."""
 TICK_S = 0.2
-"""Who waits for signals looks after everything else so often."""
+"""Seconds after which a wait for signals is interrupted to look after everything else."""
 RESTORED = tuple(getattr(signal, name) for name in ("SIGPIPE", "SIGXFZ", "SIGXFSZ") if hasattr(signal, name))
-"""Signals that Python ignores on its own account; the target starts without that."""
+"""Signals that Python itself ignores; the target starts with their default."""
 
 MOMENT_S = 0.03
 """How far apart a signal reaches the processes of a group, at most: `pkill` and cgroups go from one to the next."""
@@ -57,7 +56,7 @@ class Guard:
             self._answers, answers = os.pipe()
             pid = os.fork()
         except OSError:
-            return  # no processes left: signals are then passed on by what the kernel says of them
+            return  # no processes left: whether to pass on a signal is then decided by its si_code
         if pid == 0:
             _stand_guard(requests, answers)
         os.close(requests)
@@ -92,7 +91,7 @@ class Guard:
         self._ask = self._answers = None
 
     def reap(self) -> None:
-        """Clears it away if it has ended by now; who adopts it after us may be slow."""
+        """Reaps it if it has ended by now; the process that adopts it after us may be slow."""
         if self.pid is not None:
             try:
                 os.waitpid(self.pid, os.WNOHANG)
@@ -113,7 +112,7 @@ class Guard:
 def _stand_guard(requests: int, answers: int) -> NoReturn:
     """The life of the guard. Never returns."""
     try:
-        # Whoever reads the target's output waits until no one holds the pipe any more.
+        # A reader of the target's output waits until every holder has closed the pipe.
         nowhere = os.open(os.devnull, os.O_RDWR)
         for descriptor in (0, 1, 2):
             os.dup2(nowhere, descriptor)
@@ -159,10 +158,9 @@ def _killer(pid: int) -> Callable[[], None]:
 
 
 class Post:
-    """Collects what came, and delivers it once it is known whether the target has it.
-
-    own_group: the target leads a group of its own, and has nothing but what is passed on: what came to our whole group
-    goes to its whole group, as a Ctrl-C must, for a shell script say and the training that it runs.
+    """Collects signals, and delivers each once it is known whether the target has got it.
+    own_group: the target leads its own process group and gets only what is passed on. A signal to our whole group is
+    passed on to its whole group, as Ctrl-C must be if the target is a shell script that runs the training.
     """
 
     def __init__(self, guard: Guard, *, own_group: bool = False) -> None:
@@ -172,7 +170,7 @@ class Post:
         self._early: dict[int, float] = {}
 
     def came(self, number: int, code: int) -> None:
-        """Notes a signal of ours. The same one again within the moment is one signal, as it is to the kernel."""
+        """Notes a signal that we got. The same signal again within MOMENT_S counts once, as in the kernel."""
         self._came[number] = code
         if self._due is None:
             self._due = time.monotonic() + MOMENT_S
@@ -182,7 +180,7 @@ class Post:
         return longest if self._due is None else max(0.0, min(longest, self._due - time.monotonic()))
 
     def deliver(self, target: int) -> list[int]:
-        """Passes on what is due and what the target has not got; returns that."""
+        """Passes on the due signals that the target has not got, and returns them."""
         now = time.monotonic()
         if self._due is None or now < self._due:
             return []
@@ -191,7 +189,7 @@ class Post:
         to_all = [n for n, code in came.items() if self._came_to_all(n, code, seen, now)]
         passed_on = [n for n in came if n not in to_all]
         for number in (seen or frozenset()) - came.keys():
-            self._early[number] = now  # the guard was first: ours is still to come
+            self._early[number] = now  # the guard got it first; ours is still to come
         _send(os.kill, target, passed_on)
         if self._own_group:
             _send(os.killpg, target, to_all)

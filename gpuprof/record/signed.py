@@ -1,4 +1,4 @@
-"""Messages between the nodes of a job, signed with a secret that the launch gave to each of them.
+"""Messages between the nodes of a job, signed with a secret that the launch gave to each node.
 
 HMAC-SHA256 (RFC 2104) over the sender's rank, the kind of message, its body, and a random number that rank 0 drew for
 this recording: a message of another rank, job or recording does not verify. The secret itself is never sent or stored.
@@ -14,17 +14,17 @@ from typing import NamedTuple
 TOKEN = "GPUPROF_TOKEN"
 """Environment variable with the secret, the same on every node."""
 LEAST_CHARACTERS = 16
-"""Of a token."""
+"""Shortest token."""
 LARGEST_BYTES = 4 << 20
-"""Of a message. A digest has under a megabyte."""
+"""Largest message. A digest takes less than 1 MB."""
 CALL_BYTES = 16
 _MAC_BYTES = hashlib.sha256().digest_size
 DIGEST, NOTE, PLAN = b"d", b"n", b"p"
-"""Kinds of message: a rank's digest; a sentence that says why it has none; what rank 0 plans the window by."""
+"""Kinds of message: a rank's digest; a sentence that says why it has none; rank 0's step time for the plan."""
 
 
 class NotVerified(ValueError):
-    """Not signed with this token for this recording, or not of a size that a message has."""
+    """Not signed with this token for this recording, or of an invalid size."""
 
 
 class Message(NamedTuple):
@@ -44,7 +44,7 @@ def key_of(token: str) -> bytes:
 
 
 def new_call(key: bytes) -> bytes:
-    """What rank 0 opens its recording's exchange with: a random number, signed."""
+    """The message with which rank 0 opens the exchange: a random number, signed."""
     number = os.urandom(CALL_BYTES)
     return _mac(key, b"call", number) + number
 
@@ -60,7 +60,7 @@ def number_of(key: bytes, call: bytes) -> bytes:
 def seal(key: bytes, number: bytes, message: Message) -> bytes:
     """A message as it is sent. Raises ValueError for one that is too large."""
     if len(message.body) > LARGEST_BYTES:
-        raise ValueError(f"{len(message.body):,} bytes are more than a message may have")
+        raise ValueError(f"a message of {len(message.body):,} bytes is too large")
     return _mac(key, b"word", _signed(number, message)) + message.kind + message.body
 
 

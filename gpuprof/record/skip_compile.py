@@ -1,7 +1,6 @@
-"""Functions of ours that torch.compile would meet, kept from it.
-
-Where a compiled function breaks off into plain Python, torch.compile tries to compile every Python function that is
-called from there, ours included: that takes time, and it would try again for every new state that it finds in them.
+"""Keeps torch.compile from compiling gpuprof's own functions.
+After a graph break torch.compile tries to compile every Python function that is called, ours included: that takes time,
+and it would recompile for every new state that it finds in them.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from typing import Any
 
 
 def run_as_is(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function itself, whose own lines are not compiled. What it calls may be: see `without_compiling`."""
+    """The same function, marked not to be compiled. Functions that it calls may be: see `without_compiling`."""
     try:
         from torch._C._dynamo import eval_frame
 
@@ -21,13 +20,13 @@ def run_as_is(function: Callable[..., Any]) -> Callable[..., Any]:
             eval_frame.set_code_exec_strategy(code, eval_frame._FrameExecStrategy(action.SKIP, action.DEFAULT))
         else:  # torch before 2.7
             eval_frame.skip_code(code)  # pyright: ignore[reportAttributeAccessIssue]
-    except (ImportError, AttributeError, TypeError):  # it is compiled, then, and does the same
+    except (ImportError, AttributeError, TypeError):  # it is compiled, and still does the same
         pass
     return function
 
 
 def without_compiling(call: Callable[[], None]) -> Callable[[], None]:
-    """The call, with nothing compiled that is called from it."""
+    """The call with compilation disabled for everything it calls."""
     try:
         from torch._C._dynamo.eval_frame import set_eval_frame
     except ImportError:

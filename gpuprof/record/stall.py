@@ -1,8 +1,7 @@
-"""Notices that no step ends any more, and writes down where the process is: its Python stacks and, of several ranks,
+"""Notices when no step ends any more, and writes down where the process is: its Python stacks and, with several ranks,
 torch's flight recorder.
-
-A thread of its own looks once a second, at a file that asks for it too (`gpuprof hang` of a run that still runs). It
-needs the GIL: a process that holds it for good is seen by its silence.
+A separate thread checks once a second; it also checks for a file by which `gpuprof hang` asks a live run. It needs the
+GIL: a process that never releases it is recognised by writing nothing.
 """
 
 from __future__ import annotations
@@ -34,20 +33,20 @@ from .redact import redact_text
 
 LOOK_S = 1.0
 LEAST_S = 60.0
-"""A step that takes no longer than this is no stall, whatever is usual."""
+"""A step that takes no longer than this is not a stall, however short the usual step is."""
 TIMES_USUAL = 20
-"""Nor is one that takes fewer times the usual step: evaluation and saving are within that in most trainings."""
+"""A stall takes at least this many times the usual step: evaluation and saving take less in most trainings."""
 MOST_FRAMES = 50
 _OF_ENTRY = b"profiling_name"
-"""In a dump that holds a collective."""
+"""Contained in every dump that holds a collective."""
 USUAL_OF = 32
-"""Steps that the usual one is the middle of."""
+"""Number of last steps whose median is the usual step."""
 
 
 class StallWatch(threading.Thread):
     """Watches the training of one rank. `step_ended` costs the training well under a microsecond.
 
-    tell: says a line of the run, where this rank speaks for it.
+    tell: prints a line if this rank leads.
     """
 
     def __init__(self, folder: Path, rank: int, world_size: int, tell: Callable[[str], None]) -> None:
@@ -68,8 +67,8 @@ class StallWatch(threading.Thread):
         self._count += 1
 
     def close(self) -> None:
-        """Ends the watch; writes down the error that the program ends with, and its collectives, for the ranks that go
-        on waiting."""
+        """Ends the watch. If the program ends with an error, writes the error and its collectives down, for the ranks
+        that are still waiting."""
         self._ended.set()
         error: Any = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
         if error is not None and self._world_size > 1 and os.getpid() == self.pid:
@@ -126,9 +125,9 @@ class StallWatch(threading.Thread):
 
 
 def flight_recorders() -> list[bytes]:
-    """What torch remembers of this process's collectives, as pickles: NCCL's recorder, and that of other backends, as
-    far as they hold any, else one that holds none. None without several ranks, or where this torch has no flight
-    recorder or it is off (TORCH_FR_BUFFER_SIZE=0)."""
+    """Pickled flight recorder dumps of this process: of NCCL and of other backends, those that hold collectives, else
+    an empty one. None without several ranks, or if this torch has no flight recorder or it is off
+    (TORCH_FR_BUFFER_SIZE=0)."""
     dist = sys.modules.get("torch.distributed")
     if dist is None or not dist.is_available() or not dist.is_initialized():
         return []
@@ -140,7 +139,7 @@ def flight_recorders() -> list[bytes]:
 
 
 def _frames(error: BaseException) -> list[dict[str, Any]]:
-    """Where it was raised, the innermost frame first."""
+    """The stack where it was raised, innermost frame first."""
     frames = traceback.extract_tb(error.__traceback__)[-MOST_FRAMES:]
     return [{"filename": one.filename, "line": one.lineno or 0, "name": one.name} for one in reversed(frames)]
 

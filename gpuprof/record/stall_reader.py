@@ -1,4 +1,4 @@
-"""Has `gpuprof hang` say why a run stalls, once its ranks have written where they are."""
+"""Runs `gpuprof hang` on a run that stalls, once its ranks have written where they are."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class StallReader:
         self._pid: int | None = None
 
     def look(self) -> None:
-        """Starts it some seconds after a rank has said that it stalls."""
+        """Starts it a few seconds after a rank has reported a stall."""
         if self._pid is not None and reap(self._pid)[0]:
             self._pid = None
         try:

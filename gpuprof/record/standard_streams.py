@@ -1,4 +1,4 @@
-"""Input, output and errors of the process that starts the target: they are the target's."""
+"""stdin, stdout and stderr of the launcher: they belong to the target."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import os
 
 
 def fill() -> None:
-    """Where a shell has closed one (`<&-`), none of our own files may take its number; the target sees it closed."""
+    """Reserves the numbers of streams that the shell has closed (`<&-`), so that no file of ours gets one; the target
+    sees them closed."""
     while True:
         descriptor = os.open(os.devnull, os.O_RDWR)
         if descriptor > 2:
@@ -16,7 +17,7 @@ def fill() -> None:
 
 
 def let_go() -> None:
-    """Of the target's input and output: who reads them must see when the target is done with them."""
+    """Closes stdin and stdout here: their other ends must see when the target has closed them."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1):
         try:
@@ -27,7 +28,7 @@ def let_go() -> None:
 
 
 def outputs() -> set[tuple[int, int]]:
-    """Device and inode of what standard output and error are; `let_go` forgets them."""
+    """Device and inode of stdout and stderr; `let_go` forgets them."""
     found = set()
     for descriptor in (1, 2):
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Whether a process of low priority gets next to nothing of the CPUs, because other programs use them."""
+"""Whether a low-priority process gets almost no CPU time, because other programs use the CPUs."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import time
 
 WINDOW_S = 1.0
 LEAST_SHARE = 0.2
-"""Of a CPU: with less, a process of normal priority is through sooner even if it begins again. The lowest priority
+"""Share of a CPU: with less, a process of normal priority finishes sooner even if it starts again. The lowest priority
 gets 1.5 % of a CPU that another program uses all the time."""
 
 
 class Starvation:
-    """Watches one process. Call `begins` often: it looks at the last second."""
+    """Watches one process. Call `begins` often: it judges the last second."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
         self._since: tuple[float, float] | None = None
 
     def begins(self) -> bool:
-        """Whether it could have run all through the last second, and got less than LEAST_SHARE of a CPU."""
+        """Whether it was runnable throughout the last second, and got less than LEAST_SHARE of a CPU."""
         now, found = time.monotonic(), _state_and_cpu_s(self._pid)
         if found is None or found[0] != "R":  # it waits for a disk, or has ended
             self._since = None

@@ -1,7 +1,5 @@
-"""Says when a step of the training has ended: when who counts the steps says so, a trainer or `Recorder.step`, else by
-what the optimizers do.
-
-A recording, a trial and a scenario all listen to one, so that each means the same by a step.
+"""Decides when a step of the training has ended: when a trainer or `Recorder.step` says so, else from optimizer steps.
+Recordings, trials and scenarios all use it, so that a step means the same in each.
 """
 
 from __future__ import annotations
@@ -16,15 +14,15 @@ from .step_finder import INSIDE, StepFinder
 from .timing import is_capturing, is_in_backward, training_thread
 
 OPTIMIZER = "optimizer"
-"""The source of steps where no one counts them."""
+"""The source of steps where neither a trainer nor a Recorder counts them."""
 _NO_THREAD = -1
 
 
 class StepClock:
     """The steps of one process's training.
 
-    source: who says where steps end (recorder, trainer or optimizer). on_end: called at the end of each, once it is
-    counted. on_optimizer: called with an optimizer that has done its step, before that may end one of the training.
+    source: what marks the ends of steps (recorder, trainer or optimizer). on_end: called at the end of each step, once
+    it is counted. on_optimizer: called with an optimizer that has stepped, before this may end a training step.
     """
 
     def __init__(
@@ -36,24 +34,24 @@ class StepClock:
         self.step = 0
         """Steps that have ended."""
         self.total: int | None = None
-        """How many there will be, where someone says it."""
+        """How many there will be, if known."""
         self.may_capture = True
-        """Whether CUDA graphs may be captured from now on, which is looked for before anything is done."""
+        """Whether a CUDA graph may be being captured, so that this has to be checked first."""
         self._on_end, self._on_optimizer = on_end, on_optimizer
         self._follows_optimizers = source == OPTIMIZER
         self._finder = StepFinder()
         self._inside: Any = None
-        """An optimizer that has stepped inside of the backward pass at hand."""
+        """An optimizer that has stepped inside the current backward pass."""
         self._steps_inside = False
-        """Whether optimizers do so, and backward passes have to be followed to the end."""
+        """Whether optimizers step inside backward passes, so that the ends of these must be followed."""
 
     def is_here(self) -> bool:
-        """Whether this is the thread that trains, and not inside the capture of a CUDA graph, where nothing may be
-        done that the graph would replay, or that would spoil it."""
+        """Whether this is the training thread and no CUDA graph is being captured: anything done then would be replayed
+        with the graph, or would break the capture."""
         return threading.get_ident() == self.thread and not (self.may_capture and is_capturing())
 
     def forked(self) -> None:
-        """We are in a child now, in which no thread trains for this clock."""
+        """Called in a forked child, in which no thread trains for this clock."""
         self.thread = _NO_THREAD
 
     # -- what the optimizers do
@@ -81,7 +79,7 @@ class StepClock:
 
     @property
     def needs_backwards(self) -> bool:
-        """Whether only backward passes tell the steps apart."""
+        """Whether steps can be distinguished only by backward passes."""
         return self._follows_optimizers and (self._finder.needs_backwards or self._steps_inside)
 
     def without_backwards(self) -> None:
@@ -103,17 +101,17 @@ class StepClock:
     # -- who counts the steps
 
     def counted_by(self, source: str, left: int | None) -> None:
-        """Someone who knows begins to count steps. left: how many there will be."""
+        """A trainer or Recorder begins to count steps. left: how many there will be."""
         self.source, self._follows_optimizers = source, False
         self.total = None if left is None else self.step + left
 
     def counted(self) -> None:
-        """Who counts the steps says that one has ended."""
+        """The trainer or Recorder reports that a step has ended."""
         if self.is_here():
             self._end()
 
     def left_alone(self) -> None:
-        """Who counted the steps is done; what follows (an evaluation, another training) is none of its steps."""
+        """The trainer is done; what follows (an evaluation, another training) belongs to none of its steps."""
         self._follows_optimizers, self._finder, self.total = True, StepFinder(), None
 
     def _end(self) -> None:

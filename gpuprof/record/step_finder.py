@@ -1,4 +1,4 @@
-"""Tells from the optimizers' own events where a step of the training ends."""
+"""Finds the ends of training steps from the optimizers' events."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ MEMORY = 64
 
 
 INSIDE = 0
-"""Stands for all optimizers that step inside of a backward pass, one for each parameter perhaps: together they are one
-that steps at its end."""
+"""Key for all optimizers that step inside a backward pass (perhaps one per parameter): together they count as one that
+steps at its end."""
 UNKNOWN_GAP = 8
 """Events within which an optimizer that has ended once is expected again."""
 
 
 class StepFinder:
-    """A step ends with the optimizer that steps least often; of equals, with the last in order.
-
-    So two optimizers behind each other are one step, and a GAN's generator closes the step of its critics. One that
-    has not been seen for twice as long as ever before belongs to a training that is over.
+    """A step ends with the optimizer that steps least often; among equals, with the last in order.
+    So two optimizers in sequence make one step, and a GAN's generator closes the step of its critics. An optimizer
+    that has not stepped for twice its longest gap belongs to a training that is over.
     """
 
     def __init__(self) -> None:
@@ -32,7 +31,7 @@ class StepFinder:
         self._since_backward: set[int] | None = None
         """Optimizers that ended since the last backward pass; None until one was seen."""
         self.needs_backwards = False
-        """Whether some optimizer ended twice after one backward pass, so that only those tell its steps apart."""
+        """Whether an optimizer ended twice after one backward pass, so that only backward passes separate its steps."""
 
     def without_backwards(self) -> None:
         """No backward pass will be reported any more."""
@@ -61,7 +60,7 @@ class StepFinder:
         return optimizer == self._closer()
 
     def _note(self, optimizer: int) -> None:
-        if len(self._order) == 1:  # what stood alone was not written down
+        if len(self._order) == 1:  # a single optimizer is not recorded in the order
             self._recent.extend([self._order[0]] * min(self._count, MEMORY // 2))
         self._count += 1
         if optimizer in self._last:

@@ -1,4 +1,4 @@
-"""The step at hand: when it began, what it has fetched and computed so far, and its line in steps.jsonl."""
+"""The current step: when it began, what it has fetched and computed so far, and its line in steps.jsonl."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ class StepMeter:
 
     def __init__(self) -> None:
         self.begun_ns = 0
-        """On the monotonic clock; 0 where the step at hand is not timed."""
+        """On the monotonic clock; 0 if the current step is not timed."""
         self.fetch_ns = 0
         """Waiting for the DataLoader."""
         self.micro_steps = 0
         self.lumps = Lumps()
         self.phases = PhaseClock()
         self._trained_ns = 0
-        """The last moment at which the step at hand trained, or its beginning."""
+        """When the current step last did training work, or its beginning."""
         self._last_fetch_ns = 0
         self._evaluating = False
         self._ops_before = 0
@@ -52,15 +52,14 @@ class StepMeter:
         self.samples.backward()
 
     def fetched(self, ns: int) -> None:
-        """A batch has been waited for."""
+        """A batch has arrived after a wait of `ns`."""
         self.fetch_ns += ns
         self._last_fetch_ns = ns
 
     def trained(self, now: int) -> None:
         """The model is called to train, or a backward pass has begun: an evaluation before that is over.
-
-        All that passed since the training last did something was the evaluation's, its batches included, but for the
-        last batch, which is the one to train on.
+        Everything since the last training work was the evaluation's, including its batches, except the last batch,
+        which is trained on.
         """
         if self._evaluating:
             self._evaluating = False
@@ -74,7 +73,7 @@ class StepMeter:
         self._evaluating = True
 
     def ops(self) -> int:
-        """Ops of the step at hand that autograd has followed."""
+        """Ops of the current step that autograd has recorded."""
         return ops_followed() - self._ops_before
 
     def line(self, rank: int, number: int, stage: str, now: int, profiled: bool) -> dict[str, Any]:

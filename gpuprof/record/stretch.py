@@ -1,4 +1,4 @@
-"""The clock of free-running steps: a recording, a trial and a scenario all time theirs by it."""
+"""The clock of free-running steps; recordings, trials and scenarios all use it."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ from .timing import synchronise
 
 
 class Stretch:
-    """Steps in a row that begin with idle GPUs, timed without waiting for them.
-
-    devices: the GPUs in use. on_gpu: the ends of steps are marked on the GPU's own timeline, too. Where the host runs
-    ahead of the GPU, its own clock shows how fast it launches, not how long a step takes; the GPU's timeline tells that
-    in both cases.
+    """Consecutive steps, timed without synchronisation between them; the GPUs are idle at the start.
+    devices: the GPUs in use. on_gpu: also mark the ends of steps on the GPU's timeline. Where the CPU runs ahead of the
+    GPU, the CPU's clock shows how fast it launches, not how long a step takes; the GPU's timeline is right in both
+    cases.
     """
 
     def __init__(self, devices: list[int], on_gpu: bool = False) -> None:
         self._devices, self._on_gpu = devices, on_gpu and bool(devices)
         self.step_ns: list[int] = []
-        """Of each step that has ended, on the host's clock; what passed between steps is in none of them."""
+        """Duration of each step on the CPU's clock, without time between steps."""
         self._marks: list[Any] = []
         synchronise(devices)
         self.begun_ns = self._step_begun_ns = time.perf_counter_ns()
@@ -32,7 +31,7 @@ class Stretch:
         self._mark()
 
     def begin_step(self, now_ns: int) -> None:
-        """The step at hand began at this later moment: what passed before it is in no step."""
+        """The current step began at this later moment; the time before it belongs to no step."""
         self._step_begun_ns = now_ns
 
     def _mark(self) -> None:
@@ -44,7 +43,8 @@ class Stretch:
             self._marks.append(event)
 
     def finish(self) -> tuple[int, list[int] | None]:
-        """Waits for the GPUs; ns of the whole stretch, and of each step on the GPU's timeline, where that is marked."""
+        """Waits for the GPUs; returns ns of the whole stretch, and of each step on the GPU's timeline if that is
+        marked."""
         synchronise(self._devices)
         whole_ns = time.perf_counter_ns() - self.begun_ns
         if not self._on_gpu:

@@ -1,9 +1,8 @@
-"""The target under a tool that stands between it and us: its own input and output, its pid, and how it ended.
-
-nsys puts the program that it runs into a session of its own, gives it pipes for a terminal, and may end with another
-code. So between nsys and the target goes a small program (`nsys_relay.py`), which is handed our own three descriptors
-over a socket, starts the target with them, and tells its pid and later its end. Signals then go to the target
-itself, and we end as it ended; nsys' own words go to the run's log.
+"""The target when nsys runs between it and us: its stdin, stdout and stderr, its pid, and its exit status.
+nsys runs its program in a new session, gives it pipes instead of the terminal, and may end with another code. So a
+small program (`nsys_relay.py`) runs between nsys and the target: it gets our three descriptors over a socket, starts
+the target with them, and reports its pid and later its exit status. Signals then go to the target itself, and we exit
+as it did; the output of nsys goes to the run's log.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ _CREDENTIALS = "3i"
 
 
 class TargetUnderNsys:
-    """Our end of the socket. Make it before our own descriptors are let go."""
+    """Our end of the socket. Create it before our own descriptors are closed."""
 
     def __init__(self) -> None:
         self._ours = [os.dup(descriptor) if _is_open(descriptor) else None for descriptor in (0, 1, 2)]
-        # An abstract name: it needs no file, whose path could be too long, and goes with us.
+        # An abstract socket name: it needs no file, whose path could be too long, and disappears with us.
         self._name = f"gpuprof-{os.getpid()}-{secrets.token_hex(8)}"
         self._door: socket.socket | None = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._door.bind(f"\0{self._name}")
@@ -35,18 +34,18 @@ class TargetUnderNsys:
         self._line: socket.socket | None = None
         self._heard = b""
         self.is_answered = False
-        """Whether someone has come for the descriptors, so that the target is about to start if it has not."""
+        """Whether the relay has fetched the descriptors, so that the target has started or is about to."""
         self.pid: int | None = None
         """The target's, once it runs."""
         self.status: int | None = None
-        """Its exit code, or its signal below zero, once it has ended."""
+        """Its exit code, or its signal as a negative number, once it has ended."""
 
     def command(self, argv: Sequence[str]) -> list[str]:
         """What the tool is to start in place of the target."""
         return [sys.executable, "-I", "-S", str(RELAY), self._name, *argv]
 
     def listen(self, patience_s: float) -> None:
-        """Takes in what has come, waiting for it so long at most."""
+        """Reads what has arrived, waiting at most `patience_s`."""
         door = self._line or self._door
         if door is None or not select.select([door], [], [], patience_s)[0]:
             return
@@ -66,7 +65,7 @@ class TargetUnderNsys:
         self.status = numbers[1] if len(numbers) > 1 else None
 
     def _answer(self) -> None:
-        """Someone is at the door: hands out the descriptors if it is a process of the same user."""
+        """Accepts a connection: hands out the descriptors if it is from a process of the same user."""
         assert self._door is not None
         line, _ = self._door.accept()
         who = line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize(_CREDENTIALS))
@@ -81,7 +80,7 @@ class TargetUnderNsys:
         self._door, self._line, self.is_answered = None, line, True
 
     def _let_go(self) -> None:
-        """Who reads the target's output must see when the target is done with it."""
+        """Closes our copies: a reader of the target's output must see when the target has closed it."""
         for descriptor in self._ours:
             if descriptor is not None:
                 os.close(descriptor)
@@ -93,7 +92,7 @@ class TargetUnderNsys:
         return self._line is None and self._door is None
 
     def take_back(self) -> None:
-        """Makes the descriptors ours again, if no one came for them."""
+        """Restores our descriptors, if they were not fetched."""
         for number, descriptor in enumerate(self._ours):
             if descriptor is not None:
                 os.dup2(descriptor, number)
@@ -109,7 +108,7 @@ class TargetUnderNsys:
 
 
 def _is_open(descriptor: int) -> bool:
-    """Whether the target is to have it; in the place of one that was closed stands a file of ours, for us alone."""
+    """Whether the target gets it; a stream that was closed has been replaced by a file of ours."""
     try:
         return os.get_inheritable(descriptor)
     except OSError:

@@ -1,10 +1,10 @@
-"""What the GPUs and the machine do during the steps, a few times a second, by a process of its own.
+"""Samples the state of the GPUs and the machine a few times a second, in a separate process.
 
     python -m gpuprof.record.telemetry RUN
 
-Never a thread of the training: it would take turns with it at the interpreter lock. It ends with the process that
-started it, when its stdin ends or its parent changes; it also ends, and leaves no more behind, when the run folder
-is gone or the disk is full. Whatever NVML does not report is null, and without NVML there are no GPUs in the lines.
+It is not a thread of the training, which would compete with it for the GIL. It ends with the process that started it,
+when its stdin ends or its parent changes, and also when the run folder is gone or the disk is full. Values that NVML
+does not report are null; without NVML the lines list no GPUs.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from typing import Any
 from .. import runfile
 
 KEPT_BACK_S = 1.0
-"""Lines are kept back so long, so that the file is opened once a second and not for each."""
+"""Lines are buffered for this long, so that the file is opened once a second and not for each line."""
 
 OFTEN_S, SELDOM_S, RARELY_S = 0.25, 1.0, 10.0
-"""From one line to the next: in the first minutes, then, and when the file has become large."""
+"""Seconds between lines: in the first minutes, after that, and when the file has become large."""
 OFTEN_FOR_S = 600.0
 LARGEST_BYTES = 50 << 20
 """No line is added to a file of this size; from half of it on, lines are rare."""
@@ -36,10 +36,10 @@ REASONS = (
     "gpu_idle", "applications_clocks_setting", "sw_power_cap", "hw_slowdown", "sync_boost", "sw_thermal",
     "hw_thermal", "hw_power_brake", "display_clock", "board_limit", "reliability",
 )  # fmt: skip
-"""Why clocks are not higher, by the bits of NVML's nvmlClocksEventReasons from the lowest."""
+"""Reasons why clocks are not higher, by bits of NVML's nvmlClocksEventReasons, lowest first."""
 
 _IGNORED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
-"""Signals to a whole job or terminal are the training's affair; it may live on for a while, and so must this."""
+"""Signals sent to a whole job or terminal are for the training, which may run on for a while; so must this."""
 
 _INJECT = Path(__file__).with_name("inject")
 _PACKAGE = Path(__file__).parent.parent
@@ -54,15 +54,15 @@ sys.modules["_gpuprof_telemetry"] = package
 from _gpuprof_telemetry.record import telemetry
 sys.exit(telemetry.main(sys.argv[2:]))
 """
-"""Runs this file by where it lies: under which name it can be imported, if at all, depends on who asks. The working
-directory is no place to import from: a `types.py` may lie there."""
+"""Runs this file by its path, since its import name depends on the process that starts it. The working directory is
+taken off the path: it may hold a `types.py`."""
 
 
 # ---- for the process that records
 
 
 def start(run_folder: str | os.PathLike[str]) -> subprocess.Popen[bytes] | None:
-    """A process that samples into a run folder until `stop`, or until this process ends. None if there can be none."""
+    """Starts a process that samples into a run folder until `stop`, or until this process ends. None if that fails."""
     folder = Path(run_folder).absolute()
     if not sys.executable:
         return None
@@ -82,7 +82,7 @@ def start(run_folder: str | os.PathLike[str]) -> subprocess.Popen[bytes] | None:
 
 
 def stop(process: subprocess.Popen[bytes] | None, wait_s: float = 3.0) -> None:
-    """Ends a sampler: it writes what it has, unless a call to the driver holds it for longer than one would wait."""
+    """Ends a sampler, which writes what it has, unless a call to the driver blocks it for longer than `wait_s`."""
     if process is None:
         return
     with contextlib.suppress(Exception):
@@ -96,7 +96,7 @@ def stop(process: subprocess.Popen[bytes] | None, wait_s: float = 3.0) -> None:
 
 
 def _environment() -> dict[str, str]:
-    """Ours, without what would make the sampler take itself for a training."""
+    """Our environment without the variables that would arm the sampler as a training."""
     values = dict(os.environ)
     values.pop(runfile.RUN_VARIABLE, None)
     if "PYTHONPATH" in values:
@@ -112,7 +112,7 @@ def _environment() -> dict[str, str]:
 
 
 def main(arguments: list[str]) -> int:
-    """Samples into the folder that is named first; the parent to live and die with may be named after it."""
+    """Samples into the folder RUN; ends with the process PARENT_PID if that is given."""
     if not 1 <= len(arguments) <= 2:
         sys.stderr.write("usage: python -m gpuprof.record.telemetry RUN [PARENT_PID]\n")
         return 2
@@ -145,13 +145,13 @@ def sample(folder: Path, parent: int, gpus: Gpus) -> None:
             runfile.append_lines(file, lines)
             lines, write_at = [], now + KEPT_BACK_S
             pause = interval(now - begun, file.stat().st_size)
-        due = max(due + (pause or 0), now)  # late ones are not made up for
+        due = max(due + (pause or 0), now)  # missed lines are not made up for
     if lines:
         runfile.append_lines(file, lines)
 
 
 def interval(elapsed_s: float, size_bytes: int) -> float | None:
-    """Seconds to the next line, given the age of the run and the size of the file; None if there is to be none."""
+    """Seconds to the next line, from the age of the run and the size of the file; None: no further line."""
     if size_bytes >= LARGEST_BYTES:
         return None
     if size_bytes >= LARGEST_BYTES // 2:
@@ -160,10 +160,10 @@ def interval(elapsed_s: float, size_bytes: int) -> float | None:
 
 
 def _parent_ended(parent: int, due: float) -> bool:
-    """Waits for a moment of the monotonic clock; whether stdin, or the parent, ended before it."""
+    """Waits until `due` on the monotonic clock; returns whether stdin or the parent ended before."""
     while os.getppid() == parent:
         left = due - time.monotonic()
-        # A parent can go without its end of the pipe, if processes that it forked hold that too: look now and then.
+        # The pipe stays open after the parent's end if its forks hold it too, so also check the parent now and then.
         readable, _, _ = select.select([0], [], [], min(max(left, 0.0), 1.0))
         if readable and not os.read(0, 4096):
             return True
@@ -180,7 +180,7 @@ def _load() -> float | None:
 
 
 class CpuShare:
-    """The share of the time of all cores that was not idle, from one call to the next; null the first time."""
+    """Busy share of all cores since the previous call; None on the first call."""
 
     def __init__(self, file: Path = Path("/proc/stat")) -> None:
         self._file = file
@@ -207,7 +207,7 @@ class CpuShare:
 
 
 class Gpus:
-    """No GPUs: what there is without NVML."""
+    """The case without NVML: no GPUs."""
 
     def read(self) -> list[dict[str, Any]]:
         """What each GPU does now, as telemetry.jsonl has it: power in watts, utilisations as shares of the time."""
@@ -266,7 +266,7 @@ class NvmlGpus(Gpus):
 
     def _reasons(self, handle: Any) -> list[str] | None:
         bits = self._ask("nvmlDeviceGetCurrentClocksEventReasons", handle)
-        if bits is None:  # what it was called before
+        if bits is None:  # its older name
             bits = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons", handle)
         if bits is None:
             return None
@@ -275,14 +275,14 @@ class NvmlGpus(Gpus):
         return [*names, hex(unknown)] if unknown else names
 
     def _ask(self, function: str, *arguments: Any) -> Any:
-        """An answer; None if NVML refuses one, or its module is too old, or too new, for the question."""
+        """The result of an NVML call; None if NVML refuses it or this version of its module lacks it."""
         try:
             return getattr(self._nvml, function)(*arguments)
         except Exception:
             return None
 
     def _choose(self, wanted: str | None) -> Iterator[Gpu]:
-        """What CUDA_VISIBLE_DEVICES lets be seen: as CUDA does, up to the first entry that names nothing."""
+        """The GPUs in CUDA_VISIBLE_DEVICES; as in CUDA, up to the first invalid entry."""
         whole = list(self._all())
         if wanted is None or (_by_index(wanted) and not self._same_order(whole)):
             yield from whole
@@ -303,8 +303,8 @@ class NvmlGpus(Gpus):
                 yield Gpu(index, _text(self._ask("nvmlDeviceGetUUID", handle)) or f"#{index}", handle, handle)
 
     def _same_order(self, whole: list[Gpu]) -> bool:
-        """Whether CUDA counts as NVML does. Its own order, by speed, is not known where GPUs differ; then all are
-        sampled, and their UUIDs identify the training's."""
+        """Whether CUDA numbers GPUs as NVML does. By default CUDA orders them by speed, which is not known where GPUs
+        differ; then all are sampled, and their UUIDs identify the training's."""
         if os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID":
             return True
         return len({str(self._ask("nvmlDeviceGetName", gpu.handle)) for gpu in whole}) <= 1
@@ -315,7 +315,7 @@ class NvmlGpus(Gpus):
         if entry.startswith("MIG-"):
             return self._instance(entry, whole)
         found = [gpu for gpu in whole if entry.startswith("GPU-") and gpu.uuid.startswith(entry)]
-        return found[0] if len(found) == 1 else None  # a UUID may be cut short as long as it is one GPU's
+        return found[0] if len(found) == 1 else None  # a UUID may be abbreviated as long as it is unique
 
     def _instance(self, uuid: str, whole: list[Gpu]) -> Gpu | None:
         handle = self._ask("nvmlDeviceGetHandleByUUID", uuid)

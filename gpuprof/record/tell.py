@@ -1,4 +1,4 @@
-"""What gpuprof itself says while it records, on stderr."""
+"""gpuprof's own lines on stderr while it records."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ PATIENCE_S = 3.0
 
 
 def tell(message: str) -> None:
-    """One line on stderr, in one write; a name in it is text, whatever it holds."""
+    """Prints one line to stderr, in one write; control characters in names are escaped."""
     line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in message)
     _write(f"gpuprof: {line}\n".encode("utf-8", "backslashreplace"))
 

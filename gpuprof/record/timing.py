@@ -1,4 +1,4 @@
-"""What is asked of torch while steps are timed: its GPUs, its thread, its allocator."""
+"""Queries to torch while steps are timed: GPUs, threads, the allocator."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ def devices_in_use() -> list[int]:
 
 
 def is_capturing() -> bool:
-    """Whether the work of this moment goes into a CUDA graph instead of to the GPU."""
+    """Whether a CUDA graph is being captured on the current stream."""
     import torch
 
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
 def is_in_backward() -> bool:
-    """Whether this thread is at work for a backward pass: in a hook that autograd calls, say."""
+    """Whether this thread is executing a backward pass, for example a hook called by autograd."""
     import torch
 
     return torch._C._current_graph_task_id() != -1
 
 
 def training_thread() -> int:
-    """The thread that trains: this one, unless autograd has made it for a backward pass; then the main thread."""
+    """The thread that trains: this one, unless autograd has created it for a backward pass; then the main thread."""
     here = threading.current_thread()
     if isinstance(here, threading._DummyThread) and is_in_backward():
         return threading.main_thread().ident or here.ident or 0
@@ -65,17 +65,17 @@ class Ration:
 
 
 class MemoryMeter:
-    """The allocator's figures, asked for seldom enough that asking does not show in the step time."""
+    """The allocator's figures, read rarely enough that reading does not show in the step time."""
 
     SHARE = 0.002
-    """Of the time, at most, that is spent asking."""
+    """Largest share of the time that is spent on reading."""
 
     def __init__(self) -> None:
         self._ration = Ration(self.SHARE)
 
     def read(self, now_ns: int) -> dict[str, int | None]:
-        """allocated, reserved and peak bytes of the current GPU, and the calls of cudaMalloc and cudaFree that its
-        allocator has made since the program started; None without a GPU or if asked again too soon."""
+        """Allocated, reserved and peak bytes of the current GPU, and the calls of cudaMalloc and cudaFree that its
+        allocator has made since the program started; None without a GPU, or if called again too soon."""
         import torch
 
         nothing: dict[str, int | None] = dict.fromkeys(
@@ -96,5 +96,5 @@ class MemoryMeter:
 
 
 def _of_all(stats: dict[str, Any], name: str, key: str) -> int:
-    """A figure of all memory pools together; 0 where the allocator does not keep it."""
+    """A figure summed over all memory pools; 0 if the allocator does not keep it."""
     return stats.get(name, {}).get("all", {}).get(key, 0)

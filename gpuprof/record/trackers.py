@@ -31,11 +31,11 @@ class Trackers:
         for find in (_wandb, _mlflow, _tensorboard):
             try:
                 self._sinks |= find()
-            except Exception:  # a tracker that is half set up is none
+            except Exception:  # a tracker that is not fully set up does not count
                 continue
 
     def log(self, scalars: dict[str, float], summary: str, step: int, report: Path | None) -> tuple[list[str], list]:
-        """Logs to each. Names of those that took it, and (name, error) of those that did not."""
+        """Logs to each. Returns the names of those that succeeded, and (name, error) of those that did not."""
         done, failed = [], []
         for (name, _), sink in self._sinks.items():
             try:
@@ -71,7 +71,7 @@ def _mlflow() -> dict[tuple[str, str], Sink]:
     run = active.info.run_id
 
     def log(scalars: dict[str, float], summary: str, step: int, report: Path | None) -> None:
-        client = mlflow.MlflowClient()  # a run that has ended takes more through it, too
+        client = mlflow.MlflowClient()  # it can also log to a run that has ended
         for name, value in scalars.items():
             client.log_metric(run, name, value, step=step)
         client.set_tag(run, "gpuprof.verdict", summary)
@@ -82,7 +82,7 @@ def _mlflow() -> dict[tuple[str, str], Sink]:
 
 
 def _tensorboard() -> dict[tuple[str, str], Sink]:
-    """Writers of torch keep no list of themselves, so they are looked for among all objects."""
+    """torch keeps no list of its SummaryWriters, so they are searched among all live objects."""
     writer_class = getattr(sys.modules.get("torch.utils.tensorboard.writer"), "SummaryWriter", None)
     if writer_class is None:
         return {}

@@ -29,7 +29,7 @@ def find_model(parameters: Iterable[Any]) -> Any:
     children = {id(child) for m in modules for child in m._modules.values() if child is not None}
     roots = [m for m in modules if id(m) not in children]
     owned = [(sum(id(p) in wanted for p in m.parameters()), m) for m in roots]
-    # Of several wrappers around one model (a LightningModule, a trainer's own) the one in training mode is called.
+    # With several wrappers around one model (a LightningModule, a trainer's own), the one in training mode is called.
     best = max(owned, key=lambda found: (found[0], found[1].training), default=(0, None))
     return best[1] if best[0] else None
 
@@ -40,7 +40,7 @@ def optimizer_parameters(optimizer: Any) -> list[Any]:
 
 
 def describe_model(model: Any) -> dict[str, Any]:
-    """Facts about a model, as rank<N>.json holds them; what is not known is left out."""
+    """Facts about a model for rank<N>.json; unknown ones are left out."""
     inner = _unwrapped(model)
     config = getattr(inner, "config", None)
     counts, trainable, dtypes, packed = _parameters(model)
@@ -76,7 +76,7 @@ _ATTENTIONS = {
 
 
 def _attention_options(model: Any) -> list[str] | None:
-    """The implementations of attention that the model's class offers; None where it has no such choice."""
+    """The attention implementations that the model's class offers; None if it has no choice."""
     if not any(hasattr(type(model), flag) for flags in _ATTENTIONS.values() for flag in flags):
         return None
     return [name for name, flags in _ATTENTIONS.items() if any(getattr(type(model), f, False) is True for f in flags)]
@@ -108,7 +108,7 @@ def describe_optimizer(optimizer: Any) -> dict[str, Any]:
 
 
 def describe_loader(batches: Any) -> dict[str, Any]:
-    """How batches are fetched, as the iterator of a DataLoader knows it."""
+    """How batches are fetched, from the iterator of a DataLoader."""
     sampler = getattr(batches, "_index_sampler", None)
     try:
         length = len(sampler)  # type: ignore[arg-type]
@@ -166,13 +166,13 @@ def _base_class(model: Any) -> str:
 
 
 def _parameters(model: Any) -> tuple[int, int, dict[str, int], Counter[int]]:
-    """Parameters, trainable ones, by type; and those that bitsandbytes has packed, by bits."""
+    """Parameters, trainable parameters, parameters by dtype, and parameters packed by bitsandbytes, by bits."""
     total = trainable = 0
     dtypes: Counter[str] = Counter()
     packed: Counter[int] = Counter()
     for parameter in model.parameters():
         count, dtype, kind = parameter.numel(), _name(parameter.dtype), type(parameter).__name__
-        if kind == "Params4bit":  # two in a byte, so its own count is not the parameters'
+        if kind == "Params4bit":  # two per byte, so numel() is not the number of parameters
             state = getattr(parameter, "quant_state", None)
             shape = getattr(state, "shape", None)
             count = shape.numel() if shape is not None else 2 * count
@@ -204,7 +204,7 @@ def _quantization(config: Any, packed: Counter[int], model: Any) -> dict[str, An
 
 
 def _lora(model: Any) -> dict[str, Any] | None:
-    """What was asked of PEFT, and which modules really got adapters: the two may differ."""
+    """PEFT's configuration, and the modules that really got adapters: the two may differ."""
     holder = next((m for m in model.modules() if isinstance(getattr(m, "peft_config", None), dict)), None)
     adapted: Counter[str] = Counter()
     parameters = 0
@@ -237,7 +237,7 @@ def _experts(config: Any) -> dict[str, Any] | None:
 
 
 def _setting(config: Any, *names: str) -> int | None:
-    """The first of these settings that is there, in the config or its text part."""
+    """The first of these settings that exists, in the config or its text config."""
     for holder in (config, getattr(config, "text_config", None)):
         for name in names:
             value = getattr(holder, name, None)

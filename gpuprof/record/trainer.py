@@ -1,4 +1,4 @@
-"""A callback for transformers.Trainer (and TRL's, and unsloth's) that tells a session where steps begin and end."""
+"""A callback for transformers.Trainer (and TRL's, and unsloth's) that reports steps to a session."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .trainer_arguments import trainer_intervals
 
 
 class StepListener(Protocol):
-    """Who counts the steps of a trainer without a session."""
+    """Counts the steps of a trainer while there is no session."""
 
     def training_begins(self, args: Any, state: Any, model: Any, optimizer: Any, /) -> None: ...
     def step_ended(self) -> None: ...
@@ -18,7 +18,7 @@ class StepListener(Protocol):
 
 
 def steps_left(state: Any) -> int | None:
-    """Optimizer steps that a trainer has still to do, as its state says; None if it does not."""
+    """Optimizer steps that are left by a trainer's state; None if it does not say."""
     if not isinstance(state.max_steps, int) or state.max_steps <= 0:
         return None
     done = state.global_step if isinstance(state.global_step, int) else 0
@@ -26,7 +26,7 @@ def steps_left(state: Any) -> int | None:
 
 
 def announce(session: Session, args: Any, state: Any, model: Callable[[], Any], optimizer: Callable[[], Any]) -> None:
-    """Says to a session what a trainer trains, and for how long. model, optimizer: give them, or None."""
+    """Reports to a session what a trainer trains, and for how long. model, optimizer: return the object, or None."""
     session.on_training("trainer", steps_left(state), model(), optimizer())
     session.on_intervals(lambda: trainer_intervals(args, state))
     session.on_arguments(args)
@@ -66,7 +66,7 @@ def callback_class(base: type, session_of: Callable[[str], Session | None]) -> t
 
 
 def armed_callback_class(base: type, listener: StepListener) -> type:
-    """The class of a callback that has the steps of a Trainer counted while no session records them."""
+    """The class of a callback that counts the steps of a Trainer while no session records them."""
 
     class GpuprofArmedCallback(base):
         """Counts the steps of a Trainer for gpuprof."""

@@ -1,7 +1,5 @@
-"""What gpuprof knows of transformers.TrainingArguments and the classes that derive from it: fields and their values.
-
-The one place for the names of fields that the recorder reads and that patches change. What advice may name of them
-follows from the recording (`diagnosis/trainer_arguments.py`).
+"""transformers.TrainingArguments and derived classes: the names of fields that the recorder reads and patches change.
+Which fields advice may name follows from the recording (`diagnosis/trainer_arguments.py`).
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ _SETTINGS = (
     LOSS_FILTER, "precompute_ref_log_probs", "num_generations", "use_vllm", "torch_empty_cache_steps",
     "beta", "num_iterations", "cache_implementation", "use_transformers_continuous_batching",
 )  # fmt: skip
-"""Settings whose values are kept: numbers, switches and names of choices that are not personal."""
+"""Settings whose values are kept: numbers, switches and choices that reveal nothing personal."""
 _CHOICE = re.compile(r"[\w.-]{1,40}")
 _EVENTS = {
     "save": ("save_strategy", "save_steps"),
@@ -50,7 +48,7 @@ def describe_class(kind: type) -> dict[str, Any]:
 
 
 def describe_arguments(args: Any) -> dict[str, Any]:
-    """The class of a trainer's arguments, the names of its fields, and those values that are harmless."""
+    """The class of a trainer's arguments, the names of its fields, and the values of harmless ones."""
     fields = [f.name for f in dataclasses.fields(args) if f.init] if dataclasses.is_dataclass(args) else []
     values = {name: _harmless(getattr(args, name, None)) for name in _SETTINGS if name in fields}
     return {
@@ -71,8 +69,8 @@ def _harmless(value: Any) -> bool | int | float | str | None:
 def trainer_intervals(args: Any, state: Any) -> dict[str, int]:
     """Event (save | evaluation | logging) → optimizer steps from one to the next.
 
-    args, state: transformers' TrainingArguments and TrainerState at the beginning of a training. Left out is what the
-    trainer never does within the training, and what its settings do not say.
+    args, state: transformers' TrainingArguments and TrainerState at the beginning of a training. Events that never
+    happen within the training, or whose interval the settings do not give, are left out.
     """
     total = _whole(getattr(state, "max_steps", None))
     epochs = getattr(state, "num_train_epochs", None)

@@ -1,4 +1,5 @@
-"""What is being trained, as far as it has shown itself, and the hooks in it. Nothing of it is kept alive by us."""
+"""The model, optimizer and loader of the training as far as they have been seen, by weak references, and their
+hooks."""
 
 from __future__ import annotations
 
@@ -27,11 +28,11 @@ class Training:
 
     def __init__(self) -> None:
         self.total: int | None = None
-        """Steps that it will take, if someone said so."""
+        """Number of steps of the training, if known."""
         self.intervals: dict[str, int] = {}
         """Event (save, evaluation, logging) → steps from one to the next, as the trainer's settings say."""
         self.known = False
-        """Whether it has been described; what comes later is another training."""
+        """Whether it has been described; a model seen later belongs to another training."""
         self._model: Any = _nothing
         self._optimizer: Any = _nothing
         self._batches: Any = _nothing
@@ -42,7 +43,7 @@ class Training:
         self.program = Program()
 
     def meet(self, model: Any = None, optimizer: Any = None, batches: Any = None) -> None:
-        """Something of the training has shown itself. batches: the iterator of a DataLoader."""
+        """A part of the training was seen. batches: the iterator of a DataLoader."""
         if not self.known:
             self._model = self._model if model is None else _loosely(model)
             self._optimizer = self._optimizer if optimizer is None else _loosely(optimizer)
@@ -60,7 +61,7 @@ class Training:
         return _number(self._batches(), "_num_workers")
 
     def why_no_worker_samples(self) -> str | None:
-        """Why the workers' stacks cannot be read, in words; None if they can."""
+        """Why the workers' stacks cannot be read; None if they can."""
         if not self.workers:
             return "there are none"
         kinds = {type(one).__name__ for one in getattr(self._batches(), "_workers", ())}
@@ -70,7 +71,7 @@ class Training:
 
     @property
     def epoch(self) -> int | None:
-        """Batches in an epoch; None where the loader does not know."""
+        """Batches in an epoch; None if the loader does not know."""
         try:
             return len(self._batches()._index_sampler)
         except (AttributeError, TypeError):
@@ -78,11 +79,11 @@ class Training:
 
     @property
     def batches_ahead(self) -> int:
-        """Batches that the loader's workers may have made ahead."""
+        """Batches that the loader's workers may have prefetched."""
         return self.workers * max(_number(self._batches(), "_prefetch_factor"), 1)
 
     def describe(self, journal: Journal) -> None:
-        """Notes what is trained; a description is nice to have, and no more."""
+        """Writes down what is trained; the description is optional, so its errors are only logged."""
         self.known = True
         try:
             self._describe(journal.facts)
@@ -104,9 +105,8 @@ class Training:
             self.program.meet_model(model)
 
     def hook(self, on_call: Callable[[Any], None], open_range: Any, levels: int | None) -> None:
-        """Looks at the model's calls; and with ranges around it and `levels` levels of its blocks, unless None.
-
-        Not where torch.compile is at work: what it has compiled would be compiled once more for hooks in it.
+        """Watches the model's calls; also puts ranges around the model and `levels` levels of its blocks, unless None.
+        Not for compiled models: hooks would cause a recompilation.
         """
         self.unhook()
         model = self._model()
@@ -124,7 +124,7 @@ class Training:
             self._zeroed = ZeroedWork(open_range)
 
     def new_step(self) -> None:
-        """A step begins: calls of models repeat none of the steps before."""
+        """A step begins: its calls of models repeat none of earlier steps."""
         if self._repeated is not None:
             self._repeated.new_step()
         if self._zeroed is not None:
@@ -139,14 +139,14 @@ class Training:
         self.program.autocast = name
 
     def _named_modules(self, model: Any, levels: int) -> list[tuple[Any, str]]:
-        """Modules that get a range: the blocks, and whatever computes slowly for want of a kernel."""
+        """Modules that get a range: the blocks, and modules that are slow because a kernel is missing."""
         blocks = named_blocks(model, levels)
         known = {id(module) for module, _ in blocks}
         slow = [module for module, _ in reference_modules(model) if id(module) not in known] if levels else []
         return blocks + [(module, f"nn.Module: {type(module).__name__}") for module in slow]
 
     def unhook(self) -> None:
-        """Leaves the model as it was found."""
+        """Removes the hooks from the model."""
         if self._modules is not None:
             self._modules.remove()
             self._modules = None
@@ -158,7 +158,7 @@ class Training:
             self._autocast.pop().remove()
 
     def forget(self) -> None:
-        """This training is over, or its recording is."""
+        """The training or its recording is over."""
         self._model = self._optimizer = self._batches = _nothing
 
 
@@ -172,7 +172,7 @@ def _nothing() -> None:
 
 
 def _loosely(found: Any) -> Any:
-    """A way to an object that does not keep it alive: its memory is the program's to free."""
+    """A weak reference to an object: the program must be able to free it."""
     try:
         return weakref.ref(found)
     except TypeError:

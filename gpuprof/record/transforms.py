@@ -1,13 +1,12 @@
 """Calls of torch.func (grad, vjp, vmap …) in a window with shapes: recorded as far as GPU memory allows.
 
-With shapes, torch.profiler holds weak references to the tensors that ops are given until it stops. An ordinary tensor
-gives its memory back all the same. But a transform of torch.func wraps tensors in others, and a wrapper holds what it
-wraps for as long as anything refers to it: every tensor that an op inside a transform was given stays in memory until
-the window closes. A loss that is computed so, in chunks because it would not fit at once, fills the GPU in a few steps.
-
-So calls are measured during warm-up; and of the recorded steps' calls those for which there is no room run with the
-profiler's eyes shut. Nothing of theirs is kept then, their kernels are in the trace as ever, and a range around each
-says whose they are.
+With shapes, torch.profiler holds weak references to the inputs of ops until it stops. An ordinary tensor still frees
+its memory. But a transform of torch.func wraps tensors in others, and a wrapper holds its tensor for as long as
+anything refers to it, even weakly: every input of an op inside a transform stays in memory until the window closes. A
+loss that is computed this way, in chunks because it would not fit at once, fills the GPU in a few steps. So calls are
+measured during warm-up, and in the recorded steps the profiler does not see the ops of calls for which there is no
+room. Nothing of these calls is kept; their kernels are in the trace as usual, and a range around each call identifies
+them.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from .ranges import Ranges
 from .skip_compile import run_as_is, without_compiling
 
 RANGE = "torch.func"
-"""What a call that is left out is called in the trace."""
+"""Name of the range around a call whose ops are left out."""
 
 _BEGINNINGS = {
     "torch._functorch.eager_transforms": (
@@ -35,17 +34,17 @@ _BEGINNINGS = {
     ),
     "torch._functorch.vmap": ("_vmap_increment_nesting",),
 }
-"""What every call of a transform begins with. torch.compile does not look at these: it puts its own in their place."""
+"""Functions with which every transform begins. torch.compile does not trace them: it has its own replacements."""
 
 
 class Memory(Protocol):
-    """What is asked about the memory of GPUs."""
+    """The figure that is needed of `GpuMemory`."""
 
     def allocated_ever(self) -> int: ...
 
 
 class _Here(threading.local):
-    """What one thread is about: calls nest in it, and the profiler sees it or does not."""
+    """State of one thread: how deep its calls nest, and whether the profiler sees its ops."""
 
     depth = 0
     begun_bytes: int | None = None
@@ -54,16 +53,15 @@ class _Here(threading.local):
 
 
 class Transforms:
-    """Watches the outermost calls of torch.func from now on until `close`, which is called by the recorded thread.
-
-    Not in that thread alone: what is computed again in a backward pass runs in a thread of autograd's.
+    """Watches the outermost calls of torch.func from now on until `close`, which the recorded thread calls.
+    Calls in other threads count too: recomputation in a backward pass runs in an autograd thread.
     """
 
     def __init__(self, memory: Memory, ranges: Ranges) -> None:
         self.ended = False
         """Whether nothing is watched any more."""
         self.error: Exception | None = None
-        """What went wrong in here."""
+        """The error that ended the watch, if any."""
         self.allowance = Allowance()
         self._memory, self._ranges = memory, ranges
         self._records = False
@@ -77,7 +75,7 @@ class Transforms:
 
     def end_step(self, grown: int = 0) -> None:
         """grown: by how much memory has grown since the first recorded step began."""
-        self._let_in()  # in case that a call had no end
+        self._let_in()  # in case a call did not end
         self._here.depth = 0
         self.allowance.end_step(grown)
 
@@ -107,7 +105,7 @@ class Transforms:
             self.allowance.measured(size, keeps=self._records and not was_shut_out)
 
     def _shut_out(self) -> None:
-        """From here on the profiler sees no ops of this thread, and of autograd's threads that work for it."""
+        """Hides the ops of this thread, and of autograd threads that work for it, from the profiler."""
         self._here.close_range = self._ranges.open(RANGE)
         self._here.is_shut_out = True
         _let_profiler_see(False)
@@ -123,7 +121,7 @@ class Transforms:
             close()
 
     def close(self) -> None:
-        """Leaves torch as it was found. What was counted stays."""
+        """Removes the hooks; keeps the counts."""
         self.ended = True
         self._let_in()
         for patch in self._patches:
@@ -131,11 +129,11 @@ class Transforms:
         self._patches = []
 
     def fail(self, error: Exception) -> None:
-        """An error of gpuprof's own: nothing is watched any more, so the window had better close."""
+        """gpuprof itself has failed: nothing is watched any more, so the window should close."""
         self.error = error
         try:
             self.close()
-        except Exception:  # the first error is the one that tells
+        except Exception:  # the first error is the informative one
             pass
 
 

@@ -1,8 +1,8 @@
 """Times a training that `gpuprof try` has started, and ends it: its mean step, memory, start, and what it computes.
 
 There is no profiler. Steps are found as in a recording. Once they have settled, and nothing was compiled for some
-steps, one free-running stretch between two device synchronisations is timed; its mean is the mean step. What was found
-is written to `rank<N>.trial.json`, and the process waits to be killed, so that nothing after the stretch ever runs.
+steps, one free-running stretch between two device synchronisations is timed; its mean is the mean step. The result is
+written to `rank<N>.trial.json`, and the process waits to be killed, so that nothing after the stretch ever runs.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ from .stretch import Stretch
 from .timing import devices_in_use, synchronise
 
 SETTLE = 10
-"""Steps that are left out at least."""
+"""At least this many steps are left out."""
 QUIET = 10
 """Steps without compilation that must pass before the stretch begins."""
 LONGEST_SETTLE = 400
-"""A training that still compiles then is timed as it is."""
+"""After this many steps a training is timed even if it still compiles."""
 FEWEST = 5
 """Steps that a stretch must have to say anything."""
 LEAST = 20
 """Steps of a stretch before it is looked at for the first time."""
 SHORTEST_NS, MOST_SHORT = 1_500_000_000, 1000
-"""A stretch is at least so long, where it may be and that takes no more than this many steps."""
+"""A stretch lasts at least this long, if it is allowed to and this takes no more than MOST_SHORT steps."""
 ARRIVED = ".arrived"
-"""Behind the name of a gate: a process waits there."""
+"""Suffix of a gate's name: the file says that a process waits there."""
 GATE_S = 0.02
 STAYS_S = 600.0
 """How long the process waits to be killed; then it ends itself."""
@@ -61,9 +61,9 @@ def result_file(rank: int) -> str:
 class TrialMeter:
     """The timing of one process.
 
-    settle, steps: as an earlier process of the same command found them; None leaves them to this one. seconds: how long
-    the stretch may be. gate: a file that the process waits for after its first step, so that many can be started at
-    once and timed one by one.
+    settle, steps: as an earlier process of the same command chose them; None: this one chooses. seconds: longest
+    stretch. gate: a file that the process waits for after its first step, so that many can be started at once and
+    timed one by one.
     """
 
     def __init__(self, folder: Path, plan: dict[str, Any], hub: Hub, proofs: dict[str, Callable[[], Proof]]) -> None:
@@ -79,14 +79,14 @@ class TrialMeter:
         self._brief = bool(plan.get("brief"))
         self._digests, self._work, self._loaded = Digests(), WorkMeter(), StepSamples()
         self._passes = 0
-        """Backward passes of the step at hand."""
+        """Backward passes of the current step."""
         self._loader: Any = None
         self._models = FirstModels(hub)
         # Where we are.
         self._compiled, self._compiled_at = 0, 0
         self._stretch: Stretch | None = None
         self._free_ns: list[int] = []
-        """Of the steps of the stretch."""
+        """Durations of the stretch's steps."""
         self._stretch_ns: int | None = None
         self._cpu_begun: CpuTimes | None = None
         self._cpu_ended: CpuTimes | None = None
@@ -95,18 +95,18 @@ class TrialMeter:
         """When the stretch began."""
         self._samples = self._tokens = 0
         self._with_samples = self._with_tokens = 0
-        """Steps of which samples and tokens are known."""
+        """Number of steps whose samples, and whose tokens, are known."""
         self._devices: list[int] = []
 
     # -- beginning
 
     def watch_loaders(self) -> None:
-        """Looks at every batch that a DataLoader hands out; its module is there."""
+        """Watches every batch of a DataLoader; torch.utils.data has been imported."""
         patch_loader(self)
         sampled.watch(sys.modules["torch.utils.data.dataloader"])
 
     def watch_passes(self) -> None:
-        """Looks at backward passes, and at the models of the first step; torch is there."""
+        """Watches backward passes, and the models of the first step; torch has been imported."""
         patch_backward(self)
         os.register_at_fork(after_in_child=self._forked)
         self._models.watch()
@@ -115,7 +115,7 @@ class TrialMeter:
         self.ended = True
 
     def fail(self, error: Exception) -> None:
-        """An error of gpuprof's own: this trial measures nothing, and says so."""
+        """gpuprof itself has failed: this trial reports the error instead of a measurement."""
         self.finish(f"gpuprof failed in the training: {type(error).__name__}: {error}")
 
     def close(self) -> None:
@@ -184,7 +184,7 @@ class TrialMeter:
 
     @guarded
     def on_training(self, source: str, left: int | None, model: Any = None, optimizer: Any = None, *_: Any) -> None:
-        """Someone who knows begins to count steps. left: how many there will be."""
+        """A trainer begins to count steps. left: how many there will be."""
         if self._clock.is_here():
             self._clock.counted_by(source, left)
 
@@ -202,12 +202,12 @@ class TrialMeter:
 
     @guarded
     def step_ended(self) -> None:
-        """Who counts the steps says that one has ended."""
+        """The trainer reports that a step has ended."""
         self._clock.counted()
 
     @guarded
     def on_training_end(self) -> None:
-        """Who counted the steps is done."""
+        """The trainer is done."""
         if self._clock.is_here():
             self._too_short()
 
@@ -252,7 +252,7 @@ class TrialMeter:
             self._stretch.begin_step(time.perf_counter_ns())
 
     def _wait_at(self, gate: str) -> None:
-        """Until the file is there, which says how many steps settle and how many are timed, or null."""
+        """Waits for the gate's file, which holds the numbers of settling and timed steps, or null."""
         synchronise(devices_in_use())
         Path(gate + ARRIVED).touch()
         end = time.monotonic() + STAYS_S
@@ -268,7 +268,7 @@ class TrialMeter:
 
     def _has_settled(self) -> bool:
         """Whether the stretch begins: at the same step on every rank."""
-        if self._brief:  # only memory is asked for
+        if self._brief:  # only memory is wanted
             return self._step >= self._settle
         if self._settle and (self._world > 1 or self._step < self._settle):
             return self._step >= self._settle
@@ -285,13 +285,13 @@ class TrialMeter:
         return bool(self._settle) or self._step > SETTLE + self._ahead()
 
     def _ahead(self) -> int:
-        """Steps for which the loader's workers may have made batches while the first steps took their time."""
+        """Steps for which the loader's workers may have prefetched batches during the slow first steps."""
         workers, factor = getattr(self._loader, "_num_workers", 0), getattr(self._loader, "_prefetch_factor", None)
         per_step = max(len(self._digests.batches) // max(self._digests.steps, 1), 1) if self._digests.steps else 1
         return -(-int(workers or 0) * int(factor or 2) // per_step)
 
     def _is_short(self) -> bool:
-        """Whether the training says that it has too few steps for all that."""
+        """Whether the training is known to have too few steps for settling and a stretch."""
         return self._total is not None and self._total < 2 * SETTLE + LEAST
 
     def _begin_stretch(self) -> None:
@@ -305,13 +305,13 @@ class TrialMeter:
         self._free_ns = self._stretch.step_ns
 
     def _further(self) -> int:
-        """Steps by which the stretch goes on; none where its length is given."""
+        """Steps by which the stretch is extended; 0 if its length is given."""
         count, took_ns = len(self._free_ns), sum(self._free_ns)
         if self._steps or self._world > 1 or took_ns > self._seconds * 1e9:
             return 0
         more = min(more_steps(self._free_ns, self._workers), MOST_STEPS - count)
         shortest_ns = min(SHORTEST_NS, self._seconds * 1e9)
-        if took_ns < shortest_ns and count < MOST_SHORT:  # a moment's disturbance must not be all of it
+        if took_ns < shortest_ns and count < MOST_SHORT:  # a brief disturbance must not dominate
             more = max(more, min(math.ceil((shortest_ns - took_ns) * count / took_ns), MOST_SHORT - count))
         return more
 
@@ -338,7 +338,7 @@ class TrialMeter:
         return f"the training ended after {steps}, before enough of them could be timed"
 
     def finish(self, error: str | None) -> None:
-        """Writes what there is, and waits for the end. Does not return."""
+        """Writes the result, and waits to be killed. Does not return."""
         self.ended = True
         try:
             self._write(error)
@@ -365,7 +365,7 @@ class TrialMeter:
         write_json(self.folder / result_file(self._rank), facts)
 
     def _memory(self) -> dict[str, Any]:
-        """The most memory that was in use: of the GPU, without one of the process."""
+        """Peak memory: of the GPU, or without one of the process."""
         import torch
 
         if self._devices:
@@ -373,8 +373,8 @@ class TrialMeter:
         return {"peak_bytes": most_resident_bytes(), "peak_of": "host"}
 
     def _load(self) -> dict[str, Any]:
-        """What other programs did to the CPUs, which each of several ranks would take the others for; and our own CPU
-        time of a step."""
+        """CPU use of other programs, and our own CPU time per step. With several ranks the first is left out: each rank
+        would count the others."""
         found = load_between(self._cpu_begun, self._cpu_ended, (self._stretch_ns or 0) / 1e9)
         alone = found if self._world == 1 else None
         return {
@@ -383,7 +383,7 @@ class TrialMeter:
         }  # fmt: skip
 
     def _proven(self) -> dict[str, Any]:
-        """What shows that each patch took effect, or why it did not."""
+        """The proof of each patch."""
         found = []
         for name, proof in self._proofs.items():
             try:

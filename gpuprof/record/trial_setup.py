@@ -1,4 +1,4 @@
-"""Prepares a process of a trial: its writes go to scratch, its savers and trackers are silent, patches and meter wait.
+"""Prepares a process of a trial: redirects writes to scratch, silences saving and trackers, installs patches and meter.
 
 The recording that `gpuprof try` makes itself is protected in the same way, without patches and meter.
 
@@ -24,11 +24,11 @@ from .scratch_calls import cover
 from .written import Written
 
 PLAN = "plan.json"
-"""What a trial's processes are to do, in the trial's folder."""
+"""File in the trial's folder with the instructions for its processes."""
 SANDBOX = "sandbox.json"
-"""What protects the user's files, there too: `kind`, and `read_only`, folders in which nothing can be written."""
+"""File in the trial's folder that says how the user's files are protected: `kind`, and the folders `read_only`."""
 FAILED = "failed.json"
-"""The error that ended a recorded program, there too."""
+"""File in the trial's folder with the error that ended a recorded program."""
 
 
 def arm(folder: str, run: str | None = None) -> None:
@@ -54,13 +54,13 @@ def arm(folder: str, run: str | None = None) -> None:
     if wanted:
         sys.meta_path.insert(0, ImportWatch(wanted, folder))
     if is_private and not apart:
-        sys.addaudithook(scratch.audit())  # the program sees its own changes without our help
+        sys.addaudithook(scratch.audit())  # the program sees its own changes without redirection
     else:
         cover(scratch)
 
 
 def _note_failure(folder: Path) -> None:
-    """Leaves word of the error that ended this program."""
+    """Writes down the error that ended this program."""
     error = getattr(sys, "last_value", None)
     if error is not None:
         write_json(folder / FAILED, {"error": f"{type(error).__name__}: {error}"})
@@ -149,9 +149,9 @@ _SAVERS = (
     ("torch.distributed.checkpoint.state_dict_saver", "", "save"),
     ("torch.distributed.checkpoint.state_dict_saver", "", "async_save"),
 )
-"""(module, class, function): does nothing in a trial; "" for a function of the module."""
+"""(module, class, function) that do nothing in a trial; class "" for a function of the module."""
 _TO_FILES = (("torch.serialization", "save", 1, "f"), ("safetensors.torch", "save_file", 1, "filename"))
-"""(module, function, position and name of its file): makes an empty file in scratch instead."""
+"""(module, function, position and name of its file argument) that make an empty file in scratch instead."""
 
 
 def keep_quiet(hub: Hub, folder: str) -> None:
@@ -176,7 +176,7 @@ def keep_quiet(hub: Hub, folder: str) -> None:
                 file = kwargs.get(keyword, args[position] if len(args) > position else None)
                 if not isinstance(file, (str, bytes, os.PathLike)):
                     return save(*args, **kwargs)
-                with open(file, "wb"):  # led to scratch, as every file that is written
+                with open(file, "wb"):  # redirected to scratch, like every file that is written
                     return None
 
             return wrapper
@@ -206,7 +206,7 @@ def keep_quiet(hub: Hub, folder: str) -> None:
 
 
 def watch_arguments(hub: Hub) -> None:
-    """Makes the changes chosen for a trainer's arguments, when those are made and when a trainer takes them."""
+    """Makes the changes chosen for a trainer's arguments, when they are created and when a trainer takes them."""
 
     def training_arguments(module: Any) -> None:
         def make(init: Any) -> Any:
@@ -235,7 +235,7 @@ def watch_arguments(hub: Hub) -> None:
 
 
 def _like(before: Any, value: Any) -> Any:
-    """The value in the type that the field has by now: text becomes a member of an enumeration."""
+    """The value converted to the field's current type: text becomes a member of an enumeration."""
     enumeration = type(before)
     if isinstance(value, str) and hasattr(enumeration, "__members__"):
         return enumeration(value)

@@ -1,7 +1,6 @@
-"""How many pairs of tokens attention has to compare, and how many tokens have a label: read off a batch in host memory.
-
-Attention without a mask compares each token of a row with each other one. Padding, and documents that are packed into
-one row but must not see each other, leave fewer. Nothing here looks at a tensor that lies on a GPU.
+"""How many pairs of tokens attention has to compare, and how many tokens have a label, from a batch in host memory.
+Attention without a mask compares every pair of tokens in a row. With padding, or documents that are packed into one row
+but must not see each other, fewer pairs are useful. Nothing here reads a tensor on a GPU.
 """
 
 from __future__ import annotations
@@ -15,17 +14,16 @@ LENGTHS = ("cu_seq_lens_q", "cu_seqlens", "cu_seqlens_q", "cu_seq_lens")
 EACH = ("seq_lengths", "seq_lens", "sequence_lengths")
 """Keys of the lengths of the documents."""
 MOST_SCORES = 1 << 18
-"""Of a mask over all pairs at most this number of scores is counted, in rows that are equally far apart: this happens
-in each step of the training, on its thread."""
+"""A mask over all pairs is counted in at most this many scores, in evenly spaced rows, because this happens in each
+step, on the training's thread."""
 IGNORED = -100
 """The label of a token without one (torch's `ignore_index`)."""
 
 
 def useful_pairs(batch: Mapping[str, Any], rows: int, length: int, kept: list[int] | None = None) -> int | None:
-    """Pairs of tokens that belong together, of rows × length² that a batch of this size has; None where its tensors in
-    host memory do not show it. Half of them where each token sees only those before it, as of all pairs.
-
-    kept: tokens of each row that its mask keeps, where they were counted.
+    """Useful pairs of tokens, of the rows × length² pairs of a batch; None if its tensors in host memory do not show
+    it. A causal mask is ignored: it halves the useful pairs and all pairs alike. kept: tokens of each row that its mask
+    keeps, if they were counted.
     """
     for key in (one for one in LENGTHS if one in batch):
         ends = _ints(batch[key], dims=1)
@@ -43,7 +41,7 @@ def useful_pairs(batch: Mapping[str, Any], rows: int, length: int, kept: list[in
 
 
 def labelled_tokens(batch: Mapping[str, Any], rows: int, length: int) -> int | None:
-    """Tokens with a label; None without labels of each token in host memory."""
+    """Tokens with a label; None without per-token labels in host memory."""
     labels = batch.get("labels")
     if labels is None or not _on_cpu(labels) or tuple(labels.shape) != (rows, length) or labels.is_floating_point():
         return None
@@ -51,7 +49,7 @@ def labelled_tokens(batch: Mapping[str, Any], rows: int, length: int) -> int | N
 
 
 def _of_positions(positions: Any, mask: Any, rows: int, length: int) -> int | None:
-    """By positions that begin again where a document does. Positions that only count through the row say nothing."""
+    """From positions that restart with each document. Positions that only count through the row say nothing."""
     if not _on_cpu(positions) or positions.dim() != 2 or positions.is_floating_point():
         return None
     if tuple(positions.shape) not in ((rows, length), (1, length)) or length < 1:
@@ -59,17 +57,17 @@ def _of_positions(positions: Any, mask: Any, rows: int, length: int) -> int | No
     begins = positions[:, 1:] != positions[:, :-1] + 1
     if not bool(begins.any()) or (_on_cpu(mask) and mask.dim() == 2 and len(positions) != rows):
         return None
-    # Where a document begins, of all rows one after the other; each row begins with one.
+    # Where documents begin, all rows concatenated; each row begins with one.
     first = begins.new_ones((len(positions), length))
     first[:, 1:] = begins
     starts = first.flatten().nonzero().flatten().tolist()
     each = [b - a for a, b in pairwise([*starts, len(positions) * length])]
-    # Padding has one position throughout: each such token is a document of its own, and compares with nothing.
+    # Padding has one constant position: each such token counts as a document of its own, and compares with nothing.
     return sum(n * n for n in each if n > 1) * (rows // len(positions))
 
 
 def _of_mask(mask: Any, rows: int, length: int) -> int | None:
-    """By a mask of ones and zeros for each token, or for each pair."""
+    """From a mask of ones and zeros per token, or per pair."""
     import torch
 
     if not _on_cpu(mask):

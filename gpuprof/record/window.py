@@ -28,16 +28,16 @@ from .transforms import Transforms
 LEAST_DISK_BYTES = 2 << 30
 """A window of some heavy steps is 100 MB to 1 GB of JSON before it is compressed."""
 LEAST_GPU_BYTES = 256 << 20
-"""CUPTI keeps its buffers on the GPU; with less free than this it is left alone."""
+"""CUPTI keeps its buffers on the GPU; with less free memory than this it is not started."""
 SHAPES_GPU_BYTES = 2 << 30
-"""Shapes are left out with less to spare. Recording them keeps no plain tensor alive, but those that stand for others:
-of torch.func (see `transforms`), and of other wrappers that no one watches."""
+"""With less free memory, shapes are left out. Recording them keeps no plain tensor alive, but wrapper tensors are: of
+torch.func (see `transforms`), and others that are not watched."""
 
 
 class Window:
     """Records some steps of the calling thread. `step` is called at the end of every step, the first after `start`.
 
-    ranges: where a range is opened around what is left out.
+    ranges: opens the range around what is left out.
     """
 
     def __init__(
@@ -62,17 +62,17 @@ class Window:
         self._ranges = ranges
         self._transforms: Transforms | None = None
         self.notes: list[str] = []
-        """What the reader of the recording must know of the window once it is closed."""
+        """Notes on the window for the reader of the recording, once it is closed."""
         self.shapes, self.stacks, self.memory = shapes, name == "stacks", name == "memory"
         self.result: dict[str, Any] | None = None
-        """What rank<N>.json says of the window once it is closed."""
+        """The window's entry in rank<N>.json, once it is closed."""
         self.active = False
         """Whether steps are being kept (not warming up)."""
         self.busy = False
-        """Whether what a profiler of torch does at this moment is our own doing."""
+        """Whether a torch profiler is being started or stopped by us at this moment."""
         self._profiler: Any = None
         self._pauses = True
-        """Whether its profiler may be asked to leave something out."""
+        """Whether its profiler can be paused."""
         self._pause: Pause | None = None
         self._unrecorded: list[dict[str, int]] = []
 
@@ -88,7 +88,7 @@ class Window:
             activities=activities, schedule=self._action, on_trace_ready=self._export, record_shapes=self.shapes,
             with_stack=self.stacks, profile_memory=self.memory, **options,
         )  # fmt: skip
-        # Steps bear the run's own numbers: ProfilerStep#57 is line 57 of steps.jsonl.
+        # Steps have the run's numbers: ProfilerStep#57 is step 57 of steps.jsonl.
         profiler.step_num = self._first
         profiler.current_action = self._action(self._first)
         self._profiler = profiler
@@ -129,29 +129,29 @@ class Window:
         return True
 
     def stop(self, ended: int) -> None:
-        """Closes the window before its time, keeping the whole steps that it has."""
+        """Closes the window early, keeping its complete steps."""
         if self._profiler is None or self.result is not None:
             return
         self.steps = max(0, ended - self.first_step + 1)
         self._end(time.perf_counter_ns())
 
     def can_pause(self) -> bool:
-        """Whether this window's profiler can stop recording and go on later."""
+        """Whether this window's profiler can pause and resume."""
         able = self._pauses and hasattr(self._profiler, "toggle_collection_dynamic")
         return self.active and self.name == "trace" and able
 
     def pause(self) -> None:
-        """Records nothing until `resume`, but one range around what is left out."""
+        """Records nothing until `resume`, except one range around what is left out."""
         if self._pause is not None or not self.can_pause():
             return
         try:
             self._pause = Pause(self._profiler, self._ranges)
-        except Exception as error:  # a torch that has it, and cannot do it here: all is recorded
+        except Exception as error:  # this torch has it, but it fails here: everything is recorded
             self._pauses = False
             self.notes.append(f"a long decode loop was recorded whole: torch.profiler could not pause ({error!r})")
 
     def resume(self, step: int, forwards: int) -> None:
-        """Records again. step: the one at hand; forwards: forward passes of a generate loop that were left out."""
+        """Resumes. step: the current one; forwards: forward passes of a generate loop that were left out."""
         if self._pause is not None:
             pause, self._pause = self._pause, None
             self._unrecorded.append({"step": step, "forwards": forwards, "ns": pause.end()})
@@ -162,13 +162,13 @@ class Window:
         return self._pause is not None
 
     def _end(self, begun_ns: int) -> None:
-        """begun_ns: since when the training waits for the profiler to stop."""
+        """begun_ns: when the training began to wait for the profiler to stop."""
         if self._pause is not None:
             self.resume(0, 0)
         self._let_transforms_go()
         self._doing(self._profiler.stop)
         self.active = False
-        # A profiler that knows us, whom we know, would keep all its events until the garbage collector comes by.
+        # The reference cycle with the profiler would keep all its events until the next garbage collection.
         self._profiler.schedule = self._profiler.on_trace_ready = None
         self._profiler = None
         if self.result is not None:
@@ -177,7 +177,7 @@ class Window:
             self.result["stop_ns"] = time.perf_counter_ns() - begun_ns
 
     def _doing(self, what: Any) -> None:
-        """Something that begins or ends our own profiler: see `busy`."""
+        """Calls something that starts or stops our own profiler: see `busy`."""
         self.busy = True
         try:
             what()
@@ -264,13 +264,13 @@ class Window:
 
 
 def _options(stacks: bool) -> dict[str, Any]:
-    """What torch.profiler is given where this torch has it."""
+    """Optional arguments for torch.profiler, as far as this torch has them."""
     import torch
     from torch._C import _profiler
 
     options: dict[str, Any] = {}
     if "acc_events" in inspect.signature(torch.profiler.profile).parameters:
-        # Torch before 2.13 warns without it that the events of other cycles are lost. See `_build_no_events`.
+        # Without it torch before 2.13 warns that the events of other cycles are lost. See `_build_no_events`.
         options["acc_events"] = True
     # trace_only: the trace is written from the profiler's own buffers, and no Python object is made for each event.
     # Stacks need those objects: torch says so in a warning.
@@ -295,7 +295,7 @@ def _build_no_events(profiler: Any) -> None:
 
 
 def room_for_window(folder: Path) -> str | None:
-    """Why no window can be opened now, in words; None if it can."""
+    """Why no window can be opened now; None if one can."""
     free = shutil.disk_usage(folder).free
     if free < LEAST_DISK_BYTES:
         return f"only {free / 1e9:.1f} GB are free on the disk of {folder}"
@@ -306,7 +306,7 @@ def room_for_window(folder: Path) -> str | None:
 
 
 def why_no_stacks() -> str | None:
-    """Why Python stacks cannot be recorded by this Python and torch, in words; None if they can."""
+    """Why Python stacks cannot be recorded by this Python and torch; None if they can."""
     import torch
 
     python, version = sys.version_info[:3], tuple(int(n) for n in re.findall(r"\d+", torch.__version__)[:2])

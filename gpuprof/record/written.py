@@ -1,8 +1,8 @@
 """Notes which paths the program writes, deletes and renames, for `gpuprof try`, which must not let it do so again.
 
-Python's own calls are seen by an audit hook (PEP 578), in every Python of the run. What native code and other programs
-write meets no hook: at the end of the run, files that changed meanwhile are looked for in the working directory. Every
-Python of a run loads this file, so it imports next to nothing.
+An audit hook (PEP 578) sees Python's own calls, in every Python of the run. It does not see writes of native code and
+other programs: for these, the working directory is searched at the end of the run for files that changed. Every Python
+of a run loads this file, so it imports next to nothing.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ FILE = "written.jsonl"
 MOST = 200
 """Paths that a process notes."""
 MOST_BYTES = 200_000
-"""Of the file; forks and ranks share it."""
+"""Largest size of the file; forks and ranks share it."""
 LONGEST = 1000
 MOST_LOOKED_AT, LONGEST_S = 20_000, 0.5
-"""Files of the working directory that are looked at when the run has ended, and for how long."""
+"""At the end of the run at most this many files of the working directory are checked, for at most this long."""
 _NO_ONES = ("/dev/", "/proc/", "/sys/")
 _SKIPPED = frozenset({".git", "__pycache__", ".venv", "node_modules"})
 
 
 class Written:
-    """What the processes of one run change."""
+    """Notes the paths that one process of a run changes."""
 
     def __init__(self, run: str) -> None:
         self._file = os.path.join(run, FILE)
@@ -43,7 +43,8 @@ class Written:
         self._full = False
 
     def watch(self) -> None:
-        """From now on, in this process and its forks. An audit hook stays; once enough was noted it does nothing."""
+        """Watches this process and its forks from now on. An audit hook cannot be removed; after MOST paths it does
+        nothing."""
         find = handlers(self.note).get
 
         def hook(event: str, arguments: tuple[Any, ...]) -> None:
@@ -51,7 +52,7 @@ class Written:
             if handler is not None and not self._full:
                 try:
                     handler(arguments)
-                except Exception:  # whatever it is, the program's own call goes on
+                except Exception:  # an error of ours must not break the program's call
                     pass
 
         sys.addaudithook(hook)
@@ -65,14 +66,14 @@ class Written:
         self._full = len(self._seen) >= MOST
 
     def _is_no_ones(self, path: str) -> bool:
-        """Whether it lies in a cache, among temporary files, or is compiled Python."""
+        """Whether it is in a cache, a temporary file, or compiled Python."""
         if path.startswith(self._left_out) or "__pycache__" in path:
             return True
         return path.startswith(self._temporary) and not path.startswith(self._here)
 
 
 def append(file: str, found: Iterable[tuple[str, str, int | None]]) -> None:
-    """Adds (verb, path, process) in one write; the process is None for what no hook has seen."""
+    """Adds (verb, path, process) in one write; process is None for changes that no hook has seen."""
     import json  # only where something was written
 
     keys = "verb", "path", "pid"
@@ -89,8 +90,8 @@ def changed_since(
     folder: str, since_ns: int, known: set[str], without: set[str], outputs: set[tuple[int, int]]
 ) -> list[str]:
     """Files of a tree that changed after a moment (unix ns), and that no hook has seen: native code or another program
-    wrote them. Bounded in files and in time. without: names of folders that are passed over. outputs: device and inode
-    of files that are passed over, too: the user has redirected output there.
+    wrote them. Bounded in files and in time. without: names of folders to skip. outputs: device and inode of further
+    files to skip: the user has redirected output to them.
     """
     import time
 

@@ -1,8 +1,7 @@
-"""Finds work whose result is multiplied by a constant zero: a tower that runs for nothing.
-
-Autograd's graph tells: a multiplication keeps a number that the program wrote as a tensor in host memory. What the
-loss depends on through such a zero alone is computed, forward and backward, in vain. The graph of a backward pass is
-walked once, in a step that is not recorded; in the passes after, autograd's numbers say where the same ops are. Nothing
+"""Finds work whose result is multiplied by a constant zero, such as an unused tower of a model.
+Autograd's graph shows it: a multiplication by a Python number saves the number as a tensor in host memory. Ops that
+affect the loss only through such a zero are computed in vain, forward and backward. The graph of a backward pass is
+walked once, in a step that is not recorded; in later passes autograd's sequence numbers identify the same ops. Nothing
 is read from the GPU.
 """
 
@@ -15,28 +14,28 @@ from typing import Any
 from .phase_names import ZEROED_RANGE
 
 MOST_NODES = 100_000
-"""A graph of more is not walked."""
+"""A larger graph is not walked."""
 FEWEST = 10
-"""Nodes of work that is worth a mark: sums of parameters times zero, as DDP wants them, are fewer each."""
+"""Work of fewer nodes is not marked: sums of parameters times zero, as DDP needs them, have fewer each."""
 _NUMBERED = 1 << 62
-"""Nodes that gather gradients have no number of their own."""
+"""Nodes that accumulate gradients report a sequence number above this, which is not a real one."""
 _Open = Callable[[str], "Callable[[], None] | None"]
 
 
 class ZeroedWork:
-    """Marks, as each backward pass begins, the forward ops that it multiplies by zero, by their numbers."""
+    """At the start of each backward pass marks the forward ops that it multiplies by zero, by sequence number."""
 
     def __init__(self, open_range: _Open) -> None:
         self._open = open_range
         self._known: list[list[tuple[int, int]]] | None = None
-        """Per backward pass of a step the stretches of numbers, counted down from that of its loss."""
+        """For each backward pass of a step: the ranges of sequence numbers, relative to that of its loss."""
         self._pass = 0
         self._walked: list[list[tuple[int, int]]] = []
         self._is_whole = False
-        """Whether the step at hand was seen from its begin."""
+        """Whether the current step was seen from its beginning."""
 
     def new_step(self) -> None:
-        """What the first whole step has shown holds for the steps after."""
+        """The result of the first complete step is used for all later ones."""
         if self._known is None and self._walked and self._is_whole:
             self._known = self._walked
         self._walked, self._pass, self._is_whole = [], 0, True
@@ -58,13 +57,13 @@ class ZeroedWork:
 
 
 def zeroed(root: Any) -> list[tuple[int, int]]:
-    """First and last number of each stretch of ops below a node whose gradient is zero whatever their results are."""
+    """First and last sequence number of each range of ops below a node whose gradient is always zero."""
     live = _reached([root], through_zero=False)
     every = None if live is None else _reached([root], through_zero=True)
     if live is None or every is None or len(live) == len(every):
         return []
     numbers = {_number(node): False for node in every.values()}
-    # Several nodes may have one number; the multiplications themselves are in vain, too.
+    # Several nodes may share a number; the multiplications themselves are in vain, too.
     numbers |= {_number(node): True for node in live.values() if not _multiplies_by_zero(node)}
     ordered = sorted((number, alive) for number, alive in numbers.items() if number is not None)
     stretches = [[number for number, _ in group] for alive, group in groupby(ordered, lambda one: one[1]) if not alive]
@@ -72,13 +71,13 @@ def zeroed(root: Any) -> list[tuple[int, int]]:
 
 
 def _reached(nodes: list[Any], through_zero: bool) -> dict[int, Any] | None:
-    """The nodes that gradients reach, by identity; None where there are too many."""
+    """The nodes that gradients reach, by identity; None if there are too many."""
     found: dict[int, Any] = {}
     while nodes:
         node = nodes.pop()
         if node is None or id(node) in found:
             continue
-        found[id(node)] = node  # kept, so that no other gets its identity
+        found[id(node)] = node  # kept alive, so that no other node gets its id
         if len(found) > MOST_NODES:
             return None
         if through_zero or not _multiplies_by_zero(node):
@@ -87,7 +86,7 @@ def _reached(nodes: list[Any], through_zero: bool) -> dict[int, Any] | None:
 
 
 def _multiplies_by_zero(node: Any) -> bool:
-    """Whether it multiplies by a number of the program that is zero: a scalar in host memory, as wide as Python's."""
+    """Whether it multiplies by a Python number that is zero: a float64 or int64 scalar in host memory."""
     import torch
 
     if node.name() != "MulBackward0":
@@ -109,7 +108,7 @@ def _multiplies_by_zero(node: Any) -> bool:
 
 
 def _number(node: Any) -> int | None:
-    """What torch's profiler calls the sequence number of the op that made a node."""
+    """Sequence number of the op that made a node, as in torch's profiler; None if it has none."""
     try:
         number = int(node._sequence_nr())
     except (AttributeError, RuntimeError, TypeError):

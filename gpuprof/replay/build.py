@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpuprof.replay.calls import call_kinds
-from gpuprof.replay.edge_list import Edges, Nodes, columns
+from gpuprof.replay.anchors import anchors
+from gpuprof.replay.calls import calls_of
+from gpuprof.replay.edge_list import Edges, Nodes, columns, handover_edges, lane_edges
 from gpuprof.replay.graph import (
-    ANCHOR,
     COMMUNICATION,
     COPY,
     DEVICE,
-    HANDOVER,
     HOST,
     INPUT,
     LANE,
@@ -25,10 +24,11 @@ from gpuprof.replay.graph import (
     edges_of,
 )
 from gpuprof.replay.lanes import Pieces, cut_lanes
+from gpuprof.replay.launch_times import copy_own_ns, own_begun
 from gpuprof.replay.queues import QueueEdges, queue_edges
 from gpuprof.replay.silence import with_silent_end
 from gpuprof.replay.waits import SyncEdges, event_edges, sync_edges
-from gpuprof.replay.work import Work, copy_own_ns, place_work
+from gpuprof.replay.work import Work, place_work
 from gpuprof.replay.work_edges import work_edges
 from gpuprof.timeline.devices import COMMUNICATE
 from gpuprof.timeline.phases import DATA
@@ -43,69 +43,37 @@ def build(timeline: Timeline) -> Graph:
     own cost and the wait; every kernel or copy waits for its launch, for its stream and for events.
     """
     pieces, handovers = cut_lanes(timeline)
-    kinds = call_kinds(timeline.trace, timeline.links.call)
-    work = place_work(timeline, pieces, kinds)
-    syncs = with_silent_end(sync_edges(timeline, pieces, work, kinds), timeline, pieces, work)
-    queue = queue_edges(timeline, work)
-    begun = _own_begun(timeline, work, queue)
-    copy_own = copy_own_ns(timeline, work, begun)
+    calls = calls_of(timeline)
+    work = place_work(timeline, pieces, calls)
+    syncs, events = sync_edges(pieces, work, calls), event_edges(work, calls)
+    syncs = with_silent_end(syncs, timeline, pieces, work)
+    queue = queue_edges(work, calls)
+    begun = own_begun(calls, work, queue)
+    copy_own = copy_own_ns(work, begun)
     nodes = Nodes(pieces, work, syncs.piece)
-    duration = _durations(pieces)
+    edges = (
+        *lane_edges(nodes, pieces),
+        *handover_edges(nodes, handovers),
+        *work_edges(nodes, pieces, work, begun, copy_own, events),
+        *anchors(nodes, pieces, work, handovers, timeline.main_thread),
+        Edges(QUEUE, nodes.piece(work.piece[queue.work]), nodes.work(queue.source), queue.lag_ns),
+        _syncs(nodes, syncs),
+        _copies(nodes, work),
+    )
+    return _assemble(timeline, pieces, work, nodes, edges, _durations(pieces, work, syncs, queue, copy_own), queue)
+
+
+def _durations(pieces: Pieces, work: Work, syncs: SyncEdges, queue: QueueEdges, copy_own: F64) -> F64:
+    """Of pieces: what they do themselves, without their waits; a lane that waits for another takes no time of its
+    own."""
+    duration = np.where(pieces.waits, 0, pieces.end_ns - pieces.start_ns).astype(np.float64)
     for piece, own in syncs.own_of_piece.items():
         duration[piece] = own
     blocked = np.flatnonzero(work.blocks)
     duration[work.piece[blocked]] = copy_own[blocked]
     waited = np.flatnonzero(~np.isnan(queue.own_ns))
     duration[work.piece[queue.work[waited]]] = queue.own_ns[waited]
-
-    edges = (
-        *_lanes(nodes, pieces),
-        *_handovers(nodes, handovers),
-        *_thread_anchors(nodes, pieces, handovers, timeline.main_thread),
-        *work_edges(nodes, timeline, pieces, work, begun, copy_own, event_edges(timeline, work, kinds)),
-        Edges(QUEUE, nodes.piece(work.piece[queue.work]), nodes.work(queue.source), queue.lag_ns),
-        _syncs(nodes, syncs),
-        _copies(nodes, work, timeline),
-    )
-    return _assemble(timeline, pieces, work, nodes, edges, duration, queue)
-
-
-def _durations(pieces: Pieces) -> F64:
-    """Of pieces, as long as they were recorded; a lane that waits for another takes no time of its own."""
-    return np.where(pieces.waits, 0, pieces.end_ns - pieces.start_ns).astype(np.float64)
-
-
-def _lanes(nodes: Nodes, pieces: Pieces) -> tuple[Edges, ...]:
-    """From each piece to the next of its thread, to the wait that ends it, and around from the last to the first."""
-    following = np.flatnonzero(~pieces.first)
-    first = np.flatnonzero(pieces.first)
-    last = np.append(first[1:], len(pieces)) - 1 if len(first) else first
-    return (
-        Edges(LANE, nodes.piece(following), nodes.end(following - 1)),
-        Edges(LANE, nodes.wait(nodes.waiting), nodes.piece(nodes.waiting)),
-        Edges(LANE, nodes.piece(first), nodes.end(last)),
-    )
-
-
-def _handovers(nodes: Nodes, handovers: list[tuple[int, int, int]]) -> tuple[Edges, ...]:
-    """From where one thread hands over to another; `handovers`: (source, target, lag in ns)."""
-    if not handovers:
-        return ()
-    source, target, lag = (np.array(column, np.int64) for column in zip(*handovers, strict=True))
-    return (Edges(HANDOVER, nodes.piece(target), nodes.end(source), lag),)
-
-
-def _thread_anchors(
-    nodes: Nodes, pieces: Pieces, handovers: list[tuple[int, int, int]], main_thread: int
-) -> tuple[Edges, ...]:
-    """From where the main thread was when it began, for a thread that no other hands over to."""
-    called = {int(pieces.lane[target]) for _, target, _ in handovers}
-    free = np.array([i for i in np.flatnonzero(pieces.first) if pieces.lane[i] not in {*called, main_thread}], np.int64)
-    if not len(free) or main_thread < 0:
-        return ()
-    at = pieces.active(main_thread, pieces.start_ns[free])
-    free, at = free[at >= 0], at[at >= 0]
-    return (Edges(ANCHOR, nodes.piece(free), nodes.piece(at), pieces.start_ns[free] - pieces.start_ns[at], True),)
+    return duration
 
 
 def _syncs(nodes: Nodes, syncs: SyncEdges) -> Edges:
@@ -115,19 +83,11 @@ def _syncs(nodes: Nodes, syncs: SyncEdges) -> Edges:
     return Edges(SYNC, nodes.wait(syncs.piece[known]), nodes.work(syncs.source[known]), syncs.lag_ns[known])
 
 
-def _copies(nodes: Nodes, work: Work, timeline: Timeline) -> Edges:
+def _copies(nodes: Nodes, work: Work) -> Edges:
     """From copies to the calls that return only once they are done."""
     blocked = np.flatnonzero(work.blocks)
-    ends = timeline.trace.calls.end_ns[work.call[blocked]] - timeline.window[0] if len(blocked) else np.empty(0)
-    return Edges(COPY, nodes.wait(work.piece[blocked]), nodes.work(blocked), ends - work.end_ns[blocked])
-
-
-def _own_begun(timeline: Timeline, work: Work, queue: QueueEdges) -> F64:
-    """When the launching call of each work began what it does itself: after its wait for room on its stream."""
-    calls = timeline.trace.calls
-    begun = np.where(work.piece >= 0, calls.start_ns[work.call] - timeline.window[0] if len(calls) else 0, 0.0)
-    np.maximum.at(begun, queue.work, queue.freed_ns)
-    return begun
+    lag = work.launched_ns[blocked] - work.end_ns[blocked]
+    return Edges(COPY, nodes.wait(work.piece[blocked]), nodes.work(blocked), lag)
 
 
 def _assemble(
@@ -139,14 +99,14 @@ def _assemble(
     duration: F64,
     queue: QueueEdges,
 ) -> Graph:
-    trace, (low, _) = timeline.trace, timeline.window
+    trace, low = timeline.trace, timeline.window[0]
     waiting = numbers.waiting
     target, source, lag, from_start, kind = columns(edges)
 
     def nodes(of_pieces, of_work, of_waits) -> np.ndarray:
         return np.concatenate([of_pieces, of_work, of_waits])[numbers.order]
 
-    start, end = (pieces.start_ns - low).astype(np.float64), (pieces.end_ns - low).astype(np.float64)
+    start, end = pieces.start_ns.astype(np.float64), pieces.end_ns.astype(np.float64)
     host = np.full(len(pieces), HOST, np.uint8)
     # What a thread of one's own does between its ops is not known; autograd's prepares its next op.
     working = [timeline.main_thread, *timeline.host.autograd]
@@ -159,7 +119,7 @@ def _assemble(
     resource[timeline.kind[work.row] == COMMUNICATE] = COMMUNICATION
     between = trace.rows_named(trace.gpu.name, lambda text: "HtoD" in text or "DtoH" in text or "PtoP" in text)
     resource[(work.kind == MEMCPY) & between[work.row]] = TRANSFER
-    steps = timeline.steps.end_ns
+    steps = timeline.steps.end_ns - low
     before = np.full(len(numbers), NEVER)
     main = np.flatnonzero(pieces.lane == timeline.main_thread)
     if len(main):
@@ -211,7 +171,7 @@ def _assemble(
 
 def _piece_phases(timeline: Timeline, pieces: Pieces) -> U8:
     """Phase of every piece: that of its op, else of its moment."""
-    phase = timeline.host.at(pieces.lane, pieces.start_ns)
+    phase = timeline.host.at(pieces.lane, pieces.start_ns + timeline.window[0])
     inside = np.flatnonzero(pieces.scope >= 0)
     scope = pieces.scope[inside]
     telling = (timeline.trace.ops.kind[scope] == 0) | timeline.host.named[scope]

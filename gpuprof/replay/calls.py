@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from gpuprof.tracefile.trace import ABSENT, I64, MEMCPY, Mask, Trace
+import numpy as np
+
+from gpuprof.timeline.timeline import Timeline
+from gpuprof.tracefile.trace import ABSENT, F64, I32, I64, MEMCPY, Mask, Trace
 
 DEVICE_WAIT = re.compile(r"^(cuda|hip|cu)(Device|Ctx|Thread)Synchronize|^(cuda|hip)Free$|^cuMemFree(_v2)?$")
 """`cudaFree` waits for the device too."""
@@ -17,36 +20,66 @@ WHOLE_COPY = re.compile(r"^(cuda|hip|cu)Memcpy(?!.*Async)")
 """Copies that return when they are done, whatever the memory."""
 
 
-@dataclass(frozen=True, slots=True)
-class CallKinds:
-    """Masks over the calls of a trace."""
+PAGEABLE = re.compile("Pageable")
 
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """The calls of a trace and what each does to the replay, as columns and masks over its rows. Times are ns from the
+    window's start."""
+
+    thread: I32
+    name: I32
+    correlation: I64
+    start_ns: F64
+    end_ns: F64
+    in_window: Mask
     waits_device: Mask
     waits_stream: Mask
     waits_event: Mask
     records: Mask
     stream_waits: Mask
     blocking_copy: Mask
-    """Calls that copied to or from pageable memory, or by a call that does not return before the copy is done."""
     recorded: dict[int, tuple[int, int, int]]
     """Correlation of a waiting call → (stream that waits, stream waited for, correlation of the event's record). From
     CUPTI's synchronisation records, which most recordings lack."""
 
+    def __len__(self) -> int:
+        return len(self.start_ns)
 
-def call_kinds(trace: Trace, call_of_gpu: I64) -> CallKinds:
-    """What every call is; `call_of_gpu` is the call's row per GPU event (-1 unknown)."""
-    calls, gpu = trace.calls, trace.gpu
+
+def calls_of(timeline: Timeline) -> Calls:
+    """The calls of the timeline's trace."""
+    trace, (low, high) = timeline.trace, timeline.window
+    calls, recorded = trace.calls, _recorded_waits(trace)
 
     def named(pattern: re.Pattern[str]) -> Mask:
         return trace.rows_named(calls.name, pattern.search)
 
-    copy = named(WHOLE_COPY)
-    pageable = trace.rows_named(gpu.name, lambda text: "Pageable" in text) & (gpu.kind == MEMCPY) & (call_of_gpu >= 0)
-    copy[call_of_gpu[pageable]] = True
-    return CallKinds(
-        named(DEVICE_WAIT), named(STREAM_WAIT), named(EVENT_WAIT), named(RECORD), named(STREAM_WAITS_EVENT), copy,
-        _recorded_waits(trace),
-    )  # fmt: skip
+    return Calls(
+        calls.thread,
+        calls.name,
+        calls.correlation,
+        (calls.start_ns - low).astype(np.float64),
+        (calls.end_ns - low).astype(np.float64),
+        (calls.start_ns >= low) & (calls.end_ns <= high),
+        named(DEVICE_WAIT),
+        named(STREAM_WAIT),
+        named(EVENT_WAIT),
+        named(RECORD),
+        named(STREAM_WAITS_EVENT),
+        blocking_copies(timeline),
+        recorded,
+    )
+
+
+def blocking_copies(timeline: Timeline) -> Mask:
+    """Calls that copied to or from pageable memory, or that return only once their copy is done."""
+    trace, call = timeline.trace, timeline.links.call
+    found = trace.rows_named(trace.calls.name, WHOLE_COPY.search)
+    pageable = trace.rows_named(trace.gpu.name, PAGEABLE.search) & (trace.gpu.kind == MEMCPY) & (call >= 0)
+    found[call[pageable]] = True
+    return found
 
 
 def _recorded_waits(trace: Trace) -> dict[int, tuple[int, int, int]]:

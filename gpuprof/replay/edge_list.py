@@ -1,4 +1,4 @@
-"""The nodes of a graph in their order, and the edges between them, kind by kind."""
+"""The nodes of a graph in their order, the edges between them, kind by kind, and those between host segments."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpuprof.replay.lanes import Pieces
+from gpuprof.replay.graph import HANDOVER, LANE
+from gpuprof.replay.lanes import Handover, Pieces
 from gpuprof.replay.work import Work
 from gpuprof.tracefile.trace import F64, I64, U8, Mask
 
@@ -70,6 +71,26 @@ class Nodes:
     def work(self, index: I64) -> I64:
         """The node of a kernel or copy."""
         return self._work[index]
+
+
+def lane_edges(nodes: Nodes, pieces: Pieces) -> tuple[Edges, ...]:
+    """From each piece to the next of its thread, to the wait that ends it, and around from the last to the first."""
+    following = np.flatnonzero(~pieces.first)
+    first = np.flatnonzero(pieces.first)
+    last = np.append(first[1:], len(pieces)) - 1 if len(first) else first
+    return (
+        Edges(LANE, nodes.piece(following), nodes.end(following - 1)),
+        Edges(LANE, nodes.wait(nodes.waiting), nodes.piece(nodes.waiting)),
+        Edges(LANE, nodes.piece(first), nodes.end(last)),
+    )
+
+
+def handover_edges(nodes: Nodes, handovers: list[Handover]) -> tuple[Edges, ...]:
+    """From where one thread hands over to another."""
+    if not handovers:
+        return ()
+    source, target, lag = (np.array(column, np.int64) for column in zip(*handovers, strict=True))
+    return (Edges(HANDOVER, nodes.piece(target), nodes.end(source), lag),)
 
 
 def columns(parts: Iterable[Edges]) -> tuple[I64, I64, F64, Mask, U8]:

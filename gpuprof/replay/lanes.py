@@ -6,40 +6,41 @@ A piece lies in one innermost op and at most one call, so whatever changes about
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
-from gpuprof.timeline.nesting import Nesting, nest
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.distinct import distinct
-from gpuprof.tracefile.trace import I32, I64
+from gpuprof.tracefile.trace import I32, I64, Mask
 
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    """Pieces of all lanes, lane after lane, in order of time."""
+    """Pieces of all lanes, lane after lane, in order of time. Times are ns from the window's start."""
 
     lane: I32
     start_ns: I64
     end_ns: I64
     scope: I64
     call: I64
-    waits: np.ndarray
+    waits: Mask
     """The lane stalls: it has handed over to another one."""
-    first: np.ndarray
+    first: Mask
     """First piece of a lane."""
+    ending: I64
+    """Per call of the trace the piece that it ends with; -1 where none does."""
 
     def __len__(self) -> int:
         return len(self.start_ns)
 
     def before(self, lane: I32, t: I64) -> I64:
         """Index of the last piece of each lane that starts before t; -1 where there is none."""
-        return self._last(lane, t, "left")
+        return _last_to_start(self.lane, self.start_ns, lane, t, "left")
 
     def at(self, lane: I32, t: I64) -> I64:
         """Index of the last piece of each lane that starts at or before t; -1 where there is none."""
-        return self._last(lane, t, "right")
+        return _last_to_start(self.lane, self.start_ns, lane, t, "right")
 
     def active(self, lane: int, t: I64) -> I64:
         """Index of the last piece of one lane that starts at or before each t and does not stall; or -1."""
@@ -49,19 +50,32 @@ class Pieces:
         found[k >= 0] = rows[k[k >= 0]]
         return found
 
-    def _last(self, lane: I32, t: I64, side: Literal["left", "right"]) -> I64:
-        found = np.full(len(t), -1, np.int64)
-        for thread in np.unique(lane).tolist():
-            rows = np.flatnonzero(self.lane == thread)
-            wanted = np.flatnonzero(lane == thread)
-            k = np.searchsorted(self.start_ns[rows], t[wanted], side=side) - 1
-            found[wanted[k >= 0]] = rows[k[k >= 0]]
-        return found
+
+def _last_to_start(lanes: I32, start_ns: I64, lane: I32, t: I64, side: Literal["left", "right"]) -> I64:
+    """Of pieces given as columns the last of each `lane` that starts before t, for "right" also at t; or -1."""
+    found = np.full(len(t), -1, np.int64)
+    for thread in np.unique(lane).tolist():
+        rows = np.flatnonzero(lanes == thread)
+        wanted = np.flatnonzero(lane == thread)
+        k = np.searchsorted(start_ns[rows], t[wanted], side=side) - 1
+        found[wanted[k >= 0]] = rows[k[k >= 0]]
+    return found
+
+
+class Handover(NamedTuple):
+    """One thread goes on where another one has come to."""
+
+    source: int
+    """The piece after which it does."""
+    target: int
+    """The piece that follows."""
+    lag_ns: int
 
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """A span in which the main thread stalls while others (autograd's, one per device) run."""
+    """A span in which the main thread stalls while others (autograd's, one per device) run. Times are ns from the
+    window's start."""
 
     start_ns: int
     end_ns: int
@@ -82,86 +96,94 @@ def driving_threads(timeline: Timeline) -> list[int]:
     return list(dict.fromkeys(int(t) for t in threads))
 
 
-def cut_lanes(timeline: Timeline) -> tuple[Pieces, list[tuple[int, int, int]]]:
-    """All driving threads of the window as pieces, and the handovers between them: (piece, piece that
-    follows it, ns from the end of the one to the start of the other)."""
-    trace, (low, high) = timeline.trace, timeline.window
-    calls = nest(trace.calls.thread, trace.calls.start_ns, trace.calls.end_ns)
-    threads = driving_threads(timeline)
-    main = timeline.main_thread
-    passes = _passes(timeline, calls, threads) if main >= 0 else []
-    parts = []
-    for thread in threads:
-        if thread == main:
-            marks = [np.array([(p.start_ns, p.end_ns) for p in passes], np.int64).reshape(-1)]
-            cuts = _cuts(timeline, thread, np.concatenate([timeline.steps.start_ns, timeline.steps.end_ns, *marks]))
-            cuts = distinct(np.concatenate([[low], cuts, [high]]))
-            start, end = cuts[:-1], cuts[1:]
-            k = np.searchsorted([p.start_ns for p in passes], start, side="right") - 1
-            ends = np.array([p.end_ns for p in passes], np.int64)
-            waits = (k >= 0) & (end <= ends[k]) if len(ends) else np.zeros(len(start), bool)
-        else:
-            start, end = _active(timeline, thread, [(s, e) for p in passes for t, s, e in p.lanes if t == thread])
-            waits = np.zeros(len(start), bool)
-        lane = np.full(len(start), thread, np.int32)
-        parts.append((lane, start, end, timeline.nesting.innermost(lane, start), calls.innermost(lane, start), waits))
-    if not parts:
-        empty, none = np.empty(0, np.int64), np.empty(0, bool)
-        return Pieces(empty.astype(np.int32), empty, empty, empty, empty, none, none), []
-    columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
-    first = np.ones(len(columns[0]), bool)
-    first[1:] = columns[0][1:] != columns[0][:-1]
-    pieces = Pieces(*columns, first=first)
-    return pieces, [pair for p in passes for pair in _handovers(pieces, main, p)]
+def cut_lanes(timeline: Timeline) -> tuple[Pieces, list[Handover]]:
+    """All driving threads of the window as pieces, and the handovers between them."""
+    main, low = timeline.main_thread, timeline.window[0]
+    moments = {thread: _moments(timeline, thread) for thread in driving_threads(timeline)}
+    passes = _passes(timeline, moments) if main in moments else []
+    lanes = [
+        _main_lane(timeline, own, passes) if thread == main else _other_lane(own, thread, passes)
+        for thread, own in moments.items()
+    ]
+    lane = np.repeat(np.array(list(moments), np.int32), [len(start) for start, _, _ in lanes])
+    start, end, waits = (np.concatenate(column) for column in zip(_NO_PIECES, *lanes, strict=True))
+    scope, call = (nesting.innermost(lane, start + low) for nesting in (timeline.nesting, timeline.call_nesting))
+    first = np.ones(len(lane), bool)
+    first[1:] = lane[1:] != lane[:-1]
+    calls = timeline.trace.calls
+    ended = calls.end_ns - low
+    ending = _last_to_start(lane, start, calls.thread, ended, "left")
+    rows = np.flatnonzero(ending >= 0)
+    last = ending[rows]
+    ending[rows[(call[last] != rows) & (end[last] != ended[rows])]] = -1
+    pieces = Pieces(lane, start, end, scope, call, waits, first, ending)
+    return pieces, [pair for one in passes for pair in _handovers(pieces, main, one)]
 
 
-def _cuts(timeline: Timeline, thread: int, more: I64) -> I64:
-    """Moments inside the window at which something begins or ends on a thread."""
+_NO_PIECES = np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, bool)
+
+
+def _moments(timeline: Timeline, thread: int) -> I64:
+    """Moments inside the window at which something begins or ends on a thread, each once, ascending."""
     trace, (low, high) = timeline.trace, timeline.window
-    times = [more]
+    times = []
     for table in (trace.ops, trace.calls):
         rows = (table.thread == thread) & (table.end_ns > low) & (table.start_ns < high)
-        times += [table.start_ns[rows], table.end_ns[rows]]
-    cuts = distinct(np.concatenate(times))
-    return cuts[(cuts >= low) & (cuts <= high)]
+        times += [table.start_ns[rows] - low, table.end_ns[rows] - low]
+    return _within(high - low, times)
 
 
-def _active(timeline: Timeline, thread: int, passes: list[tuple[int, int]]) -> tuple[I64, I64]:
-    """Pieces of a thread that is not the main one: within its passes; without any, from its first to its last event."""
-    cuts = _cuts(timeline, thread, np.empty(0, np.int64))
-    if not passes:
-        return cuts[:-1], cuts[1:]
-    keep = [cuts[(cuts >= s) & (cuts <= e)] for s, e in passes]
-    return np.concatenate([c[:-1] for c in keep]), np.concatenate([c[1:] for c in keep])
+def _within(length: int, times: list[I64]) -> I64:
+    """The distinct times from 0 to a length, ascending."""
+    found = distinct(np.concatenate(times))
+    return found[(found >= 0) & (found <= length)]
 
 
-def _passes(timeline: Timeline, calls: Nesting, threads: list[int]) -> list[Pass]:
+def _main_lane(timeline: Timeline, moments: I64, passes: list[Pass]) -> tuple[I64, I64, Mask]:
+    """(start, end, whether it stalls) of the pieces of the main thread: all of the window, cut by steps and passes
+    too."""
+    low, high = timeline.window
+    begun, ended = np.array([(one.start_ns, one.end_ns) for one in passes], np.int64).reshape(-1, 2).T
+    window, steps = np.array([0, high - low], np.int64), timeline.steps
+    cuts = _within(high - low, [window, moments, steps.start_ns - low, steps.end_ns - low, begun, ended])
+    start, end = cuts[:-1], cuts[1:]
+    k = np.searchsorted(begun, start, side="right") - 1
+    return start, end, (k >= 0) & (end <= ended[k]) if len(ended) else np.zeros(len(start), bool)
+
+
+def _other_lane(moments: I64, thread: int, passes: list[Pass]) -> tuple[I64, I64, Mask]:
+    """The same of another thread: within its passes; without any, from its first to its last event."""
+    own = [(start, end) for one in passes for lane, start, end in one.lanes if lane == thread]
+    parts = [moments[(moments >= start) & (moments <= end)] for start, end in own] or [moments]
+    start = np.concatenate([part[:-1] for part in parts])
+    return start, np.concatenate([part[1:] for part in parts]), np.zeros(len(start), bool)
+
+
+def _passes(timeline: Timeline, moments: dict[int, I64]) -> list[Pass]:
     """The backward passes that the main thread waits for: it records nothing in them, being inside `backward()`."""
     main = timeline.main_thread
-    low, high = timeline.window
-    main_cuts = _cuts(timeline, main, np.array([low, high], np.int64))
     found: dict[int, list[tuple[int, int, int]]] = {}
-    for thread in threads:
+    for thread, own in moments.items():
         if thread == main or thread not in timeline.host.autograd:
             continue
-        cuts = _cuts(timeline, thread, np.empty(0, np.int64))
         # Pieces that lie between the same two moments of the main thread are one pass.
-        group = np.searchsorted(main_cuts, cuts[:-1], side="right")
-        within = group == np.searchsorted(main_cuts, cuts[1:], side="left")
+        group = np.searchsorted(moments[main], own[:-1], side="right")
+        within = group == np.searchsorted(moments[main], own[1:], side="left")
         for g in np.unique(group[within]).tolist():
             rows = np.flatnonzero(within & (group == g))
-            found.setdefault(g, []).append((thread, int(cuts[rows[0]]), int(cuts[rows[-1] + 1])))
+            found.setdefault(g, []).append((thread, int(own[rows[0]]), int(own[rows[-1] + 1])))
     passes = []
     for lanes in found.values():
         lanes.sort(key=lambda lane: lane[1])
-        start, end = lanes[0][1], max(lane[2] for lane in lanes)
-        in_call = calls.innermost(np.array([main], np.int32), np.array([start]))[0] >= 0
-        if not in_call:  # a call lasts for its own reasons
-            passes.append(Pass(start, end, tuple(lanes)))
-    return sorted(passes, key=lambda p: p.start_ns)
+        passes.append(Pass(lanes[0][1], max(lane[2] for lane in lanes), tuple(lanes)))
+    passes.sort(key=lambda one: one.start_ns)
+    begun = np.array([one.start_ns for one in passes], np.int64) + timeline.window[0]
+    call = timeline.call_nesting.innermost(np.full(len(passes), main, np.int32), begun)
+    # A call lasts for its own reasons.
+    return [one for one, row in zip(passes, call.tolist(), strict=True) if row < 0]
 
 
-def _handovers(pieces: Pieces, main: int, one: Pass) -> list[tuple[int, int, int]]:
+def _handovers(pieces: Pieces, main: int, one: Pass) -> list[Handover]:
     """The pass begins when the main thread has come to it, and that one goes on when all of it has ended."""
 
     def find(look, thread: int, t: int) -> int:
@@ -174,8 +196,8 @@ def _handovers(pieces: Pieces, main: int, one: Pass) -> list[tuple[int, int, int
         begin = find(pieces.at, thread, start)
         if caller >= 0:
             # What lies between is recorded nowhere: a thread that wakes up.
-            pairs.append((caller, begin, start - int(pieces.end_ns[caller])))
-        pairs.append((find(pieces.before, thread, end), waiting, 0))
+            pairs.append(Handover(caller, begin, start - int(pieces.end_ns[caller])))
+        pairs.append(Handover(find(pieces.before, thread, end), waiting, 0))
         # A further lane is called by the one that runs before it.
         following = [lane for lane in one.lanes if lane[1] > start]
         if following:

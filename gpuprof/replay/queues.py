@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuprof.calibration import thresholds as calibrated
+from gpuprof.replay.calls import Calls
 from gpuprof.replay.work import Work
-from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.trace import F64, I64
 
 QUEUE_ITEMS = int(calibrated.QUEUE_ITEMS.value)
@@ -41,9 +41,9 @@ class QueueEdges:
     """What the launching call itself takes; NaN where the call did not wait, and its recorded time is its own."""
 
 
-def queue_edges(timeline: Timeline, work: Work) -> QueueEdges:
+def queue_edges(work: Work, calls: Calls) -> QueueEdges:
     """For every launch the item of its stream that has to be done before there is room."""
-    streams = [_Items(work, timeline, stream) for stream in range(len(work.streams))]
+    streams = [_Items(work, calls, stream) for stream in range(len(work.streams))]
     streams = [items for items in streams if len(items.work)]
     if not streams:
         none, never = np.empty(0, np.int64), np.empty(0)
@@ -57,12 +57,10 @@ def queue_edges(timeline: Timeline, work: Work) -> QueueEdges:
 class _Items:
     """What was launched on one stream: a CUDA graph is one item."""
 
-    def __init__(self, work: Work, timeline: Timeline, stream: int) -> None:
-        calls, low = timeline.trace.calls, timeline.window[0]
+    def __init__(self, work: Work, calls: Calls, stream: int) -> None:
         self.work = np.flatnonzero((work.stream == stream) & work.head & (work.piece >= 0))
         call = work.call[self.work]
-        self.begun = (calls.start_ns[call] - low).astype(np.float64)
-        self.returned = (calls.end_ns[call] - low).astype(np.float64)
+        self.begun, self.returned = calls.start_ns[call], calls.end_ns[call]
         self.last = _last_of(work, self.work)
         """The work that ends each item."""
         self.ended = np.maximum.accumulate(work.end_ns[self.last])
@@ -71,7 +69,7 @@ class _Items:
         queued = (work.stream == stream) & work.head & (work.piece < 0)
         if len(self.work):
             queued &= work.start_ns < work.start_ns[self.work].min()
-        launches, launch = np.unique(timeline.trace.gpu.correlation[work.row[queued]], return_inverse=True)
+        launches, launch = np.unique(work.correlation[queued], return_inverse=True)
         ended = np.full(len(launches), -np.inf)
         np.maximum.at(ended, launch.reshape(-1), work.end_ns[queued])
         self.queued = np.maximum.accumulate(np.sort(ended))

@@ -29,7 +29,7 @@ def with_silent_end(syncs: SyncEdges, timeline: Timeline, pieces: Pieces, work: 
     length = int(pieces.end_ns[last] - pieces.start_ns[last])
     if length <= calibrated.SILENT_END.value * (high - low) or not _silent(timeline, pieces, last):
         return syncs
-    begun, ended = (float(t[last] - low) for t in (pieces.start_ns, pieces.end_ns))
+    begun, ended = float(pieces.start_ns[last]), float(pieces.end_ns[last])
     start, end = (np.round(t).astype(np.int64) for t in (work.start_ns, work.end_ns))
     busy = clip(union(start, end), round(begun), round(ended))
     awaited = np.flatnonzero((work.piece >= 0) & (work.launched_ns <= begun) & (work.end_ns <= ended))

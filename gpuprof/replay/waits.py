@@ -6,12 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuprof.replay.calls import CallKinds
+from gpuprof.replay.calls import Calls
 from gpuprof.replay.lanes import Pieces
 from gpuprof.replay.latencies import CLEAR_NS, RETURN_NS, usual
 from gpuprof.replay.work import Work
-from gpuprof.timeline.timeline import Timeline
-from gpuprof.tracefile.trace import F64, I64
+from gpuprof.tracefile.trace import F64, I64, Mask
 
 SLACK_NS = 1_000
 """Host and device clocks agree to about this."""
@@ -34,29 +33,22 @@ class SyncEdges:
     """What the call itself takes, for pieces whose call waited."""
 
 
-def sync_edges(timeline: Timeline, pieces: Pieces, work: Work, kinds: CallKinds) -> SyncEdges:
+def sync_edges(pieces: Pieces, work: Work, calls: Calls) -> SyncEdges:
     """Every wait of a synchronising call for the last work that was launched before it on what it waits for."""
-    trace, (low, high) = timeline.trace, timeline.window
-    calls = trace.calls
-    waits = kinds.waits_device | kinds.waits_stream | kinds.waits_event
+    waits = calls.waits_device | calls.waits_stream | calls.waits_event
     # Without a host segment there is nothing that could wait.
-    rows = np.flatnonzero(waits & (calls.start_ns >= low) & (calls.end_ns <= high) & (len(pieces) > 0))
-    piece = pieces.before(calls.thread[rows], calls.end_ns[rows])
-    own = piece >= 0
-    own[own] = pieces.call[piece[own]] == rows[own]
-    rows, piece = rows[own], piece[own]
-    order = np.argsort(calls.start_ns[rows], kind="stable")
-    rows, piece = rows[order], piece[order]
-    begun = (calls.start_ns[rows] - low).astype(np.float64)
-    returned = (calls.end_ns[rows] - low).astype(np.float64)
-    stream, moment = _what_for(timeline, work, kinds, rows, begun)
+    rows = np.flatnonzero(waits & calls.in_window & (pieces.ending >= 0))
+    rows = rows[pieces.call[pieces.ending[rows]] == rows]
+    rows = rows[np.argsort(calls.start_ns[rows], kind="stable")]
+    piece, begun, returned = pieces.ending[rows], calls.start_ns[rows], calls.end_ns[rows]
+    stream, moment = _what_for(work, calls, rows)
     parts = []
     device = np.array([d for d, _ in work.streams] or [0])
-    own_device = device[work.stream[work.last_of_threads(calls.thread[rows], begun)]] if len(work) else None
+    own_device = device[work.stream[_last_of_threads(work, calls.thread[rows], begun)]] if len(work) else None
     for s in range(len(work.streams)):
         mine = np.flatnonzero((stream == s) | ((stream == -1) & (own_device == device[s])))
         on_stream = work.stream == s
-        target = work.last_launched(on_stream, moment[mine])
+        target = _last_launched(work, on_stream, moment[mine])
         wrapped = target < 0
         last = np.flatnonzero(on_stream)[-1]
         ended = np.where(wrapped, work.carried_ns[s], work.end_ns[target])
@@ -93,64 +85,62 @@ def _own(names: np.ndarray, took: F64, waited: np.ndarray) -> F64:
     return own
 
 
-def _what_for(timeline: Timeline, work: Work, kinds: CallKinds, rows: I64, begun: F64) -> tuple[I64, F64]:
+def _what_for(work: Work, calls: Calls, rows: I64) -> tuple[I64, F64]:
     """Per waiting call: the stream that it waits for (-1: all of the device), and the moment up to which work
     counts."""
-    calls, low = timeline.trace.calls, timeline.window[0]
-    stream, moment = np.full(len(rows), -1, np.int64), begun.copy()
+    stream, moment = np.full(len(rows), -1, np.int64), calls.start_ns[rows]
     if not len(work):
         return stream, moment
-    one = np.flatnonzero(~kinds.waits_device[rows])
-    current = work.last_of_threads(calls.thread[rows[one]], begun[one])
+    one = np.flatnonzero(~calls.waits_device[rows])
+    current = _last_of_threads(work, calls.thread[rows[one]], moment[one])
     stream[one] = np.where(current >= 0, work.stream[current], -1)
-    records = np.flatnonzero(kinds.records)
+    records = np.flatnonzero(calls.records)
     records = records[np.argsort(calls.start_ns[records], kind="stable")]
-    for k in np.flatnonzero(kinds.waits_event[rows]).tolist():
+    for k in np.flatnonzero(calls.waits_event[rows]).tolist():
         same = records[calls.thread[records] == calls.thread[rows[k]]]
         before = np.searchsorted(calls.start_ns[same], calls.start_ns[rows[k]]) - 1
         if before >= 0:
-            moment[k] = float(calls.start_ns[same[before]] - low)
-            stream[k] = work.stream[work.last_of_threads(calls.thread[rows[k : k + 1]], moment[k : k + 1])[0]]
-    known = kinds.recorded
+            moment[k] = calls.start_ns[same[before]]
+            stream[k] = work.stream[_last_of_threads(work, calls.thread[rows[k : k + 1]], moment[k : k + 1])[0]]
+    known = calls.recorded
     if known:
         by_id = {pair: i for i, pair in enumerate(work.streams)}
         row_of = dict(zip(calls.correlation.tolist(), range(len(calls)), strict=True))
         device = {d for d, _ in work.streams}
         for k, correlation in enumerate(calls.correlation[rows].tolist()):
-            if correlation not in known or kinds.waits_device[rows[k]]:
+            if correlation not in known or calls.waits_device[rows[k]]:
                 continue
             own, waited, record = known[correlation]
-            waited = own if kinds.waits_stream[rows[k]] else waited
+            waited = own if calls.waits_stream[rows[k]] else waited
             found = [by_id[d, waited] for d in device if (d, waited) in by_id]
             if waited >= 0:
                 stream[k] = found[0] if len(found) == 1 else _NO_STREAM
-            if kinds.waits_event[rows[k]] and record in row_of:
-                moment[k] = float(calls.start_ns[row_of[record]] - low)
+            if calls.waits_event[rows[k]] and record in row_of:
+                moment[k] = calls.start_ns[row_of[record]]
     return stream, moment
 
 
-def event_edges(timeline: Timeline, work: Work, kinds: CallKinds) -> tuple[I64, I64]:
+def event_edges(work: Work, calls: Calls) -> tuple[I64, I64]:
     """(work that waits, work it waits for) of streams that wait for an event of another stream.
 
     Without CUPTI's records of it the waiting stream is that of the thread's next launch, and the event the last that
     was recorded where another stream had been launched on, and that the recording does not contradict; the latter also
     where CUPTI did not see the event being recorded, as between GPUs or by cudaEventRecordWithFlags.
     """
-    calls, (low, high) = timeline.trace.calls, timeline.window
-    waits = np.flatnonzero(kinds.stream_waits & (calls.start_ns >= low) & (calls.end_ns <= high))
+    waits = np.flatnonzero(calls.stream_waits & calls.in_window)
     if not len(waits) or len(work.streams) < 2:
         return np.empty(0, np.int64), np.empty(0, np.int64)
-    records = np.flatnonzero(kinds.records & (calls.start_ns >= low) & (calls.end_ns <= high))
+    records = np.flatnonzero(calls.records & calls.in_window)
     records = records[np.argsort(calls.start_ns[records], kind="stable")]
-    recorded = (calls.start_ns[records] - low).astype(np.float64)
-    guess = work.last_of_threads(calls.thread[records], recorded)
-    known, row_of = kinds.recorded, {}
+    recorded = calls.start_ns[records]
+    guess = _last_of_threads(work, calls.thread[records], recorded)
+    known, row_of = calls.recorded, {}
     if known:
         row_of = dict(zip(calls.correlation.tolist(), range(len(calls)), strict=True))
     numbers = {s: i for i, (_, s) in enumerate(work.streams)}
     pairs = []
     for row in waits.tolist():
-        t = float(calls.end_ns[row] - low)
+        t = float(calls.end_ns[row])
         own, other, record = known.get(int(calls.correlation[row]), (-1, -1, -1))
         source = -1
         if own >= 0:
@@ -163,8 +153,8 @@ def event_edges(timeline: Timeline, work: Work, kinds: CallKinds) -> tuple[I64, 
             continue
         begun = work.start_ns[target[0]]
         if record in row_of and other in numbers:
-            at = np.array([calls.start_ns[row_of[record]] - low], np.float64)
-            source = int(work.last_launched(work.stream == numbers[other], at)[0])
+            at = calls.start_ns[[row_of[record]]]
+            source = int(_last_launched(work, work.stream == numbers[other], at)[0])
         elif other < 0:
             k = int(np.searchsorted(recorded, t)) - 1
             near = np.arange(max(k - LOOK_BACK, -1) + 1, k + 1)[::-1]
@@ -178,3 +168,22 @@ def event_edges(timeline: Timeline, work: Work, kinds: CallKinds) -> tuple[I64, 
             pairs.append((int(target[0]), source))
     unique = sorted(set(pairs))
     return np.array([a for a, _ in unique], np.int64), np.array([b for _, b in unique], np.int64)
+
+
+def _last_launched(work: Work, where: Mask, t: F64) -> I64:
+    """Of the work in the mask the last that was launched before each t, or -1."""
+    rows = np.flatnonzero(where & (work.piece >= 0))
+    k = np.searchsorted(work.launched_ns[rows], t, side="right") - 1
+    found = np.full(len(t), -1, np.int64)
+    found[k >= 0] = rows[k[k >= 0]]
+    return found
+
+
+def _last_of_threads(work: Work, thread: np.ndarray, t: F64) -> I64:
+    """The last work that each thread launched before t; where it launched none, the last of any thread."""
+    found = _last_launched(work, np.ones(len(work), bool), t)
+    for one in np.unique(thread).tolist():
+        mine = np.flatnonzero(thread == one)
+        own = _last_launched(work, work.launcher == one, t[mine])
+        found[mine[own >= 0]] = own[own >= 0]
+    return found

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuprof.replay.calls import CallKinds
+from gpuprof.replay.calls import Calls
 from gpuprof.replay.graph import NEVER
 from gpuprof.replay.lanes import Pieces
-from gpuprof.replay.latencies import CLEAR_NS, GAP_NS, LATENCY_NS, prompt, usual
+from gpuprof.replay.latencies import CLEAR_NS, GAP_NS
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.trace import F64, I64, U8, Mask
 
@@ -26,10 +26,12 @@ class Work:
     streams: tuple[tuple[int, int], ...]
     """(device, stream) of each."""
     call: I64
+    correlation: I64
+    """The trace's number of the launch."""
     piece: I64
     """Host segment that ends the launching call; -1 where the launch was not recorded."""
     moment_ns: I64
-    """Where it stands in the order, on the trace's clock: at the beginning of that piece; where the launch was not
+    """Where it stands in the order: at the beginning of that piece; where the launch was not
     recorded when it began, as far as what was launched before and after it on its stream allows."""
     kind: U8
     head: Mask
@@ -48,37 +50,22 @@ class Work:
     def __len__(self) -> int:
         return len(self.row)
 
-    def last_launched(self, where: Mask, t: F64) -> I64:
-        """Of the work in the mask the last that was launched before each t, or -1."""
-        rows = np.flatnonzero(where & (self.piece >= 0))
-        k = np.searchsorted(self.launched_ns[rows], t, side="right") - 1
-        found = np.full(len(t), -1, np.int64)
-        found[k >= 0] = rows[k[k >= 0]]
-        return found
-
-    def last_of_threads(self, thread: np.ndarray, t: F64) -> I64:
-        """The last work that each thread launched before t; where it launched none, the last of any thread."""
-        found = self.last_launched(np.ones(len(self), bool), t)
-        for one in np.unique(thread).tolist():
-            mine = np.flatnonzero(thread == one)
-            own = self.last_launched(self.launcher == one, t[mine])
-            found[mine[own >= 0]] = own[own >= 0]
-        return found
+    @property
+    def free_ns(self) -> F64:
+        """When the stream of each work was free for it; NEVER where nothing came before."""
+        return np.where(self.previous >= 0, self.end_ns[self.previous], self.carried_ns[self.stream])
 
 
-def place_work(timeline: Timeline, pieces: Pieces, kinds: CallKinds) -> Work:
+def place_work(timeline: Timeline, pieces: Pieces, calls: Calls) -> Work:
     """All work that belongs to the window."""
     trace, links, (low, _) = timeline.trace, timeline.links, timeline.window
-    gpu, calls = trace.gpu, trace.calls
+    gpu = trace.gpu
     rows = timeline.members
     call = links.call[rows]
-    piece = np.full(len(rows), -1, np.int64)
-    linked = np.flatnonzero((call >= 0) & (len(pieces) > 0))
-    at = pieces.before(calls.thread[call[linked]], calls.end_ns[call[linked]])
-    same = (at >= 0) & ((pieces.call[at] == call[linked]) | (pieces.end_ns[at] == calls.end_ns[call[linked]]))
-    piece[linked[same]] = at[same]
-    begun = np.where(piece >= 0, pieces.start_ns[piece] if len(pieces) else 0, gpu.start_ns[rows])
-    moment = _moments(begun, piece < 0, gpu.start_ns[rows], np.stack([gpu.device[rows], gpu.stream[rows]], axis=1))
+    piece = np.append(pieces.ending, -1)[call]  # without a call: the last
+    begun = np.where(piece >= 0, pieces.start_ns[piece] if len(pieces) else 0, gpu.start_ns[rows] - low)
+    queues = np.stack([gpu.device[rows], gpu.stream[rows]], axis=1)
+    moment = _moments(begun, piece < 0, gpu.start_ns[rows] - low, queues)
     order = np.lexsort((gpu.start_ns[rows], moment))
     rows, call, piece, moment = rows[order], call[order], piece[order], moment[order]
     start = (gpu.start_ns[rows] - low).astype(np.float64)
@@ -89,16 +76,17 @@ def place_work(timeline: Timeline, pieces: Pieces, kinds: CallKinds) -> Work:
     _, first = np.unique(call[piece >= 0], return_index=True)
     head[piece >= 0] = False
     head[np.flatnonzero(piece >= 0)[first]] = True
-    launched = np.where(piece >= 0, calls.end_ns[call] - low if len(calls) else np.nan, np.nan)
+    launched = np.where(piece >= 0, calls.end_ns[call] if len(calls) else np.nan, np.nan)
     blocks = (piece >= 0) & head
     if len(calls):
         # The driver lets go once the last piece is in its own buffer: a little before the copy ends. A copy that fits
         # the buffer has by then hardly begun, and blocks no one.
-        overlaps = calls.end_ns[call] - gpu.start_ns[rows] >= (gpu.end_ns[rows] - gpu.start_ns[rows]) / 2
-        blocks &= kinds.blocking_copy[call] & overlaps
+        overlaps = launched - (gpu.start_ns[rows] - low) >= (gpu.end_ns[rows] - gpu.start_ns[rows]) / 2
+        blocks &= calls.blocking_copy[call] & overlaps
     return Work(
         row=rows, start_ns=start, end_ns=end, stream=stream, streams=tuple((int(d), int(s)) for d, s in pairs),
-        call=call, piece=piece, moment_ns=moment, kind=gpu.kind[rows], head=head, launched_ns=launched,
+        call=call, correlation=gpu.correlation[rows], piece=piece, moment_ns=moment, kind=gpu.kind[rows], head=head,
+        launched_ns=launched,
         launcher=np.where(piece >= 0, calls.thread[call] if len(calls) else -1, -1),
         previous=previous_of(stream), blocks=blocks,
         carried_ns=_carried(timeline, pairs, low, stream, start, launched),
@@ -155,31 +143,3 @@ def _carried(timeline: Timeline, pairs: np.ndarray, low: int, stream: I64, start
         elif len(first) and start[first[0]] - launched[first[0]] > CLEAR_NS and first[0] in earliest:
             result[i] = start[first[0]] - GAP_NS
     return result
-
-
-def copy_own_ns(timeline: Timeline, work: Work, begun: F64) -> F64:
-    """What a blocking copy's call does before its copy can start; NaN on other work.
-
-    Estimated from copies that started on an idle stream: they waited for their launch only. `begun`: when each call
-    began its own work, which it does when its stream has room.
-    """
-    own = np.full(len(work), np.nan)
-    rows = np.flatnonzero(work.blocks)
-    if not len(rows):
-        return own
-    begun = begun[rows]
-    free = np.where(work.previous[rows] >= 0, work.end_ns[work.previous[rows]], work.carried_ns[work.stream[rows]])
-    since = work.start_ns - work.launched_ns
-    idle = (work.piece >= 0) & ~work.blocks & work.head & (work.start_ns - _free_ns(work) > CLEAR_NS)
-    latency = usual(since, prompt(since, idle), LATENCY_NS)
-    until = work.start_ns[rows] - begun - latency
-    idle = work.start_ns[rows] - free > CLEAR_NS
-    typical = float(np.median(until[idle])) if idle.any() else LATENCY_NS
-    # A copy that queued behind other work shows only that it did not take longer than that.
-    own[rows] = np.clip(np.where(idle, until, np.minimum(until, typical)), 0, np.maximum(work.end_ns[rows] - begun, 0))
-    return own
-
-
-def _free_ns(work: Work) -> F64:
-    """When the stream of each work was free for it."""
-    return np.where(work.previous >= 0, work.end_ns[work.previous], work.carried_ns[work.stream])

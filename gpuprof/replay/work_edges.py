@@ -7,11 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuprof.replay.edge_list import Edges, Nodes
-from gpuprof.replay.graph import ANCHOR, EVENT, GRAPH, LAUNCH, NEVER, STREAM
+from gpuprof.replay.graph import EVENT, GRAPH, LAUNCH, NEVER, STREAM
 from gpuprof.replay.lanes import Pieces
 from gpuprof.replay.latencies import CLEAR_NS, EVENT_LAG_NS, GAP_NS, LATENCY_NS, bind, prompt, usual
 from gpuprof.replay.work import Work
-from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.trace import F64, I64
 
 _BY_LAUNCH, _BY_STREAM, _BY_EVENT = range(3)
@@ -46,9 +45,9 @@ class _Starts:
 
 
 def work_edges(
-    nodes: Nodes, timeline: Timeline, pieces: Pieces, work: Work, begun: F64, copy_own: F64, events: tuple[I64, I64]
+    nodes: Nodes, pieces: Pieces, work: Work, begun: F64, copy_own: F64, events: tuple[I64, I64]
 ) -> tuple[Edges, ...]:
-    """All edges into GPU work.
+    """All edges into GPU work whose launch was recorded, and between kernels and copies.
 
     `begun`: when each launching call began what it does itself, and `copy_own` how long that takes for copies that
     block; `events`: the work that waits for events, and the work that it waits for.
@@ -57,11 +56,10 @@ def work_edges(
         return ()
     starts = _starts(work, begun, copy_own, events)
     return (
-        _launches(nodes, pieces, work, begun, starts, timeline),
+        _launches(nodes, pieces, work, begun, starts),
         *_streams(nodes, work, starts),
         _events(nodes, work, starts),
         _graphs(nodes, work, starts),
-        *_anchors(nodes, pieces, work, starts, timeline),
     )
 
 
@@ -113,8 +111,8 @@ def _launched(work: Work, begun: F64, copy_own: F64) -> F64:
 
 def _free(work: Work) -> F64:
     """When each work's stream was free for it; NaN where nothing came before."""
-    carried = work.carried_ns[work.stream]
-    return np.where(work.previous >= 0, work.end_ns[work.previous], np.where(carried > NEVER, carried, np.nan))
+    free = work.free_ns
+    return np.where(free > NEVER, free, np.nan)
 
 
 def _usual_latencies(work: Work, observed: F64) -> F64:
@@ -164,11 +162,11 @@ def _graph_parent(work: Work) -> I64:
     return parent
 
 
-def _launches(nodes: Nodes, pieces: Pieces, work: Work, begun: F64, starts: _Starts, timeline: Timeline) -> Edges:
+def _launches(nodes: Nodes, pieces: Pieces, work: Work, begun: F64, starts: _Starts) -> Edges:
     """From the host segment that launches it."""
     rows = np.flatnonzero(~np.isnan(starts.launched_ns) & work.head)
     # Work may begin before its call returns, when that was held up: no faster call can then bring it before its begin.
-    since = work.start_ns[rows] - (pieces.start_ns[work.piece[rows]] - timeline.window[0])
+    since = work.start_ns[rows] - pieces.start_ns[work.piece[rows]]
     early = (work.start_ns[rows] < starts.launched_ns[rows]) & (since >= 0)
     early &= begun[rows] <= work.start_ns[rows] - since
     lag = np.where(early, since, starts.lag_ns[rows, _BY_LAUNCH])
@@ -205,16 +203,3 @@ def _graphs(nodes: Nodes, work: Work, starts: _Starts) -> Edges:
     rows = np.flatnonzero(starts.parent >= 0)
     parent = starts.parent[rows]
     return Edges(GRAPH, nodes.work(rows), nodes.work(parent), work.start_ns[rows] - work.end_ns[parent])
-
-
-def _anchors(nodes: Nodes, pieces: Pieces, work: Work, starts: _Starts, timeline: Timeline) -> tuple[Edges, ...]:
-    """From where the host was when it began, for work whose launch was not recorded; what follows at once on its stream
-    was queued."""
-    lost = np.flatnonzero(work.piece < 0)
-    lost = lost[~(work.start_ns[lost] - starts.free_ns[lost] < CLEAR_NS)]
-    if not len(lost) or timeline.main_thread < 0 or not len(pieces):
-        return ()
-    at = pieces.active(timeline.main_thread, work.moment_ns[lost])
-    lost, at = lost[at >= 0], at[at >= 0]
-    since = work.start_ns[lost] - (pieces.start_ns[at] - timeline.window[0])
-    return (Edges(ANCHOR, nodes.work(lost), nodes.piece(at), since, True),)

@@ -1,4 +1,4 @@
-"""What lies above a step's reach, in words: the largest items, whether a fix is known or not."""
+"""Text for what lies above a step's reach: the largest items, with or without a known fix."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ LEAST = 0.02
 """Share of the step below which an item is not named."""
 NAME = 60
 SAME_OPS = ("accumulation", "recompute")
-"""Fixes that run the same ops less often, in other batches or from memory: they replace none."""
+"""Fixes that run the same ops less often, in other batches, or keep results: they replace no ops."""
 
 
 def title(diagnosis: Diagnosis) -> str:
-    """`the step could take 109 ms on this machine`; what is not known is said with it, and that a fix goes below: the
-    reach keeps the ops that run."""
+    """`the step could take 109 ms on this machine`; adds what is not known, and whether a fix gets below it: the reach
+    assumes the recorded ops."""
     found, budget = diagnosis.above_reach, diagnosis.budget
     assert found is not None
     which = f"usual {diagnosis.unit}" if budget is not None and budget.has_usual_step else diagnosis.unit
@@ -32,7 +32,7 @@ def title(diagnosis: Diagnosis) -> str:
 
 def goes_below(diagnosis: Diagnosis) -> bool:
     """Whether a fix that replaces ops, alone or combined with others, is expected to make the step shorter than its
-    reach. A step of more work is another one, and says nothing of this one's reach."""
+    reach. Steps with more work are left out: they have another reach."""
     found, both = diagnosis.above_reach, diagnosis.combined
     if found is None:
         return False
@@ -43,7 +43,7 @@ def goes_below(diagnosis: Diagnosis) -> bool:
 
 
 def named(found: AboveReach, most: int = SHOWN, least: float = LEAST) -> tuple[Item, ...]:
-    """The largest items that are worth a line."""
+    """The largest items, down to a share `least` of the step."""
     return tuple(item for item in found.largest[:most] if item.ns >= least * found.usual_ns)
 
 

@@ -1,4 +1,4 @@
-"""A Diagnosis, a Finding, a Comparison or a Projection as text: what `print` shows of it."""
+"""A Diagnosis, a Finding, a Comparison or a Projection as text, for `print`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the answer on a terminal leaves out where its lines are too few: the least important first."""
+"""What the answer on a terminal leaves out to fit its lines: the least important first."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from gpuprof.report import words
 
 @dataclass(frozen=True, slots=True)
 class Brevity:
-    """How much is said. As it is, everything that belongs to the answer."""
+    """How much is said. The defaults are the complete answer."""
 
     fixes: int = 3
-    """Written out, with their code."""
+    """Number of fixes written out, with their code."""
     titles: bool = True
-    """Of the other fixes; else only how many there are."""
+    """Whether the other fixes are listed by title; else only their number."""
     least_part: float = 0.005
-    """Share of the step from which on a part of the bar has an entry in the legend."""
+    """Smallest share of the step for which a part of the bar has an entry in the legend."""
     sentences: int | None = None
-    """Of the verdict's explanation; None: all."""
+    """Sentences of the verdict's explanation; None: all."""
     comments: bool = True
-    """Of a fix's code."""
+    """Whether the comments in a fix's code are shown."""
     alternatives: bool = True
-    """Lines of a fix that say what else would do."""
+    """Whether a fix's alternatives are shown."""
     warnings_first: bool = True
-    """Warnings about the recording stand above the step; else below the fixes. Errors always stand above."""
+    """Whether warnings about the recording come above the step; else below the fixes. Errors always come above."""
     tries: int = 2
     """Lines for what is worth trying."""
     together: bool = True
-    """What the fixes gain together."""
+    """Whether the gain of all fixes together is shown."""
 
 
 _LESS: tuple[dict[str, Any], ...] = (
@@ -49,11 +49,11 @@ _LESS: tuple[dict[str, Any], ...] = (
     {"alternatives": False},
     {"tries": 0},
 )
-"""What is given up, one after the other."""
+"""What is left out, one thing after the other."""
 
 
 def shorter_and_shorter() -> Iterator[Brevity]:
-    """From a little less than everything to the least that still answers."""
+    """From almost everything to the shortest useful answer."""
     now = Brevity()
     for less in _LESS:
         now = replace(now, **less)
@@ -61,5 +61,5 @@ def shorter_and_shorter() -> Iterator[Brevity]:
 
 
 def summary(diagnosis: Diagnosis, brevity: Brevity) -> str:
-    """The verdict's explanation, in as many sentences as are wanted."""
+    """The verdict's explanation, cut to `brevity.sentences`."""
     return " ".join(words.sentences(diagnosis)[: brevity.sentences])

@@ -1,4 +1,4 @@
-"""Lines of code that fit a width and can still be read: broken between words, else after punctuation."""
+"""Breaks lines of code to fit a width: between words, else after punctuation."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from gpuprof.diagnosis.fix import FixLine
 
 _STRING = r'"(?:[^"\\]|\\.)*"|\'(?:[^\'\\]|\\.)*\''
 _COMMENT = re.compile(rf"(?:{_STRING}|[^#\"'])*?(#.*)")
-"""A line up to its comment, which strings may not begin."""
+"""A line and its comment; a `#` inside a string does not begin one."""
 _UNIT = re.compile(rf"(?:{_STRING}|[^(\[{{,=/|\s\"']|[\"'])*[(\[{{,=/|]?|\s+")
-"""Code up to the punctuation at which it may go on in the next line; a string is never broken."""
+"""Code up to punctuation after which a line may break; a string is never broken."""
 _MEMBER = re.compile(r"(?<=[\w)\]])(?=\.[a-zA-Z_])")
-"""Before the dot of a member: where a part without strings that is still too long may break."""
+"""Before the dot of a member: here a part without strings that is still too long may break."""
 _WORD = re.compile(rf"(?:{_STRING}|[^\s\"']|[\"'])+")
 
 
@@ -25,8 +25,8 @@ def wrapped(line: str, width: int) -> list[str]:
     """The line in lines of at most `width` cells.
 
     A break is at a blank where there is one, else after an opening bracket, a comma, `=`, `/` or `|`, and never inside
-    an identifier or a string: one that is longer than the width gets a line of its own and stays whole. What goes on of
-    a comment begins with `#` again.
+    an identifier or a string: one that is longer than the width gets a line of its own and stays whole. A continued
+    comment begins with `#` again.
     """
     if cell_len(line) <= width:
         return [line]
@@ -70,7 +70,7 @@ def parts(code: str) -> tuple[str, ...]:
 
 
 def _split(line: str) -> tuple[str, str]:
-    """The code of a line and its comment, which join to it; blanks before the comment count with the code."""
+    """(code, comment) of a line; blanks before the comment belong to the code."""
     found = _COMMENT.match(line)
     return (line[: found.start(1)], found[1]) if found else (line, "")
 
@@ -95,8 +95,7 @@ def blocks(lines: Sequence[FixLine]) -> list[tuple[bool, list[str]]]:
 
 
 def _filled(word: str, width: int) -> list[str]:
-    """A word that is too long by itself, filled into lines from one punctuation mark to the next, or from one member to
-    the next."""
+    """A word that is too long, broken after punctuation or before members."""
     lines = [""]
     units = filter(None, _UNIT.findall(word))
     for unit in (piece for one in units for piece in (_MEMBER.split(one) if _is_long(one, width) else (one,))):

@@ -13,7 +13,7 @@ _COPIES = ("memcpy", "memset")
 
 
 def step_bars(comparison: Comparison) -> tuple[Bar, Bar]:
-    """A's step and B's in work of three kinds and idle time by cause, the parts of both in the same order."""
+    """Both steps as work of three kinds and idle time by cause, in the same order."""
     keys: dict[tuple[str, bool], list[int]] = {}
     for term in comparison.terms:
         sums = keys.setdefault(_key(term), [0, 0])
@@ -35,7 +35,7 @@ def _key(term: Term) -> tuple[str, bool]:
 
 @dataclass(frozen=True, slots=True)
 class Fall:
-    """One row of the waterfall: from where to where on the axis of time, in ns."""
+    """One row of the waterfall: its start and end on the time axis, ns."""
 
     kind: Literal["total", "less", "more"]
     label: str
@@ -61,10 +61,10 @@ def waterfall(comparison: Comparison) -> tuple[Fall, ...]:
 
 
 def extent(falls: tuple[Fall, ...]) -> int:
-    """How far the axis reaches."""
+    """End of the axis."""
     return max((max(fall.from_ns, fall.to_ns) for fall in falls), default=0)
 
 
 def lowest(falls: tuple[Fall, ...]) -> int:
-    """Where the axis begins: a long way through what got faster may lead below zero before what got slower."""
+    """Start of the axis: below zero if the sum of what got faster exceeds the step before what got slower is added."""
     return min(0, min((min(fall.from_ns, fall.to_ns) for fall in falls), default=0))

@@ -1,6 +1,5 @@
-"""The comparison as a screen of text: the outcome, why, the waterfall from A's step to B's, what moved beneath.
-
-`render` is a pure function of the Comparison and the width, as the diagnosis's own is.
+"""The comparison as a screen of text: the outcome, its reasons, the waterfall from A's step to B's, and details.
+`render` is a pure function of the Comparison and the width.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ from gpuprof.report.rank_lines import SHOWN
 from gpuprof.report.terminal import GUTTER, WIDEST, issues, paragraph, section, spaced
 
 ROWS = 5
-"""Kernels and ops shown where no one asked for more."""
+"""Kernels and ops shown by default."""
 MECHANISMS = 5
 WIDEST_BAR = 60
 NAMED = 90
-"""Cells from which on there is room for the phases next to a bar."""
+"""From this width on there is room for the phases next to a bar."""
 
 _STYLES = {"faster": "green", "slower": "red", "same": ""}
 _FILLS = {"total": ("█", "dim"), "less": ("░", "green"), "more": ("▓", "red")}
@@ -72,7 +71,7 @@ def _side(comparison: Comparison, name: str, width: int) -> list[Text]:
 
 
 def _steps(comparison: Comparison, width: int) -> list[Text]:
-    """Both steps as bars of one scale, and what their fills mean."""
+    """Both steps as bars on one scale, and the legend."""
     pair = bars.step_bars(comparison)
     longest = max(bar.total_ns for bar in pair) or 1
     lines, drawn = [], []
@@ -98,7 +97,7 @@ def _steps(comparison: Comparison, width: int) -> list[Text]:
 
 
 def _mechanisms(comparison: Comparison) -> list[Text | Table]:
-    """What changed, most of the difference first, each with what was predicted of it."""
+    """What changed, largest difference first, each with its prediction."""
     lines: list[Text | Table] = []
     for number, one in enumerate(words.shown_mechanisms(comparison)[:MECHANISMS], 1):
         grid = Table.grid(padding=0)
@@ -137,7 +136,7 @@ def _waterfall(comparison: Comparison, width: int) -> list[Text]:
         line = Text(no_wrap=True, overflow="ellipsis")
         value = duration(fall.to_ns) if fall.kind == "total" else words.signed(fall.difference_ns)
         line.append(f"{fall.label:<{labels}}", "bold" if fall.kind == "total" else "").append(f"  {value:>8}  ", "bold")
-        first = min(first, room - 1)  # what is too short to see still has a cell
+        first = min(first, room - 1)  # a part too short to see still gets a cell
         line.append(" " * first).append(fill * max(last - first, 1), style)
         line.append(" " * max(room - max(last, first + 1), 0)).append(
             f"  {words.phases_of(fall.term) if named and fall.term else ''}", "dim"
@@ -148,7 +147,7 @@ def _waterfall(comparison: Comparison, width: int) -> list[Text]:
 
 
 def _phases(comparison: Comparison, width: int) -> list[Text]:
-    """Each phase of the step in both, and how long the GPU works in it."""
+    """Each phase of both steps, and the GPU's work in it."""
     rows = []
     for phase in comparison.phases:
         rows.append(
@@ -169,7 +168,7 @@ def _phases(comparison: Comparison, width: int) -> list[Text]:
 
 
 def _ranks(comparison: Comparison, width: int) -> list[Text]:
-    """How long each rank needs by itself and waits for the others, in both; of many only the first."""
+    """How long each rank needs by itself and waits for the others, in both; only the first of many."""
     ranks = comparison.ranks or ()
     rows = [
         (name, f"{pace} by itself" if pace else "", f"waits {waits}" if waits else "")
@@ -186,7 +185,7 @@ def _counts(comparison: Comparison, width: int) -> list[Text]:
 
 
 def _kernels(comparison: Comparison, width: int, rows: int) -> list[Text]:
-    """What the GPU's work became, and the kernels that changed most."""
+    """How the GPU's work changed, and the kernels that changed most."""
     found = comparison.kernels
     if not words.has_gpu_work(comparison):
         return []

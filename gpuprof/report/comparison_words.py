@@ -1,4 +1,4 @@
-"""What a Comparison says in a few words: the texts that the terminal and the page share."""
+"""Texts of a Comparison that the terminal and the page share."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ KNOWN = {
     "recorded": "as recorded, under the profiler",
 }
 TRAINING = "training"
-"""Of two runs without a GPU: all that is no waiting for batches and comes in every step."""
+"""In runs without a GPU: everything in every step except waiting for batches."""
 HOST_WAITS = ("launch", "cpu_compute", "slow_call", "python", "sync", "allocator", "input", "transfer")
-"""Causes of idle time that are the host's."""
+"""Causes of idle time on the CPU side."""
 CLEAR = 1.3
-"""From here on a factor says more than a percentage."""
+"""From this ratio on a factor is given instead of a percentage."""
 SEEN = 0.1
-"""Share of a mechanism's part below which a phase is not named."""
+"""A phase with less than this share of a mechanism's difference is not named."""
 OTHER_SCALE = 0.02
-"""Work that differs from what was predicted by less is the same."""
+"""Work within this share of the predicted work counts as the same."""
 HOST_MATTERS = 0.05
-"""Share of a step that the GPU has to wait for its host, from which on the host's ops are of interest: below, they run
-ahead of the GPU, and their times say how far rather than what a step takes."""
+"""CPU ops are shown if the GPU waits for the CPU for at least this share of a step: below it the CPU runs ahead of the
+GPU, so its op times do not determine the step."""
 WORTH_SHARE, WORTH_OF_STEP = 0.02, 0.005
-"""Of the difference and of the longer step: a part below both gets no line."""
+"""A part below this share of the difference and this share of the longer step gets no line."""
 
 
 def different_programs(comparison: Comparison) -> bool:
-    """Whether A and B are no two versions of one program: neither is better than the other."""
+    """Whether A and B are different programs, so that neither is better than the other."""
     return any(note.id == OTHER_PROGRAM for note in comparison.notes)
 
 
@@ -88,7 +88,7 @@ def steps(comparison: Comparison) -> str:
 
 
 def both_times(a_ns: float, b_ns: float, exact: bool = False) -> str:
-    """`49 → 26 ms`; both units where they differ. What looks the same is said once, or if `exact` to more digits."""
+    """`49 → 26 ms`; both units if they differ. Equal texts are given once, or with more digits if `exact`."""
     a, b = duration(a_ns), duration(b_ns)
     if a == b:
         if not exact or a_ns == b_ns:
@@ -114,13 +114,13 @@ def signed_percent(part: float, whole: float) -> str:
 
 
 def known(comparison: Comparison) -> str:
-    """How both steps are known, in a few words."""
+    """How both steps were determined."""
     a, b = comparison.a.known, comparison.b.known
     return f"both {KNOWN[a]}" if a == b else f"A {KNOWN[a]}, B {KNOWN[b]}"
 
 
 def bound(one: Side) -> str:
-    """`host-bound (launch)`, or what there is in its place."""
+    """`host-bound (launch)`, or what replaces it without a verdict."""
     if one.bound is None:
         return "no verdict"
     text = "balanced" if one.bound == "balanced" else f"{one.bound}-bound"
@@ -146,12 +146,13 @@ def shown_mechanisms(comparison: Comparison) -> tuple[Mechanism, ...]:
 
 
 def part(one: Mechanism, whole: str) -> str:
-    """`43 % of it`; empty where it is no part of the difference, or more than all."""
+    """`43 % of it`; empty if it is not a part of the difference, or more than all of it."""
     return f"{share(one.share, 1.0)} of {whole}" if one.share is not None and 0 < one.share <= 1 else ""
 
 
 def each(one: Mechanism, comparison: Comparison) -> str:
-    """`71 → 24 µs a token`: what another batch does, whose step is longer for it; empty for all other mechanisms."""
+    """`71 → 24 µs a token`: the effect of another batch size, which also makes the step longer; empty for all other
+    mechanisms."""
     found = comparison.work
     if one.id not in WORK or found is None or found.equal or not (found.a_ns_per and found.b_ns_per):
         return ""
@@ -164,7 +165,7 @@ def sentence(one: Mechanism) -> str:
 
 
 def _mostly(one: Mechanism) -> str:
-    """`; forward −17 ms, backward −1.0 ms`, where a mechanism is in several phases."""
+    """`; forward −17 ms, backward −1.0 ms`, if a mechanism is in several phases."""
     parts = sorted(one.phases, key=lambda p: -abs(p.difference_ns))
     seen = [p for p in parts if abs(p.difference_ns) >= SEEN * abs(one.difference_ns)]
     if len(parts) < 2 or not seen:
@@ -173,21 +174,21 @@ def _mostly(one: Mechanism) -> str:
 
 
 def phases_of(one: Term) -> str:
-    """`backward −9.1 ms, forward −6.0 ms`: the phases that most of a term's difference is in."""
+    """`backward −9.1 ms, forward −6.0 ms`: the phases with most of a term's difference."""
     parts = sorted(one.phases, key=lambda p: -abs(p.difference_ns))
     seen = [p for p in parts if abs(p.difference_ns) >= SEEN * abs(one.difference_ns)]
     return ", ".join(f"{p.phase} {signed(p.difference_ns)}" for p in seen[:3])
 
 
 def unexplained(comparison: Comparison) -> str:
-    """`+1.2 ms a step unexplained`; empty where that is next to nothing."""
+    """`+1.2 ms a step unexplained`; empty if that is negligible."""
     step, rest = comparison.step, comparison.unexplained_ns
     least = max(WORTH_SHARE * abs(step.difference_ns), WORTH_OF_STEP * max(step.a_ns, step.b_ns))
     return f"{signed(rest)} {comparison.unit.a} unexplained" if abs(rest) >= least else ""
 
 
 def names(comparison: Comparison) -> tuple[str, str]:
-    """The last part of both paths; where that is the same, the part before it, too."""
+    """The last part of both paths; if these are equal, with the part before it."""
     paths = [[part for part in side.path.split("/") if part] or [side.path] for side in (comparison.a, comparison.b)]
     for many in (1, 2):
         a, b = (shown("/".join(parts[-many:]), 80) for parts in paths)
@@ -206,7 +207,7 @@ def shown_terms(comparison: Comparison) -> tuple[tuple[Term, ...], int]:
 
 
 def host_matters(comparison: Comparison) -> bool:
-    """Whether the GPU waits for the host in either."""
+    """Whether the GPU waits for the CPU in either run."""
     step = comparison.step
     waits = [t for t in comparison.terms if t.kind == "idle" and t.name in HOST_WAITS]
     sides = (sum(t.a_ns for t in waits), step.a_ns), (sum(t.b_ns for t in waits), step.b_ns)
@@ -228,7 +229,7 @@ def kernel_changes(comparison: Comparison) -> str:
     text = f"{both_times(found.a_ns, found.b_ns)} {comparison.unit.a} as recorded"
     if not found.difference_ns:
         return text
-    # Fewer pieces of more work each: that the one takes back what the other gives says nothing.
+    # Fewer and longer kernels: two large opposite differences would mislead.
     if min(abs(found.count_ns), abs(found.duration_ns)) > abs(found.difference_ns):
         parts = "fewer and longer ones" if found.count_ns < 0 else "more and shorter ones"
     else:
@@ -237,7 +238,7 @@ def kernel_changes(comparison: Comparison) -> str:
 
 
 def launched(row: KernelDifference) -> str:
-    """`aten::copy_ ← Linear`: the op that a kernel is launched from, and its module where that is known."""
+    """`aten::copy_ ← Linear`: the op that launches a kernel, and its module if known."""
     op = shown(row.op, 120) if row.op else ""
     module = shown(row.module.removeprefix(MODULE), 60) if row.module else ""
     return f"{op} ← {module}" if op and module else op or module
@@ -251,7 +252,7 @@ def prediction(one: Prediction) -> str:
         "estimated": "takes, without the profiler's cost,",
         "recorded": "takes, as recorded,",
     }
-    # Rarely does a change of the batch come out at just the size that was predicted.
+    # A changed batch rarely has exactly the predicted size.
     work = f" ({one.scale:.2f}× the work it was predicted for)" if abs(one.scale - 1) > OTHER_SCALE else ""
     range_ms = duration_range(one.step_ns.low, one.step_ns.high)
     tried = f" gpuprof try measured {duration(one.tried_ns)};" if one.tried_ns is not None else ""
@@ -270,7 +271,7 @@ def _off(one: Prediction) -> str:
 
 
 def test(comparison: Comparison) -> str:
-    """The significance test in a line; empty where there was nothing to test."""
+    """The significance test in a line; empty if there was nothing to test."""
     found = comparison.significance
     if found is None or found.p is None:
         return ""
@@ -304,7 +305,7 @@ def work(comparison: Comparison) -> str:
 
 
 def memory(comparison: Comparison) -> str:
-    """`peak memory 41.2 → 38.0 GiB`, once where they are the same; empty where a side does not know."""
+    """`peak memory 41.2 → 38.0 GiB`, or one number if they are equal; empty if one is not known."""
     a, b = comparison.a.peak_bytes, comparison.b.peak_bytes
     if not a or not b:
         return ""
@@ -312,7 +313,7 @@ def memory(comparison: Comparison) -> str:
 
 
 def has_gpu_work(comparison: Comparison) -> bool:
-    """Whether kernels were recorded: none of two runs without a GPU."""
+    """Whether kernels were recorded."""
     return bool(comparison.a.kernels or comparison.b.kernels)
 
 

@@ -1,4 +1,4 @@
-"""Counters of Nsight Compute next to what was said of the same kernels, as lines."""
+"""Counters of Nsight Compute next to gpuprof's estimates for the same kernels, as lines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NAME = 36
 
 
 def lines(diagnosis: Diagnosis, most: int = SHOWN) -> list[str]:
-    """How much agrees, and the largest kernels; none where no table was given."""
+    """How much agrees, and the largest kernels; empty without a table of counters."""
     found = diagnosis.counters
     if found is None:
         return []

@@ -1,4 +1,4 @@
-"""What rich draws, as text."""
+"""A rich renderable as plain text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 WIDTH = 80
-"""Columns of a page that no one can measure."""
+"""Columns where the width is not known."""
 
 
 def drawn(what: RenderableType, width: int = WIDTH) -> str:

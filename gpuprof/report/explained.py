@@ -20,19 +20,19 @@ if TYPE_CHECKING:
     from gpuprof.diagnosis.diagnosis import Diagnosis
 
 DiagnosisOf = Callable[[], "tuple[str, Diagnosis]"]
-"""The recording that is meant, as messages name it, and its diagnosis; called only where the answer needs it."""
+"""Returns (name of the recording for messages, its diagnosis); called only if the answer needs it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The answer: a word, a page, both (a phase of an iteration is a word and has a page too), or lines."""
+    """The answer: a word, a page, both (a phase of an iteration has both), or lines."""
 
     term: Term | None = None
     page: Page | None = None
     lines: tuple[str, ...] = ()
-    """Of a line of code; names in them are escaped."""
+    """The answer for a line of code; names in it are escaped."""
     said: str = ""
-    """What was meant, where a number was given."""
+    """What a number stood for."""
 
     def markdown(self) -> str:
         """For a page or an agent."""
@@ -70,7 +70,7 @@ def place_of(name: str) -> tuple[str, int] | None:
 
 
 def explanation(name: str, findings: tuple[Declaration, ...], diagnosis_of: DiagnosisOf) -> Explanation:
-    """What the name means. Raises GpuprofError, one line, for none or several."""
+    """What the name means. Raises GpuprofError, one line, if nothing or several things match."""
     from gpuprof.diagnosis.finding_names import named_exactly
     from gpuprof.report import glossary
 
@@ -96,7 +96,7 @@ def contents(pages: Sequence[Page]) -> str:
 
 
 def _line(file: str, line: int, diagnosis_of: DiagnosisOf) -> tuple[str, ...]:
-    """What a line of code costs in a run. Raises GpuprofError where the run does not know."""
+    """What a line of code costs in a run. Raises GpuprofError if that is not known."""
     from gpuprof.diagnosis.analysis import analysis_of
     from gpuprof.diagnosis.host import explain_line
     from gpuprof.report.host_words import explained
@@ -127,7 +127,7 @@ def _fix(number: int, pages: dict[str, Page], diagnosis_of: DiagnosisOf) -> Expl
 
 
 def _named(text: str, findings: tuple[Declaration, ...]) -> Page:
-    """The page of a finding that a name means. Raises GpuprofError for none or several."""
+    """The page of the finding with a name. Raises GpuprofError if no or several findings match."""
     from gpuprof.diagnosis.finding_names import key, named
     from gpuprof.report import glossary
 
@@ -144,7 +144,7 @@ def _named(text: str, findings: tuple[Declaration, ...]) -> Page:
 
 
 def _iteration_pages() -> dict[str, Page]:
-    """The phases of the iteration of a training on its own generations, and the changes that would shorten it."""
+    """Pages of the phases of an RL iteration, and of the changes that would shorten it."""
     from gpuprof.diagnosis.iterations import pages, phase_pages
 
     return {page.id: page for page in (*phase_pages.PAGES, *pages.PAGES)}

@@ -1,4 +1,4 @@
-"""What fits, as a table of batch × length."""
+"""What fits in memory, as a table of batch × length."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _of_length(report: FitReport, length: int) -> str:
 
 
 def _grid(report: FitReport, width: int) -> list[Text]:
-    """A row for each length, a column for each batch; with many columns only the upper end of the interval."""
+    """A row for each length, a column for each batch; many columns show only the upper end of the interval."""
     batches = sorted({cell.batch for cell in report.cells})
     lengths = sorted({cell.length for cell in report.cells})
     known = {(cell.batch, cell.length): cell for cell in report.cells}

@@ -1,4 +1,4 @@
-"""What would make the step faster, as lines of text: each resource twice as fast, and the fixes with what they gain."""
+"""Lines of text on what would make the step faster: each resource twice as fast, and the fixes with their gains."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from gpuprof.report.settle import commands, settle
 RESOURCES = ("host", "input", "transfer", "communication", "device", "compute", "memory", "latency")
 PARTS = ("compute", "memory", "latency")
 NUMBER = 3
-"""Cells in front of a fix, which hold its number."""
+"""Width of the column with a fix's number."""
 UNSURE = 0.10
-"""Half the mean step's 80 % interval, as a share of it, from which on predicted steps are said to be as uncertain."""
+"""If half the mean step's 80 % interval is at least this share of it, a note says that predictions are as uncertain."""
 LINE = 80
-"""Cells of a line of the user's code, its file included; the middle of a longer path is left out."""
+"""Width of a line of the user's code with its file; longer paths are shortened in the middle."""
 
 
 def sensitivities(diagnosis: Diagnosis, width: int) -> list[Text]:
@@ -48,7 +48,7 @@ def sensitivities(diagnosis: Diagnosis, width: int) -> list[Text]:
 
 
 def now_ns(diagnosis: Diagnosis) -> int | None:
-    """The step that fixes are compared with, which the headline states; None where nothing could be predicted."""
+    """The step that fixes are compared with, as in the headline; None if nothing could be predicted."""
     steps = diagnosis.steps
     known = steps is not None and (steps.unprofiled_ns is not None or steps.estimated_ns is not None)
     return words.headline_ns(diagnosis) if known else None
@@ -83,8 +83,8 @@ def fixes(diagnosis: Diagnosis, width: int, brevity: Brevity) -> list[Text | Tab
 
 
 def worth_trying(diagnosis: Diagnosis, width: int, most: int | None = None) -> list[Text | Table]:
-    """What is not sure to gain but expected to: a line each for the first `most`, with how likely it gains and what
-    settles it; where `most` is None all, with the step before and after, the conditions and the code."""
+    """What is likely but not sure to gain: for each of the first `most` a line with its probability and the command
+    that settles it; if `most` is None, all of them with the step before and after, the conditions and the code."""
     now = now_ns(diagnosis)
     found = diagnosis.worth_trying
     if not now or not found:
@@ -106,10 +106,10 @@ def worth_trying(diagnosis: Diagnosis, width: int, most: int | None = None) -> l
 
 
 def _in_brief(one: Finding, width: int) -> list[Text]:
-    """Title, how likely it gains, and what settles it: in one line where that fits. Nothing is cut: the command can be
-    pasted."""
+    """Title, probability, and the command that settles it: in one line if that fits. Nothing is cut, so that the
+    command can be pasted."""
     title, odds = Text(escape(one.title), "bold"), f"{times_range(one.speedup)}, {chance(one)}"
-    whole = commands(one)[:2]  # with the training's own command, or without it where gpuprof knows that
+    whole = commands(one)[:2]  # with the training's command, or without it if gpuprof knows that
     line = Text.assemble(title, f"   {odds}")
     for command in whole:
         if line.cell_len + 3 + cell_len(command) <= width:
@@ -127,8 +127,7 @@ NAMES = {"host": "the CPU (host)", "input": "input", "transfer": "copies", "comm
 
 
 def why_first(diagnosis: Diagnosis) -> str:
-    """Why the first fix acts on something other than what the verdict names; empty where they agree, or neither is
-    known."""
+    """Why the first fix acts on something other than what the verdict names; empty if they agree or are not known."""
     bound, findings = diagnosis.verdict.bound, (*diagnosis.findings, *diagnosis.worth_trying)
     if bound in (None, "balanced") or not findings:
         return ""
@@ -159,7 +158,7 @@ def _written_out(number: int, one: Finding, diagnosis: Diagnosis, now: float, wi
 
 
 def uncertain_mean(diagnosis: Diagnosis) -> str:
-    """What the intervals of predicted steps hold where the mean step itself is uncertain; empty where it is not."""
+    """A note that predicted steps are uncertain because the mean step is; empty if the mean is well known."""
     found = diagnosis.budget
     if found is None or found.source != "free" or found.high - found.mean_ns < UNSURE * found.mean_ns:
         return ""
@@ -176,7 +175,7 @@ def _shortened(finding: Finding, brevity: Brevity) -> tuple[FixLine, ...]:
 
 
 def _written(lines: Sequence[FixLine], width: int) -> list[Text]:
-    """Prose as text, code in lines that end where code may, and that are never cut."""
+    """Prose as text; code in lines broken only where code may be, never cut."""
     found: list[Text] = []
     for one in lines:
         if one.code:
@@ -188,7 +187,7 @@ def _written(lines: Sequence[FixLine], width: int) -> list[Text]:
 
 
 def _head(finding: Finding, gained: str, width: int) -> list[Text]:
-    """Title and gain in one line, or the gain in a second one: a time is not broken between number and unit."""
+    """Title and gain in one line, or the gain in a second one; no time is broken between number and unit."""
     numbers = Text(gained)
     if outcome := measured(finding):
         numbers.append(f"   {outcome}", "green" if finding.measured and finding.measured.status == "confirmed" else "")
@@ -199,18 +198,18 @@ def _head(finding: Finding, gained: str, width: int) -> list[Text]:
 
 
 def known_lines(finding: Finding) -> tuple[str, ...]:
-    """The lines of the user's code that a fix is about, `train.py:42 step`, as far as they are known."""
+    """The lines of the user's code that a fix is about, `train.py:42 step`, if known."""
     return next((one.lines for one in finding.evidence if one.lines), ())
 
 
 def own_lines(finding: Finding) -> list[str]:
-    """`in train.py:42 step and train.py:43 step`, without folders; nothing where they are not known."""
+    """`in train.py:42 step and train.py:43 step`, without folders; empty if they are not known."""
     known = [shown(line.rpartition("/")[2], LINE) for line in known_lines(finding)]
     return [f"in {listed(known)}"] if known else []
 
 
 def conditions(finding: Finding, diagnosis: Diagnosis) -> list[str]:
-    """What else a fix means: what it changes about the training or its results, and what it costs before it gains."""
+    """What a fix changes about the training or its results, and what it costs before it gains."""
     what = "results" if diagnosis.workload and diagnosis.workload.is_inference else "training"
     found = [f"needs: {escape(finding.needs)}"] if finding.needs else []
     found += [f"changes the {what}: {escape(finding.changes)}"] if finding.changes else []
@@ -220,7 +219,7 @@ def conditions(finding: Finding, diagnosis: Diagnosis) -> list[str]:
 
 
 def considered(diagnosis: Diagnosis) -> list[Text | Table]:
-    """Usual remedies that are ruled out, each with its reason; those that failed when tried are among the fixes."""
+    """Usual fixes that are ruled out, each with its reason; fixes that failed when tried are listed with the fixes."""
     return [
         Text.assemble((escape(one.title), "bold"), f": {escape(one.reason)}")
         for one in diagnosis.considered
@@ -236,7 +235,7 @@ def numbers(diagnosis: Diagnosis, both: Combined) -> str:
 
 
 def _together(diagnosis: Diagnosis, both: Combined, brevity: Brevity) -> str:
-    """`2 + 1`; `all 3` or `3 of 4` where not all of these numbers are shown."""
+    """`2 + 1`; `all 3` or `3 of these 4` if not all numbers are shown."""
     if brevity.titles or len(diagnosis.findings) <= brevity.fixes:
         return numbers(diagnosis, both)
     all_of, some = len(diagnosis.findings), len(both.titles)
@@ -256,9 +255,8 @@ def _numbered(number: int, lines: list[Text]) -> Table:
 
 
 def step_after(found: Finding | Combined, now_ns: float) -> Range:
-    """The step with a fix, ns, as its gain makes it of the step that the headline states: what is shown of both agrees.
-
-    `found.step_ns` is wider: how well the mean step itself is known counts in it.
+    """The step with a fix, ns: the headline's step divided by the gain, so that the two numbers shown agree.
+    `found.step_ns` is wider: it includes the uncertainty of the mean step.
     """
     low, expected, high = (
         now_ns * found.work / max(times, 1e-9)
@@ -276,7 +274,7 @@ def gain(found: Finding | Combined, now_ns: float) -> str:
 
 
 def measured(finding: Finding) -> str:
-    """`measured: 31 ms, 2.2–2.6×, confirmed`: what `gpuprof try` found; empty where it was not tried."""
+    """`measured: 31 ms, 2.2–2.6×, confirmed`: the result of `gpuprof try`; empty if it was not tried."""
     found = finding.measured
     if found is None:
         return ""
@@ -326,6 +324,6 @@ def replay_error(diagnosis: Diagnosis) -> str:
 
 
 def remaining(diagnosis: Diagnosis) -> str:
-    """`remaining run 3 h 10 → 0 h 45 with fix 1`; empty where the run does not say how long it is."""
+    """`remaining run 3 h 10 → 0 h 45 with fix 1`; empty if the run's length is not known."""
     left = diagnosis.findings[0].remaining_ns if diagnosis.findings else None
     return f"remaining run {long_duration(left.now)} → {long_duration(left.expected)} with fix 1" if left else ""

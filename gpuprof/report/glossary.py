@@ -1,4 +1,4 @@
-"""The words of terminal, report and documentation, each in a sentence or two, from one file of data."""
+"""The glossary: words of terminal, report and documentation, each in a sentence or two, from one data file."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from rich.text import Text
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One word: what it means, what else it is called, and where more is said."""
+    """One word: its meaning, its other names, and the page that says more."""
 
     name: str
     text: str
     also: tuple[str, ...]
-    """Other words, and keys of the JSON, that mean the same."""
+    """Other words and JSON keys with the same meaning."""
     page: str
-    """Page of the documentation where one says more (`diagnosis.md`); empty where none does."""
+    """Page of the documentation that says more (`diagnosis.md`); may be empty."""
 
     @property
     def anchor(self) -> str:
-        """What a page links to: `word-memory-bound`."""
+        """The anchor for links: `word-memory-bound`."""
         return f"word-{key(self.name).replace(' ', '-')}"
 
 
@@ -65,20 +65,20 @@ def find(name: str) -> Term | None:
 
 
 def used(names: Iterable[str]) -> list[Term]:
-    """The terms that these words mean, in the order of the page, each once."""
+    """The terms for these words, in the order of the page, each once."""
     found = {term for name in names if (term := find(name)) is not None}
     return [term for section in sections() for term in section.terms if term in found]
 
 
 def near(name: str) -> list[str]:
-    """Terms whose names are written alike."""
+    """Terms with similar names."""
     known = _known()
     return list(dict.fromkeys(known[one].name for one in difflib.get_close_matches(key(name), known, n=3)))
 
 
 @cache
 def _known() -> dict[str, Term]:
-    """Names as `key` writes them → terms; a name goes before what another is also called."""
+    """Normalised names (`key`) → terms; a term's own name wins over another's synonym."""
     terms = [term for section in sections() for term in section.terms]
     also = {key(name): term for term in reversed(terms) for name in term.also}
     return also | {key(term.name): term for term in terms}
@@ -95,7 +95,7 @@ def render(term: Term) -> RenderableType:
 
 
 def shown_names(term: Term) -> list[str]:
-    """What else a term is called, without other spellings of its name."""
+    """A term's other names, without other spellings of its name."""
     return [name for name in term.also if key(name) != key(term.name)]
 
 

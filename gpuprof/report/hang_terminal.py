@@ -14,11 +14,12 @@ from gpuprof.report.names import escape
 from gpuprof.report.terminal import paragraph, section
 
 ROWS = 8
-"""Ranks that are listed where no one asked for more."""
+"""Ranks listed by default."""
 
 
 def render(hang: Hang, states: Sequence[RankState], width: int = 80, rows: int = ROWS) -> Group:
-    """The answer for a terminal of `width` columns: the reason first, then `rows` ranks, those it names first."""
+    """The answer for a terminal of `width` columns: the reason first, then `rows` ranks, beginning with those that the
+    reason names."""
     del width
     order = sorted(states, key=lambda one: (one.rank not in hang.ranks, one.rank))
     listed = [Text(f"{one.rank:>4}  {escape(words.state(one))}") for one in order[:rows]]

@@ -1,4 +1,4 @@
-"""What `gpuprof hang` says: headline, what happened, and what to do next."""
+"""Texts of `gpuprof hang`: headline, what happened, and what to do next."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gpuprof.hang.judge import Hang, Waiting
 from gpuprof.hang.rank_state import RankState
 
 MOST_RANKS = 8
-"""Ranks that are named one by one."""
+"""Up to this many ranks are named one by one."""
 _HEADLINES = {
     "mismatch": "MISMATCH", "deadlock": "DEADLOCK", "dead": "A PROCESS IS DEAD",
     "stopped": "A PROCESS IS STOPPED", "no_dump": "A RANK IS SILENT", "save": "SAVING",
@@ -32,7 +32,7 @@ _NEXT = {
 }
 
 _ALONE = "see why it is there and does not go on: a loop, a lock, a file system, the network"
-"""Where no collective is known to wait."""
+"""Advice if no waiting collective is known."""
 
 
 def headline(hang: Hang) -> str:

@@ -1,4 +1,4 @@
-"""Runs one after the other: their numbers as rows, as JSON, as Markdown, and as a chart of the mean step."""
+"""The history of runs: their numbers as rows, as JSON, as Markdown, and as a chart of the mean step."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 SCHEMA = "gpuprof.history/1"
 ENTRY_SCHEMA = "gpuprof.history_entry/1"
 BAR, SHORT_BAR = 20, 6
-"""Cells of the longest bar, and where the table has to be narrow."""
+"""Length of the longest bar, in a wide and in a narrow table."""
 NARROW = 110
 """Columns below which the table is narrow."""
 HEAD = ("run", "began", "step", "", "verdict", "GPU busy", "tokens/s")
 SLOWER = 1.05
-"""A step that takes this many times as long as before has become slower."""
+"""A step that takes this many times as long as before counts as slower."""
 NEIGHBOURS = 3
-"""Entries before and after that are compared, by their median."""
+"""Number of entries before and after a jump whose medians are compared."""
 
 
 _DATED = re.compile(r"\d{4}-\d\d-\d\d_\d{6}")
@@ -45,11 +45,11 @@ class Entry:
     status: str
     verdict: str
     values: dict[str, float]
-    """As `gpuprof.record.scalars`, without the prefix."""
+    """Values of `gpuprof.record.scalars`, without the prefix."""
 
 
 def entry(path: str, began: str | None, diagnosis: Diagnosis) -> Entry:
-    """What a history says of one diagnosis."""
+    """The entry of one diagnosis."""
     from gpuprof.diagnosis.json import to_json
     from gpuprof.report import words
 
@@ -58,16 +58,16 @@ def entry(path: str, began: str | None, diagnosis: Diagnosis) -> Entry:
 
 
 def remember(run: Path, one: Entry) -> None:
-    """Leaves an entry in the folder of its run, where that can be written."""
+    """Writes an entry into the folder of its run, if that is writable."""
     document = {"schema": ENTRY_SCHEMA, "status": one.status, "verdict": one.verdict, "values": one.values}
     try:
         write_json(run / SUMMARY, document)
-    except OSError:  # the folder is someone else's, or the disk is full
+    except OSError:  # the folder belongs to another user, or the disk is full
         return
 
 
 def remembered(run: Path, path: str, began: str | None) -> Entry | None:
-    """The entry that was left in a run's folder; None where there is none that can be read."""
+    """The entry in a run's folder; None if there is none or it cannot be read."""
     found = read_json(run / SUMMARY)
     if found is None or found.get("schema") != ENTRY_SCHEMA:
         return None
@@ -80,23 +80,23 @@ def remembered(run: Path, path: str, began: str | None) -> Entry | None:
 
 @dataclass(frozen=True, slots=True)
 class Slower:
-    """The run from which on the step of a program is slower."""
+    """The run at which a program's step became slower."""
 
     before: int
-    """Index of the run of that program before."""
+    """Index of the program's previous run."""
     at: int
     """Its own index."""
     before_ms: float
     after_ms: float
-    """Of the step for the same tokens, where they are known."""
+    """Step time, scaled to the same number of tokens if known."""
     same_work: bool
-    """Whether they are."""
+    """Whether the tokens are known."""
 
 
 def slower_at(entries: list[Entry], programs: Sequence[str | None] = ()) -> Slower | None:
-    """The largest jump between the medians of up to NEIGHBOURS runs of one program before and after. By the time for a
-    token, scaled to the step of the run before, where all know it: a larger batch is not slower. programs: of each
-    entry, what it trains; None where that is not known. None where there is no jump."""
+    """The largest jump between the medians of up to NEIGHBOURS runs of one program before and after; None if there is
+    none. Compares the time per token, scaled to the step of the run before, if all runs know it: a larger batch is not
+    slower. programs: what each entry trains, None if not known."""
     named = list(programs) or [None] * len(entries)
     jumps: list[tuple[float, Slower]] = []
     for program in dict.fromkeys(named):
@@ -112,7 +112,7 @@ def _jumps(entries: list[Entry], runs: list[int]) -> list[tuple[float, Slower]]:
     for k in range(1, len(runs)):
         before, at = runs[k - 1], runs[k]
         usual = median(values[i] for i in runs[max(k - NEIGHBOURS, 0) : k])
-        # Of two runs the one that is quicker: it must stay slower.
+        # The lower median: of two runs the faster one must be slower, too.
         after = median_low(values[i] for i in runs[k : k + NEIGHBOURS])
         jump = min(after, values[at]) / usual if usual > 0 else 0.0
         if jump >= SLOWER:
@@ -126,8 +126,8 @@ def _cost(one: Entry) -> float | None:
 
 
 def shortened(entries: list[Entry]) -> list[Entry]:
-    """The entries with the folders left out that all their paths begin with, and the names that all end with: of
-    `runs/a/recording` and `runs/b/recording` that is `a` and `b`."""
+    """The entries without the leading folders and trailing names that all paths share: `runs/a/recording` and
+    `runs/b/recording` become `a` and `b`."""
     parts = [Path(one.path).parts for one in entries]
     shortest = min(map(len, parts), default=0)
     if len(entries) < 2 or len(set(parts)) < 2:
@@ -142,8 +142,7 @@ def shortened(entries: list[Entry]) -> list[Entry]:
 
 
 def told_apart(name: str, names: list[str], width: int) -> str:
-    """A name in at most `width` cells, its middle left out; where names that differ would then be the same, without its
-    beginning."""
+    """A name shortened to `width` cells in its middle, or at its beginning if different names would look the same."""
     short = shorten(name, width)
     if any(other != name and shorten(other, width) == short for other in names):
         end = name
@@ -154,7 +153,7 @@ def told_apart(name: str, names: list[str], width: int) -> str:
 
 
 def named_by_date(entries: list[Entry]) -> bool:
-    """Whether the names of all runs begin with the date, as those of `gpuprof trace` do."""
+    """Whether the names of all runs begin with the date, like those of `gpuprof trace`."""
     return all(_DATED.match(Path(one.path).name) for one in entries)
 
 
@@ -172,7 +171,7 @@ def _energy(entries: list[Entry]) -> str | None:
 
 
 def rows(entries: list[Entry], bar: str = "█", width: int = 1000) -> list[tuple[str, ...]]:
-    """A row of texts for each, as in `head`; the bar is the mean step on a scale of all. width: of the table."""
+    """A row of texts per entry, with the columns of `head`; the bar shows the mean step. width: of the table."""
     longest = max((one.values.get("mean_step_ms", 0.0) for one in entries), default=0.0)
     most, from_ = (BAR, 0) if width >= NARROW else (SHORT_BAR, 5)
     found, energy = [], _energy(entries)

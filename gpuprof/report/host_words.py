@@ -1,4 +1,4 @@
-"""The CPU's functions in words: what the terminal and `gpuprof explain FILE:LINE` print."""
+"""Texts on the CPU's Python functions, for the terminal and `gpuprof explain FILE:LINE`."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from gpuprof.report.numbers import amount, duration, share
 
 TOP = 3
 WORTH_SAYING = 0.02
-"""Share of the step that a function has to gain for a line in the answer; without a price its time has to be as long as
-WORTH_LONG of it."""
+"""Smallest gain, as a share of the step, for which a function gets a line in the answer; if its gain is not known, its
+time must be at least WORTH_LONG of the step."""
 WORTH_LONG = 0.1
 WITH_GAIN = 46
-"""Columns from which on a row has room for what its function's time is worth."""
+"""From this width on a row has room for the function's gain."""
 LIKE = 0.1
-"""Share by which the sampled steps may differ from the one that is stated, for times of theirs to stand next to it."""
+"""Times of the sampled steps are shown next to the stated step if the two differ by at most this share."""
 PASSES = {"forward": "forward pass", "backward": "backward pass"}
 
 
 def worth_saying(diagnosis: Diagnosis) -> list[HostFunction]:
-    """The functions that the answer names, most gain first; lines that only run a pass come last."""
+    """The functions that the answer names, most gain first; functions that only run a pass come last."""
     host, now = diagnosis.host, diagnosis.step_ns
     if host is None or not now:
         return []
@@ -58,7 +58,7 @@ def lines(diagnosis: Diagnosis, width: int, functions: list[HostFunction]) -> li
 
 
 def time(one: HostFunction, diagnosis: Diagnosis) -> str:
-    """`15 ms` a step; where the sampled steps took another time than the step that is stated, the share of theirs."""
+    """`15 ms` a step; if the sampled steps' time differs from the stated step, the share of theirs."""
     host, now = diagnosis.host, diagnosis.step_ns
     if host is None or not now or abs(host.step_ns - now) <= LIKE * now:
         return duration(one.ns.expected)
@@ -66,14 +66,13 @@ def time(one: HostFunction, diagnosis: Diagnosis) -> str:
 
 
 def line_of(one: HostFunction, among: list[HostFunction]) -> str:
-    """The line that leads to a function, `train.py:120`; where that is the same for all of them, which says nothing of
-    any, its own."""
+    """The user's line that leads to a function, `train.py:120`; the function's own line if that is the same for all."""
     same = len({other.called_from for other in among}) == 1
     return _short(one.place if same else one.called_from or one.place)
 
 
 def workers(diagnosis: Diagnosis) -> str:
-    """What the DataLoader's workers do, in a sentence; empty where they were not sampled."""
+    """What the DataLoader's workers do, in a sentence; empty if they were not sampled."""
     found = None if diagnosis.host is None else diagnosis.host.workers
     if found is None:
         return ""
@@ -92,17 +91,17 @@ def _percent(value: float) -> str:
 
 
 def name(one: HostFunction) -> str:
-    """The function; what only runs a pass has the pass's name."""
+    """The function's name; that of the pass if it only runs a pass."""
     return one.function if one.runs is None else PASSES[one.runs]
 
 
 def _short(place: str) -> str:
-    """`trainer.py:120` of a longer path: `gpuprof explain` and the report have all of it."""
+    """`trainer.py:120` of a longer path; `gpuprof explain` and the report show the whole path."""
     return place.rpartition("/")[2]
 
 
 def gain(one: HostFunction, now_ns: float | None) -> str:
-    """`→ 63 ms if free`, or that it is not known."""
+    """`→ 63 ms if free`, or that the gain is not known."""
     if one.step_ns is None or not now_ns:
         return "gain not known"
     if now_ns - one.step_ns.expected < 0.005 * now_ns:

@@ -1,4 +1,4 @@
-"""The iteration of a training on its own generations, as lines for a terminal."""
+"""The iteration of an RL training, as lines for a terminal."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from gpuprof.report.names import escape
 from gpuprof.report.stepbar import cells
 
 NUMBER = 3
-"""Cells in front of a change, which hold its number."""
+"""Width of the column with a change's number."""
 
 
 def budget(iteration: Iteration, width: int) -> list[Text]:
-    """The bar, its legend, and what it is of."""
+    """The bar, its legend, and a summary."""
     return [*bar_and_legend(iteration, width), Text(words.summary(iteration), "dim")]
 
 
@@ -46,8 +46,8 @@ def details(iteration: Iteration) -> dict[str, list[Text]]:
 
 
 def changes(iteration: words.Phased, width: int, most: int = words.CHANGES) -> list[Text | Table]:
-    """What would shorten it: title and gain, what it changes, and how, in a column behind its number. The gain has a
-    line of its own where both do not fit one: no time is broken between number and unit."""
+    """What would shorten it: title and gain, what it changes, and how, in a column next to its number. The gain gets
+    its own line if both do not fit in one; no time is broken between number and unit."""
     lines: list[Text | Table] = []
     for number, one in enumerate(iteration.changes[:most], 1):
         grid = Table.grid(padding=(0, 2, 0, 0))

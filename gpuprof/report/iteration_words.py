@@ -1,4 +1,4 @@
-"""The iteration of a training on its own generations, in words: its phases as a bar, generation, rewards, changes."""
+"""Texts on the iteration of an RL training: its phases as a bar, generation, rewards, changes."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ PAINTS: dict[str, Paint] = {
     OTHER: Paint("bright_black", "#9aa2ab", "?"),
     IDLE: Paint("bright_black", "#c9ced4", "┄"),
 }
-"""How a phase looks; fills differ, so that none needs its colour."""
+"""Colour and fill of each phase; fills differ, so that the bar can be read without colour."""
 _TRAINING = (FORWARD, BACKWARD, OPTIMIZER)
 SEEN = 0.005
-"""Share of the iteration below which a phase has no entry in the legend."""
+"""Smallest share of the iteration for which a phase has an entry in the legend."""
 REWARDS, CHANGES = 4, 4
 """Reward functions and changes that are named."""
 
 
 class Phased(Protocol):
-    """An iteration that is split into phases: one that was recorded, or one that was logged."""
+    """An iteration split into phases, recorded or logged."""
 
     @property
     def mean_ns(self) -> int: ...
@@ -72,20 +72,20 @@ def bar(iteration: Phased) -> tuple[BarPhase, ...]:
 
 
 def legend(iteration: Phased) -> list[tuple[str, str]]:
-    """(phase, its share) of the phases that are seen, the largest first, those of the training in brackets."""
+    """(phase, its share) of the visible phases, largest first, with the parts of training in brackets."""
     seen = sorted((one for one in bar(iteration) if one.ns >= SEEN * iteration.mean_ns), key=lambda one: -one.ns)
     return [(one.phase, share(one.ns, iteration.mean_ns) + (f" ({one.detail})" if one.detail else "")) for one in seen]
 
 
 def summary(iteration: Iteration) -> str:
-    """How long an iteration is, and of what that is known."""
+    """The length of an iteration, and what it was measured on."""
     steps = amount(iteration.steps, "optimizer step")
     timed = amount(iteration.count, "iteration")
     return f"{duration(iteration.mean_ns)} an iteration of {steps}; its phases are of {timed} without a profiler"
 
 
 def generation(iteration: Iteration) -> str:
-    """What generation consists of; empty where no generate loop was seen."""
+    """The parts of generation; empty if no generate loop was seen."""
     found = iteration.generation
     if found is None or not found.forwards:
         return _engine(found)
@@ -114,7 +114,7 @@ def _engine(found: GenerationBudget | None) -> str:
 
 
 def rewards(iteration: Iteration) -> str:
-    """The reward functions, longest first, and which of them wait; empty where their names are not known."""
+    """The reward functions, longest first, and which of them wait; empty if their names are not known."""
     named = []
     for one in iteration.rewards[:REWARDS]:
         waits = one.cpu_ns is not None and one.cpu_ns < WAITS * one.ns and one.ns >= SEEN * iteration.mean_ns
@@ -124,7 +124,7 @@ def rewards(iteration: Iteration) -> str:
 
 
 def unrecorded(iteration: Iteration) -> str:
-    """What the window left out; empty where it left out nothing."""
+    """What the window left out; empty if nothing."""
     found = iteration.unrecorded
     if found is None:
         return ""
@@ -144,5 +144,5 @@ def gain(change: Change, iteration: Phased) -> str:
 
 
 def condition(change: Change) -> str:
-    """What it changes about the training; empty where it changes nothing."""
+    """What it changes about the training; empty if nothing."""
     return f"changes the training: {escape(change.changes)}" if change.changes else ""

@@ -13,7 +13,7 @@ from gpuprof.report.names import escape
 from gpuprof.report.numbers import duration
 
 STANDS_TIMES = 20
-"""A job stands where its step at hand takes this many times the usual one, and 60 s at least."""
+"""A job stalls if its current step takes this many times the usual one, and at least 60 s."""
 LEAST_STANDING_NS = 60_000_000_000
 
 

@@ -1,8 +1,8 @@
-"""The readable part of a kernel's name: what a person looks for in four hundred characters of C++.
+"""The readable part of a kernel's name, out of four hundred characters of C++.
 
 `vectorized_elementwise_kernel<MulFunctor, bf16>`: the kernel's own name, the functors among its template
-arguments that say what it does, and the first number format among them. Names that are no C++ come back
-unchanged.
+arguments that say what it does, and the first number format among them. Names that are not C++ are
+returned unchanged.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ _LOOKS_LIKE_CPP = re.compile(r"^[\w:~]+[<(]|^\w[\w:<>, ]* [\w:]+[<(]|::")
 _NOT_A_KERNEL = re.compile(r"^(Memcpy|Memset|CopyDevice|CopyHost|FillBuffer)")
 
 _SAYS_NOTHING = frozenset({"Kernel", "Kernel2", "kernel", "device_kernel", "kernel_entry", "kentry", "run_kernel"})
-"""Entry points of CUTLASS, CK and their like: only their argument says what runs."""
+"""Entry points of CUTLASS, CK and similar libraries: only their argument says what runs."""
 _ENTRY = "kentry"
-"""That of CK, whose argument is the kernel itself, however it is called."""
+"""CK's entry point, whose argument is the kernel itself, under any name."""
 
 _WRAPPERS = frozenset(
     {"gpu_kernel_impl", "gpu_kernel_impl_nocast", "ReduceOp", "func_wrapper_t"}
     | {"AUnaryFunctor", "BUnaryFunctor", "BinaryFunctor", "enable_3x_kernel_for_sm9x", "enable_3x_kernel_for_sm10"}
 )
-"""Functors around the functor that matters."""
+"""Wrappers around the functor that matters."""
 
 _FUNCTOR = re.compile(
     r"functor|(op|ops|_kernel|kernel_impl|kernel_cuda|_impl)$|^Reduce(Add|Mul|Max|Min)$|^cutlass_\w+|gemm",
     re.IGNORECASE,
 )
 _PLUMBING = re.compile(r"(_kernel|_cuda|_impl)+$")
-"""What PyTorch adds to the name of what is computed: `direct_copy_kernel_cuda`."""
+"""Suffixes that PyTorch adds to the name of the computation: `direct_copy_kernel_cuda`."""
 _ARITHMETIC = re.compile(
     r"^(std|at::native|thrust)::(plus|minus|multiplies|divides|modulus|negate|maximum|minimum|less|greater"
     r"|equal_to|logical_\w+|bit_\w+|Sqrt|Rsqrt|Abs|Exp|Log|Power|Reciprocal)$"
@@ -51,7 +51,7 @@ _FORMAT = re.compile("|".join(rf"\b(?P<{name}>{words})\b" for name, words in _FO
 
 @lru_cache(maxsize=1024)
 def readable_kernel(name: str) -> str:
-    """The kernel's own name and what its template arguments tell, without namespaces, tiles, parameters."""
+    """The kernel's own name and its informative template arguments, without namespaces, tiles and parameters."""
     if name.startswith("_Z"):
         return _from_mangled(name)
     text = _plain(name)
@@ -72,7 +72,7 @@ def readable_kernel(name: str) -> str:
 
 
 def _plain(name: str) -> str:
-    """The name without the compiler's spellings that a parser of brackets would stumble over."""
+    """The name without compiler spellings that would confuse the bracket parser."""
     text = name.replace("(anonymous namespace)::", "").replace("{anonymous}::", "")
     return text.replace("operator()", "operator").replace("->", "  ")
 
@@ -80,8 +80,8 @@ def _plain(name: str) -> str:
 def _nesting(text: str, start: int = 0) -> Iterator[tuple[int, str, int]]:
     """Every character from `start` on with its index and how many brackets are open before it.
 
-    What compares (`((8)>(0))`) is no bracket: `>` closes only what `<` has opened, and a round bracket that closes
-    takes with it whatever was opened in it.
+    A comparison (`((8)>(0))`) is not a bracket: `>` closes only `<`, and a closing round bracket also closes everything
+    opened inside it.
     """
     opened: list[str] = []
     for i in range(start, len(text)):
@@ -100,7 +100,7 @@ _OPENS = {")": "(", "}": "{"}
 
 
 def _without_return_type(text: str) -> str:
-    """The first word that has parameters, brackets and what is in them being part of a word."""
+    """The first word that has parameters; brackets and their contents belong to the word."""
     start = 0
     for i, char, depth in _nesting(text):
         if depth == 0 and char == "(":
@@ -111,7 +111,7 @@ def _without_return_type(text: str) -> str:
 
 
 def _split(text: str) -> tuple[str, str]:
-    """Qualified name of a function or type, and what stands between its template brackets."""
+    """(qualified name, template arguments) of a function or type."""
     found = re.search(r"[<(]", text)
     words = text[: found.start() if found else None].split()
     path = words[-1] if words else ""
@@ -157,7 +157,7 @@ _LITERALS = re.compile(r"(?:L[a-z]n?\d+E)*")
 
 
 def _from_mangled(name: str) -> str:
-    """The function's own name out of a mangled one; its first argument's where the own name says nothing."""
+    """The function's own name from a mangled one; that of its first argument if its own name is uninformative."""
     parts, at = _identifiers(name, 2)
     if not parts:
         return name

@@ -1,4 +1,4 @@
-"""What parts of a step, kinds of kernels and resources are called: one word each, in terminal, report and comparison.
+"""Names of the parts of a step, kinds of kernels and resources: one each, for terminal, report and comparison.
 
 Keys are those of the JSON. Every label has an entry in the glossary.
 """
@@ -34,7 +34,7 @@ PARTS = MappingProxyType(
         "periodic": "something periodic",
     }
 )
-"""Parts of a step: work, what the GPU waits for, and what comes in some steps only."""
+"""Parts of a step: work, causes of waiting, and parts that occur in some steps only."""
 
 CATEGORIES = MappingProxyType(
     {
@@ -51,7 +51,7 @@ CATEGORIES = MappingProxyType(
         "memset": "copies and clears",
     }
 )
-"""Kinds of kernels; what is not here is called as its key."""
+"""Kinds of kernels; any other is named by its key."""
 
 RESOURCES = MappingProxyType(
     {
@@ -68,7 +68,7 @@ RESOURCES = MappingProxyType(
 
 
 def cause(key: str) -> str:
-    """What the GPU waits for: `launch`, `between kernels`; of communication it is other ranks."""
+    """What the GPU waits for: `launch`, `between kernels`; for communication, other ranks."""
     return "other ranks" if key == "communication" else PARTS.get(key, key.replace("_", " "))
 
 

@@ -1,4 +1,4 @@
-"""Rows and runs of text that fit a width: aligned columns, and items that break only between each other."""
+"""Text that fits a width: aligned columns, and items in a row that are never broken."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Column:
     style: str = ""
     right: bool = False
     elastic: bool = False
-    """It gives up width when the row does not fit."""
+    """Whether it gives up width when the row does not fit."""
     shorten: Callable[[str, int], str] = shorten
-    """How a cell of an elastic column is made to fit a width."""
+    """Shortens a cell of an elastic column to a width."""
 
 
 def table(rows: Sequence[Sequence[str]], columns: Sequence[Column], width: int) -> list[Text]:

@@ -16,7 +16,7 @@ from gpuprof.report.numbers import amount, count, duration, duration_range, shar
 from gpuprof.report.terminal import GUTTER, WIDEST, paragraph, section
 
 ROWS = CHANGES
-"""Changes that are shown where no one asked for more."""
+"""Changes shown by default."""
 _QUANTITIES: dict[str, tuple[str, Callable[[float], str]]] = {
     "completion_mean": ("lengths", lambda mean: f"{count(mean)} tokens a completion"),
     "completion_longest": ("lengths", lambda mean: f"the longest of an iteration {count(mean)}"),
@@ -26,7 +26,7 @@ _QUANTITIES: dict[str, tuple[str, Callable[[float], str]]] = {
     "queue": ("queue", lambda mean: f"{mean:,.1f} wait to be trained on"),
     "staleness": ("queue", lambda mean: f"their policy is {mean:,.1f} updates old"),
 }
-"""Kind → the line it is in, and what is said of its mean."""
+"""Kind → (its line, the text for its mean)."""
 
 
 def render(found: LoggedIterations, width: int = 80, rows: int = ROWS) -> Group:
@@ -75,5 +75,5 @@ def _line(one: Quantity) -> str:
 
 
 def quantity(one: Quantity) -> str:
-    """What is said of a quantity's mean."""
+    """Text for a quantity's mean."""
     return _QUANTITIES[one.kind][1](one.mean)

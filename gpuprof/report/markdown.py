@@ -16,7 +16,7 @@ from gpuprof.report.names import escape, shown
 from gpuprof.report.numbers import duration, share
 
 ROWS = 5
-"""Findings and terms of a difference that are listed where no one asked for more."""
+"""Findings, and terms of a difference, listed by default."""
 _LEAST = 0.01
 """Share of the step below which a part is not listed."""
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~@&])")

@@ -18,7 +18,7 @@ from gpuprof.report.stepbar import cells
 from gpuprof.report.terminal import GUTTER, WIDEST, paragraph, section
 
 ROWS = 4
-"""Lines of Python that are shown where no one asked for more."""
+"""Lines of Python shown by default."""
 LEAKS = 3
 MARKS = {
     "weights": ("W", "blue"),
@@ -37,7 +37,7 @@ MARKS = {
     "other": ("R", "bright_black"),
     "unused": ("∙", "bright_black"),
 }
-"""What an owner's part of a bar is filled with, and its colour: the same in every bar, so that two can be compared."""
+"""Fill and colour of each owner's part of a bar, the same in every bar, so that bars can be compared."""
 
 
 def render(report: MemoryReport, width: int = 80, rows: int = ROWS) -> Group:
@@ -68,7 +68,7 @@ def _of_device(report: MemoryReport, width: int, rows: int) -> list[Text | Table
 
 
 def advised(advice: Advice | None, width: int, alone: bool = False) -> list[Text | Table]:
-    """What a run's peak is made of, what would make it smaller, and what fits; alone: nothing stands above."""
+    """What a run's peak consists of, what would make it smaller, and what fits; alone: nothing is printed above."""
     if advice is None:
         return []
     title = [Text(words.measured(advice), "bold")] if alone else section("run", [Text(words.measured(advice))])
@@ -87,7 +87,7 @@ def _remedies(advice: Advice, width: int) -> list[Text]:
 
 
 def _owners(device: Device, width: int) -> list[Text]:
-    """A bar of the peak, and what its parts are."""
+    """A bar of the peak, and its legend."""
     peak = device.peak
     total = peak.allocated_bytes if peak.reserved_bytes is None else peak.reserved_bytes
     return _parts([(one.owner, one.bytes) for one in peak.owners], total, width)

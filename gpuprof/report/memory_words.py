@@ -1,4 +1,4 @@
-"""What is said of GPU memory in words; terminal and page share it."""
+"""Texts on GPU memory, shared by terminal and page."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from gpuprof.memory.memory_report import Device, Difference, Failure, Leak, Line, LineDifference, MemoryReport
 
 NAMES = {key: paint.label for key, paint in OWNER_PAINTS.items()}
-"""What an owner is called."""
+"""Owner → its label."""
 
 
 TICKS = 6
@@ -126,7 +126,7 @@ def others(report: MemoryReport) -> list[str]:
 
 
 def lines(report: MemoryReport) -> list[str]:
-    """What a diagnosis says of memory: the peak with its largest owners and lines, growth, and what saves most."""
+    """A diagnosis's lines on memory: the peak with its largest owners and lines, growth, and what saves most."""
     device = report.devices[0]
     owners = [one for one in device.peak.owners if one.bytes][:4]
     found = [
@@ -149,9 +149,9 @@ def lines(report: MemoryReport) -> list[str]:
 
 
 SEGMENTS = "expandable_segments"
-"""The change that saves of what is reserved, and nothing of the peak."""
+"""The change that saves reserved memory, not allocated peak."""
 WORTH = 0.01
-"""Share of the peak that a change saves or costs from which on it is shown."""
+"""A change is shown if it saves or costs at least this share of the peak."""
 
 
 def measured(advice: Advice) -> str:
@@ -169,7 +169,7 @@ def worth(advice: Advice) -> list[Remedy]:
 
 
 def name(one: Remedy) -> str:
-    """What a change is called; several at once have no name of their own."""
+    """Name of a change, or of several at once."""
     return "all of --with" if one.id == "together" else one.title
 
 
@@ -207,7 +207,7 @@ def largest(one: Fits) -> str:
 
 
 def notes(advice: Advice) -> list[str]:
-    """What is not known of a change, what a star means, and what paged optimizers move."""
+    """Notes: what is not known about a change, what a star means, and what paged optimizers move."""
     found = [f"{name(one)}: {one.title}" for one in advice.remedies if name(one) != one.title]
     found += [f"{one.title}: {one.unknown}" for one in advice.remedies if one.unknown]
     found += [
@@ -254,5 +254,5 @@ def fits(one: Fits) -> str:
 
 
 def source(report: MemoryReport) -> str:
-    """What it was read from."""
+    """The file that it was read from."""
     return f"{escape(report.source.path)} · {amount(report.source.events, 'event')}"

@@ -1,7 +1,7 @@
-"""Names from traces, made fit to be shown: escaped and shortened.
+"""Escapes and shortens names from traces for display.
 
-A trace is someone else's file. A kernel or range may be named anything, escape sequences that would rewrite
-the terminal and characters that turn a line around included, so every such text goes through here.
+A trace is untrusted. A kernel or range may have any name, including escape sequences that rewrite the terminal and
+characters that reverse a line, so every such text goes through here.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from rich.cells import cell_len
 from gpuprof.report.kernel_names import readable_kernel
 
 _INVISIBLE = frozenset("\u115f\u1160\u3164\uffa0\u2800")
-"""Letters to Unicode, blank to a reader: fillers of Hangul and the empty Braille cell."""
+"""Characters that Unicode counts as letters or symbols but that look blank: Hangul fillers, the empty Braille cell."""
 
 _UNSAFE = frozenset({"Cc", "Cf", "Cs", "Cn", "Co", "Zl", "Zp"})
 """Unicode categories: controls, format (bidi, zero-width), surrogates, unassigned, private, line ends."""
 
 _MARKS_IN_A_ROW = 2
-"""Combining marks that a letter may carry; piled higher, they run into the lines around it."""
+"""Combining marks that a letter may carry; more would run into neighbouring lines."""
 
 _SHORTEST_BASE = 5
-"""Cells that a kernel's own name keeps, in favour of its functors, before both are cut."""
+"""Cells that a kernel's own name is cut to before its functors are cut as well."""
 
 _LONG = 4096
 """Characters beyond which only the ends of a name are looked at."""
@@ -49,7 +49,7 @@ def _escaped(code: int) -> str:
 
 
 def shorten(text: str, width: int) -> str:
-    """`text` in at most `width` terminal cells, its middle left out: both ends of a name tell something."""
+    """`text` in at most `width` terminal cells; the middle is left out, as both ends of a name are informative."""
     if cell_len(text) <= width:
         return text
     if width <= 1:
@@ -69,7 +69,7 @@ def _cells(text: str, width: int) -> str:
 
 
 def shown(name: str | None, width: int = 80) -> str:
-    """Any name from a trace, ready to print; an unknown one is a dash."""
+    """Any name from a trace, ready to print; a dash if unknown."""
     if name is None:
         return "–"
     ends = name if len(name) <= _LONG else f"{name[: _LONG // 2]}…{name[-_LONG // 2 :]}"
@@ -82,7 +82,7 @@ def shown_kernel(name: str, width: int = 80) -> str:
 
 
 def shorten_kernel(text: str, width: int) -> str:
-    """As `shorten`, but what stands in <> stays as long as it can: it says what the kernel does."""
+    """Like `shorten`, but keeps the part in <> for as long as possible: it says what the kernel does."""
     base, bracket, functors = text.partition("<")
     room = width - cell_len(functors) - 1
     if not bracket or cell_len(text) <= width or room < _SHORTEST_BASE:

@@ -1,7 +1,5 @@
-"""A Diagnosis and a Trace as small pieces of HTML for notebooks: self-contained, light and dark, no scripts.
-
-Every text passes through `_text`, which shows control and bidi characters escaped and leaves nothing to the
-browser to interpret.
+"""A Diagnosis and a Trace as HTML fragments for notebooks: self-contained, light and dark, no scripts.
+Every text passes through `_text`, which escapes control and bidi characters and all HTML.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ if TYPE_CHECKING:
 
 ROWS = 8
 WORTH_NAMING = 0.005
-"""Share below which a part of the bar has no entry in the legend."""
+"""Smallest share for which a part of the bar has an entry in the legend."""
 
 # Colours of the text come from the page, so that its theme, light or dark, holds here too.
 _STYLE = """
@@ -322,7 +320,7 @@ def _a_step(diagnosis: Diagnosis) -> str:
 
 
 def _table(rows: Sequence[Sequence[str]], numbers: Sequence[int]) -> str:
-    """Rows of cells that are HTML already."""
+    """A table of cells that are already HTML."""
     lines = (
         "<tr>"
         + "".join(

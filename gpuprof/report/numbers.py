@@ -1,4 +1,4 @@
-"""Times, shares and counts as people read them: two or three significant digits, a unit, separators."""
+"""Formats times, shares and counts for people: two or three significant digits, a unit, separators."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _UNITS = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"), (1, "ns"))
 
 
 def duration(ns: float) -> str:
-    """`1.2 ms`, `41 ms`, `168 ms`: two or three digits, in the unit that keeps them before the point."""
+    """`1.2 ms`, `41 ms`, `168 ms`: two or three digits, in the largest unit that is not above the value."""
     if ns < 0:
         return f"−{duration(-ns)}"
     if ns == 0:
@@ -25,7 +25,7 @@ def _digits(value: float, whole: bool) -> str:
 
 
 def share(part: float, total: float) -> str:
-    """`14 %`; what is there but rounds to nothing, or to everything, says so."""
+    """`14 %`; shares that would round to 0 or 100 % are shown as `<1 %` or `>99 %`."""
     if total <= 0:
         return "–"
     percent = 100 * part / total
@@ -37,7 +37,7 @@ def share(part: float, total: float) -> str:
 
 
 def percent(fraction: float) -> str:
-    """`14.2 %`, for places where a limit is compared with."""
+    """`14.2 %`, where a value is compared with a limit."""
     return f"{100 * fraction:.1f} %"
 
 
@@ -76,7 +76,7 @@ def long_duration(ns: float) -> str:
 
 
 def scaled(value: float) -> str:
-    """`12.6 M`, `1.1 B`, `820`: parameters as people say them."""
+    """`12.6 M`, `1.1 B`, `820`: numbers of parameters."""
     for scale, unit in ((1e12, " T"), (1e9, " B"), (1e6, " M"), (1e3, " k")):
         if value >= scale * 0.9995:
             digits = value / scale
@@ -95,7 +95,7 @@ def rate(value: float) -> str:
 
 
 def round_ticks(top: float, most: int) -> list[float]:
-    """At most `most` marks from 0 to `top`, at multiples of 1, 2 or 5 × 10ⁿ; 0 alone where there is nothing."""
+    """At most `most` marks from 0 to `top`, at multiples of 1, 2 or 5 × 10ⁿ; only 0 if `top` is 0."""
     if not top > 0 or most < 2:
         return [0.0]
     least = top / (most - 1)

@@ -1,4 +1,4 @@
-"""The page of a finding, on the terminal and as Markdown: both from the one text that stands next to its code."""
+"""The page of a finding, on the terminal and as Markdown, both from the text next to its code."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def markdown(page: Page) -> str:
 
 
 def _applies(page: Page) -> str:
-    """` · training only`, where the problem is not looked for in everything."""
+    """` · training only`, if the finding applies to one kind of program only."""
     return f" · {page.applies[0]} only" if len(page.applies) == 1 else ""
 
 

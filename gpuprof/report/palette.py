@@ -1,7 +1,7 @@
 """The colours of a page: one source for its charts, its HTML and its timeline. Data only.
 
-Every thing that has a colour has two, for a light and for a dark page, and the same two in every view; nothing else has
-them. Greens are GPU work by what limits it; blue, crimson, cyan, olive, brown, rose kernels by what they compute;
+Every kind of thing has one colour for light pages and one for dark pages, the same in every view and used for nothing
+else. Greens are GPU work by what limits it; blue, crimson, cyan, olive, brown, rose kernels by what they compute;
 violets the phases of a step; orange, yellow, vermilion what the CPU does while the GPU waits, hatched where
 it waits; slates a step's time and numbered things. The hues around Okabe and Ito's are distinguished under the common
 kinds of colour blindness within each set; those that share a hue differ in lightness.
@@ -18,7 +18,7 @@ from gpuprof.report import labels
 from gpuprof.report.stepbar import PAINTS
 
 _YELLOW, _GREY = PAINTS["python"].page, "#c5cad0"
-"""Seen on white, where Okabe and Ito's yellow is not; a grey that is lighter than the hues that may look grey."""
+"""A yellow that is visible on white, unlike Okabe and Ito's; a grey lighter than the hues that may look grey."""
 
 _DARK_GREY = "#7a838e"
 """The same on a dark page."""
@@ -53,7 +53,7 @@ WORK_PAINTS = _keyed(
         _of_bar("idle", labels.PARTS["idle"], "#565d67"),
     )
 )
-"""What a GPU does: work of three kinds, and nothing."""
+"""What a GPU does: three kinds of work, or nothing."""
 
 CAUSE_PAINTS = _keyed(
     (
@@ -188,10 +188,10 @@ BOUND_PAINTS = _keyed(
 """What keeps a kernel from being faster: shades of the green of all GPU work, paler where less of the GPU is used."""
 
 MARK_PAINTS = _keyed((Paint("finding", "finding", "#4a5568", "#b4bdc9"),))
-"""What gpuprof says of a stretch of time: ink, since hues stand for what was recorded."""
+"""gpuprof's own marks on a stretch of time: the colour of text, since hues stand for recorded things."""
 
 MIXED = Paint("mixed", "several kinds", "#e3e7ec", "#323a45")
-"""Nearly the page's own colour: for what holds several kinds, each with its colour below."""
+"""Almost the page's colour: for a node with several kinds, each coloured below it."""
 
 
 def _as_cause(key: str, label: str, cause: str) -> Paint:
@@ -208,8 +208,8 @@ HOST_PAINTS = _keyed(
         _as_cause("python", "Python", "python"),
     )
 )
-"""What a host thread does but ops, which have the colour of their phase: calls of the CUDA runtime by what they are for
-in the colour of what a GPU waits for meanwhile, ranges, Python frames."""
+"""What a CPU thread does except ops, which have the colour of their phase: CUDA runtime calls in the colour of the
+wait that they cause on the GPU, ranges, Python frames."""
 
 
 SERIES_PAINTS = tuple(

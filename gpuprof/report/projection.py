@@ -1,4 +1,4 @@
-"""A projection as a screen of text: one row per GPU, what it rests on, and why one beats another."""
+"""A projection as a screen of text: one row per GPU, its assumptions, and why one GPU is faster than another."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gpuprof.report.numbers import duration, duration_range, gib, share
 WIDEST = 160
 GUTTER = 2
 NAME_WIDTH = 16
-"""Of a GPU's name what must be seen: such as `H100 SXM5 80GB`."""
+"""Width that a GPU's name needs, such as `H100 SXM5 80GB`."""
 _NAMES = {
     "host_floor": "host floor", "capacity": "memory holds", "host_speed": "host speed", "compute": "compute",
     "bandwidth": "bandwidth", "rest": "the rest",
@@ -106,8 +106,8 @@ def _steps(projection: Projection, width: int) -> list[Text]:
 def _narrowed(
     rows: Sequence[Sequence[str]], columns: Sequence[Column], width: int, spared: Sequence[str]
 ) -> tuple[list[list[str]], list[Column]]:
-    """The table without as many of the columns named in `spared`, the first of them first, as it takes to keep the
-    GPUs' names apart."""
+    """The table without the first columns of `spared`; only those are dropped that must be for the GPUs' names to stay
+    readable."""
     kept = list(range(len(columns)))
     for title in spared:
         wide = [max(len(row[i]) for row in rows) for i in kept]
@@ -131,7 +131,7 @@ def _batch(one: OnGpu) -> str:
 
 
 def _times(factor: float) -> str:
-    """A factor to two decimals, or to two digits where that is less than a tenth."""
+    """A factor with two decimals, or two digits below 0.1."""
     return f"{factor:.2g}" if 0 < factor < 0.1 else f"{factor:.2f}"
 
 
@@ -173,7 +173,7 @@ def _costs(projection: Projection, width: int) -> list[Text]:
 
 
 def _fits(one: OnGpu) -> str:
-    """In a word; what the range of the largest batch leaves open is said to be so."""
+    """Whether it fits, in a word; `likely` or `perhaps` if the range of the largest batch leaves it open."""
     m = one.memory
     if m is None:
         return "?"
@@ -185,7 +185,7 @@ def _fits(one: OnGpu) -> str:
 
 
 def _largest(m: MemoryFit | None) -> str:
-    """The largest batch, and the ends of what it may be."""
+    """The largest batch, and its range."""
     if m is None or m.largest_batch is None:
         return "–"
     low, high = (_batch_size(value) for value in (m.largest_batch_low, m.largest_batch_high))
@@ -194,7 +194,7 @@ def _largest(m: MemoryFit | None) -> str:
 
 
 def _with_fixes(projection: Projection) -> list[Text]:
-    """Where the batch does not fit: with which change it does."""
+    """For GPUs on which the batch does not fit: the changes with which it does."""
     lines = []
     for one in projection.gpus:
         found = one.memory.with_fixes if one.memory is not None and not one.memory.fits else ()
@@ -215,7 +215,7 @@ def _small(value: float | None) -> str:
 
 
 def _hosts(projection: Projection, width: int) -> list[Text]:
-    """How the step moves with the host, where no one measured it."""
+    """The step with other speeds of the CPU, where that speed is not measured."""
     if not projection.gpus:
         return []
     factors = [step.host_factor for step in projection.gpus[0].host_steps]

@@ -1,5 +1,5 @@
 """The ranks of a training as a table: how long each needs by itself, how long it waits for the others, and what the job
-would gain if ranks, stages or batches were alike."""
+would gain if ranks, stages or batches were equal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gpuprof.ranks.summary import Job, RankSummary
 
 SHOWN, SHOWN_OF_MANY, MANY = 8, 4, 16
-"""Ranks in the table: of many fewer, as what matters then is in the lines above."""
+"""Ranks in the table; fewer for jobs of MANY ranks, where the lines above say what matters."""
 CHANGES = 4
 ON_PATH = 3
 """Ranks that are named of the critical path."""
@@ -31,7 +31,7 @@ _WORDS = {
 
 
 def lines(ranks: Sequence[RankSummary] | None, width: int, job: Job | None = None) -> list[Text]:
-    """One row per rank, the slowest first; of many only these. `job`: their joint replay."""
+    """One row per rank, slowest first, up to SHOWN. `job`: their joint replay."""
     if not ranks:
         return []
     slowest = sorted(ranks, key=lambda rank: (-(rank.pace_ns or 0), rank.rank))
@@ -53,7 +53,7 @@ def lines(ranks: Sequence[RankSummary] | None, width: int, job: Job | None = Non
 
 
 def _of_job(job: Job | None, width: int) -> list[Text]:
-    """The step of all, the same work spread evenly, what would gain, and what is waited for. At most ten lines."""
+    """The job's step, the step with work spread evenly, what would gain, and waiting. At most ten lines."""
     if job is None or job.slowdown is None or job.even_ns is None or job.ranks < 2:
         return []
     parts = [f"{job.ranks} ranks"]
@@ -77,7 +77,7 @@ def _of_job(job: Job | None, width: int) -> list[Text]:
 
 
 def _on_path(job: Job) -> str | None:
-    """Whose work the critical path of the usual step consists of; None where it is not known."""
+    """Which ranks' work the critical path of the usual step consists of; None if not known."""
     total: dict[str, int] = {}
     for part in job.critical_path:
         name = "moving data" if part.work == "communication" else f"rank {part.rank}"

@@ -14,7 +14,7 @@ from gpuprof.report.roles_words import LEAST, PAINT_OF_WAITING, paint, phases_th
 from gpuprof.report.terminal import GUTTER, WIDEST, paragraph, section
 
 ROWS = 5
-"""Lines of who waits for whom that are shown where no one asked for more."""
+"""Lines of who waits for whom, shown by default."""
 SHOWN = 4
 """Iterations that the lanes show, from the middle of the window; all where there are fewer."""
 
@@ -45,7 +45,7 @@ def part_shown(found: Roles) -> tuple[int, int]:
 
 
 def lane(spans: tuple[Span, ...], low: int, high: int, width: int) -> Text:
-    """A role's time from `low` to `high`, a cell for the phase that has most of it."""
+    """A role's time from `low` to `high`; each cell shows the phase with most of its time."""
     cells: list[dict[str, int]] = [{} for _ in range(width)]
     each = (high - low) / width
     for one in spans:

@@ -1,4 +1,4 @@
-"""Roles on one timeline in words, the same on a terminal and on a page."""
+"""Texts on roles on one timeline, shared by terminal and page."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def phases_there(found: Roles) -> list[str]:
 
 
 def queue(found: Roles) -> str:
-    """What waits to be trained on, and how old its policy is; empty where that is not known."""
+    """The queue of samples to train on, and the age of their policy; empty if not known."""
     marked = any(one.key == MARKED for one in found.queue)
     return "; ".join(map(quantity, found.queue)) + (" (counted from the marks)" if marked else "")
 

@@ -18,7 +18,7 @@ _NAME = 40
 WORTH_SAYING = 0.02
 """Share of padding below which it is not mentioned."""
 _ENERGY_UNSURE = 0.1
-"""Energy that is surer than this share of it has no interval in words."""
+"""Energy that is known to within this share is given without an interval."""
 
 _DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float64": "fp64", "float8_e4m3fn": "fp8"}
 _WRAPPERS = {"DistributedDataParallel": "DDP", "FullyShardedDataParallel": "FSDP"}
@@ -68,13 +68,13 @@ def model(run: Run) -> str:
 
 
 def _wrapper(found: Any) -> str:
-    """`DDP` and the like; that PEFT wraps the model is said by LoRA already."""
+    """`DDP` and the like; not PEFT, as LoRA already implies it."""
     name = _name(found)
     return "" if name.startswith("Peft") else _WRAPPERS.get(name, name)
 
 
 def _model_name(found: dict[str, Any]) -> str:
-    """`Llama` of LlamaForCausalLM; a PEFT class names the wrapper only, so then the model's type."""
+    """`Llama` for LlamaForCausalLM; a PEFT class names only the wrapper, so then the model's type."""
     name = _name(found.get("class"))
     if name and not name.startswith("Peft"):
         return re.sub(r"(For|LMHead)[A-Z]\w*$", "", name) or name
@@ -91,7 +91,7 @@ def _lora(lora: Any) -> str:
 
 
 def _dtype(dtypes: Any) -> str:
-    """The one that most parameters have."""
+    """The dtype of most parameters."""
     counts = {k: n for k, v in dtypes.items() if (n := _number(v)) is not None} if isinstance(dtypes, dict) else {}
     if not counts:
         return ""
@@ -215,5 +215,5 @@ def _name(value: Any) -> str:
 
 
 def _number(value: Any) -> float | None:
-    """A number that makes sense as an amount; what the run says of its model is not checked by anybody."""
+    """A number that makes sense as an amount; the run's facts about its model are not validated elsewhere."""
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0 else None

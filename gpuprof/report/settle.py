@@ -1,4 +1,4 @@
-"""What settles whether a fix gains, as it is shown."""
+"""The command that settles whether a fix gains, as text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ BEFORE_COMMAND = " -- "
 
 
 def settle(finding: Finding) -> str:
-    """The line to run; where the recording does not say how the training was started, the user's command is missing."""
+    """The command to run; without the user's command if the recording does not say how the training was started."""
     if not finding.settle:
         return "gpuprof compare, recorded again after a change by hand"
     known = BEFORE_COMMAND in finding.settle
@@ -18,7 +18,7 @@ def settle(finding: Finding) -> str:
 
 
 def commands(finding: Finding) -> tuple[str, ...]:
-    """The same, shorter and shorter: without the training's own command where gpuprof knows that from the run."""
+    """The same in shorter and shorter forms: without the training's command if gpuprof knows it from the run."""
     if not finding.settle:
         return ("by hand",)
     head, known, _ = finding.settle.partition(BEFORE_COMMAND)

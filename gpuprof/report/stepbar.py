@@ -9,7 +9,7 @@ from gpuprof.diagnosis.step_parts import Bar, Part
 
 @dataclass(frozen=True, slots=True)
 class Paint:
-    """How a part looks: the colour on a terminal, the one on a page, and a fill that needs no colour."""
+    """How a part looks: its colour on a terminal and on a page, and a fill that is recognisable without colour."""
 
     terminal: str
     page: str
@@ -53,15 +53,15 @@ WAITING_FOR_A_PEER = Paint("bright_magenta", "#e9bfd8", "∿")
 
 
 def paint(part: Part) -> Paint:
-    """Waiting for communication is not the communication itself, so it looks different."""
+    """The paint of a part; waiting for communication looks different from communication itself."""
     if part.idle and part.key == "communication":
         return WAITING_FOR_A_PEER
     return PAINTS.get(part.key, PAINTS["unknown"])
 
 
 def cells(bar: Bar, width: int) -> list[int]:
-    """Whole cells for each part, `width` in all, by largest remainder; what is listed has one at least, and what is too
-    small to be listed has none."""
+    """Whole cells for each part, `width` in all, by largest remainder; listed parts get at least one cell, others
+    none."""
     total = sum(part.ns for part in bar.parts)
     if not total:
         return [0] * len(bar.parts)

@@ -1,5 +1,5 @@
-"""A trial as a screen of text: what was confirmed and what to paste first, then what was measured of each fix, what was
-right of the predictions, and what to try next."""
+"""A trial as a screen of text: first what was confirmed and what to paste, then the measurements of each fix, which
+predictions were right, and what to try next."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpuprof.trial.trial import Fix, Interval, Next, Row, Trial
 
 WIDEST = 160
 WIDE, NARROW = 120, 78
-"""Columns from which a terminal has room for whether the training is the same, and for memory and start."""
+"""From these widths on there is room for whether the training is the same, and for memory and start."""
 STATUS = {
     "confirmed": "confirmed", "slower": "slower", "no_difference": "no gain", "unconfirmed": "unconfirmed",
     "not_applied": "not applied", "failed": "failed", "not_tried": "not tried",
@@ -72,7 +72,8 @@ def _how(trial: Trial) -> str:
 
 
 def _table(trial: Trial, width: int) -> list[Text]:
-    """A row as it is, and one for each fix; narrow terminals go without what the lines below say."""
+    """A row for the unchanged training, and one for each fix; narrow terminals leave out what the lines below
+    repeat."""
     base = trial.baseline
     rows = [("fix", "predicted", "measured", "gain", "", "peak", "start", "the training")]
     rows.append(("as it is", "", duration(base.step_ns), "", "", _bytes(base.peak_bytes), _start(base.start_ns), ""))
@@ -102,8 +103,8 @@ def _table(trial: Trial, width: int) -> list[Text]:
 
 
 def _details(row: Row) -> list[Text]:
-    """What a table has no room for: why, or what shows that the patch took effect; the step that was predicted; and
-    what it changes."""
+    """What the table has no room for: the reason, or the proof that the patch took effect; the predicted step; and what
+    it changes."""
     if row.status in ("failed", "not_applied", "not_tried"):
         return [Text(f"  {escape(row.name)}: {STATUS[row.status]}: {escape(row.reason)}", "dim")]
     predicted = f"; predicted step {_range(row.predicted_step_ns)}" if row.predicted_step_ns else ""
@@ -126,7 +127,7 @@ def _predictions(trial: Trial) -> list[Text]:
 
 
 def _next(trial: Trial) -> list[Text]:
-    """What it would try next, as a command: without a command of its own it takes that of the latest run."""
+    """What to try next, as a command; it uses the training command of the latest run."""
     if not trial.next:
         return []
     first = trial.next[0]
@@ -140,12 +141,12 @@ def _next(trial: Trial) -> list[Text]:
 
 
 def fixes_of(one: Next) -> str:
-    """As --fix takes them."""
+    """The fixes in the syntax of --fix."""
     return ",".join(map(str, one.fixes))
 
 
 def budget_of(one: Next) -> str:
-    """A budget that is enough for it, in whole minutes: the process that fills caches counts, too."""
+    """A sufficient budget in whole minutes, including the process that fills caches."""
     return f"{max(1, -(-int(one.seconds * 1.25) // 60))}m"
 
 
@@ -163,7 +164,7 @@ def best_row(trial: Trial) -> Row | None:
 
 
 def gain(found: Interval | None) -> str:
-    """`1.8–2.1×`; of one measurement `2.0×`."""
+    """`1.8–2.1×`; `2.0×` for one measurement."""
     if found is None:
         return "–"
     if found.low is None or found.high is None:
@@ -173,7 +174,7 @@ def gain(found: Interval | None) -> str:
 
 
 def same(row: Row) -> str:
-    """Whether the training is the same with it, in few words."""
+    """Whether the training stays the same, in few words."""
     if row.sameness is None:
         return ""
     return SAME[row.sameness.verdict] if row.sameness.verdict else "not known"

@@ -1,7 +1,6 @@
-"""Text that comes from a recording, made fit for an agent: short, on one line, and fenced as data.
-
-A kernel, a range or a file may be named anything, instructions to a language model included. One function, `fenced`,
-shows every such name; `cleaned` applies it to a whole answer, and to names that its sentences quote.
+"""Prepares text from a recording for an agent: short, on one line, and fenced as data.
+A kernel, a range or a file may have any name, including instructions to a language model. `fenced` formats one such
+name; `cleaned` applies it to a whole answer, and to names that its sentences quote.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from gpuprof.report.kernel_names import readable_kernel
 from gpuprof.report.names import escape, shorten
 
 BEGIN, END = "⟦", "⟧"
-"""Around what a recording says. In a name they are escaped, so that none can end its fence."""
+"""The fence around text from a recording. Inside a name these are escaped, so that it cannot end its fence."""
 LONGEST = 120
 """Characters of a name."""
 LONGEST_TEXT = 1500
@@ -24,33 +23,33 @@ NAMES = frozenset({
     "kernels", "file", "files", "class", "label", "range", "stack", "model", "trainer", "optimizer", "gpu", "error",
     "cell", "category_name", "work", "where_name", "thread",
 })  # fmt: skip
-"""Keys of an answer whose texts are names from a recording."""
+"""Keys of an answer whose values are names from a recording."""
 OWN = frozenset({"fix", "fixes", "settings", "patch"})
 """Keys of objects whose names are gpuprof's own."""
 CODE = frozenset({"fix", "fix_lines", "lines", "settle", "command", "patch", "settings", "value", "arguments"})
-"""Keys of what is to be pasted or called: a fence would break it."""
+"""Keys of values to be pasted or called: a fence would break them."""
 SHORTEST = 4
-"""Characters of a name that is looked for in sentences."""
+"""Shortest name that is searched for in sentences."""
 _QUOTED = 40
-"""Characters of a name, from which on sentences may quote its ends only."""
+"""From this length on a sentence may quote only the ends of a name."""
 _ENDS = 8
-"""Characters at each end by which such a quotation is known."""
+"""Characters at each end by which such a quotation is recognised."""
 PATHS = frozenset({"path", "paths"})
-"""Keys of what an agent hands back to a tool: escaped, not fenced."""
+"""Keys of values that an agent passes back to a tool: escaped, not fenced."""
 
 
 def fenced(name: str) -> str:
-    """A name from a recording: at most LONGEST characters, every character showing, in a fence."""
+    """A name from a recording in a fence: at most LONGEST characters, all of them visible."""
     return f"{BEGIN}{_short(_without_fence(name), LONGEST)}{END}"
 
 
 def unfenced(text: str) -> str:
-    """What an agent hands back, without the fence that it was shown in."""
+    """Text that an agent passes back, without the fence."""
     return text[1:-1] if len(text) > 1 and text.startswith(BEGIN) and text.endswith(END) else text
 
 
 def sentence(text: str) -> str:
-    """One of our own sentences, which may quote a recording: every character shows, fences are escaped."""
+    """One of our own sentences, which may quote a recording: invisible characters and fences are escaped."""
     return _short(_without_fence(text), LONGEST_TEXT)
 
 
@@ -58,7 +57,7 @@ def cleaned(value: Any, names: Iterable[str] = ()) -> Any:
     """An answer in which names are fenced and all other texts are escaped. Keys and numbers stay.
 
     `names`: what the recording calls its ops, kernels, files and so on; where a sentence quotes one, or a name that
-    the answer has elsewhere, it is fenced as well. A single word is no instruction, and stays unchanged where it
+    the answer has elsewhere, it is fenced as well. A single word is not an instruction, and stays unchanged if it
     stands alone or has letters only.
     """
     texts = list(_texts(value))
@@ -68,7 +67,7 @@ def cleaned(value: Any, names: Iterable[str] = ()) -> Any:
 
 
 def fence_names(text: str, names: Iterable[str]) -> str:
-    """A page of ours in which the names that it quotes are fenced."""
+    """One of our own pages with the names that it quotes fenced."""
     return _fence(_without_fence(text), _quotations(names, text))
 
 
@@ -85,7 +84,7 @@ def _texts(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _quotations(names: Iterable[str], text: str) -> re.Pattern[str] | None:
-    """What finds those of the names that the text quotes, whole or with their middle left out; None: none of them."""
+    """A pattern for the names that the text quotes, whole or with the middle left out; None if it quotes none."""
     found = set()
     for name in names:
         if len(name) < SHORTEST or name.isalpha() or not any(map(str.isalpha, name)):
@@ -128,5 +127,5 @@ def _without_fence(text: str) -> str:
 
 
 def _short(text: str, most: int) -> str:
-    # Only the ends can remain of a long one, which bounds the time that escaping takes.
+    # Only the ends of a long text can remain; cutting first bounds the time for escaping.
     return shorten(escape(text if len(text) <= 4 * most else text[: 2 * most] + text[-2 * most :]), most)

@@ -1,4 +1,4 @@
-"""What a Diagnosis says in a few words: the sentences that the terminal and the notebook share."""
+"""Texts of a Diagnosis that the terminal and the notebook share."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from gpuprof.timeline.frames import MODULE
 from gpuprof.timeline.unit import Unit
 
 WORTH_MENTIONING = 0.05
-"""Share of a step below which the profiler's cost changes nothing that a person would do."""
+"""Share of a step below which the profiler's cost does not matter to the reader."""
 
 SAME = 0.03
-"""Share by which steps of one process differ for no reason."""
+"""Share by which steps of one process differ by chance."""
 
 _SHORTEST_PATH = 24
 
 
 def label(diagnosis: Diagnosis) -> str:
-    """The verdict's key, `HOST-BOUND · launch`, or why there is none."""
+    """The verdict's key, `HOST-BOUND · launch`, or why there is no verdict."""
     return key(diagnosis) or headline(diagnosis)
 
 
 def summary(diagnosis: Diagnosis) -> str:
-    """What the verdict says, without what an issue of the recording says as well."""
+    """The verdict's explanation, without what an issue of the recording already says."""
     return " ".join(sentences(diagnosis))
 
 
@@ -58,7 +58,7 @@ def step_time(diagnosis: Diagnosis) -> str:
 
 
 def usual_step(diagnosis: Diagnosis) -> str:
-    """`usually 54 ms`: how the usual step differs from the mean one; empty where it hardly does."""
+    """`usually 54 ms`: how the usual step differs from the mean; empty if it hardly does."""
     budget = diagnosis.budget
     if budget is None or not budget.has_usual_step or (diagnosis.steps and diagnosis.steps.source == "none"):
         return ""
@@ -87,7 +87,7 @@ def gpus(diagnosis: Diagnosis) -> str:
 
 
 def versions(diagnosis: Diagnosis) -> str:
-    """What matters of the versions that the file states: `torch 2.11, CUDA 13.0`."""
+    """The relevant versions in the file: `torch 2.11, CUDA 13.0`."""
     known = diagnosis.environment.versions
     found = []
     for name in ("torch_version", "pytorch_version"):
@@ -100,7 +100,7 @@ def versions(diagnosis: Diagnosis) -> str:
 
 
 def version(name: str, value: object) -> str:
-    """A version as people write it: `13.0` of the 13000 that CUDA counts."""
+    """A version as people write it: `13.0` for CUDA's 13000."""
     counted = name in ("cuda_runtime_version", "cuda_driver_version")
     return (_cuda(value) if counted else "") or str(value)
 
@@ -110,7 +110,7 @@ def _cuda(value: object) -> str:
 
 
 def _release(version: str) -> str:
-    """`2.11` of `2.11.0+cu130`: what people call it."""
+    """`2.11` for `2.11.0+cu130`."""
     return re.sub(r"^(\d+\.\d+)\.\d+\S*$", r"\1", version)
 
 
@@ -135,7 +135,7 @@ def source(diagnosis: Diagnosis, width: int = 120) -> str:
 
 
 def has_peers(where: Environment) -> bool:
-    """Whether it is one rank of several: one alone has no number worth saying."""
+    """Whether it is one rank of several; a single rank's number is not shown."""
     return (where.world_size or (where.rank or 0) + 1) > 1
 
 
@@ -144,7 +144,7 @@ def _excluded(unit: Unit) -> str:
 
 
 def profiler(diagnosis: Diagnosis) -> str | None:
-    """What the recording itself did to the step; None where that is not known."""
+    """How recording changed the step; None if not known."""
     steps, cost, unit = diagnosis.steps, diagnosis.profiler, diagnosis.unit
     if steps is None or steps.source == "none" or diagnosis.quality.status == "unusable":
         return None
@@ -178,7 +178,7 @@ def profiler(diagnosis: Diagnosis) -> str | None:
 
 
 def next_step(diagnosis: Diagnosis) -> str:
-    """The one thing to do now that would show more."""
+    """The next thing to do to learn more."""
     steps, cost, unit = diagnosis.steps, diagnosis.profiler, diagnosis.unit
     if lacks_trace(diagnosis) and diagnosis.run and diagnosis.run.status == "running":
         return "gpuprof diagnose, once the window is recorded"
@@ -202,14 +202,14 @@ def next_step(diagnosis: Diagnosis) -> str:
 
 
 def more(diagnosis: Diagnosis) -> str:
-    """Where the rest of the diagnosis is; nothing where there is none."""
+    """Where the rest of the diagnosis is; empty if there is none."""
     if diagnosis.quality.status == "unusable" or lacks_trace(diagnosis) or ran_on_cpu(diagnosis):
         return "" if diagnosis.cpu_step is None else "-v shows the run and its functions; gpuprof report draws them"
     return "-v shows the run, waits, kernels, phases and notes; gpuprof report draws them"
 
 
 def after_recording(diagnosis: Diagnosis) -> str:
-    """What shows more of a run that has just been recorded."""
+    """The command that shows more of a run that has just been recorded."""
     on_cpu = diagnosis.cpu_step is not None
     return f"gpuprof diagnose -v shows {'the run and its functions' if on_cpu else 'waits, kernels, phases and notes'}"
 

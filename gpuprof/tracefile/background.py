@@ -1,4 +1,4 @@
-"""Work in another thread while this one goes on."""
+"""Runs work in another thread while this one continues."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ def processors() -> int:
 
 
 class Background:
-    """One more thread, where there is a processor for it; it ends with this object. It helps where the work leaves
-    the GIL for long: machine code does."""
+    """One more thread, if there is a CPU for it; it ends with this object. It helps for work that releases the GIL,
+    such as machine code."""
 
     def __init__(self, *, worth_it: bool = True) -> None:
         self._pool = ThreadPoolExecutor(1) if worth_it and processors() > 1 else None
 
     def begin(self, work: Callable[Given, Found], *arguments: Given.args, **named: Given.kwargs) -> Callable[[], Found]:
-        """Begins some work, and returns what waits for its result, or raises what it raised. Without another thread it
-        is done here and now."""
+        """Begins some work; returns a function that waits for its result, or raises its exception. Without another
+        thread the work is done at once."""
         if self._pool is not None:
             return self._pool.submit(work, *arguments, **named).result
         found = work(*arguments, **named)

@@ -1,11 +1,11 @@
 """Functions over arrays as machine code: numba compiles them once, and later runs load the code without numba.
 
-To import numba and to read its cache takes 0.6 s, which is a third of what a small trace takes; to load kept machine
-code takes 0.04 s, with llvmlite alone. The code is called as numba's calling convention has it
+Importing numba and reading its cache takes 0.6 s, a third of the time for a small trace; loading kept machine code
+takes 0.04 s, with llvmlite alone. The code is called as numba's calling convention has it
 (https://numba.readthedocs.io/en/stable/developer/architecture.html): pointers to the result and to an exception, then
-the arguments, of which an array is (owner, parent, size, itemsize, data, shape…, strides…). Before it is kept its LLVM
-code is checked to be so, and to need nothing of numba; where it is not, or with a numba that was not tried, numba
-itself is used.
+the arguments, of which an array is (owner, parent, size, itemsize, data, shape…, strides…). Before code is kept, its
+LLVM code is checked to follow this convention and to need nothing of numba; otherwise, or with a numba version that was
+not tried, numba itself runs the function.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from typing import Any
 import numpy as np
 
 TRIED = (0, 60), (0, 68)
-"""The oldest and the newest numba with which the tests passed; others run their code themselves."""
+"""The oldest and the newest numba with which the tests passed; with others numba runs the functions itself."""
 SYMBOL = "gpuprof_kernel"
 OK, OK_NONE = 0, -2
-"""What machine code returns when all went well; its result is written to its first argument."""
+"""Return codes of successful machine code; the result is written to its first argument."""
 CHECKSUM_BYTES = 32
 MATHEMATICS = {"pow", "powi", "exp", "exp2", "log", "log2", "log10", "sin", "cos", "tan"}
-"""What LLVM takes from the C library."""
+"""Functions that LLVM takes from the C library."""
 
 Types = tuple[Hashable, ...]
-"""Per argument the type by which machine code differs."""
+"""For each argument the type that selects the machine code."""
 
 _lock = threading.RLock()
 
@@ -46,10 +46,10 @@ class Kernel:
     def __init__(self, name: str, source: Callable[[], bytes], folder: Path, find: Callable[[], Any]) -> None:
         self._name = name
         self._source = source
-        """Gives all that the function is made of."""
+        """Returns everything that the machine code depends on."""
         self._folders = _folders(folder)
         self._find = find
-        """Gives the Python function, or numba's of it."""
+        """Returns the Python function, or numba's version of it."""
         self._ready: dict[Types, Callable[..., int | None]] = {}
 
     def __call__(self, *arguments: Any) -> Any:
@@ -76,12 +76,12 @@ class Kernel:
             return self._ready[types]
 
     def _stem(self) -> str:
-        """What the file of its machine code is called: other source, another LLVM or another processor make another."""
+        """Name of the file of its machine code; it depends on the source, on LLVM and on the CPU."""
         return f"{self._name}-{_digest(self._source(), _file(Path(__file__)), _machine().encode())}"
 
 
 def compiled(function: Callable) -> Any:
-    """Decorator: the function as a `Kernel`. Of what its module imports it may use numbers only."""
+    """Decorator: the function as a `Kernel`. Of the names in its module it may use only numbers."""
     path = Path(function.__code__.co_filename)
 
     def source() -> bytes:
@@ -130,14 +130,14 @@ def _type_of(value: Any) -> Hashable:
 
 
 def _layout(kind: Hashable) -> list[Any]:
-    """The ctypes that an argument is passed as."""
+    """The ctypes with which an argument is passed."""
     if isinstance(kind, tuple):
         return [ctypes.c_void_p] * 2 + [ctypes.c_int64] * 2 + [ctypes.c_void_p] + [ctypes.c_int64] * (2 * kind[1])
     return [{bool: ctypes.c_uint8, int: ctypes.c_int64, float: ctypes.c_double}.get(kind, ctypes.c_void_p)]  # type: ignore[call-overload]
 
 
 def _flat(value: Any) -> Iterator[Any]:
-    """The numbers that an argument is passed as."""
+    """The numbers with which an argument is passed."""
     if isinstance(value, np.ndarray):
         yield from (None, None, value.size, value.itemsize, value.ctypes.data, *value.shape, *value.strides)
     elif isinstance(value, np.void):
@@ -147,7 +147,7 @@ def _flat(value: Any) -> Iterator[Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Python's number in place of numpy's."""
+    """A numpy number as Python's."""
     return value.item() if isinstance(value, (np.number, np.bool_)) else value
 
 
@@ -155,7 +155,7 @@ def _plain(value: Any) -> Any:
 
 
 def _compile(function: Any, arguments: Sequence[Any], types: Types) -> tuple[bytes | None, Any]:
-    """The machine code of a function for such arguments, or None if numba has to run it; and what numba makes of it."""
+    """(machine code of a function for such arguments, or None if numba has to run it; numba's compiled function)."""
     import numba
 
     if not TRIED[0] <= tuple(map(int, numba.__version__.split(".")[:2])) <= TRIED[1]:
@@ -167,11 +167,11 @@ def _compile(function: Any, arguments: Sequence[Any], types: Types) -> tuple[byt
 
 
 def jitted(function: Any, **options: Any) -> Any:
-    """What numba makes of a function that makes no array and raises nothing, to be called by machine code alone."""
+    """A function compiled by numba that makes no array and raises nothing, to be called only from machine code."""
     import numba
     from numba.core.cpu import CPUTargetOptions
 
-    # No kernel makes or keeps an array: without numba's reference counts (`_nrt`) they are fifteen times as fast.
+    # No kernel makes or keeps an array: without numba's reference counting (`_nrt`) they are fifteen times as fast.
     # Numba does not document these options, so it may drop them.
     options |= {"_nrt": False, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
     known = {name: value for name, value in options.items() if hasattr(CPUTargetOptions, name)}
@@ -189,8 +189,8 @@ def _run_by_numba(function: Any) -> Any:
 
 
 def _machine_code(llvm: str, types: Types) -> bytes | None:
-    """The object file of a module's only function that can be called from outside; None if it is not called as we call
-    it, or calls what is not in it."""
+    """The object file of a module's only exported function; None if its signature is not the expected one, or if it
+    calls functions outside the module."""
     import llvmlite.binding as binding
 
     _prepare()
@@ -205,8 +205,7 @@ def _machine_code(llvm: str, types: Types) -> bytes | None:
 
 
 def _is_outside(function: str) -> bool:
-    """Whether a function that is called but not defined is more than an instruction of the processor or of `memcpy`'s
-    kind."""
+    """Whether a declared function is a real external one, not an LLVM intrinsic or one like `memcpy`."""
     llvm, _, name = function.partition(".")
     return llvm != "llvm" or name.partition(".")[0] in MATHEMATICS
 
@@ -216,7 +215,7 @@ def _passed_as(llvm_type: str) -> str:
 
 
 def _expected(types: Types) -> list[str]:
-    """What LLVM is to say of the arguments."""
+    """The arguments' expected LLVM types."""
     names = {ctypes.c_uint8: "i8", ctypes.c_int64: "i64", ctypes.c_double: "double", ctypes.c_void_p: "pointer"}
     return ["pointer"] * 2 + [names[one] for kind in types for one in _layout(kind)]
 
@@ -258,7 +257,7 @@ def _prepare() -> None:
 
 
 def _target_machine(triple: str) -> Any:
-    """Of this processor; each engine owns its own."""
+    """A target machine for this CPU; each engine owns one."""
     import llvmlite.binding as binding
 
     return binding.Target.from_triple(triple).create_target_machine(
@@ -271,7 +270,7 @@ def _features() -> str:
 
     try:
         return binding.get_host_cpu_features().flatten()
-    except RuntimeError:  # not known of this processor
+    except RuntimeError:  # not known for this CPU
         return ""
 
 
@@ -288,7 +287,7 @@ def _machine() -> str:
 
 @cache
 def _file(path: Path) -> bytes:
-    """A Python file, as far as it can be read."""
+    """The contents of a Python file; empty if it cannot be read."""
     try:
         return path.read_bytes()
     except OSError:
@@ -306,7 +305,7 @@ def _folders(folder: Path) -> list[Path]:
 
 
 def _kept(folders: Sequence[Path], name: str) -> bytes | None:
-    """Machine code that was kept whole."""
+    """Kept machine code whose checksum is right; None if there is none."""
     for folder in folders:
         with suppress(OSError):
             data = (folder / name).read_bytes()

@@ -1,4 +1,4 @@
-"""What torch.compile did in a run's process, as its run folder has it, none of it trusted."""
+"""What torch.compile did in a run's process, read from its run folder and validated."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class FailedGuard:
-    """A condition that held no longer, so that a function was compiled again."""
+    """A guard that failed, so that a function was recompiled."""
 
     guard: str
     place: Place
@@ -35,28 +35,28 @@ class FailedGuard:
 
 @dataclass(frozen=True, slots=True)
 class CompiledFunction:
-    """A function that Dynamo compiled, or tried to; what follows a graph break is a function of its own."""
+    """A function that Dynamo compiled, or tried to; the code after a graph break is a separate function."""
 
     number: int
-    """As in the range `Torch-Compiled Region: <number>/<version>`."""
+    """The number in the range `Torch-Compiled Region: <number>/<version>`."""
     place: Place
     """Its first line."""
     resumed_at: int | None
-    """The line after whose graph break it goes on; None of a function as written."""
+    """The line with the graph break after which it resumes; None for a function as written."""
     versions: int
     ops: int
-    """Of its largest graph."""
+    """Ops in its largest graph."""
     compile_us: int
-    """All versions, forward and backward."""
+    """Compilation time of all versions, forward and backward, µs."""
     ended_unix_us: int
     """When it was last compiled."""
     reached_limit: bool
-    """Of recompilations: where no version fits, it runs as plain Python."""
+    """Whether it reached the recompilation limit: if no version fits, it runs as plain Python."""
     failed: str | None
     """Why it was not compiled at all."""
     failed_guards: tuple[FailedGuard, ...]
     failed_at: Place | None = None
-    """Its line that could not be compiled, where it was noted."""
+    """The line that could not be compiled, if known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class GraphBreak:
     calls: tuple[Place, ...]
     """The calls that lead to it, the innermost last."""
     count: int
-    """How often Dynamo met it while compiling, which is not how often a step does."""
+    """How often Dynamo met it while compiling; not how often it occurs in a step."""
 
     @property
     def place(self) -> Place:
@@ -78,14 +78,14 @@ class GraphBreak:
 
 @dataclass(frozen=True, slots=True)
 class Compiler:
-    """What a rank says of torch.compile."""
+    """A rank's facts about torch.compile."""
 
     functions: tuple[CompiledFunction, ...] = ()
     breaks: tuple[GraphBreak, ...] = ()
     skips: tuple[tuple[str, int], ...] = ()
-    """(reason, how often) CUDA graphs were not used."""
+    """(reason why CUDA graphs were not used, how often)."""
     skipped: int = 0
-    """Graphs that were to be in CUDA graphs, and are not, as torch counts them."""
+    """Graphs that should have become CUDA graphs but did not, by torch's counter."""
     recompile_limit: int | None = None
     graphs: int = 0
 
@@ -117,7 +117,7 @@ def compiler_of(value: Any) -> Compiler | None:
 
 
 def _giving_up(functions: tuple[CompiledFunction, ...], known: set[str]) -> Iterator[GraphBreak]:
-    """Breaks in a loop, for which Dynamo gives up the whole function and notes no break: by their reasons."""
+    """Graph breaks in loops, recognised by the reason: Dynamo gives up the whole function and records no break."""
     for one in functions:
         if one.failed and one.resumed_at is None and one.failed not in known:
             known.add(one.failed)

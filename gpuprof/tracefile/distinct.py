@@ -1,4 +1,4 @@
-"""The values of a column in order, the distinct ones, and their numbers."""
+"""Sorting a column, its distinct values, and numbering them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 def ordered(values: np.ndarray) -> np.ndarray:
     """The values, ascending.
 
-    Columns of a trace are in order already, or a few runs that are: those numpy's stable sort merges, twenty times as
-    fast as its default sort.
+    Columns of a trace are already sorted, or consist of a few sorted runs, which numpy's stable sort merges twenty
+    times as fast as its default sort.
     """
     return np.sort(values, axis=None, kind="stable")
 
@@ -33,12 +33,12 @@ def distinct(values: Any) -> np.ndarray:
 
 
 WIDEST = 4_000_000
-"""A table with a place for every value between the least and the largest is quicker than sorting up to this size."""
+"""Up to this range of values a lookup table is faster than sorting."""
 
 
 def numbered(values: np.ndarray) -> np.ndarray:
-    """Per row the place of its value among the distinct ones: `np.unique(values, return_inverse=True)[1]`, of a column
-    of whole numbers.
+    """For each row the index of its value among the distinct ones: `np.unique(values, return_inverse=True)[1]`, for a
+    column of integers.
 
     Ids lie close together and are looked up in a table instead of being sorted, which takes a tenth of the time.
     """

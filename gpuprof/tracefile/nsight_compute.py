@@ -2,7 +2,7 @@
 
 Both forms are read: one line per metric ("Metric Name", "Metric Value"), and one line per kernel with a column per
 metric and a second line of units. The details page names metrics in words, and its sets have other names for the same
-counters: each becomes the name that is asked for. What comes before the table is skipped.
+counters: all are mapped to the requested names. Lines before the table are skipped.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ DRAM = "dram__throughput.avg.pct_of_peak_sustained_elapsed"
 SM = "sm__throughput.avg.pct_of_peak_sustained_elapsed"
 ISSUE = "sm__inst_issued.avg.pct_of_peak_sustained_active"
 COUNTED = (DURATION, TENSOR, DRAM, SM, ISSUE)
-"""What is asked for, of each kernel."""
+"""Metrics requested for each kernel."""
 KNOWN = (DURATION, TENSOR, DRAM)
-"""What every GPU since Volta has."""
+"""Metrics that every GPU since Volta has."""
 _SAME = {
     "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed": DRAM,
     "DRAM Throughput": DRAM,
@@ -38,7 +38,7 @@ _SAME = {
 """Other names of the same counters: of the sets `basic`, `detailed` and `full`, and their labels on the details page,
 which depend on the version."""
 _TENSOR_PIPE = re.compile(r"sm__(inst_executed_)?pipe_tensor_\w+\.avg\.pct_of_peak_sustained_active$")
-"""Tensor pipes by the type of their operands; together they are one pipe, of which the busiest shows."""
+"""Tensor pipe metrics by operand type; they share one pipe, so the busiest is used."""
 _UNITS = {
     "second": 1e9, "s": 1e9, "msecond": 1e6, "ms": 1e6, "usecond": 1e3, "us": 1e3, "nsecond": 1.0, "ns": 1.0,
     "byte": 1.0, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9,
@@ -54,13 +54,13 @@ class Counted:
     name: str
     grid: tuple[int, ...]
     block: tuple[int, ...]
-    """Empty where they were not printed."""
+    """Empty if not printed."""
     metrics: dict[str, float]
     """By Nsight Compute's names; times in ns, amounts in bytes, rates in percent."""
 
 
 def read_counters(path: Path) -> tuple[Counted, ...]:
-    """The kernels of a table in the order in which they ran. Raises GpuprofError, one line, for what is none."""
+    """The kernels of a table in execution order. Raises GpuprofError, one line, if it is not such a table."""
     try:
         if path.stat().st_size > MOST_BYTES:
             raise GpuprofError(f"{path}: a table of counters of more than 1 GiB is not read")

@@ -1,4 +1,4 @@
-"""The spans of the phases that the processes of a run marked, on one clock."""
+"""The spans of phases marked by the processes of a run, on one clock."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ _PHASES = frozenset((*TIMED, TRAINING))
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A span that was marked, on the monotonic clock of its host."""
+    """A marked span, on the monotonic clock of its host."""
 
     phase: str
     thread: int
     begin_ns: int
     end_ns: int
     cpu_begin_ns: int
-    """CPU time of its thread at its begin."""
+    """CPU time of its thread at its beginning."""
     cpu_end_ns: int
 
 
 @dataclass(frozen=True, slots=True)
 class PhaseLog:
-    """What one process marked."""
+    """The marks of one process."""
 
     path: str
     pid: int
@@ -39,12 +39,12 @@ class PhaseLog:
     host: str
     boot: str | None
     unix_offset_ns: int
-    """What its monotonic clock is behind that of the day."""
+    """Unix time minus its monotonic clock."""
     marks: tuple[Mark, ...]
 
 
 def read_phase_logs(run: Path) -> tuple[PhaseLog, ...]:
-    """Those of a run's folder, without processes that marked nothing. Raises UnreadableTrace, one line."""
+    """The phase logs of a run's folder, without empty ones. Raises UnreadableTrace, one line."""
     try:
         paths = runfile.phase_files_in(run)
     except OSError as error:
@@ -54,7 +54,7 @@ def read_phase_logs(run: Path) -> tuple[PhaseLog, ...]:
 
 
 def holds_phase_logs(run: Path) -> bool:
-    """Whether a folder has any."""
+    """Whether a folder has phase logs."""
     try:
         return run.is_dir() and bool(runfile.phase_files_in(run))
     except OSError:

@@ -1,4 +1,4 @@
-"""Steps of trainings on their own generations: the host time of each by phase, as lines of steps.jsonl have it."""
+"""Steps of RL trainings: the wall time of each by phase, from lines of steps.jsonl."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ _LONGEST_NAME = 200
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """What the generate loops of a step did."""
+    """The generate loops of a step."""
 
     calls: int
     forwards: int
-    """Forward passes of the model, that of the prompt included."""
+    """Forward passes of the model, including that of the prompt."""
     slots: int
-    """Sequences of each forward pass, summed: tokens that were computed, ended sequences included."""
+    """Sequences summed over forward passes: computed tokens, including those of sequences that had ended."""
     sequences: int
     prefill_ns: int
     decode_ns: int
     tokens: int | None
-    """Of all completions, the end token included; None where the trainer does not keep them in host memory."""
+    """Tokens of all completions, including end tokens; None if the trainer does not keep them in host memory."""
     longest: int | None
     p95: int | None
 
@@ -41,16 +41,16 @@ class PhasedStep:
     ns: int
     phases: dict[str, int]
     rewards: dict[str, int]
-    """Reward function → host ns, which may overlap."""
+    """Reward function → wall ns; functions may overlap."""
     rewards_cpu: dict[str, int]
-    """The same of the CPU time of their thread, where it was measured."""
+    """Reward function → CPU ns of its thread, if measured."""
     generated: Generated | None
     passes: int = 0
-    """Times that log-probabilities were computed without gradients; 0 where that is not known."""
+    """How many times log-probabilities were computed without gradients; 0 if not known."""
 
 
 def phased_steps(lines: Iterable[dict[str, Any]]) -> tuple[PhasedStep, ...]:
-    """Steps with phases, in file order. Lines that make no sense are passed over; names are bounded."""
+    """Steps with phases, in file order. Invalid lines are skipped; the number of names is bounded."""
     return tuple(step for line in lines if (step := _step(line)) is not None)
 
 

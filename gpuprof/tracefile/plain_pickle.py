@@ -1,7 +1,7 @@
 """Loads pickles of plain data: dicts, lists, tuples, numbers and strings, and nothing else.
 
-A pickle can name functions and have them called. Plain data needs none, so that any name at all is refused, and nothing
-that a file asks for is ever imported or run. Nor can it ask for more memory than in proportion to its size.
+A pickle can name functions and have them called. Plain data needs none, so every name is refused, and nothing that a
+file names is ever imported or run. Loading takes memory in proportion to the file's size at most.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ class NamesAGlobal(Exception):
 
 
 class Damaged(Exception):
-    """The pickle is cut off, or no pickle of plain data."""
+    """The pickle is cut off, or is not a pickle of plain data."""
 
 
 _ONE_BYTE, _FOUR_BYTES, _EIGHT_BYTES, _LINE, _TWO_LINES, _REFUSED = 101, 104, 108, 110, 111, 120
-"""What follows an instruction whose arguments vary in size: a length of 1, 4 or 8 bytes with that number of bytes after
-it, or text to the end of a line or two."""
+"""Codes for instructions with arguments of variable size: a length of 1, 4 or 8 bytes followed by that many bytes, or
+one or two lines of text."""
 
 
 def _arguments() -> np.ndarray:
-    """Per instruction what follows it."""
+    """For each instruction, the size or code of its arguments."""
     found = np.full(256, _REFUSED, np.int64)
     for codes, what in (
         (b"(.NQRabdelostu}])\x81\x85\x86\x87\x88\x89\x92\x93\x94\x97\x98", 0), (b"Khq\x80\x82", 1), (b"M\x83", 2),
@@ -51,9 +51,8 @@ _ARGUMENTS = _arguments()
 
 @compiled
 def _is_bounded(data, arguments):  # pragma: no cover - compiled
-    """Whether loading takes memory in proportion to the pickle: 0 where it names a place of the memo past its own
-    size, is cut off, or has an instruction that plain data does not need (sets, copies of the stack's top, places of
-    the memo as text)."""
+    """Whether loading takes memory in proportion to the pickle: 0 if it uses a memo index beyond its own size, is cut
+    off, or has an instruction that plain data does not need (sets, DUP, memo indices as text)."""
     at, size = 0, len(data)
     while at < size:
         code = data[at]
@@ -80,7 +79,7 @@ def _is_bounded(data, arguments):  # pragma: no cover - compiled
                     at += 1
                 at += 1
         else:
-            if code == 114:  # a place of the memo in four bytes
+            if code == 114:  # a memo index in four bytes
                 if at + 4 > size:
                     return 0
                 for i in range(4):
@@ -102,9 +101,9 @@ class _Plain(pickle.Unpickler):
 
 
 def loads(data: bytes) -> Any:
-    """What a pickle of plain data holds. Raises NamesAGlobal and Damaged."""
+    """The contents of a pickle of plain data. Raises NamesAGlobal and Damaged."""
     collects = gc.isenabled()
-    gc.disable()  # nothing becomes garbage here, and looking for it takes longer than loading
+    gc.disable()  # no garbage is created here, and collecting would take longer than loading
     try:
         if not _is_bounded(np.frombuffer(data, np.uint8), _ARGUMENTS):
             raise Damaged

@@ -1,6 +1,5 @@
-"""With what a program trains, as its run folder has it: classes, fields, flags and warnings, none of it trusted.
-
-Names end up in the code of fixes, so only what can be a name there is taken.
+"""Facts about a run's training program, from its run folder and validated: classes, fields, flags and warnings.
+Names end up in the code of fixes, so only valid names are accepted.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ _DOTTED = re.compile(r"[A-Za-z_][\w.]{0,199}", re.ASCII)
 _FLAG = re.compile(r"--?[A-Za-z][\w.-]{0,99}", re.ASCII)
 _CHOICE = re.compile(r"[\w.-]{1,40}", re.ASCII)
 KINDS = ("switch", "on_off", "boolean", "value", "assigned")
-"""What a flag takes: nothing; nothing, with an opposite; true or false; a value; a value behind `=`."""
+"""What a flag takes: nothing; nothing, with an opposite flag; true or false; a value; a value after `=`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +28,7 @@ class ClassName:
     name: str
     module: str | None
     bases: tuple[str, ...] = ()
-    """Classes that it derives from, with their modules, the nearest first."""
+    """Base classes with their modules, nearest first."""
 
     @property
     def packages(self) -> frozenset[str]:
@@ -57,26 +56,26 @@ class Warned:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """Modules of one class that compute with a function of which a library warned that it is slow."""
+    """Modules of one class that use a function that a library warned is slow."""
 
     name: str
-    """Of the class."""
+    """Name of the class."""
     function: str
     modules: int
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What a rank says of its program."""
+    """A rank's facts about its program."""
 
     trainer: ClassName | None = None
     arguments: ClassName | None = None
     fields: tuple[str, ...] = ()
-    """Names of the fields of the arguments' class."""
+    """Field names of the arguments' class."""
     settings: dict[str, bool | int | float | str] = field(default_factory=dict)
-    """Values of some of them."""
+    """Values of some fields."""
     autocast: str | None = None
-    """`bfloat16` and the like, `off`; None where no forward pass was seen."""
+    """`bfloat16` or another dtype, or `off`; None if no forward pass was seen."""
     flags: tuple[Flag, ...] = ()
     warnings: tuple[Warned, ...] = ()
     reference: tuple[Reference, ...] = ()
@@ -138,7 +137,7 @@ def _settings(value: Any) -> dict[str, bool | int | float | str]:
 def _is_setting(value: Any) -> bool:
     if isinstance(value, str):
         return _CHOICE.fullmatch(value) is not None
-    return isinstance(value, (bool, int, float)) and -LARGEST < value < LARGEST  # NaN is in no range
+    return isinstance(value, (bool, int, float)) and -LARGEST < value < LARGEST  # False for NaN
 
 
 def _name(value: Any, pattern: re.Pattern[str]) -> str | None:

@@ -18,7 +18,7 @@ Progress = Callable[[int, int], None]
 
 
 def read_trace(path: str | os.PathLike[str], progress: Progress | None = None) -> Trace:
-    """The Trace in a file; of an export of Nsight Systems, `EXPORT#pid=N`, that of one of its processes.
+    """The Trace in a file; `EXPORT#pid=N` is one process of an Nsight Systems export.
 
     Raises UnreadableTrace with one line for the user if the file cannot be a trace.
     """
@@ -47,14 +47,14 @@ def _read_text(path: Path, size: int, head: bytes, pid: int | None, progress: Pr
 
 
 def _look(path: Path) -> tuple[int, bytes]:
-    """How long a file is, and how it begins."""
+    """(size of a file, its first bytes)."""
     try:
         mode = path.stat().st_mode
         if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # a pipe cannot be read twice, a device may have no end
             raise UnreadableTrace(f"{path} is a pipe or a device: write the trace to a file, and give that")
         with path.open("rb") as file:
             return os.fstat(file.fileno()).st_size, file.read(512)
-    except (FileNotFoundError, ValueError):  # ValueError: no path, such as one with a NUL
+    except (FileNotFoundError, ValueError):  # ValueError: not a valid path, such as one with a NUL
         hint = ": standard input is not read, give a file" if str(path) == "-" else ""
         raise UnreadableTrace(f"{path}: no such file{hint}") from None
     except IsADirectoryError:
@@ -92,7 +92,7 @@ _OTHER = [
 
 
 def _known_other(head: bytes) -> str | None:
-    """What a file is, and what to do, if its first bytes say that it is no Kineto trace."""
+    """What a file is, and what to do, if its first bytes show that it is not a Kineto trace."""
     if not head:
         return "empty: the export did not finish, record again"
     for magic, what in _OTHER:

@@ -33,27 +33,27 @@ if TYPE_CHECKING:
 
 Kind = Literal["trace", "run", "ranks", "pair", "logs", "roles"]
 """trace: one recording of a process, a file or a URL. run: the folder of a run, or something in it. ranks: several
-recordings of one training. pair: an export of Nsight Systems and a trace of torch.profiler of one program. logs: what
-an RL post-training logged of its iterations. roles: runs whose processes train, or only generate."""
+recordings of one training. pair: a Nsight Systems export and a torch.profiler trace of the same program. logs: logs of
+the iterations of an RL training. roles: runs whose processes train, or only generate."""
 
 _SUFFIXES = (".gz", ".json", ".trace", ".pt")
-"""Taken off the name of a trace, in this order, for the names of files that are made of it."""
+"""Removed from a trace's name, in this order, for the names of files made from it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What was read of a recording: a trace, a run, or both. One of them is there."""
+    """What was read of a recording: a trace, a run, or both; at least one."""
 
     trace: Trace | None
     run: RunFolder | None
     failure: str = ""
-    """Why a recording of the run could not be read that is there."""
+    """Why an existing recording of the run could not be read."""
     named: Trace | None = None
-    """The same program as torch.profiler recorded it, where `trace` is an export of Nsight Systems."""
+    """The same program recorded by torch.profiler, if `trace` is an Nsight Systems export."""
 
 
 def resolve(given: Given) -> Recording:
-    """What a user means by a path, a URL, several of these, a loaded Trace, `latest`, or None for the latest run.
+    """The recording that a user means by a path, a URL, a list of them, a loaded Trace, `latest`, or None (latest run).
 
     Raises GpuprofError, one line, for an empty path, for no paths, and where there is no latest run. Whether a path can
     be read is not decided here: reading it says why not.
@@ -94,7 +94,7 @@ class Recording:
     given: tuple[str, ...]
     """Paths and URLs, at least one."""
     loaded: Trace | None = None
-    """Where it was loaded before."""
+    """The trace, if it was loaded before."""
 
     def __str__(self) -> str:
         return self.given[0] if len(self.given) == 1 else f"{self.given[0]}, …"
@@ -117,8 +117,8 @@ class Recording:
 
     @cached_property
     def traces(self) -> tuple[str, ...]:
-        """The recordings of single processes: several of several ranks, in order of rank where it is known, else at
-        most one. Of a run without several ranks none: `read` knows which.
+        """The recordings of single processes: several for several ranks, in order of rank if known, else at most one.
+        Empty for a run without several ranks: `read` finds its recording.
 
         Raises UnreadableTrace, one line, for a URL where nothing is, and for a folder or no file among several paths.
         """
@@ -140,30 +140,31 @@ class Recording:
 
     @property
     def stands_alone(self) -> bool:
-        """Whether one of its ranks can speak for it where they cannot be compared: of a run, or an export."""
+        """Whether one of its ranks can be diagnosed alone if the ranks cannot be compared: true for a run or an
+        export."""
         return len(self.given) == 1 and (self._run is not None or passes(self._path, Path.is_file))
 
     @cached_property
     def _of_job(self) -> Literal["logs", "roles"] | None:
-        """Whether it says what a job does as a whole, rather than what its steps do."""
+        """`logs` or `roles` if it describes a job as a whole, not its steps; else None."""
         if len(self.given) > 1 and self.has_roles:
             return "roles"
         if not self.logs:
             return None
         if others := [place for place in self.given if place not in self.logs]:
-            raise GpuprofError(f"{self.logs[0]} is a log, {others[0]} is none: give logs only")
+            raise GpuprofError(f"{self.logs[0]} is a log, {others[0]} is not: give logs only")
         return "logs"
 
     @cached_property
     def logs(self) -> tuple[str, ...]:
-        """The logs, or trackers' files, of an RL post-training among what was given."""
+        """The logs, or tracker files, of an RL training among the given paths."""
         from gpuprof.tracefile.training_logs.read import is_training_log
 
         return tuple(place for place in self.given if not url_of(place) and passes(Path(place), is_training_log))
 
     @property
     def has_roles(self) -> bool:
-        """Whether processes of the run, or of the runs that were given, train, and others only generate."""
+        """Whether some processes of the given run or runs train, and others only generate."""
         runs = self.files if self.run_folder is None else (self.run_folder,)
         return len(runs) > 0 and all(map(holds_phase_logs, runs)) and have_roles(runs)
 
@@ -171,31 +172,31 @@ class Recording:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """The local paths among what was given."""
+        """The local paths among those given."""
         return tuple(Path(place) for place in self.given if not url_of(place))
 
     @property
     def folder(self) -> Path | None:
-        """The folder that was given: that of the run that is meant, or of ranks. None of files and URLs."""
+        """The given folder: of the run, or of ranks. None for files and URLs."""
         if len(self.given) > 1 or self._is_url or not passes(self._path, Path.is_dir):
             return None
         return self._path if self._run is None else self._run[0]
 
     @property
     def run_folder(self) -> Path | None:
-        """The folder of the run that it is of, also where one of its files was given."""
+        """The folder of its run, also if one of the run's files was given."""
         return None if self._run is None else self._run[0]
 
     @property
     def runs(self) -> tuple[Recording, ...]:
-        """Of a folder of runs each of them, oldest first; else none."""
+        """Each run of a folder of runs, oldest first; else empty."""
         if self.folder is None or holds_run(self._path):
             return ()
         return tuple(Recording((str(run),)) for run in runs_in(self._path))
 
     @property
     def name(self) -> str:
-        """What files made of it are named after: the folder, or the trace without its suffixes."""
+        """Base name for files made from it: the folder's name, or the trace's without its suffixes."""
         if passes(self._path, Path.is_dir):
             return self._path.resolve().name or "recording"
         name = self.file_name
@@ -210,12 +211,12 @@ class Recording:
 
     @property
     def reports(self) -> tuple[str, ...]:
-        """Names of the reports of Nsight Systems among what was given."""
+        """Names of the Nsight Systems reports among the given paths."""
         return tuple(path.name for path in self.files if path.name.endswith(REPORTS))
 
     @property
     def state(self) -> tuple[tuple[str, str], ...]:
-        """(name, size and time of change) of what is read, of a folder of its files: the same while that is."""
+        """(name, size and modification time) of each file that is read, to see whether anything has changed."""
         found = []
         for place in self.given:
             if url_of(place):
@@ -234,14 +235,13 @@ class Recording:
 
     @property
     def run(self) -> RunFolder | None:
-        """The run that it is of, with the rank that was named."""
+        """Its run, with the rank that was named."""
         return None if self._run is None else read_run(*self._run)
 
     def read(self, progress: Progress | None = None) -> Contents:
-        """The trace of one process, and the run that it is of; of a run that of its lowest rank, of a pair both traces.
-
-        Raises UnreadableTrace, one line, for what cannot be read and for several ranks that are no run. A run may have
-        no trace: it was too short, or was killed.
+        """The trace of one process, and its run; for a run, the trace of its lowest rank, for a pair, both traces.
+        Raises UnreadableTrace, one line, if it cannot be read, and for several ranks that are not a run. A run may
+        have no trace, because it was too short or was killed.
         """
         if self.loaded is not None:
             return Contents(self.loaded, self.run)
@@ -260,7 +260,7 @@ class Recording:
 
     @property
     def one(self) -> str:
-        """The path that was given, or the URL that is meant. Raises UnreadableTrace, one line, for several."""
+        """The given path or URL. Raises UnreadableTrace, one line, if there are several."""
         places = self.traces if any(map(url_of, self.given)) else self.given
         first, *others = places
         if others:
@@ -281,7 +281,7 @@ class Recording:
 
     @cached_property
     def _pair(self) -> tuple[_Side, _Side] | None:
-        """(export of Nsight Systems, trace of torch.profiler), where the two paths are these."""
+        """(Nsight Systems export, torch.profiler trace), if the two paths are these."""
         if len(self.given) != 2 or any(map(url_of, self.given)):
             return None
         sides = [_side(Recording((place,))) for place in self.given]
@@ -299,7 +299,7 @@ class _Side:
 
 
 def _side(one: Recording) -> _Side | None:
-    """Which of the two a path is, of a run by the only recording in it; None of neither and of both."""
+    """Which of the two a path is; a run counts by its only recording. None if neither or both."""
     run = one.run
     (path,) = one.files
     if passes(file := split_process(path)[0], Path.is_file):
@@ -313,7 +313,7 @@ def _side(one: Recording) -> _Side | None:
 
 def _both(pair: tuple[_Side, _Side], progress: Progress | None) -> Contents:
     export, text = pair
-    # Of two runs that one gives the step time whose process held no profiler while it was timed.
+    # With two runs, the step time is taken from the one whose process had no profiler while it was timed.
     run = text.run or export.run
     return Contents(read_trace(export.path, progress), run, named=read_trace(text.path, progress))
 
@@ -326,7 +326,7 @@ def _of_run(run: RunFolder, progress: Progress | None) -> Contents:
         try:
             traces.append(read_trace(source, progress))
         except UnreadableTrace as error:
-            leftover = source.name.endswith(runfile.PARTIAL)  # no one expects much of one
+            leftover = source.name.endswith(runfile.PARTIAL)  # expected to be incomplete
             failure = failure or ("" if leftover else str(error))
     if not traces:
         return Contents(None, run, failure)

@@ -1,4 +1,4 @@
-"""What follows from a trace, a timeline or a graph is derived once, however often it is asked for."""
+"""Caches what is derived from a trace, a timeline or a graph."""
 
 from __future__ import annotations
 
@@ -14,11 +14,9 @@ Found = TypeVar("Found")
 
 
 def remembered(derive: Callable[Concatenate[Of, Others], Found]) -> Callable[Concatenate[Of, Others], Found]:
-    """Keeps what a function of an object with a `memo` returns there; a copy made by `dataclasses.replace` starts
-    without.
-
-    Further arguments must follow from the object: they are looked at the first time only. An array that is kept is
-    read-only.
+    """Decorator: caches a function's result in its first argument's `memo`; a copy made by `dataclasses.replace` starts
+    with an empty one.
+    Further arguments must follow from the object: only those of the first call are used. A cached array is read-only.
     """
     name = f"{derive.__module__}.{derive.__qualname__}"
 

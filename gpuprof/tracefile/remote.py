@@ -1,4 +1,4 @@
-"""Recordings in object stores: `s3://…`, `gs://…`, `hf://…`, whatever fsspec knows. Needs the extra `scale`."""
+"""Recordings in object stores: `s3://…`, `gs://…`, `hf://…` and others of fsspec. Needs the extra `scale`."""
 
 from __future__ import annotations
 
@@ -14,27 +14,26 @@ from gpuprof.errors import GpuprofError, UnreadableTrace
 from gpuprof.tracefile.traces_in_folder import traces_among
 
 MOST_BYTES = "GPUPROF_MOST_DOWNLOADED_BYTES"
-"""A variable: what is fetched of one URL at most. Without it there is no limit."""
+"""Environment variable: most bytes to fetch of one URL. Without it there is no limit."""
 _CHUNK = 1 << 20
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]+):/{1,2}(.+)", re.DOTALL)
 
 
 def url_of(path: str | os.PathLike[str]) -> str | None:
-    """The URL that a path is, None for a local one. pathlib makes `s3:/a` of `s3://a`: such a path is one, too, unless
-    there is a file of that name."""
+    """The URL that a path is; None for a local one. pathlib turns `s3://a` into `s3:/a`, which counts as a URL unless
+    such a file exists."""
     text = os.fspath(path)
     match = _URL.fullmatch(text)
     if match is None or ("://" not in text and Path(text).exists()):
         return None
-    if match[1].lower() in ("file", "local"):  # of this machine: the path begins at the root
+    if match[1].lower() in ("file", "local"):  # a local file: the path begins at the root
         return f"{match[1]}:///{match[2].lstrip('/')}"
     return f"{match[1]}://{match[2]}"
 
 
 def traces_at(url: str) -> list[str]:
-    """The recordings that a URL means: itself, or what is in the folder that it is; in order of rank, then of name.
-
-    Raises UnreadableTrace, one line, where nothing is there.
+    """The recordings at a URL: itself, or those in the folder; in order of rank, then of name.
+    Raises UnreadableTrace, one line, if there are none.
     """
     system, path = _system(url)
     try:
@@ -51,7 +50,7 @@ def traces_at(url: str) -> list[str]:
 
 
 def state_of(url: str) -> str:
-    """What changes when the file does: its size with its etag or time of change. Empty where these are unknown."""
+    """Changes when the file does: its size with its etag or modification time. Empty if unknown."""
     system, path = _system(url)
     try:
         info = system.info(path)
@@ -64,7 +63,7 @@ def state_of(url: str) -> str:
 
 
 def content(url: str) -> bytes | None:
-    """All of a small file; None where it is not there."""
+    """Contents of a small file; None if it does not exist."""
     system, path = _system(url)
     try:
         return system.cat_file(path, end=_most())
@@ -73,7 +72,7 @@ def content(url: str) -> bytes | None:
 
 
 def end_of(url: str, count: int) -> tuple[int, bytes]:
-    """The size of a file and its last bytes; 0 and none where it cannot be read."""
+    """The size of a file and its last bytes; (0, empty) if it cannot be read."""
     system, path = _system(url)
     try:
         size = int(system.size(path))
@@ -84,8 +83,8 @@ def end_of(url: str, count: int) -> tuple[int, bytes]:
 
 @contextlib.contextmanager
 def local_copy(place: str) -> Iterator[Path]:
-    """A local path as it is, of a URL a copy for as long as it is read. Raises UnreadableTrace, one line, where it
-    cannot be fetched."""
+    """A local path unchanged; for a URL, a temporary copy. Raises UnreadableTrace, one line, if it cannot be
+    fetched."""
     url = url_of(place)
     if url is None:
         yield Path(place)
@@ -127,7 +126,7 @@ def _system(url: str) -> tuple[Any, str]:
         raise GpuprofError(f"{url}: reading from object stores needs fsspec: install gpuprof's extra `scale`") from None
     try:
         return url_to_fs(url)
-    except Exception as error:  # a host that is not there, a scheme that needs more than a path
+    except Exception as error:  # an unreachable host, a scheme that needs more than a path
         raise UnreadableTrace(f"{url}: {_first_line(error)}") from None
 
 

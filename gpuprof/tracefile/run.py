@@ -1,8 +1,8 @@
 """A run folder, as `gpuprof trace` leaves it: what was run, its steps, its telemetry, and where its trace is.
 
 The folder is written as the run goes, by several processes, and may be read while it grows or after a crash: any
-file may be missing, cut, or hold anything. What cannot be made sense of is passed over, and the names of the files
-that were are in `damaged`. `gpuprof.runfile` says what the files hold.
+file may be missing, cut, or hold anything. Invalid contents are skipped, and the names of such files are listed
+in `damaged`. `gpuprof.runfile` says what the files hold.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from gpuprof.tracefile.trace import ABSENT, I32, I64, LATEST_NS, U8, Columns, Ma
 from gpuprof.tracefile.untrusted import LARGEST, dicts, items, mapping, of_counts, string, whole
 
 UNKNOWN_STAGE = 255
-"""A stage that this version knows nothing of."""
+"""A stage unknown to this version."""
 
 STATUSES = ("running", "finished", "failed", "killed", "interrupted")
 
@@ -64,9 +64,9 @@ class StepColumns(Columns):
     tokens: I64
     real_tokens: I64
     pairs: I64
-    """Of tokens in one row, each with each."""
+    """Pairs of tokens in the same row."""
     useful_pairs: I64
-    """Of one document, without padding."""
+    """Pairs within one document, without padding."""
     labelled_tokens: I64
     allocated_bytes: I64
     reserved_bytes: I64
@@ -74,7 +74,7 @@ class StepColumns(Columns):
     device_allocations: I64
     """Calls of cudaMalloc and cudaFree by torch's allocator since the program started."""
     new_shapes: I64
-    """Calls of the model with shapes that no call before had."""
+    """Calls of the model with shapes that no earlier call had."""
     save_ns: I64
     evaluation_ns: I64
     logging_ns: I64
@@ -111,7 +111,7 @@ class StageTime:
 
 @dataclass(frozen=True, slots=True)
 class RecordedWindow:
-    """A window that was recorded, and the steps in it."""
+    """A recorded window, and the steps in it."""
 
     window: str
     file: str | None
@@ -123,7 +123,7 @@ class RecordedWindow:
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """What one rank says of itself."""
+    """One rank's facts (rank<N>.json)."""
 
     rank: int = 0
     pid: int | None = None
@@ -151,7 +151,7 @@ class Rank:
 
 @dataclass(frozen=True, slots=True)
 class RunFolder:
-    """Everything a run folder holds but its traces."""
+    """The contents of a run folder, except its traces."""
 
     path: str
     status: str | None
@@ -169,21 +169,21 @@ class RunFolder:
     nsys: Path | None
     """Its recording by Nsight Systems, as `read_trace` takes it."""
     damaged: tuple[str, ...]
-    """Files that are there and say nothing."""
+    """Existing files that could not be read."""
     started_ns: int | None = None
-    """Moment at which the program was started, unix ns."""
+    """Start of the program, unix ns."""
     cpus: float | None = None
     command: tuple[str, ...] | None = None
     """Words of the recorded command, secrets masked; None where the program recorded itself."""
     """Processors that the run may use: those of its affinity, or its control group's share of them."""
     phased: tuple[PhasedStep, ...] = ()
-    """Steps whose host time was split by phase: of a training on its own generations."""
+    """Steps of an RL training, with their wall time split by phase."""
     others_telemetry: TelemetryColumns | None = None
-    """Samples of all GPUs that the only rank sees, where these are more than the one it names."""
+    """Samples of all GPUs that the only rank sees, if it sees more than the one it names."""
 
     @property
     def seen_telemetry(self) -> TelemetryColumns:
-        """Samples of all GPUs that the run sees."""
+        """Samples of all GPUs visible to the run."""
         return self.telemetry if self.others_telemetry is None else self.others_telemetry
 
     @property
@@ -195,13 +195,13 @@ class RunFolder:
 
     @property
     def own(self) -> Rank:
-        """What the diagnosed rank says of itself."""
+        """The facts of the diagnosed rank."""
         return next((rank for rank in self.ranks if rank.rank == self.rank), Rank(self.rank))
 
 
 def is_document(path: Path) -> bool:
-    """Whether a file is a manifest, or what a rank says of itself. One that was cut still is; traces may bear these
-    names (`rank0.json`), and so may documents of other programs."""
+    """Whether a file is a manifest or a rank's facts, also if it was cut. Traces and documents of other programs may
+    have the same names (`rank0.json`)."""
     if not path.is_file():  # a pipe is not waited for
         return False
     try:
@@ -219,7 +219,7 @@ def is_document(path: Path) -> bool:
 
 
 def read_run(folder: Path, rank: int | None = None) -> RunFolder:
-    """What a run folder holds; `rank`: the one to diagnose. Never raises for what is in the files."""
+    """Reads a run folder. `rank`: the one to diagnose. Never raises for the contents of files."""
     damaged: list[str] = []
     names = _names(folder)
     manifest = _document(folder / runfile.MANIFEST, damaged)
@@ -281,7 +281,7 @@ def _names(folder: Path) -> list[str]:
 
 
 def _traces(folder: Path, names: Iterable[str], finished: bool) -> dict[int, Path]:
-    """The trace of each rank. One that was never completed counts where no one can be writing it any more."""
+    """The trace of each rank. An incomplete one counts once the run has ended."""
     found: dict[int, tuple[int, Path]] = {}
     for name in names:
         match = TRACE_FILE.fullmatch(name)
@@ -294,7 +294,7 @@ def _traces(folder: Path, names: Iterable[str], finished: bool) -> dict[int, Pat
 
 
 def _export(folder: Path, names: Iterable[str], pid: int | None) -> Path | None:
-    """An export of Nsight Systems in the folder, or else a report of it; of several processes the rank's own."""
+    """An Nsight Systems export in the folder, or else a report; of several processes, the rank's own."""
     found = [name for ends in (EXPORTS, REPORTS) for name in sorted(names) if name.endswith(ends)]
     if not found:
         return None
@@ -339,7 +339,7 @@ def _lines(path: Path, damaged: list[str]) -> list[dict[str, Any]]:
 
 
 def ranks_in(folder: Path) -> tuple[Rank, ...]:
-    """What the ranks of a run say of themselves."""
+    """The facts of a run's ranks."""
     return _ranks(folder, _names(folder), [])
 
 
@@ -407,7 +407,7 @@ def _gpu(gpu: dict[str, Any]) -> RunGpu:
 
 
 def _versions(document: dict[str, Any]) -> dict[str, str]:
-    """Versions by the names that a Kineto trace gives them, then those of packages."""
+    """Versions under the names used in Kineto traces, then those of packages."""
     found = {
         key: text
         for key, name in (("torch_version", "torch"), ("cuda_version", "cuda"), ("python_version", "python"))
@@ -419,7 +419,7 @@ def _versions(document: dict[str, Any]) -> dict[str, str]:
 
 def _steps(lines: list[dict[str, Any]]) -> StepColumns:
     stages = {stage: i for i, stage in enumerate(runfile.STAGES)}
-    # A line without a step's number or duration says nothing of a step.
+    # A line without a step's number or duration is useless.
     rows = [line for line in lines if whole(line.get("step")) is not None and whole(line.get("ns")) is not None]
     named = [stage if isinstance(stage := line.get("stage"), str) else "" for line in rows]
     return StepColumns(
@@ -447,7 +447,7 @@ def _steps(lines: list[dict[str, Any]]) -> StepColumns:
         logging_ns=_column(rows, "logging_ns"),
         garbage_collection_ns=_column(rows, "garbage_collection_ns"),
         compile_ns=_column(rows, "compile_ns"),
-        # Anything but a plain no is a yes: a doubtful step must not become the baseline.
+        # Anything except false counts as profiled: a doubtful step must not become part of the baseline.
         profiled=np.array([line.get("profiled") not in (False, None) for line in rows], bool),
     )
 

@@ -1,4 +1,4 @@
-"""Which run a path means: its folder, a folder of runs, its manifest, or one of its recordings."""
+"""The run that a path means: its folder, a folder of runs, its manifest, or one of its recordings."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ from gpuprof.tracefile.run import TRACE_FILE, is_document, ranks_in
 
 
 def latest_run(folder: Path | None = None) -> Path:
-    """The newest run in a folder of runs, `gpuprof-runs` if none is named; one that took no step only where there is no
-    other.
+    """The newest run in a folder of runs, `gpuprof-runs` by default; one that took no step only if there is no other.
 
     Raises UnreadableTrace if there is none.
     """
     runs = Path(runfile.RUNS) if folder is None else folder
     latest = runs / runfile.LATEST
     if holds_run(latest):
-        # By its own name: what is made of it must not say latest when another run is.
+        # Under its own name: files made from it must not be named `latest`, which will mean another run.
         return Path(os.path.normpath(runs / latest.readlink())) if latest.is_symlink() else latest
     found = runs_in(runs)
     if found:
@@ -42,7 +41,7 @@ def runs_in(folder: Path) -> list[Path]:
 
 
 def holds_run(folder: Path) -> bool:
-    """Whether a folder is a run's, its manifest lost or not."""
+    """Whether a folder is a run's, with or without a manifest."""
     try:
         if not folder.is_dir():
             return False
@@ -54,10 +53,8 @@ def holds_run(folder: Path) -> bool:
 
 
 def find_run(path: Path) -> tuple[Path, int | None] | None:
-    """The run folder that a path means, and the rank that it asks for; None if it means something else.
-
-    A path may be the run's folder, a folder of runs (its newest is meant), the manifest of a run or one of its
-    recordings.
+    """The run folder that a path means, and the rank it names; None if it means something else.
+    A path may be the run's folder, a folder of runs (means the newest), the manifest of a run or one of its recordings.
     """
     if holds_run(path):
         return path, None
@@ -75,5 +72,5 @@ def find_run(path: Path) -> tuple[Path, int | None] | None:
 
 
 def _rank_of(folder: Path, pid: int | None) -> int | None:
-    """The rank that a process was, as the run tells."""
+    """The rank of a process, from the run's facts."""
     return None if pid is None else next((one.rank for one in ranks_in(folder) if one.pid == pid), None)

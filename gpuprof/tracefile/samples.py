@@ -1,6 +1,6 @@
 """Sampled Python stacks of a run's unprofiled steps: `samples.rank<N>.json`, as columns.
 
-The file may be cut, or hold anything: what makes no sense gives no samples.
+The file may be cut, or hold anything: invalid contents give no samples.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gpuprof.tracefile.trace import I64
 
 SCHEMA = "gpuprof.samples/"
 KINDS = ("own", "library", "standard", "generated", "gpuprof")
-"""Whose code a function is: the user's, an installed package's, Python's, made while the program ran, gpuprof's."""
+"""Owner of a function: the user, an installed package, Python, generated at run time, gpuprof."""
 _MOST_BYTES = 200 << 20
 _MOST_NS = 1 << 53
 
@@ -34,32 +34,32 @@ class Function:
 
 @dataclass(frozen=True, slots=True)
 class HostSamples:
-    """Stacks of the thread that trains, and of autograd's, over a stretch of unprofiled steps."""
+    """Stacks of the training thread and of autograd's thread over a stretch of unprofiled steps."""
 
     functions: tuple[Function, ...]
     caller: I64
-    """Per node of the tree of calls the node that calls it, which comes before it; -1: none."""
+    """For each node of the call tree its caller, which has a smaller index; -1: none."""
     function: I64
-    """Per node the function."""
+    """Function of each node."""
     line: I64
-    """Per node the line that the function was at."""
+    """Current line of each node's function."""
     at_ns: I64
-    """Per sample the moment, ns from the beginning of the first step; ascending."""
+    """Time of each sample, ns from the beginning of the first step; ascending."""
     node: I64
-    """Per sample the node of the innermost call of the thread that trains; -1: it ran no Python."""
+    """For each sample the node of the training thread's innermost call; -1: it ran no Python."""
     autograd: I64
-    """The same of autograd's thread."""
+    """The same for autograd's thread."""
     steps_ns: I64
     """The beginning of the first step (0), then the end of each, ns."""
     marks: tuple[tuple[str, int], ...]
     """(what begins or ends, ns), in order: data, data_end, forward, backward, backward_end, optimizer."""
     unread: int
-    """Samples that are left out because they made no sense."""
+    """Samples left out because they made no sense."""
     period_ns: int
     workers: int = 0
-    """Processes of the DataLoader that were sampled."""
+    """Sampled DataLoader workers."""
     worker_node: I64 = field(default_factory=lambda: np.zeros(0, np.int64))
-    """Per sample of one of them, in turns, the node of its innermost call."""
+    """For each sample of a worker (taken in turn) the node of its innermost call."""
 
     def __len__(self) -> int:
         return len(self.at_ns)
@@ -75,7 +75,7 @@ class HostSamples:
 
 
 def read_samples(run: Path, rank: int) -> HostSamples | None:
-    """The samples of a rank of a run; None where there are none, or the file is damaged. Samples outside of whole steps
+    """The samples of a rank of a run; None if there are none or the file is damaged. Samples outside of complete steps
     are left out."""
     path = run / runfile.samples_file(rank)
     try:

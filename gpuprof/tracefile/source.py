@@ -1,4 +1,4 @@
-"""What was read, and what a reader must know about it: the same for traces, runs and memory snapshots."""
+"""The file that was read, and issues with it; the same for traces, runs and memory snapshots."""
 
 from __future__ import annotations
 

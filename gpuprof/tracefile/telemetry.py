@@ -1,4 +1,4 @@
-"""What was sampled of the GPUs of a run, as columns."""
+"""Samples of a run's GPUs, as columns."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ _MOST_REASONS = 62
 
 @dataclass(frozen=True, slots=True)
 class TelemetryColumns(Columns):
-    """One row per sample and GPU; NaN where a sample does not give it."""
+    """One row per sample and GPU; NaN where a value is missing."""
 
     unix_ns: I64
     gpu: I32
     power_w: F64
     energy_j: F64
-    """Since the driver was loaded."""
+    """Energy since the driver was loaded, J."""
     limit_w: F64
     sm_mhz: F64
     temperature_c: F64
     utilization: F64
     load1: F64
     throttle: I64
-    """Bits: the n-th of `RunFolder.throttle_reasons` held the clock back."""
+    """Bit n: `RunFolder.throttle_reasons[n]` limited the clock."""
 
 
 _SENSORS = {"power_w": 1e5, "energy_j": 1e13, "limit_w": 1e5, "sm_mhz": 1e5, "temperature_c": 1e3, "utilization": 100.0}
-"""What is read of a GPU, and the most that it can be."""
+"""Values read for each GPU → the largest plausible value."""
 
 
 def telemetry_of(lines: list[dict[str, Any]], used: set[str]) -> tuple[TelemetryColumns, tuple[str, ...]]:
-    """Samples of the GPUs that the run used, by their UUIDs; of all where those are not known."""
+    """Samples of the GPUs that the run used, by UUID; of all GPUs if these are not known."""
     seen = uuids(lines)
     others = seen - used if seen & used else set()
     reasons: dict[str, int] = {}
@@ -48,7 +48,7 @@ def telemetry_of(lines: list[dict[str, Any]], used: set[str]) -> tuple[Telemetry
         if moment is None:
             continue
         gpus_seen = [gpu for gpu in dicts(line.get("gpus")) if bare_uuid(string(gpu.get("uuid")) or "") not in others]
-        for gpu in gpus_seen or [{}]:  # without a GPU a sample still tells the host's load
+        for gpu in gpus_seen or [{}]:  # without a GPU a sample still has the CPU load
             times.append(moment)
             index = whole(gpu.get("index"), most=2**31 - 1)
             gpus.append(-1 if index is None else index)
@@ -71,10 +71,10 @@ def telemetry_of(lines: list[dict[str, Any]], used: set[str]) -> tuple[Telemetry
 
 
 def uuids(lines: list[dict[str, Any]]) -> set[str]:
-    """Of all GPUs that were sampled."""
+    """UUIDs of all sampled GPUs."""
     return {bare_uuid(string(gpu.get("uuid")) or "") for line in lines for gpu in dicts(line.get("gpus"))}
 
 
 def bare_uuid(uuid: str) -> str:
-    """A GPU's UUID without what NVML writes before it, and torch does not."""
+    """A GPU's UUID without NVML's prefix, which torch omits."""
     return uuid.lower().removeprefix("gpu-")

@@ -1,8 +1,8 @@
-"""The Trace: what a recording says, as numpy columns over one string table.
+"""The Trace: a recording as numpy columns over one string table.
 
 Nothing here is computed: a reader fills the columns, `timeline/` derives from them. Times are int64 nanoseconds
-on the trace's own clock (Kineto: `ts` × 1000, exact). A number that the file does not give is `ABSENT`; a text
-that it does not give is string id `NO_TEXT`. Durations are kept as recorded, zero and negative ones included.
+on the trace's own clock (Kineto: `ts` × 1000, exact). A missing number is `ABSENT`; a missing
+text is string id `NO_TEXT`. Durations are kept as recorded, zero and negative ones included.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _DTYPES = {
     "F64": np.float64,
     "Mask": np.bool_,
 }
-"""What a column is made of, by how its type is written below."""
+"""The dtype of a column, by its annotation below."""
 
 # Ops.kind
 OP, ANNOTATION = 0, 1
@@ -49,9 +49,9 @@ RUNTIME, DRIVER = 0, 1
 # Gpu.kind
 KERNEL, MEMCPY, MEMSET = 0, 1, 2
 WHOLE_GRAPH = "CUDA graph"
-"""How the name of a kernel begins that stands for a graph whose kernels were not recorded one by one."""
+"""Prefix of the name of a kernel that represents a whole CUDA graph whose kernels were not recorded individually."""
 AUTOGRAD_ENGINE = "autograd::engine::evaluate_function: "
-"""What comes before the name of a node that autograd's engine runs, in the op or range around it."""
+"""Prefix of the op or range around a node that autograd's engine runs."""
 # Flows.kind
 FLOW_LAUNCH, FLOW_FWDBWD, FLOW_OTHER = 0, 1, 2
 
@@ -85,11 +85,11 @@ class Ops(Columns):
     start_ns: I64
     end_ns: I64
     external: I64
-    """External id: the number that later events name this op by."""
+    """External id, by which other events refer to this op."""
     sequence: I64
     """Autograd sequence number; a forward op and its backward share it."""
     forward_thread: I64
-    """Fwd thread id: above 0 on backward ops."""
+    """Fwd thread id; above 0 for backward ops."""
     dims: I32
     """Raw JSON text of `Input Dims`; likewise the next three."""
     types: I32
@@ -127,7 +127,7 @@ class Gpu(Columns):
     correlation: I64
     external: I64
     thread: I32
-    """The track (pid, tid) that the file draws it on."""
+    """Its track (pid, tid) in the file."""
     grid_x: I32
     grid_y: I32
     grid_z: I32
@@ -137,7 +137,7 @@ class Gpu(Columns):
     registers: I32
     shared_bytes: I64
     occupancy: NDArray[np.float32]
-    """Estimated achieved occupancy in percent; NaN where the file does not say."""
+    """Estimated achieved occupancy in percent; NaN if missing."""
     bytes: I64
     graph_node: I64
     extra: I32
@@ -199,13 +199,13 @@ class Flows(Columns):
 
 @dataclass(frozen=True, slots=True)
 class Counters(Columns):
-    """Samples of a GPU's counters, each the mean since the sample before: sm_active, tensor_active, dram_read, …"""
+    """Samples of a GPU's counters, each the mean since the previous sample: sm_active, tensor_active, dram_read, …"""
 
     name: I32
     device: I32
     time_ns: I64
     percent: F64
-    """Of what the device can do, 0 to 100."""
+    """Percent of the device's peak, 0 to 100."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +257,7 @@ class Meta:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How the reading went: enough to say whether the trace can be believed."""
+    """Statistics of the reading, from which the trace's quality is judged."""
 
     path: str
     kind: str
@@ -270,17 +270,18 @@ class Reading:
     truncated: str | None = None
     """Why the file ends early, or None."""
     repaired: int = 0
-    """Events that were not valid JSON and could be mended."""
+    """Events that were not valid JSON and were mended."""
     dropped: int = 0
     """Events that could not be read."""
     dropped_sample: str = ""
     rounded: int = 0
     """Times with digits below a nanosecond, rounded to the nearest."""
     more: str = ""
-    """document: after the one that was read the file holds another; list: it holds two lists of events, both read."""
+    """document: the file holds another document after the one that was read; list: it holds two event lists, both
+    read."""
     reader: str = ""
     other_processes: tuple[str, ...] = ()
-    """The other processes that the file holds, as `read_trace` takes them."""
+    """The other processes in the file, as paths for `read_trace`."""
 
 
 @dataclass(frozen=True)
@@ -301,7 +302,7 @@ class Trace:
     other: Other
     counters: Counters = field(default_factory=Counters.none)
     ops_from: str | None = None
-    """The recording that the ops are from, where they were placed here and not recorded."""
+    """The recording from which the ops were taken, if they were not recorded here."""
 
     @cached_property
     def string_ids(self) -> dict[str, int]:
@@ -314,7 +315,7 @@ class Trace:
         return rows.mask(one for one in rows.present if test(self.strings[one]))
 
     def _rows_of(self, name: I32) -> RowsById:
-        """The rows of a name column; those of this trace's own columns are sorted once."""
+        """Index of the rows of a name column; cached for this trace's own columns."""
         column = next((key for key, own in self._names.items() if own is name), None)
         if column is None:
             return RowsById(name, len(self.strings))

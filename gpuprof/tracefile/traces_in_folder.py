@@ -1,4 +1,4 @@
-"""Which files of a folder are the recordings of the ranks of one training."""
+"""Finds the recordings of one training's ranks in a folder."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from gpuprof.tracefile.nsys.report import EXPORTS, exported, is_report
 from gpuprof.tracefile.run_paths import find_run
 
 _ENDINGS = ((".json", ".json.gz"), EXPORTS)
-"""Of torch.profiler, else of Nsight Systems: the same steps recorded by both are not two ranks."""
+"""Suffixes of torch.profiler, else of Nsight Systems: the same steps recorded by both are not two ranks."""
 _OF_RUN = re.compile(r"trace\.rank(\d{1,6})\.json(\.gz)?")
-"""Complete traces in a run's folder, where there are other documents, too; those that a killed run left behind are read
-only where they are all there is."""
+"""Complete traces in a run's folder, which also holds other documents; incomplete ones of a killed run are read only if
+there are no others."""
 _IN_NAME = re.compile(r"(?:rank|worker)[_.\-]?(\d{1,6})(?!\d)", re.IGNORECASE)
 
 
 def traces_among(names: Iterable[str]) -> list[str]:
-    """The recordings among the names of a folder's files, one per rank: a run's, else every .json and .json.gz, or
-    where there are none every .sqlite; in order of rank, then of name."""
+    """The recordings among the file names of a folder, one per rank: a run's traces, else every .json and .json.gz,
+    else every .sqlite; in order of rank, then of name."""
     there = sorted(names)
     run = _of_run(there)
     if run:
@@ -33,8 +33,8 @@ def traces_among(names: Iterable[str]) -> list[str]:
 
 
 def traces_in(folder: Path) -> tuple[Path, ...]:
-    """The recordings in a local folder, for a job on several nodes also the digests that other nodes sent; of a run
-    without traces of torch.profiler the processes of its export of Nsight Systems."""
+    """The recordings in a local folder; for a job on several nodes also the digests that other nodes sent; for a run
+    without torch.profiler traces, the processes of its Nsight Systems export."""
     if not passes(folder, Path.is_dir):
         return ()
     run = find_run(folder)
@@ -55,7 +55,7 @@ def traces_in(folder: Path) -> tuple[Path, ...]:
 
 
 def is_digest(place: str | Path) -> bool:
-    """Whether it stands for a rank whose recording is on another node."""
+    """Whether it represents a rank whose recording is on another node."""
     return str(place).endswith(".digest.npz")
 
 
@@ -72,7 +72,7 @@ def _with_other_nodes(run: Path, names: list[str]) -> tuple[Path, ...]:
 
 
 def processes_in(path: Path) -> tuple[Path, ...]:
-    """The processes of an export of Nsight Systems, as `read_trace` takes them; none where the path is no such file."""
+    """The processes of an Nsight Systems export, as paths for `read_trace`; empty if the path is not an export."""
     from gpuprof.tracefile.nsys.reader import pids_in
 
     if not passes(path, Path.is_file):
@@ -85,18 +85,18 @@ def processes_in(path: Path) -> tuple[Path, ...]:
         elif not is_sqlite(head):
             return ()
         return tuple(Path(with_process(path, pid)) for pid in pids_in(path))
-    except (OSError, UnreadableTrace):  # who reads it will say why it cannot be read
+    except (OSError, UnreadableTrace):  # reading it will report the error
         return ()
 
 
 def rank_in_name(name: str) -> int | None:
-    """The rank that a file is named for: trace.rank3.json.gz, worker3_step_12.json; None where it is not."""
+    """The rank in a file's name: trace.rank3.json.gz, worker3_step_12.json; None if there is none."""
     match = _IN_NAME.search(name)
     return int(match[1]) if match else None
 
 
 def passes(path: Path, test: Callable[[Path], bool]) -> bool:
-    """Whether a path passes a test such as `Path.is_file`; not one that can be none: too long a name, a NUL in it."""
+    """Whether a path passes a test such as `Path.is_file`; False for invalid paths: too long, or with a NUL."""
     try:
         return test(path)
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Values of a run's files, none of which can be trusted: what is not what it should be is as if it were not there."""
+"""Validates values of a run's files, which cannot be trusted: an invalid value counts as missing."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 from gpuprof.tracefile.trace import LATEST_NS
 
 LARGEST = 2**53
-"""Numbers beyond this are damage: as nanoseconds 104 days, as bytes 9 PB."""
+"""Larger numbers are damage: as nanoseconds this is 104 days, as bytes 9 PB."""
 _DEEPEST, _MOST_ITEMS, _LONGEST_TEXT = 6, 1000, 2000
-"""What is kept of the parts of a file that are passed on as they are."""
+"""Limits for parts of a file that are passed on unchanged."""
 
 
 def whole(value: Any, least: int = 0, most: int = LARGEST) -> int | None:
-    """A whole number between two limits."""
+    """An integer between two limits; else None."""
     if isinstance(value, float) and math.isfinite(value):
         value = round(value)
     return value if isinstance(value, int) and not isinstance(value, bool) and least <= value <= most else None
@@ -28,22 +28,22 @@ def number(value: Any, most: float) -> float:
 
 
 def string(value: Any) -> str | None:
-    """A text that is not empty, cut at the length that anybody reads."""
+    """A non-empty text, cut at _LONGEST_TEXT; else None."""
     return value[:_LONGEST_TEXT] if isinstance(value, str) and value else None
 
 
 def items(value: Any) -> list[Any]:
-    """What a list holds, where it is one."""
+    """The items of a list; empty for anything else."""
     return value[:_MOST_ITEMS] if isinstance(value, list) else []
 
 
 def dicts(value: Any) -> list[dict[str, Any]]:
-    """The objects in a list, where it is one."""
+    """The objects in a list; empty for anything else."""
     return [item for item in items(value) if isinstance(item, dict)]
 
 
 def of_counts(value: Any, depth: int = 0) -> Any:
-    """What describes a model, an optimizer or a loader: its numbers count something, so a negative one is unknown."""
+    """A description of a model, an optimizer or a loader: its numbers are counts, so negative ones are unknown."""
     if depth > _DEEPEST:
         return None
     if isinstance(value, dict):
@@ -54,18 +54,18 @@ def of_counts(value: Any, depth: int = 0) -> Any:
 
 
 def mapping(value: Any) -> dict[str, Any] | None:
-    """An object as it was recorded, but no larger than anybody would read."""
+    """An object as recorded, but bounded in size; else None."""
     return bounded(value) if isinstance(value, dict) else None
 
 
 def bounded(value: Any, depth: int = 0) -> Any:
-    """A value as it was recorded, but no larger than anybody would read."""
+    """A value as recorded, but bounded in size."""
     if isinstance(value, str):
         return value[:_LONGEST_TEXT]
     if isinstance(value, bool) or value is None:
         return value
     if isinstance(value, (int, float)):
-        return value if -LATEST_NS < value < LATEST_NS else None  # NaN is in no range
+        return value if -LATEST_NS < value < LATEST_NS else None  # False for NaN
     if depth >= _DEEPEST:
         return None
     if isinstance(value, dict):

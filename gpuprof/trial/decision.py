@@ -1,22 +1,21 @@
-"""Whether a fix makes the training faster: one rule, on the mean steps of processes with it and of unchanged ones.
+"""Decides whether a fix makes the training faster, from the mean steps of processes with it and of unchanged ones.
 
 The rule, for *faster*; *slower* is its mirror image:
 
-1. Clear: from two processes with the fix and three without, each of the former is faster than each of the latter, and
-   the gap between the two groups is larger than the scatter of the unchanged processes (their largest logarithm less
-   their smallest) divided by one less than the processes with the fix, and than PROCESS_NOISE divided likewise.
-2. Or by rank: from four processes with the fix, the exact one-sided Wilcoxon rank-sum test of the two groups has a
-   probability of at most LEVEL / m², m being the processes with the fix. It is asked again after every round, so its
-   level falls: what all rounds can confirm by chance stays bounded.
-3. And what is shown agrees: the 80 % interval of the gain lies above 1.
-
-Neither step needs noise of a known shape: where a fix does nothing, its processes and the unchanged ones may change
-places, whatever scatters them. Unchanged processes run before, between and after those with the fix, so that a machine
-that only gets slower, or faster, separates no groups. Without any effect a fix is confirmed by chance in at most 5 of
+1. Clear: with at least two processes with the fix and three without, each of the former is faster than each of the
+latter, and the gap between the two groups is larger than both the scatter of the unchanged processes (max − min of
+their logarithms) and PROCESS_NOISE, each divided by m − 1, m being the number of processes with the fix.
+2. Or by rank: with at least four processes with the fix, the exact one-sided Wilcoxon rank-sum test of the two groups
+has p ≤ LEVEL / m². It is repeated after every round, so the level falls with m, which bounds the probability that any
+round confirms by chance.
+3. And the gain agrees: its 80 % interval lies above 1.
+Neither 1 nor 2 assumes a distribution of the noise: if a fix does nothing, its processes and the unchanged ones are
+exchangeable. Unchanged processes run before, between and after those with the fix, so that a machine that only gets
+slower, or faster, does not separate the groups. Without any effect a fix is confirmed by chance in at most 5 of
 100 trials (`tests/property/test_decision.py` draws normal, heavy-tailed, skewed, two-valued and drifting noise), in 2
 of 100 where noise is normal. That holds for each fix, not for all fixes of a trial together.
 
-*No difference*: after three rounds the 80 % interval of the gain ends below SURE, which is all that could be advised.
+*No difference*: after three rounds the 80 % interval of the gain ends below SURE, the smallest gain that is advised.
 """
 
 from __future__ import annotations
@@ -31,17 +30,17 @@ from gpuprof.replay.noise import PROCESS_NOISE
 from gpuprof.trial.trial import Interval
 
 LEVEL = 0.2
-"""Over the square of the processes with a fix: the probability at which the rank-sum test decides. Chosen by simulation
-so that all rounds together stay below 5 % (see above)."""
+"""The rank-sum test decides at p ≤ LEVEL / m². Chosen by simulation so that all rounds together stay below 5 % (see
+above)."""
 CLEAR, BY_RANK, ENOUGH = 2, 4, 3
-"""Processes with the fix from which each part of the rule, and *no difference*, may decide."""
+"""Fewest processes with the fix for each part of the rule, and for *no difference*."""
 
 Decision = Literal["confirmed", "slower", "no_difference"]
 
 
 def decide(plain: Sequence[float], fixed: Sequence[float], gain: Interval) -> Decision | None:
-    """What the mean steps of processes without (`plain`) and with a fix (`fixed`), in any unit, decide; None: nothing
-    yet. gain: the speedup, paired with neighbours, and its 80 % interval."""
+    """The decision from the mean steps of processes without (`plain`) and with a fix (`fixed`), in any unit; None:
+    undecided. gain: the speedup relative to neighbouring processes, with its 80 % interval."""
     if gain.low is None or gain.high is None or len(fixed) < CLEAR or len(plain) <= CLEAR:
         return None
     without, with_it = [math.log(step) for step in plain], [math.log(step) for step in fixed]
@@ -61,8 +60,8 @@ def _faster(plain: Sequence[float], fixed: Sequence[float]) -> bool:
 
 
 def rank_sum_probability(plain: Sequence[float], fixed: Sequence[float]) -> float:
-    """Exact one-sided p of Wilcoxon's rank-sum test (Mann and Whitney's U): that values of one distribution are ordered
-    as much in favour of `fixed`, or more. Equal values count as ordered against it."""
+    """Exact one-sided p of Wilcoxon's rank-sum test (Mann and Whitney's U): the probability that values of one
+    distribution are ordered at least as much in favour of `fixed`. Ties count against it."""
     above = sum(one >= other for one in fixed for other in plain)
     few, many = len(fixed), len(plain)
     return sum(_orders(u, few, many) for u in range(above + 1)) / math.comb(few + many, few)
@@ -70,7 +69,8 @@ def rank_sum_probability(plain: Sequence[float], fixed: Sequence[float]) -> floa
 
 @functools.lru_cache(100_000)
 def _orders(u: int, few: int, many: int) -> int:
-    """Orders of two groups in which exactly u pairs are against the first (the recursion of Mann and Whitney, 1947)."""
+    """Number of orders of two groups in which exactly u pairs are against the first (recursion of Mann and Whitney,
+    1947)."""
     if u < 0:
         return 0
     if few == 0 or many == 0:

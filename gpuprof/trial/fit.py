@@ -1,8 +1,8 @@
-"""What batch and length fit: two short steps of the program as it is and with other batches, and a model through their
-peaks.
+"""Finds which batch and length fit: runs a few steps of the program as it is and with other batches, and fits a model
+to their memory peaks.
 
-The peak is `fixed + (per_token + per_token_and_length · length) · batch · length`: a line through two batches, and the
-curvature of the length where that could be changed. docs/fit.md says what this cannot know.
+The peak is `fixed + (per_token + per_token_and_length · length) · batch · length`: a line through two batches, and a
+quadratic term in the length if that could be changed. docs/fit.md lists the limits of this.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ LEAST_SPREAD, UNSEEN_LENGTH = calibrated.FIT_SPREAD.value, calibrated.FIT_UNSEEN
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One process."""
+    """The measurement of one process."""
 
     batch: Positive[int]
     """Samples of the largest forward pass."""
     length: Positive[int]
-    """Tokens of one of its samples; 1 where samples are no tokens."""
+    """Tokens per sample; 1 if samples are not tokens."""
     peak_bytes: Positive[int]
     step_ns: int | None
     """The mean of its few timed steps, a rough figure."""
@@ -40,20 +40,20 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """Peaks by batch and length."""
+    """Peak memory as a function of batch and length."""
 
     fixed_bytes: float
     per_token: float
     per_token_and_length: float
     length: int
-    """That was measured."""
+    """The measured length."""
     length_known: bool
     """Whether another length was measured, too."""
     spread: float
-    """Of what grows, more or less."""
+    """Relative uncertainty of the growing part."""
 
     def peak(self, batch: float, length: float) -> tuple[float, float, float]:
-        """Bytes at least, likely, at most."""
+        """(low, expected, high) bytes."""
         tokens = batch * length
         grows = (self.per_token + self.per_token_and_length * length) * tokens
         ratio = 1.0 if self.length_known else length / self.length
@@ -62,7 +62,7 @@ class Model:
         return self.fixed_bytes + low, self.fixed_bytes + grows, self.fixed_bytes + high
 
     def largest_batch(self, room_bytes: float, length: float) -> tuple[int, int, int]:
-        """The largest batch that fits: surely, likely, at most."""
+        """The largest batch that fits: (surely, likely, at most)."""
         ends = []
         for end in (2, 1, 0):
             one = self.peak(1, length)[end] - self.fixed_bytes
@@ -78,7 +78,7 @@ class Cell:
     length: Positive[int]
     low_bytes: int
     peak_bytes: int
-    """What is expected."""
+    """Expected peak, bytes."""
     high_bytes: int
 
 
@@ -89,39 +89,38 @@ class OnGpu:
     gpu: str
     """Its name in gpuprof's table."""
     usable_bytes: Positive[int]
-    """What tensors may take of its memory."""
+    """Bytes of its memory that tensors may use."""
     largest: tuple[tuple[int, int, int, int], ...]
     """One for each length of the cells."""
 
 
 @dataclass(frozen=True, slots=True)
 class FitReport:
-    """What `gpuprof fit` says."""
+    """The result of `gpuprof fit`."""
 
     command: tuple[str, ...]
     """What was run, secrets masked."""
     measured: Annotated[tuple[Point, ...], Items(2, 3)]
     """The program as it is, then with another batch, then, where that was possible, with another length."""
     of: Annotated[str, OneOf(("gpu", "tensors"))]
-    """What the peaks are. gpu: of the allocator, on the GPU; tensors: bytes of the tensors that were alive, without a
-    GPU."""
+    """What the peaks are. gpu: peak of the allocator on the GPU; tensors: bytes of live tensors, without a GPU."""
     changed: dict[Words, Words]
-    """By what the batch and the length were changed from outside."""
+    """What was changed (batch, length) → where it was changed from outside."""
     tokens: bool
     """Whether samples are tokens; if not, every length is 1."""
     cells: tuple[Cell, ...]
     """Predicted peaks, by length and then by batch."""
     gpus: tuple[OnGpu, ...]
-    """The GPU of this machine, where it is known, and those that were asked for."""
+    """This machine's GPU, if known, and the requested ones."""
     unknown: tuple[str, ...]
-    """What the measurement cannot say, a sentence each."""
+    """What the measurement cannot determine, a sentence each."""
     fake: bool = False
     """Whether tensors had a shape and no data: a few steps of a model that need not fit this machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What the probes found."""
+    """The results of the probes."""
 
     points: list[Point]
     """The program as it is, another batch, and another length where that was possible."""
@@ -129,7 +128,7 @@ class Measured:
     of: str
     tokens: bool
     gpu: dict[str, Any] | None
-    """As the process describes it."""
+    """The GPU as described by the process."""
     notes: list[str]
 
 
@@ -144,7 +143,7 @@ Tell = Callable[[str], None]
 
 
 def measure(starter: Starter, tell: Tell, fake: bool = False) -> Measured:
-    """Runs the probes; fake: with tensors that have no data. Raises GpuprofError, one line, where the program does not
+    """Runs the probes; fake: with tensors that have no data. Raises GpuprofError, one line, if the program does not
     run, or its batch cannot be changed from outside."""
     tell("a few steps of the program as it is")
     one = _probe(starter, "1x1", fake)
@@ -177,7 +176,7 @@ def measure(starter: Starter, tell: Tell, fake: bool = False) -> Measured:
 
 
 def probed(starter: Starter, factor: float) -> Point | None:
-    """A few steps with that many times the program's batch; None where they do not run."""
+    """A few steps with `factor` times the program's batch; None if they do not run."""
     found = _probe(starter, f"{factor!r}x1")
     return None if found is None else found.point
 
@@ -187,8 +186,8 @@ def _of(rank: dict[str, Any]) -> str:
 
 
 def _probe(starter: Starter, value: str, fake: bool = False) -> _Probed | None:
-    """One process; None where it runs out of memory, or ends before it was measured. Raises GpuprofError where the
-    program as it is fails."""
+    """One process; None if it runs out of memory or ends before it was measured. Raises GpuprofError if the unchanged
+    program fails."""
     outcome = starter.run((Fix(PROBE, f"{value} fake" if fake else value),), SETTLE, STEPS, 1.0, LIMIT_S, brief=True)
     facts, error = _facts(outcome), outcome.process.error
     if error is not None or facts is None:
@@ -206,7 +205,7 @@ def _probe(starter: Starter, value: str, fake: bool = False) -> _Probed | None:
 
 
 def _hint(error: str) -> str:
-    """Why a program may fail that ran without data."""
+    """Why a program may have failed because its tensors had no data."""
     if "cuda" in error.lower():
         return " (with --fake it has to run on the CPU: let it take the GPU only where there is one)"
     return " (it ran without data: gpuprof fit without --fake may get further)"
@@ -224,7 +223,7 @@ def _facts(outcome: Outcome) -> dict[str, Any] | None:
 
 
 def model_of(points: Sequence[Point]) -> Model:
-    """The peaks as a function of batch and length. Raises GpuprofError where they do not grow with the batch."""
+    """Fits the peaks as a function of batch and length. Raises GpuprofError if they do not grow with the batch."""
     first, second = points[0], points[1]
     tokens = first.batch * first.length, second.batch * second.length
     slope = (second.peak_bytes - first.peak_bytes) / (tokens[1] - tokens[0])

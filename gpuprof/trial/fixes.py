@@ -1,4 +1,4 @@
-"""Which fixes there are: as asked for, and as a diagnosis advises them."""
+"""The fixes to try: those the user requests, and those a diagnosis advises."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ class Candidate:
     step_ns: Interval | None = None
     speedup: Interval | None = None
     lines: str = ""
-    """What to write, as the finding says it; empty where none does."""
+    """The change to make, in the finding's words; may be empty."""
     flags: OwnFlags | None = None
-    """The program's own flags that make it; None where it is applied from outside."""
+    """The program's own flags for the fix; None if it is applied from outside."""
     advised: Advised | None = None
-    """The list of the diagnosis in which it stands; None where it was asked for."""
+    """The diagnosis's list that it is from; None if the user requested it."""
     probability: float | None = None
-    """Of a gain of 2 % or more, as predicted; None where nothing was."""
+    """Predicted probability of a gain of 2 % or more; None if nothing was predicted."""
     saves: float = 0.0
-    """Share of the training's time that it is expected to save; 0 where nothing was predicted."""
+    """Expected saving as a share of the training's time; 0 if nothing was predicted."""
     once_s: float = 0.0
-    """What it costs once in each process, such as compiling."""
+    """One-time cost in each process, such as compiling, s."""
 
 
 def parse(text: str) -> list[Fix]:
@@ -56,13 +56,13 @@ def parse(text: str) -> list[Fix]:
 
 
 def lines_for(fix: Fix) -> str:
-    """What to write for a fix where no finding says it for the user's own stack."""
+    """The change to make, if no finding words it for the user's stack."""
     return patch_for(fix.name).line.replace("{value}", fix.value)
 
 
 def advised(diagnosis: Diagnosis | None) -> tuple[list[Candidate], list[Finding]]:
-    """The findings of both lists that a patch can answer, fixes before what is worth trying; and those that need a
-    change by hand."""
+    """The findings of both lists that a patch can apply, fixes before those worth trying; and those to be applied by
+    hand."""
     candidates: list[Candidate] = []
     by_hand: list[Finding] = []
     for finding, name in _listed(diagnosis):
@@ -98,8 +98,8 @@ class IterationChange:
 
 
 def of_iteration(diagnosis: Diagnosis | None) -> list[IterationChange]:
-    """What would shorten the iteration of a training on its own generations and is an argument of its trainer, most
-    gain first. What is expected of it is the mean step."""
+    """Changes that would shorten an RL iteration and are arguments of its trainer, most gain first. Their prediction is
+    for the mean step."""
     iteration = None if diagnosis is None else diagnosis.iteration
     found: list[IterationChange] = []
     if iteration is None:
@@ -132,14 +132,13 @@ def _listed(diagnosis: Diagnosis | None) -> Iterator[tuple[Finding, Advised]]:
 
 
 def saving(gain: Range) -> float:
-    """Share of the training's time that is expected to be saved: the mean over the distribution of the gain, in which
-    what may slow the training counts, too."""
+    """Expected share of the training's time that is saved: the mean over the distribution of the gain, including
+    possible slowdowns."""
     return 1 - time_left(gain)
 
 
 def fix_for(finding: Finding) -> Fix | None:
-    """The patch that does what the finding advises; None where it has to be done by hand, as a link of a chain before
-    it has."""
+    """The patch for a finding; None if the finding, or one that it depends on, has to be applied by hand."""
     if finding.parts or finding.patch is None or current(finding.patch.name) not in names():
         return None
     patch = patch_for(finding.patch.name)
@@ -148,13 +147,13 @@ def fix_for(finding: Finding) -> Fix | None:
 
 
 def with_predictions(asked: Iterable[Fix], candidates: Sequence[Candidate]) -> list[Candidate]:
-    """The fixes asked for, with what the diagnosis predicts of those that it advises with the same value."""
+    """The requested fixes, with the diagnosis's predictions for those that it advises with the same value."""
     known = {one.fix: one for one in candidates}
     return [replace(known[fix], advised=None) if fix in known else Candidate(fix) for fix in asked]
 
 
 def combination(names: Sequence[str]) -> list[str]:
-    """The fixes, best first, that can be made together: the better one of alternatives."""
+    """The fixes, best first, that can be combined: of alternatives, the better one."""
     chosen: list[str] = []
     for name in names:
         group = patch_for(name).group

@@ -1,4 +1,4 @@
-"""What a folder holds, so that it can be seen whether a program has changed it."""
+"""The state of a folder, to detect whether a program has changed it."""
 
 from __future__ import annotations
 
@@ -10,17 +10,16 @@ from gpuprof.record.session_files import FileId
 from gpuprof.runfile import RUNS
 
 MOST = 50_000
-"""Files that are looked at; a larger tree is not checked."""
+"""Most files of a tree that is checked."""
 _SKIPPED = frozenset({RUNS, ".git", "__pycache__", ".venv", "node_modules"})
 
 State = dict[str, tuple[int, int, int]]
-"""Path → size, time of the last change (ns) and inode."""
+"""Path → (size, modification time in ns, inode)."""
 
 
 def state_of(folder: Path, without: Path | None = None, outputs: Container[FileId] = ()) -> State | None:
-    """The files and folders of a tree, `without` one of them; None where there are more than MOST.
-
-    outputs: files that may change, since the user has redirected output there.
+    """The files and folders of a tree, except `without`; None if there are more than MOST.
+    outputs: files that may change, because the user has redirected output there.
     """
     found: State = {}
     for root, folders, files in os.walk(folder):
@@ -31,7 +30,7 @@ def state_of(folder: Path, without: Path | None = None, outputs: Container[FileI
                 status = os.lstat(path)
             except OSError:
                 continue
-            # A folder's own time and size change with what is in it, which is seen anyway.
+            # A folder's own time and size change with its contents, which are checked anyway.
             is_file = name not in folders
             if is_file and (status.st_dev, status.st_ino) in outputs:
                 continue
@@ -42,7 +41,7 @@ def state_of(folder: Path, without: Path | None = None, outputs: Container[FileI
 
 
 def changes(before: State | None, after: State | None) -> list[str]:
-    """`made x`, `deleted y`, `changed z`: what differs; nothing where the tree was not looked at."""
+    """The differences, `made x`, `deleted y`, `changed z`; empty if the tree was not checked."""
     if before is None or after is None:
         return []
     found = [f"made {path}" for path in after.keys() - before.keys()]

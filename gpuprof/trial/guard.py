@@ -1,7 +1,7 @@
 """Run next to `gpuprof try` as a script: if gpuprof is killed, ends what it has started and removes the scratch folder.
 
-Standard library only. Reads standard input until it ends. `python guard.py SCRATCH`; a line `done` says that there is
-nothing to do.
+Standard library only. Reads standard input until it ends. `python guard.py SCRATCH`; a line `done` means
+that nothing is left to do.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from pathlib import Path
 VARIABLE = "GPUPROF_TRIAL="
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 OWN_END_S = 5.0
-"""How long the processes may take to end by themselves."""
+"""Seconds that the processes get to end by themselves."""
 STARTING_S = 0.5
-"""A process that is being started shows its environment after this at the latest."""
+"""A starting process shows its environment after this many seconds at the latest."""
 
 
 def processes_of(folder: str) -> list[int]:
@@ -31,7 +31,7 @@ def processes_of(folder: str) -> list[int]:
             continue
         try:
             entries = (place / "environ").read_bytes().split(b"\0")
-        except OSError:  # ended, or someone else's
+        except OSError:  # ended, or another user's
             continue
         if any(entry == mark or entry.startswith(mark + b"/") for entry in entries):
             found.append(int(place.name))
@@ -39,7 +39,7 @@ def processes_of(folder: str) -> list[int]:
 
 
 def kill_all(folder: str, patience_s: float = 10.0, watch_s: float = 0.0) -> bool:
-    """Kills them until none is left, and what begins within `watch_s`, too; False if some are left."""
+    """Kills them until none is left, including those that start within `watch_s`; False if some are left."""
     begun = time.monotonic()
     end = begun + patience_s
     while True:
@@ -55,7 +55,7 @@ def kill_all(folder: str, patience_s: float = 10.0, watch_s: float = 0.0) -> boo
 
 
 def remove_tree(folder: str) -> None:
-    """Removes a folder, also what a program or an overlay has made without the right to look into it."""
+    """Removes a folder, including subfolders that a program or an overlay has made unreadable."""
     for root, folders, _ in os.walk(folder):
         for name in folders:
             path = Path(root, name)
@@ -66,7 +66,7 @@ def remove_tree(folder: str) -> None:
 
 
 def _is_dead(pid: int) -> bool:
-    """Whether only its entry in the table of processes is left."""
+    """Whether the process is a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[:1] in ([b"Z"], [b"X"])
     except OSError:
@@ -74,11 +74,11 @@ def _is_dead(pid: int) -> bool:
 
 
 def main(scratch: str) -> None:
-    """Waits for the end of gpuprof."""
+    """Waits for gpuprof to end."""
     for number in ENDING:
         signal.signal(number, signal.SIG_IGN)
     if sys.stdin.read().strip() != "done":
-        # Sandboxes end what is in them, daemons included, once gpuprof has; only what outlives that is killed here.
+        # Sandboxes end their processes, including daemons, once gpuprof has ended; only survivors are killed here.
         end = time.monotonic() + OWN_END_S
         while processes_of(scratch) and time.monotonic() < end:
             time.sleep(0.05)

@@ -25,8 +25,8 @@ def schema() -> dict[str, Any]:
 
 
 def keep(trial: Trial, folder: Path) -> Path:
-    """Writes it into the run's folder, with the fixes that failed there before and were not tried again. Raises
-    OSError."""
+    """Writes it into the run's folder, together with fixes that failed in earlier trials and were not tried again.
+    Raises OSError."""
     path = folder / runfile.TRIAL
     found = to_json(trial)
     names = {fix["name"] for row in found["rows"] for fix in row["fixes"]}
@@ -36,7 +36,7 @@ def keep(trial: Trial, folder: Path) -> Path:
 
 
 def _failed(path: Path) -> list[dict[str, Any]]:
-    """Rows of an earlier trial in which a single fix failed; none of a damaged file."""
+    """Rows of single fixes that failed in an earlier trial; empty if the file is damaged."""
     rows = (runfile.read_json(path) or {}).get("rows") if path.is_file() else None
     found = []
     for row in rows if isinstance(rows, list) else ():

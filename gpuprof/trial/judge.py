@@ -1,9 +1,8 @@
-"""From the mean steps of processes that took turns to the gain of each fix, and what that decides.
-
-Machines drift: clocks, neighbours, caches. So a process with a fix is compared with those without it that ran just
-before and just after, weighted by how near they are. Of the logarithms of these ratios the mean is the gain; its 80 %
-interval is Student's, and never narrower than what the scatter of the processes' own steps allows. Whether that counts
-as confirmed is decided on the steps themselves (`decision`).
+"""Computes the gain of each fix from the mean steps of alternating processes, and decides on it.
+Machines drift: clocks, neighbours, caches. So a process with a fix is compared with the unchanged processes just before
+and just after it, weighted by proximity. The gain is the mean of the logarithms of these ratios; its 80 % interval is
+Student's, and never narrower than the scatter of steps within the processes allows. Whether the gain is confirmed is
+decided on the steps themselves (`decision`).
 """
 
 from __future__ import annotations
@@ -18,24 +17,23 @@ from gpuprof.trial.trial import Interval, Predicted, Process
 T80 = (3.078, 1.886, 1.638, 1.533, 1.476, 1.440, 1.415, 1.397, 1.383)
 """90th percentile of Student's t for 1, 2, … degrees of freedom."""
 Z80 = 1.2816
-"""The same of the normal distribution."""
+"""The same for the normal distribution."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What the processes with some fixes show."""
+    """The result for the processes with the same fixes."""
 
     gain: Interval
     decision: Decision | None
-    """None: nothing is decided."""
+    """None: undecided."""
     why: str
-    """Why nothing is decided; empty where something is."""
+    """Why it is undecided; empty if it is decided."""
 
 
 def judged(name: str, processes: Sequence[Process]) -> Judged | None:
-    """What the processes of this name show next to those without a fix; None where none of either was timed.
-
-    Processes that other programs disturbed decide nothing; the gain is of the others, where there are any.
+    """Compares the processes of this name with unchanged ones; None if none of either was timed.
+    Processes disturbed by other programs decide nothing; the gain is that of the others, if there are any.
     """
     quiet = [replace(one, step_ns=None) if one.is_disturbed else one for one in processes]
     gain = speedup(name, quiet) or speedup(name, processes)
@@ -51,7 +49,7 @@ def _steps(name: str, processes: Sequence[Process]) -> list[float]:
 
 
 def _why(name: str, processes: Sequence[Process], plain: Sequence[float], fixed: Sequence[float]) -> str:
-    """Why nothing is decided."""
+    """Why it is undecided."""
     timed = [one for one in processes if one.step_ns and one.name in ("", name)]
     full = sum(one.is_disturbed for one in timed)
     if full and (len(fixed) < 2 or len(plain) < 3):
@@ -65,7 +63,7 @@ def _why(name: str, processes: Sequence[Process], plain: Sequence[float], fixed:
 
 
 def prediction_of(predicted: Interval | None, found: Interval | None, decided: bool) -> Predicted | None:
-    """Whether the measured gain is the predicted one: their intervals overlap. None where nothing can be said."""
+    """Whether the measured gain agrees with the predicted one: their intervals overlap. None if that cannot be said."""
     if predicted is None or predicted.low is None or predicted.high is None:
         return None
     if found is None or found.low is None or found.high is None or not decided:
@@ -76,9 +74,8 @@ def prediction_of(predicted: Interval | None, found: Interval | None, decided: b
 
 
 def baseline_at(position: float, baselines: Sequence[tuple[int, float]]) -> float | None:
-    """The mean step without a fix at a position in the order of processes, interpolated between its neighbours.
-
-    baselines: (position, mean step in ns) of the processes without a fix. None where there are none.
+    """The unchanged mean step at a position in the order of processes, interpolated between its neighbours.
+    baselines: (position, mean step in ns) of the unchanged processes. None if there are none.
     """
     before = max((one for one in baselines if one[0] <= position), default=None)
     after = min((one for one in baselines if one[0] >= position), default=None)
@@ -105,7 +102,7 @@ def ratios(name: str, processes: Sequence[Process]) -> list[tuple[float, float]]
 
 
 def speedup(name: str, processes: Sequence[Process]) -> Interval | None:
-    """The gain of these fixes: above 1 where they make the step shorter. One process has no interval."""
+    """The gain of these fixes: above 1 if they make the step shorter. A single process has no interval."""
     found = ratios(name, processes)
     if not found:
         return None
@@ -123,5 +120,5 @@ def speedup(name: str, processes: Sequence[Process]) -> Interval | None:
 
 
 def _relative(process: Process) -> float:
-    """Half the 80 % interval of a process's mean step, as a share of it."""
+    """Half the 80 % interval of a process's mean step, relative to it."""
     return (process.half_width_ns or 0) / process.step_ns if process.step_ns else 0.0

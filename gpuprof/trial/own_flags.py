@@ -1,4 +1,4 @@
-"""The program's own flags for a fix, where it declared them: what a user would type is tried before a patch."""
+"""The program's own flags for a fix, if it declares any: flags that a user would type are tried before a patch."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _ATTENTION = "attn_implementation"
 
 @dataclass(frozen=True, slots=True)
 class OwnFlags:
-    """What a fix adds to the command line, and which of its switches it leaves out."""
+    """What a fix adds to the command line, and which switches it removes."""
 
     add: tuple[str, ...] = ()
     drop: tuple[str, ...] = ()
     settings: tuple[tuple[str, Any], ...] = ()
-    """What they set, by transformers' names."""
+    """The fields that they set, by transformers' names."""
 
     def applied_to(self, argv: Sequence[str]) -> tuple[str, ...]:
-        """The command line with them. Of a flag that is given twice, argparse and click take the last."""
+        """The command line with the flags. If a flag is given twice, argparse and click take the last one."""
         return (*(word for word in argv if word not in self.drop), *self.add)
 
     def __str__(self) -> str:
@@ -33,10 +33,8 @@ class OwnFlags:
 
 
 def own_flags(fix: Fix, program: Program | None, argv: Sequence[str]) -> OwnFlags | None:
-    """The flags of `program`, as a recording saw them declared, that make this fix.
-
-    None where there are none for all of it, where the run says that it is set already, or where words after `--` would
-    take them for something else.
+    """The declared flags of `program` that apply this fix.
+    None if they do not cover all of it, if it is already set, or if words after `--` would swallow them.
     """
     if program is None or not program.flags or "--" in argv:
         return None

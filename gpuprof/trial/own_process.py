@@ -1,4 +1,4 @@
-"""gpuprof in a process of its own."""
+"""Runs gpuprof in a subprocess."""
 
 from __future__ import annotations
 
@@ -13,11 +13,9 @@ _DIES = (
 
 
 def own_command(*words: str, with_parent: bool = False) -> list[str]:
-    """What runs `gpuprof` with these words in this interpreter.
-
-    with_parent: on Linux it gets a SIGTERM when the thread of this process that starts it ends, however that is.
-
-    This package is not put on PYTHONPATH: a training started by it would inherit the folder, and with it our packages.
+    """The command that runs `gpuprof` with these words in this interpreter.
+    with_parent: on Linux the process gets SIGTERM when the thread that starts it ends.
+    This package is not put on PYTHONPATH: a training started by it would inherit the folder, and our packages with it.
     """
     root = str(Path(__file__).parents[2])
     start = f"import sys; sys.path[0] = {root!r}; from gpuprof.cli import main; sys.exit(main())"

@@ -9,17 +9,17 @@ from gpuprof.record.patches.context import Patch
 
 
 def names() -> tuple[str, ...]:
-    """Of all fixes: gpuprof's own in the order in which several are applied, then those of plug-ins."""
+    """Names of all fixes: gpuprof's own in the order of application, then those of plug-ins."""
     return (*NAMES, *patches())
 
 
 def current(name: str) -> str:
-    """The name that a patch has now, where an older version wrote it."""
+    """A patch's current name, given one that an older version wrote."""
     return FORMERLY.get(name, name)
 
 
 def patch_for(name: str) -> Patch:
-    """What a patch says of itself. Raises GpuprofError, one line, where that of a plug-in cannot be loaded."""
+    """A patch's description. Raises GpuprofError, one line, if a plug-in's patch cannot be loaded."""
     path = patches().get(name)
     if path is None:
         return patch_named(name).PATCH

@@ -1,4 +1,4 @@
-"""In which order fixes are tried, what each is expected to take, and which of them fit into the time that is left."""
+"""The order in which fixes are tried, the expected time for each, and which of them fit into the remaining time."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from gpuprof.replay.noise import PROCESS_NOISE
 from gpuprof.trial.fixes import Candidate
 
 ROUNDS = 2
-"""The fewest that decide anything."""
+"""Fewest rounds that can decide anything."""
 MOST_ROUNDS = 8
-"""More are not planned for one fix, though there may be more."""
+"""Most rounds planned for one fix, though more may follow."""
 UNKNOWN_ROUNDS = 3
-"""Rounds planned for a fix of which nothing is predicted."""
+"""Rounds planned for a fix without a prediction."""
 TOGETHER = 2
-"""Processes of a round that tries several fixes together: one with them, one without."""
+"""Processes in a round that tries several fixes together: one with them, one without."""
 
 
 def rounds_to_decide(gain: float | None) -> int:
-    """Rounds in which a gain is likely confirmed on a machine whose processes differ by PROCESS_NOISE: after them the
-    gap between the groups counts as clear (`decision`)."""
+    """Rounds after which a gain is likely confirmed on a machine whose processes differ by PROCESS_NOISE: then the gap
+    between the groups counts as clear (`decision`)."""
     if gain is None:
         return UNKNOWN_ROUNDS
     if gain <= 1:
@@ -29,27 +29,27 @@ def rounds_to_decide(gain: float | None) -> int:
 
 
 def saved_per_minute(candidate: Candidate, process_s: float) -> float:
-    """Share of the training's time that is expected to be saved, for each minute that deciding it takes."""
+    """Expected saving, as a share of the training's time, per minute that deciding it takes."""
     gain = 1 / (1 - candidate.saves) if 0 < candidate.saves < 1 else None
     minutes = rounds_to_decide(gain) * (process_s + candidate.once_s) / 60
     return candidate.saves / max(minutes, 1e-9)
 
 
 def in_order(candidates: Sequence[Candidate], process_s: float) -> list[Candidate]:
-    """Those that are expected to gain most per minute of the trial first; what was asked for without a prediction keeps
-    its place behind what is predicted to gain. process_s: what one process takes."""
+    """Sorted by expected gain per minute of the trial; requested fixes without a prediction come after those predicted
+    to gain, in their given order. process_s: duration of one process."""
     return sorted(candidates, key=lambda one: -saved_per_minute(one, process_s))
 
 
 def seconds(fixes: int, rounds: int, process_s: float) -> float:
-    """How long this many fixes take: a process without fix before each round, one at the end, and the combination."""
+    """Time for this many fixes: an unchanged process before each round, one at the end, and the combination."""
     processes = rounds * (fixes + 1) + 1 + (rounds * TOGETHER if fixes > 1 else 0)
     return processes * process_s
 
 
 def fitting(costs: Sequence[float], process_s: float, room_s: float, rounds: int = ROUNDS) -> int:
-    """How many of these fixes, the first ones, can be decided in the time that is left. costs: what a process with
-    each takes; the combination of several counts, too."""
+    """How many of the first fixes can be decided in the remaining time, including their combination. costs: duration of
+    a process with each."""
     count, total = 0, 0.0
     for cost in costs:
         total += cost
@@ -61,5 +61,5 @@ def fitting(costs: Sequence[float], process_s: float, room_s: float, rounds: int
 
 
 def process_seconds(start_s: float, step_s: float, settle: int, steps: int) -> float:
-    """What one process takes from its start to its end."""
+    """Duration of one process from start to end."""
     return start_s + step_s * (settle + steps)

@@ -1,4 +1,4 @@
-"""Starts one process of a command with fixes applied from outside, waits until it was timed, and ends all of it."""
+"""Starts a command with fixes applied from outside, waits until it has been timed, and ends all its processes."""
 
 from __future__ import annotations
 
@@ -36,54 +36,54 @@ from gpuprof.trial.trial import Fix, Process
 LOG = "output.log"
 TICK_S = 0.05
 SHOWN = 5
-"""Changed paths that are named."""
+"""Most changed paths that are named."""
 BOX = "box"
-"""The folder of a process's sandbox, in its own."""
+"""Name of the sandbox's folder, in a process's folder."""
 ENDING_S = 10.0
-"""How long a sandbox may take to end what is in it."""
+"""Seconds that a sandbox gets to end its processes."""
 RANKS_S = 60.0
-"""How long the other ranks of a training may take to write after the first has."""
+"""Seconds that the other ranks get to write their results after the first has."""
 RECORDING_LIMIT_S = 1800.0
-"""When the recording that `gpuprof try` makes itself is given up."""
+"""Seconds after which the recording that `gpuprof try` makes itself is given up."""
 MEMORY_S, MEMORY_MIB = 30.0, 256
-"""How long GPU memory may take to be free again, and how much more than before counts as free."""
+"""Seconds to wait until GPU memory is free again, and how much more than before still counts as free."""
 _OUT_OF_MEMORY = re.compile(r"OutOfMemoryError|MemoryError|out of memory|Cannot allocate memory", re.IGNORECASE)
 OUT_OF_MEMORY = "out of memory"
-"""How the error of a process begins that had too little of it."""
+"""Prefix of the error of a process that ran out of memory."""
 NO_INPUT = "EOFError"
-"""What Python raises in a program that asks for input where there is none."""
+"""Raised by Python in a program that reads empty standard input."""
 _LAST = 300
 SHORT, LONGEST = "/tmp", 44
-"""Where scratch folders go if the path of the usual place has more bytes than these; multiprocessing adds 60."""
+"""Scratch folders go to SHORT if the usual path is longer than LONGEST bytes; multiprocessing adds 60."""
 
 QUIET = {
     "PYTHONDONTWRITEBYTECODE": "1", "WANDB_MODE": "disabled", "DISABLE_MLFLOW_INTEGRATION": "TRUE",
     "COMET_MODE": "DISABLED", "NEPTUNE_MODE": "debug", "CLEARML_OFFLINE_MODE": "1", "HF_HUB_DISABLE_TELEMETRY": "1",
     "TRACKIO_DISABLED": "1",
 }  # fmt: skip
-"""Variables by which trackers stay silent, and Python leaves no files next to the sources."""
+"""Variables that silence trackers, and keep Python from writing files next to the sources."""
 OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
-"""Where connections are blocked: what is in the cache is taken from there at once."""
+"""Set if connections are blocked, so that libraries use their caches at once."""
 
 LOOPBACK = {"NCCL_SOCKET_IFNAME": "lo", "GLOO_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1"}
-"""Where the network is a private one: ranks of this machine find each other there."""
+"""Set in a private network, so that this machine's ranks find each other."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one process."""
+    """The result of one process."""
 
     process: Process
     ranks: tuple[dict[str, Any], ...]
     """What each rank wrote, by rank."""
     blocked: tuple[str, ...]
-    """What the program was not allowed to do."""
+    """What the program was refused."""
     out_of_memory: bool = False
-    """Whether it failed for want of memory."""
+    """Whether it ran out of memory."""
 
     @property
     def not_applied(self) -> str | None:
-        """Why a fix did not take effect on some rank; None where all did on all."""
+        """Why a fix did not take effect on some rank; None if all did on all ranks."""
         for rank in self.ranks:
             for patch in rank.get("patches") or ():
                 if not patch.get("applied"):
@@ -92,23 +92,23 @@ class Outcome:
 
     @property
     def failure(self) -> str | None:
-        """Why it says nothing about its fixes; None where it does."""
+        """Why it says nothing about its fixes; None if it does."""
         return self.process.error or (None if self.process.step_ns else "it was not timed") or self.not_applied
 
     @property
     def proof(self) -> str:
-        """What shows that the fixes took effect, of the first rank."""
+        """The first rank's proof that the fixes took effect."""
         return "; ".join(str(patch.get("text")) for patch in (self.ranks[0].get("patches") or ())) if self.ranks else ""
 
 
 class Starter:
-    """Starts the processes of one `gpuprof try`; use it in a `with`, which leaves nothing behind."""
+    """Starts the processes of one `gpuprof try`; use it in a `with`, which cleans up."""
 
     def __init__(
         self, target: Target, network: bool, tree: Path | None = None, tell: Callable[[str], None] | None = None,
         gpu_is_shared: bool = False,
     ) -> None:  # fmt: skip
-        """tree: the folder of the user's files, which no process may change; None: it is not compared. tell: says how
+        """tree: the folder of the user's files, which no process may change; None: it is not compared. tell: prints how
         they are protected. gpu_is_shared: other programs come and go on the GPU, so its memory is not waited for."""
         self._target, self._network, self._tree, self._shared = target, network, tree, gpu_is_shared
         self._tell = tell or (lambda _: None)
@@ -116,16 +116,16 @@ class Starter:
         self._number = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._starting = False
-        """Whether one may have been started that we do not know of: a signal may come before Popen has returned."""
+        """Whether an unknown process may have been started: a signal may arrive before Popen has returned."""
         self._guard: subprocess.Popen[bytes] | None = None
         self._used_mib: int | None = None
         self._control: int | None = None
-        """Ends the process that runs once it is closed."""
+        """Descriptor that ends the running process when it is closed."""
         self._sandbox = Sandbox(HOOKS)
         self._is_large = False
-        """Whether it was said that the tree is not compared."""
+        """Whether a message has said that the tree is not compared."""
         self._made: list[Path] = []
-        """Folders of caches that were made for it."""
+        """Cache folders that were created for it."""
 
     def __enter__(self) -> Starter:
         self._guard = subprocess.Popen(
@@ -145,7 +145,7 @@ class Starter:
             self.end()
             guard.remove_tree(str(self.scratch))
             for folder in self._made:
-                with contextlib.suppress(OSError):  # something was kept in it
+                with contextlib.suppress(OSError):  # it is not empty
                     folder.rmdir()
             if self._guard is not None and self._guard.stdin is not None:
                 with contextlib.suppress(OSError):
@@ -219,7 +219,7 @@ class Starter:
         folder = self._make_folder({"fixes": [], "allowed": [str(runs)]})
         argv = own_command("trace", "--stop", "--no-report", *words)
         environment = self._environment(folder, "recorded")
-        # The target is armed by gpuprof trace, which is none itself.
+        # `gpuprof trace` arms the target; it must not be armed itself.
         environment.pop("PYTHONPATH")
         if path := os.environ.get("PYTHONPATH"):
             environment["PYTHONPATH"] = path
@@ -233,7 +233,7 @@ class Starter:
                 ) from None
             finally:
                 self.end()
-                with contextlib.suppress(OSError):  # it holds the run
+                with contextlib.suppress(OSError):  # the run is in it
                     runs.rmdir()
         failed = runfile.read_json(folder / FAILED) or {}
         return _explained(str(failed["error"])) if failed.get("error") else None
@@ -262,8 +262,8 @@ class Starter:
             )
 
     def _copied(self, fix: Fix) -> str | None:
-        """A copy of a plug-in's patch, which the process can read wherever gpuprof is installed; None for one of
-        gpuprof's own."""
+        """A copy of a plug-in's patch that the process can read wherever gpuprof is installed; None for gpuprof's own
+        patches."""
         path = patches().get(fix.name)
         if path is None:
             return None
@@ -273,7 +273,7 @@ class Starter:
         return str(copy)
 
     def _make_folder(self, plan: dict[str, Any]) -> Path:
-        """A folder for one more process, with what it is to do."""
+        """Creates a folder for one more process, with its instructions."""
         self._number += 1
         folder = self.scratch / str(self._number)
         (folder / "tmp").mkdir(parents=True)
@@ -288,7 +288,7 @@ class Starter:
     def _environment(self, folder: Path, name: str) -> dict[str, str]:
         kept = {key: value for key, value in os.environ.items() if not key.startswith("GPUPROF_")}
         path = kept.get("PYTHONPATH", "")
-        # Compiled code of one variant is kept from one process to the next: the first pays, as a user's first run does.
+        # Compiled code of a variant is shared by its processes: only the first compiles, like a user's first run.
         compiled = self.scratch / "compiled" / re.sub(r"\W+", "_", name)
         alone = {} if self._network else OFFLINE | (LOOPBACK if self._sandbox.keeps_all else {})
         return {
@@ -302,7 +302,7 @@ class Starter:
     def _start_and_wait(
         self, folder: Path, argv: Sequence[str], environment: dict[str, str], limit_s: float
     ) -> str | None:
-        """None once every rank has written; else why not."""
+        """None once every rank has written its result; else the reason."""
         with (folder / LOG).open("wb") as log:
             try:
                 process = self._start(argv, environment, log, subprocess.STDOUT)
@@ -348,7 +348,7 @@ class Starter:
         return process
 
     def end(self) -> None:
-        """Kills what runs: every process that was started with our folder, whatever group it is in."""
+        """Kills every process that was started with our folder, in any process group."""
         process, self._process = self._process, None
         starting, self._starting = self._starting, False
         control, self._control = self._control, None
@@ -365,7 +365,7 @@ class Starter:
             guard.kill_all(str(self.scratch), watch_s=guard.STARTING_S)
 
     def _await_memory(self) -> None:
-        """Until the GPUs have about as much free memory as before the first process."""
+        """Waits until the GPUs have about as much free memory as before the first process."""
         if self._used_mib is None:
             return
         end = time.monotonic() + MEMORY_S
@@ -381,12 +381,12 @@ def _settings(own: OwnFlags | None) -> dict[str, Any] | None:
 
 
 def sandbox_of(network: bool, tree: Path | None) -> Sandbox:
-    """What the processes of a trial get here. tree: as for Starter."""
+    """The sandbox that this machine allows. tree: as for Starter."""
     return sandbox(network, tree is None, os.environ.get(VARIABLE) or "")
 
 
 def _make_caches() -> list[Path]:
-    """Makes the folders of downloads that there are not, so that a sandbox can show them; which they are."""
+    """Creates missing download folders, so that a sandbox can show them; returns those created."""
     made = []
     for path in map(Path, caches()):
         if path.name not in (".triton", ".nv", "matplotlib") and not os.path.lexists(path):
@@ -397,7 +397,7 @@ def _make_caches() -> list[Path]:
 
 
 def _short_folder() -> str | None:
-    """Where the scratch folder lies: sockets lie below it, whose paths may have 107 bytes."""
+    """Parent of the scratch folder: it must be short, as sockets below it may have paths of at most 107 bytes."""
     usual = tempfile.gettempdir()
     short = len(os.fsencode(usual)) <= LONGEST or not os.access(SHORT, os.W_OK | os.X_OK)
     return None if short else SHORT
@@ -416,7 +416,7 @@ def used_mib() -> int | None:
 
 
 def _process(name: str, ranks: list[dict[str, Any]], error: str | None, wall_ns: int, begun_ns: int) -> Process:
-    """The slowest rank is what the training waits for; its memory is that of the fullest."""
+    """One process from its ranks: the step of the slowest rank, the memory of the fullest."""
     timed = [rank for rank in ranks if rank.get("mean_ns")]
     if not timed or error is not None:
         return Process(name, None, None, 0, None, None, wall_ns, error or "nothing was timed")
@@ -443,7 +443,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def _why(folder: Path, code: int) -> str:
-    """Why a process ended without having been timed: its last error, or its last words."""
+    """Why a process ended without having been timed: its last error, or the last line of its output."""
     lines = [line.strip() for line in _lines(folder / LOG)[-_LAST:] if line.strip()]
     for line in reversed(lines):
         if _OUT_OF_MEMORY.search(line) or line.startswith(NO_INPUT):
@@ -457,7 +457,7 @@ def _why(folder: Path, code: int) -> str:
 
 
 def _explained(text: str) -> str:
-    """An error, with what it means in front where that is known."""
+    """An error, preceded by its meaning if known."""
     text = redact_text(" ".join(text.split()))[:300]
     if text.startswith(NO_INPUT):
         return f"it reads standard input, which is empty in a trial: give what it asks for as arguments ({text})"

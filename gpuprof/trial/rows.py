@@ -1,4 +1,4 @@
-"""What the processes with some fixes showed, as a row of the trial."""
+"""Rows of a trial: the results of the processes with the same fixes."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from gpuprof.trial.trial import Baseline, Fix, Row, Sameness, Status
 from gpuprof.trial.turns import Turns
 
 BROKEN = ("failed", "not_applied")
-"""Statuses of fixes of which nothing was measured."""
+"""Statuses of fixes without a measurement."""
 
 
 def name_of(fixes: Sequence[Fix]) -> str:
-    """As the processes with them are called."""
+    """Name of the processes with these fixes."""
     return " + ".join(map(str, fixes))
 
 
 def row_of(turns: Turns, fixes: tuple[Fix, ...], candidate: Candidate) -> Row:
-    """What the processes with these fixes showed so far; candidate: what was expected."""
+    """The results so far with these fixes; candidate: the prediction."""
     name = name_of(fixes)
     outcomes = turns.of(name)
     timed = [one for one in outcomes if one.process.step_ns is not None]
@@ -67,7 +67,7 @@ def row_left_out(candidate: Candidate, why: str) -> Row:
 
 
 def baseline_of(turns: Turns, peak_of: str | None) -> Baseline:
-    """The command as it is. Raises GpuprofError where it failed after its first process."""
+    """The unchanged command. Raises GpuprofError if it failed after its first process."""
     timed = [one.process for one in turns.of("") if one.process.step_ns]
     if not timed:
         failed = next((one.process.error for one in turns.of("")), None)

@@ -1,4 +1,4 @@
-"""Runs a trial: processes of the command take turns, as it is and with each fix, until everything is decided, a gain is
+"""Runs a trial: alternates processes of the unchanged command and of each fix, until everything is decided, a gain is
 reached, or the time is up."""
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from gpuprof.trial.trial import Fix, Next, Row, Stop, Trial
 from gpuprof.trial.turns import LEAST_LIMIT_S, SLOWER, Tell, Turns
 
 STRETCH_S = 15.0
-"""Seconds of the timed stretch at most; it ends earlier where its mean is known well enough."""
+"""Longest timed stretch, s; it ends earlier once its mean is known well enough."""
 RANKS_SETTLE, RANKS_STEPS = 20, 40
-"""Steps of several ranks, which cannot agree on their number while they run."""
+"""Settling and timed steps with several ranks, which cannot agree on numbers while they run."""
 
 
 def run_trial(
@@ -37,16 +37,15 @@ def run_trial(
     until: float | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Trial:
-    """Tries the candidates. Raises GpuprofError where the command as it is cannot be timed.
-
-    run: the folder of the run that advised them. budget_s: how long it may take, if `rounds` does not say how often
-    each fix is measured. until: the gain at which it stops. tell: says what is going on. clock: seconds.
+    """Tries the candidates. Raises GpuprofError if the unchanged command cannot be timed.
+    run: the folder of the run that advised them. budget_s: the time limit, unless `rounds` says how often each fix is
+    measured. until: the gain at which it stops. tell: prints progress. clock: seconds.
     """
     begun = clock()
     turns = Turns(starter, tell, STRETCH_S)
     turns.flags = {one.fix: one.flags for one in candidates if one.flags is not None}
     if world_size > 1:
-        # With room for what the workers have made ahead, by default two batches each.
+        # With room for batches that the workers prefetched, by default two each.
         workers = (int(one.fix.value) for one in candidates if one.fix.name == "input_workers")
         turns.settle, turns.steps = RANKS_SETTLE + 2 * max(workers, default=0), RANKS_STEPS
     tell("first an unscored process as it is, which fills caches and shows how long a process takes")
@@ -76,14 +75,14 @@ def run_trial(
 
 @dataclass
 class _Arm:
-    """Fixes that are tried together: mostly one."""
+    """Fixes that are tried together; usually one."""
 
     fixes: tuple[Fix, ...]
     candidate: Candidate
     row: Row | None = None
     """None before its first round."""
     ended: bool = False
-    """Whether it is decided, broken, or was measured as often as asked for."""
+    """Whether it is decided, broken, or was measured the requested number of times."""
 
     @property
     def name(self) -> str:
@@ -95,13 +94,13 @@ class _Arm:
 
 
 class _Game:
-    """Which process runs next, and when it is over."""
+    """Decides which process runs next, and when the trial is over."""
 
     def __init__(
         self, turns: Turns, candidates: Sequence[Candidate], process_s: float, end: float | None, rounds: int | None,
         until: float | None, clock: Callable[[], float],
     ) -> None:  # fmt: skip
-        """end: on the clock; None where `rounds` are given."""
+        """end: on the clock; None if `rounds` are given."""
         self._turns, self._process_s, self._end, self._rounds, self._until = turns, process_s, end, rounds, until
         self._clock = clock
         self._waiting = [_Arm((one.fix,), one) for one in plan.in_order(candidates, process_s)]
@@ -111,7 +110,7 @@ class _Game:
     # -- the loop
 
     def play(self, budget_s: float) -> Stop:
-        """Round after round; why it ended."""
+        """Plays round after round; returns why it ended."""
         self._turns.turn((), 1)
         while True:
             self._admit()
@@ -131,15 +130,15 @@ class _Game:
                 return reached
 
     def _look(self, played: Sequence[_Arm]) -> None:
-        """What the round has shown. A decision stays: it is not asked for again."""
-        # As often as asked for, the processes as it is that came later count for all.
+        """Evaluates the round. A decision is final."""
+        # With a fixed number of rounds, later unchanged processes count for all arms.
         for arm in self._arms if self._rounds else played:
             arm.row = row_of(self._turns, arm.fixes, arm.candidate)
             enough = arm.row.rounds >= self._rounds if self._rounds else arm.row.status != "unconfirmed"
             arm.ended = arm.ended or enough
 
     def _admit(self) -> None:
-        """Lets in the fixes for which there is time: enough rounds to decide them, and to try the best together."""
+        """Admits the fixes for which there is time: enough rounds to decide them, and to try the best ones together."""
         if self._end is None:
             count = len(self._waiting)
         else:
@@ -149,7 +148,7 @@ class _Game:
             room = self._left_s() - sum(missing) - base
             count = plan.fitting([self._cost(arm) for arm in self._waiting], self._process_s, room)
             if not self._arms and not count:
-                count = min(len(self._waiting), 1)  # measured once, it confirms nothing, but says something
+                count = min(len(self._waiting), 1)  # a single measurement confirms nothing, but is informative
         if count:
             names = ", ".join(arm.name for arm in self._waiting[:count])
             later = ", ".join(arm.name for arm in self._waiting[count:])
@@ -161,8 +160,8 @@ class _Game:
         del self._waiting[:count]
 
     def _with_time(self) -> list[_Arm]:
-        """What is not decided yet, as far as there is time for one more round of it. What may reach the gain that is
-        asked for comes before all else."""
+        """The undecided arms for which there is time for one more round; first those that may reach the requested
+        gain."""
         active = [arm for arm in self._arms if not arm.ended]
         if self._until:
             active = [arm for arm in active if len(arm.fixes) > 1] or active
@@ -198,7 +197,7 @@ class _Game:
         return [arm.row for arm in self._arms if arm.row is not None]
 
     def all_rows(self, budget_s: float) -> tuple[Row, ...]:
-        """With those that were not tried."""
+        """All rows, including fixes that were not tried."""
         why = f"no time for two rounds of it in {budget_s:.0f} s"
         if self._reached() is not None:
             why = f"{self._until:g}× was reached before"
@@ -206,19 +205,19 @@ class _Game:
 
     @property
     def best(self) -> tuple[Fix, ...]:
-        """What is confirmed and gains most."""
+        """The confirmed fixes that gain most."""
         row = self._best()
         return row.fixes if row else ()
 
     def next(self) -> tuple[Next, ...]:
-        """What would come next: most expected gain per minute first."""
+        """What would be tried next: most expected gain per minute first."""
         found = []
         for arm in (*self._waiting, *(arm for arm in self._arms if not arm.ended)):
             one = arm.candidate
             expected = 1 / (1 - one.saves) if 0 < one.saves < 1 else None
             so_far = arm.row.speedup.expected if arm.row and arm.row.speedup else None
             rounds = plan.rounds_to_decide(so_far or expected)
-            more = max(rounds - arm.rounds, arm.rounds, 1)  # what was not decided so far takes as much again
+            more = max(rounds - arm.rounds, arm.rounds, 1)  # assume that an undecided fix needs the same time again
             seconds = more * (self._cost(arm) + self._process_s) + self._process_s
             why = "not decided" if arm.row else "not tried"
             saves = 1 - 1 / so_far if so_far else one.saves
@@ -241,8 +240,8 @@ class _Game:
         return max((row for row in self.rows if row.status == "confirmed"), key=_gain, default=None)
 
     def _combination(self) -> tuple[Fix, ...]:
-        """Confirmed fixes that are worth trying together next: all that go together; if that is no better than the best
-        of them, one after the other on top of the best. Empty where there are none."""
+        """The next combination of confirmed fixes: all that can be combined; if that is no better than the best single
+        one, the best plus one other at a time. Empty if there is none."""
         confirmed = {row.fixes[0].name: row.fixes[0] for row in self._confirmed()}
         together = tuple(confirmed[name] for name in combination(list(confirmed)))
         tried = {frozenset(arm.fixes) for arm in self._arms}
@@ -260,7 +259,7 @@ class _Game:
         return ()
 
     def _promises(self) -> bool:
-        """Whether confirmed fixes that were not tried together yet may reach the gain that is asked for."""
+        """Whether a combination of confirmed fixes that is still untried may reach the requested gain."""
         fixes = self._combination()
         if self._until is None or not fixes:
             return False
@@ -296,7 +295,7 @@ def _gain(row: Row) -> float:
 
 
 def _note_disturbance(turns: Turns) -> None:
-    """Says it where other programs had a part in the measurements."""
+    """Adds a note if other programs disturbed the measurements."""
     timed = [process for process in turns.processes if process.step_ns is not None]
     disturbed = [process.other_cpus or 0.0 for process in timed if process.is_disturbed]
     if disturbed:

@@ -1,7 +1,7 @@
-"""Whether a training computes the same with a fix: from hashes of its batches, its losses and its gradient norms.
-
-Compared are the first steps with those of two processes without the fix, which differ from each other where the GPU
-adds in another order. Losses alone never prove that two trainings are the same: without batches there is no verdict.
+"""Decides whether a training computes the same with a fix, from hashes of batches, losses and gradient norms.
+The first steps are compared with those of two processes without the fix, which differ from each other if the GPU adds
+in a different order. Equal losses alone do not prove that two trainings are the same: without batches there is no
+verdict.
 """
 
 from __future__ import annotations
@@ -13,19 +13,20 @@ from typing import Any
 from gpuprof.trial.trial import Sameness
 
 ROUNDING = 1e-5
-"""Of a loss, at least: sums in another order differ by so much in fp32 (2^-24 for each of some 10^4 additions, of
-which most cancel), so that a fused kernel counts as the same."""
+"""Relative difference of a loss that always counts as rounding: sums in another order differ by this much in fp32
+(2^-24 for each of about 10^4 additions, most of which cancel), so that a fused kernel counts as the same."""
 SPREAD = 3.0
-"""Times the difference of two processes without the fix that a difference may have: they show one draw of it."""
+"""A difference may be this many times that of two processes without the fix, which are only one sample of it."""
 LIKELY = 3.0
-"""Standard errors by which mean losses of the same distribution may differ."""
+"""Mean losses within this many standard errors count as the same distribution."""
 
 Computed = dict[str, Any]
-"""`batches`, `losses` and `gradient_norms` of a rank, as a trial's process writes them."""
+"""`batches`, `losses` and `gradient_norms` of a rank, from a trial's process."""
 
 
 def compare(fixed: Sequence[Computed], first: Sequence[Computed], second: Sequence[Computed] | None) -> Sameness:
-    """What a fix changes. fixed, first, second: all ranks of a process with it, and of two without it."""
+    """What a fix changes about the training. fixed, first, second: all ranks of a process with it, and of two
+    without."""
     scatter = _largest([_difference(a, b) for a, b in zip(first, second, strict=False)]) if second else None
     apart = _largest([_difference(a, b) for a, b in zip(fixed, first, strict=False)])
     pairs = list(zip(fixed, first, strict=False))
@@ -62,13 +63,13 @@ def percent(share: float) -> str:
 
 
 def _same_bytes(a: Computed, b: Computed) -> bool:
-    """Whether all batches that both have seen are the same."""
+    """Whether all batches seen by both are equal."""
     pairs = list(zip(a["batches"], b["batches"], strict=False))
     return all(one["whole"] == other["whole"] for one, other in pairs)
 
 
 def _same_samples(a: Computed, b: Computed) -> bool:
-    """Whether the samples are the same, in the same order, whatever the size of a batch."""
+    """Whether the samples are the same, in the same order, for any batch sizes."""
     rows = [_samples(side) for side in (a, b)]
     count = min(map(len, rows))
     return count > 0 and rows[0][:count] == rows[1][:count]
@@ -89,7 +90,7 @@ def _repeats(side: Computed) -> bool:
 
 
 def _difference(a: Computed, b: Computed, steps: int | None = None) -> float | None:
-    """The largest difference of a loss or of a gradient norm, as a share of it."""
+    """The largest relative difference of a loss or gradient norm."""
     found = []
     for key in ("losses", "gradient_norms"):
         for x, y in zip(a.get(key, [])[:steps], b.get(key, [])[:steps], strict=False):
@@ -107,18 +108,19 @@ def _largest(values: Sequence[float | None]) -> float | None:
 
 
 def _random(pairs: Sequence[tuple[Computed, Computed]]) -> bool:
-    """Whether the very first losses differ by more than arithmetic in another format makes them."""
+    """Whether the first losses differ by more than another number format can explain."""
     first = _largest([_difference({"losses": a.get("losses", [])[:1]}, {"losses": b.get("losses", [])[:1]})
                       for a, b in pairs])  # fmt: skip
     return first is not None and first > FORMAT
 
 
 FORMAT = 0.02
-"""Of a loss: arithmetic in bf16, of 8 bits, changes the first one by less, other dropout masks by more (assumed)."""
+"""Relative difference of the first loss: bf16 arithmetic (8 bits) changes it by less, other dropout masks by more
+(assumed)."""
 
 
 def _alike(pairs: Sequence[tuple[Computed, Computed]]) -> bool:
-    """Whether the losses could be draws of the same distribution: their means differ by few standard errors."""
+    """Whether the losses could be from the same distribution: their means differ by few standard errors."""
     for a, b in pairs:
         x, y = ([v for v in side.get("losses", []) if v is not None] for side in (a, b))
         if len(x) < 2 or len(y) < 2:

@@ -1,4 +1,4 @@
-"""What a trial is of: the run of the same command, and what its diagnosis and its steps predict."""
+"""The subject of a trial: a run of the same command, and the predictions of its diagnosis."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gpuprof.trial.own_flags import own_flags
 from gpuprof.trial.trial import Fix, Interval
 
 START_S = 20.0
-"""From the start of a training to its first step, where no run says it."""
+"""Assumed time from the start of a training to its first step, if no run has measured it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Subject:
     folder: Path
     run: RunFolder
     diagnosis: Diagnosis | None
-    """None where it cannot be diagnosed."""
+    """None if it cannot be diagnosed."""
     start_s: float
     step_s: float | None
 
@@ -48,14 +48,14 @@ class Subject:
 
 
 def run_of_command(argv: Sequence[str], folder: Path | None = None) -> Path | None:
-    """The newest run of this command in this working directory; None where there is none that took steps."""
+    """The newest run of this command in this working directory that took steps; None if there is none."""
     wanted = redact(argv)
     return next((run for run, command in _runs_here(folder) if command == wanted), None)
 
 
 def latest_command(folder: Path | None = None) -> list[str] | None:
-    """The command of the newest run in this working directory, secrets masked; None where there is none that took
-    steps."""
+    """The command of the newest run in this working directory that took steps, secrets masked; None if there is
+    none."""
     return next((command for _, command in _runs_here(folder) if command), None)
 
 
@@ -78,11 +78,11 @@ def _runs_here(folder: Path | None) -> Iterator[tuple[Path, list[str] | None]]:
 
 
 def subject_of(folder: Path) -> Subject:
-    """Reads and diagnoses a run. Raises GpuprofError where the folder is no run."""
+    """Reads and diagnoses a run. Raises GpuprofError if the folder is not a run."""
     run = read_run(folder)
     diagnosis = None
     with contextlib.suppress(GpuprofError):
-        diagnosis = diagnose_recording(resolve(folder))  # of several ranks that of the job
+        diagnosis = diagnose_recording(resolve(folder))  # with several ranks, the job's
     manifest = runfile.read_json(folder / runfile.MANIFEST) or {}
     rank = runfile.read_json(folder / runfile.rank_file(run.rank)) or {}
     first = next((one.get("unix_ns") for one in rank.get("stages") or () if isinstance(one, dict)), None)
@@ -94,7 +94,7 @@ def subject_of(folder: Path) -> Subject:
 
 
 def predict_workers(subject: Subject, candidate: Candidate) -> Candidate:
-    """The step with more input workers, from what the run measured in its loader, where no finding says it."""
+    """Adds a prediction for more input workers from the run's loader measurements, if no finding has one."""
     if candidate.fix.name != "input_workers" or candidate.step_ns is not None:
         return candidate
     found = with_more_workers(subject.run, int(candidate.fix.value), subject.has_gpu)
@@ -105,7 +105,7 @@ def predict_workers(subject: Subject, candidate: Candidate) -> Candidate:
 
 
 def with_flags(subject: Subject, candidate: Candidate, argv: Sequence[str]) -> Candidate:
-    """The candidate made by the program's own flags, where it declared them."""
+    """The candidate applied through the program's own flags, if it declares them."""
     own = subject.run.own
     workers = int((own.loader or {}).get("num_workers") or 0)
     if candidate.fix.name == "input_workers" and workers >= int(candidate.fix.value):
@@ -114,8 +114,8 @@ def with_flags(subject: Subject, candidate: Candidate, argv: Sequence[str]) -> C
 
 
 def with_workers(subject: Subject, candidates: Sequence[Candidate]) -> list[Candidate]:
-    """The advised fixes; where no GPU could be diagnosed, workers if the loader's queue says that they gain: four, and
-    no more than there are cores."""
+    """The advised fixes; if no GPU was diagnosed and the loader is the bottleneck, also input workers: four, or the
+    number of cores if smaller."""
     found = subject.diagnosis
     if candidates or found is None or found.findings or found.worth_trying:
         return list(candidates)

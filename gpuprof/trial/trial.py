@@ -1,4 +1,4 @@
-"""A trial: what was tried on a command, one frozen dataclass per concept; `json` writes it as `gpuprof.trial/1`.
+"""A trial: what was tried on a command, one frozen dataclass per concept; written as JSON `gpuprof.trial/1`.
 
 Times are whole nanoseconds. None means "cannot be known" or "was not measured", never zero.
 """
@@ -13,7 +13,8 @@ from gpuprof.bounds import Above0, Items, OneOf, Positive, Share, Signed, Within
 SCHEMA = "gpuprof.trial/1"
 
 OTHERS, IDLE = 0.25, 0.5
-"""CPUs: what other programs use more of, and is left less of, when they disturb a measurement (assumed)."""
+"""A measurement counts as disturbed if other programs use more than OTHERS CPUs and fewer than IDLE CPUs are idle
+(assumed)."""
 
 Status = Literal["confirmed", "slower", "no_difference", "unconfirmed", "not_applied", "failed", "not_tried"]
 Same = Literal["bitwise", "within_scatter", "other_random_numbers", "different"]
@@ -24,7 +25,7 @@ Stopped = Literal["decided", "budget", "until", "rounds"]
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """An expected value and its 80 % interval; without ends where one measurement is all there is."""
+    """An expected value and its 80 % interval; without ends for a single measurement."""
 
     low: Signed[float] | None
     expected: Signed[float]
@@ -49,7 +50,7 @@ class Sameness:
     """Whether the training computes the same with a fix as without."""
 
     verdict: Same | None
-    """None where no batches were seen: losses alone prove nothing."""
+    """None if no batches were seen: losses alone prove nothing."""
     text: str
     """The same in words."""
     loss_difference: float | None
@@ -57,7 +58,7 @@ class Sameness:
     scatter: float | None
     """The same between two processes without any fix."""
     repeats: bool = False
-    """Whether the fix makes workers give the same samples again: then it does not do what it is for."""
+    """Whether the fix makes workers repeat samples, which defeats its purpose."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +67,12 @@ class Row:
 
     fixes: tuple[Fix, ...]
     finding: str | None
-    """The finding that advises it; None where it was asked for."""
+    """The finding that advises it; None if the user requested it."""
     status: Status
     """Confirmed, slower: beyond the scatter of the unchanged processes, and the 80 % interval of the gain above or
     below 1; no_difference: after three rounds that interval ends below 1.02; unconfirmed: not decided."""
     reason: str
-    """What shows that it took effect, or why it was not applied, failed or was not tried."""
+    """The proof that it took effect, or why it was not applied, failed or was not tried."""
     predicted_step_ns: Interval | None
     """The step that the diagnosis predicts, ns."""
     predicted_speedup: Interval | None
@@ -92,9 +93,9 @@ class Row:
     flags: str | None = None
     """The program's own flags that made it; None: applied from outside."""
     advised: Advised | None = None
-    """The list of the diagnosis in which it stands; None: it was asked for, or is several together."""
+    """The diagnosis's list that it is from; None: the user requested it, or it is a combination."""
     probability: Share | None = None
-    """Of a gain of 2 % or more, as the diagnosis says it; None where it says none."""
+    """The diagnosis's probability of a gain of 2 % or more; None if it gives none."""
     prediction: Predicted | None = None
     """right: the intervals of the predicted and the measured gain overlap; gained_more, gained_less: they do not;
     failed: the fix did; None: nothing was predicted, or nothing is decided."""
@@ -109,7 +110,7 @@ class Process:
     """One process that was timed, in the order in which they ran."""
 
     name: str
-    """The fixes in it; empty: as it is."""
+    """The fixes in it; empty: unchanged."""
     step_ns: int | None
     """Its mean step, ns."""
     half_width_ns: int | None
@@ -125,9 +126,9 @@ class Process:
     error: str | None
     """Why it was not timed."""
     other_cpus: float | None = None
-    """CPUs that other programs used while it was timed; None of several ranks."""
+    """CPUs used by other programs while it was timed; None with several ranks."""
     idle_cpus: float | None = None
-    """CPUs that no one used meanwhile."""
+    """CPUs that were idle meanwhile."""
 
     @property
     def is_disturbed(self) -> bool:
@@ -139,7 +140,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """The command as it is, over all its processes."""
+    """The unchanged command, over all its processes."""
 
     step_ns: int
     """Mean step, ns."""
@@ -150,7 +151,7 @@ class Baseline:
     start_ns: int | None
     """From the start of a process to its first timed step, ns."""
     scatter: float | None
-    """Largest difference of two of its mean steps, as a share; None of one process."""
+    """Largest difference of two of its mean steps, as a share; None for one process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,13 +160,13 @@ class Next:
 
     fixes: Annotated[tuple[Fix, ...], Items(1)]
     why: Annotated[str, OneOf(("not tried", "not decided", "together"))]
-    """What is left to find out of them."""
+    """What is still open about them."""
     speedup: Above0 | None
-    """The gain that is expected: as measured so far, else as predicted."""
+    """The expected gain: as measured so far, else as predicted."""
     probability: Share | None
-    """Of a gain of 2 % or more, as predicted."""
+    """Predicted probability of a gain of 2 % or more."""
     seconds: float
-    """What it would take, about."""
+    """Approximate time it would take, s."""
 
     @property
     def name(self) -> str:
@@ -198,7 +199,7 @@ class Trial:
     world_size: Positive[int]
     """Ranks."""
     rounds: Positive[int]
-    """How often the fix that was measured most often was."""
+    """Number of rounds of the fix that was measured most often."""
     settle_steps: int
     """Steps left out at the beginning."""
     timed_steps: int
@@ -215,8 +216,8 @@ class Trial:
     next: tuple[Next, ...] = ()
     """What would be tried next, most expected gain per minute first."""
     until: Annotated[float, Within(above=1)] | None = None
-    """The gain at which it was to stop."""
+    """The gain at which it should stop."""
     budget_ns: int | None = None
-    """How long it was to take, ns; None where a number of rounds was given."""
+    """Its time limit, ns; None if a number of rounds was given."""
     spent_ns: int = 0
-    """How long it took, ns, without a recording that it made first."""
+    """How long it took, ns, not counting a recording made first."""

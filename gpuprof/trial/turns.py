@@ -1,4 +1,4 @@
-"""The processes of a trial as they are started one after the other, and what is to be said about them."""
+"""The processes of a trial in order, and notes about them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from gpuprof.trial.processes import Outcome, Starter
 from gpuprof.trial.trial import Fix, Process
 
 FIRST_LIMIT_S, SLOWER = 600.0, 4.0
-"""When a process is given up: the first after this many seconds, the others after this many times as long as the
-first."""
+"""Time limits of processes: the first gets FIRST_LIMIT_S seconds, the others SLOWER times as long as the first took."""
 LEAST_LIMIT_S = 120.0
 """Compiling a small model on a busy CPU takes more than a minute."""
 
@@ -25,24 +24,24 @@ class Turns:
     starter: Starter
     tell: Tell
     stretch_s: float
-    """Seconds of the timed stretch at most."""
+    """Longest timed stretch, s."""
     settle: int | None = None
     steps: int | None = None
     limit_s: float = FIRST_LIMIT_S
     flags: dict[Fix, OwnFlags] = field(default_factory=dict)
-    """Fixes that the program's own flags make."""
+    """Fixes applied through the program's own flags."""
     outcomes: list[Outcome] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def run(self, fixes: Sequence[Fix]) -> Outcome:
-        """One more process; raises GpuprofError if it changed the user's files."""
+        """Runs one more process. Raises GpuprofError if it changed the user's files."""
         outcome = self.starter.run(fixes, self.settle, self.steps, self.stretch_s, self.limit_s, self.flags)
         for line in outcome.blocked:
             self.note(f"blocked: the program {line}")
         return outcome
 
     def turn(self, fixes: Sequence[Fix], round_number: int) -> Outcome:
-        """A process that counts. Where a flag of the program's does not do what it is named after, a patch does it."""
+        """Runs a process that counts. If the program's own flag does not apply the fix, the patch is used."""
         outcome = self.run(fixes)
         own = self.flags.get(fixes[0]) if len(fixes) == 1 else None
         if own is not None and outcome.failure and not outcome.out_of_memory:
@@ -63,7 +62,7 @@ class Turns:
         )
 
     def note(self, text: str) -> None:
-        """Says something once, at the end."""
+        """Adds a note that is printed once, at the end."""
         if text not in self.notes:
             self.notes.append(text)
 
@@ -72,10 +71,10 @@ class Turns:
         return [outcome.process for outcome in self.outcomes]
 
     def of(self, name: str) -> list[Outcome]:
-        """Those with these fixes; empty: as it is."""
+        """The outcomes with these fixes; empty: unchanged."""
         return [one for one in self.outcomes if one.process.name == name]
 
     def usual_s(self, name: str) -> float | None:
-        """What a process with these fixes takes; None where none ended well."""
+        """Duration of a process with these fixes, s; None if none succeeded."""
         walls = [one.process.wall_ns / 1e9 for one in self.of(name) if one.process.step_ns is not None]
         return sum(walls) / len(walls) if walls else None

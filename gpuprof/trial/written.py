@@ -1,7 +1,6 @@
-"""What a recording saw the program write, and what of it a trial's scratch folder would not keep from the user's files.
-
-What Python writes is led to the scratch folder wherever it lies, but only the working directory is compared before and
-after a trial. So a program that writes elsewhere, or in native code, is tried only if the user says so.
+"""What a recording saw the program write, and which of these writes a trial could not keep away from the user's files.
+Python's writes are redirected to the scratch folder, but only the working directory is compared before and after a
+trial. So a program that writes elsewhere, or in native code, is tried only with the user's consent.
 """
 
 from __future__ import annotations
@@ -16,25 +15,25 @@ from gpuprof.record.caches import caches
 from gpuprof.record.written import FILE
 
 SAVED = (".pt", ".pth", ".bin", ".ckpt", ".safetensors", ".distcp", ".metadata")
-"""Endings of what torch.save, safetensors and checkpoints write in native code: trials do not call it."""
+"""Suffixes of files that torch.save, safetensors and checkpoints write in native code; trials skip these calls."""
 TRACKERS = frozenset({"wandb", "mlruns", "aim", ".aim", ".neptune", "lightning_logs", "trackio"})
-"""Folders of trackers, which are silent in trials."""
+"""Folders of trackers, which are disabled in trials."""
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Paths that a recorded program changed, each once, in the order in which it did."""
+    """Paths that a recorded program changed, each once, in order."""
 
     inside: tuple[str, ...]
-    """By Python, in the working directory."""
+    """Changed by Python, in the working directory."""
     elsewhere: tuple[str, ...]
-    """By Python, outside of it."""
+    """Changed by Python, outside of it."""
     native: tuple[str, ...]
-    """In the working directory, by native code or another program, in a way that a trial does not prevent."""
+    """Changed in the working directory by native code or another program, which a trial cannot prevent."""
 
     @property
     def escape(self) -> str | None:
-        """What would escape a trial's checks, as a part of a sentence; None where nothing would."""
+        """What would escape a trial's checks, as a part of a sentence; None if nothing would."""
         if self.native:
             return f"{_first(self.native)} changed without a Python call (native code or another program did it)"
         if self.elsewhere:
@@ -43,7 +42,7 @@ class Changes:
 
 
 def changes_of(run: Path) -> Changes:
-    """What the run's folder says. Runs from before this was noted changed nothing."""
+    """Reads the changes from a run's folder. Older runs, which did not record them, count as having none."""
     manifest = runfile.read_json(run / runfile.MANIFEST) or {}
     here = os.path.realpath(str(manifest.get("cwd") or Path.cwd()))
     inside: dict[str, None] = {}
@@ -64,7 +63,7 @@ def changes_of(run: Path) -> Changes:
 
 
 def _is_no_ones(path: str) -> bool:
-    """Whether it is in a cache, or was a temporary file that is gone."""
+    """Whether it is in a cache, or was a temporary file that no longer exists."""
     if any(_is_below(path, root) for root in caches()):
         return True
     return _is_below(path, tempfile.gettempdir()) and not os.path.lexists(path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpuprof.diagnosis.detect.ledger_item import LedgerItem
 from gpuprof.diagnosis.detect.memory_remedy import MemoryRemedy
 from gpuprof.diagnosis.detect.pair.candidates import Recogniser
 from gpuprof.diagnosis.detect.proposal import Absent, Finder, Page
@@ -22,6 +23,9 @@ class Declaration:
     """Explains why the remedy is not advised, if users may expect it."""
     change: Recogniser | None = None
     """Recognises in a comparison that such a fix was made."""
+    ledger: LedgerItem | None = None
+    """How the ledger of costs above a step's reach shows what it removes; None, and for a plug-in: without an item of
+    its own."""
     memory: MemoryRemedy | None = None
     """Its effect on the memory footprint."""
     synonyms: tuple[str, ...] = ()

@@ -13,6 +13,7 @@ from gpuprof.costs.arguments import parse
 from gpuprof.costs.floors import ELEMENTWISE_FLOOR_NS, THIN_MATMUL_FLOOR_NS
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
+from gpuprof.diagnosis.detect.ledger_item import LedgerItem
 from gpuprof.diagnosis.detect.memory_remedy import MemoryRemedy
 from gpuprof.diagnosis.detect.pair.candidates import PASSES, Candidate, claim_model
 from gpuprof.diagnosis.detect.pair.quantities import FEWER, kernel_counts, kernel_ns
@@ -251,6 +252,7 @@ FINDING = Declaration(
     find=find,
     change=change,
     memory=MemoryRemedy(("half_adapters",), less_memory),
+    ledger=LedgerItem("adapters in fp32 around 16-bit layers"),
     synonyms=("lora_casts", "autocast_adapter_dtype", "fp32_adapters", "adapters"),
     titles=("adapters_in_bf16",),
 )

@@ -14,6 +14,7 @@ from gpuprof.costs.arguments import parse
 from gpuprof.costs.attention import Shape, backward_flops, forward_flops
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
+from gpuprof.diagnosis.detect.ledger_item import LedgerItem
 from gpuprof.diagnosis.detect.memory_remedy import MemoryRemedy
 from gpuprof.diagnosis.detect.pair.candidates import PASSES, Candidate, claim_model
 from gpuprof.diagnosis.detect.pair.quantities import kernel_counts
@@ -309,6 +310,7 @@ FINDING = Declaration(
     absent=ABSENT,
     change=change,
     memory=MemoryRemedy(("fused_attention",), less_memory),
+    ledger=LedgerItem("attention as matrix multiplications and a softmax"),
     synonyms=("attention", "flash_attention", "flash_attn", "sdpa", "attn_implementation", "eager"),
     titles=("fused_attention_instead_of_eager",),
 )

@@ -13,6 +13,7 @@ from gpuprof.costs.arguments import Tensor, parse
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.expert_loops import PRODUCTS, Loops, find_loops
+from gpuprof.diagnosis.detect.ledger_item import LedgerItem
 from gpuprof.diagnosis.detect.pair.candidates import PASSES, Candidate, claim_model
 from gpuprof.diagnosis.detect.pair.quantities import FEWER, kernel_counts, quantity
 from gpuprof.diagnosis.detect.pair.signs import fewer_kernels
@@ -228,6 +229,7 @@ FINDING = Declaration(
     page=PAGE,
     find=find,
     change=change,
+    ledger=LedgerItem("experts one after the other in a loop"),
     synonyms=("moe", "experts", "grouped_gemm", "grouped_mm", "mixture_of_experts"),
     titles=("grouped_gemm_instead_of_an_expert_loop",),
 )

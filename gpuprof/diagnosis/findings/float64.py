@@ -13,6 +13,7 @@ from gpuprof.costs.dtypes import type_in_kernel_name
 from gpuprof.costs.floors import ELEMENTWISE_FLOOR_NS, MATMUL_FLOOR_NS
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
+from gpuprof.diagnosis.detect.ledger_item import LedgerItem
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.fix import code
 from gpuprof.diagnosis.sentences import in_ms
@@ -96,6 +97,12 @@ def _product_share(case: Analysis) -> float:
 FINDING = Declaration(
     page=PAGE,
     find=find,
+    ledger=LedgerItem(
+        "kernels in float64",
+        "four times the bytes of 16 bits, and a fraction of their rate",
+        stage="faster",
+        changes_digits=True,
+    ),
     synonyms=("fp64", "double", "double_precision"),
     titles=("fp32_in_place_of_fp64",),
 )

@@ -11,6 +11,7 @@ import numpy as np
 from gpuprof.calibration import slow as calibrated
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
+from gpuprof.diagnosis.detect.ledger_item import LedgerItem
 from gpuprof.diagnosis.detect.passes import shapes_in
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.fix import code
@@ -159,6 +160,10 @@ def _selected(case: Analysis, found: Sorted, level: int) -> Change:
 FINDING = Declaration(
     page=PAGE,
     find=find,
+    ledger=LedgerItem(
+        "a whole tensor sorted for the first of it",
+        "all values are put in order, and most of them are not used",
+    ),
     synonyms=("topk", "sort", "argsort"),
     titles=("torch_topk_in_place_of_a_sort",),
 )

@@ -11,6 +11,7 @@ from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.fused_kernels import Fused
 from gpuprof.diagnosis.detect.fused_sequences import GATE, KINDS, LOSS, NORM, PART, ROPE, Sequences, find_sequences
+from gpuprof.diagnosis.detect.ledger_item import LedgerItem
 from gpuprof.diagnosis.detect.loss_head import fused_linear_ns, loss_head
 from gpuprof.diagnosis.detect.pair.candidates import PASSES, Candidate, claim_model
 from gpuprof.diagnosis.detect.pair.quantities import FEWER, kernel_counts, kernel_ns
@@ -196,6 +197,7 @@ FINDING = Declaration(
     find=find,
     absent=ABSENT,
     change=change,
+    ledger=LedgerItem("norms, gates, rotary embeddings and losses in many small kernels", stage="faster"),
     synonyms=("liger", "liger_kernel", "liger_kernels", "fused_kernels", "rmsnorm", "elementwise"),
     titles=("fused_norm_rotary_gate_and_loss_liger",),
 )

@@ -10,6 +10,7 @@ import numpy as np
 from gpuprof.diagnosis.detect.collecting import LEAST, MOST_OF_IT, collecting, usual_collection_ns
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
+from gpuprof.diagnosis.detect.ledger_item import LedgerItem
 from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.fix import call, without_call
 from gpuprof.diagnosis.sentences import in_ms
@@ -98,6 +99,12 @@ FINDING = Declaration(
     page=PAGE,
     find=find,
     absent=Absent("no garbage collection in the step", _absent),
+    ledger=LedgerItem(
+        "Python's garbage collection in every step",
+        "gc.collect() goes over all objects of the process, and the GPU gets no work meanwhile",
+        stage="stalled",
+        unadvised=True,
+    ),
     synonyms=("gc", "gc_collect", "collect_garbage"),
     titles=("no_garbage_collection_in_the_step",),
 )

@@ -15,6 +15,7 @@ from gpuprof.costs.attention import attends_packed, has_mask, is_attention, is_b
 from gpuprof.costs.dtypes import DTYPES, UNKNOWN
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
+from gpuprof.diagnosis.detect.ledger_item import LedgerItem
 from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.fix import Fix, as_fix, code, joined
 from gpuprof.replay.transform import scaled
@@ -188,6 +189,11 @@ FINDING = Declaration(
     page=PAGE,
     find=find,
     absent=ABSENT,
+    ledger=LedgerItem(
+        "attention scores that the mask throws away",
+        "the kernel is given a mask over all pairs of tokens, and computes them all",
+        unadvised=True,
+    ),
     synonyms=("flex_attention", "varlen", "block_mask", "document_mask", "packed_attention"),
     titles=("attention_that_skips_what_its_mask_excludes",),
 )

@@ -12,6 +12,7 @@ from gpuprof.calibration import kernels as calibrated
 from gpuprof.costs.gemm import is_matmul
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
+from gpuprof.diagnosis.detect.ledger_item import LedgerItem
 from gpuprof.diagnosis.detect.passes import backward_of, shapes_in
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.fix import Code, assigned
@@ -147,6 +148,10 @@ def _product(case: Analysis, row: int, tokens: int) -> tuple[int, tuple[int, int
 FINDING = Declaration(
     page=PAGE,
     find=find,
+    ledger=LedgerItem(
+        "matrix multiplications with one-hot vectors",
+        "all but one number of each row are zero: a lookup of rows gives the same",
+    ),
     synonyms=("embedding", "lookup", "one_hot_vectors"),
     titles=("an_embedding_in_place_of_one_hot_vectors",),
 )

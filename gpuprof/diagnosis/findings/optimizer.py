@@ -12,6 +12,7 @@ from gpuprof.calibration import kernels as calibrated
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.gradient_scaler import STEP, gradient_scaler
+from gpuprof.diagnosis.detect.ledger_item import LedgerItem
 from gpuprof.diagnosis.detect.memory_remedy import MemoryRemedy
 from gpuprof.diagnosis.detect.pair.candidates import Candidate, claim_where
 from gpuprof.diagnosis.detect.pair.quantities import kernel_counts, kernel_ns
@@ -224,5 +225,6 @@ FINDING = Declaration(
     absent=ABSENT,
     change=change,
     memory=MemoryRemedy(("fused_optimizer",), less_memory),
+    ledger=LedgerItem("the optimizer's step in many small kernels"),
     synonyms=("fused_optimizer", "adamw", "adamw_torch_fused", "foreach", "fused_adamw"),
 )

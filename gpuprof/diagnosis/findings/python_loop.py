@@ -12,6 +12,7 @@ import numpy as np
 from gpuprof.calibration import loops as calibrated
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
+from gpuprof.diagnosis.detect.ledger_item import LedgerItem
 from gpuprof.diagnosis.detect.pair.candidates import PASSES, Candidate, claim_where
 from gpuprof.diagnosis.detect.pair.quantities import kernel_counts
 from gpuprof.diagnosis.detect.pair.signs import advised
@@ -150,6 +151,7 @@ FINDING = Declaration(
     page=PAGE,
     find=find,
     change=change,
+    ledger=LedgerItem("small ops in a Python loop, one iteration after another"),
     synonyms=("loop", "for_loop", "vectorise", "vectorize", "batched_ops"),
     titles=("one_op_over_all_rounds_of_a_python_loop",),
 )

@@ -12,6 +12,7 @@ from gpuprof.calibration import loops as calibrated
 from gpuprof.calibration import reference as reference_calibrated
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
+from gpuprof.diagnosis.detect.ledger_item import LedgerItem
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.detect.recurrent_loops import CELLS, find_recurrent_loops
 from gpuprof.diagnosis.detect.replace_work import replacement_of, with_replacement
@@ -111,6 +112,7 @@ def _fix(names: list[str]) -> Fix:
 FINDING = Declaration(
     page=PAGE,
     find=find,
+    ledger=LedgerItem("a recurrence, step by step in Python"),
     synonyms=("recurrence", "lstm_cell", "gru_cell", "delta_rule", "linear_attention", "state_space"),
     titles=("one_kernel_over_all_steps_of_a_recurrence",),
 )

@@ -13,6 +13,7 @@ from gpuprof.costs.dtypes import CODE
 from gpuprof.costs.matmul_rates import computed_ns
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
+from gpuprof.diagnosis.detect.ledger_item import LedgerItem
 from gpuprof.diagnosis.detect.matmul_types import why_unknown
 from gpuprof.diagnosis.detect.pair.candidates import Candidate, claim_where
 from gpuprof.diagnosis.detect.pair.quantities import FEWER, kernel_counts, kernel_ns, number, quantity
@@ -146,6 +147,12 @@ FINDING = Declaration(
     find=find,
     absent=ABSENT,
     change=change,
+    ledger=LedgerItem(
+        "matrix multiplications in float32, without tensor cores",
+        "PyTorch's default: TF32 has the same range and fewer digits, and uses tensor cores",
+        stage="faster",
+        changes_digits=True,
+    ),
     synonyms=("allow_tf32", "float32_matmul_precision"),
     titles=("tf32_matrix_multiplications",),
 )

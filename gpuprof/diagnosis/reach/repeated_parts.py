@@ -9,77 +9,46 @@ import numpy as np
 from gpuprof.calibration import reference as reference_calibrated
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.fewer_tokens import fewer_tokens
+from gpuprof.diagnosis.detect.ledger_item import Stage
 from gpuprof.diagnosis.detect.loss_head import loss_head
 from gpuprof.diagnosis.detect.offloaded import find_offload
 from gpuprof.diagnosis.detect.zeroed_work import find_zeroed
-from gpuprof.diagnosis.findings import FINDINGS, missing_kernels, needless_logits, offload, recompute, redundant_forward
+from gpuprof.diagnosis.findings import BUILT_IN, missing_kernels, needless_logits, offload, recompute, redundant_forward
 from gpuprof.diagnosis.findings.padding import LEAST_PADDING
 from gpuprof.diagnosis.reach.part import Part
 from gpuprof.replay.transform import removed, scaled
 from gpuprof.timeline.phases import BACKWARD, FORWARD, RECOMPUTE
 
-REFERENCES = ("eager_attention", "expert_loop", "adapter_casts", "optimizer", "masked_attention", "python_loop",
-              "recurrent_loop", "full_sort", "one_hot")  # fmt: skip
-"""Findings that replace ops by others with the same result in fewer kernels, or without discarded work."""
-FASTER = ("fused_elementwise", "float64", "tf32")
-"""Findings that do the remaining work in fewer passes over memory, or on tensor cores."""
-DIGITS = frozenset({"float64", "tf32"})
-"""Findings after which training only differs in digits that 16-bit training does not have anyway."""
 MOST_NAMED = 3
 """Most classes of modules that are named."""
-ALWAYS = frozenset({"masked_attention", "garbage_collection"})
-"""Findings that count even if they are not advised: their wasted work is known."""
-_WHAT = {
-    "eager_attention": "attention as matrix multiplications and a softmax",
-    "expert_loop": "experts one after the other in a loop",
-    "adapter_casts": "adapters in fp32 around 16-bit layers",
-    "optimizer": "the optimizer's step in many small kernels",
-    "masked_attention": "attention scores that the mask discards",
-    "python_loop": "small ops in a Python loop, one iteration after another",
-    "recurrent_loop": "a recurrence, step by step in Python",
-    "one_hot": "matrix multiplications with one-hot vectors",
-    "full_sort": "a whole tensor sorted for its first elements",
-    "garbage_collection": "Python's garbage collection in every step",
-    "float64": "kernels in float64",
-    "fused_elementwise": "norms, gates, rotary embeddings and losses in many small kernels",
-    "tf32": "matrix multiplications in float32, without tensor cores",
-}
-
 _OFFLOADED = dict.fromkeys(("optimizer", "weights", "activations"), "training state in host memory") | {
     "ops": "ops that the CPU computes between two copies",
-}
-_WHY = {
-    "masked_attention": "the kernel gets a mask over all pairs of tokens and computes all of them",
-    "garbage_collection": "gc.collect() visits all objects of the process, and the GPU gets no work meanwhile",
-    "one_hot": "all but one number of each row are zero: looking up rows gives the same result",
-    "full_sort": "all values are sorted, and most of them are not used",
-    "float64": "four times the bytes of 16-bit types, at a fraction of their rate",
-    "tf32": "PyTorch's default: TF32 has the same range and fewer digits, and uses tensor cores",
 }
 
 
 def references(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
-    """Sequences of ops for which a fused implementation exists; its time is the reach."""
-    yield from _replaced(case, advised, REFERENCES)
+    """Ops for which others compute the same result faster; the time of their replacement is the reach."""
+    yield from _of_findings(case, advised, "replaced")
 
 
 def collections(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
     """Python's garbage collection in every step; its time was measured."""
-    yield from _replaced(case, advised, ("garbage_collection",))
+    yield from _of_findings(case, advised, "stalled")
 
 
 def faster(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
     """Norms, gates and losses in many kernels, and matrix multiplications in float32, in the work that remains."""
-    yield from _replaced(case, advised, FASTER)
+    yield from _of_findings(case, advised, "faster")
 
 
-def _replaced(case: Analysis, advised: Collection[str], which: Collection[str]) -> Iterator[Part]:
-    """The first proposal of each finding in `which` that leaves the training unchanged, except for digits."""
-    for page, find in FINDINGS:
-        if page.id not in which or not (page.id in advised or page.id in ALWAYS):
+def _of_findings(case: Analysis, advised: Collection[str], stage: Stage) -> Iterator[Part]:
+    """The items that findings declare for a stage of the ledger; plug-ins have none."""
+    for one in BUILT_IN:
+        item, find = one.ledger, one.find
+        if item is None or find is None or item.stage != stage or not (item.unadvised or one.id in advised):
             continue
         for proposal in find(case):
-            if proposal.work != 1.0 or (proposal.changes and page.id not in DIGITS):
+            if proposal.work != 1.0 or (proposal.changes and not item.changes_digits):
                 continue
             after = proposal.change(case.graph)
             nodes = after.duration_ns < case.graph.duration_ns
@@ -87,12 +56,12 @@ def _replaced(case: Analysis, advised: Collection[str], which: Collection[str]) 
             on_gpu = float(case.graph.duration_ns[nodes & case.graph.on_gpu].sum())
             yield Part(
                 kind="gpu" if 2 * on_gpu > own else "host",
-                what=_WHAT[page.id],
+                what=item.what,
                 nodes=nodes,
                 change=proposal.change,
                 reach=float(after.duration_ns[nodes].sum()) / own if own else 0.0,
-                why=_WHY.get(page.id, "a sequence of ops runs where one kernel does the same"),
-                findings=(page.id,),
+                why=item.why,
+                findings=(one.id,),
             )
             break
 

@@ -1,8 +1,8 @@
 """Loaded by every Python of a run before its own code: arms the recording, then steps aside.
 
-Python imports the first `sitecustomize` on its path. This one takes its folder off the path again, leaves word of the
-run with the import system, and hands over to the `sitecustomize` that would have been loaded without it. It must be
-quick, must work under any Python 3, and must never raise: what it cannot do is left undone.
+Python imports the first `sitecustomize` on its path. This one takes its folder off the path again, installs an
+import hook, and hands over to the `sitecustomize` that would have been loaded without it. It must be quick, must work
+under any Python 3, and must never raise: what it cannot do it skips.
 """
 
 import sys
@@ -30,7 +30,7 @@ def _arm(here, run, trial, on_demand):
 
 
 def _is_helper(name):
-    """Whether this Python is one that only serves multiprocessing, and will never train."""
+    """Whether this Python is a multiprocessing helper, which will never train."""
     return ("multiprocessing." + name) in " ".join(getattr(sys, "orig_argv", ()))
 
 

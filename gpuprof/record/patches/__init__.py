@@ -1,4 +1,4 @@
-"""What `gpuprof try` applies to a training from outside: one file per fix, named after the finding it answers.
+"""What `gpuprof try` applies to a training from outside: one file per fix, named after its finding.
 
 A file holds `PATCH`, which says what it does, and `apply(context)`, which hooks into the libraries as they are imported
 and returns the proof: a function, called when the training has been timed, that says whether the patch took effect.

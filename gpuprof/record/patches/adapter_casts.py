@@ -1,4 +1,4 @@
-"""LoRA adapters have the type of the weights that they adapt."""
+"""LoRA adapters get the dtype of the weights that they adapt."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PATCH = Patch(
 
 
 def apply(context: Context) -> Callable[[], Proof]:
-    """PEFT is configured to leave the type alone, and adapters in fp32 over a half-precision base are cast once."""
+    """Configures PEFT to keep the dtype, and casts fp32 adapters over a half-precision base once."""
     models: list[Any] = []
     cast = [0]
 

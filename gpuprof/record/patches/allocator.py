@@ -1,4 +1,4 @@
-"""torch's allocator grows its segments instead of asking the driver for new ones."""
+"""torch's allocator grows its segments instead of allocating new ones from the driver (expandable segments)."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ PATCH = Patch(
 
 
 def apply(context: Context) -> Callable[[], Proof]:
-    """A trainer gets bf16=True; a model that is called without autocast gets it around its forward pass."""
+    """A trainer gets bf16=True; a model called without autocast gets it around its forward pass."""
     seen: dict[str, Any] = {}
 
     def arguments(found: Any) -> dict[str, Any]:
@@ -77,7 +77,7 @@ def _under_autocast(torch: Any, forward: Any, kind: str) -> Any:
 
 
 def _in_float(torch: Any, value: Any) -> Any:
-    """What a model returns, in fp32: its loss is computed outside."""
+    """A model's outputs cast to fp32: the loss is computed outside of autocast."""
     if isinstance(value, torch.Tensor):
         return value.float() if value.dtype == torch.bfloat16 else value
     if isinstance(value, (list, tuple)) and type(value) in (list, tuple):

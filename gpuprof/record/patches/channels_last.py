@@ -1,4 +1,4 @@
-"""Convolutions get their tensors in the order that tensor cores like."""
+"""2-D convolutions get the memory layout that tensor cores prefer: channels last."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The model is compiled, after whatever wraps it for several GPUs has done so."""
+"""Compiles the model, after it has been wrapped for several GPUs (DDP, FSDP)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PATCH = Patch(
     name="compile",
     does="torch.compile on the model, or on each of its repeated blocks, from the second step on",
     line="model.compile()  # {value}",
-    cannot="code outside of the model, such as a loss of one's own",
+    cannot="code outside of the model, such as your own loss function",
     default="default",
     values=", ".join(_MODES),
     check=lambda value: value in _MODES,
@@ -33,7 +33,7 @@ PATCH = Patch(
 
 
 def apply(context: Context) -> Callable[[], Proof]:
-    """Compiles in place what was called in the first step: DDP's and FSDP's wrappers are there by then."""
+    """Compiles in place the models called in the first step: by then DDP and FSDP have wrapped them."""
     compiled: list[str] = []
     mode = context.value
 
@@ -65,9 +65,9 @@ def apply(context: Context) -> Callable[[], Proof]:
         dynamo = sys.modules.get("torch._dynamo.utils")
         graphs = dynamo.counters["stats"].get("unique_graphs", 0) if dynamo is not None else 0
         if not graphs:
-            return Proof(False, "torch.compile made no graph of the model")
+            return Proof(False, "torch.compile captured no graph of the model")
         if context.only_looks:
-            return Proof(True, f"torch.compile made {graphs} graphs")
+            return Proof(True, f"torch.compile captured {graphs} graphs")
         what = compiled[0] if len(compiled) == 1 else f"{len(compiled)} × {compiled[0]}"
         return Proof(True, f"{what} compiled, {graphs} graphs")
 

@@ -1,4 +1,5 @@
-"""What a patch is given: its value, the moments at which it can hook in, and the words for what it did."""
+"""What a patch gets: its value, the moments at which it can hook in, and the types with which it reports the
+outcome."""
 
 from __future__ import annotations
 
@@ -21,26 +22,26 @@ class Known(NamedTuple):
 
 
 class Patch(NamedTuple):
-    """What `gpuprof try --list` says of a patch."""
+    """A patch's description in `gpuprof try --list`."""
 
     name: str
     does: str
     """What is changed, in one line."""
     line: str
-    """What to write into the script for the same; `{value}` stands for the value."""
+    """The line that does the same in the script; `{value}` stands for the value."""
     cannot: str
     """Where it cannot be applied from outside."""
     default: str = ""
     """The value where none is given; empty: it takes none, or has to be given one (`values`)."""
     values: str = ""
-    """What values it takes, as the help says it."""
+    """The values it takes, for the help."""
     check: Callable[[str], bool] = lambda value: not value
     """Whether it takes this value."""
     fields: Callable[[str, Known], tuple[Settings, Settings] | None] = lambda value, known: None
-    """`fields(value, known)`: the fields of transformers' arguments that the fix needs, and those that it is better
-    with; None where only the patch makes it. The program's own flags for them are tried before the patch."""
+    """`fields(value, known)`: the fields of transformers' arguments that the fix needs, and those that also help; None
+    where only the patch can apply it. The program's own flags for these fields are tried before the patch."""
     group: str = ""
-    """Of patches of one group at most one is part of a combination; empty: it goes with all others."""
+    """A combination has at most one patch of each group; empty: it can be combined with all others."""
 
 
 class Proof(NamedTuple):
@@ -59,14 +60,14 @@ Choose = Callable[[Any], Settings]
 
 
 class Hub:
-    """What all patches of a process share: who waits for which import, and who for which moment of the training."""
+    """What all patches of a process share: which patch waits for which import or moment of the training."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, list[Callable[[Any], None]]] = {}
         self._choices: list[Choose] = []
         self._first_models: list[Callable[[list[Any]], None]] = []
         self.arguments: Any = None
-        """The trainer's arguments, once one was made; whoever changes them leaves the words to `refusals`."""
+        """The trainer's arguments, once they exist."""
         self.refusals: dict[str, str] = {}
         """Patch → why it did not take effect."""
 
@@ -101,10 +102,9 @@ class Hub:
     # -- the trainer's arguments
 
     def set_arguments(self, choose: Choose) -> None:
-        """Lets `choose(arguments)` say which fields of a transformers.TrainingArguments get another value.
-
-        Asked when the object has been filled in and before it checks itself, and again when a trainer takes it, since
-        programs change it in between.
+        """`choose(arguments)` returns which fields of a transformers.TrainingArguments get another value.
+        It is called when the object has been filled in, before its own checks, and again when a trainer takes it,
+        since programs change it in between.
         """
         self._choices.append(choose)
 
@@ -133,7 +133,7 @@ class Hub:
 
 
 class Context:
-    """One patch's side of it.
+    """The hub as one patch sees it.
 
     by_flag: the program was given flags of its own for this fix, which should set these fields of a trainer's
     arguments. None: the patch makes the change.
@@ -159,16 +159,16 @@ class Context:
 
     @property
     def only_looks(self) -> bool:
-        """Whether the patch changes nothing and sees whether the program's own flags do it."""
+        """Whether the patch changes nothing and only checks that the program's own flags do it."""
         return self.by_flag is not None
 
     def as_flagged(self, arguments: Any) -> Proof:
-        """Whether a trainer's arguments are what the program's own flags should have made them."""
+        """Whether the program's own flags have set a trainer's arguments as they should."""
         found = {name: getattr(arguments, name, None) for name in self.by_flag or ()}
         return Proof(found == self.by_flag, ", ".join(f"{name}={value}" for name, value in found.items()))
 
     def proof_of_arguments(self, look: Callable[[Any], Proof]) -> Callable[[], Proof]:
-        """The proof of a patch that changes a trainer's arguments: `look` at them as they are in the end."""
+        """The proof of a patch that changes a trainer's arguments: `look` checks their final values."""
 
         def proof() -> Proof:
             found = self.hub.arguments
@@ -192,6 +192,6 @@ def wrap(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
 
 
 def has_gpu() -> bool:
-    """Whether the program can use a GPU of NVIDIA's or AMD's; does not begin to use it."""
+    """Whether the program can use an NVIDIA or AMD GPU; does not initialise it."""
     torch = sys.modules.get("torch")
     return torch is not None and bool(torch.cuda.is_available())

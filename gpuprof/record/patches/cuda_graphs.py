@@ -19,7 +19,7 @@ PATCH = Patch(
 
 
 def apply(context: Context) -> Callable[[], Proof]:
-    """As `compile` does it, with CUDA graphs."""
+    """Like `compile`, with CUDA graphs."""
     inner = Context(context.hub, context.name, "reduce-overhead", context.by_flag)
     proof_of_compiling = compiling.apply(inner)
 

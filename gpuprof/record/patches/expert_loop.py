@@ -1,4 +1,4 @@
-"""transformers' mixture-of-experts layers compute all experts in one grouped multiplication."""
+"""transformers' mixture-of-experts layers compute all experts in one grouped matrix multiplication."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PATCH = Patch(
     name="expert_loop",
     does="transformers' experts run as grouped matrix multiplications instead of a loop",
     line='AutoModelForCausalLM.from_pretrained(..., experts_implementation="{value}")',
-    cannot="experts in code of one's own, and transformers before version 5",
+    cannot="experts in your own code, and transformers before version 5",
     default="grouped_mm",
     values=", ".join(_KNOWN),
     check=lambda value: value in _KNOWN,

@@ -1,4 +1,4 @@
-"""What CUDA graphs of a compiled model overwrite when they are replayed, and what the training still needs of it."""
+"""Keeps what the training still needs when CUDA graphs of a compiled model overwrite their memory in a replay."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _CLONED = "_gpuprof_cloned"
 def keep_between_replays(module: Any) -> None:
     """Lets a module that was compiled with CUDA graphs be called several times in a step, as in gradient accumulation.
 
-    Each forward pass begins a replay, and what an earlier one left is overwritten by it. So before each pass its begin
-    is marked, gradients that are to be accumulated are cloned, and outputs are cloned as they are returned. A pass
-    whose backward pass is still to come is left as it is: a mark would give its activations away.
+    Each forward pass begins a replay, which overwrites what an earlier one left. So each pass is preceded by a mark,
+    gradients to be accumulated are cloned, and outputs are cloned as they are returned. No mark is made while a
+    backward pass is still to come: it would release that pass's activations.
     """
     import torch
 
@@ -46,7 +46,7 @@ def keep_between_replays(module: Any) -> None:
 
 
 def clone_gradients(module: Any) -> None:
-    """Gradients that a graph wrote become copies of their own, once: later passes add to these in place."""
+    """Replaces gradients that a graph wrote by clones, once: later passes add to these in place."""
     for parameter in module.parameters():
         gradient = parameter.grad
         if gradient is not None and not hasattr(gradient, _CLONED):
@@ -55,7 +55,7 @@ def clone_gradients(module: Any) -> None:
 
 
 def _mapped(own: Any, found: Any) -> Any:
-    """The outputs of a model with every tensor replaced, whatever registered containers hold them."""
+    """The outputs of a model with every tensor replaced, in any container registered with pytree."""
     import torch
     from torch.utils import _pytree
 

@@ -1,4 +1,4 @@
-"""Lets transformers models compute a part of theirs with another implementation; two patches do that."""
+"""Makes transformers models use another implementation of attention or of experts; shared by two patches."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .context import Context, Proof, wrap
 def choose(context: Context, part: str, why_not: Callable[[Any], str | None] = lambda _: None) -> Callable[[], Proof]:
     """Calls `set_<part>_implementation` of every model that is built; returns the proof.
 
-    part: attn or experts. why_not(model): why the choice says nothing about this model. Every model's `__init__` ends
+    part: attn or experts. why_not(model): why the choice has no effect on this model. Every model's `__init__` ends
     with `post_init`.
     """
     wanted, setter, attribute = context.value, f"set_{part}_implementation", f"_{part}_implementation"
@@ -34,7 +34,7 @@ def choose(context: Context, part: str, why_not: Callable[[Any], str | None] = l
                         before.append(str(now))
                     except Exception as error:  # not every model has every implementation, or the part
                         context.refuse(f"{type(self).__name__}: {error}")
-                models[:] = [self]  # the outermost is the last to be built
+                models[:] = [self]  # the outermost model is built last
                 return result
 
             return wrapper

@@ -10,7 +10,7 @@ from .context import Context, Patch, Proof, whole_number, wrap
 
 PATCH = Patch(
     name="input_workers",
-    does="DataLoaders prepare batches in N worker processes, which live on from one epoch to the next",
+    does="DataLoaders prepare batches in N worker processes, which stay alive between epochs",
     line="DataLoader(..., num_workers={value}, persistent_workers=True)",
     cannot="batches that no DataLoader makes; an IterableDataset that does not split itself among workers",
     default="4",
@@ -78,13 +78,13 @@ def apply(context: Context) -> Callable[[], Proof]:
 
 
 def bound(init: Any, self: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """All that a DataLoader is given, by name."""
+    """A DataLoader's arguments by name."""
     try:
         return dict(inspect.signature(init).bind(self, *args, **kwargs).arguments)
-    except (TypeError, ValueError):  # a wrapper of someone else's; DataLoader's own order holds
+    except (TypeError, ValueError):  # wrapped by other code; DataLoader's own order applies
         return dict(zip(_ORDER, (self, *args), strict=False)) | kwargs
 
 
 def _is_rebuilt(loader: Any) -> bool:
-    """Whether this class hands everything on to another DataLoader, which is patched itself."""
+    """Whether this class passes everything on to another DataLoader, which is patched itself."""
     return type(loader).__name__ == "DataLoaderDispatcher"

@@ -10,7 +10,7 @@ from .context import Context, Known, Patch, Proof, Settings, whole_number
 
 
 def _fields(value: str, known: Known) -> tuple[Settings, Settings] | None:
-    """Where the run knows the batch and its accumulation, and this can be divided."""
+    """Batch and accumulation, if the run knows both and the accumulation can be divided."""
     batch, accumulation, factor = known.now.get(BATCH), known.now.get(ACCUMULATION), int(value)
     if not isinstance(batch, int) or not isinstance(accumulation, int) or accumulation % factor:
         return None
@@ -19,9 +19,9 @@ def _fields(value: str, known: Known) -> tuple[Settings, Settings] | None:
 
 PATCH = Patch(
     name="larger_batch",
-    does="micro-batches N times as large, and as many times fewer of them: the samples of a step stay the same",
+    does="micro-batches are N times as large, with 1/N of the accumulation: the samples per step stay the same",
     line=f"{BATCH} × {{value}}, {ACCUMULATION} ÷ {{value}}",
-    cannot="a loop of one's own; a step of one micro-batch, where a larger batch is another training",
+    cannot="your own training loop; steps of one micro-batch, where a larger batch changes the training",
     default="2",
     values="how many times the micro-batch",
     check=whole_number(2, 1024),
@@ -39,7 +39,7 @@ def apply(context: Context) -> Callable[[], Proof]:
         batch, accumulation = getattr(arguments, BATCH, None), getattr(arguments, ACCUMULATION, None)
         if id(arguments) in changed or not isinstance(batch, int) or not isinstance(accumulation, int):
             return {}
-        kept.append(arguments)  # or its id may come again
+        kept.append(arguments)  # or its id may be reused
         copied = next((one for one in changed.values() if (batch, accumulation) == _larger(one, factor)), None)
         if copied is not None:  # `dataclasses.replace` of arguments that were changed already
             changed[id(arguments)] = copied
@@ -47,7 +47,7 @@ def apply(context: Context) -> Callable[[], Proof]:
         if context.only_looks:
             return {}
         if accumulation % factor:
-            context.refuse(f"{ACCUMULATION} is {accumulation}: a batch {factor} times as large is another training")
+            context.refuse(f"{ACCUMULATION} is {accumulation}: a batch {factor} times as large changes the training")
             return {}
         changed[id(arguments)] = batch, accumulation
         return dict(zip((BATCH, ACCUMULATION), _larger((batch, accumulation), factor), strict=True))
@@ -67,5 +67,5 @@ def apply(context: Context) -> Callable[[], Proof]:
 
 
 def _larger(sizes: tuple[int, int], factor: int) -> tuple[int, int]:
-    """Micro-batch and accumulation of the same samples."""
+    """Micro-batch and accumulation with the same number of samples."""
     return sizes[0] * factor, sizes[1] // factor

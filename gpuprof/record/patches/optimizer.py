@@ -22,7 +22,7 @@ _OTHER = {"fused": "foreach", "foreach": "fused"}
 
 
 def apply(context: Context) -> Callable[[], Proof]:
-    """Changes the arguments of the optimizer as it is made; one that refuses them gets its own back."""
+    """Changes the arguments of an optimizer as it is created; if it refuses them, it gets its own back."""
     wanted = context.value
     changed: list[Any] = []
     already: list[str] = []

@@ -1,4 +1,4 @@
-"""Batches are padded to a multiple of a length, so that few lengths occur."""
+"""Batches are padded to a multiple of N tokens, so that few different lengths occur."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PATCH = Patch(
     name="pad_to_multiple",
     does="transformers' and TRL's collators pad lengths to a multiple of N",
     line="pad_to_multiple_of={value} in the collator (TRL: SFTConfig(pad_to_multiple_of={value}))",
-    cannot="a collator of one's own; packing, which changes what a batch holds: SFTConfig(packing=True)",
+    cannot="your own collator; packing, which changes what a batch holds: SFTConfig(packing=True)",
     default="64",
     values="the length that all lengths are a multiple of",
     check=whole_number(2, 65536),
@@ -22,7 +22,7 @@ _FIELD = "pad_to_multiple_of"
 
 
 def apply(context: Context) -> Callable[[], Proof]:
-    """Sets the field of every collator that has it and leaves it open, and asks each batch for its length."""
+    """Sets the field of every collator that has it unset, and looks at the length of each batch."""
     multiple = int(context.value)
     changed: list[str] = []
     already: list[int] = []

@@ -1,4 +1,4 @@
-"""Batches lie in pinned memory and are copied to the GPU without waiting."""
+"""Batches are in pinned memory and are copied to the GPU asynchronously."""
 
 from __future__ import annotations
 

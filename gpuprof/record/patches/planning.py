@@ -1,4 +1,4 @@
-"""Attention that plans nothing per length: cuDNN's is switched off."""
+"""Disables cuDNN attention, which plans again for every sequence length."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PATCH = Patch(
 
 
 def apply(context: Context) -> Callable[[], Proof]:
-    """Switches it off as soon as torch is there."""
+    """Disables it as soon as torch has been imported."""
     before: list[bool] = []
 
     def switch(torch: Any) -> None:

@@ -1,7 +1,6 @@
-"""A larger or smaller batch or sequence length for `gpuprof fit`, and what passes and tensors then were.
-
-Not a fix: the training is another one. The first of these that the program has is changed: what it parsed from its
-command line, the arguments of its trainer, the batch size of its DataLoader.
+"""A larger or smaller batch or sequence length for `gpuprof fit`, and the shapes and memory that result.
+Not a fix: it changes the training. It changes the first of these that the program has: its parsed command line, its
+trainer's arguments, its DataLoader's batch size.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ PATCH = Patch(
     values="factor of the batch x factor of the length, and fake: without data",
 )
 FAKE = "fake"
-"""Behind the factors: tensors have no data."""
+"""Suffix of the factors: tensors have no data."""
 BATCHES = (BATCH, "micro_batch_size", "train_batch_size", "batch_size")
 LENGTHS = ("max_length", "max_seq_length", "max_seq_len", "seq_length", "seq_len", "block_size", "context_length")
 
 
 class Probe:
-    """What one process changes and sees."""
+    """The changes and observations of one process."""
 
     def __init__(self, context: Context) -> None:
         factors, _, how = context.value.partition(" ")
@@ -106,7 +105,7 @@ class Probe:
     # -- what is seen
 
     def watch_passes(self, torch: Any) -> None:
-        """Looks at what embeddings are given, and without a GPU counts the tensors."""
+        """Watches the inputs of embeddings; without a GPU also counts the bytes of tensors."""
 
         def enters(module: Any, inputs: Any) -> None:
             if isinstance(module, torch.nn.Embedding) and module.training and inputs and inputs[0].dim() == 2:
@@ -123,7 +122,7 @@ class Probe:
             self.counter = counter(torch)
 
     def watch_optimizers(self, module: Any) -> None:
-        """The peak is that of the steps, and not of loading the model."""
+        """Restarts the peak at the first steps, so that it does not include loading the model."""
         seen: list[bool] = []
 
         def after(*_: Any) -> None:
@@ -142,7 +141,7 @@ class Probe:
 
 
 def apply(context: Context) -> Callable[[], Proof]:
-    """Hooks in wherever a program may keep its batch and its length."""
+    """Hooks in everywhere a program may set its batch size and length."""
     probe = Probe(context)
     if probe.fake:
         # No GPU is used, and weights are loaded in this thread, in which tensors have no data.
@@ -173,7 +172,7 @@ def counter(torch: Any) -> Any:
             self.bytes = self.peak = 0
 
         def restart(self) -> None:
-            """The peak from now on, with all weights that are there: another thread may have loaded them."""
+            """Restarts the peak, including all existing weights: another thread may have loaded them."""
             for module in gc.get_objects():
                 if issubclass(type(module), torch.nn.Module):
                     for one in (*module._parameters.values(), *module._buffers.values()):

@@ -9,7 +9,7 @@ from .context import Context, Known, Patch, Proof, Settings, wrap
 
 
 def _fields(value: str, known: Known) -> tuple[Settings, Settings]:
-    """transformers renamed it."""
+    """The field's name depends on the version of transformers."""
     newer = "activation_checkpointing" in known.fields
     return {"activation_checkpointing" if newer else "gradient_checkpointing": False}, {}
 

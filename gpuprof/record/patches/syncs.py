@@ -1,4 +1,4 @@
-"""A trainer's own looks at the loss do not wait for the GPU."""
+"""A trainer no longer synchronises with the GPU to look at the loss in every step."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _fields(value: str, known: Known) -> tuple[Settings, Settings]:
 
 PATCH = Patch(
     name="syncs",
-    does="the trainer does not look for NaN in every loss, and logs every 100 steps at most",
+    does="the trainer does not check every loss for NaN, and logs at most every 100 steps",
     line=f"{CLASS}({LOSS_FILTER}=False, {LOGGING_STEPS}={_SELDOM})",
     cannot="`.item()` and the like in the program's own code: the recording names their places",
     fields=_fields,
@@ -44,6 +44,6 @@ def apply(context: Context) -> Callable[[], Proof]:
 
     def look(found: Any) -> Proof:
         kept = [f"{name}={value}" for name, value in changed.items() if getattr(found, name, None) == value]
-        return Proof(True, ", ".join(kept)) if kept else Proof(False, "it logs seldom and without a filter already")
+        return Proof(True, ", ".join(kept)) if kept else Proof(False, "it already logs rarely and without a filter")
 
     return context.proof_of_arguments(look)

@@ -19,7 +19,7 @@ _AMPERE = 8
 
 
 def apply(context: Context) -> Callable[[], Proof]:
-    """Sets the precision as soon as torch is there."""
+    """Sets the precision as soon as torch has been imported."""
 
     def allow(torch: Any) -> None:
         torch.set_float32_matmul_precision("high")

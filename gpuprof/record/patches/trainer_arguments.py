@@ -1,4 +1,4 @@
-"""Fields of a trainer's arguments get other values: what gpuprof advises of trainings on their own generations."""
+"""Sets fields of a trainer's arguments: how gpuprof's fixes for RL trainings are applied."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from .context import Context, Known, Patch, Proof, Settings
 _NAME = re.compile(r"[A-Za-z_]\w{0,99}")
 _WORD = re.compile(r"[A-Za-z][\w.-]*")
 _NO_WORDS = ("true", "false", "null", "NaN", "Infinity")
-"""Words that JSON takes for something else."""
+"""Strings that JSON would read as other types."""
 BETWEEN = "+"
 """Joins several fields in a value."""
 
 
 def as_value(given: Mapping[str, Any]) -> str:
-    """The patch's value for these fields: `use_vllm=true+vllm_mode=colocate`, which a shell leaves as it is."""
+    """The patch's value for these fields: `use_vllm=true+vllm_mode=colocate`, which needs no quoting in a shell."""
     return BETWEEN.join(f"{name}={_written(value)}" for name, value in given.items())
 
 
@@ -53,7 +53,7 @@ PATCH = Patch(
     name="trainer_arguments",
     does="fields of the trainer's arguments get other values",
     line="{value}, in the trainer's arguments",
-    cannot="a loop of one's own; a field that the trainer's arguments do not have",
+    cannot="your own training loop; fields that the trainer's arguments do not have",
     values="NAME=VALUE, several joined by +",
     check=lambda value: given_in(value) is not None,
     fields=_fields,
@@ -61,7 +61,7 @@ PATCH = Patch(
 
 
 def apply(context: Context) -> Callable[[], Proof]:
-    """Sets them as the arguments are made, and again when a trainer takes them."""
+    """Sets them when the arguments are created, and again when a trainer takes them."""
     wanted = given_in(context.value) or {}
 
     def choose(arguments: Any) -> Settings:

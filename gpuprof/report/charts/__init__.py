@@ -1,7 +1,7 @@
 """Plotly figures of a diagnosis: `gpuprof.charts.roofline(diagnosis)`, for notebooks and for the report.
 
-Every figure takes a Diagnosis and gives a plotly Figure, or None where the recording does not hold what it would show.
-All of them are made of scatter and bar traces, which plotly's smallest bundle draws.
+Every function takes a Diagnosis and returns a plotly Figure, or None if the recording lacks the data. All use only
+scatter and bar traces, so plotly's smallest bundle can draw them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Kernels that move data and do no matrix work, against the memory of the GPU."""
+"""Kernels without matrix work against the GPU's memory bandwidth."""
 
 from __future__ import annotations
 
@@ -19,9 +19,8 @@ _CURVE_POINTS = 40
 
 
 def bandwidth(diagnosis: Diagnosis) -> Figure | None:
-    """Kernels without matrix work: bytes per second over the bytes that one of them moves.
-
-    The ceiling is the memory's rate, and what is left of it for a kernel so small that merely running takes longer.
+    """Kernels without matrix work: bytes per second over bytes per kernel.
+    The ceiling is the memory bandwidth, bent down for kernels so small that the shortest possible kernel takes longer.
     None where the GPU's ceilings or the kernels' bytes are not known.
     """
     known = known_roofline(diagnosis)

@@ -19,8 +19,8 @@ _MOST_ROWS = 40
 
 
 def critical_path(diagnosis: Diagnosis) -> Figure | None:
-    """Ranks as rows, in order of stage and rank, with the parts of the usual step that it consists of; None unless
-    ranks were diagnosed together. Of many ranks those with most of it."""
+    """Ranks as rows, in order of stage and rank, with their parts of the usual step's critical path; None unless ranks
+    were diagnosed together. Of many ranks, those with the largest parts."""
     job = diagnosis.job
     if job is None or not job.critical_path:
         return None
@@ -51,7 +51,7 @@ def critical_path(diagnosis: Diagnosis) -> Figure | None:
         title="Critical path across ranks",
         note=f"What would have to be shorter for the {diagnosis.unit} to be shorter, without the profiler's cost."
         " Communication:"
-        " moving data once all ranks have come." + (f" {left} ranks with less of it are left out." if left else ""),
+        " moving data once all ranks have arrived." + (f" {left} ranks with less of it are left out." if left else ""),
         legend="above",
         height=104 + _ROW_PX * len(shown),
         parts=[{"name": PHASE_PAINTS[kind].label, "key": kind, "kind": "phase"} for kind in kinds],

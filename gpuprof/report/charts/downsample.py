@@ -8,7 +8,7 @@ from gpuprof.tracefile.trace import I64
 
 
 def extremes(values: np.ndarray, most: int) -> I64:
-    """Rows of at most about `most` values: of each run of rows the first, its least and its greatest, and the last.
+    """Indices of about `most` values: the first, the smallest, the largest and the last of each bin of rows.
 
     All rows where there are no more than `most`.
     """

@@ -1,4 +1,4 @@
-"""Which gaps the idle time is in: many short ones, or a few long ones."""
+"""Whether the idle time is in many short gaps or in a few long ones."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _is_decade(edge: int) -> bool:
 
 
 def _name(bin_: int) -> str:
-    """`2–5 µs` in words that need no unit twice."""
+    """Name of a bin, `2 to 5 µs`."""
     if bin_ == 0:
         return f"under {duration(int(_EDGES_NS[1]))}"
     if bin_ == len(_EDGES_NS) - 1:

@@ -26,7 +26,7 @@ _MOST = 100
 _ENOUGH = 0.99
 """Groups are shown, most time first, until they make up this share of the time."""
 _WIDEST, _LEAST = 38.0, 5.0
-"""Diameters in pixels of the group with the most time, and of one that would be too small to see."""
+"""Largest diameter in pixels, for the group with the most time, and smallest one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class KernelGroup:
 
 
 MOSTLY_UNKNOWN = 0.9
-"""Where more than this of the GPU's time is in work that is not known, a chart of the rest would mislead."""
+"""If more than this share of the GPU's time is in kernels of unknown work, a chart of the rest would mislead."""
 
 
 def known_roofline(diagnosis: Diagnosis) -> tuple[Timeline, Roofline] | None:
@@ -69,12 +69,12 @@ def known_roofline(diagnosis: Diagnosis) -> tuple[Timeline, Roofline] | None:
 
 
 def kernel_groups(timeline: Timeline, roof: Roofline, rows: I64) -> list[KernelGroup]:
-    """The given GPU events, whose work must be known, in groups; most time first. Groups without time are left out."""
+    """Groups of the given GPU events, whose work must be known; most time first. Groups without time are left out."""
     trace = timeline.trace
     gpu, ops, work = trace.gpu, trace.ops, roof.work
     op = timeline.links.op[rows]
     op_name = np.where(op >= 0, ops.name[op] if len(ops) else -1, -1).astype(np.int64)
-    # One number for the three: a sort of rows would take many times as long.
+    # The three keys packed into one number: sorting rows would take many times as long.
     keys = (gpu.name[rows].astype(np.int64) * (len(trace.strings) + 1) + op_name + 1) * 256 + work.dtype[rows]
     _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
     size = len(first)
@@ -111,13 +111,13 @@ def kernel_groups(timeline: Timeline, roof: Roofline, rows: I64) -> list[KernelG
 
 
 BEYOND = 1.1
-"""Times the ceiling from which on a rate cannot be a kernel's own: ceilings are measured, and a few percent off."""
+"""A rate above this many times the ceiling cannot be the kernel's own: measured ceilings are a few percent off."""
 
 
 def possible(groups: list[KernelGroup], ceilings: Ceilings) -> tuple[list[KernelGroup], str]:
     """(those that compute no faster than their ceiling, a note on the others).
 
-    The work of an op is that of the kernel that is taken to do it; where that is a helper, its rate is beyond anything.
+    The op's whole work is booked on one of its kernels; if that is only a helper, the rate is impossibly high.
     """
     top = max(ceilings.flops.values(), default=math.inf)
     kept = [g for g in groups if g.flops_per_s <= BEYOND * ceilings.flops.get(g.dtype or "", top)]
@@ -134,7 +134,7 @@ def modelled_rows(timeline: Timeline, roof: Roofline) -> I64:
 
 
 def largest(groups: list[KernelGroup]) -> list[KernelGroup]:
-    """Those that make up nearly all of the time."""
+    """The largest groups, which make up nearly all of the time."""
     total = sum(group.ns for group in groups)
     reached = np.cumsum([group.ns for group in groups])
     enough = int(np.searchsorted(reached, _ENOUGH * total)) + 1

@@ -20,18 +20,17 @@ if TYPE_CHECKING:
 
 _RESERVED = "reserved_bytes"
 _CUDA = 1
-"""Type of device of a GPU, as torch counts them."""
+"""torch's device type of a CUDA GPU."""
 _MOST_POINTS = 3000
 _MORE = 1.05
-"""Peak of all steps over that of the steps that were not recorded, from which on both are given."""
+"""Both peaks are given if that of all steps is at least this many times that of the steps that were not recorded."""
 _NEAR = 0.4
-"""Share of the GPU's memory from which its size is drawn as a line; below, it would only flatten the chart."""
+"""The GPU's size is drawn as a line if the peak is at least this share of it; else it would only flatten the chart."""
 
 
 def memory(diagnosis: Diagnosis) -> Figure | None:
-    """What torch's allocator held, in GiB: over time where allocations were recorded, else per step of the run.
-
-    None where neither tells.
+    """Memory held by torch's allocator, GiB: over time if allocations were recorded, else per step of the run.
+    None if neither is known.
     """
     tables, folder = tables_of(diagnosis), diagnosis.folder
     traces, peak = _over_time(tables.timeline.trace, tables.timeline.window[0]) if tables is not None else ([], 0.0)
@@ -95,7 +94,7 @@ def _over_time(trace: Trace, origin_ns: int) -> tuple[list[dict[str, Any]], floa
 
 
 def _over_steps(folder: RunFolder) -> tuple[list[dict[str, Any]], float]:
-    """A line each of reserved, peak and allocated memory at the steps of the diagnosed rank; the peak in bytes."""
+    """Lines of reserved, peak and allocated memory per step of the diagnosed rank; the peak in bytes."""
     steps = folder.steps
     traces, peak = [], 0.0
     for column, name, paint in _lines((_RESERVED, "peak_bytes", "allocated_bytes")):

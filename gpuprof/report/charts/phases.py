@@ -16,7 +16,7 @@ _ROW_PX = 34
 
 
 def phases(diagnosis: Diagnosis) -> Figure | None:
-    """Per phase how long the GPU is busy and idle, ms a step as recorded; None where no phase is known."""
+    """GPU busy and idle time per phase, ms a step as recorded; None if no phase is known."""
     found, steps = [phase for phase in diagnosis.phases if phase.ns], diagnosis.steps
     if not found or steps is None or not steps.count:
         return None

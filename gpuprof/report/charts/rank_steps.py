@@ -1,4 +1,4 @@
-"""Ranks × steps: who came last, and who waited."""
+"""Ranks × steps: which rank arrived last, and which ones waited."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ _FAINTEST = 0.06
 
 
 def rank_steps(diagnosis: Diagnosis) -> Figure | None:
-    """Per rank and step how long the others waited for it, and how long it waited; None unless ranks were diagnosed
-    together over two steps or more. Of many ranks those with most of either, of many steps the first."""
+    """For each rank and step how long the others waited for it, and how long it waited; None unless ranks were
+    diagnosed together over two steps or more. Of many ranks those with the longest waits are shown, of many steps the
+    first."""
     job = diagnosis.job
     if job is None or not job.members or job.steps < 2:
         return None
@@ -56,7 +57,7 @@ def rank_steps(diagnosis: Diagnosis) -> Figure | None:
 
 
 def _chosen(members: tuple[Member, ...]) -> list[Member]:
-    """In order of rank; of many those that the others waited for most, and those that waited most."""
+    """In order of rank; of many, those that others waited for most, and those that waited most."""
     if len(members) <= _MOST_ROWS:
         return sorted(members, key=lambda one: one.rank)
     late, waited = (
@@ -71,7 +72,7 @@ def _chosen(members: tuple[Member, ...]) -> list[Member]:
 def _cells(
     name: str, paint: Any, members: list[Member], column: str, steps: int, most: int, unit: Unit
 ) -> dict[str, Any]:
-    """One square per rank and step, as opaque as its share of the longest."""
+    """One square per rank and step; its opacity is its share of the longest wait."""
     cells = [
         (step, one, ns)
         for one in members

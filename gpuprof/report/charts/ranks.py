@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 _ROW_PX = 34
 _MOST_ROWS = 16
-"""Beyond this many ranks the bars stand upright, side by side."""
+"""With more ranks than this the bars are vertical."""
 
 
 def ranks(diagnosis: Diagnosis) -> Figure | None:
-    """Per rank its own part of a step and how long it waits for others; None unless ranks were diagnosed together."""
+    """For each rank its own part of a step and its waiting for others; None unless ranks were diagnosed together."""
     found = sorted((r for r in diagnosis.ranks or () if r.pace_ns is not None), key=lambda rank: rank.rank)
     if not found:
         return None
@@ -59,7 +59,7 @@ def ranks(diagnosis: Diagnosis) -> Figure | None:
             "yaxis": values if upright else names,
         },
         title="Ranks",
-        note=f"The {diagnosis.unit} that each rank would take alone, and what it waits for the others. Without the"
+        note=f"The {diagnosis.unit} that each rank would take alone, and its waiting for the others. Without the"
         " profiler's cost.",
         legend="above",
         height=320 if upright else 88 + _ROW_PX * len(found),

@@ -1,4 +1,4 @@
-"""Matrix work against what the GPU reaches."""
+"""Matrix work against the GPU's ceilings."""
 
 from __future__ import annotations
 
@@ -28,15 +28,16 @@ if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
 _TENSOR = ("tf32", "bf16", "fp16", "fp8", "int8", "fp4")
-"""Formats that tensor cores do; the others have ceilings of their own."""
+"""Formats computed by tensor cores; the others have their own ceilings."""
 _HOLLOW = "circle-open"
 _LABEL_SHARE, _NARROW_LABEL_SHARE = 0.48, 0.5
-"""Of the width, what the label of a ceiling takes; the second of a narrow chart's."""
+"""Share of the width that the label of a ceiling takes, in a wide and in a narrow chart."""
 _ALONG, _NARROW_ALONG = 0.75, 0.72
-"""How far up the diagonal its label stands, of the way to the lowest ceiling: inside, not touching the next label."""
+"""Position of the diagonal's label, as a share of the way up to the lowest ceiling, so that it touches no other
+label."""
 
 LEFT = {"xanchor": "right", "yanchor": "bottom", "xshift": -6, "yshift": -6}
-"""Where a label stands that belongs to a point of a ceiling."""
+"""Placement of a ceiling's label relative to its point."""
 
 
 def roofline(diagnosis: Diagnosis) -> Figure | None:
@@ -89,7 +90,7 @@ def roofline(diagnosis: Diagnosis) -> Figure | None:
 
 
 def _narrow(groups: list[KernelGroup], limits: Ceilings, y_range: tuple[float, float]) -> dict[str, Any]:
-    """In a narrow window the same labels in a smaller type, with the room that they then need left of the kernels."""
+    """For a narrow window: smaller labels, and the room that they need left of the kernels."""
     x_range, _ = _ranges(groups, limits, _NARROW_LABEL_SHARE)
     _, labels = _ceilings(groups, limits, x_range, y_range, _NARROW_ALONG)
     patch: dict[str, Any] = {"xaxis.range": [math.log10(end) for end in x_range], "xaxis.dtick": 2}
@@ -132,7 +133,7 @@ def points(groups: list[KernelGroup], x: list[float], y: list[float], words: lis
 
 
 def _legend_entry(name: str, paint: Paint, symbol: str, group: str) -> dict[str, Any]:
-    """A trace without points: the legend's symbol is that of a first point, which may be hollow."""
+    """A trace without points, for the legend: plotly would show the symbol of the first point, which may be hollow."""
     entry = {
         "type": "scatter",
         "mode": "markers",
@@ -146,7 +147,7 @@ def _legend_entry(name: str, paint: Paint, symbol: str, group: str) -> dict[str,
 
 
 def log_axis(title: str, ends: tuple[float, float]) -> dict[str, Any]:
-    """A logarithmic axis from and to these values, labelled 1, 10, 100, 1k."""
+    """A logarithmic axis between these values, labelled 1, 10, 100, 1k."""
     return {
         "type": "log",
         "title": {"text": title},
@@ -157,7 +158,7 @@ def log_axis(title: str, ends: tuple[float, float]) -> dict[str, Any]:
 
 
 def ceiling(x: list[float], y: list[float], dash: str = "solid") -> dict[str, Any]:
-    """A line that no kernel gets above."""
+    """The line of a ceiling."""
     line = {
         "type": "scatter",
         "mode": "lines",
@@ -193,7 +194,7 @@ def _ranges(
 
 
 def _rates(groups: list[KernelGroup], limits: Ceilings) -> list[tuple[str, float]]:
-    """Formats in use with their ceilings, those of one ceiling together: `bf16, fp16 tensor` → FLOP/s."""
+    """Formats in use with their ceilings, grouped by ceiling: `bf16, fp16 tensor` → FLOP/s."""
     used = {group.dtype for group in groups}
     by_rate: dict[float, list[str]] = {}
     for dtype, rate in limits.flops.items():

@@ -1,4 +1,4 @@
-"""What the step is made of, by what would shorten it."""
+"""How much shorter the step gets with each resource twice as fast."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 _ROW_PX = 28
 _SEEN = 0.5
-"""Percent below which a resource changes nothing, and has no row."""
+"""A resource that shortens the step by less than this percentage has no row."""
 _LONG = 40
-"""Percent from which on a bar has room for its number."""
+"""From this percentage on a bar has room for its number."""
 
 
 def sensitivities(diagnosis: Diagnosis) -> Figure | None:

@@ -32,7 +32,7 @@ _STAGES = (
     ("recorded", runfile.WINDOWS, SERIES_PAINTS[0]),
     ("without the profiler", ("sampling", "after"), BUDGET_PAINTS["usual"]),
 )
-"""What steps were used for, as readers see it: the name, the stages, the colour. A median is of one row."""
+"""What steps were used for: (label, stages, colour). One median is drawn per row."""
 _WARM_UP = _STAGES[0][0]
 _RECORDED = _STAGES[4]
 
@@ -80,8 +80,8 @@ Series = tuple[str, Paint, np.ndarray, np.ndarray]
 
 
 def _of_run(folder: RunFolder) -> list[Series]:
-    """The steps of the diagnosed rank in their groups; those whose time is not known are left out, and the first one
-    that was seen, whose beginning was not."""
+    """The steps of the diagnosed rank in groups. Steps of unknown time are left out, as is the first one, whose
+    beginning was not seen."""
     found = []
     columns = folder.steps
     seen = columns.step[columns.rows("settle", folder.rank)]
@@ -94,7 +94,7 @@ def _of_run(folder: RunFolder) -> list[Series]:
             ns, count = (whole.ns, whole.steps) if whole else (None, None)
             timed = durations(columns.ns[mine], columns.device_ns[mine], ns, count, folder.own.gpu is not None)
             rows.append(columns.step[mine])
-            # Steps noted now and then, long after the windows, have the host's time only.
+            # Steps noted now and then, long after the windows, have only the CPU's time.
             times.append(np.where(np.isnan(timed) & (columns.ns[mine] > 0), columns.ns[mine], timed))
         x, y = np.concatenate(rows), np.concatenate(times)
         known = np.isfinite(y) & (x != first)
@@ -132,7 +132,7 @@ def _points(
 
 
 def _median(name: str, paint: Paint, x: np.ndarray, ns: np.ndarray, scale: float) -> dict[str, Any]:
-    """A line at the median, as long as the steps reach."""
+    """A line at the median, over the range of its steps."""
     median = float(np.median(ns))
     line = {
         "type": "scatter",

@@ -1,8 +1,7 @@
-"""How every chart looks, in light and in dark, and how it becomes JSON for a page.
-
-A figure is made in its light colours and carries both themes with it, so that a page changes them without Python:
+"""The style of all charts, light and dark, and their JSON for a page.
+A figure is made in its light colours and contains both themes, so that a page can switch without Python:
 `layout.meta.light` and `layout.meta.dark` are what `Plotly.relayout` takes, `data[i].meta.light` and `.dark` what
-`Plotly.restyle(…, [i])` takes. `layout.meta.title` and `layout.meta.note` say in plain words what it shows.
+`Plotly.restyle(…, [i])` takes. `layout.meta.title` and `layout.meta.note` describe what it shows.
 """
 
 from __future__ import annotations
@@ -36,9 +35,9 @@ _DARK = {"text": "#d8dde3", "quiet": "#9aa4af", "grid": "#2a3038", "axis": "#4a5
 _COLOURS = {"light": _LIGHT, "dark": _DARK}
 
 QUIET = Paint("quiet", "", _LIGHT["quiet"], _DARK["quiet"])
-"""Lines that are no data: ceilings, limits, what was before."""
+"""Reference lines: ceilings, limits, the step before a change."""
 INK = Paint("ink", "", _LIGHT["text"], _DARK["text"])
-"""Lines and marks that are read together with words."""
+"""Lines and marks in the colour of text."""
 
 _TITLE_PX, LEGEND_PX = 58, 30
 """Room above a chart for its title with the note, and for a legend in one row."""
@@ -46,12 +45,12 @@ _SIGNIFICANT = 6
 
 
 def text(name: str | None, width: int = 80) -> str:
-    """A name from a trace for a figure, where plotly takes a few tags, entities and $formulas$ for what they are."""
+    """A name from a trace for a figure, escaped: plotly interprets some tags, entities and $formulas$."""
     return plain(shown(name, width))
 
 
 def plain(words: str) -> str:
-    """Words in which plotly sees no tag, entity or formula."""
+    """Text escaped so that plotly sees no tag, entity or formula."""
     for char, entity in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("$", "&#36;")):
         words = words.replace(char, entity)
     return words
@@ -63,7 +62,7 @@ def ink_on(paint: Paint) -> Paint:
 
 
 def painted(trace: Json, colours: dict[str, Paint]) -> Json:
-    """The trace in the light colours, with those of both themes in its meta. Keys are paths: `marker.color`."""
+    """The trace in the light colours, with both themes' colours in its meta. Keys are paths: `marker.color`."""
     themes = {
         "light": {path: paint.light for path, paint in colours.items()},
         "dark": {path: paint.dark for path, paint in colours.items()},
@@ -84,12 +83,11 @@ def figure(
     parts: list[dict[str, str]] | None = None,
     narrow: Json | None = None,
 ) -> Figure:
-    """A figure in the house's style.
-
-    layout: its axes, and what else is particular to it; a margin only where it differs. title: what it shows; note:
-    what one must know to read it. Both are our own words. height: pixels without the title. parts: the legend's
-    entries for a page that writes them itself, kept as `layout.meta.legend`. narrow: paths to values of the layout
-    where there is little width, kept as `layout.meta.narrow`; a legend on the right moves below by itself.
+    """A figure in the common style.
+    layout: its axes and everything particular to it; a margin only if it differs. title: what it shows; note: what the
+    reader must know; both are our own text. height: pixels without the title. parts: legend entries for a page that
+    writes its own legend, kept as `layout.meta.legend`. narrow: layout paths → values for narrow windows, kept as
+    `layout.meta.narrow`; a legend on the right moves below by itself.
     """
     import plotly.graph_objects as go
 
@@ -173,7 +171,7 @@ def _axis() -> Json:
 
 
 def _merged(base: Json, more: Json) -> Json:
-    """Both, `more` going before, documents in them merged likewise."""
+    """`base` updated with `more`, recursively."""
     both = dict(base)
     for key, value in more.items():
         both[key] = _merged(both[key], value) if isinstance(value, dict) and isinstance(both.get(key), dict) else value
@@ -244,8 +242,8 @@ def for_theme(figure: Figure, theme: Theme) -> Figure:
 def to_json(figure: Figure, *, titled: bool = False) -> str:
     """The figure as compact JSON that may stand inside a script element.
 
-    titled: with its title; a page that writes `layout.meta.title` and `.note` in its own type does without.
-    Six significant digits; what is no number becomes null.
+    titled: with its title; a page may write `layout.meta.title` and `.note` itself instead.
+    Numbers have six significant digits; NaN and infinity become null.
     """
     content = figure.to_plotly_json()
     if not titled:
@@ -264,9 +262,9 @@ def to_json(figure: Figure, *, titled: bool = False) -> str:
 
 
 def _rounded(value: Any) -> Any:
-    """Plain JSON of anything that a figure holds."""
+    """Anything in a figure as plain JSON."""
     if isinstance(value, dict):
-        if value.keys() >= {"dtype", "bdata"}:  # how plotly keeps an array that someone put into the figure
+        if value.keys() >= {"dtype", "bdata"}:  # plotly's encoding of an array
             return _rounded(np.frombuffer(base64.b64decode(value["bdata"]), value["dtype"]))
         return {key: _rounded(item) for key, item in value.items()}
     if isinstance(value, np.ndarray):

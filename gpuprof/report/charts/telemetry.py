@@ -1,4 +1,4 @@
-"""How the GPU fared while the run went on."""
+"""The GPUs' power, clock, temperature and utilisation over the run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _PANELS = (
 _PANEL_PX = 104
 _SPACE = 0.06
 _MOST_POINTS = 600
-"""Per line: a quarter of a thousand pixels' worth of them can be distinguished."""
+"""Points per line: more cannot be distinguished in the chart's width."""
 _SHADE, _DOTTED = "rgba(128,128,128,0.2)", "rgba(128,128,128,0.9)"
 _LEAST_SAMPLES = 3
 _REASONS = {
@@ -38,9 +38,9 @@ _REASONS = {
     "board_limit": "the board's limit",
     "reliability": "the voltage limit",
 }
-"""The driver's reasons, by how `gpuprof trace` samples them, as a reader says them."""
+"""Throttle reasons as `gpuprof trace` samples them → their names for readers."""
 _NOT_HELD = ("idle", "applications_clocks", "display_clock", "sync_boost")
-"""In the names of reasons for a lower clock that hold no work back: nothing to do, and what someone has set."""
+"""Parts of the names of reasons that are not throttling: the GPU is idle, or a user has set the clocks."""
 
 
 def telemetry(diagnosis: Diagnosis) -> Figure | None:
@@ -156,7 +156,7 @@ def _limit(found: TelemetryColumns, start_ns: int) -> dict[str, Any]:
 
 
 def _throttled(folder: RunFolder) -> tuple[list[tuple[int, int]], str]:
-    """Stretches [unix ns] in which the clock of some GPU was held back, and by what."""
+    """Stretches [unix ns] in which a GPU's clock was throttled, and the reasons."""
     found = folder.telemetry
     times, inverse = np.unique(found.unix_ns, return_inverse=True)
     bits = np.zeros(len(times), np.int64)

@@ -20,22 +20,22 @@ if TYPE_CHECKING:
 _HEIGHT, _LABELS_PX = 290, 84
 _FEWEST = 2
 _FAR, _FEW = 12.0, 0.1
-"""Steps that take more than _FAR medians are cut at the top edge if they are fewer than _FEW of all: they would
-flatten the others."""
+"""Steps longer than _FAR medians are cut at the top edge if they are fewer than a share _FEW of all: they would flatten
+the others."""
 _MOST_LABELLED = 5
 """Steps cut at the edge that have their time written next to them."""
 _NOTICED = 0.005
-"""Share of a step below which a part is not listed in what is shown on hovering."""
+"""Smallest share of a step for which a part is listed on hovering."""
 _ALIKE = 0.15
-"""Steps that differ by no more than this share from their median look the same."""
+"""Steps within this share of their median look the same."""
 _EACH_TICK, _NARROW_EACH_TICK = 10, 5
 """Up to this many steps each has its number on the axis; the second in a narrow window."""
 _IN_LEGEND = 0.02
-"""A cause that no step owes this much of its time to is drawn without an entry in the legend."""
+"""A cause that takes less than this share of every step has no entry in the legend."""
 _WORTH_SAYING = 0.03
-"""Share of the steps' time from which on a cause is named in the note."""
+"""Smallest share of the steps' time for which a cause is named in the note."""
 _APART_PX, _PLOT_PX = 17, 190
-"""Two labels need this much room; about so high is the plot."""
+"""Vertical distance that two labels need, and the approximate height of the plot."""
 
 
 def timed_steps(diagnosis: Diagnosis) -> Figure | None:
@@ -101,7 +101,7 @@ def _top(timed: TimedSteps, budget: Budget) -> tuple[float, np.ndarray]:
 
 
 def _bars(key: str, ns: np.ndarray, timed: TimedSteps, scale: float, *, once: bool) -> dict[str, Any]:
-    """One part of the steps that have it; of the usual part, all."""
+    """One part, of the steps that have it; the usual part, of all steps."""
     has = ns > 0 if key != USUAL else np.ones(len(ns), bool)
     paint = BUDGET_PAINTS.get(key, BUDGET_PAINTS[VARIATION])
     bar: dict[str, Any] = {
@@ -117,7 +117,7 @@ def _bars(key: str, ns: np.ndarray, timed: TimedSteps, scale: float, *, once: bo
 
 
 def _name(key: str) -> str:
-    """A part of a step in words."""
+    """Label of a part of a step."""
     return BUDGET_PAINTS[key].label if key in BUDGET_PAINTS else key.replace("_", " ")
 
 
@@ -136,7 +136,7 @@ def _line(name: str, ns: int, ends: list[float], scale: float, dash: str) -> dic
 
 
 def _labels(budget: Budget, top: float, scale: float) -> list[dict[str, Any]]:
-    """What the two lines are, right of their ends; pushed apart where they are near each other."""
+    """Labels of the two lines, right of their ends; pushed apart where they would overlap."""
     near = abs(budget.mean_ns - budget.usual_ns) / top * _PLOT_PX < _APART_PX
     above = budget.mean_ns >= budget.usual_ns
     return [
@@ -176,7 +176,7 @@ def _cut(timed: TimedSteps, far: np.ndarray, top: float, scale: float) -> dict[s
 
 
 def _hover(timed: TimedSteps, top: float, scale: float, unit: Unit) -> dict[str, Any]:
-    """Points that no one sees, which carry what is shown of a step."""
+    """Invisible points that carry the hover text of the steps."""
     points = {
         "type": "scatter",
         "mode": "markers",

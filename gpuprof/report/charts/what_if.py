@@ -1,4 +1,4 @@
-"""What each fix would make of the step."""
+"""The predicted step with each fix."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
 Row = tuple[str, Finding | Combined]
-"""The label of a row, and what it is of."""
+"""(label of the row, its fix or combination)."""
 
 _ROW_PX = 30
 _NAME = 48
@@ -25,10 +25,9 @@ _NARROW_ROW_PX, _NARROW_NAME, _TITLE_ROOM = 46, 18, 58
 
 
 def what_if(diagnosis: Diagnosis) -> Figure | None:
-    """The step expected with each fix, and its 80 % interval, against now; None where nothing was found.
-
-    A fix that puts more work into a step is shown by its time per unit of the work that a step does now. What is worth
-    trying stands last, as open circles.
+    """The predicted step with each fix and its 80 % interval, against the current step; None without findings.
+    For a fix that puts more work into a step, the time for the work of one current step is shown. What is worth trying
+    comes last, as open circles.
     """
     now = now_ns(diagnosis)
     if not now or not (diagnosis.findings or diagnosis.worth_trying):
@@ -106,7 +105,7 @@ def _points(per_work: list[tuple[Range, float]], scale: float, tried: int) -> di
 
 
 def _said(rows: list[Row], tried: int, now: float, unit: Unit) -> dict[str, Any]:
-    """What a point says under the cursor."""
+    """Hover texts of the points."""
     return {
         "customdata": [
             [
@@ -121,7 +120,7 @@ def _said(rows: list[Row], tried: int, now: float, unit: Unit) -> dict[str, Any]
 
 
 def _line(place: float, rows: int) -> dict[str, Any]:
-    """The step as it is now, across all rows."""
+    """A line at the current step, across all rows."""
     return {
         "type": "scatter",
         "mode": "lines",
@@ -143,7 +142,7 @@ def _note(unit: Unit, more: bool, open_circles: bool) -> str:
 
 
 def _annotations(rows: list[Row], now: float, place: float, farthest: float) -> list[dict[str, Any]]:
-    """The step as it is now, which stands at `place` of an axis that ends at `farthest`, and a column of speedups."""
+    """A label of the current step, at `place` of an axis that ends at `farthest`, and a column of speedups."""
     return [
         {
             "x": place, "y": 1, "yref": "paper", "yanchor": "bottom", "showarrow": False,

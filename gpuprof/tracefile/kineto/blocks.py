@@ -1,4 +1,4 @@
-"""A stream of text cut into blocks before events, each with room for what a scan of it finds."""
+"""A stream of text cut into blocks before events, each with room for the results of a scan."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpuprof.tracefile.kineto.strings import decode
 
 
 class Block:
-    """Text between two cuts, and a scan's findings in it. Blocks are used again: fresh memory is slow."""
+    """Text between two cuts, and the results of scanning it. Blocks are reused: fresh memory is slow."""
 
     def __init__(self, plan: np.void) -> None:
         self._plan = plan
@@ -24,11 +24,11 @@ class Block:
         """Bytes of text; PADDING zeros follow."""
         self.number = -1
         self.after_cut = False
-        """Whether the text begins where an event seems to."""
+        """Whether the text begins at what looks like the start of an event."""
         self.cut = False
-        """Whether the text ends where an event seems to begin."""
+        """Whether the text ends before what looks like the start of an event."""
         self.done_bytes = 0
-        """How far into the file the reading was when this block was filled."""
+        """Bytes of the file that had been read when this block was filled."""
         self.status = scan.PAUSED
         self.sheet = np.zeros(1, scan.SHEET)[0]
         # No text has such bytes, so nothing is treated as known at first.
@@ -39,14 +39,14 @@ class Block:
         self.odd = np.zeros((1 << 10, 2), np.int64)
 
     def reserve(self, size: int, keep: int = 0) -> None:
-        """Makes room for so much text; only the first `keep` bytes of what is there are kept."""
+        """Makes room for `size` bytes of text; keeps only the first `keep` bytes of the old text."""
         if len(self.text) < size + scan.PADDING:
             text = np.zeros(size + scan.PADDING, np.uint8)
             text[:keep] = self.text[:keep]
             self.text = text
 
     def put(self, *parts: bytes) -> None:
-        """Takes these bytes for its text."""
+        """Sets its text to these bytes."""
         self.end = sum(map(len, parts))
         self.reserve(self.end)
         at = 0

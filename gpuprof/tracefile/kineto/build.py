@@ -1,4 +1,4 @@
-"""From rows and strings to a Trace: columns, threads, and what the envelope says of the recording."""
+"""From rows and strings to a Trace: columns, threads, and the recording's metadata in the envelope."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _TYPES = {
 }
 _OPTIONS = ("record_shapes", "with_stack", "profile_memory", "with_flops", "with_modules")
 _FLAGS = 1 << 24
-"""One flag for each value that might be is faster than a sort, as long as they are not more than this."""
+"""Up to this many possible values, one flag for each is faster than a sort."""
 _NUMBER = re.compile(r"-?\d+")
 
 
 def build(parsed: Parsed, path: str, size_bytes: int) -> Trace:
-    """The Trace of what a reader found; takes the columns out of `parsed`."""
+    """The Trace of a reader's result; takes the columns out of `parsed`."""
     strings: list[str] = list(parsed.strings)
     columns = {table: parsed.tables[table].take() for table in layout.TABLES}
     threads, thread_ids = _threads(columns, strings, parsed.metadata)
@@ -100,7 +100,7 @@ def _numbered(columns: dict[str, np.ndarray], size: int) -> tuple[np.ndarray, di
 
 
 def _place_gpu(gpu: dict[str, np.ndarray], threads: tuple[Thread, ...]) -> None:
-    """Device and stream from the track where the args do not say: `pid` is the device, `tid` the stream."""
+    """Device and stream from the track if the args lack them: `pid` is the device, `tid` the stream."""
     for column, absent, label in (("device", ABSENT32, "process"), ("stream", ABSENT, "thread")):
         rows = np.flatnonzero(gpu[column] == absent)
         if len(rows):

@@ -1,4 +1,4 @@
-"""Columns that grow: rows come in pieces, and stand in the end as one array per field."""
+"""Growing columns: rows are added in pieces, and end up as one array per field."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Growing:
     ) -> None:
         """Appends `count` rows, an array of the table's dtype or columns.
 
-        `numbers`: by the number of a text in the rows the one that it has here, with NO_TEXT at its end.
-        `done`: the share of the file that is read, to guess how many rows there will be.
+        `numbers`: text number in the rows → text number here, with NO_TEXT at its end.
+        `done`: share of the file that has been read, to estimate the final number of rows.
         """
         end = self.count + count
         self._reserve(end, done)
@@ -44,7 +44,7 @@ class Growing:
                 column[: self.count] = numbers[column[: self.count]]
 
     def rows_with(self, texts: NDArray[np.bool_]) -> int:
-        """In how many rows one of the flagged texts occurs; the flags end with one for NO_TEXT."""
+        """Number of rows in which one of the flagged texts occurs; the last flag is for NO_TEXT."""
         hits = np.zeros(self.count, bool)
         for name, column in self._columns.items():
             if name in layout.TEXT_FIELDS:
@@ -61,7 +61,7 @@ class Growing:
         held = len(next(iter(columns.values())))
         if count <= held:
             return
-        # Memory that is not written to costs nothing, a copy does: so rather too much.
+        # Unwritten memory costs nothing, a copy does, so reserve generously.
         expected = int(count / done * 1.1) if done > 0.02 else 0
         room = max(min(expected, 32 * count), 2 * held, count)
         for name, column in columns.items():

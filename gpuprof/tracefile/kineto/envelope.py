@@ -1,4 +1,4 @@
-"""What stands around the events: `{"schemaVersion": 1, …, "traceEvents": [` before, `], "traceName": …}` after."""
+"""The JSON around the events: `{"schemaVersion": 1, …, "traceEvents": [` before, `], "traceName": …}` after."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import re
 from gpuprof.errors import UnreadableTrace
 
 LIMIT_BYTES = 64 << 20
-"""Header, tail and single events longer than this are not a profiler's: real ones stay under some MB."""
+"""Longest header, tail or single event: real ones take a few MB at most."""
 
 _SPACE = re.compile(rb"[\s\x00]*")
 _STRING = re.compile(rb'"([^"\\]*(?:\\.[^"\\]*)*)"', re.DOTALL)
-# A string without an end is one token too: each of its quotes would else be tried as a beginning.
+# An unterminated string is one token, too: otherwise each of its quotes would be tried as a beginning.
 _STRUCTURE = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[\[\]{}]', re.DOTALL)
 _SCALAR = re.compile(rb"[^,\]}\s]+")
 _EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
 
 
 class NeedMore(Exception):
-    """The bytes at hand end before the envelope does."""
+    """The bytes end before the envelope does."""
 
 
 def find_events(data: bytes) -> tuple[int, dict]:
@@ -38,13 +38,13 @@ def find_events(data: bytes) -> tuple[int, dict]:
     try:
         keys, at, events = _members(data, at + 1, stop_at="traceEvents")
     except ValueError:
-        # A header that is not JSON still leads to the events if they are named.
+        # A header that is not JSON is accepted if it names the event list.
         found = _EVENTS.search(data)
         if not found:
             raise NeedMore from None
         return found.end(), {}
     if not events:
-        # One that damage has closed too early does too.
+        # So is one that damage has closed too early.
         found = _EVENTS.search(data, at)
         if not found and "traceEvents" in keys:
             raise UnreadableTrace('"traceEvents" is not a list')
@@ -64,8 +64,8 @@ def parse_tail(data: bytes) -> dict:
 
 
 def may_be_tail(data: bytes) -> bool:
-    """Whether `data` may be what follows the `]` of the event list, or its beginning: other keys and `}`. Another
-    document may follow, or the rest of a longer one."""
+    """Whether `data` may be (the beginning of) what follows the `]` of the event list: other keys and `}`. Another
+    document, or the rest of a longer one, may follow."""
     try:
         _, at, events = _members(data, 0, stop_at="traceEvents")
     except NeedMore:
@@ -88,7 +88,7 @@ def another_document(tail: bytes) -> bool:
 
 
 def another_list(between: bytes) -> bool:
-    """Whether what stands between the `]` of a list of events and the next event begins another such list."""
+    """Whether the text between the `]` of an event list and the next event begins another event list."""
     return bool(_EVENTS.search(between)) or between.lstrip().startswith(b"[")
 
 
@@ -139,7 +139,7 @@ def _members(data: bytes, at: int, stop_at: str | None = None) -> tuple[dict, in
 
 
 def _key(quoted: bytes) -> str:
-    """A key as it is meant, also where it is written with escapes."""
+    """A key with its escapes decoded."""
     if b"\\" in quoted:
         try:
             return str(json.loads(quoted))

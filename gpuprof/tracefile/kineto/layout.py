@@ -1,7 +1,7 @@
-"""What a Kineto event becomes: which table it lands in, and which row fields its keys fill.
-
-Both readers (`small`, `stream`) produce rows of these dtypes and `build` turns them into a Trace, so that each is
-the other's oracle. Rows carry `pid` and `tid` as string ids; everything else has the names of the model's columns.
+"""What a Kineto event becomes: its table, and the row fields that its keys fill.
+Both readers (`msgspec_reader`, `stream`) produce rows of these dtypes and `build` turns them into a Trace, so that each
+can be tested against the other. Rows carry `pid` and `tid` as string ids; everything else has the names of the model's
+columns.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ ROWS: dict[str, np.dtype] = {
     "other": _row(f"{_SPAN} category:i4 external:i8"),
 }
 
-# The category decides the table and the row's `kind`. Names of 2021 (Operator, Kernel, …) stand next to today's.
+# The category decides the table and the row's `kind`. Names of 2021 (Operator, Kernel, …) are included.
 CATEGORIES: dict[str, tuple[int, int]] = {
     "cpu_op": (OPS, 0),
     "Operator": (OPS, 0),
@@ -95,7 +95,7 @@ NUMBER_KEYS: dict[str, str] = {
     "Total Allocated": "allocated_bytes",
     "Total Reserved": "reserved_bytes",
 }
-# Keys whose value is kept as raw JSON text; of a plain string (`Call stack`) the text between the quotes.
+# Keys whose value is kept as raw JSON text; for a plain string (`Call stack`) the text between the quotes.
 TEXT_KEYS: dict[str, str] = {
     "Input Dims": "dims",
     "Input type": "types",

@@ -1,4 +1,4 @@
-"""Decimal microseconds to whole nanoseconds, without a float in between."""
+"""Converts decimal microseconds to whole nanoseconds without going through floats."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ LONGEST = 18
 def nanoseconds(text: bytes) -> tuple[int, bool] | None:
     """Nanoseconds of a time in µs given as JSON text, and whether digits below 1 ns were rounded away.
 
-    A number in quotes is read too. None if it is no number or lies outside int64 (292 years).
+    A number in quotes is read, too. None if it is not a number or is outside int64 (292 years).
     """
-    if text[-4:-3] == b"." and 4 < len(text) <= LONGEST:  # as nearly all are written: 1234.567
+    if text[-4:-3] == b"." and 4 < len(text) <= LONGEST:  # the usual form: 1234.567
         digits = text[:-4] + text[-3:]
         if digits.isdigit():
             return int(digits), False

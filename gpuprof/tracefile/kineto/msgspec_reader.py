@@ -1,7 +1,7 @@
 """The reader for small traces, and for single events of others: msgspec, one typed object per event.
 
-Above some 100 MB of text, and where a document is damaged, `stream` takes over; else this one is done before numba is
-imported.
+Above about 100 MB of text, or if a document is damaged, `stream` takes over; otherwise this reader finishes before
+numba would be imported.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _EMPTY = msgspec.Raw()
 
 
 class Event(msgspec.Struct, gc=False):
-    """One event as it stands in the file; `Any` where real files disagree on the type."""
+    """One event as in the file; `Any` where real files disagree on the type."""
 
     ph: Any = ""
     cat: Any = ""
@@ -93,14 +93,14 @@ class Strings(dict):
 
 @dataclass
 class Parsed:
-    """What a reader hands to `build`: columns per table, their strings, the envelope, and how the reading went."""
+    """A reader's result for `build`: columns per table, their strings, the envelope, and statistics of the reading."""
 
     tables: Tables
     strings: Strings | list[str]
     keys: dict
     """Top-level keys around the events."""
     metadata: dict[tuple[str, str, str], Any] = field(default_factory=dict)
-    """Args of the `ph: M` events by (name, pid, tid): process and thread names. Of equal ones the last counts."""
+    """Args of the `ph: M` events by (name, pid, tid): process and thread names. The last one of a key counts."""
     metadata_events: int = 0
     text_bytes: int = 0
     truncated: str | None = None
@@ -109,13 +109,13 @@ class Parsed:
     dropped_sample: str = ""
     rounded: int = 0
     more: str = ""
-    """What the file holds in addition to one document with one list of events, see `trace.Reading`."""
+    """What the file holds in addition to one document with one event list, see `trace.Reading`."""
     reader: str = ""
 
 
 def read_small(data: bytes) -> Parsed | None:
-    """Reads a whole document; None if it is damaged (not JSON as a whole, or without a list of events) or names two
-    lists of events, of which a JSON parser keeps one."""
+    """Reads a whole document; None if it is damaged (not valid JSON, or without an event list) or has two event lists,
+    of which a JSON parser would keep one."""
     keys, events = {}, None
     if data.count(b'"traceEvents"') > 1:
         return None
@@ -155,7 +155,7 @@ def add_events(events: Iterable[Event], parsed: Parsed) -> None:
 
 
 def add_texts(texts: Iterable[bytes], parsed: Parsed) -> None:
-    """The same for events as text, valid or not: mended where that is possible, else dropped and counted."""
+    """The same for events as text, valid or not: mended if possible, else dropped and counted."""
     add_events(_decode_each(texts, parsed), parsed)
 
 
@@ -237,7 +237,7 @@ def _args(raw: msgspec.Raw, table: str, strings: Strings) -> dict[str, Any]:
         return values
     try:
         args = _ARGS_DECODERS[table](raw)
-    except ValueError:  # a number that no float holds
+    except ValueError:  # a number beyond the range of floats
         args = _ARGS_DECODERS[table](_readable(text))
     dtype = layout.ROWS[table]
     for attribute, target, kind in _ARGS[table][1]:
@@ -271,19 +271,19 @@ _LIST_END = re.compile(rb"\}(?=[\s\x00]*\])")
 
 
 def event_then_close(text: bytes) -> int | None:
-    """Where the event ends, if the list's `]` follows it in this piece (or the piece is the `]` alone)."""
+    """Where the event ends, if the list's `]` follows it in this text (or the text is only the `]`)."""
     if text.startswith(b"]"):
         return 0
     end = object_end(text)
     if end is not None:
         return end if text[end:].lstrip(b" \t\r\n\x00,").startswith(b"]") else None
-    # A lone quote in a name hides where the event ends.
+    # A stray quote in a name hides the end of the event.
     ends = (found.end() for found in islice(_LIST_END.finditer(text), 4))
     return next((end for end in ends if repair(text[:end]) is not None), None)
 
 
 def is_whole(text: bytes) -> bool:
-    """Whether the text is an event to its end, and not the beginning of one."""
+    """Whether the text is a complete event, and not only the beginning of one."""
     return object_end(text) == len(text) or repair(text) is not None
 
 
@@ -309,7 +309,7 @@ def _decode_each(texts: Iterable[bytes], parsed: Parsed) -> Iterable[Event]:
 
 
 def _check_encoding(text: bytes) -> None:
-    """UnicodeDecodeError if the text is not UTF-8: msgspec does not look into values that it hands on as they are."""
+    """Raises UnicodeDecodeError if the text is not UTF-8: msgspec does not validate values that it keeps raw."""
     if not text.isascii():
         text.decode()
 

@@ -1,6 +1,5 @@
-"""Picks between the two readers of Kineto text: the small one reads short documents that are whole JSON.
-
-All others, long or damaged, are the other reader's: where reading goes on after damage is decided in `scan` alone.
+"""Picks between the two readers of Kineto text: `msgspec_reader` reads short documents that are valid JSON.
+`stream` reads all others, long or damaged: only `scan` decides where reading continues after damage.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ from gpuprof.tracefile.kineto.source import CUT, DAMAGED, INFLATE_ERRORS, INPUT_
 from gpuprof.tracefile.trace import Trace
 
 SMALL_BYTES = 4 << 20
-"""Text up to this long is read by msgspec: it is done before the other reader is loaded."""
+"""Text up to this size is read by msgspec, which finishes before the other reader would be loaded."""
 SMALL_UNCOMPILED_BYTES = 100 << 20
-"""The same where the other reader would have to be compiled first: that takes 6 s, in which msgspec reads 300 MB."""
+"""The same if the other reader would have to be compiled first: that takes 6 s, in which msgspec reads 300 MB."""
 
 
 def read_kineto(path: Path, size: int, progress=None, small_bytes: int | None = None) -> Trace:
@@ -32,7 +31,7 @@ def read_kineto(path: Path, size: int, progress=None, small_bytes: int | None = 
         parsed = None if data is None or truncated else read_small(data)
         if parsed is None:
             if data is not None:
-                find_events(data)  # what holds no events is refused before anything is compiled
+                find_events(data)  # a file without events is refused before anything is compiled
             parsed = _streamed(path, size, progress)
         trace = build(parsed, str(path), size)
     except NeedMore:
@@ -46,7 +45,7 @@ def read_kineto(path: Path, size: int, progress=None, small_bytes: int | None = 
 
 
 def _small_text(path: Path, size: int) -> tuple[bytes | None, str | None]:
-    """The text of a file that is read by msgspec, and why it ends early if it does; None for all others."""
+    """The text of a file for msgspec, and why it ends early if it does; (None, …) for all others."""
     data, truncated = _whole_text(path, size, SMALL_BYTES)
     if data is not None or _is_compiled():
         return data, truncated

@@ -1,4 +1,4 @@
-"""Mends the text of one event that is not valid JSON, as real profilers have written it.
+"""Mends the text of one event that is not valid JSON, as real profilers have written such events.
 
 Control characters and invalid UTF-8 in names (pytorch#64345, #121219), Windows backslashes (#98432), bare nan and
 inf (kineto#105), trailing commas, unescaped quotes in names (#146900).
@@ -10,7 +10,7 @@ import re
 
 import msgspec
 
-# Linear in the text, whatever it holds: a string without an end is one part, up to the end of the text.
+# Linear in the length of any text: an unterminated string is one part, up to the end of the text.
 _STRING_OR_REST = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[^"]+', re.DOTALL)
 _CONTROL = re.compile(r"[\x00-\x1f]")
 _BAD_ESCAPE = re.compile(r'\\(?:u(?![0-9a-fA-F]{4})|(?!["\\/bfnrtu]))')
@@ -41,13 +41,13 @@ def _mend(text: str) -> str:
         else:
             part = _NOT_A_NUMBER.sub("null", _CONTROL.sub(" ", part))
         parts.append(part)
-    # Strings are whole parts, so a comma before a bracket at the end of a part is outside them.
+    # Strings are whole parts, so a comma before a bracket at the end of a part is outside of strings.
     joined = "".join(parts)
     return "".join(p if p[0] == '"' else _TRAILING_COMMA.sub("", p) for p in _STRING_OR_REST.findall(joined) if p)
 
 
 def mended_string(text: str) -> str:
-    """A string in its quotes with what is not allowed in it escaped."""
+    """A string in its quotes with invalid characters escaped."""
     return _CONTROL.sub(lambda m: f"\\u{ord(m[0]):04x}", _mend_escapes(text))
 
 

@@ -32,7 +32,7 @@ _TOP_KEYS = {
     "dur": (scan.TIME, "end_ns"),
     "id": (scan.WHOLE, "id"),
     "args": (scan.ARGS, None),
-    # Nothing is read of these, but an event may begin with one: `separator_at`.
+    # Their values are not read, but an event may begin with one: `separator_at`.
     "s": (scan.SKIP, None),
     "bp": (scan.SKIP, None),
 }
@@ -45,7 +45,7 @@ def make_plan() -> np.void:
     keys = _keys(slots)
     plan = np.zeros(1, scan.PLAN)[0]
     plan["places"] = _hash_table(keys)
-    plan["seed"] = secrets.randbits(64)  # so that who writes a trace cannot know which texts collide
+    plan["seed"] = secrets.randbits(64)  # so that the author of a trace cannot choose colliding texts
     plan["inner"] = 1 << scan.S_EXTRA
     for number, (text, context, kind, slot) in enumerate(keys):
         at = number * scan.KEY_BYTES
@@ -74,7 +74,7 @@ _STORES = {"i8": scan.STORE_I64, "i4": scan.STORE_I32, "f4": scan.STORE_F32, "u1
 
 
 def _slots() -> dict[str, int]:
-    """A slot for every field of a row; fields of one name share it, those of a vector stand together."""
+    """A slot for every field of a row; fields of the same name share one, those of a vector are adjacent."""
     slots = dict(_SLOTS)
     for dtype in layout.ROWS.values():
         for name in dtype.names or ():

@@ -22,13 +22,13 @@ INFLATE_ERRORS: Any = (isal_zlib.error, zlib.error)
 
 BOMB_BYTES = 64 << 20
 BOMB_RATIO = 150
-"""Profiler traces shrink 10 to 60 times, one event repeated without end a thousand times. Beyond BOMB_BYTES of text
-a ratio above this is no recording, and to read it could fill any memory."""
+"""Profiler traces compress by 10 to 60 times, one endlessly repeated event by a thousand. Beyond BOMB_BYTES of text, a
+file with a ratio above this is not a recording, and reading it could fill any memory."""
 
 _READ_BYTES = 32 << 10
 _PIECE_BYTES = 512 << 10
 INPUT_BYTES = 1 << 10
-"""Inflated at a time: what comes of it fits the processor's cache, and is lost where damage begins."""
+"""Bytes inflated at a time: the output fits the CPU's cache, and is what is lost where damage begins."""
 
 
 class Text:
@@ -41,7 +41,7 @@ class Text:
         self.text_bytes = 0
 
     def fill(self, buffer: NDArray[np.uint8]) -> int:
-        """Fills a buffer as far as the text goes; how many bytes that were."""
+        """Fills a buffer from the text; returns the number of bytes."""
         filled = 0
         while filled < len(buffer):
             if self._again:
@@ -59,12 +59,12 @@ class Text:
         return filled
 
     def unread(self, text: bytes) -> None:
-        """Gives text back, to come again."""
+        """Puts text back, to be read again."""
         if text:
             self._again.append(memoryview(text))
 
     def done_bytes(self) -> int:
-        """How far into the file the reading is."""
+        """Bytes of the file read so far."""
         return self._file.tell()
 
     def close(self) -> None:
@@ -76,7 +76,7 @@ class Text:
 
 
 class GzipText(Text):
-    """The same for a gzip file of one or more members; what follows the last of them is not looked at."""
+    """The same for a gzip file of one or more members; what follows the last one is ignored."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -84,7 +84,7 @@ class GzipText(Text):
         self._input = b""
 
     def done_bytes(self) -> int:
-        """How far into the file the reading is."""
+        """Bytes of the file read so far."""
         return self._file.tell() - len(self._input)
 
     def _read(self, buffer: NDArray[np.uint8]) -> int:
@@ -99,7 +99,7 @@ class GzipText(Text):
             self._input = self._member.unconsumed_tail
             if self._member.eof:
                 self._next_member(self._member.unused_data)
-            elif nothing and not piece:  # asked without input too, for text that the member held back
+            elif nothing and not piece:  # also called without input, for text that the decompressor still holds
                 self._end(CUT)
             if piece:
                 self._refuse_bomb(len(piece))

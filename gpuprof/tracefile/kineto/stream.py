@@ -1,7 +1,7 @@
 """The reader for large traces: blocks of text, scanned by several threads, put together in the file's order.
 
-A block is scanned before it is known whether its first byte begins an event. It does if the scan of the block before
-ends exactly at its end; if not, what that scan left over and the block are scanned once more as one text.
+A block is scanned before it is known whether its first byte begins an event. It does if the scan of the previous block
+ends exactly at that block's end; if not, the rest of that block and this one are scanned again as one text.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ BETWEEN = b" \t\r\n\0,"
 """What may stand between two events."""
 SAMPLE_BYTES = 1 << 16
 LAST_BYTES = 8 << 20
-"""What is left at the end and could not be read: Python looks at so much, in some seconds at worst."""
+"""Unread text at the end of the file that Python tries to read; takes a few seconds at worst."""
 HOPELESS = 200_000
-"""This many events that could not be read, and none that could: no need to see the rest."""
+"""After this many unreadable events, and no readable one, reading is given up."""
 FALSE_ENDS = 100
-"""How many brackets that end no list are seen through: each costs a look at what follows it."""
+"""How many brackets that turn out not to end the list are handled: each costs a check of the text after it."""
 MAX_WORKERS = 4
 PROGRESS_S = 0.1
 
@@ -103,7 +103,7 @@ def _header(text: Text, block_bytes: int) -> dict:
 
 
 class Crew:
-    """Threads that fill and scan blocks, and gather what is done in the file's order."""
+    """Threads that fill and scan blocks, and gather results in the file's order."""
 
     def __init__(self, blocks: Blocks, gathered: Gathered, plan: np.void) -> None:
         self._blocks = blocks
@@ -152,7 +152,7 @@ class Crew:
             return None if self._stopped else self._free.pop()
 
     def _hand_in(self, block: Block) -> None:
-        """Gathers this block if its turn has come, and those that wait for it; one thread at a time does that."""
+        """Gathers this block if it is next in order, and those that wait for it; one thread at a time does that."""
         with self._changed:
             self._scanned[block.number] = block
             if self._gathering:
@@ -179,24 +179,24 @@ class Crew:
 
 
 class Gathered:
-    """What was found in the file up to some place."""
+    """The results up to some place in the file."""
 
     def __init__(self, keys: dict, plan: np.void, size: int, distrust: bool) -> None:
         self.distrust = distrust
         self.complete = False
-        """Whether nothing more is wanted of the file."""
+        """Whether the rest of the file is not needed."""
         self._plan = plan
         self._size = size
         self._tables = Tables()
         self._strings = StringTable()
-        # Of the events that Python reads; their texts have numbers of their own until the end.
+        # The events that Python reads; their texts are numbered separately until the end.
         self._odd = Parsed(tables=Tables(), strings=Strings(), keys=keys)
         self._odd.reader = "stream, event by event" if distrust else "stream"
         self._joined = Block(plan)
         self._left = b""
         """Text of an event that did not end in the blocks so far."""
         self._lost = False
-        """Whether the next event has to be looked for: one that was too long was given up."""
+        """Whether the next event has to be searched for, because one that was too long was given up."""
         self._tail: bytes | None = None
         """What follows the event list, once that has ended."""
         self._false_ends = 0
@@ -220,7 +220,7 @@ class Gathered:
             self._take(block)
 
     def finish(self, truncated: str | None) -> Parsed:
-        """Everything, when the text is at its end. `truncated`: why it is known to end early, or None."""
+        """The complete result, at the end of the text. `truncated`: why the text ended early, or None."""
         parsed = self._odd
         parsed.truncated = truncated
         if self._tail is None:
@@ -238,12 +238,12 @@ class Gathered:
         return dataclasses.replace(parsed, tables=self._tables, strings=texts)
 
     def _join(self, before: bytes, block: Block) -> None:
-        """Makes one text of a block and of what was left over before it."""
+        """Joins a block with the text left over before it."""
         self._joined.put(before, block.bytes(0, block.end))
         self._joined.cut, self._joined.done_bytes = block.cut, block.done_bytes
 
     def _take(self, block: Block, final: bool = False) -> None:
-        """Takes over what the scan of a block found, and what it left over. `final`: as it was scanned."""
+        """Takes over the results of a block's scan, and its unread rest. `final`: no more text comes."""
         self._lost = False
         self._keep(block)
         if block.status == scan.ENDED:
@@ -252,8 +252,8 @@ class Gathered:
             self._leave(block)
 
     def _end_or_read_on(self, block: Block, at: int, final: bool = False) -> None:
-        """Takes the text from `at`, after a `]`, for the document's tail. Where it cannot be that, as when the head
-        of the file is in it twice and the `]` ends a list in the head, reading goes on at the next event."""
+        """Takes the text from `at`, after a `]`, as the document's tail. If it cannot be that, for example because the
+        file contains its head twice and the `]` ends a list in the head, reading continues at the next event."""
         while True:
             tail = block.bytes(at, block.end)
             event = scan.find_separator(block.text, at, at, block.end, 1, self._plan)
@@ -295,7 +295,7 @@ class Gathered:
             raise UnreadableTrace(f"of the first {self._odd.dropped:,} events in its list none can be read")
 
     def _leave(self, block: Block) -> None:
-        """Keeps the text of an event that does not end in the block, to be read with the next."""
+        """Keeps the text of an event that does not end in the block, to be read with the next block."""
         rest = block.bytes(int(block.sheet["position"]), block.end)
         if len(rest) <= LIMIT_BYTES:
             self._left = rest
@@ -307,7 +307,7 @@ class Gathered:
         return sum(table.count for table in (*self._tables.values(), *self._odd.tables.values()))
 
     def _check(self, block: Block) -> None:
-        """Holds the first event of a block against what the JSON parser makes of it."""
+        """Compares the first event of a block with the JSON parser's result."""
         at = block.begin
         data = block.bytes(at, min(at + SAMPLE_BYTES, block.end))
         at += len(data) - len(data.lstrip(BETWEEN))
@@ -329,12 +329,12 @@ class Gathered:
                         raise Distrust(f"{name} is {expected!r}, not {found!r}: {data[:end]!r}")
 
     def _end_list(self, rest: bytes) -> None:
-        """Deals with what stands after the last event that was read: a broken one, the end of the list, or nothing."""
+        """Handles the text after the last event that was read: a broken event, the end of the list, or nothing."""
         end = event_then_close(rest) if len(rest) <= LAST_BYTES else None
         if end is None:
             self._odd.truncated = self._odd.truncated or NO_END
             if len(rest) <= LAST_BYTES:
-                # A whole event may stand before the cut one.
+                # A complete event may precede the cut one.
                 whole = rest if is_whole(rest) else rest[: object_end(rest) or 0]
                 add_texts([whole] if whole else [], self._odd)
         else:
@@ -342,7 +342,7 @@ class Gathered:
             self._tail = rest[end:].lstrip(BETWEEN)[1:]
 
     def _texts(self) -> list[str]:
-        """All texts by number, each once; moves the odd events to the others."""
+        """All texts by number, each once; adds the events read by Python to the others."""
         texts, mended, escapes = self._strings.decode()
         if mended:
             flags = np.zeros(len(texts) + 1, bool)
@@ -364,7 +364,7 @@ class Gathered:
 
 
 def _processors() -> int:
-    """Threads to read with: one per processor available to us, or fewer if numba is configured to take fewer."""
+    """Threads to read with: one per available CPU, or fewer if numba is configured so."""
     wanted = os.environ.get("NUMBA_NUM_THREADS", "")
     return min(processors(), int(wanted)) if wanted.isdecimal() else processors()
 

@@ -1,4 +1,4 @@
-"""The strings of a file, while it is scanned: bytes as they stand in it, each text once."""
+"""The strings of a file while it is scanned: raw bytes, each text once."""
 
 from __future__ import annotations
 
@@ -38,9 +38,8 @@ class StringTable:
             self._grow(int(strings[done]["length"]) // 2)
 
     def decode(self) -> tuple[list[str], list[int], bool]:
-        """All texts; the numbers of those that were not valid JSON; whether any had escapes or was mended.
-
-        Only then can two of the texts be the same.
+        """(all texts, numbers of those that were not valid JSON, whether any had escapes or was mended).
+        Only in the last case can two of the texts be equal.
         """
         count, size, _ = self._used.tolist()
         data = self._arena[:size].tobytes()
@@ -72,7 +71,7 @@ class StringTable:
 
 
 def decode(data: bytes, escaped: bool) -> tuple[str, bool]:
-    """The text that stands as `data` between quotes (or as raw JSON), and whether it was valid."""
+    """The text written as `data` between quotes (or as raw JSON), and whether it was valid."""
     try:
         text, whole = data.decode(), True
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""How a process of an export is named: `report.sqlite#pid=4711`."""
+"""Paths of single processes in an export: `report.sqlite#pid=4711`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _PROCESS = re.compile(r"(?P<path>.+)#pid=(?P<pid>\d{1,8})", re.DOTALL)
 
 
 def split_process(path: Path) -> tuple[Path, int | None]:
-    """(path of the export, process that is meant or None). A file that bears such a name itself is that file."""
+    """(path of the export, pid or None). An existing file with such a name is that file."""
     match = _PROCESS.fullmatch(str(path))
     if not match or path.exists():
         return path, None

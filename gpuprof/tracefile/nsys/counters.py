@@ -1,4 +1,4 @@
-"""What the GPU's own counters showed, sampled over the whole device: the share of time that its parts were at work."""
+"""The GPU's hardware counters, sampled over the whole device: how busy its parts were."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _KNOWN = (
     ("pcie_read", re.compile(r"^PCIe R[Xe]\w* (Throughput|Bandwidth)\b", re.IGNORECASE)),
     ("pcie_write", re.compile(r"^PCIe [TW]\w* (Throughput|Bandwidth)\b", re.IGNORECASE)),
 )
-"""Metrics by what they are called from one GPU and version to the next; all in percent of what the GPU can do."""
+"""Metrics by their names on various GPUs and versions; all in percent of the GPU's peak."""
 
 
 def read_counters(database: Database, process: Process, devices: list[int], strings: Strings) -> Counters:
@@ -33,7 +33,7 @@ def read_counters(database: Database, process: Process, devices: list[int], stri
     device_of = gpu_ids(database, process, devices)
     name, device = np.full(len(found["value"]), -1, np.int32), np.full(len(found["value"]), -1, np.int32)
     for (type_id, metric_id), known in metrics.items():
-        of_device = device_of.get(type_id & 0xFF)  # the lowest byte of a type is the number of the GPU
+        of_device = device_of.get(type_id & 0xFF)  # the lowest byte of a type is the GPU's number
         if of_device is not None:
             rows = (found["typeId"] == type_id) & (found["metricId"] == metric_id)
             name[rows], device[rows] = strings.id(known), of_device
@@ -49,7 +49,7 @@ def read_counters(database: Database, process: Process, devices: list[int], stri
 
 
 def _metrics(database: Database) -> dict[tuple[int, int], str]:
-    """(type, metric) → our name of it; of several that would have one name the first."""
+    """(type, metric) → our name; if several map to one name, the first."""
     found = database.numbers(_NAMES, ("typeId", "metricId"))
     texts = database.texts(_NAMES, "metricName")
     metrics: dict[tuple[int, int], str] = {}

@@ -1,7 +1,6 @@
-"""An export as tables that may or may not be there: tables and columns come and scale with the version, so all are
-asked for, and none is treated as granted.
+"""An export's tables. Tables and columns depend on the version, so the existence of each is checked.
 
-Only tables that are named are read. Others hold the whole environment of the recorded process, tokens included.
+Only tables that are named are read. Others hold the whole environment of the recorded process, including tokens.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ from gpuprof.tracefile.trace import ABSENT, I64
 
 SQLITE_MAGIC = b"SQLite format 3\0"
 BOMB_RATIO = 400
-"""Exports shrink 3 to 10 times; one page without end, which is what a bomb is, 1,000 times."""
+"""Exports compress by 3 to 10 times; a decompression bomb, one page repeated, by 1,000 times."""
 SQLITE_ERRORS = (sqlite3.DatabaseError, UnicodeDecodeError)
-"""What reading a damaged file raises; the second where SQLite's message quotes what is no text."""
+"""Raised when reading a damaged file; the second if SQLite's message quotes bytes that are not text."""
 LONGEST_ERROR = 200
 """Characters of one of SQLite's errors."""
 ROWS_AT_A_TIME = 100_000
@@ -33,8 +32,8 @@ _CHUNK_BYTES = 1 << 20
 
 
 class Database:
-    """The tables of one export, each read in the one order of its rows, whatever indices someone has made: columns are
-    fetched one query after another. `damage` says why one could not be read to its end, if so."""
+    """The tables of one export. Every query reads rows in storage order, ignoring indices, so that columns of separate
+    queries match. `damage` says why a table could not be read to its end, if so."""
 
     def __init__(self, path: Path) -> None:
         self._connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
@@ -56,7 +55,7 @@ class Database:
         return self._columns[table]
 
     def numbers(self, table: str, columns: Sequence[str]) -> dict[str, I64]:
-        """Columns of whole numbers, row by row as stored; ABSENT where the table, the column or a value is missing."""
+        """Integer columns in storage order; ABSENT where the table, the column or a value is missing."""
         there = self.columns(table)
         wanted = [name if name in there else None for name in columns]
         if not any(wanted):
@@ -76,7 +75,7 @@ class Database:
         return [value if isinstance(value, str) else None for (value,) in self._rows(table, [column])]
 
     def pairs(self, table: str, key: str, value: str) -> list[tuple]:
-        """(key, value) of each row; nothing where one of the columns is not there."""
+        """(key, value) of each row; empty if one of the columns is missing."""
         if not {key, value} <= self.columns(table):
             return []
         return list(self._rows(table, [key, value]))
@@ -93,7 +92,7 @@ class Database:
         return chain.from_iterable(self._fetch(f'SELECT {asked} FROM "{table}" NOT INDEXED'))
 
     def _fetch(self, query: str) -> Iterator[list[tuple]]:
-        """The rows of a query, as far as the file is whole."""
+        """The rows of a query, up to damage."""
         try:
             cursor = self._connection.execute(query)
             while rows := cursor.fetchmany(ROWS_AT_A_TIME):
@@ -103,7 +102,7 @@ class Database:
 
 
 def _one_line(error: Exception) -> str:
-    """SQLite quotes the schema, which has lines, and which may hold anything once it is damaged."""
+    """The error in one line: SQLite quotes the schema, which has several, and may hold anything if damaged."""
     if isinstance(error, UnicodeDecodeError):
         return "malformed database schema"
     text = "".join(char if char.isprintable() else " " for char in str(error)[:2000])
@@ -111,7 +110,7 @@ def _one_line(error: Exception) -> str:
 
 
 def _number(column: str) -> str:
-    """A column in SQL, ABSENT in place of what is no number: any column may hold anything."""
+    """A column in SQL, with ABSENT for values that are not numbers: any column may hold anything."""
     known = f"typeof(\"{column}\") IN ('integer', 'real')"
     return f'CASE WHEN {known} THEN CAST("{column}" AS INTEGER) ELSE {ABSENT} END'
 
@@ -143,7 +142,7 @@ def opened(path: Path) -> Iterator[Database]:
 
 
 def is_sqlite(head: bytes) -> bool:
-    """Whether a file that begins so is a database, compressed or not."""
+    """Whether a file that begins with `head` is a database, compressed or not."""
     if head.startswith(SQLITE_MAGIC):
         return True
     if not head.startswith(GZIP_MAGIC):
@@ -160,7 +159,7 @@ def _starts_with(path: Path, magic: bytes) -> bool:
 
 
 def _inflate(path: Path, target: Path) -> str | None:
-    """Unpacks a file as far as it goes; why it ends early, if so."""
+    """Unpacks a file as far as possible; returns why it ends early, if so."""
     read = written = 0
     member = isal_zlib.decompressobj(wbits=31)
     with open_regular(path) as packed, target.open("wb") as plain:

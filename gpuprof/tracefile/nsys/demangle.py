@@ -1,8 +1,7 @@
 """C++ names as torch.profiler prints them, by the same function of the C++ library.
 
-Nsight Systems prints them in a way of its own (`<unnamed>`, `T1 *`, `(bool)1`), by which the kernels of two recordings
-could not be recognised as the same. It also keeps the names as the compiler made them; where the library is not there,
-its own way has to do.
+Nsight Systems prints them in its own style (`<unnamed>`, `T1 *`, `(bool)1`), so that kernels of two recordings would
+not match. It also keeps the mangled names; if the library is missing, its own style is used.
 """
 
 from __future__ import annotations
@@ -12,13 +11,13 @@ from collections.abc import Callable
 from functools import cache
 
 LONGEST = 1 << 16
-"""A mangled name longer than this is no name."""
+"""Longest mangled name."""
 _LIBRARIES = ("libstdc++.so.6", "libc++abi.so.1", None)
-"""The last is whatever the process has loaded."""
+"""The last one means any library that the process has loaded."""
 
 
 def demangled(name: str) -> str | None:
-    """`_Z4gemmv` is `gemm()`; None for what is no such name, or where nothing can tell."""
+    """`gemm()` for `_Z4gemmv`; None if it is not a mangled name, or without the library."""
     if not name.startswith("_Z") or len(name) > LONGEST:
         return None
     function = _library()

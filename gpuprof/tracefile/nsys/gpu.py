@@ -34,7 +34,7 @@ def read_gpu(database: Database, process: Process, strings: Strings, threads: Th
 
 
 def _read(database: Database, table: str, process: Process, more: tuple[str, ...]) -> dict[str, I64]:
-    """The rows of a process; those without a beginning or an end are no events."""
+    """The rows of a process, without those that lack a beginning or an end."""
     found = database.numbers(table, (*_COMMON, *more))
     keep = (key_of(found["globalPid"]) == process.key) & (found["start"] != ABSENT) & (found["end"] != ABSENT)
     return {name: column[keep] for name, column in found.items()}
@@ -71,7 +71,7 @@ def _small(values: I64) -> I32:
 
 
 def _shape(values: I64) -> I32:
-    """Counts: what is absent, or cannot be one, is absent."""
+    """Counts; ABSENT where missing or impossible."""
     known = (values >= 0) & (values < 2**31)
     return np.where(known, values, np.iinfo(np.int32).min).astype(np.int32)
 
@@ -79,7 +79,7 @@ def _shape(values: I64) -> I32:
 def _kernels(database: Database, process: Process, strings: Strings) -> dict[str, np.ndarray]:
     found = _read(database, _KERNELS, process, (*_SHAPE, *_NAMES, *_SHARED, "graphNodeId"))
     name = np.full(len(found["start"]), NO_TEXT, np.int32)
-    for column in _NAMES:  # the first that is known
+    for column in _NAMES:  # the first that exists
         lost = name == NO_TEXT
         rename = demangled if column == "mangledName" else names.kernel
         name[lost] = strings.named(found[column][lost], rename)
@@ -109,8 +109,8 @@ def _sets(database: Database, process: Process, strings: Strings) -> dict[str, n
 
 
 def _graphs(database: Database, process: Process, strings: Strings) -> dict[str, np.ndarray]:
-    """One event per launch of a graph, which is how Nsight Systems records them by default: what it runs is not known,
-    but that the device is busy is."""
+    """One event per launch of a graph, as Nsight Systems records them by default: its kernels are not known, only that
+    the device is busy."""
     found = _read(database, _GRAPHS, process, ("graphId",))
     ids = [
         strings.id(WHOLE_GRAPH if number == ABSENT else f"{WHOLE_GRAPH} {number}")

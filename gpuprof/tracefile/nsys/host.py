@@ -1,4 +1,4 @@
-"""What the host did: CUDA calls, waits, the profiler's own work, and the operating system's functions."""
+"""CPU activity: CUDA calls, waits, the profiler's own work, and operating system functions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpuprof.tracefile.nsys.strings import Strings
 from gpuprof.tracefile.trace import ABSENT, DRIVER, I64, NO_TEXT, RUNTIME, Calls, Other, Syncs
 
 _RUNTIME_CLASS, _DRIVER_CLASS = 0, 1
-"""CUPTI's own rows. Others, of 2022, are the same calls seen from outside: they enclose them, and would count twice."""
+"""CUPTI's own rows. Other rows, in exports of 2022, are the same calls traced from outside: they would count twice."""
 _SYNCS = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
 _EVENTS = "CUPTI_ACTIVITY_KIND_CUDA_EVENT"
 
@@ -24,7 +24,7 @@ OtherColumns = dict[str, np.ndarray]
 
 
 def read_calls(database: Database, process: Process, strings: Strings, threads: Threads) -> tuple[Calls, OtherColumns]:
-    """The calls of a process by start, and the rows that only repeat them."""
+    """The calls of a process by start, and the rows that only duplicate them."""
     found = database.numbers(CALLS, ("start", "end", "globalTid", "correlationId", "nameId", "eventClass"))
     keep = (key_of(found["globalTid"]) == process.key) & (found["start"] != ABSENT)
     found = {name: column[keep] for name, column in found.items()}
@@ -34,7 +34,7 @@ def read_calls(database: Database, process: Process, strings: Strings, threads: 
     kind, name = found["eventClass"], strings.named(found["nameId"], names.call)
     thread = threads.host(found["globalTid"])
     driver = kind == _DRIVER_CLASS
-    if np.all(kind == ABSENT):  # not known: names of the driver begin with cu, but not with cuda
+    if np.all(kind == ABSENT):  # not known: names of driver calls begin with cu, but not with cuda
         driver = np.array([t.startswith("cu") and not t.startswith("cuda") for t in strings.texts] + [False])[name]
     own = np.isin(kind, (_RUNTIME_CLASS, _DRIVER_CLASS, ABSENT))
     calls = Calls(
@@ -52,7 +52,7 @@ def read_calls(database: Database, process: Process, strings: Strings, threads: 
 
 
 def read_syncs(database: Database, process: Process, strings: Strings) -> Syncs:
-    """What waited for what. Which stream an event was recorded on is known only where events were recorded too."""
+    """Synchronisations. The stream of an awaited event is known only if event records were traced, too."""
     columns = (
         "start",
         "end",
@@ -107,16 +107,15 @@ def _awaited(database: Database, process: Process, syncs: dict[str, I64]) -> tup
 
 
 def _last_before(rows: list[int], records: dict[str, I64], correlation: int) -> int:
-    """Of the records of one event the last that was made before the call that waits for it, or -1.
-
-    Older exports do not number what an event was recorded for, and programs use events again.
+    """The last record of an event before the call that waits for it, or -1.
+    Older exports do not number the records of an event, and programs reuse events.
     """
     k = bisect_left(rows, correlation, key=lambda row: int(records["correlationId"][row]))
     return rows[k - 1] if k else -1
 
 
 def read_overhead(database: Database, process: Process, strings: Strings, threads: Threads) -> list[OtherColumns]:
-    """What the profiler did, and what the driver did that CUPTI counts as overhead."""
+    """Work of the profiler, and work of the driver that CUPTI counts as overhead."""
     parts = []
     for table, owner in (("PROFILER_OVERHEAD", " (profiler)"), ("CUPTI_ACTIVITY_KIND_OVERHEAD", "")):
         found = database.numbers(table, ("start", "end", "globalTid", "nameId", "overheadType"))
@@ -132,7 +131,7 @@ def read_overhead(database: Database, process: Process, strings: Strings, thread
 
 
 def read_os_runtime(database: Database, process: Process, strings: Strings, threads: Threads) -> OtherColumns:
-    """Functions of the operating system in which threads wait: poll, read, a condition."""
+    """Operating system functions in which threads wait: poll, read, a condition variable."""
     found = database.numbers("OSRT_API", ("start", "end", "globalTid", "nameId"))
     keep = (key_of(found["globalTid"]) == process.key) & (found["start"] != ABSENT) & (found["end"] != ABSENT)
     found = {name: column[keep] for name, column in found.items()}

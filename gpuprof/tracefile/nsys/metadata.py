@@ -1,4 +1,4 @@
-"""What an export says of the machine and of itself: GPUs, versions, when it began. Never paths, users or variables."""
+"""An export's metadata: GPUs, versions, start time. Never paths, users or variables."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from gpuprof.tracefile.trace import GpuInfo, Meta
 
 _VERSIONS = {"EXPORT_PRODUCT_VERSION": "nsight_systems_version", "EXPORT_SCHEMA_VERSION": "nsight_schema_version"}
 _TABLES = ("META_DATA_EXPORT", "EXPORT_META_DATA")
-"""The second is that of 2022."""
+"""The second name is that of 2022."""
 
 
 def read_meta(database: Database, process: Process, devices: list[int]) -> Meta:
-    """`devices`: those that the process worked on, as it counts them."""
+    """`devices`: those that the process used, by its own numbering."""
     return Meta(gpus=_gpus(database, process, devices), versions=_versions(database), base_time_ns=_beginning(database))
 
 
@@ -24,7 +24,7 @@ def is_export(database: Database) -> bool:
 
 
 def gpu_ids(database: Database, process: Process, devices: list[int]) -> dict[int, int]:
-    """Number of a GPU in the machine → the device that the process knows it as."""
+    """Number of a GPU in the machine → its device number in the process."""
     given: dict[int, int] = {}
     there = {"gpuId", "cudaId", "pid"} <= database.columns("TARGET_INFO_CUDA_DEVICE")
     if there:

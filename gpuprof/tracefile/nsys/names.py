@@ -1,4 +1,4 @@
-"""The names of an export as torch.profiler writes them, so that whatever reads names has one kind to know."""
+"""Converts names of an export to torch.profiler's style, so that only one style has to be handled."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ COPY_KINDS = {
     1: "HtoD", 2: "DtoH", 3: "HtoA", 4: "AtoH", 5: "AtoA", 6: "AtoD", 7: "DtoA", 8: "DtoD", 9: "HtoH", 10: "PtoP",
     11: "HtoD", 12: "DtoH", 13: "DtoD",
 }  # fmt: skip
-"""CUPTI's kinds of copies; the last three are those of managed memory."""
+"""CUPTI's kinds of copies; the last three are for managed memory."""
 MEMORY_KINDS = {
     0: "Pageable", 1: "Pinned", 2: "Device", 3: "Array", 4: "Managed", 5: "Device Static", 6: "Managed Static",
 }  # fmt: skip
@@ -21,17 +21,17 @@ OVERHEADS = {
     2: "Driver Compiler", 3: "Buffer Flush", 4: "Instrumentation", 5: "Resource", 6: "Runtime Triggered Module Loading",
     7: "Lazy Function Loading", 8: "Command Buffer Full",
 }  # fmt: skip
-"""CUPTI's kinds of overhead: 3, 4 and 5 are the profiler's own, 8 is the host waiting for room in its queue."""
+"""CUPTI's kinds of overhead: 3, 4 and 5 are the profiler's own; 8 is the CPU waiting for room in the launch queue."""
 SYNCS = {1: "Event Sync", 2: "Stream Wait Event", 3: "Stream Sync", 4: "Context Sync"}
 
 
 def kernel(name: str) -> str:
-    """`f<(int)4, (bool)1>` is `f<4, true>`."""
+    """`f<(int)4, (bool)1>` → `f<4, true>`."""
     return _TRUTH.sub(lambda m: "true" if m[1] == "1" else "false", _CAST.sub("", name)) if "(" in name else name
 
 
 def call(name: str) -> str:
-    """`cudaLaunchKernel_v7000` and `cudaLaunchKernel_ptsz_v7000` are `cudaLaunchKernel`."""
+    """`cudaLaunchKernel_v7000`, `cudaLaunchKernel_ptsz_v7000` → `cudaLaunchKernel`."""
     return _VERSION.sub("", name)
 
 

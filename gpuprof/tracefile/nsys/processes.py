@@ -1,7 +1,7 @@
-"""Whose rows are whose: an export holds all processes that the profiler followed, a Trace one.
+"""Processes and threads of an export: it holds all processes that the profiler followed, a Trace only one.
 
 Nsight Systems numbers processes and threads over all machines of a recording: a `globalPid` holds the process in its
-bits 24 to 47, and a `globalTid` is that with the thread in its lowest 24. What they share above bit 24 is the process.
+bits 24 to 47, and a `globalTid` also the thread in its lowest 24. The bits from 24 up identify the process.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ class Process:
     key: int
     pid: int
     device: int
-    """The lowest device that it works on; -1 if none."""
+    """The lowest device that it uses; -1 if none."""
 
 
 def key_of(numbers: I64) -> I64:
-    """What globalPids and globalTids of one process share; ABSENT where a row does not say."""
+    """The process part of globalPids and globalTids; ABSENT where a row lacks it."""
     return np.where(numbers == ABSENT, ABSENT, numbers >> _BITS)
 
 
 def find_processes(database: Database) -> list[Process]:
-    """The processes with GPU work, by device, then by pid; without any, those that make calls; never none."""
+    """The processes with GPU work, by device, then by pid; if there are none, those with CUDA calls; never empty."""
     devices: dict[int, int] = {}
     for table in WORK_TABLES:
         found = database.numbers(table, ("globalPid", "deviceId"))
@@ -50,7 +50,7 @@ def find_processes(database: Database) -> list[Process]:
             lowest = int(found["deviceId"][keys == key].min())
             devices[key] = min(devices.get(key, lowest), lowest)
     if len(devices) > 1:
-        devices.pop(ABSENT, None)  # rows that do not say whose they are
+        devices.pop(ABSENT, None)  # rows without a process
     if not devices:
         owners = database.distinct(CALLS, "globalTid") + database.distinct("NVTX_EVENTS", "globalTid")
         devices = dict.fromkeys({number >> _BITS for number in owners}, -1) or {ABSENT: -1}
@@ -59,7 +59,7 @@ def find_processes(database: Database) -> list[Process]:
 
 
 class Threads:
-    """The tracks of a trace, in the order in which they are asked for."""
+    """The tracks of a trace, numbered in order of first use."""
 
     def __init__(self, database: Database, strings: Strings) -> None:
         self._names = {

@@ -1,7 +1,5 @@
-"""NVTX: ranges that a person or a library put around code, and ops where torch marked each (`emit_nvtx`).
-
-A range is an annotation. It is an op where its text says so (`aten::mm, op_id = 12`), or where `nsys --pytorch` made
-it.
+"""NVTX: ranges that the user or a library put around code, and ops if torch marked them (`emit_nvtx`).
+A range is an annotation. It is an op if its text says so (`aten::mm, op_id = 12`), or if `nsys --pytorch` made it.
 """
 
 from __future__ import annotations
@@ -28,8 +26,7 @@ _PAYLOADS = ("uint64Value", "int64Value", "uint32Value", "int32Value")
 
 def read_ranges(database: Database, process: Process, strings: Strings, threads: Threads) -> tuple[Ops, OtherColumns]:
     """The ranges of a process as ops and annotations, by start, and its marks.
-
-    A range that the recording cut, without an end, lasts until the last one ends.
+    A range without an end, cut by the recording, lasts until the last range ends.
     """
     columns = ("start", "end", "eventType", "globalTid", "textId", "domainId", *_PAYLOADS)
     found = database.numbers(TABLE, columns)
@@ -61,7 +58,7 @@ def _op_domains(found: dict[str, I64], text: dict[int, str | None]) -> set[int]:
 
 
 def _closed(found: dict[str, I64], ranges: I64) -> I64:
-    """Ends, those that are not there made up."""
+    """Ends of ranges, with missing ones filled in."""
     ends = found["end"].copy()
     lost = ranges[ends[ranges] == ABSENT]
     if len(lost):
@@ -97,7 +94,7 @@ def _ops(
             extra[i] = strings.id(json.dumps({"payload": int(payload[i])}))
         if plain.startswith(AUTOGRAD_ENGINE):
             nodes.add(strings.id(plain.removeprefix(AUTOGRAD_ENGINE)))
-    # What the engine runs is named after the node; torch.profiler gives it the thread of its forward, never 0.
+    # Ops of autograd's engine are named after the node; torch.profiler gives them the thread of their forward, never 0.
     forward = np.where(kind == OP, np.isin(name, list(nodes)).astype(np.int64), ABSENT)
     nothing = np.full(count, NO_TEXT, np.int32)
     return Ops(

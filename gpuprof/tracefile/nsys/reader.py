@@ -21,9 +21,8 @@ from gpuprof.tracefile.trace import Flows, Frames, Memory, Reading, Trace
 
 
 def read_nsys(path: Path, size: int, pid: int | None = None) -> Trace:
-    """The Trace of a process of an export; without `pid` that of the one with the lowest GPU.
-
-    Raises UnreadableTrace, one line, for a database that is no export, and for a process that it does not hold.
+    """The Trace of a process of an export; without `pid`, of the process with the lowest GPU.
+    Raises UnreadableTrace, one line, if the database is not an export or does not hold the process.
     """
     with opened(path) as database:
         if not is_export(database):
@@ -78,7 +77,7 @@ def pids_in(path: Path) -> tuple[int, ...]:
 
 @lru_cache
 def _pids_in(path: Path, _size: int, _mtime_ns: int) -> tuple[int, ...]:
-    """The same, once for a file as long as it is not written again: several places ask what a path is."""
+    """The same, cached until the file changes: several places ask what a path is."""
     with opened(path) as database:
         return tuple(process.pid for process in find_processes(database) if process.device >= 0)
 

@@ -16,13 +16,12 @@ def is_report(path: Path, head: bytes) -> bool:
 
 
 def exported(report: Path) -> tuple[Path, int]:
-    """The SQLite export of a report, and its size: the one next to it if that is as new, else made there.
-
-    Raises UnreadableTrace, one line, where there is no Nsight Systems that can.
+    """The SQLite export of a report, and its size: the one next to it if it is up to date, else a new one.
+    Raises UnreadableTrace, one line, if no installed Nsight Systems can make one.
     """
     export = report.with_suffix(".sqlite")
     if export.exists() and not _is_fresh(export, report):
-        export = report.with_suffix(".gpuprof.sqlite")  # what is there may be of use to someone
+        export = report.with_suffix(".gpuprof.sqlite")  # an existing export is the user's: do not overwrite it
     try:
         if not _is_fresh(export, report):
             to_sqlite(report, export)

@@ -1,4 +1,4 @@
-"""The texts of an export, each once: those of its own table by their number, and those that are made here."""
+"""The texts of an export, each once: those of its own table, by number, and those created here."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class Strings:
         return found
 
     def stored(self, key: int) -> str | None:
-        """The text that the export numbers so."""
+        """The text with this number in the export."""
         return self._stored.get(key)
 
     def named(self, keys: I64, rename: Callable[[str], str | None] = str) -> I32:
-        """Our numbers for a column of the export's, each distinct text renamed once; NO_TEXT where it has none, or none
-        that can be renamed."""
+        """Our numbers for a column of the export's numbers; each distinct text is renamed once. NO_TEXT if there is no
+        text, or none that can be renamed."""
         distinct, inverse = np.unique(keys, return_inverse=True)
         stored = (self._stored.get(key) for key in distinct.tolist())
         texts = [None if text is None else rename(text) for text in stored]

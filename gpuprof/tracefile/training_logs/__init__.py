@@ -1,1 +1,1 @@
-"""Logs and tracker files of RL post-training frameworks: what they say of their iterations."""
+"""Logs and tracker files of RL post-training frameworks: the times of their iterations."""

@@ -1,5 +1,5 @@
-"""Iterations in what a training prints: `step:3 - timing_s/gen:74.0 - …`, `perf 3: {'perf/step_time': …}`, and tables
-such as `• policy_training: 10.97s (30.7%)`."""
+"""Iterations in a training's printed output: `step:3 - timing_s/gen:74.0 - …`, `perf 3: {'perf/step_time': …}`, and
+tables such as `• policy_training: 10.97s (30.7%)`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TABLE = {
     "Avg Trajectory Age": "train/avg_trajectory_age",
     "Mean Generation Length": "train/mean_gen_tokens_per_sample",
 }
-"""Lines of NeMo-RL's tables that are not named like their keys."""
+"""Lines of NeMo-RL's tables whose names differ from their keys."""
 LONGEST_LINE = 200_000
 
 

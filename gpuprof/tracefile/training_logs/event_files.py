@@ -15,29 +15,29 @@ from gpuprof.tracefile.training_logs.record import Found
 from gpuprof.tracefile.training_logs.rows import known
 
 LARGEST_RECORD = 64 << 20
-"""Bytes; a longer record is passed over. Scalars take some dozens, graphs and images more."""
+"""Longer records, in bytes, are skipped. Scalars take a few dozen bytes, graphs and images more."""
 _WALL_TIME, _STEP, _SUMMARY = 1, 2, 5
 _VALUE, _TAG, _SIMPLE, _TENSOR = 1, 1, 2, 8
 _DTYPE, _CONTENT, _FLOATS, _DOUBLES = 1, 4, 5, 6
 _PACKED = {1: "<f", 2: "<d"}
-"""Type of a tensor (float, double) → how a number of it is written."""
+"""Type of a tensor (float, double) → struct format of its numbers."""
 
 
 def is_event_file(path: Path) -> bool:
-    """Whether it is called like one: TensorBoard goes by the name, too."""
+    """Whether its name is that of an event file; TensorBoard decides by the name, too."""
     return "tfevents" in path.name
 
 
 def event_files(path: Path) -> list[Path]:
-    """The event files that a path means: itself, or of a folder those in it, the oldest first. Raises OSError."""
+    """The event files at a path: itself, or those in the folder, oldest first. Raises OSError."""
     if not path.is_dir():
         return [path] if is_event_file(path) else []
     return sorted((one for one in path.iterdir() if is_event_file(one) and one.is_file()), key=lambda one: one.name)
 
 
 def event_entries(path: Path) -> Iterator[Found]:
-    """The scalars of an event file that a framework has a name for, one at a time. A file that is still written ends
-    within a record: what is whole is read. Raises OSError."""
+    """The scalars of an event file with a framework's names, one at a time. A file that is still being written may end
+    within a record; complete records are read. Raises OSError."""
     with path.open("rb") as file:
         for record in _records(file):
             try:
@@ -93,7 +93,7 @@ def _scalar(value: bytes) -> tuple[str, float] | None:
 
 
 def _of_tensor(tensor: bytes) -> float | None:
-    """The number of a tensor that has one only; None of any other."""
+    """The number in a tensor of one element; None for any other tensor."""
     dtype, numbers = 0, b""
     for field, content in _fields(tensor):
         if field == _DTYPE and isinstance(content, int):
@@ -107,8 +107,8 @@ def _of_tensor(tensor: bytes) -> float | None:
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """(number, value) of a message's fields; fixed and delimited ones as bytes. Raises IndexError where it is cut,
-    ValueError for what is no message."""
+    """(number, value) of a message's fields; fixed and delimited ones as bytes. Raises IndexError if the message is
+    cut, ValueError if it is not a message."""
     at = 0
     while at < len(message):
         key, at = _varint(message, at)

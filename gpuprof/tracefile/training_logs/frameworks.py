@@ -1,4 +1,4 @@
-"""What RL post-training frameworks call the phases of their iterations, in ranges, logs and trackers.
+"""Names of RL post-training frameworks for the phases of their iterations, in ranges, logs and trackers.
 
 Names read in November 2026 from the frameworks' sources and documentation, and from logs that users published in their
 issues. Times are seconds.
@@ -30,32 +30,32 @@ Kind = Literal[
     "staleness", "tokens_per_s", "completion_mean", "completion_longest", "cut_share", "request_mean_s",
     "request_longest_s", "old_log_probabilities_s",
 ]  # fmt: skip
-"""What a logged quantity is of. Waits and shares are of one iteration; queue and staleness are of asynchronous
-trainers: what waits to be trained on, and how many updates old its policy is; requests are single completions."""
+"""Kinds of logged quantities. Waits and shares are per iteration; queue and staleness belong to asynchronous trainers:
+samples waiting to be trained on, and the age of their policy in updates; requests are single completions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Framework:
-    """One framework's names. Keys are as a tracker has them."""
+    """One framework's names. Keys are those in trackers."""
 
     name: str
     total: tuple[str, ...]
-    """Keys of the iteration's wall time; the first that is there counts."""
+    """Keys of the iteration's wall time; the first that exists counts."""
     phases: dict[str, str]
     """Key of a time → its phase."""
     inside: dict[str, str] = field(default_factory=dict)
     """Key of a time → the key whose time includes it."""
     quantities: dict[str, Kind] = field(default_factory=dict)
     asynchronous: tuple[str, ...] = ()
-    """Keys that only trainers log whose generation goes on while they train."""
+    """Keys logged only by trainers that generate while they train."""
     role: str = "trainer"
-    """Of the process that logs it."""
+    """Role of the process that logs it."""
     ahead: str = ""
-    """How its users generate while they train; empty where it always does."""
+    """How to enable generation while training; empty if it is always on."""
     reuse: str = ""
-    """How its users take the generator's log-probabilities for those of the old policy."""
+    """How to use the generator's log-probabilities as those of the old policy."""
     partial: str = ""
-    """How its users let the longest completions continue in the next iteration."""
+    """How to let the longest completions continue in the next iteration."""
 
     def knows(self, key: str) -> bool:
         """Whether a key is one of its names."""
@@ -193,27 +193,27 @@ _VERL_WORKER = {
 """What verl's `DistProfiler.annotate` calls the methods of its workers (torch ranges, or NVTX with Nsight Systems), and
 further timers of its asynchronous trainers."""
 RANGES: dict[str, dict[str, str]] = {"verl": {**_VERL, **_VERL_WORKER}, "NeMo-RL": _NEMO}
-"""Phases of the frameworks whose marks are ranges in a recording: verl's `marked_timer` in the process that controls,
-and its workers' methods; NeMo-RL's timers. OpenRLHF marks nothing."""
+"""Phases of frameworks whose marks are ranges in a recording: verl's `marked_timer` in the controlling process, and its
+workers' methods; NeMo-RL's timers. OpenRLHF marks nothing."""
 OWN_RANGES: frozenset[str] = frozenset(
     ("generate_sequences", "compute_log_prob", "compute_ref_log_prob", "compute_rm_score", "update_actor",
      "update_critic")
 )  # fmt: skip
-"""Those that say on their own whose they are: verl can record each method of a worker in a file of its own."""
+"""Ranges that identify the framework on their own: verl can record each method of a worker in a separate file."""
 
 PREFIXES = ("train/",)
-"""What trackers put in front of a framework's keys."""
+"""Prefixes that trackers put before a framework's keys."""
 
 
 def framework_of(keys: Iterable[str]) -> Framework | None:
-    """The framework that most of these keys are of, with an iteration's time and one phase at least; None of none."""
+    """The framework with most of these keys, if they include an iteration's time and at least one phase; else None."""
     there = set(keys)
     found = [one for one in FRAMEWORKS if any(key in there for key in one.total) and there & one.phases.keys()]
     return max(found, key=lambda one: len(there & one.phases.keys()), default=None)
 
 
 def plain_key(key: str) -> str | None:
-    """A key as the table has it; None for one that no framework has."""
+    """A key as in the table; None if no framework has it."""
     for name in (key, *(key[len(prefix) :] for prefix in PREFIXES if key.startswith(prefix))):
         if any(one.knows(name) for one in FRAMEWORKS):
             return name

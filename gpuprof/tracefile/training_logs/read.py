@@ -1,5 +1,5 @@
-"""Reads a log or a tracker's file of an RL post-training: what was printed, JSON lines, a summary, a table (CSV),
-TensorBoard's event files."""
+"""Reads a log or a tracker's file of an RL training: printed output, JSON lines, a summary, a table (CSV), TensorBoard
+event files."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class TrainingLog:
 
 
 def is_training_log(path: Path) -> bool:
-    """Whether a file looks like a log or a tracker's file of a framework that is known, or a folder holds TensorBoard's
-    event files of one."""
+    """Whether a file looks like a log or tracker file of a known framework, or a folder holds TensorBoard event files
+    of one."""
     try:
         files = event_files(path)
         if files:
@@ -63,7 +63,7 @@ def _has_marks(path: Path, binary: bool) -> bool:
 
 
 def read_training_log(path: Path) -> TrainingLog:
-    """The iterations of a log. Raises UnreadableTrace, one line, where it has none, or cannot be read."""
+    """The iterations of a log. Raises UnreadableTrace, one line, if it has none or cannot be read."""
     try:
         if sum(one.stat().st_size for one in (event_files(path) or [path])) > MOST_BYTES:
             raise UnreadableTrace(
@@ -83,7 +83,7 @@ def read_training_log(path: Path) -> TrainingLog:
 
 
 def total_s(framework: Framework, one: Logged) -> float:
-    """Seconds of an iteration; 0 where the log does not have them."""
+    """Seconds of an iteration; 0 if the log lacks them."""
     return max(next((one.values[key] for key in framework.total if key in one.values), 0.0), 0.0)
 
 

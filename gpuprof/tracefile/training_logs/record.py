@@ -1,4 +1,4 @@
-"""One iteration as a log has it."""
+"""One iteration in a log."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Logged:
-    """What a log says of one iteration, under the names of its framework."""
+    """The values of one iteration, under the framework's names."""
 
     step: int
     values: dict[str, float]
     at_s: float | None
-    """When it was logged, seconds since some moment; None where the log does not say."""
+    """When it was logged, seconds from an arbitrary origin; None if not known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One entry of a log, before those of an iteration are joined."""
+    """One entry of a log, before entries of an iteration are joined."""
 
     step: int | None
-    """None: the log does not number it."""
+    """None if the log does not number it."""
     values: dict[str, float]
     at_s: float | None = None
 
 
 def by_iteration(found: Iterable[Found]) -> tuple[Logged, ...]:
-    """Entries of the same step joined, in order of step. A later entry wins: a training that was resumed repeats
-    steps. Entries without a number are iterations of their own."""
+    """Entries of the same step joined, in order of step. A later entry wins: a resumed training repeats
+    steps. Entries without a number are separate iterations."""
     joined: dict[int, Logged] = {}
     last = -1
     for one in found:

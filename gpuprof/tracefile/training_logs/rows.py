@@ -11,7 +11,7 @@ from gpuprof.tracefile.training_logs.frameworks import plain_key
 from gpuprof.tracefile.training_logs.record import Found
 
 STEPS = ("training/global_step", "trainer/global_step", "global_step", "_step", "step")
-"""Keys under which an entry has its number."""
+"""Keys of an entry's step number."""
 _TIMES = ("_timestamp", "timestamp", "time")
 
 
@@ -39,7 +39,8 @@ def rows(given: Iterable[Any]) -> Iterator[Found]:
 
 
 def _flat(row: dict[Any, Any]) -> dict[str, float]:
-    """Numbers by key. Those of a nested object are under its keys joined by a slash, and without the outer key."""
+    """Numbers by key. Those of a nested object appear under the keys joined by a slash, and also without the outer
+    key."""
     found: dict[str, float] = {}
     for key, value in row.items():
         if isinstance(value, dict):
@@ -61,6 +62,6 @@ def _number(value: Any) -> float | None:
 
 
 def known(values: dict[str, float]) -> dict[str, float]:
-    """Those values that a framework has a name for, finite ones only."""
+    """The finite values under names that a framework uses."""
     named = {plain_key(key): value for key, value in values.items()}
     return {key: value for key, value in named.items() if key is not None and abs(value) < 1e15}

@@ -1,4 +1,3 @@
-"""Where a trial's processes run: a mount namespace of their own where the kernel allows it, else Landlock's rules.
-
-Everything here is standard library only and talks to the kernel itself: neither `unshare` nor bubblewrap is needed.
+"""Where a trial's processes run: in a private mount namespace if the kernel allows it, else under Landlock rules.
+Everything here uses only the standard library and system calls: neither `unshare` nor bubblewrap is needed.
 """

@@ -1,4 +1,4 @@
-"""The system calls of Linux that a sandbox takes, by ctypes; each raises OSError with what failed in front."""
+"""The Linux system calls that a sandbox needs, through ctypes; each raises OSError that names the call."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ def mount(source: str | None, target: str, kind: str | None, flags: int, data: s
 
 
 def bind(source: str, target: str) -> None:
-    """Shows a tree, with what is mounted below it, in another place, too."""
+    """Bind-mounts a tree, with everything mounted below it, to another place."""
     mount(source, target, None, MS_BIND | MS_REC)
 
 
 def make_read_only(target: str) -> None:
-    """A mount and all below it. Needs Linux 5.12."""
+    """Makes a mount and all below it read-only. Needs Linux 5.12."""
     attributes = struct.pack("QQQQ", _ATTR_RDONLY, 0, 0, 0)
     result = _libc.syscall(
         _MOUNT_SETATTR, _AT_FDCWD, _bytes(target), _AT_RECURSIVE, attributes, ctypes.c_size_t(len(attributes))
@@ -64,7 +64,7 @@ def make_read_only(target: str) -> None:
 
 
 def enter_root(folder: str) -> None:
-    """The mount at `folder` becomes the root; the old one is left behind."""
+    """Makes the mount at `folder` the root, and detaches the old root."""
     os.chdir(folder)
     _check(_libc.pivot_root(b".", b"."), "pivot_root")
     _check(_libc.umount2(b".", MNT_DETACH), "umount")
@@ -77,27 +77,27 @@ def prctl(option: int, value: int = 0) -> None:
 
 
 def drop_capabilities(kept: frozenset[int]) -> None:
-    """Programs that are started from now on get no other than these, also as root; set-user-ID gives none either."""
+    """Programs started from now on get only these capabilities, also as root; set-user-ID programs gain none."""
     number = 0
     while number < 64:
         try:
             if number not in kept:
                 prctl(PR_CAPBSET_DROP, number)
-        except OSError:  # beyond the last one that there is, or not ours to give away
+        except OSError:  # beyond the last capability, or not permitted
             pass
         number += 1
     prctl(PR_SET_NO_NEW_PRIVS, 1)
 
 
 def landlock_version() -> int:
-    """Of this kernel's Landlock; 0 without it."""
+    """Version of this kernel's Landlock; 0 without it."""
     found = _libc.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint(_RULESET_VERSION))
     return max(0, int(found))
 
 
 def allow_writes_only_below(paths: list[str]) -> None:
-    """From now on this process and all that it starts may change the contents of files, make, rename and delete them
-    below these paths only, whatever language they are written in. Raises OSError without Landlock."""
+    """From now on this process and all that it starts may write, create, rename and delete files only below these
+    paths, in any programming language. Raises OSError without Landlock."""
     version = landlock_version()
     rights = _WRITE_FILE | _REMOVE_AND_MAKE
     if version >= 2:
@@ -120,7 +120,7 @@ def allow_writes_only_below(paths: list[str]) -> None:
 def _allow_below(ruleset: int, path: str, rights: int) -> None:
     try:
         place = os.open(path, os.O_PATH | os.O_CLOEXEC)
-    except OSError:  # a cache that there is not
+    except OSError:  # a cache that does not exist
         return
     try:
         granted = rights if os.path.isdir(path) else rights & _OF_FILES
@@ -131,7 +131,7 @@ def _allow_below(ruleset: int, path: str, rights: int) -> None:
 
 
 def raise_loopback(addresses: list[str]) -> None:
-    """In a new network namespace: 127.0.0.1 answers, and so do these IPv4 addresses, which were the machine's."""
+    """In a new network namespace, brings up 127.0.0.1 and these IPv4 addresses, which were the machine's."""
     import fcntl
     import socket
 
@@ -148,7 +148,7 @@ _IFF_UP, _IFF_RUNNING = 1, 64
 
 
 def addresses_of_machine() -> list[str]:
-    """IPv4 addresses of this machine's interfaces but the loopback's."""
+    """IPv4 addresses of this machine's interfaces, without the loopback."""
     import array
     import fcntl
     import socket
@@ -166,5 +166,5 @@ def addresses_of_machine() -> list[str]:
 
 
 def is_supported() -> bool:
-    """Whether this is a Linux whose structures are laid out as assumed above."""
+    """Whether this is a Linux with the structure layouts assumed above."""
     return platform.system() == "Linux" and struct.calcsize("P") == 8

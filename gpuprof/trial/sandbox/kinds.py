@@ -1,4 +1,4 @@
-"""What a sandbox can be, and how one is asked for."""
+"""Kinds of sandboxes, and how to request one."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 NAMESPACE, LANDLOCK, HOOKS = "namespace", "landlock", "hooks"
-"""A mount namespace; rules of the kernel for what may be written; Python's hooks alone."""
+"""A mount namespace; kernel rules for writes; Python's hooks alone."""
 VARIABLE = "GPUPROF_SANDBOX"
-"""Chooses one of them; the best that the kernel allows if it is not set."""
+"""Environment variable that chooses a kind; by default the best that the kernel allows."""
 _ROOT = str(Path(__file__).parents[3])
 _START = f"import sys; sys.path.insert(0, {_ROOT!r}); from gpuprof.trial.sandbox.launcher import main; main()"
 _PROBE_S = 20.0
@@ -23,20 +23,20 @@ _PROBE_S = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Sandbox:
-    """What the processes of a trial get."""
+    """The sandbox of a trial's processes."""
 
     kind: str
     why: str | None = None
-    """Why it is no namespace."""
+    """Why it is not a namespace."""
 
     @property
     def keeps_all(self) -> bool:
-        """Whether no process can change a file of the user, in whatever language it is written."""
+        """Whether no process, in any language, can change the user's files."""
         return self.kind == NAMESPACE
 
     @property
     def line(self) -> str:
-        """What the user reads about it."""
+        """Description for the user."""
         if self.kind == NAMESPACE:
             return "sandbox: the processes see private copies of all files (mount namespace)"
         others = "are refused (Landlock)" if self.kind == LANDLOCK else "are only noticed"
@@ -47,13 +47,13 @@ class Sandbox:
 
 
 def command(plan: Path, control: int, argv: list[str]) -> list[str]:
-    """What runs `argv` in a sandbox; `control` is a descriptor that is handed on, see `launcher`."""
+    """The command that runs `argv` in a sandbox; `control` is a descriptor that is passed on, see `launcher`."""
     return [sys.executable, "-I", "-S", "-c", _START, str(plan), str(control), "--", *argv]
 
 
 def write_plan(folder: Path, result: Path, real: list[str], network: bool, is_free: bool, chosen: str = "") -> Path:
-    """Of one process, into a folder that it makes. result: where the process says what came of it. is_free: without a
-    namespace, nothing that a program does is refused. chosen: the kind; by the environment if empty."""
+    """Writes the plan of one process into a folder that it creates. result: file for the sandbox's outcome. is_free:
+    without a namespace, nothing is refused. chosen: the kind; from the environment if empty."""
     chosen = chosen or os.environ.get(VARIABLE) or NAMESPACE
     plan: dict[str, Any] = {
         "folder": str(folder), "result": str(result), "real": [os.path.realpath(one) for one in real],
@@ -67,7 +67,8 @@ def write_plan(folder: Path, result: Path, real: list[str], network: bool, is_fr
 
 @lru_cache
 def sandbox(network: bool, is_free: bool, chosen: str) -> Sandbox:
-    """What this machine allows, by starting a process that does nothing. chosen: the value of VARIABLE."""
+    """The sandbox that this machine allows, found by starting a process that does nothing. chosen: value of
+    VARIABLE."""
     with tempfile.TemporaryDirectory(prefix="gpuprof-sandbox-", ignore_cleanup_errors=True) as name:
         result = Path(name, "result.json")
         plan = write_plan(Path(name, "probe"), result, [name], network, is_free, chosen)

@@ -1,9 +1,9 @@
-"""Starts one process of a trial in a sandbox, and ends all that came of it: daemons and sessions of their own too.
+"""Starts one process of a trial in a sandbox, and ends all its descendants, including daemons and new sessions.
 
-A script, standard library only, with the arguments PLAN CONTROL -- COMMAND…. PLAN is a JSON file: `folder` (where the
-layers lie), `result` (the file that says what came of it), `real` (folders that may be written), `network`, and whether
+A script, standard library only, with the arguments PLAN CONTROL -- COMMAND…. PLAN is a JSON file: `folder` (of the
+overlay layers), `result` (file for the outcome), `real` (folders that may be written), `network`, and whether
 `namespace` and `landlock` are wanted. CONTROL is a descriptor: once its other end is closed, everything ends. The
-script leaves as the command does.
+script exits as the command does.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def main() -> NoReturn:
-    """Of the script."""
+    """Entry point of the script."""
     plan, control = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")), int(sys.argv[2])
     command = sys.argv[4:]
     os.set_inheritable(control, False)
@@ -41,14 +41,14 @@ def main() -> NoReturn:
 
 
 def _started(plan: dict[str, Any], command: list[str]) -> int:
-    """The process that is, or stands for, the command."""
+    """Pid of the command, or of the process that represents it."""
     why = None
     if plan["namespace"] and kernel.is_supported():
         for kinds in view.attempts(os.geteuid() == 0, not plan["network"]):
             pid, failed = _attempt(plan, command, kinds)
             if failed is None:
                 return pid
-            why = why or failed  # the first: the others only do without some of it
+            why = why or failed  # keep the first reason: later attempts only use fewer features
     pid, _ = _attempt(plan, command, None, why)
     return pid
 
@@ -56,7 +56,7 @@ def _started(plan: dict[str, Any], command: list[str]) -> int:
 def _attempt(
     plan: dict[str, Any], command: list[str], kinds: view.Kinds | None, why: str | None = None
 ) -> tuple[int, str | None]:
-    """A process that becomes the command, and why it did not; kinds: None where there is no namespace."""
+    """(pid of a process that becomes the command, why it failed or None); kinds: None: without a namespace."""
     reads, tells = os.pipe()
     parent = os.getpid()
     pid = os.fork()
@@ -89,7 +89,7 @@ def _attempt(
 
 
 def _restrict(plan: dict[str, Any], why: str | None) -> None:
-    """Without a namespace: Landlock, where there is it; else nothing but the hooks of the program's Python."""
+    """Without a namespace: applies Landlock if available; else only the hooks of the program's Python protect files."""
     found: dict[str, Any] = {"kind": HOOKS, "why": why or "not wanted", "read_only": []}
     if plan["landlock"] and kernel.is_supported() and kernel.landlock_version() > 0:
         found["kind"] = LANDLOCK
@@ -99,7 +99,7 @@ def _restrict(plan: dict[str, Any], why: str | None) -> None:
 
 
 def _enter_namespace(plan: dict[str, Any], kinds: view.Kinds, tells: int) -> None:
-    """Returns in the process that becomes the command. With processes of its own, two more wait for that one."""
+    """Returns in the process that becomes the command. With a pid namespace, two more processes wait for that one."""
     here = os.getcwd()
     view.enter(kinds)
     if kinds.processes:
@@ -112,7 +112,7 @@ def _enter_namespace(plan: dict[str, Any], kinds: view.Kinds, tells: int) -> Non
 
 
 def _become_first_process(tells: int) -> None:
-    """Forks the first process of the new namespace, in which this returns; the old one waits and leaves like it."""
+    """Forks the first process of the new namespace, in which this returns; the old process waits and exits like it."""
     status_reads, status_writes = os.pipe()
     pid = os.fork()
     if pid:
@@ -130,11 +130,11 @@ def _become_first_process(tells: int) -> None:
 
 
 _status = -1
-"""Where the first process of a namespace says how the command has ended."""
+"""Exit status of the command, set by the first process of a namespace."""
 
 
 def _fork_from_first_process(tells: int) -> None:
-    """Forks the command's process, in which this returns; the first one reaps whatever ends, until that one has."""
+    """Forks the command's process, in which this returns; the first process reaps children until the command ends."""
     pid = os.fork()
     if pid == 0:
         os.close(_status)
@@ -144,7 +144,7 @@ def _fork_from_first_process(tells: int) -> None:
         ended, status = os.wait()
         if ended == pid:
             os.write(_status, str(os.waitstatus_to_exitcode(status)).encode())
-            os._exit(0)  # and the kernel ends the others
+            os._exit(0)  # the kernel then kills the rest of the namespace
 
 
 def _become(command: list[str]) -> NoReturn:
@@ -163,14 +163,14 @@ def _write_result(plan: dict[str, Any], found: dict[str, Any]) -> None:
 
 
 def _woken_by_children() -> int:
-    """A descriptor that is readable once a child has ended."""
+    """A descriptor that becomes readable when a child has ended."""
     reads, writes = os.pipe()
     for one in (reads, writes):
         os.set_blocking(one, False)
     signal.set_wakeup_fd(writes, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     for number in _ENDING:
-        signal.signal(number, signal.SIG_IGN)  # gpuprof says when it ends
+        signal.signal(number, signal.SIG_IGN)  # gpuprof decides when it ends
     return reads
 
 
@@ -181,7 +181,7 @@ def _restore_signals() -> None:
 
 
 def _await(pid: int, control: int, wakes: int) -> int | None:
-    """How the command ended; None where gpuprof ends it."""
+    """Status of the command; None if gpuprof ends it."""
     while True:
         while True:
             try:
@@ -199,7 +199,7 @@ def _await(pid: int, control: int, wakes: int) -> int | None:
 
 
 def _end_all() -> None:
-    """Kills until there is no child: what a killed one had started becomes ours, since this process is a subreaper."""
+    """Kills children until none is left: orphans become our children, since this process is a subreaper."""
     while True:
         for pid in _children():
             try:

@@ -1,10 +1,8 @@
-"""A private view of the file system: all can be read, all seems to be written, and nothing of it is.
-
-Every file system that holds files is covered by an overlay whose upper layer lies in the trial's scratch folder; where
-that is not possible (a file system that the kernel takes for no layer, a mounted file) it is read-only. In a user
-namespace a tree in which others are mounted is no layer: its folder is made again, with its entries covered one by one.
-The scratch folder itself and the caches are the real ones. Shared memory, the processes and, if wanted, the network are
-private.
+"""A private view of the file system: everything can be read and seemingly written, but no real file changes.
+Every file system is covered by an overlay whose upper layer is in the trial's scratch folder; where that is not
+possible (a file system that the kernel does not accept as a layer, a mounted file) it is read-only. In a user namespace
+a tree with mounts inside cannot be a layer: its folder is recreated, and its entries are covered one by one. The
+scratch folder itself and the caches are real. Shared memory, processes and, if wanted, the network are private.
 """
 
 from __future__ import annotations
@@ -18,21 +16,21 @@ from pathlib import Path
 from . import kernel, mounts
 
 KEPT_CAPABILITIES = frozenset({0, 1, 3, 4, 5, 6, 7, 8, 10, 14, 18, 19, 23, 24, 31})
-"""What a program that runs as root may still do: files of other users, users and groups, priorities, locked memory,
-chroot, debugging. Not: mounts, devices, modules, the network's settings, files by handle (capability 2)."""
+"""Capabilities that a program running as root keeps: files of other users, users and groups, priorities, locked memory,
+chroot, debugging. It loses mounts, devices, modules, network settings, and files by handle (capability 2)."""
 MOST_ENTRIES = 400
-"""Of a folder that is made again; one with more is read-only."""
+"""Most entries of a folder that is recreated; a larger one is read-only."""
 _READ_ONLY_IN_PROC = ("sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi")
 
 
 @dataclass(frozen=True, slots=True)
 class Kinds:
-    """Which namespaces are made."""
+    """Which namespaces are created."""
 
     user: bool
     processes: bool
     network: bool
-    """Whether there is a network of its own, which leads nowhere."""
+    """Whether there is a private, unconnected network."""
 
     @property
     def flags(self) -> int:
@@ -43,8 +41,8 @@ class Kinds:
 
 
 def attempts(is_root: bool, network: bool) -> list[Kinds]:
-    """What is tried, the best first. Only root needs no user namespace for the others."""
-    # With root's own rights a whole tree is one layer; what root could do beyond files is taken away all the same.
+    """Combinations to try, best first. Only root can create the others without a user namespace."""
+    # With root's rights a whole tree is one layer; root's rights beyond files are still dropped.
     users = (False, True) if is_root else (True,)
     return [Kinds(user, processes, network) for processes in (True, False) for user in users]
 
@@ -70,8 +68,8 @@ def enter(kinds: Kinds) -> None:
 
 
 def _mapper(maps: dict[str, str]) -> tuple[int, int]:
-    """A process outside of the new user namespace that maps all users to themselves once the first descriptor is
-    closed; the second one is readable then."""
+    """Forks a process outside of the new user namespace that maps all users to themselves once the first descriptor is
+    closed; the second one then becomes readable."""
     waits, wakes = os.pipe()
     written, writes = os.pipe()
     whom = os.getpid()
@@ -101,14 +99,14 @@ def _is_mapped(written: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What came of it."""
+    """The resulting view."""
 
     read_only: tuple[str, ...]
     """Folders that could not be covered by an overlay."""
 
 
 def build(kinds: Kinds, folder: str, real: list[str], mountinfo: str) -> View:
-    """Makes the view below `folder`, and this process's root. real: folders that are written to as they are."""
+    """Builds the view below `folder`, and makes it this process's root. real: folders that stay writable."""
     root, layers = os.path.join(folder, "root"), os.path.join(folder, "layers")
     for path in (root, layers):
         os.makedirs(path, exist_ok=True)
@@ -141,15 +139,15 @@ def _show_read_only(point: str, target: str) -> None:
 
 
 class _Cover:
-    """Shows trees so that they seem to be written."""
+    """Covers trees with overlays, so that writes do not reach them."""
 
     def __init__(self, kinds: Kinds, layers: str, points: tuple[str, ...]) -> None:
-        """points: where something is mounted."""
+        """points: mount points."""
         self._kinds, self._layers, self._points = kinds, layers, points
         self._number = 0
 
     def shows(self, point: str, target: str) -> bool:
-        """Covers a mount; False where that cannot be done."""
+        """Covers a mount; False if that is not possible."""
         whole = not self._kinds.user or not self._has_below(point)
         if whole and self._overlay(point, target):
             return True
@@ -163,7 +161,7 @@ class _Cover:
         return any(one != folder and mounts.is_below(one, folder) for one in self._points)
 
     def _make_again(self, folder: str, target: str) -> None:
-        """The entries of a folder, each covered or read-only; those that something is mounted on are left empty."""
+        """Recreates a folder with its entries, each covered or read-only; mount points are left empty."""
         _copy_rights(folder, target)
         for entry in os.scandir(folder):
             path, place = os.path.join(folder, entry.name), os.path.join(target, entry.name)
@@ -183,7 +181,7 @@ class _Cover:
                     _show_read_only(path, place)
 
     def _overlay(self, point: str, target: str) -> bool:
-        """Covers a folder with a layer of its own; False where the kernel does not."""
+        """Covers a folder with its own overlay; False if the kernel refuses."""
         self._number += 1
         upper, work = (os.path.join(self._layers, f"{name}{self._number}") for name in ("upper", "work"))
         for path in (upper, work):
@@ -201,12 +199,12 @@ def _copy_rights(source: str, target: str) -> None:
     try:
         os.chmod(target, stat.S_IMODE(status.st_mode))
         os.chown(target, status.st_uid, status.st_gid)
-    except OSError:  # someone else's folder, which is not ours to write to
+    except OSError:  # another user's folder, which we cannot write to anyway
         pass
 
 
 def _mount_overlay(kinds: Kinds, folders: tuple[str, str, str], target: str) -> None:
-    """folders: lower, upper and work. By descriptors, since a path may hold the characters that separate options."""
+    """folders: lower, upper and work. Mounts by descriptors, since a path may contain the separators of options."""
     descriptors = [os.open(path, os.O_PATH | os.O_DIRECTORY) for path in folders]
     try:
         lower, upper, work = (f"/proc/self/fd/{one}" for one in descriptors)
@@ -231,7 +229,7 @@ def _takes_layers(kinds: Kinds, layers: str) -> bool:
 
 
 def _show_kernels_trees(kinds: Kinds, root: str) -> None:
-    """/dev without disks and with shared memory of its own, /sys read-only, /proc of our processes."""
+    """Mounts /dev without disks and with private shared memory, /sys read-only, /proc of our processes."""
     for name in ("dev", "sys"):
         if os.path.isdir(f"/{name}"):
             kernel.bind(f"/{name}", f"{root}/{name}")
