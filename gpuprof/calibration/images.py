@@ -37,3 +37,8 @@ STORED_HOST = Number(
     0.0, 0.0, 0.5, "", "assumed",
     "Share of a frozen module's host time that reading and copying its stored outputs takes.",
 )  # fmt: skip
+SEEN_AGAIN = Number(
+    0.6, 0.4, 0.8, "", "assumed",
+    "Probability that a training goes through its samples more than once and sees them as they were, where the run "
+    "does not say how often they come back.",
+)  # fmt: skip

@@ -181,3 +181,28 @@ LABELLED_ROWS = Number(
     "Share of the time of logits without a label that stays where only rows with a label are multiplied: finding and "
     "gathering them.",
 )  # fmt: skip
+ALIGNED_LEFT = Number(
+    1.05, 1.0, 2.0, "", "assumed",
+    "Time of matrix multiplications whose sizes are rounded up to multiples of 64, relative to what those of their "
+    "size usually take.",
+)  # fmt: skip
+ALIGNED_ODDS = Number(
+    0.85, 0.6, 0.95, "", "assumed",
+    "Probability that matrix multiplications with a size that is no multiple of 8, which take longer than nine of ten "
+    "of their kind, do so for that size.",
+)  # fmt: skip
+EXPANDED_LEFT = Number(
+    1.5, 1.0, 4.0, "", "assumed",
+    "Time of a matrix multiplication in place of an elementwise product that is summed up, relative to what one of "
+    "its size should take: operands may have to be laid out first.",
+)  # fmt: skip
+EXPANDED_ODDS = Number(
+    0.8, 0.6, 0.95, "", "assumed",
+    "Probability that an expanded product whose sum follows can be written as a matrix multiplication: ops are "
+    "recorded without their tensors, so another one may use the product, too.",
+)  # fmt: skip
+TUNED_CONVOLUTIONS = Number(
+    0.88, 0.65, 1.0, "", "assumed",
+    "Time of convolutions with cudnn.benchmark, which tries all of the library's algorithms for each shape, relative "
+    "to those that its heuristics choose.",
+)  # fmt: skip

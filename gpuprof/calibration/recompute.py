@@ -43,3 +43,8 @@ USABLE_SHARE = Number(
     "Share of a GPU's memory that a training can fill; the context, the libraries' workspaces and fragmentation take "
     "the rest. The interval is a guess.",
 )  # fmt: skip
+IDLE_PART = Number(
+    1.0, 0.6, 1.1, "", "assumed",
+    "What goes of a backward pass without gradients that no optimizer uses, relative to the share of parameters that "
+    "it would take: layers differ in time for each parameter.",
+)  # fmt: skip

@@ -57,3 +57,22 @@ TOPK_PASSES = Number(
     "Times that torch.topk reads its input: a radix select of 8 bits a pass reads 32-bit values four times and gathers "
     "once, one of 2 bits sixteen times.",
 )  # fmt: skip
+FUNCTION_LEFT = Number(
+    0.1, 0.02, 0.6, "", "assumed",
+    "Share of a long stretch of Python on the training thread that is left once its work is done in a worker, less "
+    "often, once, or by ops over whole tensors.",
+)  # fmt: skip
+FUNCTION_ODDS = Number(
+    0.75, 0.5, 0.9, "", "assumed",
+    "Probability that such work can be done in one of these ways.",
+)  # fmt: skip
+TRACEBACK_LEFT = Number(
+    0.3, 0.1, 0.7, "", "assumed",
+    "Share of the CPU's time in forward ops that is left without anomaly detection, which writes down the Python "
+    "stack of every op that autograd records: 200 linear layers of 8 units on a CPU took 14 times as long with it, "
+    "ops that launch kernels from a deeper stack are slower themselves.",
+)  # fmt: skip
+FILLED_AGAIN = Number(
+    0.9, 0.6, 1.0, "", "assumed",
+    "Share of the time of kernels that fill new tensors in deterministic mode which goes without them.",
+)  # fmt: skip

@@ -53,12 +53,24 @@ class Program:
                 "trainer": self._trainer,
                 "arguments": self._arguments,
                 "autocast": self.autocast,
+                "switches": switches_on(),
                 "flags": flags.facts(),
                 "warnings": warned.facts(),
                 "reference": self._reference,
             }
         except Exception:  # optional information
             return None
+
+
+def switches_on() -> list[str]:
+    """The switches of torch that are on and change how fast a step is: anomaly, deterministic, cudnn_benchmark."""
+    torch = sys.modules["torch"]
+    on = {
+        "anomaly": torch.is_anomaly_enabled(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "cudnn_benchmark": torch.backends.cudnn.benchmark,
+    }
+    return [name for name, is_on in on.items() if is_on]
 
 
 def _trainer_above(args: Any) -> Any:

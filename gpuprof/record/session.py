@@ -167,6 +167,7 @@ class Session:
     @guarded
     def on_optimizer_end(self, optimizer: Any) -> None:
         """An optimizer has done its step, here or in a hook of a backward pass, on a thread of autograd."""
+        self._training.updates(optimizer)
         self._clock.optimizer_ended(optimizer)
 
     def _meet_optimizer(self, optimizer: Any) -> None:

@@ -107,6 +107,20 @@ def describe_optimizer(optimizer: Any) -> dict[str, Any]:
     }
 
 
+def idle_gradients(model: Any, updated: set[int]) -> dict[str, int]:
+    """Single numbers of the model that have a gradient although no optimizer updates them, and those that come before
+    all that is updated. updated: ids of what the optimizers that were seen update. Empty where none of it is the
+    model's own, as with sharded or flattened weights."""
+    idle = below = 0
+    seen = False
+    for parameter in model.parameters():
+        if id(parameter) in updated:
+            below, seen = (below if seen else idle), True
+        elif parameter.requires_grad and parameter.grad is not None:
+            idle += parameter.numel()
+    return {"idle_gradients": idle, "idle_below": below} if seen else {}
+
+
 def describe_loader(batches: Any) -> dict[str, Any]:
     """How batches are fetched, from the iterator of a DataLoader."""
     sampler = getattr(batches, "_index_sampler", None)

@@ -17,6 +17,7 @@ from .trained_model import (
     describe_model,
     describe_optimizer,
     find_model,
+    idle_gradients,
     is_compiled,
     optimizer_parameters,
 )
@@ -36,6 +37,8 @@ class Training:
         self._model: Any = _nothing
         self._optimizer: Any = _nothing
         self._batches: Any = _nothing
+        self._updated: dict[int, list[int]] = {}
+        """Id of each optimizer that has stepped → ids of the tensors that it updates."""
         self._modules: ModuleHooks | None = None
         self._repeated: RepeatedCalls | None = None
         self._zeroed: ZeroedWork | None = None
@@ -48,6 +51,11 @@ class Training:
             self._model = self._model if model is None else _loosely(model)
             self._optimizer = self._optimizer if optimizer is None else _loosely(optimizer)
             self._batches = self._batches if batches is None else _loosely(batches)
+
+    def updates(self, optimizer: Any) -> None:
+        """An optimizer has done its step; there may be several."""
+        if not self.known and id(optimizer) not in self._updated:
+            self._updated[id(optimizer)] = [id(one) for one in optimizer_parameters(optimizer)]
 
     @property
     def is_in_training_mode(self) -> bool:
@@ -102,6 +110,8 @@ class Training:
         if model is not None:
             self._model = _loosely(model)
             facts["model"] = describe_model(model)
+            if optimizer is not None:
+                facts["optimizer"] |= idle_gradients(model, {one for ids in self._updated.values() for one in ids})
             self.program.meet_model(model)
 
     def hook(self, on_call: Callable[[Any], None], open_range: Any, levels: int | None) -> None:

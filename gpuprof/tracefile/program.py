@@ -20,6 +20,9 @@ _CHOICE = re.compile(r"[\w.-]{1,40}", re.ASCII)
 KINDS = ("switch", "on_off", "boolean", "value", "assigned")
 """What a flag takes: nothing; nothing, with an opposite flag; true or false; a value; a value after `=`."""
 
+SWITCHES = ("anomaly", "deterministic", "cudnn_benchmark")
+"""Of torch: anomaly detection, deterministic algorithms, cuDNN's search for the quickest algorithm."""
+
 
 @dataclass(frozen=True, slots=True)
 class ClassName:
@@ -76,6 +79,8 @@ class Program:
     """Values of some fields."""
     autocast: str | None = None
     """`bfloat16` or another dtype, or `off`; None if no forward pass was seen."""
+    switches: tuple[str, ...] | None = None
+    """Switches of torch that are on, of SWITCHES; None where the recorder did not look."""
     flags: tuple[Flag, ...] = ()
     warnings: tuple[Warned, ...] = ()
     reference: tuple[Reference, ...] = ()
@@ -93,10 +98,15 @@ def program_of(value: Any) -> Program | None:
         fields=_names(arguments.get("fields"), _IDENTIFIER),
         settings=_settings(arguments.get("set")),
         autocast=_name(value.get("autocast"), _CHOICE),
+        switches=_switches(value.get("switches")),
         flags=tuple(flag for each in dicts(value.get("flags")) if (flag := _flag(each))),
         warnings=tuple(warning for each in dicts(value.get("warnings"))[:MOST_WARNINGS] if (warning := _warned(each))),
         reference=tuple(one for each in dicts(value.get("reference")) if (one := _reference(each))),
     )
+
+
+def _switches(value: Any) -> tuple[str, ...] | None:
+    return tuple(name for name in SWITCHES if name in value) if isinstance(value, list) else None
 
 
 def _class(value: Any) -> ClassName | None:

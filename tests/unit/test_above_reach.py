@@ -14,8 +14,8 @@ from helpers.program import MS, OP, US, Program
 from gpuprof import diagnose
 from gpuprof.calibration import reach as table
 from gpuprof.diagnosis.analysis import analysis_of
+from gpuprof.diagnosis.detect.kernel_reach import CELLS, kernel_reach
 from gpuprof.diagnosis.json import to_json
-from gpuprof.diagnosis.reach.kernel_reach import CELLS, kernel_reach
 from gpuprof.diagnosis.reach.ledger import above_reach, explained, identity_holds
 from gpuprof.diagnosis.reach.reasons import reason
 from gpuprof.report.above_words import lines

@@ -54,7 +54,8 @@ trained model. Frozen layers of the trained model itself do not count, nor does 
     gain="""
 The passes are removed from the step. If a run reports its steps and the length of its data, computing the outputs
 once is part of the prediction: with 3 epochs, a third of the work stays. At worst half of the passes' CPU time stays,
-for reading what was stored.
+for reading what was stored. Where the run does not say how often its samples come back, that they do is likely, not
+certain (0.6, assumed): the fix stands in *Worth trying*.
 """,
     wrong="""
 With random augmentation (crops, flips, colours) or dropout in the frozen module, each epoch sees other inputs: store
@@ -103,6 +104,7 @@ def _proposal(case: Analysis, passes: FrozenPasses, chosen: Mask, *, reference: 
         " pass: "
         f"{ms_or_us(gpu_ns)} of GPU time, {ms_or_us(host_ns)} of CPU time"
     )
+    known = epochs is not None
     yield Proposal(
         title="reference log-probabilities computed once" if reference else "outputs of frozen modules computed once",
         evidence=spans(case, text, gpu),
@@ -111,6 +113,10 @@ def _proposal(case: Analysis, passes: FrozenPasses, chosen: Mask, *, reference: 
         best=partial(removed, nodes=nodes),
         worst=partial(_scaled, nodes=nodes, left=_factors(nodes, gpu, kept, max(kept, calibrated.STORED_HOST.high))),
         key="reference" if reference else "encoder",
+        needs=""
+        if known
+        else "samples come back as they were: more than one epoch, and no random step before the module",
+        odds=1.0 if known else calibrated.SEEN_AGAIN.value,
     )
 
 

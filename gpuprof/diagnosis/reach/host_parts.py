@@ -149,7 +149,7 @@ def waits(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
             nodes=mine,
             change=lambda graph, mine=mine: _without(graph, mine, SYNC),
             why="the CPU reads a value from the GPU, or synchronises, and launches nothing meanwhile",
-            findings=("syncs", "expert_loop"),
+            findings=("debug_switches", "syncs", "expert_loop"),
         )
 
 
@@ -219,6 +219,7 @@ def python_stretches(case: Analysis, advised: Collection[str]) -> Iterator[Part]
             change=lambda graph, mine=mine, share=share: scaled(graph, mine, share),
             reach=float((graph.duration_ns * share)[mine].sum() / max(float(graph.duration_ns[mine].sum()), 1.0)),
             why=None if sampled is None else _in_function(sampled),
+            findings=("slow_python",),
             sampled=sampled,
         )
 

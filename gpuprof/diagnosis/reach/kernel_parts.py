@@ -8,7 +8,7 @@ import numpy as np
 
 from gpuprof.calibration import reach as calibrated
 from gpuprof.diagnosis.analysis import Analysis
-from gpuprof.diagnosis.reach.kernel_reach import (
+from gpuprof.diagnosis.detect.kernel_reach import (
     ATTENTION,
     COPY,
     GEMM,
@@ -126,7 +126,7 @@ def _groups(case: Analysis, rows: I64, size: F64, kind: I64) -> Iterator[tuple[i
 def _findings(kind: int) -> tuple[str, ...]:
     """Findings that speed up kernels of a kind without removing them."""
     if kind == GEMM:
-        return ("tf32", "autocast", "expert_loop", "adapter_casts", "channels_last")
+        return ("tf32", "autocast", "odd_sizes", "expert_loop", "adapter_casts", "channels_last", "cudnn_benchmark")
     if kind == ATTENTION:
         return ("masked_attention",)
     if kind == OPTIMIZER:

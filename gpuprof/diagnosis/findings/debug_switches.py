@@ -1,0 +1,194 @@
+"""Switches for finding errors that are still on: anomaly detection, blocking launches, deterministic algorithms."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpuprof.calibration import latency
+from gpuprof.calibration import slow as calibrated
+from gpuprof.diagnosis.detect.declaration import Declaration
+from gpuprof.diagnosis.detect.evidence import spans
+from gpuprof.diagnosis.detect.proposal import Page, Proposal
+from gpuprof.diagnosis.fix import call, environment, without_call
+from gpuprof.diagnosis.sentences import in_ms
+from gpuprof.replay.graph import HOST
+from gpuprof.replay.transform import removed, scaled, without_waits
+from gpuprof.timeline.nesting import climb
+from gpuprof.timeline.phases import FORWARD
+from gpuprof.tracefile.trace import AUTOGRAD_ENGINE, F64, KERNEL, Mask
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis
+    from gpuprof.replay.graph import Graph
+
+LEAST = 0.02
+"""Share of the step from which on it is worth a word."""
+FEWEST = 8
+"""Checks of a backward pass, or launches, that show a switch; a single one is the program's own."""
+MOSTLY = 0.9
+"""Share of launches that last until their kernel has ended where all block; a few do by chance on a slow GPU."""
+NAN = "aten::isnan"
+CHECKED = frozenset({NAN, "aten::_is_any_true", "aten::item"})
+"""What anomaly detection does with each gradient."""
+
+PAGE = Page(
+    id="debug_switches",
+    title="A switch for finding errors is still on",
+    means="""
+`torch.autograd.set_detect_anomaly(True)` writes down the Python stack of every forward op and looks for NaN in every
+gradient, waiting for the GPU each time. `CUDA_LAUNCH_BLOCKING=1` makes each launch wait until its kernel has ended.
+`torch.use_deterministic_algorithms(True)` fills every new tensor and takes slower kernels. All are for finding an
+error, and cost time in every step once it is found.
+""",
+    detected="""
+Anomaly detection: `aten::isnan` and `aten::_is_any_true` in the autograd engine's own ranges, 8 times a step or more.
+Blocking launches: 90 % of the calls that launch kernels end after their kernel has ended. Filled tensors: `aten::fill_`
+within `aten::empty` and its like. From 2 % of the step on.
+""",
+    gain="""
+The checks of gradients go with their kernels and waits; of the CPU's time in forward ops 0.3 are left (0.1 to 0.7,
+assumed). Launches take what they take elsewhere (6 µs, 3 to 20), and the CPU runs ahead. Kernels that fill new tensors
+go, 0.9 of their time (0.6 to 1, assumed); the slower kernels of deterministic mode stay in the prediction.
+""",
+    wrong="""
+Whoever needs the same bits in each run needs deterministic algorithms; the filling alone can be left out:
+`torch.utils.deterministic.fill_uninitialized_memory = False`.
+""",
+)
+
+
+def find(case: Analysis) -> Iterator[Proposal]:
+    """The same without the switch."""
+    yield from _anomaly(case)
+    yield from _blocking(case)
+    yield from _filled(case)
+
+
+def _anomaly(case: Analysis) -> Iterator[Proposal]:
+    checks = checks_of_gradients(case)
+    count = int((checks & case.ops_named(NAN.__eq__)).sum())
+    if count < FEWEST * case.steps:
+        return
+    graph = case.graph
+    mine = case.nodes_within(checks)
+    ahead = (
+        (graph.phase == FORWARD) & (graph.resource == HOST) & ~graph.waits & (graph.lane == case.timeline.main_thread)
+    )
+    took = case.per_step(float(graph.duration_ns[mine & graph.on_gpu].sum()))
+
+    def change(left: float):
+        def changed(graph: Graph) -> Graph:
+            free = removed(without_waits(graph, mine & graph.waits), mine & ~graph.waits)
+            return scaled(free, ahead & ~mine, left)
+
+        return changed
+
+    best, usual, worst = (change(left) for left in calibrated.TRACEBACK_LEFT.rising)
+    text = (
+        f"{case.per_step(count):,.0f} gradients {case.unit.a} are looked at for NaN: {in_ms(took)} of GPU"
+        " time and as many waits; the Python stack of each forward op is written down"
+    )
+    yield Proposal(
+        title="no anomaly detection",
+        evidence=spans(case, text, mine & ~graph.waits),
+        fix=call("torch.autograd.set_detect_anomaly", False) + "  # on only while looking for a NaN",
+        change=usual,
+        best=best,
+        worst=worst,
+        excludes=("syncs",),
+        key="anomaly",
+    )
+
+
+def checks_of_gradients(case: Analysis) -> Mask:
+    """Ops by which anomaly detection looks at a gradient, right below the engine's ranges."""
+    ops, parent = case.trace.ops, case.timeline.nesting.parent
+    engine = np.append(case.ops_named(lambda name: name.startswith(AUTOGRAD_ENGINE)), False)
+    found = engine[parent] & case.ops_named(CHECKED.__contains__)
+    nan = engine[parent] & case.ops_named(NAN.__eq__)
+    # Reads of the engine's ranges alone are those of custom functions.
+    with_nan = np.zeros(len(ops) + 1, bool)
+    with_nan[parent[nan]] = True
+    return found & with_nan[parent]
+
+
+def _blocking(case: Analysis) -> Iterator[Proposal]:
+    nodes = blocking_launches(case)
+    if not nodes.any():
+        return
+    graph = case.graph
+    now = np.maximum(graph.duration_ns, 1.0)
+    took = case.per_step(float(graph.duration_ns[nodes].sum()))
+    if took < LEAST * case.step_ns:
+        return
+    each: list[F64] = [np.where(nodes, np.minimum(ns, now) / now, 1.0) for ns in latency.HOST_LAUNCH_NS.rising]
+    text = (
+        f"{case.per_step(nodes.sum()):,.0f} calls {case.unit.a} launch a kernel and return only when it has ended:"
+        f" {in_ms(took)} of CPU time"
+    )
+    best, usual, worst = (partial(scaled, nodes=nodes, factor=left) for left in each)
+    yield Proposal(
+        title="launches that do not wait",
+        evidence=spans(case, text, nodes),
+        fix=without_call("without ", "os.environ") + environment("CUDA_LAUNCH_BLOCKING", "1"),
+        change=usual,
+        best=best,
+        worst=worst,
+        key="blocking",
+    )
+
+
+def blocking_launches(case: Analysis) -> Mask:
+    """Nodes of calls that launch a kernel and end after it has; none where most launches do not."""
+    trace, links, graph = case.trace, case.timeline.links, case.graph
+    rows = np.flatnonzero((trace.gpu.kind == KERNEL) & (links.call >= 0))
+    call = links.call[rows]
+    ended = trace.calls.end_ns[call] >= trace.gpu.end_ns[rows]
+    if len(rows) < FEWEST * case.steps or ended.mean() < MOSTLY:
+        return np.zeros(len(graph), bool)
+    calls = np.zeros(len(trace.calls), bool)
+    calls[call] = True
+    return case.nodes_in_calls(calls)
+
+
+def _filled(case: Analysis) -> Iterator[Proposal]:
+    parent = case.timeline.nesting.parent
+    new = np.append(case.ops_named(lambda name: name.startswith("aten::empty")), False)
+    rows = np.flatnonzero(case.ops_named("aten::fill_".__eq__))
+    fills = np.zeros(len(case.trace.ops), bool)
+    fills[rows[climb(parent[rows], parent, new) >= 0]] = True
+    nodes = case.nodes_within(fills) & ~case.graph.waits
+    graph = case.graph
+    took, whole = (float(graph.duration_ns[mask].sum()) for mask in (nodes & graph.on_gpu, graph.on_gpu))
+    if took < LEAST * whole:
+        return
+    text = (
+        f"{case.per_step(fills.sum()):,.0f} new tensors {case.unit.a} are filled before anything is written to them:"
+        f" {in_ms(case.per_step(took))} of GPU time"
+    )
+    best, usual, worst = (partial(scaled, nodes=nodes, factor=1 - gone) for gone in calibrated.FILLED_AGAIN.falling)
+    yield Proposal(
+        title="no filling of new tensors",
+        evidence=spans(case, text, nodes & graph.on_gpu),
+        fix=call("torch.use_deterministic_algorithms", False)
+        + "\nor, still deterministic: "
+        + "torch.utils.deterministic.fill_uninitialized_memory = False",
+        change=usual,
+        best=best,
+        worst=worst,
+        key="filled",
+    )
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    synonyms=(
+        "anomaly", "detect_anomaly", "cuda_launch_blocking", "deterministic", "use_deterministic_algorithms", "debug",
+    ),
+    titles=("no_anomaly_detection", "launches_that_do_not_wait", "no_filling_of_new_tensors"),
+)  # fmt: skip

@@ -1,0 +1,159 @@
+"""Matrix multiplications whose sizes do not fit tensor cores: a vocabulary of 50,257, a layer of 1,001 units."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from gpuprof.calibration import kernels as calibrated
+from gpuprof.costs.dtypes import CODE
+from gpuprof.diagnosis.detect.declaration import Declaration
+from gpuprof.diagnosis.detect.evidence import spans
+from gpuprof.diagnosis.detect.kernel_reach import GEMM, kernel_reach
+from gpuprof.diagnosis.detect.passes import shapes_in
+from gpuprof.diagnosis.detect.proposal import Page, Proposal
+from gpuprof.diagnosis.fix import Fix, as_fix, call, joined
+from gpuprof.diagnosis.sentences import in_ms
+from gpuprof.replay.transform import scaled
+from gpuprof.tracefile.trace import F64, KERNEL, Mask
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis
+
+LEAST = 0.03
+"""Share of the step that such kernels take above their reach, from which on they are worth a look."""
+ALIGNED = 8
+"""Values of 16 bits in 16 bytes, which tensor cores are fed with at once."""
+PADDED_TO = 64
+"""A multiple of this fits the tiles of all libraries."""
+_PRODUCTS = frozenset({"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"})
+
+PAGE = Page(
+    id="odd_sizes",
+    title="Matrix multiplications of sizes that tensor cores do not like",
+    means="""
+Tensor cores read 16 bytes at a time: 8 values in bf16 or fp16. Where a row of a weight does not end on such a
+boundary, as in a vocabulary of 50,257 tokens or a layer of 1,001 units, libraries fall back to kernels that load
+value by value and reach a fraction of the rate. The output layer is the largest matrix multiplication of a small
+model, so this alone can cost a fifth of a step.
+""",
+    detected="""
+Matrix multiplications in 16 bits that take longer than nine of ten of their size, where a size of the layer's weight
+is no multiple of 8; from 3 % of the step on above what they should take. Sizes of weights are read off the shapes of
+`aten::linear`, `aten::addmm` and `aten::embedding`; tokens of a batch may be any number.
+""",
+    gain="""
+These kernels take what kernels of their size usually take, 1.05 times that (1 to 2, assumed). Loss and softmax over
+aligned rows get faster, too, which is not counted.
+""",
+    wrong="""
+Kernels may be slow for another reason (few blocks, an old library), so the probability is 85 % (assumed). The added
+rows of a vocabulary are never a label, but they take part in the softmax: their logits become small within a few steps.
+""",
+)
+
+
+class OddProducts(NamedTuple):
+    """Matrix multiplications that are slow because of a size."""
+
+    nodes: Mask
+    reach: F64
+    """Per node the share of its time that is left at its reach."""
+    size: int
+    """The one that takes most of the time."""
+
+
+def find(case: Analysis) -> Iterator[Proposal]:
+    """Sizes rounded up."""
+    found = odd_products(case)
+    if found is None:
+        return
+    graph = case.graph
+    took = float(graph.duration_ns[found.nodes].sum())
+    above = float((graph.duration_ns * (1 - found.reach))[found.nodes].sum())
+    if case.per_step(above) < LEAST * case.step_ns:
+        return
+    padded = -(-found.size // PADDED_TO) * PADDED_TO
+    text = (
+        f"{case.per_step(found.nodes.sum()):,.0f} matrix multiplications {case.unit.a} have a size such as"
+        f" {found.size:,}, which is no multiple of {ALIGNED}: {in_ms(case.per_step(took))}, and"
+        f" {in_ms(case.per_step(took - above))} at the usual rate"
+    )
+    best, usual, worst = (_left(found, times) for times in calibrated.ALIGNED_LEFT.rising)
+    yield Proposal(
+        title=f"sizes in multiples of {PADDED_TO}",
+        evidence=spans(case, text, found.nodes),
+        fix=_fix(case, found.size, padded),
+        change=partial(scaled, nodes=found.nodes, factor=usual),
+        best=partial(scaled, nodes=found.nodes, factor=best),
+        worst=partial(scaled, nodes=found.nodes, factor=worst),
+        odds=calibrated.ALIGNED_ODDS.value,
+        needs="the kernels are slow for their sizes, and for no other reason",
+        changes=f"{padded - found.size:,} more rows in the layer, which are not used",
+    )
+
+
+def odd_products(case: Analysis) -> OddProducts | None:
+    """Slow matrix multiplications in 16 bits with a weight of an odd size; None where there are none."""
+    odd = _odd_weights(case)
+    if not odd or case.roofline is None:
+        return None
+    reach, work, gpu = kernel_reach(case.timeline, case.roofline), case.roofline.work, case.trace.gpu
+    half = np.isin(work.dtype, (CODE["bf16"], CODE["fp16"]))
+    op = case.timeline.links.op
+    products = np.append(case.ops_named(_PRODUCTS.__contains__), False)[op]
+    rows = np.flatnonzero(reach.slow & half & products & (reach.kind == GEMM) & (gpu.kind == KERNEL))
+    sizes = {text: _largest(odd, shapes_in(case, text)) for text in np.unique(case.trace.ops.dims[op[rows]]).tolist()}
+    size = np.array([sizes[text] for text in case.trace.ops.dims[op[rows]].tolist()], np.int64)
+    rows, size = rows[size > 0], size[size > 0]
+    ns = (gpu.end_ns - gpu.start_ns).astype(np.float64)
+    if not len(rows):
+        return None
+    chosen = np.zeros(len(gpu), bool)
+    chosen[rows] = True
+    share = np.append(np.where(chosen, np.divide(reach.reach_ns, ns, out=np.ones(len(ns)), where=ns > 0), 1.0), 1.0)
+    nodes = case.nodes_of_gpu(chosen) & case.graph.on_gpu
+    each, inverse = np.unique(size, return_inverse=True)
+    return OddProducts(
+        nodes, share[case.graph.gpu_row], int(each[np.bincount(inverse.ravel(), weights=ns[rows]).argmax()])
+    )
+
+
+def _odd_weights(case: Analysis) -> frozenset[int]:
+    """Sizes of the layers' weights that are no multiples of ALIGNED."""
+    ops, found = case.trace.ops, set[int]()
+    for name, at in (("aten::linear", 1), ("aten::embedding", 0), ("aten::addmm", 0)):
+        for text in np.unique(ops.dims[case.ops_named(name.__eq__)]).tolist():
+            shapes = shapes_in(case, text)
+            found.update(shapes[at] or () if len(shapes) > at else ())
+    return frozenset(n for n in found if n > ALIGNED and n % ALIGNED)
+
+
+def _largest(odd: frozenset[int], shapes: list[tuple[int, ...] | None]) -> int:
+    """The largest size of a product that is one of the odd ones; 0 without."""
+    return max((n for shape in shapes for n in shape or () if n in odd), default=0)
+
+
+def _left(found: OddProducts, times: float) -> F64:
+    return np.where(found.nodes, np.minimum(times * found.reach, 1.0), 1.0)
+
+
+def _fix(case: Analysis, size: int, padded: int) -> Fix:
+    model = (case.run.model or {}) if case.run else {}
+    if size != model.get("vocabulary"):
+        return as_fix(f"a layer of {padded:,} in place of {size:,}; leave the outputs beyond {size:,} out of the loss")
+    own = call("torch.nn.Embedding", padded, ...) + f"  # and the output layer; tokens are still below {size:,}"
+    if not case.stack.from_transformers:
+        return own
+    return joined((call("model.resize_token_embeddings", pad_to_multiple_of=PADDED_TO), own.otherwise()), "\nor ")
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    synonyms=("alignment", "vocabulary_size", "tensor_core_alignment"),
+    titles=("sizes_in_multiples_of",),
+)

@@ -1,0 +1,82 @@
+"""Long stretches of Python on the training thread, in no op and no call, while the GPU waits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpuprof.calibration import slow as calibrated
+from gpuprof.diagnosis.detect.declaration import Declaration
+from gpuprof.diagnosis.detect.evidence import spans
+from gpuprof.diagnosis.detect.long_python import long_stretches
+from gpuprof.diagnosis.detect.proposal import Page, Proposal
+from gpuprof.diagnosis.fix import as_fix
+from gpuprof.diagnosis.sentences import in_ms
+from gpuprof.replay.transform import scaled
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis
+
+LEAST = 0.05
+"""Share of the step from which on such stretches are worth a look."""
+PAGE = Page(
+    id="slow_python",
+    title="Python code holds up the work of a step",
+    means="""
+Between two ops Python takes some microseconds. Where it takes milliseconds at a stretch on the thread that launches the
+model's work, and the GPU waits, the program does something of its own there: metrics in NumPy, a walk over all modules
+or parameters, a plot, a line of JSON, a string for a progress bar. Most of it is needed less often than in every
+step, or can be done elsewhere: every hundredth step, in a thread or a worker, once before the training, or by ops over
+whole tensors on the GPU.
+""",
+    detected="""
+Stretches of Python of 1 ms and 2 % of the step or more in no op and no call, in every recorded step, which take 5 % of
+it together, and which the GPU waits for; not in an optimizer. Loading data, preparing samples, collecting garbage and
+what the CPU computes on tensors have findings of their own. The function is that which was sampled there, the line that
+where most samples were.
+""",
+    gain="""
+The stretches are shortened, and the step replayed: 10 % of them are left (2 to 60 %, assumed).
+""",
+    wrong="""
+A recording does not show whether the work is needed in each step: the probability that it can go elsewhere is 75 %
+(assumed), so this stands in *Worth trying*. Python that only launches ops is never meant: `torch.compile` and CUDA
+graphs do without it.
+""",
+)
+
+
+def find(case: Analysis) -> Iterator[Proposal]:
+    """Long stretches of Python done elsewhere."""
+    graph, nodes = case.graph, long_stretches(case)
+    took = case.per_step(float(graph.duration_ns[nodes].sum()))
+    if took < LEAST * case.step_ns or len(np.unique(graph.step[nodes])) < graph.steps:
+        return
+    count = case.per_step(float(nodes.sum()))
+    times = "a stretch" if count < 1.5 else f"{count:,.0f} stretches"
+    text = f"{times} of Python {case.unit.a} in no op and no call: {in_ms(took)} on the thread that launches the work"
+    best, usual, worst = (partial(scaled, nodes=nodes, factor=left) for left in calibrated.FUNCTION_LEFT.rising)
+    yield Proposal(
+        title=f"less Python in the {case.unit}",
+        evidence=spans(case, text, nodes),
+        fix=as_fix(
+            f"what these lines do every hundredth {case.unit}, once before the training, in a worker or a thread,\n"
+            "or with ops over whole tensors"
+        ),
+        change=usual,
+        best=best,
+        worst=worst,
+        odds=calibrated.FUNCTION_ODDS.value,
+        needs=f"what it does is not needed in every {case.unit}, or can be done elsewhere",
+    )
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    synonyms=("python_function", "metrics", "callbacks", "progress_bar"),
+    titles=("less_python_in_the_step",),
+)
