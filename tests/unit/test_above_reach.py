@@ -285,8 +285,8 @@ def test_a_reason_is_read_or_not_given(tmp_path):
 @pytest.mark.parametrize(
     ("op", "kernel", "dtype", "said"),
     [
-        ("aten::mm", "cutlass_80_tensorop_bf16_s16816gemm_bf16_128x128", BF16, "built for sm_80 and runs on an sm_90 GPU"),
-        ("aten::mm", "ampere_bf16_s16816gemm_bf16_128x64_tn", BF16, "built for sm_80 and runs on an sm_90 GPU"),
+        ("aten::mm", "cutlass_80_tensorop_bf16_s16816gemm_bf16_128x128", BF16, "built for sm_80 and runs on an sm_90"),
+        ("aten::mm", "ampere_bf16_s16816gemm_bf16_128x64_tn", BF16, "built for sm_80 and runs on an sm_90"),
         ("aten::mm", "sm90_xmma_gemm_bf16bf16_bf16f32_tn_n_tilesize128x128x64", BF16, None),
         ("aten::mm", "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize128x128x8", "float", "without tensor cores"),
         ("aten::_efficient_attention_forward", "fmha_cutlassF_bf16_aligned_rf_sm80", BF16, "not flash attention"),

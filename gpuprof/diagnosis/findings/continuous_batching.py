@@ -60,8 +60,8 @@ _FIXES: dict[str, Callable[[str, int, str], Fix | str]] = {
         "serve with continuous batching: vLLM, SGLang, or " + call("model.generate_batch", Code("inputs"), ...)
     ),
 }
-"""What an engine takes at once is its own option, whose default is mostly larger than what was seen: it is raised where
-it is in the way, and never set to a number that may be lower than it is."""
+"""Engine → fix. The engine's limit is its own option, with a default that is usually larger than the recorded batch: it
+is only raised if it is in the way, and never set to a number that may lower it."""
 
 
 def _otherwise(more: str, factor: int, size: str) -> str:
@@ -69,7 +69,7 @@ def _otherwise(more: str, factor: int, size: str) -> str:
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
-    """The number of requests at once that gains, if one does."""
+    """Proposes a larger number of simultaneous requests if that gains."""
     found = best_factor(case)
     if found is None:
         return
@@ -80,7 +80,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     now = f"{batch:,} requests at once" if batch else "a batch"
     text = (
         f"{now}: the GPU works {busy / 1e6:,.1f} of {case.step_ns / 1e6:,.1f} ms {case.unit.a}; "
-        f"{factor} times as many would take {step_ns / 1e6:,.1f} ms"
+        f"{factor} times the requests would take {step_ns / 1e6:,.1f} ms"
     )
     more = f"{batch * factor} requests" if batch else f"{factor} times the requests"
     size = f"{batch * factor}" if batch else f"{factor} * batch_size"

@@ -1,4 +1,4 @@
-"""A loop of Python runs a few small ops for each sample, box or tensor."""
+"""A Python loop runs a few small ops for each sample, box or tensor."""
 
 from __future__ import annotations
 
