@@ -9,6 +9,7 @@ import re
 import shutil
 import signal
 from collections import Counter
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -99,6 +100,15 @@ def _workers_share_what_takes_long(tmp_path_factory: pytest.TempPathFactory) -> 
 
     diagnosed.share_with_workers(tmp_path_factory)
     warm_torch.share_with_workers(tmp_path_factory)
+
+
+@pytest.fixture
+def each_diagnosed_once() -> Iterator[None]:
+    """What a test diagnoses of the repository's recordings, in commands as well, is shared with all tests."""
+    from helpers import diagnosed
+
+    with diagnosed.each_diagnosed_once():
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

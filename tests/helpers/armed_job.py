@@ -20,6 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gpuprof.attach.jobs import armed
+from gpuprof.attach.json import dumps
 from gpuprof.attach.processes import parent_of
 from helpers.paths import ROOT
 from helpers.started import environment
@@ -124,8 +126,8 @@ class ArmedJob:
         return attach(self.folder, *words, **options)
 
     def listed(self) -> list[dict[str, Any]]:
-        """Its processes, as `gpuprof attach --json` lists them."""
-        jobs = json.loads(self.attach("--json").stdout)["jobs"]
+        """Its processes, as `gpuprof attach --json` lists them; no command is started for that."""
+        jobs = json.loads(dumps(armed()))["jobs"]
         return [one for one in jobs if self.pid in (one["pid"], parent_of(one["pid"]))]
 
     def wait_for(self, count: int = 1, state: str = "armed") -> list[dict[str, Any]]:

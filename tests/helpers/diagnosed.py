@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import inspect
-import os
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,15 +14,17 @@ from unittest import mock
 import pytest
 from isal import igzip
 
-import gpuprof
+from gpuprof.diagnosis import diagnose_recording
+from gpuprof.diagnosis.asked import NOTHING_ASKED, Asked
 from gpuprof.diagnosis.diagnosis import Diagnosis
+from gpuprof.tracefile.recording import Recording, resolve
 from helpers.once import once
 from helpers.paths import ROOT, SHARED
 
 KEPT = 12
 """Diagnoses that a worker holds in memory; the others are read back from the session's folder in some 20 ms."""
 
-_diagnose = gpuprof.diagnose
+_diagnose = diagnose_recording.diagnose_recording
 _folders: list[pytest.TempPathFactory] = []
 
 
@@ -33,34 +33,45 @@ def share_with_workers(folders: pytest.TempPathFactory) -> None:
     _folders[:] = [folders]
 
 
-@functools.lru_cache(maxsize=KEPT)
 def diagnosed(path: Path) -> Diagnosis:
     """`gpuprof.diagnose(path)`, made by whichever worker asks first."""
+    return _kept(resolve(path).given, NOTHING_ASKED)
+
+
+@functools.lru_cache(maxsize=KEPT)
+def _kept(given: tuple[str, ...], asked: Asked, within: str = "") -> Diagnosis:
+    """The diagnosis of a recording. within: the working directory that relative paths are of."""
     if not _folders:
-        return _diagnose(path)
+        return _diagnose(Recording(given), asked)
 
     def make(folder: Path) -> None:
         with igzip.IGzipFile(folder / "diagnosis", "wb", compresslevel=1) as file:
-            file.write(pickle.dumps(_diagnose(path), protocol=5))
+            file.write(pickle.dumps(_diagnose(Recording(given), asked), protocol=5))
 
-    name = f"diagnosed/{path.name.split('.')[0]}-{hashlib.sha256(str(path).encode()).hexdigest()[:16]}"
+    key = repr((given, asked, within)).encode()
+    name = f"diagnosed/{Path(given[0]).name.split('.')[0]}-{hashlib.sha256(key).hexdigest()[:16]}"
     with igzip.IGzipFile(once(_folders[0], name, make) / "diagnosis", "rb") as file:
         return pickle.loads(file.read())
 
 
 @contextlib.contextmanager
-def each_diagnosed_once() -> Iterator[None]:
-    """A block in which `gpuprof.diagnose` takes what is kept here of the recordings of the repository and of the shared
-    folder: for what works with their diagnoses, commands in this process included."""
-    usual = {name: one.default for name, one in inspect.signature(_diagnose).parameters.items()}
+def each_diagnosed_once(*folders: Path) -> Iterator[None]:
+    """A block in which a recording below one of the folders is diagnosed once with the same options, by commands in
+    this process and by `gpuprof.diagnose` alike: for what works with diagnoses. Nothing there may change meanwhile.
 
-    def diagnose(recording: Any = None, **options: Any) -> Diagnosis:
-        paths = recording if isinstance(recording, (tuple, list)) else [recording]
-        asked = {name for name, value in options.items() if name != "progress" and value != usual[name]}
-        if asked or len(paths) != 1 or not isinstance(paths[0], (str, os.PathLike)):
-            return _diagnose(recording, **options)
-        path = Path(paths[0])
-        return diagnosed(path) if {ROOT, SHARED} & set(path.parents) else _diagnose(recording, **options)
+    folders: those of the repository and the shared one if none are given. A URL is of any folder.
+    """
+    below = folders or (ROOT, SHARED)
 
-    with mock.patch.object(gpuprof, "diagnose", diagnose):
+    def is_below(place: str) -> bool:
+        return "://" in place or any(one in Path(place).absolute().parents for one in below)
+
+    def diagnose(recording: Recording, asked: Asked = NOTHING_ASKED, **options: Any) -> Diagnosis:
+        others = options.keys() - {"progress"}
+        if others or recording.loaded is not None or not all(map(is_below, recording.given)):
+            return _diagnose(recording, asked, **options)
+        is_relative = any("://" in one or not Path(one).is_absolute() for one in recording.given)
+        return _kept(recording.given, asked, str(Path.cwd()) if is_relative else "")
+
+    with mock.patch.object(diagnose_recording, "diagnose_recording", diagnose):
         yield

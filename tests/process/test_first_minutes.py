@@ -1,10 +1,11 @@
 """The first fifteen minutes of somebody new: what the commands of the README print is looked at by rules that hold for
-every screen, in processes of their own as at a shell."""
+every screen. Each command whose process matters has one; the others run in this one, on one diagnosis."""
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 from helpers.agent_client import texts
 from helpers.command import gpuprof_command, in_process
-from helpers.diagnosed import diagnosed
+from helpers.diagnosed import diagnosed, each_diagnosed_once
 from helpers.installed import need
 from helpers.once import once
 from helpers.paths import ROOT
@@ -126,6 +127,17 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return once(tmp_path_factory, "first-minutes", record)
 
 
+@pytest.fixture
+def there(project: Path) -> Callable[..., CompletedProcess[str]]:
+    """Runs a command in the project's folder, in this process."""
+
+    def command(*words: object, width: int = 80) -> CompletedProcess[str]:
+        with each_diagnosed_once(project):
+            return in_process(*words, cwd=project, COLUMNS=str(width))
+
+    return command
+
+
 @pytest.fixture(scope="module")
 def diagnosis(project: Path) -> dict[str, Any]:
     return json.loads(gpuprof_command("diagnose", "--json", cwd=project).stdout)
@@ -154,8 +166,8 @@ def test_a_recording_ends_with_the_verdict(project: Path):
 
 
 @pytest.mark.parametrize("width", [40, 80, 132])
-def test_the_diagnosis_cuts_no_code(project: Path, diagnosis: dict[str, Any], width: int):
-    text = screen(gpuprof_command("diagnose", cwd=project, env={"COLUMNS": str(width)}), width)
+def test_the_diagnosis_cuts_no_code(there: Callable[..., Any], diagnosis: dict[str, Any], width: int):
+    text = screen(there("diagnose", width=width), width)
     says_one_step(text)
     shown = sections(text)
     for finding in diagnosis["findings"][:1]:
@@ -167,7 +179,8 @@ def test_the_diagnosis_cuts_no_code(project: Path, diagnosis: dict[str, Any], wi
 @pytest.mark.parametrize("width", [40, 80, 132])
 @pytest.mark.parametrize("recording", [DEMO, ROOT / "scenarios" / "programs" / "moe_lengths" / "recording"])
 def test_the_diagnosis_of_a_recording_cuts_no_code(recording: Path, width: int):
-    text = screen(in_process("diagnose", recording, COLUMNS=str(width)), width)
+    with each_diagnosed_once():
+        text = screen(in_process("diagnose", recording, COLUMNS=str(width)), width)
     says_one_step(text)
     bar, *legend = sections(text)["step"]
     names_what_it_draws(bar, " ".join(legend), FILLS)
@@ -178,30 +191,33 @@ def test_the_diagnosis_of_a_recording_cuts_no_code(recording: Path, width: int):
             holds_code(shown, line.partition("#")[0])
 
 
-def test_what_it_says_to_do_next_works(project: Path):
-    text = screen(gpuprof_command("diagnose", cwd=project, env={"COLUMNS": "200"}), 200)
+def test_what_it_says_to_do_next_works(there: Callable[..., Any]):
+    text = screen(there("diagnose", width=200), 200)
     # Where the machine is so busy that no fix is sure, there is nothing to do next.
     for command in re.findall(r"next +gpuprof (.*)", text):
         name, *rest = command.split()
-        assert screen(gpuprof_command(name, *(rest if name == "explain" else ["--help"]), cwd=project))
+        assert screen(there(name, *(rest if name == "explain" else ["--help"])))
 
 
-def test_words_of_the_screen_are_explained(project: Path):
+def test_words_of_the_screen_are_explained(project: Path, there: Callable[..., Any]):
     text = screen(gpuprof_command("diagnose", cwd=project))
     bound = text.splitlines()[1].split(" · ")[0]
-    assert bound in screen(gpuprof_command("explain", bound, cwd=project))
+    assert bound in screen(there("explain", bound))
 
 
-def test_the_report(project: Path, tmp_path: Path):
+def test_the_report(there: Callable[..., Any], tmp_path: Path):
     path = tmp_path / "report.html"
-    assert gpuprof_command("report", "-o", path, cwd=project).returncode == 0
+    assert there("report", "-o", path).returncode == 0
     words = page_is_whole(path)
     assert 'id="kernels"' not in words, "no section about kernels without a GPU"
 
 
 def test_two_recordings_are_compared(tmp_path: Path):
     page = tmp_path / "compare.html"
-    done = gpuprof_command("compare", PAIRS / "tiny.json.gz", PAIRS / "tiny.compile.json.gz", "--html", page)
+    with each_diagnosed_once():
+        done = in_process(
+            "compare", PAIRS / "tiny.json.gz", PAIRS / "tiny.compile.json.gz", "--html", page, COLUMNS="80"
+        )
     bars = re.findall(r"^ .*[AB]  (\S+)$", screen(done), re.MULTILINE)
     legend = " ".join(sections(done.stdout)["step"][2:])
     names_what_it_draws("".join(bars), legend, FILLS)
@@ -214,18 +230,18 @@ def test_a_snapshot_of_memory(tmp_path: Path):
     snapshot = tmp_path / "memory.pickle"
     snapshot.write_bytes(gzip.decompress((ROOT / "tests/data/snapshots/llama.pickle.gz").read_bytes()))
     page = tmp_path / "memory.html"
-    bar, *legend = sections(screen(gpuprof_command("memory", snapshot, "--html", page)))["owners"]
+    bar, *legend = sections(screen(in_process("memory", snapshot, "--html", page, COLUMNS="80")))["owners"]
     names_what_it_draws(bar, " ".join(legend), {letter for letter, _ in MARKS.values()})
     ticks = re.findall(r"<span style=\"top:[^>]*>([^<]*)<", page_is_whole(page))
     assert ticks == ["4 GiB", "3 GiB", "2 GiB", "1 GiB", "0"]
 
 
-def test_what_could_be_tried(project: Path):
-    assert "input_workers" in screen(gpuprof_command("try", "--list", cwd=project))
+def test_what_could_be_tried(there: Callable[..., Any]):
+    assert "input_workers" in screen(there("try", "--list"))
 
 
-def test_earlier_runs_and_the_machine(project: Path):
-    assert "train" in screen(gpuprof_command("history", cwd=project))
+def test_earlier_runs_and_the_machine(project: Path, there: Callable[..., Any]):
+    assert "train" in screen(there("history"))
     assert gpuprof_command("doctor", cwd=project).returncode in (0, 1)
 
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers import diagnosed as recordings
 from helpers.make_samples import planted_samples, step_without, time_of, write_samples
 from helpers.paths import ROOT
+from helpers.present import present
 from jsonschema import Draft202012Validator
 
 import gpuprof
@@ -26,6 +29,7 @@ from gpuprof.report import fixes
 from gpuprof.report.explained import explanation
 from gpuprof.report.terminal import plain
 from gpuprof.timeline.phases import PHASES
+from gpuprof.tracefile.samples import read_samples
 from gpuprof.tracefile.trace import Mask
 
 RUNS = ROOT / "tests" / "data" / "runs"
@@ -33,9 +37,7 @@ RUNS = ROOT / "tests" / "data" / "runs"
 
 @cache
 def case_of(run: str) -> Analysis:
-    case = analysis_of(gpuprof.diagnose(RUNS / run))
-    assert case is not None
-    return case
+    return present(analysis_of(recordings.diagnosed(RUNS / run)))
 
 
 def planted_in(case: Analysis) -> dict[str, Mask]:
@@ -60,19 +62,28 @@ def planted_in(case: Analysis) -> dict[str, Mask]:
     return {name: nodes for name, nodes in found.items() if time_of(case, nodes) > 0.02 * case.step_ns}
 
 
-def diagnosed(run: str, tmp_path: Path, **options: int) -> tuple[Diagnosis, dict[str, Mask]]:
+Sampled = Callable[[str], tuple[Diagnosis, dict[str, Mask]]]
+
+
+@pytest.fixture(scope="module")
+def sampled(tmp_path_factory: pytest.TempPathFactory) -> Sampled:
     """The diagnosis of a copy of a run with samples of planted functions."""
-    case = case_of(run)
-    planted = planted_in(case)
-    folder = tmp_path / run
-    shutil.copytree(RUNS / run, folder)
-    write_samples(planted_samples(case, planted, **options), folder)
-    return gpuprof.diagnose(folder), planted
+
+    @cache
+    def diagnosis_of(run: str) -> tuple[Diagnosis, dict[str, Mask]]:
+        case = case_of(run)
+        planted = planted_in(case)
+        folder = tmp_path_factory.mktemp("sampled") / run
+        shutil.copytree(RUNS / run, folder)
+        write_samples(planted_samples(case, planted), folder)
+        return gpuprof.diagnose(folder), planted
+
+    return diagnosis_of
 
 
 @pytest.mark.parametrize("run", ["tiny_lora", "dense8b_lora", "trainer_lora"])
-def test_a_planted_function_has_its_time_and_its_price(run: str, tmp_path: Path):
-    diagnosis, planted = diagnosed(run, tmp_path)
+def test_a_planted_function_has_its_time_and_its_price(run: str, sampled: Sampled):
+    diagnosis, planted = sampled(run)
     case, host = analysis_of(diagnosis), diagnosis.host
     assert case is not None and host is not None and diagnosis.step_ns is not None
     assert host.samples >= 1500
@@ -90,8 +101,8 @@ def test_a_planted_function_has_its_time_and_its_price(run: str, tmp_path: Path)
         assert abs(gain - true_gain) <= max(0.2 * true_gain, 0.015 * case.mean_ns), name
 
 
-def test_work_of_the_cpu_has_the_lines_of_the_users_code(tmp_path: Path):
-    diagnosis, planted = diagnosed("tiny_lora", tmp_path)
+def test_work_of_the_cpu_has_the_lines_of_the_users_code(sampled: Sampled):
+    diagnosis, planted = sampled("tiny_lora")
     case = analysis_of(diagnosis)
     assert case is not None
     names = list(planted)
@@ -105,8 +116,8 @@ def test_work_of_the_cpu_has_the_lines_of_the_users_code(tmp_path: Path):
     assert said in plain(diagnosis, 120, verbose=False) and said.startswith("in train.py:")
 
 
-def test_what_is_hidden_behind_the_gpu_gains_nothing(tmp_path: Path):
-    diagnosis, _ = diagnosed("dense8b_lora", tmp_path)
+def test_what_is_hidden_behind_the_gpu_gains_nothing(sampled: Sampled):
+    diagnosis, _ = sampled("dense8b_lora")
     assert diagnosis.host is not None and diagnosis.step_ns is not None
     hidden = [one for one in diagnosis.host.functions if one.function in ("optimizer", "hook", "between")]
     assert hidden
@@ -115,8 +126,8 @@ def test_what_is_hidden_behind_the_gpu_gains_nothing(tmp_path: Path):
         assert one.gpu_waits is not None and one.gpu_waits < 0.1
 
 
-def test_the_json_the_terminal_and_the_trackers_have_it(tmp_path: Path):
-    diagnosis, _ = diagnosed("tiny_lora", tmp_path)
+def test_the_json_the_terminal_and_the_trackers_have_it(sampled: Sampled):
+    diagnosis, _ = sampled("tiny_lora")
     document = to_json(diagnosis)
     Draft202012Validator(schema()).validate(document)
     text = plain(diagnosis, 100, verbose=False)
@@ -124,8 +135,8 @@ def test_the_json_the_terminal_and_the_trackers_have_it(tmp_path: Path):
     assert scalars(json.loads(json.dumps(document)))["gpuprof/function_gain_ms"] > 5
 
 
-def test_a_line_is_explained(tmp_path: Path):
-    diagnosis, planted = diagnosed("tiny_lora", tmp_path)
+def test_a_line_is_explained(sampled: Sampled):
+    diagnosis, planted = sampled("tiny_lora")
     folder, case = diagnosis.folder, analysis_of(diagnosis)
     assert folder is not None and case is not None
     found = explain_line(folder.path, folder.rank, case, diagnosis.step_ns, "train.py", 11)
@@ -136,8 +147,8 @@ def test_a_line_is_explained(tmp_path: Path):
     assert explain_line(folder.path, folder.rank, case, diagnosis.step_ns, "train.py", 9999) is None
 
 
-def test_a_line_without_samples_is_said_to_be_another(tmp_path: Path):
-    diagnosis, planted = diagnosed("tiny_lora", tmp_path)
+def test_a_line_without_samples_is_said_to_be_another(sampled: Sampled):
+    diagnosis, planted = sampled("tiny_lora")
     at, near = (explanation(f"train.py:{line}", (), lambda: ("run", diagnosis)).lines for line in (11, 13))
     assert next(iter(planted)) in at[0]
     assert near == ("No sample at line 13; the sampled function that begins before it:", *at)
@@ -158,12 +169,14 @@ def test_steps_of_other_parts_have_no_price(tmp_path: Path):
     assert all(one.why_unknown for one in diagnosis.host.functions)
 
 
-@pytest.mark.parametrize("cut", [0, 10, 500, 5000])
-def test_a_damaged_file_is_passed_over(tmp_path: Path, cut: int):
+def test_a_damaged_file_is_passed_over(tmp_path: Path):
+    text = json.dumps(planted_samples(case_of("tiny_lora"), {}))
+    for cut in (0, 10, 500, 5000):
+        (tmp_path / "samples.rank0.json").write_text(text[:cut])
+        assert read_samples(tmp_path, 0) is None
     folder = tmp_path / "run"
     shutil.copytree(RUNS / "tiny_lora", folder)
-    text = json.dumps(planted_samples(case_of("tiny_lora"), {}))
-    (folder / "samples.rank0.json").write_text(text[:cut])
+    (folder / "samples.rank0.json").write_text(text[:5000])
     assert gpuprof.diagnose(folder).host is None
 
 

@@ -19,6 +19,7 @@ from typing import Any
 import click
 import pytest
 from helpers.command import in_process, one_line, working_in
+from helpers.diagnosed import each_diagnosed_once
 from helpers.make_nsys import training
 from helpers.make_run import three_steps, usual_run
 from helpers.paths import ROOT
@@ -233,7 +234,7 @@ CASES = [
 @pytest.mark.parametrize(("taker", "kind"), CASES)
 def test_every_command_takes_every_kind(taker: str, kind: str, place: Path):
     take = {**ONE_PATH, **SEVERAL_TAKEN}[taker]
-    with working_in(place):
+    with working_in(place), each_diagnosed_once(place):
         said = REFUSED.get((taker, kind))
         if said is None:
             take(*GIVEN[kind])
