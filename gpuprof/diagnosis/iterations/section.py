@@ -12,6 +12,7 @@ import numpy as np
 from gpuprof.diagnosis.iteration_model import CacheCopies, Iteration, RecordedPhase, Unrecorded
 from gpuprof.diagnosis.iterations.budget import iteration_budget
 from gpuprof.diagnosis.iterations.changes import Trainer, changes
+from gpuprof.diagnosis.projection_input.memory import BYTES, weight_bytes
 from gpuprof.diagnosis.quality import judged
 from gpuprof.record.phase_names import BACKWARD, FORWARD, GENERATION, OPTIMIZER
 from gpuprof.timeline.cache_appends import cache_appends
@@ -103,11 +104,8 @@ def _is_mixed(model: Mapping[str, Any], autocast: str | None) -> bool:
 
 def _weight_bytes(model: Mapping[str, Any]) -> int | None:
     """Size of the model's parameters, bytes; None if a dtype's size is unknown."""
-    dtypes = model.get("dtypes")
-    sizes = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8}
-    if not isinstance(dtypes, dict) or not dtypes or not all(name in sizes for name in dtypes):
-        return None
-    return sum(sizes[name] * int(count) for name, count in dtypes.items() if isinstance(count, (int, float)))
+    types = model.get("dtypes") or {}
+    return None if not types or types.keys() - BYTES.keys() else round(weight_bytes(model))
 
 
 def _share(model: Mapping[str, Any]) -> float | None:
