@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuprof.costs.arguments import parse
-from gpuprof.diagnosis.sentences import in_ms
+from gpuprof.diagnosis.sentences import duration
 from gpuprof.tracefile.trace import F64, NO_TEXT, Mask
 
 if TYPE_CHECKING:
@@ -29,7 +29,10 @@ def why_unknown(case: Analysis, roof: Roofline) -> str | None:
     if unknown <= MOST * took:
         return None
     each = case.per_step(unknown)
-    return f"matrix multiplications take {in_ms(each)} {case.unit.a}, and this recording does not show their operands"
+    return (
+        f"matrix multiplications take {duration(each)} {case.unit.a}, and their operands are not known from"
+        f" this recording"
+    )
 
 
 def typed_fp32(case: Analysis, roof: Roofline) -> Mask:
