@@ -258,7 +258,7 @@ class Starter:
             more = f" and {len(changed) - SHOWN} more" if len(changed) > SHOWN else ""
             raise GpuprofError(
                 f"while the program ran it {', '.join(changed[:SHOWN])}{more}, past the scratch folder (native code or "
-                "another program did it): --yes goes on all the same"
+                "another program did it): --yes continues anyway"
             )
 
     def _copied(self, fix: Fix) -> str | None:

@@ -237,14 +237,14 @@ def test_the_report(there: Callable[..., Any], tmp_path: Path):
     assert there("report", "-o", path).returncode == 0
     words = page_is_whole(path)
     assert 'id="kernels"' not in words, "no section about kernels without a GPU"
-    step = re.search(rf"({DURATION}) a step", screen(gpuprof_command("diagnose", cwd=project)))
+    step = re.search(rf"({DURATION}) a step", screen(there("diagnose")))
     assert step and step[1] in words
     page_says_one_step(words, step[1])
 
 
-def test_two_runs_without_a_gpu_are_compared(project: Path):
+def test_two_runs_without_a_gpu_are_compared(there: Callable[..., Any], project: Path):
     run = next((project / "gpuprof-runs").glob("*train"))
-    text = screen(gpuprof_command("compare", run, run, cwd=project))
+    text = screen(there("compare", run, run))
     bars = re.findall(r"^ .*[AB]  (\S+)$", text, re.MULTILINE)
     assert len(bars) == 2 and text.startswith("NO DIFFERENCE")
     names_what_it_draws("".join(bars), " ".join(sections(text)["step"][2:]), FILLS)
