@@ -199,10 +199,15 @@ EXPANDED_LEFT = Number(
 EXPANDED_ODDS = Number(
     0.8, 0.6, 0.95, "", "assumed",
     "Probability that an expanded product whose sum follows can be written as a matrix multiplication: ops are "
-    "recorded without their tensors, so another one may use the product, too.",
+    "recorded without their tensors, so another op may use the result, too.",
 )  # fmt: skip
 TUNED_CONVOLUTIONS = Number(
     0.88, 0.65, 1.0, "", "assumed",
     "Time of convolutions with cudnn.benchmark, which tries all of the library's algorithms for each shape, relative "
     "to those that its heuristics choose.",
+)  # fmt: skip
+FUSED_LAUNCHES_ODDS = Number(
+    0.8, 0.5, 0.95, "", "assumed",
+    "Probability that fused norms, gates and rotary embeddings gain what the replay says in a step that waits for the "
+    "CPU: what their calls cost there was measured in steps that the GPU limits.",
 )  # fmt: skip

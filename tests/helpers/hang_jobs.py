@@ -16,7 +16,8 @@ from pathlib import Path
 RANKS = 3
 CULPRIT = 2
 SETTLED_S = 2.0
-"""Seconds until a job has come to its fault."""
+"""Seconds that a job is left alone once all of its ranks are about to come to its fault."""
+PATIENCE_S = 120.0
 
 
 def reduce(size: int = 4, dtype=None, group=None) -> None:
@@ -156,6 +157,7 @@ def rank_of_job(fault, folder: Path, rank: int) -> None:
     (folder / f"rank{rank}.json").write_text(json.dumps(facts), encoding="utf-8")
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=RANKS)
     reduce()
+    (folder / f"begins{rank}").touch()
     try:
         fault(rank)
         wait_forever()
@@ -192,8 +194,12 @@ def main(folder: str, *names: str) -> None:
 
     jobs = {fault.__name__: (Path(folder) / fault.__name__, fault) for fault in FAULTS if fault.__name__ in names}
     started = {name: start(fault, place) for name, (place, fault) in jobs.items()}
-    time.sleep(SETTLED_S)
     try:
+        begin = [place / f"begins{rank}" for place, _ in jobs.values() for rank in range(RANKS)]
+        until = time.monotonic() + PATIENCE_S
+        while not all(path.exists() for path in begin) and time.monotonic() < until:
+            time.sleep(0.1)
+        time.sleep(SETTLED_S)
         for place, _ in jobs.values():
             ask(place)
             states = states_of_run(place)
