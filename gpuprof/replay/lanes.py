@@ -25,7 +25,7 @@ class Pieces:
     scope: I64
     call: I64
     waits: Mask
-    """The lane stalls: it has handed over to another one."""
+    """Whether the lane stalls because it has handed over to another one."""
     first: Mask
     """First piece of a lane."""
     ending: I64
@@ -195,7 +195,7 @@ def _handovers(pieces: Pieces, main: int, one: Pass) -> list[Handover]:
     for thread, start, end in one.lanes:
         begin = find(pieces.at, thread, start)
         if caller >= 0:
-            # What lies between is recorded nowhere: a thread that wakes up.
+            # The time in between is not recorded: a thread wakes up.
             pairs.append(Handover(caller, begin, start - int(pieces.end_ns[caller])))
         pairs.append(Handover(find(pieces.before, thread, end), waiting, 0))
         # A further lane is called by the one that runs before it.
