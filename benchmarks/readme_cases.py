@@ -10,7 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 README, PAGE = ROOT / "README.md", ROOT / "docs" / "cases.md"
-TITLE = "fixes published by others, made again as programs ([cases](docs/cases.md))"
+TITLE = "fixes published by others, reproduced as programs ([cases](docs/cases.md))"
 SAID = {
     "cause in the first lines": "the cause is in the first lines in {} of {}",
     "module, function or op right": "its place is right in {} of {}",

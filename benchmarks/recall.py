@@ -361,7 +361,7 @@ more measured changes, of {without} programs whose recordings are not kept, are 
 """
 ROWS = {
     "shown": "gained 10 %: shown in either list",
-    "shown, of those that stand out": "… of those that gained more than processes as they are differ by",
+    "shown, of those that stand out": "… of those that gained more than unchanged processes differ by",
     "in the first three": "… among the first three",
     "gain in the interval": "… with the gain in the interval, of those predicted",
     "Fixes that gained": "*Fixes* that gained 2 %",
@@ -429,9 +429,7 @@ def _again(pair: Pair, found: Sequence[Pair]) -> str:
 
 def _scatter(gain: Gain) -> str:
     return (
-        ""
-        if gain.scatter is None or gain.stands_out
-        else f" (processes as they are differ by up to {gain.scatter:.2f}×)"
+        "" if gain.scatter is None or gain.stands_out else f" (unchanged processes differ by up to {gain.scatter:.2f}×)"
     )
 
 

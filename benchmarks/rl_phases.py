@@ -4,12 +4,12 @@
     python -m benchmarks.rl_phases --out DIR --compare
     python -m benchmarks.rl_phases --out DIR --truth
 
-Each part of PARTS is a process of its own. Those of a wave import, build and take first iterations at the same time,
-and then train one after another, alone, each for one turn: GRPO, RLOO and online DPO under `gpuprof trace` with clocks
-around the methods of the trainer; GRPO without gpuprof, as it is and with each of CHANGES; the scenarios rl_*, as they
-are and with each fix. Further turns of all but the traced ones follow, in the opposite order every other time, while
-there is time; then the next wave. A part that fails or takes too long ends alone, and most fail before anything is
-timed.
+Each part of PARTS (rl_parts.py) is a process of its own. Those of a wave import, build and take first iterations at
+the same time, and then train one after another, alone, each for one turn: GRPO, RLOO and online DPO under `gpuprof
+trace` with clocks around the methods of the trainer; GRPO without gpuprof, as it is and with each of CHANGES; the
+scenarios rl_*, as they are and with each fix. Further turns of all but the traced ones follow, in the opposite order
+every other time, while there is time; then the next wave. A part that fails or takes too long ends alone, and most fail
+before anything is timed.
 
 DIR/results.jsonl has one line per result: of a traced part the ratio of each phase, of a change the milliseconds of its
 iterations. DIR/grpo, DIR/rloo and DIR/online_dpo are the recordings, DIR/PART.log what each part printed.
@@ -24,7 +24,6 @@ import contextlib
 import gc
 import importlib
 import json
-import math
 import os
 import shutil
 import signal
@@ -33,57 +32,24 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass, replace
-from datetime import datetime, timezone
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from gpuprof.diagnosis.diagnosis import Diagnosis
+from benchmarks.rl_measured import compare, results, summary, truth
+from benchmarks.rl_parts import (
+    AT_ONCE,
+    BASELINES,
+    CHANGES,
+    COMPILED,
+    FIXED,
+    PARTS,
+    ROUNDS,
+    SETTLE,
+    TIMED,
+    TRACED,
+)
 
-TRACED = ("grpo", "rloo", "online_dpo")
-CHANGES: dict[str, dict[str, Any]] = {
-    "as_it_is": {},
-    "half_the_length": {"tokens": 0.5},
-    "rewards_at_once": {"parallel": True},
-    "static_cache": {"static_cache": True},
-    "twice_the_generations": {"batch": 2, "generations": 2},
-    "no_reference": {"beta": 0},
-    "as_it_is_again": {},
-    "continuous_batching": {"continuous": True},
-    "three_quarters_of_the_length": {"tokens": 0.75},
-    "one_slow_reward": {"slow_rewards": 0.5},
-    "half_the_generations": {"batch": 0.5, "generations": 0.5},
-    "compiled_decode": {"static_cache": True, "compiled": True},
-    "two_steps_a_generation": {"steps_per_generation": 2},
-}
-"""What each change multiplies (numbers) or sets."""
-ARGUMENTS: dict[str, dict[str, Any]] = {
-    "half_the_length": {"max_completion_length": 40},
-    "three_quarters_of_the_length": {"max_completion_length": 60},
-    "half_the_generations": {"per_device_train_batch_size": 4},
-    "two_steps_a_generation": {"steps_per_generation": 2},
-}
-"""Changes that are another value of an argument, for 8 completions of 80 tokens."""
-SCENARIOS = ("rl_rewards", "rl_decode")
-FIXED = {
-    "rl_rewards": "", "rl_rewards-coroutines": "coroutines", "rl_decode": "", "rl_decode-static_cache": "static_cache",
-    "rl_decode-half_length": "half_length", "rl_decode-twice_the_prompts": "twice_the_prompts",
-}  # fmt: skip
-"""Parts that are scenarios, and the fix of each."""
-BASELINES = tuple(name for name, change in CHANGES.items() if not change)
-COMPILED = ("compiled_decode",)
-"""Those in which torch.compile works: transformers compiles the decode step over a static cache."""
-PARTS = (
-    "grpo", "as_it_is", "static_cache", "compiled_decode", "online_dpo", "three_quarters_of_the_length",
-    "one_slow_reward", "half_the_generations", "two_steps_a_generation", "as_it_is_again", "half_the_length",
-    "rewards_at_once", "twice_the_generations", "no_reference", "continuous_batching", *FIXED, "rloo",
-)  # fmt: skip
-"""In the order of their turns: what is worth most comes first."""
-AT_ONCE = 24
-"""Processes of a wave. While they are built they share the cores; then all but one wait."""
-SETTLE, TIMED = 1, 3
-"""Iterations of a turn that are not timed, and that are."""
 BEFORE = {"compiled_decode": 2}
 """Iterations that a change takes while it is built, where not one: the second one shows whether a cache that was made
 again is compiled for again."""
@@ -91,8 +57,6 @@ SLOW = ("continuous_batching",)
 """Changes of which one iteration takes as long as a turn of the others: two are timed, in one turn."""
 LONGEST_S = {"traced": 75.0, "change": 40.0}
 """A turn that takes longer is ended."""
-ROUNDS = 4
-"""Turns of each change, at most."""
 BUILD_S = 120.0
 """A wave's first turn begins after this long, whatever is still being built."""
 UNPROFILED = ("settle", "baseline_free", "baseline_sync", "sampling")
@@ -409,7 +373,7 @@ def _drive(out: Path, words: list[str], seconds: float, only: list[str], at_once
             mark.unlink()
         for scratch in ("model", "trainer"):
             shutil.rmtree(out / scratch, ignore_errors=True)
-    _summary(out)
+    summary(out)
     print(f"ended after {seconds - parts.left():.0f} s", flush=True)
     there = {line["part"] for line in results(out) if line["kind"] in ("phases", "change")}
     return 0 if there >= set(names) else 1
@@ -424,183 +388,6 @@ def _phases(out: Path, name: str) -> None:
     found = compared(lines, json.loads(clocks.read_text(encoding="utf-8")))
     _result(out, part=name, kind="phases", **found)
     print(name, json.dumps(found), flush=True)
-
-
-def results(out: Path) -> list[dict[str, Any]]:
-    """The lines of DIR/results.jsonl."""
-    path = out / "results.jsonl"
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
-
-
-def measured(lines: list[dict[str, Any]]) -> dict[str, dict[int, float]]:
-    """Part → number of a turn → milliseconds of its mean iteration. A first turn is not counted where two more
-    followed: processes that had just been built took up to 1.3 times as long in it, the baselines, too."""
-    found: dict[str, dict[int, float]] = {}
-    for line in lines:
-        if line["kind"] == "change":
-            found.setdefault(line["part"], {})[line["round"]] = line["ms"]
-    return {
-        name: {number: ms for number, ms in turns.items() if number or len(turns) < 3} for name, turns in found.items()
-    }
-
-
-@dataclass(frozen=True)
-class Measured:
-    """An iteration over that of the baselines, with half of its 80 % interval."""
-
-    ratio: float
-    sure: float
-
-
-def ratios(turns: dict[str, dict[int, float]]) -> dict[str, Measured]:
-    """Each part over the mean of BASELINES. What a round has in common (the machine is faster at some times) is taken
-    out: a turn's logarithm is the part's, the round's and noise, whose spread over all parts gives the intervals."""
-    logs = {name: {number: math.log(ms) for number, ms in each.items()} for name, each in turns.items()}
-    rounds = {number for each in logs.values() for number in each}
-    full = [each for each in logs.values() if len(each) > 1 and set(each) == rounds - {0}]
-    common = {number: statistics.fmean(each[number] for each in full) for number in rounds - {0} if full}
-    middle = statistics.fmean(common.values()) if common else 0.0
-    plain = {
-        name: {number: log - common.get(number, middle) + middle for number, log in each.items()}
-        for name, each in logs.items()
-    }
-    means = {name: statistics.fmean(each.values()) for name, each in plain.items()}
-    apart = [log - means[name] for name, each in plain.items() if len(each) > 1 for log in each.values()]
-    free = len(apart) - sum(len(each) > 1 for each in plain.values()) - max(len(common) - 1, 0)
-    spread = math.sqrt(sum(one**2 for one in apart) / free) if free > 0 else math.nan
-    base = [means[name] for name in BASELINES if name in means]
-    count = sum(len(plain[name]) for name in BASELINES if name in plain)
-    if not base:
-        return {}
-    found = {name: math.exp(mean - statistics.fmean(base)) for name, mean in means.items()}
-    return {
-        name: Measured(ratio, 1.2816 * ratio * spread * math.sqrt(1 / len(plain[name]) + 1 / count))
-        for name, ratio in found.items()
-    }
-
-
-def _summary(out: Path) -> None:
-    turns = measured(results(out))
-    for name, each in turns.items():
-        first = name.partition("-")[0] if name in FIXED else BASELINES[0]
-        mean = statistics.mean(each.values())
-        times = f"  {mean / statistics.mean(turns[first].values()):6.3f} of {first}" if first in turns else ""
-        print(f"{name:30} {mean:8.1f} ms{times}  {[round(ms) for ms in each.values()]}", flush=True)
-
-
-# -- predictions
-
-
-def predicted(diagnosis: Diagnosis) -> dict[str, tuple[float, float, float]]:
-    """Change → iteration over that of the recording: least, expected, most. What gpuprof advises by
-    `gpuprof.diagnosis.iterations.changes`, other values of arguments by `gpuprof project --set`; one reward less by its
-    time."""
-    from gpuprof.calibration.iterations import SPREAD
-    from gpuprof.diagnosis.iterations import changes as rules
-    from gpuprof.diagnosis.iterations.section import trainer_of
-    from gpuprof.diagnosis.iterations.with_arguments import with_arguments
-
-    found, folder = diagnosis.iteration, diagnosis.folder
-    if found is None or found.generation is None or folder is None:
-        return {}
-    trainer, mean = trainer_of(folder), found.mean_ns
-    own = {one.id: one.iteration_ns for make in rules._ALL for one in make(found, trainer)}
-    names = {
-        "rewards_at_once": "rewards_at_once", "static_cache": "cache_copies", "compiled_decode": "decode_cpu",
-        "twice_the_generations": "rollout_batch", "no_reference": "reference_pass",
-    }  # fmt: skip
-    result = {name: own[id_] for name, id_ in names.items() if id_ in own}
-    shares = {name: (one.low / mean, one.expected / mean, one.high / mean) for name, one in result.items()}
-    own_busy, ended = rules.decode_busy_share(found), found.generation.ended_share
-    if own_busy is not None and ended is not None:  # what it costs, too, where it is not offered
-        low, expected, high = rules.continuous_saved_ns(found.generation.decode_ns, own_busy, ended)
-        shares["continuous_batching"] = (1 - high / mean, 1 - expected / mean, 1 - low / mean)
-
-    slow = sorted(one.ns for one in found.rewards)[-2] if len(found.rewards) > 1 else 0
-    low, expected, high = (slow * (1 + side * SPREAD.value) / mean for side in (-1, 0, 1))
-    shares["one_slow_reward"] = 1 - high, 1 - expected, 1 - low
-    for name, arguments in ARGUMENTS.items():
-        then = with_arguments(found, trainer, arguments).iteration_ns
-        shares[name] = then.low / mean, then.expected / mean, then.high / mean
-    return shares
-
-
-@dataclass(frozen=True)
-class Held:
-    """A change: what was predicted and what was measured, as shares of the iteration as it is."""
-
-    name: str
-    low: float
-    expected: float
-    high: float
-    measured: Measured
-
-    @property
-    def holds(self) -> bool:
-        """Whether what was measured is in the interval, give or take the 80 % interval of the measurement itself."""
-        return self.low - self.measured.sure <= self.measured.ratio <= self.high + self.measured.sure
-
-
-def held(out: Path, diagnosis: Diagnosis) -> list[Held]:
-    """The changes that were measured, and that the diagnosis of DIR/grpo predicts; per completion."""
-    turns = {name: each for name, each in measured(results(out)).items() if name in CHANGES}
-    ratio, expected = ratios(turns), predicted(diagnosis)
-    found = []
-    for name in (one for one in CHANGES if one in expected and one in ratio):
-        times = 2 if name == "twice_the_generations" else 1
-        found.append(Held(name, *expected[name], Measured(ratio[name].ratio / times, ratio[name].sure / times)))
-    return found
-
-
-def _compare(out: Path) -> int:
-    """Prints a table."""
-    import gpuprof
-
-    found = held(out, gpuprof.diagnose(out / "grpo"))
-    if not found:
-        print("there is no baseline, or no recording of GRPO")
-        return 1
-    print("| change | predicted | interval | measured | holds |", "|---|---:|---:|---:|---|", sep="\n")
-    for one in found:
-        print(f"| {one.name.replace('_', ' ')} | {one.expected:.2f} | {one.low:.2f}–{one.high:.2f} | "
-              f"{one.measured.ratio:.2f} ± {one.measured.sure:.2f} | {'yes' if one.holds else 'no'} |")  # fmt: skip
-    print(f"\n{sum(one.holds for one in found)} of {len(found)} hold")
-    return 0
-
-
-def _truth(out: Path) -> int:
-    """Writes truth.json of the scenarios that were timed, as `python -m scenarios measure` does."""
-    lines = results(out)
-    about = next((line for line in lines if line["kind"] == "where"), None)
-    if about is None:
-        print("where it ran is not known: the part as_it_is did not")
-        return 1
-    how = (
-        f"Each process: an iteration while all are built, then, alone, {SETTLE} to settle and {TIMED} timed (free_ms:"
-        " their mean; synchronised_ms: each of them; an iteration ends where its completions, which the CPU reads, have"
-        " been trained on). Processes took turns; no profiler was in any of them."
-    )
-    head = {"how": how, "date": f"{datetime.now(timezone.utc):%Y-%m-%d}"}
-    head |= {"machine": about["machine"], "versions": about["versions"]}
-    for scenario in SCENARIOS:
-        its = [part for part in FIXED if part.startswith(scenario)]
-        timed = [line for line in lines if line["kind"] == "change" and line["part"] in its]
-        each = {number: [line for line in timed if line["round"] == number] for number in range(ROUNDS)}
-        timed = [line for turns in each.values() if len(turns) == len(its) for line in turns]  # of whole rounds
-        processes = [
-            {"fix": FIXED[line["part"]], "free_ms": line["ms"], "free_each_ms": line["each_ms"],
-             "synchronised_ms": line["each_ms"], "tokens": None, "peak_mib": line["peak_mib"]}
-            for line in timed
-        ]  # fmt: skip
-        if not timed:
-            print(f"{scenario}: not all of it was timed")
-            continue
-        first = [f" {json.dumps(key)}: {json.dumps(value)}," for key, value in head.items()]
-        body = ",\n".join(f"  {json.dumps(process)}" for process in processes)
-        text = "\n".join(["{", *first, f' "processes": [\n{body}\n ]', "}", ""])
-        (Path(importlib.import_module(f"scenarios.{scenario}").__path__[0]) / "truth.json").write_text(text)
-        print(f"{scenario}: {len(processes)} turns")
-    return 0
 
 
 def main() -> int:
@@ -623,7 +410,7 @@ def main() -> int:
     for name in ("tokens", "batch", "wait"):
         words += [f"--{name}", str(getattr(given, name))]
     if given.compare or given.truth:
-        return _compare(out) if given.compare else _truth(out)
+        return compare(out) if given.compare else truth(out)
     if not given.run:
         return _drive(out, words, given.seconds, given.only, given.at_once)
     _priority(10)

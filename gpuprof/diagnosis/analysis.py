@@ -48,6 +48,7 @@ from gpuprof.diagnosis.run_budget import Feed
 from gpuprof.diagnosis.run_issues import run_issues
 from gpuprof.diagnosis.run_model import Run
 from gpuprof.diagnosis.sampled_phases import sampled_parts
+from gpuprof.diagnosis.sentences import duration
 from gpuprof.diagnosis.shares import Shares, average_step, devices, profiler_cost
 from gpuprof.diagnosis.stack import Stack, stack_of
 from gpuprof.diagnosis.tables import Tables
@@ -400,6 +401,13 @@ class Analysis:
     def step_ns(self) -> float:
         """The usual step."""
         return self.removal.step_ns
+
+    @property
+    def usual_step(self) -> str:
+        """What a sentence that counts against the usual step calls it: `a step of 190 ms`, or `a usual step of 190 ms`
+        where the mean step, which the headline states, is another."""
+        usual = duration(self.step_ns)
+        return f"{self.unit.a if usual == duration(self.mean_ns) else f'a usual {self.unit}'} of {usual}"
 
     @cached_property
     def mean(self) -> MeanStep:

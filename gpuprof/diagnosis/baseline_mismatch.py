@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gpuprof.diagnosis.baseline import RareStep
 from gpuprof.diagnosis.diagnosis import Issue, Steps
+from gpuprof.diagnosis.sentences import duration
 from gpuprof.diagnosis.shares import Shares
 from gpuprof.replay.noise import MACHINE_NOISE
 from gpuprof.timeline.unit import Unit
@@ -18,21 +19,21 @@ def mismatch(steps: Steps, recorded: list[Shares], rare: RareStep | None, unit: 
     if measured < (1 - MACHINE_NOISE) * work:
         if rare and of_run:
             return None
-        what = f"is shorter than the GPU's own work in the recorded {unit} ({work / 1e6:,.1f} ms)"
+        what = f"is shorter than the GPU's own work in the recorded {unit} ({duration(work)})"
     elif measured > (1 + MACHINE_NOISE) * steps.recorded_ns:
-        what = f"is longer than the {unit} as recorded ({steps.recorded_ns / 1e6:,.1f} ms)"
+        what = f"is longer than the {unit} as recorded ({duration(steps.recorded_ns)})"
     else:
         return None
     if of_run:
         return Issue(
             "baseline_mismatch",
             "warning",
-            f"The unprofiled {unit} of {measured / 1e6:,.1f} ms {what}: the timed {unit}s of this run differ from"
+            f"The unprofiled {unit} of {duration(measured)} {what}: the timed {unit}s of this run differ from"
             f" the recorded ones. Record again with a longer baseline, or give the {unit} yourself: --step-ms MS.",
         )
     return Issue(
         "step_ms_mismatch",
         "warning",
-        f"The measured {unit} of {measured / 1e6:,.1f} ms {what}: it belongs to another batch, GPU or program."
+        f"The measured {unit} of {duration(measured)} {what}: it belongs to another batch, GPU or program."
         f" Time the same {unit}, with the same shapes.",
     )

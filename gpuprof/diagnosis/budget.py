@@ -18,7 +18,7 @@ import numpy as np
 
 from gpuprof.calibration import thresholds as calibrated
 from gpuprof.diagnosis.budget_model import NAMES, Budget, Excess, Once
-from gpuprof.diagnosis.sentences import Sentences, capital, in_ms, listed
+from gpuprof.diagnosis.sentences import Sentences, capital, duration, listed
 from gpuprof.record.free_run_length import block_of, half_width
 from gpuprof.timeline.unit import STEP, Unit
 from gpuprof.tracefile.trace import F64, I64
@@ -222,11 +222,11 @@ def in_words(found: Budget, unit: Unit = STEP) -> Sentences:
     if found.paused_ns >= WORTH_SAYING * found.mean_ns:
         often = f"{found.pauses} of {found.steps} timed {unit}s"
         mean = "" if large else f" to the mean {unit}"
-        pauses = (f"Pauses of no measured cause add {in_ms(found.paused_ns)}{mean} ({often}).",)
+        pauses = (f"Pauses of no measured cause add {duration(found.paused_ns)}{mean} ({often}).",)
     if not large and not pauses:
         return _not_measured(found, unit)
     each = [
-        f"{NAMES.get(one.cause, one.cause)} adds {in_ms(one.mean_ns or 0)}{'' if i else f' to the mean {unit}'}"
+        f"{NAMES.get(one.cause, one.cause)} adds {duration(one.mean_ns or 0)}{'' if i else f' to the mean {unit}'}"
         f" ({_how_often(one, found.steps, unit)})"
         for i, one in enumerate(large)
     ]
@@ -245,4 +245,4 @@ def _not_measured(found: Budget, unit: Unit) -> Sentences:
 
 def _how_often(one: Excess, steps: int, unit: Unit) -> str:
     often = f"every {one.every} {unit}s" if one.every is not None else f"{one.steps} of {steps} timed {unit}s"
-    return f"{often}, none of those recorded" if one.recorded == 0 else often
+    return f"{often}; none of them was recorded" if one.recorded == 0 else often

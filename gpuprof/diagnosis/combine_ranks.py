@@ -8,7 +8,7 @@ from dataclasses import replace
 from gpuprof.diagnosis.diagnosis import Diagnosis, Finding, Issue, Quality, Verdict
 from gpuprof.diagnosis.findings.straggler import find_straggler, named
 from gpuprof.diagnosis.ranks import Gang
-from gpuprof.diagnosis.sentences import Sentences, in_ms
+from gpuprof.diagnosis.sentences import Sentences, duration
 from gpuprof.diagnosis.verdict import family_of
 from gpuprof.ranks.summary import Job, RankSummary
 from gpuprof.ranks.summary import scaled as scaled_job
@@ -70,10 +70,10 @@ def _verdict(verdict: Verdict, gang: Gang, straggler: Finding | None) -> Verdict
     more = named(gang)
     said = [
         f"The other {'rank waits' if len(gang.ranks) == 2 else 'ranks wait'} for rank {slow.rank}, which needs"
-        f" {in_ms(slow.pace_ns or 0)} a step by itself; the next slowest needs {in_ms(gang.next_pace_ns or 0)}."
+        f" {duration(slow.pace_ns or 0)} a step by itself; the next slowest needs {duration(gang.next_pace_ns or 0)}."
     ]
     if more:
-        said.append(f"It does {in_ms(more[0].ns)} a step more in {more[0].doing.what} ({more[0].doing.phase}).")
+        said.append(f"It does {duration(more[0].ns)} a step more in {more[0].doing.what} ({more[0].doing.phase}).")
     if gang.slow_is_elsewhere:
         said.append(f"It was recorded{_elsewhere(gang)}")
     bound = gang.excess_bound if gang.excess_bound in ("host", "input", "transfer") else verdict.bound
@@ -105,7 +105,7 @@ def _even(gang: Gang) -> Sentences:
     )
     paces = [one.pace_ns for one in gang.ranks if one.pace_ns is not None]
     if shown.pace_ns is not None and SLOWER * shown.pace_ns < statistics.median(paces):
-        said += f" By itself it needs less than most, {in_ms(shown.pace_ns)} a step: it began later."
+        said += f" By itself it needs less than most, {duration(shown.pace_ns)} a step: it began later."
     return (said,)
 
 
@@ -127,7 +127,7 @@ def _not_one_rank(job: Job) -> Sentences:
         return ()
     numbers = ", ".join(map(str, culprit.ranks[:8])) + (", …" if len(culprit.ranks) > 8 else "")
     text = _SAYS[job.verdict].format(name=culprit.name, ranks=numbers)
-    after = f"a step would take {in_ms(culprit.step_ns)} in place of {in_ms(job.step_ns)}"
+    after = f"a step would take {duration(culprit.step_ns)} in place of {duration(job.step_ns)}"
     lengths = _lengths(job.lengths_share) if job.verdict == "uneven_batches" else ()
     return (f"{text}{', ' if 'with' in text else '; without that '}{after}.", *lengths)
 

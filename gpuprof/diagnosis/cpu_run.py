@@ -14,7 +14,7 @@ from gpuprof.diagnosis.diagnosis import Diagnosis, Evidence, Finding, Range, Rem
 from gpuprof.diagnosis.fix import call
 from gpuprof.diagnosis.more_workers import usual_workers, with_more_workers
 from gpuprof.diagnosis.plain_diagnosis import plain_diagnosis
-from gpuprof.diagnosis.sentences import ms_or_us
+from gpuprof.diagnosis.sentences import duration
 from gpuprof.diagnosis.verdict import family_of
 
 if TYPE_CHECKING:
@@ -56,19 +56,19 @@ def _sentence(run: Run | None, step: CpuStep) -> str:
     if not step.input_ns:
         return _own_sentence(step)
     takes = "Preparing batches takes" if prepares_batches(run) else "Waiting for batches takes"
-    own = f"the training itself {ms_or_us(step.own_ns)}"
+    own = f"the training itself {duration(step.own_ns)}"
     if step.ops_ns is not None:
-        python = ms_or_us(step.own_ns - step.ops_ns)
-        own = f"PyTorch's ops about {ms_or_us(step.ops_ns)}, the Python between them about {python}"
-    return f"{takes} {ms_or_us(step.input_ns)} of the mean step, {own}."
+        python = duration(step.own_ns - step.ops_ns)
+        own = f"PyTorch's ops about {duration(step.ops_ns)}, the Python between them about {python}"
+    return f"{takes} {duration(step.input_ns)} of the mean step, {own}."
 
 
 def _own_sentence(step: CpuStep) -> str:
     """`PyTorch's ops take about 6.0 ms of the mean step, the Python between them about 1 ms.`"""
     if step.ops_ns is None:
-        return f"The training itself takes {ms_or_us(step.own_ns)} of the mean step."
-    python = ms_or_us(step.own_ns - step.ops_ns)
-    return f"PyTorch's ops take about {ms_or_us(step.ops_ns)} of the mean step, the Python between them about {python}."
+        return f"The training itself takes {duration(step.own_ns)} of the mean step."
+    python = duration(step.own_ns - step.ops_ns)
+    return f"PyTorch's ops take about {duration(step.ops_ns)} of the mean step, the Python between them about {python}."
 
 
 def _more_workers(analysis: Analysis, step: CpuStep) -> Finding | None:
@@ -95,7 +95,7 @@ def _more_workers(analysis: Analysis, step: CpuStep) -> Finding | None:
         severity="high" if gain.expected >= SEVERE else "medium" if gain.expected >= MARKED else "low",
         evidence=(
             Evidence(
-                f"the training {does}: {ms_or_us(step.input_ns)} of the mean step of {ms_or_us(step.mean_ns)}",
+                f"the training {does}: {duration(step.input_ns)} of the mean step of {duration(step.mean_ns)}",
                 lines=batch_lines(folder),
             ),
         ),

@@ -453,6 +453,8 @@ class StartUpTime:
     parts: tuple[StartUpPart, ...]
 
 
+UNCLEAR = 0.5
+"""Confidence below which the headline says that the verdict is unclear, and names the other candidate, if any."""
 VERDICT_CAUSES = (
     "launch", "sync", "python", "allocator", "compile", "planning", "loading", "locking", "cpu_compute", "slow_call",
     "straggler", "transfer", "peer_wait", "save", "logging", "garbage_collection",
@@ -469,7 +471,7 @@ class Verdict:
     sentences: Sentences
     """What is said of the verdict, the most important first."""
     second: Bound | None = None
-    """What it is if not `bound`: the runner-up, where confidence is low."""
+    """What it is if not `bound`: the runner-up, where confidence is low; None where no other would gain anything."""
     doubts: tuple[str, ...] = ()
     """What lowers the confidence, the weightiest first, each with what would decide it."""
     turns: int = 0
@@ -485,6 +487,11 @@ class Verdict:
     def summary(self) -> str:
         """All that is said of it."""
         return " ".join(self.sentences)
+
+    @property
+    def unclear(self) -> bool:
+        """Whether it is too unsure to be said without a word about that."""
+        return self.confidence is not None and self.confidence < UNCLEAR
 
 
 @dataclass(frozen=True)

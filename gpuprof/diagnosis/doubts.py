@@ -16,6 +16,7 @@ from gpuprof.costs.roofline import Roofline
 from gpuprof.diagnosis.budget_model import Budget
 from gpuprof.diagnosis.diagnosis import Steps
 from gpuprof.diagnosis.long_copy import long_copy
+from gpuprof.diagnosis.sentences import duration
 from gpuprof.diagnosis.shares import Shares
 from gpuprof.replay.bound import PARTS, Bound
 from gpuprof.replay.cpu_waits import CpuWaits
@@ -72,7 +73,7 @@ def _unexplained(timeline: Timeline, busiest: Shares) -> Doubt | None:
     text = f"{100 * unknown:.0f} % of the {timeline.unit} is unexplained waiting: record the calls of all threads"
     if silent := holes(timeline).total:
         whole = timeline.window[1] - timeline.window[0]
-        said = f"nothing was recorded for {silent / 1e6:,.1f} of {whole / 1e6:,.1f} ms"
+        said = f"nothing was recorded for {duration(silent)} of {duration(whole)}"
         text = f"{said}: record more {timeline.unit}s, or Python stacks"
     return Doubt(calibrated.PER_UNEXPLAINED.value * unknown, text)
 

@@ -11,7 +11,7 @@ from gpuprof.diagnosis.above_reach import Item
 from gpuprof.diagnosis.cpu_step import CpuStep, prepares_batches
 from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.diagnosis.rest_of_step import BY_CPU
-from gpuprof.diagnosis.sentences import listed
+from gpuprof.diagnosis.sentences import listed, share
 from gpuprof.diagnosis.step_parts import Bar
 from gpuprof.diagnosis.timed_steps import PAUSES, VARIATION
 from gpuprof.replay.bound import PARTS, RESOURCES, SMALL, largest
@@ -95,6 +95,8 @@ ROLLOUT = {
 TURNS = 1 / 3
 """Share of the step that the GPUs of one process are idle on average, from which on the headline is that they take
 turns."""
+MOSTLY_UNKNOWN = 1 / 3
+"""Share of the step that is waiting for no known reason, from which on that is the headline of an unclear verdict."""
 ALSO = 0.2
 """Share of the waiting for the CPU from which on a second reason is named with the first."""
 NAMED = 0.05
@@ -115,8 +117,8 @@ def key(diagnosis: Diagnosis) -> str:
     verdict = diagnosis.verdict
     if _without_verdict(diagnosis) or verdict.bound is None:
         return ""
-    if verdict.second is not None:
-        return f"UNCLEAR: {verdict.bound.upper()} OR {verdict.second.upper()}"
+    if verdict.unclear:
+        return f"UNCLEAR: {' OR '.join(one.upper() for one in (verdict.bound, verdict.second) if one)}"
     text = _balanced(diagnosis) if verdict.bound == "balanced" else f"{verdict.bound.upper()}-BOUND"
     return f"{text} · {verdict.cause.replace('_', ' ')}" if verdict.cause else text
 
@@ -135,7 +137,7 @@ def ran_on_cpu(diagnosis: Diagnosis) -> bool:
 def _without_verdict(diagnosis: Diagnosis) -> str:
     if lacks_trace(diagnosis):
         return "NO TRACE"
-    if ran_on_cpu(diagnosis) and diagnosis.verdict.bound is None:
+    if ran_on_cpu(diagnosis) and diagnosis.verdict.bound is None and diagnosis.iteration is None:
         return "NO GPU"
     if diagnosis.quality.status == "unusable":
         return "UNUSABLE RECORDING"
@@ -150,8 +152,8 @@ def _iteration(diagnosis: Diagnosis) -> str:
     phases = [one for one in found.phases if one.phase in ROLLOUT]
     first = max(phases, key=lambda one: one.ns, default=None)
     if first is None or first.ns <= found.training_ns:
-        return f"TRAINING {_percent(found.training_ns, found.mean_ns)} of the iteration"
-    return f"{ROLLOUT[first.phase]} {_percent(first.ns, found.mean_ns)} of the iteration"
+        return f"TRAINING {share(found.training_ns, found.mean_ns)} of the iteration"
+    return f"{ROLLOUT[first.phase]} {share(first.ns, found.mean_ns)} of the iteration"
 
 
 def _on_cpu(diagnosis: Diagnosis, step: CpuStep) -> str:
@@ -164,7 +166,7 @@ def _on_cpu(diagnosis: Diagnosis, step: CpuStep) -> str:
         del parts["own"]
         parts |= {"ops": step.ops_ns, "python": step.own_ns - step.ops_ns}
     first = max(parts, key=lambda name: parts[name])
-    return f"{words.get(first) or _WORDS.get(first, first.upper())} {_percent(parts[first], step.mean_ns)}"
+    return f"{words.get(first) or _WORDS.get(first, first.upper())} {share(parts[first], step.mean_ns)}"
 
 
 def _excess_shares(diagnosis: Diagnosis) -> dict[str, float]:
@@ -183,13 +185,32 @@ def _of_step(diagnosis: Diagnosis) -> str:
         return f"UNCLEAR: {_RESOURCES[verdict.bound]} or {_RESOURCES[verdict.second]}"
     if not bars:
         return key(diagnosis)
-    bar = max(bars, key=lambda one: one.busy_ns() / one.total_ns)
+    if not verdict.unclear:
+        return _of_bars(diagnosis, bars)
+    unknown = _not_known(_fullest(bars))
+    if unknown >= MOSTLY_UNKNOWN:
+        return f"UNCLEAR: WAITING for what was not recorded {share(unknown, 1)}"
+    return f"UNCLEAR, most likely {_of_bars(diagnosis, bars)}"
+
+
+def _fullest(bars: list[Bar]) -> Bar:
+    """The bar of the device that works most."""
+    return max(bars, key=lambda one: one.busy_ns() / one.total_ns)
+
+
+def _not_known(bar: Bar) -> float:
+    """Share of the step that the device waits for no known reason."""
+    return sum(part.ns for part in bar.parts if part.idle and part.key in ("unknown", step_parts.IDLE)) / bar.total_ns
+
+
+def _of_bars(diagnosis: Diagnosis, bars: list[Bar]) -> str:
+    verdict, bar = diagnosis.verdict, _fullest(bars)
     shares = _shares(bar)
     first = max(shares, key=lambda name: shares[name], default="")
     most = shares.get(first, 0.0)
     idle = sum(one.idle_ns() / one.total_ns for one in bars) / len(bars)
     if verdict.turns > 1 and idle >= max(TURNS, most if first in step_parts.NEITHER else 0.0):
-        return f"THE GPUS TAKE TURNS, idle {_percent(idle, 1)} on average"
+        return f"THE GPUS TAKE TURNS, idle {share(idle, 1)} on average"
     if verdict.cause == "straggler":
         return "WAITING FOR ONE SLOW RANK"
     busy = bar.busy_ns() / bar.total_ns
@@ -206,8 +227,8 @@ def _of_step(diagnosis: Diagnosis) -> str:
     if offloaded is not None and moving > most and words not in (*_COMPUTES.values(), _CPU["cpu_compute"]):
         state = offloaded.what.startswith("training state")
         words = "MOVING OFFLOADED DATA to and from the GPU" if state else "COPYING TO THE CPU to compute there"
-        return f"{words} {_percent(moving, 1)}"
-    return f"{words} {_percent(most, 1)}"
+        return f"{words} {share(moving, 1)}"
+    return f"{words} {share(most, 1)}"
 
 
 def _offloaded(diagnosis: Diagnosis) -> Item | None:
@@ -261,10 +282,10 @@ def _gpu(diagnosis: Diagnosis, busy: float) -> str:
     """Where the GPU's own work sets the pace: what limits that."""
     bound = diagnosis.verdict.bound
     if bound == "compute" and _at_limit(diagnosis):
-        return f"COMPUTING AT THE GPU'S LIMIT {_percent(busy, 1)}"
+        return f"COMPUTING AT THE GPU'S LIMIT {share(busy, 1)}"
     limits = _device_parts(diagnosis) if bound == "balanced" else [str(bound)]
     by = f", limited by {listed([_LIMITS[name] for name in limits])}" if limits else ""
-    return f"GPU BUSY {_percent(busy, 1)}{by}"
+    return f"GPU BUSY {share(busy, 1)}{by}"
 
 
 def _at_limit(diagnosis: Diagnosis) -> bool:
@@ -279,11 +300,14 @@ def _at_limit(diagnosis: Diagnosis) -> bool:
 def _several(diagnosis: Diagnosis, shares: dict[str, float], bar: Bar) -> str:
     """Where several resources would gain alike: their shares."""
     busy = sum(part.ns for part in bar.parts if part.key == "compute") / bar.total_ns
-    limits = _limits(diagnosis)
-    said = []
-    for name in limits:
-        part = busy if name == "device" else sum(shares.get(one, 0.0) for one in _OF_RESOURCE[name])
-        said.append(f"{'computing' if name == 'device' else _RESOURCES[name]} {_percent(part, 1)}")
+    parts = {
+        name: busy if name == "device" else sum(shares.get(one, 0.0) for one in _OF_RESOURCE[name])
+        for name in _limits(diagnosis)
+    }
+    said = [
+        f"{'computing' if name == 'device' else _RESOURCES[name]} {share(parts[name], 1)}"
+        for name in sorted(parts, key=lambda name: -parts[name])
+    ]
     return f"SEVERAL LIMITS: {listed(said)}" if len(said) > 1 else "NO SINGLE LIMIT"
 
 
@@ -309,7 +333,3 @@ def _balanced(diagnosis: Diagnosis) -> str:
         return f"BALANCED: {listed(['GPU' if name == 'device' else name for name in limits])}"
     parts = _device_parts(diagnosis)
     return f"GPU-BOUND: {listed(parts)}" if parts else "GPU-BOUND"
-
-
-def _percent(part: float, whole: float) -> str:
-    return f"{100 * part / whole:.0f} %"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuprof.diagnosis.gaps import calls_by_cause
-from gpuprof.diagnosis.sentences import Sentences, in_ms
+from gpuprof.diagnosis.sentences import Sentences, duration
 from gpuprof.timeline.intervals import Cover, union
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.timeline.unit import Unit
@@ -52,8 +52,8 @@ class LongCopy:
         some = f"each {self.unit}" if self.steps == self.of else f"{self.steps} of {self.of} {self.unit}s"
         which = "" if self.of == 1 else f" in {some}"
         return (
-            f"One copy{which} ({self.text}{size}{op}) blocks the CPU (host) for {in_ms(self.ns)} of"
-            f" {in_ms(self.step_ns)}."
+            f"One copy{which} ({self.text}{size}{op}) blocks the CPU (host) for {duration(self.ns)} of"
+            f" {duration(self.step_ns)}."
         )
 
 

@@ -17,7 +17,7 @@ from gpuprof.diagnosis.diagnosis import Combined, Considered, Finding, Range, Re
 from gpuprof.diagnosis.findings import ABSENT, FINDINGS
 from gpuprof.diagnosis.plug_ins import plug_ins
 from gpuprof.diagnosis.run_budget import Z80
-from gpuprof.diagnosis.sentences import in_ms
+from gpuprof.diagnosis.sentences import duration
 from gpuprof.diagnosis.small_change import small_change
 from gpuprof.replay.bound import Bound
 from gpuprof.replay.graph import Graph
@@ -184,7 +184,7 @@ def _why_not(case: Analysis, one: _Predicted) -> str:
     gain = case.mean_ns - one.prediction.step.expected / one.proposal.work
     if cost and left is not None and cost >= gain * left:
         return (
-            f"it costs about {cost / 1e9:,.0f} s once and gains {in_ms(gain)} {case.unit.a}: earned back after "
+            f"it costs about {cost / 1e9:,.0f} s once and gains {duration(gain)} {case.unit.a}: earned back after "
             f"{math.ceil(cost / gain):,} {case.unit}s, and {left:,} are left"
         )
     return ""

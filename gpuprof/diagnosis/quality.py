@@ -18,6 +18,7 @@ _ON_CPU = (
 """In place of how to record a GPU: `gpuprof trace` would have."""
 _OF_KERNELS = ("no_shapes",)
 """What a recording lacks for its kernels: of no use where there are none."""
+_TIMED_ITERATIONS = "This training ran on the CPU: its iterations were timed; there are no kernels to show."
 _TIMED = "This training ran on the CPU: the verdict comes from its timed steps; there are no kernels to show."
 
 
@@ -33,6 +34,12 @@ def quality_of(
         if not (timed and f.id in _OF_KERNELS)
     ]  # fmt: skip
     return judged((*found, *of_run))
+
+
+def of_timed_iterations(quality: Quality) -> Quality:
+    """Of a training without a GPU whose iterations were timed: that too few steps were is no fault then."""
+    said = Issue("no_gpu_events", "info", _TIMED_ITERATIONS)
+    return judged(tuple(said if one.message == _ON_CPU else one for one in quality.issues))
 
 
 def judged(issues: tuple[Issue, ...]) -> Quality:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gpuprof.diagnosis.diagnosis import Kernels
-from gpuprof.diagnosis.sentences import SHORT_NS, in_ms, size_in_ms
+from gpuprof.diagnosis.sentences import duration
 
 MOST = 0.5
 """Share of the idle time from which on a cause is "most of the rest"; the largest of several smaller ones is not."""
@@ -35,7 +35,9 @@ def rest_of_step(
     first = first_cause(idle_ns)
     if first in BY_HOST and compiling_ns > idle / 2:
         host = sum(idle_ns.get(cause, 0.0) for cause in BY_HOST)
-        return f"{_part(host, idle)} is waiting for the CPU (host), which compiles code: {in_ms(compiling_ns)} of it."
+        return (
+            f"{_part(host, idle)} is waiting for the CPU (host), which compiles code: {duration(compiling_ns)} of it."
+        )
     part = _part(pooled if first in BY_CPU else idle_ns[first], idle)
     return f"{part} is waiting for {_what(first, kernels, alone, each)}."
 
@@ -44,8 +46,7 @@ def _part(ns: float, idle: float) -> str:
     """How much of the rest: most of it, or the largest of several parts, with its size."""
     if ns >= MOST * idle:
         return "Most of the rest"
-    part = size_in_ms(ns) if SHORT_NS <= idle < 1e9 else in_ms(ns)
-    return f"The largest part of the rest, {part} of {in_ms(idle)},"
+    return f"The largest part of the rest, {duration(ns)} of {duration(idle)},"
 
 
 def _what(cause: str, kernels: Kernels, alone: bool, each: str) -> str:
@@ -54,7 +55,7 @@ def _what(cause: str, kernels: Kernels, alone: bool, each: str) -> str:
     on = "the streams" if alone else "the streams, ranks or devices"
     return {
         "launch": f"the CPU (host), which launches {launches}{each}, half of them under"
-        f" {_us(kernels.median_ns or 0)} long",
+        f" {duration(kernels.median_ns or 0)} long",
         "python": f"the CPU (host), which runs Python code and launches {launches}{each}",
         "cpu_compute": "the CPU (host), which computes on tensors in host memory itself",
         "slow_call": "single CPU calls that take milliseconds: planning, loading code, compiling",
@@ -68,7 +69,3 @@ def _what(cause: str, kernels: Kernels, alone: bool, each: str) -> str:
         "unknown": "something that was not recorded",
         "garbage_collection": "Python, which collects garbage and launches nothing meanwhile",
     }[cause]
-
-
-def _us(ns: float) -> str:
-    return f"{max(ns, 100) / 1e3:.2g} µs" if ns < 1e5 else in_ms(ns)

@@ -10,7 +10,7 @@ from gpuprof.diagnosis.budget_model import Budget
 from gpuprof.diagnosis.diagnosis import Issue
 from gpuprof.diagnosis.run import FEWEST_AFTER, STILL_SLOW, RunFacts
 from gpuprof.diagnosis.run_model import Run, Telemetry
-from gpuprof.diagnosis.sentences import capital, ms_or_us
+from gpuprof.diagnosis.sentences import capital, duration
 from gpuprof.runfile import LOG, NSYS, STAGES, WINDOWS
 from gpuprof.timeline.unit import STEP, Unit
 from gpuprof.tracefile.run import UNKNOWN_STAGE, RunFolder
@@ -145,7 +145,7 @@ def _baseline_issues(facts: RunFacts, unit: Unit) -> Iterator[Issue]:
         yield Issue(
             "baseline_fitted",
             "info",
-            f"The {unit}s' lengths vary: the unprofiled {unit} of {ms_or_us(unprofiled.ns)} is interpolated from"
+            f"The {unit}s' lengths vary: the unprofiled {unit} of {duration(unprofiled.ns)} is interpolated from"
             f" {unprofiled.steps:,} {unit}s (time against work).",
         )
     spread = unprofiled.high_ns - unprofiled.low_ns
@@ -153,8 +153,8 @@ def _baseline_issues(facts: RunFacts, unit: Unit) -> Iterator[Issue]:
         yield Issue(
             "baseline_varies",
             "warning",
-            f"Unprofiled {unit}s of the same work take between {ms_or_us(unprofiled.low_ns)} and"
-            f" {ms_or_us(unprofiled.high_ns)}, and recorded {unit}s may differ as well. Something else may be using"
+            f"Unprofiled {unit}s of the same work take between {duration(unprofiled.low_ns)} and"
+            f" {duration(unprofiled.high_ns)}, and recorded {unit}s may differ as well. Something else may be using"
             f" the machine, or some {unit}s do more (logging, input).",
         )
         return
@@ -163,7 +163,7 @@ def _baseline_issues(facts: RunFacts, unit: Unit) -> Iterator[Issue]:
             "baseline_skewed",
             "info",
             f"Of what the mean unprofiled {unit} takes beyond the usual one, no measured cause explains"
-            f" {ms_or_us(found.residual_ns)}.",
+            f" {duration(found.residual_ns)}.",
         )
 
 
@@ -193,7 +193,7 @@ def _after_issues(free: StepTime | None, after: StepTime | None, unit: Unit) -> 
         yield Issue(
             "slower_after",
             "warning",
-            f"{unit.capitalize()}s take {ms_or_us(after.ns)} since the recording, {ms_or_us(free.ns)} before it: the"
+            f"{unit.capitalize()}s take {duration(after.ns)} since the recording, {duration(free.ns)} before it: the"
             " profiler may"
             f" still be active in the process, the machine may have become busier or hotter, or the {unit}s may do more"
             " (longer samples, for instance).",

@@ -1,4 +1,4 @@
-"""How the sentences of a diagnosis begin, and how times look in them."""
+"""How the sentences of a diagnosis begin, and how times and shares look in them and everywhere else."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ from collections.abc import Sequence
 
 Sentences = tuple[str, ...]
 """What is said, sentence by sentence: who needs fewer of them takes the first."""
-
-SHORT_NS = 99_500
-"""Shorter times are given in microseconds, with two digits: longer ones would be rounded to three."""
+_UNITS = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"), (1, "ns"))
 
 
 def capital(text: str) -> str:
@@ -26,28 +24,30 @@ def gpu_named(number: int, of: int) -> str:
     return f"GPU {number}" if of > 1 else "GPU"
 
 
-def in_ms(ns: float) -> str:
-    """Three digits: `0.42 ms`, `15.9 ms`, `1.17 s`; what is far below a millisecond in microseconds: `2.3 µs`."""
-    if 0 < ns < SHORT_NS:
-        return f"{ns / 1e3:.2g} µs"
-    if ns >= 1e9:
-        return _in_s(ns)
-    ms = ns / 1e6
-    return f"{ms:.3g} ms" if ms < 100 else f"{ms:,.0f} ms"
+def duration(ns: float) -> str:
+    """`1.2 ms`, `41 ms`, `168 ms`: two or three digits, in the largest unit that is not above the value."""
+    if ns < 0:
+        return f"−{duration(-ns)}"
+    if ns == 0:
+        return "0 ms"
+    for scale, unit in _UNITS:
+        # 999.7 µs rounds to 1.0 ms, never to 1,000 µs.
+        if ns >= scale * 0.9995 or scale == 1:
+            return f"{_digits(ns / scale, whole=scale == 1)} {unit}"
+    raise AssertionError
 
 
-def ms_or_us(ns: float) -> str:
-    """One decimal, from 1 ms on: `15.9 ms`, and from 1 s on two: `1.17 s`; below whole microseconds: `420 µs`."""
-    if ns >= 1e9:
-        return _in_s(ns)
-    return f"{ns / 1e6:,.1f} ms" if ns >= 1e6 else f"{ns / 1e3:,.0f} µs"
+def _digits(value: float, whole: bool) -> str:
+    return f"{value:,.0f}" if whole or value >= 9.95 else f"{value:.1f}"
 
 
-def _in_s(ns: float) -> str:
-    return f"{ns / 1e9:,.2f} s"
-
-
-def size_in_ms(ns: float) -> str:
-    """Milliseconds without sign and unit, for a sentence that says both: `0.42`, `15.9`, `1,170`."""
-    value = abs(ns) / 1e6
-    return f"{value:,.0f}" if value >= 99.95 else f"{value:,.1f}" if value >= 0.95 else f"{value:.2g}"
+def share(part: float, total: float) -> str:
+    """`14 %`; shares that would round to 0 or 100 % are shown as `<1 %` or `>99 %`."""
+    if total <= 0:
+        return "–"
+    percent = 100 * part / total
+    if 0 < percent < 0.5:
+        return "<1 %"
+    if 99.5 <= percent < 100:
+        return ">99 %"
+    return f"{percent:.0f} %"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.proposal import NEGLIGIBLE, Proposal
 from gpuprof.diagnosis.diagnosis import Range
-from gpuprof.diagnosis.sentences import in_ms
+from gpuprof.diagnosis.sentences import duration
 
 SAME_WORK = 0.01
 """Factors of work that differ by less are the same."""
@@ -19,15 +19,15 @@ def small_change(case: Analysis, proposal: Proposal, gain: Range) -> str:
         longer = proposal.work / gain.expected
         return f"{proposal.work:.3g} times the work takes {longer:.3g} times as long"
     named = tuple(zip(_taken_off(case, proposal), ("GPU", "CPU"), strict=True))
-    takes = [f"{in_ms(ns)} of {name} time" for ns, name in named if ns > 0]
-    added = " and ".join(f"{in_ms(-ns)} of {name} time" for ns, name in named if ns < -NEGLIGIBLE * case.mean_ns)
+    takes = [f"{duration(ns)} of {name} time" for ns, name in named if ns > 0]
+    added = " and ".join(f"{duration(-ns)} of {name} time" for ns, name in named if ns < -NEGLIGIBLE * case.mean_ns)
     change = 1 - 1 / gain.expected
     wait_ns = change * case.shown_ns - sum(ns for ns, _ in named if ns > 0)
     only_taken = not (added or proposal.lumps or proposal.loader or proposal.least_ns)
     if takes and only_taken and change >= NEGLIGIBLE and wait_ns > (FAR_MORE - 1) * (change * case.shown_ns - wait_ns):
-        takes.append(f"a wait of {in_ms(wait_ns)}")
+        takes.append(f"a wait of {duration(wait_ns)}")
     taken = " and ".join((", ".join(takes[:-1]), takes[-1]) if len(takes) > 1 else takes)
-    step = f"{case.unit.a} of {in_ms(case.shown_ns)}"
+    step = f"{case.unit.a} of {duration(case.shown_ns)}"
     if taken and added:
         return f"takes {taken} off {step} and adds {added}, which {_becomes('it', change)}"
     if taken or added:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from gpuprof.diagnosis.budget_model import Budget
 from gpuprof.diagnosis.diagnosis import Kernels
 from gpuprof.diagnosis.rest_of_step import rest_of_step
-from gpuprof.diagnosis.sentences import Sentences, in_ms
+from gpuprof.diagnosis.sentences import Sentences, duration, share
 from gpuprof.diagnosis.shares import Shares
 from gpuprof.replay.bound import SMALL
 from gpuprof.timeline.unit import STEP, Unit
@@ -64,11 +64,11 @@ def _summary(
     said of counts in it. `part`: how much of that step this one is.
     """
     step = shares.step_ns
-    text = f"The {'busiest ' if turns else ''}GPU works {_share(part * shares.busy_ns, step)} {of}"
+    text = f"The {'busiest ' if turns else ''}GPU works {share(part * shares.busy_ns, step)} {of}"
     if shares.communication_ns > 0.05 * step:
-        text += f", {in_ms(shares.communication_ns)} of it in communication that nothing overlaps"
+        text += f", {duration(shares.communication_ns)} of it in communication that nothing overlaps"
     if shares.copy_ns > 0.05 * step:
-        text += f", {in_ms(shares.copy_ns)} of it in copies that nothing overlaps"
+        text += f", {duration(shares.copy_ns)} of it in copies that nothing overlaps"
     works = f"{text}."
     idle = sum(shares.idle_ns.values())
     if idle <= 0.05 * step:
@@ -83,21 +83,15 @@ def _summary(
     return (works, rest_of_step(shares.idle_ns, kernels, compiling_ns, alone, each))
 
 
-def _share(part_ns: float, of_ns: float) -> str:
-    """`14 %`, `2.4 %`."""
-    percent = 100 * part_ns / of_ns if of_ns > 0 else 0.0
-    return f"{percent:.0f} %" if percent >= 9.95 else f"{percent:.2g} %"
-
-
 _LIMITS = {"compute": "arithmetic", "memory": "memory traffic", "latency": "kernel launch latency"}
 
 
 def _limited(shares: Shares, limits: Mapping[str, float]) -> Sentences:
     """`Memory traffic limits 370 ms of that, arithmetic 238 ms.`: what a device that always works is slowed by."""
-    times = sorted(((share * shares.compute_ns, key) for key, share in limits.items()), reverse=True)
+    times = sorted(((of * shares.compute_ns, key) for key, of in limits.items()), reverse=True)
     worth_saying = [(ns, _LIMITS[key]) for ns, key in times if ns > 0.05 * shares.step_ns]
     if not worth_saying:
         return ()
     (most, first), *others = worth_saying
-    rest = "".join(f", {name} {in_ms(ns)}" for ns, name in others)
-    return (f"{first.capitalize()} limits {in_ms(most)} of that{rest}.",)
+    rest = "".join(f", {name} {duration(ns)}" for ns, name in others)
+    return (f"{first.capitalize()} limits {duration(most)} of that{rest}.",)

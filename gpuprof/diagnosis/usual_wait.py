@@ -6,7 +6,7 @@ import numpy as np
 
 from gpuprof.diagnosis.budget import WORTH_SAYING
 from gpuprof.diagnosis.budget_model import Budget
-from gpuprof.diagnosis.sentences import Sentences, in_ms
+from gpuprof.diagnosis.sentences import Sentences, duration
 from gpuprof.timeline.unit import Unit
 from gpuprof.tracefile.run import RunFolder
 
@@ -23,4 +23,4 @@ def usual_wait(folder: RunFolder | None, found: Budget, unit: Unit) -> Sentences
     usual = float(np.median(waits)) if len(waits) else 0.0
     if usual < WORTH_SAYING * found.usual_ns:
         return ()
-    return (f"Waiting for batches takes {in_ms(min(usual, found.usual_ns))} of a usual {unit}.",)
+    return (f"Waiting for batches takes {duration(min(usual, found.usual_ns))} of a usual {unit}.",)

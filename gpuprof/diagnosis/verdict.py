@@ -8,12 +8,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from gpuprof.calibration import noise as calibrated
-from gpuprof.diagnosis.diagnosis import Family, Verdict
+from gpuprof.diagnosis.diagnosis import UNCLEAR, Family, Verdict
 from gpuprof.diagnosis.doubts import Doubt, remaining
 from gpuprof.diagnosis.estimate import host_causes
 from gpuprof.diagnosis.gaps import CAUSES
 from gpuprof.diagnosis.sentences import Sentences
-from gpuprof.replay.bound import PARTS, RESOURCES, SMALL, Bound, bound_of
+from gpuprof.replay.bound import CLOSE, PARTS, RESOURCES, SMALL, Bound, bound_of
 from gpuprof.replay.collectives import communication_cause
 from gpuprof.replay.graph import SYNC, Graph
 from gpuprof.replay.mean_step import HOST_LUMPS, MeanStep
@@ -25,8 +25,6 @@ from gpuprof.timeline.slow_calls import KINDS, UNKNOWN, slow_calls
 from gpuprof.timeline.unit import STEP, Unit
 from gpuprof.tracefile.trace import F64
 
-UNCLEAR = 0.5
-"""Below this confidence the headline names two candidates."""
 DRAWS = 40
 ERROR = calibrated.SENSITIVITY.value
 """Standard deviation of a sensitivity for what the graph does not know: gaps between kernels, clocks, other
@@ -127,7 +125,8 @@ def with_doubts(
     exposed: float = 0.0,
     unit: Unit = STEP,
 ) -> Verdict:
-    """The verdict with the confidence that the doubts leave; below UNCLEAR with its runner-up and what would decide.
+    """The verdict with the confidence that the doubts leave; below UNCLEAR with its runner-up, if any, and what would
+    decide.
 
     `timed`: whether steps were timed without a profiler; `exposed`: the share of the step in communication that nothing
     overlaps.
@@ -148,15 +147,16 @@ def with_doubts(
 
 def runner_up(found: Sensitivities, bound: Bound | None, exposed: float = 0.0) -> Bound | None:
     """What binds if `bound` does not: the next resource by what it would gain, the device by its largest part. Where
-    none would gain much, communication if that much of the step is nothing else."""
+    none would gain much, communication if that much of the step is nothing else. None where no other would gain
+    anything that can be distinguished from nothing: what the step hardly uses does not limit it."""
     values: dict[Bound, float] = {name: getattr(found, name) for name in RESOURCES if name != "device"}
     parts: dict[Bound, float] = {name: getattr(found, name) or 0.0 for name in PARTS}
     values |= parts if found.compute is not None else {"memory": found.device}
     values.pop(bound, None)  # type: ignore[arg-type]
     if exposed >= SMALL and max(values.values(), default=0.0) < SMALL and bound != "communication":
         return "communication"
-    # Where nothing else would gain, what the GPU does is likelier than a resource that the step hardly uses.
-    return max(values, key=lambda name: (values[name], name in PARTS), default=None)
+    second = max(values, key=lambda name: (values[name], name in PARTS), default=None)
+    return second if second is not None and values[second] >= CLOSE else None
 
 
 def _lump(graph: Graph, mean: MeanStep) -> str | None:

@@ -15,10 +15,10 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpuprof.errors import UnreadableTrace
-from gpuprof.hang.recent import without_oldest
+from gpuprof.hang.recent import COALESCED, json_without_oldest, without_oldest
 from gpuprof.runfile import open_regular
 from gpuprof.tracefile import plain_pickle
 
@@ -30,7 +30,6 @@ FRAMED = 4
 LOOKED_AT = 128
 """Entries of a dump that are read: the last ones, and up to this many older ones that are not done. A recorder holds
 2,000 or more."""
-_COALESCED = "coalesced"
 _RANK_IN_NAME = re.compile(r"(\d+)(?:\.(?:pickle|pkl|json|bin|dump))?$")
 
 
@@ -144,44 +143,48 @@ def read(path: Path, rank: int | None = None) -> Dump:
             data, written_ns = file.read(), os.fstat(file.fileno()).st_mtime_ns
     except OSError as error:
         raise UnreadableTrace(f"{path}: cannot be read ({error.strerror or error})") from None
-    document = _document(path, data)
+    document, looked_at = _document(path, data)
     entries = document.get("entries") if isinstance(document, dict) else None
     if isinstance(document, dict) and entries is None and "pg_config" in document:
         entries = []  # JSON of a rank without calls
     if not isinstance(document, dict) or not isinstance(entries, list):
         raise UnreadableTrace(f"{path} is no flight recorder dump: it has no entries")
     try:
-        return Dump(rank, path, str(document.get("version", "")), _groups(document, entries), written_ns)
+        return Dump(rank, path, str(document.get("version", "")), _groups(document, entries, looked_at), written_ns)
     except (TypeError, ValueError, KeyError, AttributeError, OverflowError, IndexError) as error:
         raise UnreadableTrace(f"{path}: the flight recorder's entries are not understood ({error})") from None
 
 
-def _document(path: Path, data: bytes) -> Any:
+def _document(path: Path, data: bytes) -> tuple[Any, int]:
+    """What a file holds, and how many of its last entries are to be looked at."""
     if not data:
         raise UnreadableTrace(f"{path} is empty: the dump was not written")
     if data[:1] == b"\x80":
+        fewer, looked_at = without_oldest(data, LOOKED_AT, KEPT)
         try:
-            return plain_pickle.loads(without_oldest(data, LOOKED_AT))
+            return plain_pickle.loads(fewer), looked_at
         except plain_pickle.NamesAGlobal as error:
             raise UnreadableTrace(f"{path} asks for {error}: it was not loaded, do not trust it") from None
         except plain_pickle.Damaged:
             raise UnreadableTrace(f"{path} is damaged or was cut off") from None
     try:
-        return json.loads(data)
+        return json_without_oldest(data, LOOKED_AT), LOOKED_AT
+    except ValueError:
+        pass  # not as torch writes it: Python's own reader may take it
+    try:
+        return json.loads(data), LOOKED_AT
     except (ValueError, RecursionError):
         raise UnreadableTrace(f"{path} is damaged or was cut off, or no flight recorder dump") from None
 
 
-def _groups(document: Mapping[str, Any], entries: list[Any]) -> tuple[GroupState, ...]:
-    entries = _not_done(entries[:-LOOKED_AT])[:LOOKED_AT] + entries[-LOOKED_AT:]
-    rows: dict[str, list[Mapping[str, Any]]] = {}
+def _groups(document: Mapping[str, Any], entries: list[Any], looked_at: int) -> tuple[GroupState, ...]:
+    rows: dict[str, list[_Row]] = {}
     names: dict[str, str] = {}
     described: dict[str, str] = {}
-    for entry in entries:
-        name, description = _process_group(entry)
-        rows.setdefault(name, []).append(entry)
-        names[str(entry.get("pg_id", name))] = name
-        described[name] = description
+    for row in _looked_at(entries, looked_at):
+        rows.setdefault(row.name, []).append(row)
+        names[str(row.entry.get("pg_id", row.name))] = row.name
+        described[row.name] = row.description
     members = {str(key): _ranks(one) for key, one in _items(document.get("pg_config"))}
     status = {str(key): one for key, one in _items(document.get("pg_status"))}
     if "0" in status and "0" not in names:  # the default group, though none of its entries is left
@@ -189,15 +192,15 @@ def _groups(document: Mapping[str, Any], entries: list[Any]) -> tuple[GroupState
         rows.setdefault("0", [])
     by_name = {name: status[number] for number, name in names.items() if number in status}
     found = []
-    for name, last in rows.items():
-        numbered = _by_number(entry for entry in last if not entry.get("is_p2p"))
-        sent = _by_number(entry for entry in last if entry.get("is_p2p"))
+    for name, last in sorted(rows.items()):
+        numbered = _by_number([row for row in last if not row.is_transfer])
+        sent = _by_number([row for row in last if row.is_transfer])
         state = {} if sent else by_name.get(name, {})  # there NCCL also counts transfers, with separate numbers
-        enqueued = max([0, int(state.get("last_enqueued_collective") or 0), *(_number(one[-1]) for one in numbered)])
-        finished = [_number(one[-1]) for one in numbered if _is_done(one[-1])]
+        enqueued = max([0, int(state.get("last_enqueued_collective") or 0), *(one[-1].number for one in numbered)])
+        finished = [one[-1].number for one in numbered if one[-1].done]
         done = max([0, int(state.get("last_completed_collective") or 0), *finished])
-        at = next((i for i, one in enumerate(numbered) if not _is_done(one[-1])), None)
-        pending = None if at is None else _number(numbered[at][-1])
+        at = next((i for i, one in enumerate(numbered) if not one[-1].done), None)
+        pending = None if at is None else numbered[at][-1].number
         kept = numbered[-KEPT:] if at is None else numbered[max(at - KEPT, 0) : at + KEPT]
         one = GroupState(
             name=name,
@@ -205,57 +208,82 @@ def _groups(document: Mapping[str, Any], entries: list[Any]) -> tuple[GroupState
             ranks=members.get(name) or members.get(described.get(name, "")),
             enqueued=enqueued,
             completed=done if pending is None else max(pending - 1, 0),
-            calls=tuple(_collective(name, one, framed=i >= len(kept) - FRAMED) for i, one in enumerate(kept)),
-            transfers=tuple(call for one in sent[-KEPT:] for call in _transfers(name, one)),
+            calls=tuple(_collective(one, framed=i >= len(kept) - FRAMED) for i, one in enumerate(kept)),
+            transfers=tuple(call for one in sent[-KEPT:] for call in _transfers(one)),
         )
         found.append(one)
     return tuple(found)
 
 
-def _not_done(entries: list[Any]) -> list[Any]:
-    """The entries that are not done. Operations that NCCL coalesced have the state of the entry that ends them."""
-    found = [entry for entry in entries if not _is_done(entry)]
-    if not found:
-        return found
-    ended = {_key(entry) for entry in entries if _ends(entry) and _is_done(entry)}
-    return [entry for entry in found if _key(entry) not in ended]
+class _Row(NamedTuple):
+    """An entry with the values of it that are used more than once."""
+
+    entry: Mapping[str, Any]
+    name: str
+    """Name of its group."""
+    description: str
+    is_transfer: bool
+    """Whether it is a send or a receive."""
+    number: int
+    """Its number among the collectives, or among the sends and receives, of its group; 0: unknown."""
+    done: bool
+    ends: bool
+    """Whether it is NCCL's entry at the end of a coalesced operation."""
 
 
-def _key(entry: Mapping[str, Any]) -> tuple[str, bool, int]:
-    """(group, kind, number)."""
-    return (_process_group(entry)[0], bool(entry.get("is_p2p")), _number(entry))
+def _row(entry: Mapping[str, Any]) -> _Row:
+    get = entry.get
+    name, description = _process_group(get("process_group", get("pg_id", 0)))
+    is_transfer = bool(get("is_p2p"))
+    number = get("p2p_seq_id") if is_transfer else get("collective_seq_id", get("seq_id"))
+    ends = COALESCED in str(get("profiling_name", ""))
+    return _Row(entry, name, description, is_transfer, int(number or 0), _is_done(entry), ends)
 
 
-def _by_number(entries: Iterable[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
+def _process_group(found: Any) -> tuple[str, str]:
+    """(name, description); before version 2 only the name, or the group's number."""
+    if isinstance(found, (list, tuple)):
+        return str(found[0]), str(found[1]) if len(found) > 1 else ""
+    return str(found), ""
+
+
+def _looked_at(entries: list[Any], last: int) -> list[_Row]:
+    """The last entries, with all parts of coalesced operations, and up to LOOKED_AT older ones that are not done.
+    Operations that NCCL coalesced have the state of the entry that ends them."""
+    begin = max(len(entries) - last, 0)
+    rows = [_row(entry) for entry in entries[begin:]]
+    while begin > 0 and _key(before := _row(entries[begin - 1])) == _key(rows[0]):
+        rows.insert(0, before)
+        begin -= 1
+    older = [_row(entry) for entry in entries[:begin] if not _is_done(entry)]
+    if older:
+        ended = {_key(row) for row in map(_row, entries[:begin]) if row.ends and row.done}
+        older = [row for row in older if _key(row) not in ended]
+    return older[:LOOKED_AT] + rows
+
+
+def _key(row: _Row) -> tuple[str, bool, int]:
+    """(group, kind, number); parts of one coalesced operation have the same."""
+    return row.name, row.is_transfer, row.number
+
+
+def _by_number(entries: Iterable[_Row]) -> list[list[_Row]]:
     """Entries of one group in order; those of one coalesced operation are grouped."""
-    rows: list[list[Mapping[str, Any]]] = []  # of entries with the same number
+    rows: list[list[_Row]] = []  # of entries with the same number
     last = 0
     for entry in entries:
-        number = _number(entry)
-        if number and number == last:
+        if entry.number and entry.number == last:
             rows[-1].append(entry)
         else:
             rows.append([entry])
-        last = number
-    return [part for row in rows for part in ([row] if _ends(row[-1]) else [[entry] for entry in row])]
+        last = entry.number
+    return [part for row in rows for part in ([row] if row[-1].ends else [[entry] for entry in row])]
 
 
-def _number(entry: Mapping[str, Any]) -> int:
-    """Its number among the collectives, or among the sends and receives, of its group."""
-    if entry.get("is_p2p"):
-        return int(entry.get("p2p_seq_id") or 0)
-    return int(entry.get("collective_seq_id", entry.get("seq_id")) or 0)
-
-
-def _ends(entry: Mapping[str, Any]) -> bool:
-    """Whether it is NCCL's entry at the end of a coalesced operation."""
-    return _COALESCED in str(entry.get("profiling_name", ""))
-
-
-def _collective(group: str, entries: list[Mapping[str, Any]], framed: bool) -> Call:
+def _collective(rows: list[_Row], framed: bool) -> Call:
     """A collective; a coalesced one has the sizes and types of all its parts."""
-    last = _call(group, entries[-1], framed)
-    parts = [_call(group, entry, False) for entry in entries[:-1]]
+    last = _call(rows[-1], framed)
+    parts = [_call(row, False) for row in rows[:-1]]
     if not parts:
         return last
     return replace(
@@ -266,26 +294,18 @@ def _collective(group: str, entries: list[Mapping[str, Any]], framed: bool) -> C
     )
 
 
-def _transfers(group: str, entries: list[Mapping[str, Any]]) -> list[Call]:
+def _transfers(rows: list[_Row]) -> list[Call]:
     """Sends and receives; those of a coalesced operation have its state."""
-    if not _ends(entries[-1]):
-        return [_call(group, entry, True) for entry in entries]
-    end = _call(group, entries[-1], True)
-    parts = [_call(group, entry, False) for entry in entries[:-1]]
+    if not rows[-1].ends:
+        return [_call(row, True) for row in rows]
+    end = _call(rows[-1], True)
+    parts = [_call(row, False) for row in rows[:-1]]
     return [replace(part, state=end.state, frames=end.frames) for part in parts]
 
 
 def _items(value: Any) -> Iterable[tuple[Any, Mapping[str, Any]]]:
     pairs = value.items() if isinstance(value, dict) else ()
     return [(key, one) for key, one in pairs if isinstance(one, dict)]
-
-
-def _process_group(entry: Mapping[str, Any]) -> tuple[str, str]:
-    """(name, description); before version 2 only the name, or the group's number."""
-    found = entry.get("process_group", entry.get("pg_id", 0))
-    if isinstance(found, (list, tuple)):
-        return str(found[0]), str(found[1]) if len(found) > 1 else ""
-    return str(found), ""
 
 
 def _ranks(config: Mapping[str, Any]) -> tuple[int, ...] | None:
@@ -299,22 +319,21 @@ def _is_done(entry: Mapping[str, Any]) -> bool:
     return entry.get("state") == "completed" or bool(entry.get("retired"))
 
 
-def _call(group: str, entry: Mapping[str, Any], framed: bool) -> Call:
+def _call(row: _Row, framed: bool) -> Call:
     """framed: with its stack, which is always read for a call that is not done."""
-    backend, _, op = str(entry.get("profiling_name", "")).rpartition(":")
+    get = row.entry.get
+    backend, _, op = str(get("profiling_name", "")).rpartition(":")
     return Call(
-        group=group,
-        seq=_number(entry),
+        group=row.name,
+        seq=row.number,
         op=op,
         backend=backend,
-        sizes=tuple(
-            tuple(int(n) for n in size) for size in entry.get("input_sizes") or () if isinstance(size, (list, tuple))
-        ),
-        dtypes=tuple(str(dtype) for dtype in entry.get("input_dtypes") or ()),
-        state="completed" if _is_done(entry) else str(entry.get("state", "scheduled")),
-        created_ns=int(entry.get("time_created_ns") or 1_000 * int(entry.get("time_created_us") or 0)),
-        peer_to_peer=bool(entry.get("is_p2p")),
-        frames=frames_of(entry.get("frames")) if framed or not _is_done(entry) else (),
+        sizes=tuple(tuple(map(int, size)) for size in get("input_sizes") or () if isinstance(size, (list, tuple))),
+        dtypes=tuple(map(str, get("input_dtypes") or ())),
+        state="completed" if row.done else str(get("state", "scheduled")),
+        created_ns=int(get("time_created_ns") or 1_000 * int(get("time_created_us") or 0)),
+        peer_to_peer=row.is_transfer,
+        frames=frames_of(get("frames")) if framed or not row.done else (),
     )
 
 

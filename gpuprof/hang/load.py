@@ -94,11 +94,10 @@ def states_of_dumps(paths: Sequence[Path]) -> list[RankState]:
         if rank is None:
             continue
         state = states.get(rank, RankState(rank))
-        text = head.decode("utf-8", "replace")
-        if is_stack(text):
-            states[rank] = replace(state, stack=parse(_text(file)) or state.stack)
-        elif is_dump(head):
+        if is_dump(head):
             states[rank] = _with_dump(state, file)
+        elif is_stack(head.decode("utf-8", "replace")):
+            states[rank] = replace(state, stack=parse(_text(file)) or state.stack)
         elif len(paths) == len(files):
             states[rank] = replace(state, error=f"{file.name} is neither a dump nor a stack")
     if not any(state.dump or state.stack for state in states.values()):

@@ -1,44 +1,134 @@
-"""Cuts the oldest finished collectives out of a pickled dump before it is loaded.
-A recorder holds 2,000 entries per rank, and loading them takes 95 % of the time; what hangs is among the last. An entry
-can be removed if it says `retired` and its instructions define nothing that later ones refer to (torch's pickler
-defines texts and frames at their first use).
+"""Cuts the oldest finished collectives out of a dump before it is decoded.
+
+A recorder holds 2,000 entries per rank, and decoding them takes most of the time; what hangs is among the last. An
+entry of a pickle can be removed if it says `retired` and its instructions define nothing that later ones refer to
+(torch's pickler defines texts and frames at their first use); an entry of JSON, if it is retired or completed. A
+coalesced operation of NCCL is recorded as parts that are never updated and an entry that ends them: these are removed
+together or not at all.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
+import msgspec
 import numpy as np
 
 from gpuprof.tracefile.compiled import compiled
 
-_LIST = (b"X\x07\x00\x00\x00entries", b"X\x07\x00\x00\x00retired")
-"""Pickled texts, of seven bytes each, that name the list and the word in an entry."""
+COALESCED = "coalesced"
+"""In the name of an entry that ends a coalesced operation."""
+_KEYS = ("retired", "collective_seq_id", "p2p_seq_id", "pg_id", "is_p2p", "profiling_name")
+RETIRED, NUMBER, TRANSFER_NUMBER, GROUP, IS_TRANSFER, NAME = range(1, 7)
+"""Columns of what is known of an entry: the values of those keys, -1 where one is not known. Of a name whether it ends
+a coalesced operation."""
+DEFINES = 0
+"""Column: whether it fills a place of the memo."""
+_LIST = b"X\x07\x00\x00\x00entries"
 LEAST_BYTES = 32
-"""Lower bound for the size of an entry: it has more than 16 keys."""
-_COALESCED = b"oalesced"
-"""Parts of a coalesced operation have the state of the entry that ends it, which therefore must stay."""
+"""Of an entry: it has more keys than half of these."""
+_PLACES = 1 << 16
+"""Places of a pickle's memo that are followed; one with more is decoded whole."""
+_OTHER, _TEXT, _LONG = -1, -2, -3
 
 
-def without_oldest(data: bytes, kept: int) -> bytes:
-    """The same pickle with fewer entries: at least the last `kept`, and all unfinished ones. `data` itself if nothing
-    can be left out."""
-    found, word = data.find(_LIST[0]), data.find(_LIST[1])
-    if found < 0 or word < found or _COALESCED in data:
-        return data
-    begin = _after_put(data, found + len(_LIST[0]))
-    key = _put(data, word + len(_LIST[1]))
-    if begin is None or key is None or data[begin : begin + 2] != b"](":
-        return data
-    starts, ends, settled = (np.empty(len(data) // LEAST_BYTES + 1, np.int64) for _ in range(3))
-    count = _entries(np.frombuffer(data, np.uint8), begin + 2, key, starts, ends, settled)
-    if count <= kept:
-        return data
-    goes = np.flatnonzero(settled[: count - kept])
+def _widths() -> np.ndarray:
+    """Per instruction the bytes after it; less than 0: not one of torch's, a text, or a long number."""
+    found = np.full(256, _OTHER, np.int64)
+    for codes, width in (
+        (b"(uet}]N\x85\x86\x87\x88\x89", 0), (b"hqK", 1), (b"M", 2), (b"Jjr", 4), (b"G", 8), (b"X", _TEXT),
+        (b"\x8a", _LONG),
+    ):  # fmt: skip
+        found[list(codes)] = width
+    return found
+
+
+_WIDTHS = _widths()
+
+
+# -- pickles
+
+
+def without_oldest(data: bytes, looked_at: int, kept: int) -> tuple[bytes, int]:
+    """The same pickle with fewer entries, and how many of its last ones are to be looked at.
+
+    Of the last `looked_at` those stay that are among the last `kept` calls of their group, or of those before its first
+    that is not done; of the older ones those that are not done. `data` itself where nothing can be left out.
+    """
+    found = data.find(_LIST)
+    begin = _after_put(data, found + len(_LIST)) if found >= 0 else None
+    slots = _slots(data)
+    if begin is None or slots is None or data[begin : begin + 2] != b"](":
+        return data, looked_at
+    most = (len(data) - begin) // LEAST_BYTES + 1
+    starts, ends = (np.empty(most, np.int64) for _ in range(2))
+    facts = np.empty((most, len(_KEYS) + 1), np.int64)
+    ending = np.zeros(_PLACES, np.uint8)
+    count = _entries(np.frombuffer(data, np.uint8), begin + 2, slots, _WIDTHS, starts, ends, facts, ending)
+    if count <= min(looked_at, kept):
+        return data, looked_at
+    settled = _settled(facts[:count], looked_at, kept)
+    goes = np.flatnonzero(settled)
     runs = np.split(goes, np.flatnonzero(np.diff(goes) > 1) + 1) if len(goes) else []
     pieces, at = list[bytes](), 0
     for run in runs:
         pieces.append(data[at : starts[run[0]]])
         at = int(ends[run[-1]])
-    return b"".join([*pieces, data[at:]])
+    return b"".join([*pieces, data[at:]]), int(np.count_nonzero(~settled[-looked_at:]))
+
+
+def _settled(facts: np.ndarray, looked_at: int, kept: int) -> np.ndarray:
+    """Of which entries neither a later one nor the answer needs anything."""
+    retired, ends = facts[:, RETIRED] == 1, facts[:, NAME] == 1
+    transfer = facts[:, IS_TRANSFER] == 1
+    number = np.where(transfer, facts[:, TRANSFER_NUMBER], facts[:, NUMBER])
+    needed = np.arange(len(facts)) >= len(facts) - looked_at
+    defines = facts[:, DEFINES] == 1
+    if (defines | ((facts[:, GROUP] >= 0) & (number >= 0))).all():
+        needed &= _among_last(facts[:, GROUP] * 2 + transfer, number, retired, kept)
+    needed |= defines
+    if not ends.any():
+        return retired & ~needed
+    key = np.stack([number, transfer, facts[:, GROUP]], axis=1)
+    row = np.cumsum(np.concatenate([[0], (key[1:] != key[:-1]).any(axis=1)]))  # of neighbours with the same number
+    last = np.flatnonzero(np.diff(row, append=-1))
+    ended = (ends & retired)[last]
+    stays = np.zeros(len(last), bool)
+    np.logical_or.at(stays, row, needed | (number < 0))
+    goes = np.where(ended[row], ~stays[row], retired & ~ends & ~needed)
+    # One whose parts have others between them: its end must stay for those that do.
+    waits = {tuple(one) for one in key[~goes & ~retired].tolist()}
+    held = [i for i in np.flatnonzero(goes & ends).tolist() if tuple(key[i].tolist()) in waits]
+    goes[np.isin(row, row[held])] = False
+    return goes
+
+
+def _among_last(group: np.ndarray, number: np.ndarray, retired: np.ndarray, kept: int) -> np.ndarray:
+    """Which entries are among the last `kept` calls of their group, or of those before the first that is not done, or
+    after that. Entries with one number are one call, and as far as the last of them."""
+    found = np.zeros(len(group), bool)
+    for one in set(group.tolist()):
+        at = np.flatnonzero(group == one)
+        call = np.cumsum(np.concatenate([[0], np.diff(number[at]) != 0]))
+        last = np.flatnonzero(np.diff(call, append=-1))
+        pending = np.flatnonzero(~retired[at[last]])
+        first = min(call[-1] - kept + 1, pending[0] - kept) if len(pending) else call[-1] - kept + 1
+        found[at[call >= first]] = True
+    return found
+
+
+def _slots(data: bytes) -> np.ndarray | None:
+    """Per place of the memo the column that a value after it is for, 0: none; None where `retired` has no place."""
+    found = np.zeros(_PLACES, np.uint8)
+    for column, word in enumerate(_KEYS, start=1):
+        text = word.encode()
+        at = data.find(b"X" + len(text).to_bytes(4, "little") + text)
+        place = _put(data, at + 5 + len(text)) if at >= 0 else None
+        if place is not None and place < _PLACES:
+            found[place] = column
+        elif column == RETIRED:
+            return None
+    return found
 
 
 def _put(data: bytes, at: int) -> int | None:
@@ -54,64 +144,133 @@ def _after_put(data: bytes, at: int) -> int | None:
 
 
 @compiled
-def _entries(data, at, key, starts, ends, settled):  # pragma: no cover - compiled
-    """Fills in where entries of the list begin and end, and which are retired and define nothing; returns their number,
-    -1 if the pickle is not as torch writes it. key: memo index of the text `retired`."""
-    count, depth, size = 0, 0, len(data)
-    defines, retired, last = False, False, -1
+def _entries(data, at, slots, widths, starts, ends, facts, ending):  # pragma: no cover - compiled
+    """Fills in where the entries of the list begin and end, and what is known of each; returns how many there are, -1
+    where the pickle is not as torch writes it. ending: per place of the memo whether its text ends coalesced operations
+    (here filled in for the texts that the entries define)."""
+    count, size = 0, len(data)
+    ends_one = 0  # whether the text that was last defined does
     while at < size:
-        code = data[at]
-        if depth == 0:
-            if code == 101:  # e: the list's end
-                return count
-            if code != 125 or at + 1 >= size or data[at + 1] != 40 or count >= len(starts):  # }(
-                return -1
-            starts[count] = at
-            defines, retired = False, False
-            at, depth = at + 2, 1
-            continue
-        got = -1
-        width = 0
-        if code == 104 or code == 113 or code == 75:  # h q K
-            width = 1
-        elif code == 77:  # M
-            width = 2
-        elif code == 74 or code == 106 or code == 114:  # J j r
-            width = 4
-        elif code == 71:  # G
-            width = 8
-        elif code == 138:  # a long number
-            if at + 1 >= size:
-                return -1
-            width = 1 + data[at + 1]
-        elif code == 88:  # X
-            if at + 4 >= size or data[at + 4] != 0:
-                return -1
-            width = 4 + np.int64(data[at + 1]) + (np.int64(data[at + 2]) << 8) + (np.int64(data[at + 3]) << 16)
-        elif code == 40:  # (
-            depth += 1
-        elif code == 117 or code == 101 or code == 116:  # u e t
-            depth -= 1
-        elif not (code == 125 or code == 93 or code == 78 or code == 136 or code == 137 or 133 <= code <= 135):
-            return -1  # none of } ] None True False and tuples of one to three
-        if at + 1 + width > size or depth < 0:
+        if data[at] == 101:  # e: the list's end
+            return count
+        if data[at] != 125 or at + 1 >= size or data[at + 1] != 40 or count >= len(starts):  # }(
             return -1
-        if code == 104:
-            got = np.int64(data[at + 1])
-        elif code == 106:
-            got = 0
-            for i in range(4):
-                got += np.int64(data[at + 1 + i]) << (8 * i)
-        if code == 113 or code == 114:
-            defines = True
-        if code == 136 and last == key:
-            retired = True
-        last = got
-        at += 1 + width
-        if depth == 0 and code == 117:
-            ends[count] = at
-            settled[count] = 1 if retired and not defines else 0
-            count += 1
-        elif depth == 0:
-            return -1
+        starts[count] = at
+        for column in range(facts.shape[1]):
+            facts[count, column] = -1
+        at, depth, height, slot = at + 2, 1, 0, 0  # height: of the dict's keys and values on the stack
+        while depth > 0:
+            if at >= size:
+                return -1
+            code = data[at]
+            if code == 104 and (depth > 1 or slot == 0) and at + 1 < size:  # h, as half of all are
+                if depth == 1:
+                    height += 1
+                    if height & 1:
+                        slot = slots[data[at + 1]]
+                at += 2
+                continue
+            if code == 40:  # (
+                depth += 1
+                at += 1
+                continue
+            width = widths[code]
+            if width < 0:
+                if width == -2:  # X
+                    if at + 4 >= size or data[at + 4] != 0:
+                        return -1
+                    width = 4 + np.int64(data[at + 1]) + (np.int64(data[at + 2]) << 8) + (np.int64(data[at + 3]) << 16)
+                elif width == -3:  # a long number
+                    if at + 1 >= size:
+                        return -1
+                    width = 1 + data[at + 1]
+                else:
+                    return -1
+            if at + 1 + width > size:
+                return -1
+            if code == 88:
+                ends_one = 0
+                for i in range(at + 5, at + 1 + width - 8):
+                    if data[i] == 99 and data[i + 1] == 111 and data[i + 2] == 97 and data[i + 3] == 108:  # coal
+                        ends_one = 1
+            if code == 117 or code == 101 or code == 116:  # u e t: what is between is one, which the mark came after
+                depth -= 1
+                slot = 0
+                if depth == 1 and code == 116:
+                    height += 1
+            elif code == 113 or code == 114:  # q r
+                facts[count, 0] = 1
+                place = np.int64(data[at + 1])
+                if code == 114:
+                    place += (np.int64(data[at + 2]) << 8) + (np.int64(data[at + 3]) << 16)
+                    place += np.int64(data[at + 4]) << 24
+                if place >= len(ending):
+                    return -1
+                ending[place] = ends_one
+                ends_one = 0
+            elif depth == 1 and 133 <= code <= 135:
+                height -= code - 133
+                slot = 0
+            elif depth == 1:
+                value = np.int64(-1)
+                if code == 104 or code == 75:
+                    value = np.int64(data[at + 1])
+                elif code == 77:
+                    value = np.int64(data[at + 1]) + (np.int64(data[at + 2]) << 8)
+                elif code == 74 or code == 106:
+                    value = np.int64(data[at + 1]) + (np.int64(data[at + 2]) << 8) + (np.int64(data[at + 3]) << 16)
+                    value += np.int64(data[at + 4]) << 24
+                    if value >= 1 << 31:
+                        value = np.int64(-1)
+                elif code == 136:
+                    value = np.int64(1)
+                elif code == 137:
+                    value = np.int64(0)
+                if slot == 6:
+                    facts[count, 6] = -1
+                    if (code == 104 or code == 106) and 0 <= value < len(ending):
+                        facts[count, 6] = ending[value]
+                elif slot > 0 and code != 104 and code != 106:
+                    facts[count, slot] = value
+                slot = 0
+                height += 1
+                if height % 2 == 1 and (code == 104 or code == 106) and 0 <= value < len(slots):
+                    slot = slots[value]
+            at += 1 + width
+            if depth == 0:
+                if code != 117:
+                    return -1
+                ends[count] = at
+                count += 1
     return -1
+
+
+# -- JSON
+
+
+class _Brief(msgspec.Struct):
+    """Of an entry what says whether it is done."""
+
+    state: Any = None
+    retired: Any = None
+    profiling_name: Any = None
+
+
+def json_without_oldest(data: bytes, kept: int) -> Any:
+    """What a dump as JSON holds, with fewer entries: the last `kept` and all that are not done, or that end coalesced
+    operations. Raises ValueError for what is no dump; `json` may read it all the same."""
+    parts = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+    whole = {key: msgspec.json.decode(one) for key, one in parts.items() if key != "entries"}
+    if "entries" not in parts:
+        return whole
+    entries = msgspec.json.decode(parts["entries"], type=list[msgspec.Raw])
+    chosen = entries
+    if len(entries) > kept:
+        briefs = msgspec.json.decode(parts["entries"], type=list[_Brief])
+        old = len(entries) - kept
+        chosen = [one for one, brief in zip(entries[:old], briefs, strict=False) if _stays(brief)] + entries[old:]
+    return {**whole, "entries": [msgspec.json.decode(one) for one in chosen]}
+
+
+def _stays(brief: _Brief) -> bool:
+    return not (brief.retired or brief.state == "completed") or COALESCED in str(brief.profiling_name)

@@ -1,7 +1,8 @@
 """An armed training: counts its steps, and records some of them when `gpuprof attach` asks for it.
 
 The thread that answers requests only stores them; the training's thread begins and ends a recording, at the end of a
-step. Between recordings a step costs one entry in a ring.
+step. Between recordings a step costs an addition and one entry in a ring (`StepClock.counter`), unless steps can be
+recognised only by their backward passes.
 """
 
 from __future__ import annotations
@@ -108,6 +109,7 @@ class Armed:
 
     def forked(self) -> None:
         """Called in a forked child, which is armed by itself once it trains."""
+        self._sessions.counter = None
         if self._server is not None:
             self._server.leave()
         self._server = self._clock = self._session = self._request = self._recording = self._announce = None
@@ -117,6 +119,7 @@ class Armed:
     def close(self) -> None:
         """Takes the socket away and ends the recording. Never raises."""
         self.ended = True
+        self._sessions.counter = None
         self._announce = None
         if self._server is not None:
             self._server.close()
@@ -150,6 +153,7 @@ class Armed:
     @guarded
     def optimizer_ended(self, optimizer: Any) -> None:
         """An optimizer has done its step."""
+        self._count_by_clock()
         (self._clock or self._begin(OPTIMIZER)).optimizer_ended(optimizer)
 
     @guarded
@@ -173,6 +177,7 @@ class Armed:
     def training_begins(self, args: Any, state: Any, model: Any, optimizer: Any) -> None:
         """A trainer begins to count steps."""
         self._announce = partial(announce, args=args, state=state, model=_loosely(model), optimizer=_loosely(optimizer))
+        self._count_by_clock()
         clock = self._clock or self._begin("trainer")
         clock.counted_by("trainer", steps_left(state))
 
@@ -187,6 +192,7 @@ class Armed:
         """The trainer is done."""
         self._announce = None
         if self._clock is not None:
+            self._count_by_clock()
             self._clock.left_alone()
 
     def _step_ended(self) -> None:
@@ -197,6 +203,16 @@ class Armed:
             self._serve()
         elif self._backward is not None:
             self._leave_backwards()
+        elif self._clock is not None and not self.ended:
+            self._sessions.counter = self._clock.counter(self._ends_ns.append)
+            if self._request is not None:  # it came meanwhile, and has taken away the counter before
+                self._sessions.counter = None
+
+    def _count_by_clock(self) -> None:
+        """Steps are looked at one by one again; on the thread that trains."""
+        self._sessions.counter = None
+        if self._clock is not None:
+            self._clock.without_counter()
 
     def _serve(self) -> None:
         """Begins to answer requests, at the first step: a process that never trains has no socket."""
@@ -222,9 +238,6 @@ class Armed:
 
     def _begin_recording(self, request: Request) -> None:
         self._request, self._wants_end = None, False
-        if self._backward is not None:  # the session follows them by itself, and wraps what it finds
-            self._backward.undo()
-            self._backward = None
         clock = self._clock
         assert clock is not None
         say(f"step {self._step}: gpuprof attach records some steps into {request.folder}")
@@ -255,7 +268,7 @@ class Armed:
             if fetch is not None:
                 loader_meter.watch(fetch)
         self._leaves = self.on_leaving is not None
-        if self._clock is not None and (self._clock.needs_backwards or self._leaves) and not self.ended:
+        if self._leaves and self._backward is None and not self.ended:
             self._follow_backwards()
         say(f"step {self._step}: the recording is over and its hooks are removed")
 
@@ -330,6 +343,7 @@ class Armed:
             return {"error": f"has taken {self._step} steps already", "late": True}
         self._why = ""
         self._request = Request(checked, at_step, by)
+        self._sessions.counter = None  # after the request: the next step sees that
         return {"ok": True, "step": self._step}
 
 

@@ -28,6 +28,9 @@ class Holder:
         self._session: Session | None = None
         self._begun = False
         self._attached = self._follows_forks = False
+        self.counter: Callable[[Any], bool] | None = None
+        """While nothing is recorded, of an armed process: called with an optimizer that has done its step, in place of
+        all else; False where that is not one it knows, and the rest is to be done."""
         self._undo: list[Callable[[], Any]] = []
         """What takes the hooks away again."""
 
@@ -91,6 +94,9 @@ class Holder:
                     opened.append((id(optimizer), close))
 
         def after(optimizer: Any, _: Any, __: Any) -> None:
+            counter = self.counter
+            if counter is not None and self._run is None and counter(optimizer):
+                return
             if opened and opened[-1][0] == id(optimizer):
                 opened.pop()[1]()
             session = self.session("optimizer")

@@ -136,14 +136,15 @@ def _whole(value: Any) -> int:
 NAMES = {
     "imports": "imports", "loading": "loading model and data", "first_steps": "first steps", "compile": "compiling",
     "evaluation": "evaluation", "save": "saving", "logging": "logging", "garbage_collection": "garbage collection",
-    "input": "uneven input", "recording": "recording", "finish": "after the last step", "other": "other",
+    "input": "uneven input", "recording": "recording", "finish": "after the last step",
+    "other": "no measured cause",
 }  # fmt: skip
 """Cause → its printed name."""
 WORTH_SAYING = 0.01
 
 
 def sentence(found: Goodput) -> str:
-    """`training 61 % of 12 min; lost: loading model and data 21 %, evaluation 9 %, other 9 %`."""
+    """`usual steps take 61 % of the run's 12 min; the rest: loading model and data 21 %, no measured cause 18 %`."""
     shares = sorted(((ns / found.wall_ns, cause) for cause, ns in found.lost_ns.items()), reverse=True)
     lost = [f"{NAMES[cause]} {100 * share:.0f} %" for share, cause in shares if share >= WORTH_SAYING]
     head = f"usual steps take {100 * found.share:.0f} % of the run's {_long(found.wall_ns)}"

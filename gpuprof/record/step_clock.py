@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from time import perf_counter_ns
 from typing import Any
 
 from . import forks
@@ -44,6 +45,8 @@ class StepClock:
         """An optimizer that has stepped inside the current backward pass."""
         self._steps_inside = False
         """Whether optimizers step inside backward passes, so that the ends of these must be followed."""
+        self._counted_from: int | None = None
+        """The step from which on a counter counts."""
 
     def is_here(self) -> bool:
         """Whether this is the training thread and no CUDA graph is being captured: anything done then would be replayed
@@ -85,6 +88,35 @@ class StepClock:
     def without_backwards(self) -> None:
         """No backward pass will be reported any more."""
         self._finder.without_backwards()
+
+    def counter(self, ended_ns: Callable[[int], None]) -> Callable[[Any], bool] | None:
+        """A short way to count steps, while nothing has to be done at their ends: called with an optimizer that has
+        done its step; it passes when that was to `ended_ns`. It returns False for what `optimizer_ended` has to look
+        at. None where steps cannot be counted so. It must not be called in a child of this process.
+        """
+        import torch
+
+        only = self._finder.only
+        if not self._follows_optimizers or self._on_optimizer is not None or only is None or self._steps_inside:
+            return None
+        task, thread, identity, now = torch._C._current_graph_task_id, self.thread, threading.get_ident, perf_counter_ns
+        captures = self.may_capture and torch.cuda.is_initialized()
+        self._counted_from = self.step
+
+        def count(optimizer: Any) -> bool:
+            if id(optimizer) != only or identity() != thread or task() != -1 or (captures and is_capturing()):
+                return False
+            self.step += 1
+            ended_ns(now())
+            return True
+
+        return count
+
+    def without_counter(self) -> None:
+        """Steps are counted by `optimizer_ended` again."""
+        counted_from, self._counted_from = self._counted_from, None
+        if counted_from is not None and self.step > counted_from:
+            self._finder.ended_before(self.step - counted_from)
 
     def _follow(self, optimizer: Any, key: int) -> None:
         if self._on_optimizer is not None:

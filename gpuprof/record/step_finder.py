@@ -41,6 +41,17 @@ class StepFinder:
         """A backward pass has begun: gradients are new for every optimizer."""
         self._since_backward = set()
 
+    @property
+    def only(self) -> int | None:
+        """The optimizer whose every step ends one of the training, without backward passes; None if it is not so
+        simple."""
+        return self._order[0] if len(self._order) == 1 and self._since_backward is None else None
+
+    def ended_before(self, times: int) -> None:
+        """The only optimizer has ended that many times which were not reported."""
+        self._count += times
+        self._last[self._order[0]] = self._count
+
     def ended(self, optimizer: int) -> bool:
         """Whether the step of this optimizer, which has just ended, ends a step of the training.
 

@@ -78,4 +78,4 @@ def lines(diagnosis: Diagnosis, most: int = SHOWN, least: float = LEAST) -> list
     items = () if found is None else named(found, most, least)
     if found is None or not items:
         return []
-    return [title(diagnosis), *map(line, items)]
+    return [f"{title(diagnosis)}; it takes longer by:", *map(line, items)]

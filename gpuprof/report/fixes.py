@@ -14,7 +14,7 @@ from gpuprof.diagnosis.sentences import listed
 from gpuprof.report import labels, words
 from gpuprof.report.brevity import Brevity
 from gpuprof.report.code_lines import without_alternatives, without_comments, wrapped
-from gpuprof.report.lines import flow
+from gpuprof.report.lines import flow, prose
 from gpuprof.report.names import escape, shown
 from gpuprof.report.numbers import amount, duration, duration_range, long_duration
 from gpuprof.report.settle import commands, settle
@@ -164,8 +164,8 @@ def uncertain_mean(diagnosis: Diagnosis) -> str:
         return ""
     timed = amount(found.steps, f"timed {diagnosis.unit}")
     return (
-        f"the mean of {timed} is known to {duration_range(found.low, found.high)} only, and predicted times likewise;"
-        " gains (×) are surer"
+        f"the mean of {timed} is uncertain ({duration_range(found.low, found.high)}), and so are predicted times; the"
+        " gains (×) are more certain"
     )
 
 
@@ -250,7 +250,7 @@ def _numbered(number: int, lines: list[Text]) -> Table:
     grid.add_column(width=NUMBER)
     grid.add_column(overflow="fold")
     for i, line in enumerate(lines):
-        grid.add_row(Text(str(number) if i == 0 else "", "bold"), line)
+        grid.add_row(Text(str(number) if i == 0 else "", "bold"), prose(line))
     return grid
 
 

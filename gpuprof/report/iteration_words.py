@@ -15,7 +15,7 @@ from gpuprof.report.numbers import amount, count, duration, duration_range, shar
 from gpuprof.report.stepbar import Paint
 
 PAINTS: dict[str, Paint] = {
-    GENERATION: Paint("yellow", "#d98f00", "█"),
+    GENERATION: Paint("yellow", "#c98a00", "█"),
     "environment": Paint("bright_yellow", "#c9b458", "▤"),
     REWARD: Paint("magenta", "#b5568f", "▓"),
     "log-probabilities": Paint("cyan", "#3b8ea5", "▒"),

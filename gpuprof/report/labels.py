@@ -48,7 +48,7 @@ CATEGORIES = MappingProxyType(
         "rope": "rotary embedding",
         "triton_fused": "fused (Triton)",
         "memcpy": "copies",
-        "memset": "copies and clears",
+        "memset": "clearing memory",
     }
 )
 """Kinds of kernels; any other is named by its key."""

@@ -2,16 +2,47 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from rich.cells import cell_len
+from rich.containers import Lines as RichLines
 from rich.text import Text
 
 from gpuprof.report.names import shorten
 
 GAP = 2
 """Blank cells between columns and between items."""
+
+
+_UNIT = r"(?:ns|µs|ms|s|min|h|d|[kMGT]i?B|µ?J|mJ|W|million|M|B)\b|%|×"
+_AMOUNT = re.compile(rf"(?<=\d) (?={_UNIT})")
+_KEPT = "\ue000"
+"""Stands for the blank of an amount while lines are broken; no text has it, since those that come from files are
+escaped."""
+
+
+class Prose(Text):
+    """Text that breaks between words, but not between a number and its unit: `3.9 µs`, `12 %`."""
+
+    def wrap(self, *arguments: Any, **options: Any) -> RichLines:
+        whole = self.copy()
+        whole.plain = _AMOUNT.sub(_KEPT, self.plain)
+        lines = whole.wrap(*arguments, **options)
+        for line in lines:
+            line.plain = line.plain.replace(_KEPT, " ")
+        return lines
+
+
+def prose(text: Text) -> Prose:
+    """The same text, kept from breaking within an amount."""
+    found = Prose(
+        text.plain, text.style, justify=text.justify, overflow=text.overflow, no_wrap=text.no_wrap, end=text.end
+    )
+    found.spans.extend(text.spans)
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,36 +4,8 @@ from __future__ import annotations
 
 import math
 
-_UNITS = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"), (1, "ns"))
-
-
-def duration(ns: float) -> str:
-    """`1.2 ms`, `41 ms`, `168 ms`: two or three digits, in the largest unit that is not above the value."""
-    if ns < 0:
-        return f"−{duration(-ns)}"
-    if ns == 0:
-        return "0 ms"
-    for scale, unit in _UNITS:
-        # 999.7 µs rounds to 1.0 ms, never to 1,000 µs.
-        if ns >= scale * 0.9995 or scale == 1:
-            return f"{_digits(ns / scale, whole=scale == 1)} {unit}"
-    raise AssertionError
-
-
-def _digits(value: float, whole: bool) -> str:
-    return f"{value:,.0f}" if whole or value >= 9.95 else f"{value:.1f}"
-
-
-def share(part: float, total: float) -> str:
-    """`14 %`; shares that would round to 0 or 100 % are shown as `<1 %` or `>99 %`."""
-    if total <= 0:
-        return "–"
-    percent = 100 * part / total
-    if 0 < percent < 0.5:
-        return "<1 %"
-    if 99.5 <= percent < 100:
-        return ">99 %"
-    return f"{percent:.0f} %"
+from gpuprof.diagnosis.sentences import duration as duration
+from gpuprof.diagnosis.sentences import share as share
 
 
 def percent(fraction: float) -> str:

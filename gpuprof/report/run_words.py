@@ -137,14 +137,22 @@ def _speed(run: Run, memory_bytes: int | None) -> str:
         parts.append(f"{rate(found.tokens_per_s)} tokens/s")
     if found.samples_per_s:
         parts.append(f"{rate(found.samples_per_s)} samples/s")
-    if parts and found.tokens_per_s and found.padded_tokens_per_s:
-        padding = 1 - found.tokens_per_s / found.padded_tokens_per_s
-        if padding >= WORTH_SAYING:
-            parts[-1] += f" ({share(padding, 1)} padding)"
+    padding = _padding(run)
+    if parts and padding >= WORTH_SAYING:
+        parts[-1] += f" ({share(padding, 1)} padding)"
     if run.memory.peak_bytes:
         of = f" of {gib(memory_bytes)}" if memory_bytes else ""
         parts.append(f"peak {gib(run.memory.peak_bytes)}{of} GiB")
     return ", ".join(parts)
+
+
+def _padding(run: Run) -> float:
+    """Of the run's tokens the share that is padding, as the fixes have it; 0 where that is not known."""
+    found = run.throughput
+    if not found.tokens_per_s or not found.padded_tokens_per_s:
+        return 0.0
+    real = run.work.real_share
+    return 1 - (found.tokens_per_s / found.padded_tokens_per_s if real is None else real)
 
 
 def energy(run: Run) -> str:
@@ -169,10 +177,10 @@ def energy(run: Run) -> str:
 
 
 def _baseline(diagnosis: Diagnosis, run: Run) -> str:
-    """`81 ms unprofiled over 10 steps (79–84 ms), remaining 3 h 10`."""
+    """`usually 81 ms: 10 steps timed without the profiler (79–84 ms), remaining 3 h 10`."""
     baseline, parts = run.baseline, []
     if baseline.free_ns is not None:
-        text = f"{duration(baseline.free_ns)} unprofiled over {amount(baseline.free_steps, 'step')}"
+        text = f"usually {duration(baseline.free_ns)}: {amount(baseline.free_steps, 'step')} timed without the profiler"
         if (
             baseline.free_low_ns is not None
             and baseline.free_high_ns is not None

@@ -32,7 +32,7 @@ from gpuprof.report import (
 )
 from gpuprof.report.brevity import Brevity, shorter_and_shorter, summary
 from gpuprof.report.drawn import drawn
-from gpuprof.report.lines import Column, flow, table
+from gpuprof.report.lines import Column, Prose, flow, prose, table
 from gpuprof.report.names import escape, shorten_kernel, shown, shown_kernel
 from gpuprof.report.numbers import amount, count, duration, share
 
@@ -230,12 +230,12 @@ def section(title: str, lines: Sequence[Text | Table]) -> list[Text | Table]:
     grid.add_column(width=GUTTER, no_wrap=True)
     grid.add_column(overflow="fold")
     for i, line in enumerate(lines):
-        grid.add_row(Text(f"  {title}" if i == 0 else "", "dim"), line)
+        grid.add_row(Text(f"  {title}" if i == 0 else "", "dim"), prose(line) if isinstance(line, Text) else line)
     return [grid]
 
 
 def paragraph(text: str | None, style: str = "") -> list[Text]:
-    return [Text(escape(text), style)] if text else []
+    return [Prose(escape(text), style)] if text else []
 
 
 # -- the verdict

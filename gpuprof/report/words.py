@@ -40,9 +40,16 @@ def sentences(diagnosis: Diagnosis) -> Sentences:
     return tuple(one for one in diagnosis.verdict.sentences if one not in messages)
 
 
+def of_iteration(diagnosis: Diagnosis) -> bool:
+    """Whether iterations were timed and nothing is concluded on steps: then the iteration is the time to state."""
+    return diagnosis.iteration is not None and diagnosis.verdict.bound is None
+
+
 def step_time(diagnosis: Diagnosis) -> str:
     """`148 ms a step`: the mean step, and whether it is estimated or only recorded."""
     steps, budget, unit = diagnosis.steps, diagnosis.budget, diagnosis.unit
+    if of_iteration(diagnosis) and diagnosis.iteration is not None:
+        return f"{duration(diagnosis.iteration.mean_ns)} an iteration"
     if steps is None and budget is not None:
         return f"{duration(budget.mean_ns)} {unit.a}"
     if steps is None:
@@ -182,7 +189,7 @@ def next_step(diagnosis: Diagnosis) -> str:
     steps, cost, unit = diagnosis.steps, diagnosis.profiler, diagnosis.unit
     if lacks_trace(diagnosis) and diagnosis.run and diagnosis.run.status == "running":
         return "gpuprof diagnose, once the window is recorded"
-    if ran_on_cpu(diagnosis) and diagnosis.cpu_step is None:
+    if ran_on_cpu(diagnosis) and diagnosis.cpu_step is None and diagnosis.iteration is None:
         return f"let the training run longer, or record sooner: {how_to_record_sooner(diagnosis.run)}"
     if diagnosis.quality.status == "unusable":
         return "record again as described above"

@@ -6,6 +6,7 @@ innermost range has the time.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -77,28 +78,34 @@ def phase_spans(trace: Trace, training: bool = False) -> tuple[PhaseSpan, ...]:
     rows = np.flatnonzero((ops.kind == ANNOTATION) & np.isin(ops.name, list(names)))
     rows = rows[ops.thread[rows] == busiest_thread(ops.thread[rows], ops.start_ns[rows])]
     rows = rows[np.lexsort((-ops.end_ns[rows], ops.start_ns[rows]))]
-    found: list[PhaseSpan] = []
+    marked = (
+        PhaseSpan(names[int(ops.name[row])], int(ops.start_ns[row]), int(ops.end_ns[row])) for row in rows.tolist()
+    )
+    return tuple(one for one in innermost(marked) if training or one.phase != TRAINING)
+
+
+def innermost(marks: Iterable[PhaseSpan]) -> Iterator[PhaseSpan]:
+    """Spans without overlap: the innermost mark has the time, but what validation or saving contain is theirs.
+
+    marks: in order of their begin, of two that begin together the longer one first.
+    """
     stack: list[tuple[str, int]] = []
     at = 0
-
-    def until(moment: int) -> None:
-        nonlocal at
-        if stack and moment > at and (training or stack[-1][0] != TRAINING):
-            found.append(PhaseSpan(stack[-1][0], at, moment))
-        at = max(at, moment)
-
-    for row in rows.tolist():
-        start, end, phase = int(ops.start_ns[row]), int(ops.end_ns[row]), names[int(ops.name[row])]
-        while stack and stack[-1][1] <= start:
-            until(stack[-1][1])
-            stack.pop()
-        until(start)
-        at = start
-        stack.append((stack[-1][0] if stack and stack[-1][0] in WHOLE else phase, end))
+    for mark in marks:
+        while stack and stack[-1][1] <= mark.start_ns:
+            phase, end = stack.pop()
+            if end > at:
+                yield PhaseSpan(phase, at, end)
+            at = max(at, end)
+        if stack and mark.start_ns > at:
+            yield PhaseSpan(stack[-1][0], at, mark.start_ns)
+        at = mark.start_ns
+        stack.append((stack[-1][0] if stack and stack[-1][0] in WHOLE else mark.phase, mark.end_ns))
     while stack:
-        until(stack[-1][1])
-        stack.pop()
-    return tuple(found)
+        phase, end = stack.pop()
+        if end > at:
+            yield PhaseSpan(phase, at, end)
+        at = max(at, end)
 
 
 def unrecorded(trace: Trace) -> Intervals:

@@ -277,7 +277,7 @@ def _ahead(timeline: Timeline) -> Iterator[tuple[str, str, str]]:
             yield (
                 "host_ahead",
                 "warning",
-                f"{name} finishes {device.carry_out_ns / 1e6:,.1f} ms of this window's work after it ends:"
+                f"{name} finishes {_ms(device.carry_out_ns)} of this window's work after it ends:"
                 f" the CPU (host) runs ahead, and {unit}s take longer on the GPU than on the CPU. Trace more {unit}s,"
                 " or end each with torch.cuda.synchronize(), to time them.",
             )
@@ -350,8 +350,8 @@ def _steps(timeline: Timeline) -> Iterator[tuple[str, str, str]]:
         yield (
             "steps_apart",
             "warning",
-            f"The ranges that count as {unit}s cover {steps.covered_ns / 1e6:,.1f} of the"
-            f" {(timeline.window[1] - timeline.window[0]) / 1e6:,.1f} ms from the first to the last: shares are of all"
+            f"The ranges that count as {unit}s cover {_ms(steps.covered_ns)} of the"
+            f" {_ms(timeline.window[1] - timeline.window[0])} from the first to the last: shares are of all"
             f" that time, the {unit} time is of the ranges alone. Name the range that is a whole {unit} with --step.",
         )
     if steps.cut:
@@ -364,7 +364,7 @@ def _steps(timeline: Timeline) -> Iterator[tuple[str, str, str]]:
 
 
 def _ms(ns: int) -> str:
-    return f"{ns / 1e6:,.0f} ms" if ns >= 1e7 else f"{ns / 1e6:,.1f} ms"
+    return f"{ns / 1e6:,.0f} ms" if ns >= 9.95e6 else f"{ns / 1e6:,.1f} ms"
 
 
 def _start_up(timeline: Timeline) -> Iterator[tuple[str, str, str]]:
@@ -418,7 +418,7 @@ def _host(trace: Trace, timeline: Timeline) -> Iterator[tuple[str, str, str]]:
         yield (
             "profiler_overhead",
             "warning" if spent > OVERHEAD_SEVERE * (high - low) else "info",
-            f"The profiler reports {spent / 1e6:,.1f} ms of its own overhead in the window (buffers):"
+            f"The profiler reports {_ms(spent)} of its own overhead in the window (buffers):"
             f" {unit}s with it are slower than the training's. Warm up longer, trace fewer {unit}s.",
         )
     if trace.reading.kind == "nsys":

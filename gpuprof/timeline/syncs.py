@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 
+from gpuprof.timeline.runtime_calls import SYNC_CALL
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.distinct import ordered
 from gpuprof.tracefile.trace import Trace
 
-_BLOCKING = re.compile(r"^(cuda|hip|cu)(Device|Stream|Event|Ctx)Synchronize")
 _END_SHARE = 0.05
 """A wait that ends within this last part of a step leaves the host no time to run ahead."""
 
@@ -24,7 +22,7 @@ def end_in_sync(trace: Trace, timeline: Timeline) -> bool:
     if not len(starts):
         return False
     calls = trace.calls
-    waits = trace.rows_named(calls.name, _BLOCKING.search) & (calls.thread == timeline.main_thread)
+    waits = trace.rows_named(calls.name, SYNC_CALL.search) & (calls.thread == timeline.main_thread)
     waited = ordered(calls.end_ns[waits])
     late = ends - (_END_SHARE * (ends - starts)).astype(np.int64)
     return bool(np.all(np.searchsorted(waited, ends, "right") > np.searchsorted(waited, late, "left")))

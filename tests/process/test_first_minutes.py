@@ -3,6 +3,7 @@ every screen. Each command whose process matters has one; the others run in this
 
 from __future__ import annotations
 
+import html
 import json
 import re
 from collections.abc import Callable
@@ -101,13 +102,31 @@ def holds_code(text: str, code: str) -> None:
 
 def page_is_whole(path: Path) -> str:
     """A report asks nobody for anything, and its bars' legends name exactly what they draw."""
-    html = path.read_text(encoding="utf-8")
-    assert not re.search(r"(src|href)=.?https?:", html) and 'id="theme"' in html
-    words = re.sub(r"<(script|style)\b.*?</\1>", "", html, flags=re.DOTALL)
+    page = path.read_text(encoding="utf-8")
+    assert not re.search(r"(src|href)=.?https?:", page) and 'id="theme"' in page
+    words = re.sub(r"<(script|style)\b.*?</\1>", "", page, flags=re.DOTALL)
     assert not UNSAID.search(re.sub(r"<[^>]+>", " ", words))
     for figure in re.findall(r'<figure class="stepbar">.*?</figure>', words, re.DOTALL):
         assert figure.count("<span class=") == figure.count("<li><i class="), figure
     return words
+
+
+def page_says_one_step(words: str, step: str) -> None:
+    """The step of the terminal is that of the page's first number, and stands before the arrow of every fix."""
+    tiles = re.findall(r"<dt>(?:<[^>]+>)*an? (?:step|iteration)\b.*?</dt><dd>(?:≈ )?([^<]+)</dd>", words)
+    assert tiles == [step]
+    gains = [plain_text(gain) for gain in re.findall(r'<p class="gain">(.*?)</p>', words)]
+    assert {found[1] for gain in gains if (found := re.match(rf"({DURATION}) → ", gain))} <= {step}, gains
+
+
+def plain_text(words: str) -> str:
+    """What is read of a piece of a page."""
+    return html.unescape(re.sub(r"<[^>]+>", "", words))
+
+
+def page_holds_code(words: str, code: str) -> None:
+    """All of some code is there to be copied."""
+    holds_code(plain_text(words), code)
 
 
 # -- the minutes
@@ -157,6 +176,11 @@ def test_the_demo(tmp_path: Path):
     page = page_is_whole(tmp_path / "gpuprof-demo.html")
     step = re.search(rf"({DURATION}) a step", text)
     assert step and step[1] in page, "the page and the terminal say the same step"
+    page_says_one_step(page, step[1])
+    for finding in diagnosed(DEMO).findings:
+        for line in finding.fix_lines:
+            if line.code:
+                page_holds_code(page, line.text)
 
 
 def test_a_recording_ends_with_the_verdict(project: Path):
@@ -170,6 +194,9 @@ def test_the_diagnosis_cuts_no_code(there: Callable[..., Any], diagnosis: dict[s
     text = screen(there("diagnose", width=width), width)
     says_one_step(text)
     shown = sections(text)
+    if "step" in shown:
+        bar, *legend = shown["step"]
+        names_what_it_draws(bar, " ".join(legend), FILLS)
     for finding in diagnosis["findings"][:1]:
         for line in finding["fix"].splitlines():
             if re.match(r"[\w.]+\(", line):
@@ -209,6 +236,17 @@ def test_the_report(there: Callable[..., Any], tmp_path: Path):
     assert there("report", "-o", path).returncode == 0
     words = page_is_whole(path)
     assert 'id="kernels"' not in words, "no section about kernels without a GPU"
+    step = re.search(rf"({DURATION}) a step", screen(gpuprof_command("diagnose", cwd=project)))
+    assert step and step[1] in words
+    page_says_one_step(words, step[1])
+
+
+def test_two_runs_without_a_gpu_are_compared(project: Path):
+    run = next((project / "gpuprof-runs").glob("*train"))
+    text = screen(gpuprof_command("compare", run, run, cwd=project))
+    bars = re.findall(r"^ .*[AB]  (\S+)$", text, re.MULTILINE)
+    assert len(bars) == 2 and text.startswith("NO DIFFERENCE")
+    names_what_it_draws("".join(bars), " ".join(sections(text)["step"][2:]), FILLS)
 
 
 def test_two_recordings_are_compared(tmp_path: Path):

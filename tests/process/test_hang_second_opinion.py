@@ -12,10 +12,11 @@ from helpers.flight_jobs import COALESCED, Job, job
 from helpers.installed import need
 from helpers.started import environment
 from helpers.torch_flight import torchs_answers
+from helpers.torch_pickle import dumps
 from helpers.warm_torch import warm_python
 
 from gpuprof.errors import UnreadableTrace
-from gpuprof.hang.dump import LOOKED_AT, read
+from gpuprof.hang.dump import KEPT, LOOKED_AT, read
 from gpuprof.hang.judge import Hang, judge
 from gpuprof.hang.load import states_of
 from gpuprof.hang.recent import without_oldest
@@ -87,25 +88,25 @@ def long_dump(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return (folder / "rank0").read_bytes()
 
 
-def test_only_the_last_entries_are_loaded(long_dump: bytes):
+def test_only_the_last_entries_are_loaded(long_dump: bytes, tmp_path: Path):
     whole = pickle.loads(long_dump)
-    fewer = pickle.loads(without_oldest(long_dump, LOOKED_AT))
-    assert len(whole["entries"]) == CALLS and LOOKED_AT <= len(fewer["entries"]) < LOOKED_AT + 10
-    assert fewer["entries"][-LOOKED_AT:] == whole["entries"][-LOOKED_AT:]
+    data, looked_at = without_oldest(long_dump, LOOKED_AT, KEPT)
+    fewer = pickle.loads(data)
+    assert len(whole["entries"]) == CALLS and KEPT <= looked_at <= len(fewer["entries"]) < KEPT + 10
+    assert fewer["entries"][-KEPT:] == whole["entries"][-KEPT:]
     assert fewer | {"entries": 0} == whole | {"entries": 0}
+    assert dumps(whole) == long_dump, "the tests' pickler writes what torch's does"
 
 
-def test_what_is_not_done_or_coalesced_stays(long_dump: bytes):
+def test_what_is_not_done_stays(long_dump: bytes):
     word = long_dump.index(b"retired") + len(b"retired") + 1
     of_entry = b"h" + long_dump[word : word + 1] + b"\x88"
     at = -1
     for _ in range(50):
         at = long_dump.index(of_entry, at + 1)
     waits = long_dump[: at + 2] + b"\x89" + long_dump[at + 3 :]
-    entries = pickle.loads(without_oldest(waits, LOOKED_AT))["entries"]
+    entries = pickle.loads(without_oldest(waits, LOOKED_AT, KEPT)[0])["entries"]
     assert [entry["collective_seq_id"] for entry in entries[:-1] if not entry["retired"]] == [51]
-    coalesced = long_dump.replace(b"default_pg", b"coalesced_")
-    assert without_oldest(coalesced, LOOKED_AT) is coalesced
 
 
 def test_a_damaged_long_dump_is_one_line_or_an_answer(long_dump: bytes, tmp_path: Path):

@@ -6,7 +6,7 @@ import pytest
 from helpers.paths import ROOT
 
 import gpuprof
-from benchmarks.rl_phases import held, results
+from benchmarks.rl_measured import held, results
 from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.diagnosis.iteration_model import Iteration
 

@@ -11,6 +11,7 @@ from rich.cells import cell_len
 
 from gpuprof.diagnosis.diagnosis import Finding
 from gpuprof.report.code_lines import without_alternatives, without_comments
+from gpuprof.report.page import content
 from gpuprof.report.terminal import ANSWER_LINES, plain
 
 RECORDINGS = sorted(path.parent.name for path in (ROOT / "scenarios").glob("*/recording"))
@@ -93,3 +94,35 @@ def test_code_of_fixes_is_whole_at_any_width(name, width):
             assert re.sub(r"\s|#", "", one.text) in text, one.text
             for literal in re.findall(r'"[^"]*"', one.text.split("  #")[0]):
                 assert any(literal in line for line in lines), literal
+
+
+@pytest.mark.parametrize("name", RECORDINGS)
+def test_no_amount_is_broken_across_lines(name):
+    diagnosis = diagnosed(ROOT / "scenarios" / name / "recording")
+    for width in (60, 80, 100):
+        text = plain(diagnosis, width, verbose=False)
+        assert not re.search(r"\d\n +(?:ns|µs|ms|s|%|×|[MG]iB)(?!\w)", text), f"{width} columns:\n{text}"
+
+
+_WORKS = re.compile(r"GPU works ([<>]?\d+ %) of the (?:step|iteration)\b")
+_PADDING = re.compile(r"(?:padding, )?(\d+ %) (?:padding|of the tokens are padding|of the tokens \()")
+
+
+@pytest.mark.parametrize("name", RECORDINGS)
+def test_what_is_said_in_two_places_is_the_same_text(name):
+    """One number, one rounding: terminal and page, sentences, bars, tiles and evidence."""
+    diagnosis = diagnosed(ROOT / "scenarios" / name / "recording")
+    text = " ".join(plain(diagnosis, 160, verbose=True).split())
+    tiles = {tile.label.split(",")[0]: tile.value for tile in content.tiles(diagnosis)}
+    assert f"confidence {tiles['confidence in the verdict']}" in text
+    step = next((value for label, value in tiles.items() if label in ("a step", "an iteration")), "")
+    assert {step.removeprefix("≈ ")} == set(_STEP.findall(text)[:1])
+    assert set(_WORKS.findall(text)) <= {tiles["GPU busy"]}
+    if len(bars := content.step_bars(diagnosis)) == 1:
+        legend = text[text.index(" step █") :]
+        for part in bars[0].parts:
+            said = re.search(rf"[^\w ] {re.escape(part.label)} ([<>]?\d+ %)", legend) if part.named else None
+            assert said is None or part.text.endswith(f", {said[1]}"), part
+    evidence = " ".join(one.text for finding in diagnosis.findings for one in finding.evidence)
+    assert len(set(_PADDING.findall(f"{text} {evidence}"))) <= 1
+    assert not re.search(r"\d{2,}\.\d+ (?:ms|µs)\b", f"{text} {evidence}"), "two or three digits, everywhere"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,17 +15,19 @@ from helpers.valid_json import is_valid
 import gpuprof
 from gpuprof.cli import main
 from gpuprof.diagnosis.comparison.json import to_json as comparison_json
-from gpuprof.diagnosis.diagnosis import Diagnosis
+from gpuprof.diagnosis.diagnosis import Diagnosis, Issue, Quality
 from gpuprof.diagnosis.headline import headline
+from gpuprof.diagnosis.iteration_model import Iteration, PhaseBudget
 from gpuprof.diagnosis.json import to_json
 from gpuprof.diagnosis.load import load_diagnosis
+from gpuprof.diagnosis.quality import _ON_CPU, no_verdict, of_timed_iterations
 from gpuprof.errors import GpuprofError
 from gpuprof.report.comparison_terminal import render as comparison_text
 from gpuprof.report.page.comparison import render as comparison_page
 from gpuprof.report.page.content import budget_rows
 from gpuprof.report.page.html import render as page
 from gpuprof.report.terminal import plain
-from gpuprof.report.words import next_step
+from gpuprof.report.words import next_step, step_time
 
 STEP_MS = 50.0
 
@@ -101,6 +104,21 @@ def test_the_terminal_promises_nothing_that_is_not_there(starved: Diagnosis):
         text = plain(starved, 80, verbose=verbose)
         assert "kernel" not in text.replace("there are no kernels to show", "").lower(), text
         assert "GPU waits" not in text and "on a machine with a GPU" not in text
+
+
+def test_iterations_that_were_timed_are_an_answer_without_a_gpu(starved: Diagnosis):
+    """Of a training on its own generations: that too few steps were timed is no error then."""
+    lacking = Quality("unusable", (Issue("no_gpu_events", "error", _ON_CPU), Issue("noise", "warning", "busy")))
+    quality = of_timed_iterations(lacking)
+    assert [one.severity for one in quality.issues] == ["warning", "info"] and quality.status == "degraded"
+    phases = (PhaseBudget("generation", 700, 600, 800), PhaseBudget("forward", 300, 200, 400))
+    found = replace(
+        starved, cpu_step=None, quality=quality, verdict=no_verdict(quality),
+        iteration=Iteration(1, 3, 1000, phases, 0, (), None, (), None, ()),
+    )  # fmt: skip
+    assert headline(found) == "GENERATING SAMPLES 70 % of the iteration"
+    assert step_time(found) == "1.0 µs an iteration", "the only time that is said"
+    assert headline(replace(found, iteration=None)) == "NO GPU"
 
 
 def test_the_commands_end_well(fed_by_itself: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -1,7 +1,8 @@
-"""Confidence falls with what the recording lacks, and an unclear verdict names two candidates."""
+"""Confidence falls with what the recording lacks, and an unclear verdict names the other candidate, if there is one."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,9 @@ from helpers.make_trace import graph_node
 from helpers.program import MS, PLAIN, SHORT, US, Program
 
 import gpuprof
-from gpuprof.diagnosis.diagnosis import Diagnosis, Verdict
+from gpuprof.diagnosis.diagnosis import Device, Diagnosis, Verdict
+from gpuprof.diagnosis.doubts import Doubt
+from gpuprof.diagnosis.headline import headline
 from gpuprof.diagnosis.verdict import with_doubts
 from gpuprof.replay.sensitivity import Sensitivities
 from gpuprof.report.words import label
@@ -85,6 +88,31 @@ def test_an_unclear_verdict_on_a_whole_recording_says_why(timed: bool, advised: 
     assert "What leaves it unclear: what would gain most differs within the noise" in found.summary
     assert ("gpuprof trace" in found.summary) == advised
     assert found.doubts and found.doubts[0] in found.summary
+
+
+@pytest.mark.parametrize(("gain", "second"), [(0.2, "compute"), (0.04, None), (0.0, None)])
+def test_what_gains_nothing_is_no_other_candidate(gain: float, second: str | None):
+    """A resource that the step hardly uses does not limit it, however unsure the verdict is."""
+    lacking = Verdict(bound="transfer", family="host", cause=None, confidence=0.9, sentences=("The GPU copies.",))
+    doubt = Doubt(0.6, "44 % of the GPU's time has no recorded launch")
+    found = with_doubts(lacking, Sensitivities(0.0, 0.0, 0.48, 0.0, gain, gain, 0.0, 0.0), [doubt])
+    assert found.unclear and found.second == second
+
+
+def test_the_headline_of_an_unclear_verdict(tmp_path: Path):
+    """One candidate: it is named as the most likely one. Mostly waiting of no known reason: that is the headline."""
+    sure_one = diagnosed(Program(), tmp_path)
+    unsure = replace(sure_one, verdict=replace(sure_one.verdict, confidence=0.4))
+    assert headline(unsure) == f"UNCLEAR, most likely {headline(sure_one)}"
+    assert label(unsure) == "UNCLEAR: HOST"
+    both = replace(unsure, verdict=replace(unsure.verdict, second="input"))
+    assert headline(both) == "UNCLEAR: the CPU or the input" and label(both) == "UNCLEAR: HOST OR INPUT"
+    waits = replace(unsure, devices_estimated=(), devices=tuple(_unknown(device) for device in unsure.devices))
+    assert headline(waits).startswith("UNCLEAR: WAITING for what was not recorded ")
+
+
+def _unknown(device: Device) -> Device:
+    return replace(device, idle_by_cause=tuple(replace(one, cause="unknown") for one in device.idle_by_cause))
 
 
 @pytest.mark.parametrize(("world", "doubted"), [(1, False), (8, True)])

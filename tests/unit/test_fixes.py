@@ -149,6 +149,6 @@ def test_an_uncertain_mean_step_makes_predicted_steps_uncertain_and_gains_less_s
         budget = Budget(mean, mean - half, mean + half, 74 * MS, (), (), 6 * MS, 20, "free")
         found = diagnosis(finding(), budget=budget)
         for text in (plain(found, 160), uncertain_mean(found), markdown.diagnosis(found)):
-            known = "he mean of 20 timed steps is known to 60–100 ms only, and predicted times likewise; gains"
+            known = "he mean of 20 timed steps is uncertain (60–100 ms), and so are predicted times; the gains"
             assert (known in " ".join(text.replace("\\", "").split())) is said
-    assert "likewise" not in plain(diagnosis(budget=budget), 160)
+    assert "so are predicted times" not in plain(diagnosis(budget=budget), 160)

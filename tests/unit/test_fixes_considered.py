@@ -21,7 +21,7 @@ from gpuprof.diagnosis.diagnosis import Range
 from gpuprof.diagnosis.findings import ABSENT, FINDINGS
 from gpuprof.diagnosis.fix import Fix
 from gpuprof.diagnosis.predict import fixes
-from gpuprof.diagnosis.sentences import in_ms
+from gpuprof.diagnosis.sentences import duration
 from gpuprof.diagnosis.small_change import small_change
 from gpuprof.replay.bound import Bound
 from gpuprof.replay.transform import scale, scaled
@@ -96,7 +96,7 @@ def test_what_a_fix_would_change_is_said_as_a_fact_and_not_as_noise_of_the_step(
     for _ in range(4):
         program.step(body)
     reasons = {one.id: one.reason for one in fixes(program.case(tmp_path)).considered}
-    assert reasons["tf32"] == "fp32 matrix multiplications without tensor cores take 3 µs a step"
+    assert reasons["tf32"] == "fp32 matrix multiplications without tensor cores take 3.0 µs a step"
     assert reasons["pageable_copies"] == "nothing is copied to the GPU from pageable memory"
     assert reasons["syncs"].startswith("the CPU waits once a step for the GPU, which adds ")
 
@@ -201,6 +201,6 @@ def test_a_wait_that_goes_with_a_fix_is_said(tmp_path: Path):
     little = Proposal("little", (), Fix(), partial(scaled, nodes=case.graph.on_gpu, factor=0.999))
     saved_ns = 0.001 * case.graph.duration_ns[case.graph.on_gpu].sum() / case.steps
     text = small_change(case, little, Range(1.25, 1.25, 1.25))
-    assert f" of GPU time and a wait of {in_ms(0.2 * case.shown_ns - saved_ns)} off a step" in text
+    assert f" of GPU time and a wait of {duration(0.2 * case.shown_ns - saved_ns)} off a step" in text
     saving = replace(little, lumps={"save": 0.0})
     assert "a wait" not in small_change(case, saving, Range(1.25, 1.25, 1.25)), "saving goes, no wait"

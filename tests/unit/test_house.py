@@ -300,12 +300,12 @@ def in_new_python(code: str) -> str:
 
 
 def test_help_is_quick():
-    """`gpuprof --help` takes less than 0.2 s of processor time more than Python itself; a busy machine gets three
-    tries."""
-    bare, command = [sys.executable, "-c", "pass"], [sys.executable, "-m", "gpuprof", "--help"]
+    """`gpuprof --help` takes less than four times the processor time of importing click, which parses it; a busy
+    machine gets three tries."""
+    click, command = [sys.executable, "-c", "import click"], [sys.executable, "-m", "gpuprof", "--help"]
     processor_s(command)  # bytecode is compiled once, and that is not what a user waits for
-    costs_s = (statistics.median(processor_s(command) - processor_s(bare) for _ in range(5)) for _ in range(3))
-    assert any(cost < 0.2 for cost in costs_s)
+    ratios = (statistics.median(processor_s(command) / processor_s(click) for _ in range(5)) for _ in range(3))
+    assert any(ratio < 4 for ratio in ratios)
 
 
 def processor_s(command: list[str]) -> float:

@@ -60,7 +60,7 @@ def test_of_workers_that_only_the_iterator_shows_the_number_is_unknown(tmp_path:
     found = only(input_workers, fed_by(WORKERS).case(tmp_path))
     assert found.title == "twice the input workers"
     assert "num_workers=num_workers * 2" in str(found.fix)
-    assert "waits 22.0 ms a step for its workers" in found.evidence[0].text
+    assert "waits 22 ms a step for its workers" in found.evidence[0].text
 
 
 @pytest.mark.parametrize("old", [True, False])

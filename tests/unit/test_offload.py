@@ -242,7 +242,7 @@ def test_a_fused_step_on_the_cpu_where_the_ops_go_over_the_states_one_after_anot
     case = trained(tmp_path, peak=138 * 10**9, ops=10)
     fused = only(offload, case)
     assert fused.title == "a fused optimizer step on the CPU"
-    assert "10 ops, which take 200.0 ms" in fused.evidence[0].text
+    assert "10 ops, which take 200 ms" in fused.evidence[0].text
     assert case.step_ns - case.step_of(fused.change(case.graph)) == pytest.approx(0.6 * 200 * MS, rel=0.02)
     assert len(list(offload.find(trained(tmp_path, ops=10)))) == 2
 

@@ -54,7 +54,7 @@ def test_a_miss_says_what_makes_the_measurement_doubtful():
     assert gain_of([100.0, 104.0], [80.0, 82.0]).stands_out
     missed, again = replace(MISSED, gain=gain), replace(MISSED, program="b_again", gain=Gain(1.0, 1.01, 1.02))
     text = section([missed, again])
-    assert "- b, x: 1.20× (processes as they are differ by up to 1.30×) (another run of the program: 1.01×);" in text
+    assert "- b, x: 1.20× (unchanged processes differ by up to 1.30×) (another run of the program: 1.01×);" in text
     assert [str(one) for one in summary([missed, again]).values()][1] == "none"
 
 

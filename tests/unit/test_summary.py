@@ -49,9 +49,9 @@ def test_waits_for_the_cpu_count_together_as_in_the_headline():
         0, 100 * MS, 10 * MS, 0, 0, {"input": 34 * MS, "launch": 24 * MS, "python": 18 * MS, "device": 14 * MS}
     )
     said = " ".join(summary(shares, kernels()))
-    assert "The largest part of the rest, 42.0 of 90 ms, is waiting for the CPU (host), which launches" in said
+    assert "The largest part of the rest, 42 ms of 90 ms, is waiting for the CPU (host), which launches" in said
     shares = replace(shares, idle_ns={**shares.idle_ns, "input": 43 * MS})
-    assert "43.0 of 99 ms, is waiting for the next batch" in " ".join(summary(shares, kernels()))
+    assert "43 ms of 99 ms, is waiting for the next batch" in " ".join(summary(shares, kernels()))
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from helpers.make_diagnosis import ALL, MS, STEPS, host_bound, hostile, no_steps
 from helpers.present import present
 from rich.cells import cell_len
 from rich.console import Console
+from rich.text import Text
 
 from gpuprof.cli.output import encodable
 from gpuprof.diagnosis.budget_model import Budget
@@ -18,9 +19,10 @@ from gpuprof.diagnosis.diagnosis import Finding, Issue, Profiler, Quality, Range
 from gpuprof.diagnosis.step_parts import Bar, Part, bars
 from gpuprof.replay.sensitivity import Sensitivities
 from gpuprof.report.brevity import Brevity
+from gpuprof.report.drawn import drawn
 from gpuprof.report.iteration_words import PAINTS as ITERATION_PAINTS
 from gpuprof.report.stepbar import PAINTS, WAITING_FOR_A_PEER, cells
-from gpuprof.report.terminal import ANSWER_LINES, _legend, plain, render
+from gpuprof.report.terminal import ANSWER_LINES, _legend, plain, render, section
 
 WIDTHS = (40, 80, 100, 132, 200)
 
@@ -297,3 +299,13 @@ def test_warnings_stand_in_the_answer_and_notes_do_not():
 def test_times_of_the_headline_are_whole(width):
     first, second = plain(timed(), width, verbose=False).splitlines()[:2]
     assert "74 ms a step" in f"{first}{second}" and "…" not in first
+
+
+@pytest.mark.parametrize("width", range(20, 60))
+def test_a_number_stays_with_its_unit(width: int):
+    """At every width; other words break as usual, and colours stay where they are."""
+    text = "half of them under 3.9 µs long, 12 % of 81 ms, 8× the work, 4.6 GiB and 17 of 57 timed steps"
+    (grid,) = section("name", [Text(text, "bold")])
+    lines = [line.strip() for line in drawn(grid, width).removeprefix("  name").splitlines()]
+    assert " ".join(lines) == text
+    assert not any(re.match(r"(?:µs|ms|%|GiB)\b", line) or line.startswith("%") for line in lines), lines

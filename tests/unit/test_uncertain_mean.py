@@ -106,7 +106,7 @@ def test_what_is_not_advised_says_its_gain_too(monkeypatch, tmp_path):
     monkeypatch.setattr(predict, "FINDINGS", ((Page("little", "", "", "", "", ""), lambda _: [little]),))
     (one,) = predict.fixes(case).considered
     assert one.speedup is not None and one.speedup.low < 1.02 < one.speedup.expected
-    assert "0.12 ms of GPU time off a step of 4 ms, which shortens it by 3 %" in one.reason
+    assert "120 µs of GPU time off a step of 4.0 ms, which shortens it by 3 %" in one.reason
 
 
 def budget(mean_ms: float, half_ms: float, *excess: Excess) -> Budget:

@@ -86,6 +86,8 @@ test("a column that tells nothing is left out", () => {
   assert.equal(ids(ALL).length, COLUMNS.length);
   const bare = ALL.map((line) => ({ ...line, module: "", bound: null, efficiency: null, flops_s: null }));
   assert.deepEqual(COLUMNS.map(({ id }) => id).filter((id) => !ids(bare).includes(id)), ["module", "bound", "efficiency", "flops"]);
+  const one = bare.map((line, i) => ({ ...line, module: i === 0 ? "Linear" : "" }));
+  assert.ok(!ids(one).includes("module"), "one line of 200 is not worth a column");
 });
 
 test("all words must match, somewhere", () => {

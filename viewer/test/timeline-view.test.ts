@@ -103,9 +103,9 @@ test("dragging an edge of the brush leaves the other, and they do not cross", ()
 });
 
 test("the height is a part of the window, what was dragged, and never more than the tracks", () => {
-  assert.equal(heightOf(null, 5000, 1000), 600);
-  assert.equal(heightOf(null, 5000, 300), 360);
-  assert.equal(heightOf(null, 5000, 4000), 900);
+  assert.equal(heightOf(null, 5000, 900), 468);
+  assert.equal(heightOf(null, 5000, 300), 300);
+  assert.equal(heightOf(null, 5000, 4000), 500, "with its head 600 px at most");
   assert.equal(heightOf(null, 240, 1000), 240);
   assert.equal(heightOf(1500, 5000, 1000), 1500);
   assert.equal(heightOf(10, 5000, 1000), 120);

@@ -30,7 +30,7 @@ from gpuprof.diagnosis.detect.pair.facts import Facts, best_known, facts, usable
 from gpuprof.diagnosis.detect.pair.quantities import times
 from gpuprof.diagnosis.detect.pair.side import Known, Side
 from gpuprof.diagnosis.diagnosis import Diagnosis, Steps
-from gpuprof.diagnosis.sentences import capital, size_in_ms
+from gpuprof.diagnosis.sentences import capital, duration
 from gpuprof.errors import GpuprofError
 from gpuprof.replay.noise import PROCESS_NOISE
 from gpuprof.timeline.phases import PHASES
@@ -221,15 +221,15 @@ def _summary(step: Step, work: Work | None, mechanisms: tuple[Mechanism, ...], u
         return f"A and B do not differ: their {unit}s take the same time in every category."
     if step.outcome == "same":
         return (
-            f"No difference beyond the noise between {unit}s or processes: {size_in_ms(step.a_ns)} and"
-            f" {size_in_ms(step.b_ns)} ms {unit.a}."
+            f"No difference beyond the noise between {unit}s or processes: {duration(step.a_ns)} and"
+            f" {duration(step.b_ns)} {unit.a}."
         )
     first = mechanisms[0] if mechanisms else None
     if not step.sure:
         text = f"B is likely {step.outcome}, but so few {unit}s may differ as much by chance"
         return f"{text}. {capital(first.text)}: {_of_difference(first, step, unit)}." if first else f"{text}."
     if first is None:
-        return f"B's {unit} takes {size_in_ms(step.b_ns)} ms where A's takes {size_in_ms(step.a_ns)}."
+        return f"B's {unit} takes {duration(step.b_ns)} where A's takes {duration(step.a_ns)}."
     if first.id in WORK:
         return f"{capital(first.text)}, in {times(step.ratio)}× the time."
     return f"{capital(first.text)}: {_of_difference(first, step, unit)}."
@@ -238,7 +238,7 @@ def _summary(step: Step, work: Work | None, mechanisms: tuple[Mechanism, ...], u
 def _of_other_models(step: Step, differ: str, unit: Unit) -> str:
     """What can be said of two programs of which neither is the other with a change."""
     return (
-        f"A and B are different programs ({differ}): {size_in_ms(step.a_ns)} and {size_in_ms(step.b_ns)} ms {unit.a}."
+        f"A and B are different programs ({differ}): {duration(step.a_ns)} and {duration(step.b_ns)} {unit.a}."
         " Their difference is not the effect of a change."
     )
 
@@ -246,7 +246,7 @@ def _of_other_models(step: Step, differ: str, unit: Unit) -> str:
 def _of_difference(first: Mechanism, step: Step, unit: Unit) -> str:
     sign = "−" if first.difference_ns < 0 else "+"
     whole = "−" if step.difference_ns < 0 else "+"
-    own = f"{sign}{size_in_ms(abs(first.difference_ns))} ms"
+    own = f"{sign}{duration(abs(first.difference_ns))}"
     if first.difference_ns == step.difference_ns:
         return f"{own} {unit.a}, all of the difference"
-    return f"{own} of the {unit}'s {whole}{size_in_ms(abs(step.difference_ns))} ms"
+    return f"{own} of the {unit}'s {whole}{duration(abs(step.difference_ns))}"

@@ -13,7 +13,7 @@ from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.kernel_table import KernelTable
 from gpuprof.diagnosis.detect.pair.side import Side
 from gpuprof.diagnosis.diagnosis import Diagnosis
-from gpuprof.diagnosis.sentences import ms_or_us
+from gpuprof.diagnosis.sentences import duration
 from gpuprof.errors import GpuprofError
 from gpuprof.timeline.unit import Unit
 
@@ -111,7 +111,7 @@ def timed_mechanisms(
 
 
 def _moved(what: str, one: Facts, other: Facts, cell: tuple[str, str, str]) -> str:
-    return f"{what} take {ms_or_us(one.cells.get(cell, 0))} in A and {ms_or_us(other.cells.get(cell, 0))} in B"
+    return f"{what} take {duration(one.cells.get(cell, 0))} in A and {duration(other.cells.get(cell, 0))} in B"
 
 
 def _input_text(a: Diagnosis, b: Diagnosis) -> str:
@@ -120,7 +120,7 @@ def _input_text(a: Diagnosis, b: Diagnosis) -> str:
     workers = "" if _workers(a) == _workers(b) else f" ({_workers(a)} → {_workers(b)} input workers)"
     both = prepares_batches(a.run) and prepares_batches(b.run)
     does = "preparing batches" if both else "waiting for batches"
-    return f"{does} takes {ms_or_us(a.cpu_step.input_ns)} in A and {ms_or_us(b.cpu_step.input_ns)} in B{workers}"
+    return f"{does} takes {duration(a.cpu_step.input_ns)} in A and {duration(b.cpu_step.input_ns)} in B{workers}"
 
 
 def _workers(diagnosis: Diagnosis) -> int:

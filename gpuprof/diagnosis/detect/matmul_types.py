@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuprof.costs.arguments import parse
-from gpuprof.diagnosis.sentences import in_ms
+from gpuprof.diagnosis.sentences import duration
 from gpuprof.tracefile.trace import F64, NO_TEXT, Mask
 
 if TYPE_CHECKING:
@@ -30,7 +30,8 @@ def why_unknown(case: Analysis, roof: Roofline) -> str | None:
         return None
     each = case.per_step(unknown)
     return (
-        f"matrix multiplications take {in_ms(each)} {case.unit.a}, and their operands are not known from this recording"
+        f"matrix multiplications take {duration(each)} {case.unit.a}, and their operands are not known from"
+        f" this recording"
     )
 
 

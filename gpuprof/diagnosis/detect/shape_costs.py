@@ -10,6 +10,7 @@ from gpuprof.calibration import thresholds as thresholds_calibrated
 from gpuprof.diagnosis.detect.compiling import MULTIPLE, compiling_nodes, in_most_steps
 from gpuprof.diagnosis.diagnosis import Evidence
 from gpuprof.diagnosis.fix import Code, Fix, as_fix, call, described
+from gpuprof.diagnosis.sentences import duration
 from gpuprof.timeline.startup import LOADING
 from gpuprof.tracefile.trace import Mask
 
@@ -68,7 +69,7 @@ def of_timed(case: Analysis) -> tuple[Evidence, ...]:
     found = next(one for one in budget.excess if one.cause == "new_shapes")
     text = (
         f"{found.steps} of {budget.steps} timed {case.unit}s meet new shapes and take "
-        f"{(found.mean_ns or 0) * budget.steps / max(found.steps, 1) / 1e6:,.0f} ms more than {case.unit}s with known"
+        f"{duration((found.mean_ns or 0) * budget.steps / max(found.steps, 1))} more than {case.unit}s with known"
         " ones"
     )
     ahead = next((one.ahead_ns for one in budget.once if one.cause == "new_shapes"), None)

@@ -11,6 +11,7 @@ from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.micro_batches import micro_batch_of, micro_batches
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.fix import Code, call, joined
+from gpuprof.diagnosis.sentences import duration
 from gpuprof.projection.batch import model_phases
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.transform import removed
@@ -65,7 +66,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     after = f"{samples * factor} × {left}" if samples else f"{left}, each {factor} times as large"
     text = (
         f"an optimizer step accumulates {count} passes; {left} over {factor} times the samples would take "
-        f"{steps[factor] / 1e6:,.1f} of {case.step_ns / 1e6:,.1f} ms"
+        f"{duration(steps[factor])} of {case.usual_step}"
     )
     room = room_note(case)
     fix = case.stack.fix(

@@ -21,6 +21,7 @@ from gpuprof.diagnosis.detect.pair.signs import advised, alike_compiled, fewer_k
 from gpuprof.diagnosis.detect.passes import backward_of, siblings, without_recompute
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.fix import Code, call
+from gpuprof.diagnosis.sentences import duration
 from gpuprof.projection import memory_changes as changes
 from gpuprof.projection.memory_fixes import MemoryFix
 from gpuprof.replay.graph import Graph
@@ -96,7 +97,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     text = (
         f"{len(stretches) / case.steps:,.0f} adapters a step compute in fp32: "
         f"{case.per_step(gpu.sum()):,.0f} kernels and "
-        f"{case.per_step(float(graph.duration_ns[gpu].sum())) / 1e6:,.1f} ms of GPU time a step, "
+        f"{duration(case.per_step(float(graph.duration_ns[gpu].sum())))} of GPU time a step, "
         f"{case.per_step((casts & graph.on_gpu).sum()):,.0f} of the kernels are casts"
     )
     yield Proposal(

@@ -14,6 +14,7 @@ from gpuprof.diagnosis.detect.pair.candidates import Candidate, claim_idle
 from gpuprof.diagnosis.detect.pair.quantities import idle_ns, quantity
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.fix import environment, without_call
+from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.graph import SYNC, Graph
 from gpuprof.replay.transform import scaled, without_edges
 from gpuprof.timeline.runtime_calls import ALLOCATOR_CALL
@@ -75,7 +76,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
         return change
 
     count = len(np.unique(graph.call[nodes])) / graph.steps
-    host_ms = case.per_step(float(graph.duration_ns[own].sum())) / 1e6
+    host_ns = case.per_step(float(graph.duration_ns[own].sum()))
     names = sorted({trace.strings[i] for i in np.unique(trace.calls.name[graph.call[nodes]]).tolist()})
     segments = environment("PYTORCH_ALLOC_CONF", "expandable_segments:True")
     segments += "  # before torch 2.9: PYTORCH_CUDA_ALLOC_CONF"
@@ -92,7 +93,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     yield Proposal(
         title=f"no empty_cache() in the {case.unit}" if by_hand else "memory kept by the allocator",
         evidence=spans(
-            case, f"{count:,.0f} calls of {', '.join(names)} {case.unit.a} take the CPU {host_ms:,.1f} ms", own
+            case, f"{count:,.0f} calls of {', '.join(names)} {case.unit.a} take the CPU {duration(host_ns)}", own
         ),
         fix=fix.by("allocator"),
         change=without(LEFT[1]),

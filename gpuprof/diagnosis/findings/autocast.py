@@ -20,7 +20,7 @@ from gpuprof.diagnosis.detect.matmul_types import operand_bytes, typed_fp32, why
 from gpuprof.diagnosis.detect.passes import host_ns_per_launch
 from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.fix import Code, Fix, assigned, call, code, joined, option
-from gpuprof.diagnosis.sentences import in_ms
+from gpuprof.diagnosis.sentences import duration
 from gpuprof.projection.batch import model_phases
 from gpuprof.replay.graph import Graph, launcher_of
 from gpuprof.timeline.phases import BACKWARD
@@ -95,7 +95,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
         return
     text = (
         f"{case.per_step(nodes.sum()):,.0f} matrix multiplications {case.unit.a} of fp32 operands: "
-        f"{in_ms(case.per_step(took))}, {100 * took / whole:,.0f} % of the GPU's time"
+        f"{duration(case.per_step(took))}, {100 * took / whole:,.0f} % of the GPU's time"
         + (", with attention in fp32" if attention.any() else "")
     )
     launch_ns = host_ns_per_launch(case, nodes, model_phases(graph))
@@ -154,7 +154,9 @@ def _absent(case: Analysis) -> str | None:
         return "this GPU has no tensor cores for a 16-bit format"
     nodes = _products(case, roof)
     took = case.per_step(float(case.graph.duration_ns[nodes].sum()))
-    known = f"fp32 matrix multiplications take {in_ms(took)} {case.unit.a}" if took else "nothing is multiplied in fp32"
+    known = (
+        f"fp32 matrix multiplications take {duration(took)} {case.unit.a}" if took else "nothing is multiplied in fp32"
+    )
     return why_unknown(case, roof) or known
 
 

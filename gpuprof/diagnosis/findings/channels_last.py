@@ -14,7 +14,7 @@ from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.fix import Code, assigned, call, joined
-from gpuprof.diagnosis.sentences import ms_or_us
+from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.transform import removed, scaled
 from gpuprof.tracefile.trace import F64, Mask
@@ -75,7 +75,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     whole = case.per_step(float(graph.duration_ns[graph.on_gpu].sum()))
     text = (
         f"{case.per_step(count):,.0f} kernels {case.unit.a} convert tensors for convolutions from one memory layout to "
-        f"another: {ms_or_us(took)}, {100 * took / max(whole, 1.0):,.0f} % of the GPU's time"
+        f"another: {duration(took)}, {100 * took / max(whole, 1.0):,.0f} % of the GPU's time"
     )
     norms = _in_window(case, GROUP_NORMS)
     if norms:

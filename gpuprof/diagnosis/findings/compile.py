@@ -35,6 +35,7 @@ from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.detect.torch_version import is_before_2
 from gpuprof.diagnosis.diagnosis import Evidence
 from gpuprof.diagnosis.fix import Code, Fix, assigned, call, code
+from gpuprof.diagnosis.sentences import duration
 from gpuprof.projection.batch import model_phases
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     launches = int((found.group >= 0).sum())
     before = float(model_phases(graph)[graph.on_gpu].sum()) / graph.steps
     after = before - (launches - LEFT * len(found.speaker)) / graph.steps
-    host_ms = case.per_step(float(graph.duration_ns[found.host].sum())) / 1e6
+    host_ns = case.per_step(float(graph.duration_ns[found.host].sum()))
     varies = shapes_vary(case)
     expected = foreseen(case) if broken is None else ()
     calls = sum(number for _, number in expected)
@@ -113,7 +114,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
         evidence=spans(
             case,
             f"{passes_launch(case)} {before:,.0f} kernels {case.unit.a} one by one, which takes the CPU "
-            f"{host_ms:,.0f} ms; "
+            f"{duration(host_ns)}; "
             f"fused they are about {after:,.0f}",
             found.host,
         )
@@ -174,7 +175,7 @@ def _of_blocks(kernels: float, varies: bool, blocks: Blocks | None) -> str:
     if blocks is None:
         return ""
     whole, one = compile_ns(kernels, varies)[1] / 1e9, compile_ns(kernels, varies, blocks.count)[1] / 1e9
-    return f"compiling takes about {whole:,.0f} s; of each of the {blocks.count} blocks alone about {one:,.0f} s"
+    return f"compiling takes about {whole:,.0f} s, or {one:,.0f} s block by block ({blocks.count} equal blocks)"
 
 
 def _absent(case: Analysis) -> str | None:

@@ -10,6 +10,7 @@ from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.fix import Code, Fix, as_fix, call
+from gpuprof.diagnosis.sentences import duration
 from gpuprof.projection.batch import model_phases
 from gpuprof.replay.graph import DEVICE
 
@@ -79,8 +80,8 @@ def find(case: Analysis) -> Iterator[Proposal]:
     model = model_phases(graph)
     now = f"{batch:,} requests at once" if batch else "a batch"
     text = (
-        f"{now}: the GPU works {busy / 1e6:,.1f} of {case.step_ns / 1e6:,.1f} ms {case.unit.a}; "
-        f"{factor} times as many would take {step_ns / 1e6:,.1f} ms"
+        f"{now}: the GPU works {duration(busy)} of {case.usual_step}; {factor} times as many would take"
+        f" {duration(step_ns)}"
     )
     more = f"{batch * factor} requests" if batch else f"{factor} times the requests"
     size = f"{batch * factor}" if batch else f"{factor} * batch_size"

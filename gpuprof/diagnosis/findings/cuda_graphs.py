@@ -33,6 +33,7 @@ from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.detect.torch_version import is_before_2
 from gpuprof.diagnosis.diagnosis import Evidence
 from gpuprof.diagnosis.fix import Code, Fix, as_fix, assigned, call, code, in_file, joined, option
+from gpuprof.diagnosis.sentences import duration
 from gpuprof.projection.batch import model_phases
 from gpuprof.replay.bound import SMALL
 from gpuprof.replay.graph import launcher_of
@@ -146,8 +147,8 @@ def find(case: Analysis) -> Iterator[Proposal]:
         return
 
     work = graph.on_gpu & case.nodes_within(case.ops_named(GENERATED.search))
-    compiled_ms = case.per_step(float(graph.duration_ns[host].sum())) / 1e6
-    text = f"compiled code takes the CPU {compiled_ms:,.1f} ms {case.unit.a} to launch its kernels one by one"
+    compiled_ns = case.per_step(float(graph.duration_ns[host].sum()))
+    text = f"compiled code takes the CPU {duration(compiled_ns)} {case.unit.a} to launch its kernels one by one"
     skips = _skips(case)
     yield Proposal(
         title="CUDA graphs for the compiled model",

@@ -13,7 +13,7 @@ from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.fix import assigned
-from gpuprof.diagnosis.sentences import in_ms
+from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.transform import scaled
 from gpuprof.tracefile.trace import KERNEL, Mask
 
@@ -59,7 +59,8 @@ def find(case: Analysis) -> Iterator[Proposal]:
     if took < LEAST * whole or not _shapes_are_fixed(case):
         return
     text = (
-        f"convolutions take {in_ms(case.per_step(took))} of GPU time {case.unit.a}, {100 * took / whole:,.0f} % of it;"
+        f"convolutions take {duration(case.per_step(took))} of GPU time {case.unit.a},"
+        f" {100 * took / whole:,.0f} % of it;"
         " torch.backends.cudnn.benchmark is off, and their shapes stay"
     )
     best, usual, worst = (partial(scaled, nodes=nodes, factor=left) for left in calibrated.TUNED_CONVOLUTIONS.rising)

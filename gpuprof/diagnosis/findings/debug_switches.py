@@ -14,7 +14,7 @@ from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.fix import call, environment, without_call
-from gpuprof.diagnosis.sentences import in_ms
+from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.graph import HOST
 from gpuprof.replay.transform import removed, scaled, without_waits
 from gpuprof.timeline.nesting import climb
@@ -89,7 +89,7 @@ def _anomaly(case: Analysis) -> Iterator[Proposal]:
 
     best, usual, worst = (change(left) for left in calibrated.TRACEBACK_LEFT.rising)
     text = (
-        f"{case.per_step(count):,.0f} gradients {case.unit.a} are looked at for NaN: {in_ms(took)} of GPU"
+        f"{case.per_step(count):,.0f} gradients {case.unit.a} are looked at for NaN: {duration(took)} of GPU"
         " time and as many waits; the Python stack of each forward op is written down"
     )
     yield Proposal(
@@ -128,7 +128,7 @@ def _blocking(case: Analysis) -> Iterator[Proposal]:
     each: list[F64] = [np.where(nodes, np.minimum(ns, now) / now, 1.0) for ns in latency.HOST_LAUNCH_NS.rising]
     text = (
         f"{case.per_step(nodes.sum()):,.0f} calls {case.unit.a} launch a kernel and return only when it has ended:"
-        f" {in_ms(took)} of CPU time"
+        f" {duration(took)} of CPU time"
     )
     best, usual, worst = (partial(scaled, nodes=nodes, factor=left) for left in each)
     yield Proposal(
@@ -168,7 +168,7 @@ def _filled(case: Analysis) -> Iterator[Proposal]:
         return
     text = (
         f"{case.per_step(fills.sum()):,.0f} new tensors {case.unit.a} are filled before anything is written to them:"
-        f" {in_ms(case.per_step(took))} of GPU time"
+        f" {duration(case.per_step(took))} of GPU time"
     )
     best, usual, worst = (partial(scaled, nodes=nodes, factor=1 - gone) for gone in calibrated.FILLED_AGAIN.falling)
     yield Proposal(

@@ -18,6 +18,7 @@ from gpuprof.diagnosis.detect.passes import siblings
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.detect.recomputed_passes import USABLE_SHARE, free_bytes
 from gpuprof.diagnosis.fix import as_fix, call
+from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.replay.transform import removed
@@ -77,10 +78,10 @@ def find(case: Analysis) -> Iterator[Proposal]:
     graph = case.graph
     gone = _gone(case, kernels)
     gpu = gone & graph.on_gpu
-    host_ms = case.per_step(float(graph.duration_ns[gone & ~graph.on_gpu].sum())) / 1e6
+    host_ns = case.per_step(float(graph.duration_ns[gone & ~graph.on_gpu].sum()))
     text = (
         f"{case.per_step(int(case.nodes_of_gpu(kernels).sum())):,.0f} kernels {case.unit.a} unpack weights: "
-        f"{case.per_step(float(graph.duration_ns[gpu].sum())) / 1e6:,.1f} ms of GPU and {host_ms:,.1f} ms of CPU time"
+        f"{duration(case.per_step(float(graph.duration_ns[gpu].sum())))} of GPU and {duration(host_ns)} of CPU time"
     )
     known = f", of {free / 2**30:,.0f} GiB that are free" if free is not None else "; free memory was not recorded"
     needs = f"\n# {extra / 2**30:,.1f} GiB more for the weights{known}"

@@ -23,7 +23,7 @@ from gpuprof.diagnosis.detect.passes import backward_of, host_ns_per_launch, wit
 from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.detect.replace_work import Replacement, replacement_of, with_replacement
 from gpuprof.diagnosis.fix import Code, Fix, call
-from gpuprof.diagnosis.sentences import in_ms
+from gpuprof.diagnosis.sentences import duration
 from gpuprof.projection import memory_changes as changes
 from gpuprof.projection.memory_fixes import MemoryFix
 from gpuprof.replay.graph import Graph
@@ -120,14 +120,14 @@ def find(case: Analysis) -> Iterator[Proposal]:
         gpu_ns = np.where(has, _fused_ns(case, found, level), 0.0)
         return partial(_apply, replacement=replacement_of(graph, group, host_ns, gpu_ns, launches, products))
 
-    gpu_ms = case.per_step(float(graph.duration_ns[inside & graph.on_gpu].sum())) / 1e6
+    gpu_ns = case.per_step(float(graph.duration_ns[inside & graph.on_gpu].sum()))
     largest = max(found.shapes, key=lambda s: s.batch * s.heads * s.queries * s.keys)
     scores = largest.batch * largest.heads * largest.queries * largest.keys * int(found.size.max())
     text = (
         f"{count / case.steps:,.0f} attentions {case.unit.a} write scores of "
         f"{largest.queries:,.0f} × {largest.keys:,.0f} for "
         f"{largest.batch * largest.heads:,.0f} heads ({scores / 1e9:,.2f} GB each time): "
-        f"{gpu_ms:,.1f} ms of GPU time {case.unit.a}"
+        f"{duration(gpu_ns)} of GPU time {case.unit.a}"
     )
     yield Proposal(
         title="fused attention instead of eager",
@@ -141,7 +141,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
 
 def _absent(case: Analysis) -> str | None:
     fused = case.per_step(case.gpu_ns(case.category("attention")))
-    return f"attention runs in fused kernels already ({in_ms(fused)} {case.unit.a})" if fused else None
+    return f"attention runs in fused kernels already ({duration(fused)} {case.unit.a})" if fused else None
 
 
 ABSENT = Absent("FlashAttention or another fused attention", _absent)

@@ -17,7 +17,7 @@ from gpuprof.diagnosis.detect.passes import backward_of, shapes_in, siblings
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.detect.replace_work import replacement_of, with_replacement
 from gpuprof.diagnosis.fix import call, code
-from gpuprof.diagnosis.sentences import in_ms
+from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.tracefile.trace import F64
 
@@ -104,7 +104,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     shape = " × ".join(f"{n:,}" for n in found.largest)
     what = "differences" if found.distances else "products"
     text = (
-        f"{what} of {shape} elements are written to memory and summed up: {in_ms(case.per_step(took))} of GPU time"
+        f"{what} of {shape} elements are written to memory and summed up: {duration(case.per_step(took))} of GPU time"
         f" {case.unit.a} with the backward pass, {100 * took / whole:,.0f} % of it"
     )
     yield Proposal(

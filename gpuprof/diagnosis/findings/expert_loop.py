@@ -21,6 +21,7 @@ from gpuprof.diagnosis.detect.passes import backward_of, host_ns_per_launch, wit
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.detect.replace_work import replacement_of, with_replacement
 from gpuprof.diagnosis.fix import environment
+from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.stretches import nodes_in
 from gpuprof.tracefile.trace import F64, I64, Mask
 
@@ -100,11 +101,11 @@ def find(case: Analysis) -> Iterator[Proposal]:
     layers = count / case.steps
     work = graph.on_gpu & inside
     waits = graph.waits & inside
-    host_ms = case.per_step(float(graph.duration_ns[inside & ~graph.on_gpu].sum())) / 1e6
+    host_ns = case.per_step(float(graph.duration_ns[inside & ~graph.on_gpu].sum()))
     text = (
         f"{layers:,.0f} loops {case.unit.a} over {loops.blocks.mean():,.0f} experts each: "
         f"{case.per_step(work.sum()):,.0f} kernels, "
-        f"{case.per_step(waits.sum()):,.0f} waits for the GPU and {host_ms:,.1f} ms of CPU time {case.unit.a}"
+        f"{case.per_step(waits.sum()):,.0f} waits for the GPU and {duration(host_ns)} of CPU time {case.unit.a}"
     )
     loaded = case.stack.loaded(experts_implementation="grouped_mm")
     yield Proposal(

@@ -13,6 +13,7 @@ from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.fix import Code, Fix, call, code
+from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.collectives import estimate_transfers, waiting
 from gpuprof.replay.graph import COMMUNICATION, DEVICE
 from gpuprof.replay.transform import removed, scaled
@@ -79,7 +80,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     between = _between_micro_steps(case, collective & _named(case, collective, ("AllReduce",)))
     text = (
         f"{case.per_step(transfers.sum()):,.0f} collectives a step, "
-        f"{exposed_ns / 1e6:,.1f} ms of transfers without overlapping computation"
+        f"{duration(exposed_ns)} of transfers without overlapping computation"
     )
     if between.any():
         yield Proposal(

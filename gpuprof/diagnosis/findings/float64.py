@@ -16,7 +16,7 @@ from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.ledger_item import LedgerItem
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.fix import code
-from gpuprof.diagnosis.sentences import in_ms
+from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.transform import scaled
 from gpuprof.tracefile.trace import F64, Mask
 
@@ -58,7 +58,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
         return
     text = (
         f"{case.per_step(nodes.sum()):,.0f} kernels {case.unit.a} compute in float64:"
-        f" {in_ms(case.per_step(took))}, {100 * took / whole:,.0f} % of the GPU's time"
+        f" {duration(case.per_step(took))}, {100 * took / whole:,.0f} % of the GPU's time"
     )
     usual, best, worst = (_left(case, nodes, level) for level in (1, 0, 2))
     yield Proposal(

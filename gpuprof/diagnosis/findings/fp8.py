@@ -34,6 +34,7 @@ from gpuprof.diagnosis.detect.linear_layers import LayerMatmul, layer_matmuls
 from gpuprof.diagnosis.detect.proposal import WORTH, Absent, Page, Proposal
 from gpuprof.diagnosis.diagnosis import Evidence
 from gpuprof.diagnosis.fix import call, code
+from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.graph import Graph, launcher_of
 from gpuprof.tracefile.trace import F64, Mask
 
@@ -204,9 +205,9 @@ def _launch_ns(case: Analysis) -> float:
 
 def _made(graph: Graph, cost: _Cost) -> Graph:
     """The graph with its linear layers in FP8."""
-    duration = graph.duration_ns
-    stays = np.minimum(duration, cost.beyond_ns)
-    then = np.where(cost.factor < 1, stays + (duration - stays) * cost.factor, duration)
+    each = graph.duration_ns
+    stays = np.minimum(each, cost.beyond_ns)
+    then = np.where(cost.factor < 1, stays + (each - stays) * cost.factor, each)
     return graph.with_durations(then + cost.added_ns)
 
 
@@ -229,16 +230,16 @@ def _saved(case: Analysis, layers: Sequence[LayerMatmul], cost: _Cost) -> tuple[
     graph = case.graph
     nodes = np.zeros(len(graph), bool)
     nodes[np.concatenate([one.nodes for one in layers])] = True
-    took = case.per_step(float(graph.duration_ns[nodes].sum())) / 1e6
-    duration = graph.duration_ns[nodes]
-    stays = np.minimum(duration, cost.beyond_ns[nodes])
-    saved = case.per_step(float(((duration - stays) * (1 - cost.factor[nodes])).sum())) / 1e6
-    casts = case.per_step(float(cost.added_ns[nodes].sum())) / 1e6
-    launching = case.per_step(float(cost.added_ns[~graph.on_gpu].sum())) / 1e6
+    took = case.per_step(float(graph.duration_ns[nodes].sum()))
+    each = graph.duration_ns[nodes]
+    stays = np.minimum(each, cost.beyond_ns[nodes])
+    saved = case.per_step(float(((each - stays) * (1 - cost.factor[nodes])).sum()))
+    casts = case.per_step(float(cost.added_ns[nodes].sum()))
+    launching = case.per_step(float(cost.added_ns[~graph.on_gpu].sum()))
     text = (
         f"{case.per_step(float(nodes.sum())):,.0f} matrix multiplications of linear layers in half precision take "
-        f"{took:,.1f} ms {case.unit.a}; FP8 saves {saved:,.1f} ms of it, casts and scales take {casts:,.1f} ms of GPU"
-        f" time and {launching:,.1f} ms of CPU time"
+        f"{duration(took)} {case.unit.a}; FP8 saves {duration(saved)} of it, casts and scales take {duration(casts)} of"
+        f" GPU time and {duration(launching)} of CPU time"
     )
     return nodes, text
 

@@ -14,7 +14,7 @@ from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.fix import Fix, arguments, as_fix, option
-from gpuprof.diagnosis.sentences import ms_or_us
+from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.replay.transform import removed, scaled
@@ -102,7 +102,7 @@ def _proposal(case: Analysis, passes: FrozenPasses, chosen: Mask, *, reference: 
     text = (
         f"{count:,.0f} forward pass{'es' if round(count) != 1 else ''} of {what} {case.unit.a} without a backward"
         " pass: "
-        f"{ms_or_us(gpu_ns)} of GPU time, {ms_or_us(host_ns)} of CPU time"
+        f"{duration(gpu_ns)} of GPU time, {duration(host_ns)} of CPU time"
     )
     known = epochs is not None
     yield Proposal(

@@ -15,7 +15,7 @@ from gpuprof.diagnosis.detect.ledger_item import LedgerItem
 from gpuprof.diagnosis.detect.passes import shapes_in
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.fix import code
-from gpuprof.diagnosis.sentences import in_ms
+from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.graph import Graph
 from gpuprof.tracefile.trace import I64, OP
 
@@ -76,7 +76,8 @@ def find(case: Analysis) -> Iterator[Proposal]:
     if not took or took < LEAST * whole:
         return
     text = (
-        f"rows of {found.width:,} values are sorted, of which {found.used:,} are used: {in_ms(case.per_step(took))} of"
+        f"rows of {found.width:,} values are sorted, of which {found.used:,} are used:"
+        f" {duration(case.per_step(took))} of"
         f" GPU time {case.unit.a}"
     )
     yield Proposal(

@@ -19,6 +19,7 @@ from gpuprof.diagnosis.detect.pair.signs import advised, alike_compiled, fewer_k
 from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.diagnosis import Evidence
 from gpuprof.diagnosis.fix import Fix, assigned, call, code, joined
+from gpuprof.diagnosis.sentences import duration
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
@@ -86,7 +87,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     ]
     text = (
         f"{', '.join(kinds)} a step as {case.per_step(fused.gpu.sum()):,.0f} kernels that only move memory: "
-        f"{case.per_step(took) / 1e6:,.1f} ms, {100 * took / whole:,.0f} % of the GPU's time"
+        f"{duration(case.per_step(took))}, {100 * took / whole:,.0f} % of the GPU's time"
     )
     apart = _fused_head_is_slower(case)
     liger = {"use_liger_kernel": True, **({"liger_kernel_config": APART} if apart else {})}
@@ -130,8 +131,8 @@ def _by_piece(case: Analysis) -> Iterator[Evidence]:
     """What each piece gains alone."""
     now = case.step_of(case.graph)
     for name, one in pieces(case).items():
-        less = (now - case.step_of(one.change(case.graph))) / 1e6
-        yield Evidence(f"{name} alone: {abs(less):,.2f} ms {case.unit.a} {'less' if less >= 0 else 'more'}")
+        less = now - case.step_of(one.change(case.graph))
+        yield Evidence(f"{name} alone: {duration(abs(less))} {case.unit.a} {'less' if less >= 0 else 'more'}")
 
 
 def _slow_sequences(case: Analysis) -> Sequences | None:

@@ -12,6 +12,7 @@ from gpuprof.diagnosis.detect.pair.candidates import Candidate
 from gpuprof.diagnosis.detect.pair.signs import less_loss
 from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.fix import code
+from gpuprof.diagnosis.sentences import duration
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
@@ -60,8 +61,8 @@ def find(case: Analysis) -> Iterator[Proposal]:
     then = head.calls * fused_linear_ns(head, case, 1)
     text = (
         f"logits of {head.tokens:,} × {head.vocabulary:,} take {head.logits_bytes / GIB:,.1f} GiB with their copies;"
-        f" the output layer and the loss take {took / 1e6:,.1f} ms of GPU time a step, in {head.chunks:,} chunks"
-        f" {then / 1e6:,.1f} ms"
+        f" the output layer and the loss take {duration(took)} of GPU time a step, in {head.chunks:,} chunks"
+        f" {duration(then)}"
     )
     yield Proposal(
         title="fused linear cross entropy (Liger)",

@@ -13,7 +13,7 @@ from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.ledger_item import LedgerItem
 from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.fix import call, without_call
-from gpuprof.diagnosis.sentences import in_ms
+from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.graph import Graph
 from gpuprof.tracefile.trace import I64
 
@@ -55,7 +55,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     at, usual_ns = found.nodes, found.usual_ns
     mask = np.zeros(len(case.graph), bool)
     mask[at] = True
-    text = f"Python collects garbage for {in_ms(usual_ns)} in the usual {case.unit}, and launches nothing meanwhile"
+    text = f"Python collects garbage for {duration(usual_ns)} in the usual {case.unit}, and launches nothing meanwhile"
     yield Proposal(
         title=f"no garbage collection in the {case.unit}",
         evidence=spans(case, text, mask),
@@ -90,7 +90,7 @@ def _absent(case: Analysis) -> str | None:
     if usual_ns < LEAST * case.mean_ns:
         return None
     return (
-        f"collections take {in_ms(usual_ns)} in the usual {case.unit}, and no stretch of Python in the recorded"
+        f"collections take {duration(usual_ns)} in the usual {case.unit}, and no stretch of Python in the recorded"
         f" {case.unit}s is as long"
     )
 

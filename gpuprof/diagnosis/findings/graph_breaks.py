@@ -17,6 +17,7 @@ from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.diagnosis import Evidence
 from gpuprof.diagnosis.fix import Fix, as_fix, call
+from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.transform import removed, without_waits
 from gpuprof.tracefile.compiler import GraphBreak
@@ -184,12 +185,12 @@ def _evidence(case: Analysis, found: Sequence[BrokenAt]) -> tuple[Evidence, ...]
     first = Evidence(f"{times:,.0f} graph breaks {case.unit.a} {places} split the compiled model")
     lines = []
     for one in found[:MOST_SHOWN]:
-        gains = (now - case.step_of(without([one], 1)(graph))) / 1e6
+        gains = now - case.step_of(without([one], 1)(graph))
         waits = f", {case.per_step(float(one.waits.sum())):,.0f} waits for the GPU" if one.waits.any() else ""
         lines.append(
             Evidence(
                 f"{one.broken.place}: {one.broken.reason}; {one.times:,.0f} times {case.unit.a}{waits}; without it"
-                f" alone {max(gains, 0.0):,.2f} ms {case.unit.a} less"
+                f" alone {duration(max(gains, 0.0))} {case.unit.a} less"
             )
         )
     return first, *lines

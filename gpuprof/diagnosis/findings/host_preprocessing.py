@@ -18,7 +18,7 @@ from gpuprof.diagnosis.detect.own_lines import batch_lines
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.diagnosis import Evidence
 from gpuprof.diagnosis.fix import Code, Fix, call, other_way
-from gpuprof.diagnosis.sentences import in_ms
+from gpuprof.diagnosis.sentences import duration
 from gpuprof.projection.sample_preparation import preparing
 from gpuprof.replay.graph import HOST, INPUT, Graph
 from gpuprof.replay.mean_step import NEAR
@@ -101,7 +101,8 @@ def find(case: Analysis) -> Iterator[Proposal]:
     workers = next((n for n in COUNTS if n * rest >= SLOWER * took_ns), COUNTS[-1])
     share = 100 * took_ns / case.step_ns
     text = (
-        f"preparing samples takes the CPU {in_ms(took_ns)} {case.unit.a}, {share:.0f} % of it, and grows with the batch"
+        f"preparing samples takes the CPU {duration(took_ns)} {case.unit.a}, {share:.0f} % of it, and grows"
+        f" with the batch"
     )
     some = f"{workers} workers" if workers > 1 else "a worker"
     yield Proposal(
@@ -130,7 +131,8 @@ def _once(case: Analysis) -> Iterator[Proposal]:
             return
         loader = feed.loader
         text = (
-            f"{loader.workers} workers need {in_ms(loader.batch_ns)} each for a batch, {in_ms(feed.cpu_ns)} of CPU time"
+            f"{loader.workers} workers need {duration(loader.batch_ns)} each for a batch,"
+            f" {duration(feed.cpu_ns)} of CPU time"
         )
         kept = replace(loader, batch_ns=loader.batch_ns * ONCE[1])
         evidence = (Evidence(text, lines=batch_lines(case.folder)),)
@@ -141,7 +143,7 @@ def _once(case: Analysis) -> Iterator[Proposal]:
     took = case.per_step(float(graph.duration_ns[nodes].sum()))
     if took < LEAST * case.step_ns:
         return
-    text = f"the training's own process prepares each batch: {in_ms(took)} {case.unit.a}"
+    text = f"the training's own process prepares each batch: {duration(took)} {case.unit.a}"
     best, usual, worst = (partial(scaled, nodes=nodes, factor=factor) for factor in ONCE)
     yield _prepared_once(case, spans(case, text, nodes), change=usual, best=best, worst=worst)
 
@@ -188,7 +190,7 @@ def _on_the_gpu(case: Analysis, op: I64) -> Iterator[Proposal]:
         return
     names = sorted({case.trace.strings[case.trace.ops.name[row]] for row in np.unique(op[nodes]).tolist()})
     more = f" and {len(names) - 2} others" if len(names) > 2 else ""
-    text = f"random numbers made on the CPU ({', '.join(names[:2])}{more}) take it {in_ms(took_ns)} {case.unit.a}"
+    text = f"random numbers made on the CPU ({', '.join(names[:2])}{more}) take it {duration(took_ns)} {case.unit.a}"
     yield Proposal(
         title="random numbers made on the GPU",
         evidence=spans(case, text, nodes),

@@ -18,7 +18,7 @@ from gpuprof.diagnosis.detect.pair.signs import long_wait_ns
 from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.diagnosis import Evidence
 from gpuprof.diagnosis.fix import Code, call
-from gpuprof.diagnosis.sentences import in_ms
+from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.graph import INPUT, Graph
 from gpuprof.replay.mean_step import NEAR, least_on_cores, slowed_by_sharing, useful_workers
 from gpuprof.replay.transform import scale, scaled
@@ -116,9 +116,9 @@ def find(case: Analysis) -> Iterator[Proposal]:
         title=_title(workers, wanted),
         evidence=spans(
             case,
-            f"{input_ns / 1e6:,.1f} ms {case.unit.a} go into preparing the next batch, in {_own_process(case)}"
+            f"{duration(input_ns)} {case.unit.a} go into preparing the next batch, in {_own_process(case)}"
             if workers == 0
-            else f"the training waits {input_ns / 1e6:,.1f} ms {case.unit.a} for its workers to prepare the next batch",
+            else f"the training waits {duration(input_ns)} {case.unit.a} for its workers to prepare the next batch",
             nodes,
         ),
         fix=case.stack.fix(
@@ -169,7 +169,7 @@ def _absent(case: Analysis) -> str | None:
     waited += case.per_step(float(graph.duration_ns[graph.resource == INPUT].sum()))
     if case.workload.is_inference and not waited:
         return None  # requests need no DataLoader
-    return f"{case.unit.a} waits {in_ms(waited)} for its batches"
+    return f"{case.unit.a} waits {duration(waited)} for its batches"
 
 
 ABSENT = Absent("more DataLoader workers", _absent)
@@ -206,9 +206,9 @@ def _more_workers(case: Analysis, feed: Feed) -> Iterator[Proposal]:
     )
     source = "measured in the workers" if feed.measured else "estimated from what they deliver"
     text = (
-        f"{loader.workers} workers need {loader.batch_ns / 1e6:,.0f} ms each for a batch ({source}), so one is ready "
-        f"every {loader.batch_ns / loader.workers / 1e6:,.1f} ms; the training takes one every "
-        f"{consumer_ns / feed.batches / 1e6:,.1f} ms{waited}"
+        f"{loader.workers} workers need {duration(loader.batch_ns)} each for a batch ({source}), so one is ready "
+        f"every {duration(loader.batch_ns / loader.workers)}; the training takes one every "
+        f"{duration(consumer_ns / feed.batches)}{waited}"
     )
     yield Proposal(
         title=f"{loader.workers} → {wanted} input workers",

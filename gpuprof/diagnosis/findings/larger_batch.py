@@ -24,6 +24,7 @@ from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.longest_samples import longer_batches
 from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.fix import Code, arguments, as_fix, call
+from gpuprof.diagnosis.sentences import duration
 from gpuprof.projection.batch import (
     communication_at_worst,
     model_phases,
@@ -133,8 +134,8 @@ def _larger(case: Analysis, chosen: float, step_ns: float) -> Proposal:
     busy = case.per_step(float(graph.duration_ns[graph.resource == DEVICE].sum()))
     said = f"{tokens:,} tokens a batch" if tokens else f"{samples:,} samples a batch" if samples else "a batch"
     text = (
-        f"{said}: the GPU works {busy / 1e6:,.1f} of {case.step_ns / 1e6:,.1f} ms a step; "
-        f"{chosen:g} times as much would take {step_ns / 1e6:,.1f} ms"
+        f"{said}: the GPU works {duration(busy)} of {case.usual_step}; "
+        f"{chosen:g} times as much would take {duration(step_ns)}"
     ) + (f", padded to {longer.tokens:.2f} times the length" if longer.tokens > 1 else "")
     room = room_note(case)
     setting = case.stack.setting({"per_device_train_batch_size": Code(size)}, note=room)

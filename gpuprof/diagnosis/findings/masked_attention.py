@@ -18,6 +18,7 @@ from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.ledger_item import LedgerItem
 from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.fix import Fix, as_fix, code, joined
+from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.transform import scaled
 from gpuprof.tracefile.trace import F64, KERNEL, NO_TEXT, Mask
 
@@ -72,10 +73,10 @@ def find(case: Analysis) -> Iterator[Proposal]:
         return
     graph, nodes = case.graph, case.nodes_of_gpu(rows)
     best, usual, worst = (np.append(_left(case, rows, useful, level), 1.0)[graph.gpu_row] for level in range(3))
-    gpu_ms = case.per_step(float(graph.duration_ns[nodes].sum())) / 1e6
+    gpu_ns = case.per_step(float(graph.duration_ns[nodes].sum()))
     evidence = spans(
         case,
-        f"attention takes {gpu_ms:,.1f} ms of GPU time a step and computes all scores of each row, of which"
+        f"attention takes {duration(gpu_ns)} of GPU time a step and computes all scores of each row, of which"
         f" {_part(useful)} are within one document",
         nodes,
     )

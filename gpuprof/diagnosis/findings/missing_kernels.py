@@ -21,6 +21,7 @@ from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.diagnosis import Evidence, Issue
 from gpuprof.diagnosis.fix import as_fix, code
 from gpuprof.diagnosis.run_model import Run
+from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.replay.transform import removed, scaled
 from gpuprof.timeline.unit import STEP
@@ -107,10 +108,10 @@ def _share(program: Program, case: Analysis | None) -> str:
     count = sum(max(each.modules for each in program.reference if each.name == name) for name in names)
     return (
         f" The {count:,} modules of {', '.join(names[:MOST_SHOWN])} that compute so take {parts[0]:,.0f} % of the GPU's"
-        f" and {parts[1]:,.0f} % of the CPU's time, linear layers excluded; without that work the {case.unit} would"
-        f" take {then / 1e6:,.1f} of {case.step_ns / 1e6:,.1f} ms. So a kernel gains up to {less:,.0f} %; if it takes a"
-        f" quarter of their time (8 to 50 %, assumed), the {case.unit} takes {likely[1] / 1e6:,.1f} ms"
-        f" ({likely[0] / 1e6:,.1f} to {likely[2] / 1e6:,.1f})."
+        f" and {parts[1]:,.0f} % of the CPU's time, linear layers excluded; without that work it would take"
+        f" {duration(then)} of {case.usual_step}. So a kernel gains up to {less:,.0f} %; if it takes a"
+        f" quarter of their time (8 to 50 %, assumed), the {case.unit} takes {duration(likely[1])}"
+        f" ({duration(likely[0])} to {duration(likely[2])})."
     )
 
 
@@ -122,10 +123,10 @@ def find(case: Analysis) -> Iterator[Proposal]:
     if program is None or nodes is None or not nodes.any():
         yield from _convolutions(case)
         return
-    gpu_ms = case.per_step(float(case.graph.duration_ns[nodes & case.graph.on_gpu].sum())) / 1e6
+    gpu_ns = case.per_step(float(case.graph.duration_ns[nodes & case.graph.on_gpu].sum()))
     said = next((each.text for each in slow_paths(program)), "")
     text = (
-        f"{', '.join(names[:MOST_SHOWN])} run a reference implementation, as a library warns: {gpu_ms:,.1f} ms of GPU"
+        f"{', '.join(names[:MOST_SHOWN])} run a reference implementation, as a library warns: {duration(gpu_ns)} of GPU"
         f" time {case.unit.a}, linear layers excluded"
     )
 
@@ -151,14 +152,14 @@ def _convolutions(case: Analysis) -> Iterator[Proposal]:
     if found is None:
         return
     fused = Fused(case, found)
-    gpu_ms = case.per_step(float(case.graph.duration_ns[fused.gpu].sum())) / 1e6
+    gpu_ns = case.per_step(float(case.graph.duration_ns[fused.gpu].sum()))
     count = case.per_step(float(len(found.stretches)))
     yield Proposal(
         title="causal convolutions (causal-conv1d)",
         evidence=(
             Evidence(
                 f"{count:,.0f} depthwise convolutions over at most {max(CONVOLVED)} tokens, as"
-                f" {case.per_step(float(fused.gpu.sum())):,.0f} kernels: {gpu_ms:,.2f} ms of GPU time {case.unit.a}"
+                f" {case.per_step(float(fused.gpu.sum())):,.0f} kernels: {duration(gpu_ns)} of GPU time {case.unit.a}"
             ),
         ),
         fix=code("from causal_conv1d import causal_conv1d_fn")

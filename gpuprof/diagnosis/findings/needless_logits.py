@@ -17,7 +17,7 @@ from gpuprof.diagnosis.detect.pair.candidates import Candidate
 from gpuprof.diagnosis.detect.pair.signs import less_loss
 from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.fix import code
-from gpuprof.diagnosis.sentences import in_ms
+from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.transform import scaled
 from gpuprof.tracefile.trace import F64, Mask
 
@@ -63,11 +63,11 @@ def find(case: Analysis) -> Iterator[Proposal]:
     nodes = logits_nodes(case, head)
     if not nodes.any():
         return
-    ms = case.per_step(float(case.graph.duration_ns[nodes].sum())) / 1e6
+    ns = case.per_step(float(case.graph.duration_ns[nodes].sum()))
     usual = left_for(case, share, 1)
     text = (
         f"{100 * (1 - share):,.0f} % of the tokens have no label; all {head.tokens:,} × {head.vocabulary:,} logits"
-        f" and their loss take {ms:,.1f} ms of GPU time a step"
+        f" and their loss take {duration(ns)} of GPU time a step"
     )
     yield Proposal(
         title="logits of labelled tokens only",
@@ -111,7 +111,7 @@ def _absent(case: Analysis) -> str | None:
     if took < LEAST_SHARE * case.mean_ns:
         return None
     return (
-        f"labels were not seen in host memory; the output layer and the loss take {in_ms(took)} of GPU time"
+        f"labels were not seen in host memory; the output layer and the loss take {duration(took)} of GPU time"
         f" {case.unit.a}, tokens without a label (-100) included"
     )
 

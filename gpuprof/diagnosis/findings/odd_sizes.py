@@ -16,7 +16,7 @@ from gpuprof.diagnosis.detect.kernel_reach import GEMM, kernel_reach
 from gpuprof.diagnosis.detect.passes import shapes_in
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.fix import Fix, as_fix, call, joined
-from gpuprof.diagnosis.sentences import in_ms
+from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.transform import scaled
 from gpuprof.tracefile.trace import F64, KERNEL, Mask
 
@@ -79,8 +79,8 @@ def find(case: Analysis) -> Iterator[Proposal]:
     padded = -(-found.size // PADDED_TO) * PADDED_TO
     text = (
         f"{case.per_step(found.nodes.sum()):,.0f} matrix multiplications {case.unit.a} have a size such as"
-        f" {found.size:,}, which is no multiple of {ALIGNED}: {in_ms(case.per_step(took))}, and"
-        f" {in_ms(case.per_step(took - above))} at the usual rate"
+        f" {found.size:,}, which is no multiple of {ALIGNED}: {duration(case.per_step(took))}, and"
+        f" {duration(case.per_step(took - above))} at the usual rate"
     )
     best, usual, worst = (_left(found, times) for times in calibrated.ALIGNED_LEFT.rising)
     yield Proposal(

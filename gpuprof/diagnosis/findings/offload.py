@@ -24,6 +24,7 @@ from gpuprof.diagnosis.detect.offloaded import (
 from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.detect.recomputed_passes import free_bytes
 from gpuprof.diagnosis.fix import Fix, as_fix, call, code, joined
+from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.graph import COPY, SYNC, Graph
 from gpuprof.replay.transform import scaled, without_edges
 from gpuprof.timeline.phases import OPTIMIZER
@@ -99,12 +100,12 @@ def on_gpu(case: Analysis, found: Offload) -> Iterator[Proposal]:
     if free is None or found.needed_bytes > free:
         return
     graph = case.graph
-    copies_ms = case.per_step(float(graph.duration_ns[found.copies].sum())) / 1e6
-    cpu_ms = case.per_step(float(graph.duration_ns[found.stretches].sum())) / 1e6
+    copies_ns = case.per_step(float(graph.duration_ns[found.copies].sum()))
+    cpu_ns = case.per_step(float(graph.duration_ns[found.stretches].sum()))
     text = (
         f"{found.down_bytes / GIB:,.2f} GiB a step go to host memory and {found.up_bytes / GIB:,.2f} GiB come back"
-        f" ({copies_ms:,.1f} ms of copies)"
-        + (f"; the CPU then works for {cpu_ms:,.1f} ms and launches nothing" if cpu_ms else "")
+        f" ({duration(copies_ns)} of copies)"
+        + (f"; the CPU then works for {duration(cpu_ns)} and launches nothing" if cpu_ns else "")
         + f". It would take {found.needed_bytes / GIB:,.1f} GiB more on the GPU, of {free / GIB:,.0f} GiB that are free"
     )
     yield Proposal(
@@ -128,7 +129,7 @@ def _fused(case: Analysis, found: Offload) -> Iterator[Proposal]:
     count = len(np.unique(case.graph.scope[computing]))
     text = (
         f"the optimizer goes over its states in host memory in {case.per_step(count):,.0f} ops, which take "
-        f"{case.per_step(took) / 1e6:,.1f} ms; a fused one reads and writes them once"
+        f"{duration(case.per_step(took))}; a fused one reads and writes them once"
     )
     best, usual, worst = (partial(scaled, nodes=computing, factor=left) for left in calibrated.FUSED_LEFT.rising)
     yield Proposal(
@@ -161,8 +162,8 @@ def _unpaged(case: Analysis) -> Iterator[Proposal]:
     if needed > free or took < SLOWER * worst:
         return
     text = (
-        f"{name} keeps its states in unified memory: its kernels take {took / 1e6:,.1f} ms {case.unit.a}, and with the"
-        f" states on the GPU {usual / 1e6:,.1f} ms. The states need {needed / GIB:,.1f} of {free / GIB:,.0f} GiB that"
+        f"{name} keeps its states in unified memory: its kernels take {duration(took)} {case.unit.a}, and with the"
+        f" states on the GPU {duration(usual)}. The states need {needed / GIB:,.1f} of {free / GIB:,.0f} GiB that"
         " are free"
     )
     low, likely, high = (partial(scaled, nodes=nodes, factor=ns / took) for ns in (best, usual, worst))

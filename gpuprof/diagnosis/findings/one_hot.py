@@ -16,7 +16,7 @@ from gpuprof.diagnosis.detect.ledger_item import LedgerItem
 from gpuprof.diagnosis.detect.passes import backward_of, shapes_in
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.fix import Code, assigned
-from gpuprof.diagnosis.sentences import in_ms
+from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.tracefile.trace import OP
@@ -76,7 +76,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
         return
     text = (
         f"{found.tokens:,} one-hot vectors of {found.classes:,} are multiplied by a table of width {found.width:,}:"
-        f" {in_ms(case.per_step(took))} of GPU time {case.unit.a}, forward and backward"
+        f" {duration(case.per_step(took))} of GPU time {case.unit.a}, forward and backward"
     )
     rows, table = (SIZE * count * found.width for count in (found.tokens, found.classes))
     calls = len(found.stretches)

@@ -19,6 +19,7 @@ from gpuprof.diagnosis.detect.pair.quantities import kernel_counts, kernel_ns
 from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.detect.torch_version import is_before_2
 from gpuprof.diagnosis.fix import Fix, call
+from gpuprof.diagnosis.sentences import duration
 from gpuprof.projection import memory_changes as changes
 from gpuprof.projection.memory_fixes import OPTIMIZER as STATE
 from gpuprof.projection.memory_fixes import MemoryFix, recorded_footprint
@@ -124,16 +125,16 @@ def find(case: Analysis) -> Iterator[Proposal]:
     count = len(work) / case.steps
     done = host.copy()
     done[work] = True
-    host_ms = case.per_step(float(graph.duration_ns[host].sum())) / 1e6
-    gpu_ms = case.per_step(float(graph.duration_ns[work].sum())) / 1e6
+    host_ns = case.per_step(float(graph.duration_ns[host].sum()))
+    gpu_ns = case.per_step(float(graph.duration_ns[work].sum()))
     name = " and ".join(sorted(names))
     how = "lists of parameters" if lists else "one parameter after another"
     yield Proposal(
         title="fused optimizer",
         evidence=spans(
             case,
-            f"{name} goes through {how}: {count:,.0f} kernels a step, {host_ms:,.1f} ms of CPU time, "
-            f"{gpu_ms:,.1f} ms of the GPU's" + (_WAITS if asks.any() else ""),
+            f"{name} goes through {how}: {count:,.0f} kernels a step, {duration(host_ns)} of CPU time, "
+            f"{duration(gpu_ns)} of the GPU's" + (_WAITS if asks.any() else ""),
             done,
         ),
         fix=_fix(case, sorted(names)[0]).by("optimizer"),

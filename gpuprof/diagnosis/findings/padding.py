@@ -16,6 +16,7 @@ from gpuprof.diagnosis.detect.memory_remedy import MemoryRemedy
 from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.fix import Fix, call, described
 from gpuprof.diagnosis.run_model import Work
+from gpuprof.diagnosis.sentences import duration
 from gpuprof.projection import memory_changes as changes
 from gpuprof.projection.batch import GROWS
 from gpuprof.projection.memory_fixes import MemoryFix
@@ -79,10 +80,10 @@ def find(case: Analysis) -> Iterator[Proposal]:
         return
     graph = case.graph
     model = graph.on_gpu & np.isin(graph.phase, (FORWARD, BACKWARD, RECOMPUTE))
-    gpu_ms = case.per_step(float(graph.duration_ns[model].sum())) / 1e6
+    gpu_ns = case.per_step(float(graph.duration_ns[model].sum()))
     text = (
         f"{100 * (1 - real):,.0f} % of the tokens are padding, some {(1 - real) * work.tokens:,.0f} of "
-        f"{work.tokens:,.0f} a step; the GPU works {gpu_ms:,.1f} ms a step on forward and backward"
+        f"{work.tokens:,.0f} a step; the GPU works {duration(gpu_ns)} a step on forward and backward"
     )
     evidence = spans(case, text, model)
     row = round(work.tokens / work.samples) if work.samples else None

@@ -17,6 +17,7 @@ from gpuprof.diagnosis.detect.pair.quantities import FEWER, idle_ns, quantity
 from gpuprof.diagnosis.detect.pair.signs import advised, long_wait_ns
 from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.fix import call
+from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.graph import COPY, SYNC, Graph, launcher_of
 from gpuprof.replay.transform import without_waits
 
@@ -104,7 +105,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
 
     took = case.per_step(float(graph.duration_ns[copies].sum()))
     text = (
-        f"{moved / 1e6:,.1f} MB {case.unit.a} are copied to the GPU from pageable memory, in {took / 1e6:,.1f} ms "
+        f"{moved / 1e6:,.1f} MB {case.unit.a} are copied to the GPU from pageable memory, in {duration(took)} "
         f"({moved / max(took, 1.0):,.1f} GB/s), while the CPU is blocked"
     )
     yield Proposal(

@@ -22,7 +22,7 @@ from gpuprof.diagnosis.detect.shape_costs import (
     of_timed,
     spread,
 )
-from gpuprof.diagnosis.sentences import in_ms
+from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.planning import planning
 from gpuprof.replay.transform import scaled
@@ -81,11 +81,11 @@ def find(case: Analysis) -> Iterator[Proposal]:
         return change
 
     likely = change_to(1.0)
-    lost_ms = case.per_step(float(graph.duration_ns[plans].sum())) / 1e6
+    lost_ns = case.per_step(float(graph.duration_ns[plans].sum()))
     said = f"{', '.join(planned.names)} plan their kernels again in most {case.unit}s"
     yield Proposal(
         title="no cuDNN attention (it plans again for every length)" if cudnn else "fewer different shapes",
-        evidence=spans(case, f"{said}: {lost_ms:,.1f} ms of CPU time {case.unit.a}", plans) + of_timed(case),
+        evidence=spans(case, f"{said}: {duration(lost_ns)} of CPU time {case.unit.a}", plans) + of_timed(case),
         fix=keeping_shapes(case, cudnn, compiling=False),
         change=likely,
         best=likely,
@@ -121,11 +121,12 @@ def _absent(case: Analysis) -> str | None:
     unit = case.unit
     if graph.steps == 1:
         return (
-            f"{', '.join(planned.names)} plan their kernels in the recorded {unit}, {lost / 1e6:,.1f} ms of CPU time; "
+            f"{', '.join(planned.names)} plan their kernels in the recorded {unit}, {duration(lost)} of CPU time; "
             f"only one {unit} was recorded: it may be the first with its shapes"
         )
     return (
-        f"{', '.join(planned.names)} plan their kernels in {often} of {graph.steps} recorded {unit}s, {in_ms(lost)} of"
+        f"{', '.join(planned.names)} plan their kernels in {often} of {graph.steps} recorded {unit}s,"
+        f" {duration(lost)} of"
         f" CPU time {unit.a}: less than half of them, so that it may stop once all shapes have come up"
     )
 

@@ -21,7 +21,7 @@ from gpuprof.diagnosis.detect.replace_work import replacement_of, with_replaceme
 from gpuprof.diagnosis.detect.small_op_loops import find_small_loops, ops_of, some_of
 from gpuprof.diagnosis.detect.tensor_loops import LISTS, reading_loops
 from gpuprof.diagnosis.fix import Code, Fix, as_fix, call, joined
-from gpuprof.diagnosis.sentences import in_ms
+from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.stretches import nodes_in
 from gpuprof.tracefile.trace import F64
 
@@ -103,7 +103,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     waits = case.per_step(float((inside & graph.waits).sum()))
     text = (
         f"{int(loops.rounds[largest])} rounds of {few}: {case.per_step(float(gpu.sum())):,.0f} kernels {case.unit.a}"
-        f" and {in_ms(host_ns)} of CPU time, the backward pass included"
+        f" and {duration(host_ns)} of CPU time, the backward pass included"
         + (f"; the CPU waits for the GPU {waits:,.0f} times in it" if waits >= 1 else "")
     )
     separate = all(SEPARATE.match(name) for name in names)

@@ -15,6 +15,7 @@ from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.diagnosis import Evidence
 from gpuprof.diagnosis.fix import Code, call, joined, other_way
+from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.graph import Graph
 from gpuprof.timeline.phases import OTHER
 
@@ -81,8 +82,8 @@ def find(case: Analysis) -> Iterator[Proposal]:
     mean = float(np.where(long | (each <= LONG * median), each, median).mean())
     lost = float((each - median)[long].sum())
     text = (
-        f"{int(long.sum())} of {graph.steps} recorded steps take {lost / long.sum() / 1e6:,.0f} ms more than the usual "
-        f"{median / 1e6:,.0f} ms, for work outside forward, backward and optimizer"
+        f"{int(long.sum())} of {graph.steps} recorded steps take {duration(lost / long.sum())} more than the usual "
+        f"{duration(median)}, for work outside forward, backward and optimizer"
     )
     yield _proposal(case, spans(case, text, other & long[graph.step]), mean / median)
 
@@ -93,7 +94,7 @@ def _timed(case: Analysis, budget: Budget) -> Iterator[Proposal]:
     if not found:
         return
     parts = [
-        f"{NAMES[one.cause]} adds {(one.mean_ns or 0) / 1e6:,.1f} ms to the mean step ("
+        f"{NAMES[one.cause]} adds {duration(one.mean_ns or 0)} to the mean step ("
         + (f"every {one.every} steps" if one.every else f"{one.steps} of {budget.steps} timed steps")
         + ")"
         for one in found

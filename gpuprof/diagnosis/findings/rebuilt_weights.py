@@ -13,6 +13,7 @@ from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.detect.rebuilt_weights import Rebuilt, rebuilt_weights
 from gpuprof.diagnosis.fix import as_fix
+from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.transform import scaled
 from gpuprof.timeline.phases import FORWARD
@@ -67,9 +68,11 @@ def find(case: Analysis) -> Iterator[Proposal]:
 
 
 def _said(case: Analysis, found: Rebuilt) -> str:
-    ms = case.per_step(float(case.graph.duration_ns[found.built].sum())) / 1e6
+    ns = case.per_step(float(case.graph.duration_ns[found.built].sum()))
     shapes = ", ".join(" × ".join(map(str, shape)) for shape in found.shapes[:2])
-    return f"{found.per_step:,.0f} weights ({shapes}) are rebuilt in each forward pass: {ms:,.2f} ms of GPU time a step"
+    return (
+        f"{found.per_step:,.0f} weights ({shapes}) are rebuilt in each forward pass: {duration(ns)} of GPU time a step"
+    )
 
 
 def _change(case: Analysis, found: Rebuilt, left: float | None, cpu_ns: float) -> Change:

@@ -30,6 +30,7 @@ from gpuprof.diagnosis.detect.shape_costs import (
 )
 from gpuprof.diagnosis.diagnosis import Evidence
 from gpuprof.diagnosis.fix import as_fix
+from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.planning import planning
 from gpuprof.replay.transform import removed
@@ -97,7 +98,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     plans = planned.nodes if new_shapes else in_most_steps(graph, planned.nodes)
     recorded = case.per_step(float(graph.duration_ns[plans].sum())) if plans.any() else 0.0
     compiling_ns = case.per_step(float(graph.duration_ns[compiling & host].sum()))
-    lost_ms = (compiling_ns + recorded) / 1e6
+    lost_ns = compiling_ns + recorded
     by_name = planned.names if plans.any() else []
     first = np.zeros(len(graph), bool)
     if compiling_ns >= LONG_NS:
@@ -123,7 +124,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
         title="fixed shapes",
         evidence=spans(
             case,
-            f"{' and '.join(what)} in most {case.unit}s: {lost_ms:,.1f} ms of CPU time {case.unit.a}",
+            f"{' and '.join(what)} in most {case.unit}s: {duration(lost_ns)} of CPU time {case.unit.a}",
             compiling | plans,
         )
         + of_timed(case)

@@ -22,6 +22,7 @@ from gpuprof.diagnosis.detect.pair.quantities import kernel_counts, kernel_ns, q
 from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.detect.recomputed_passes import CHECKPOINT, USABLE_SHARE, free_bytes, recomputed
 from gpuprof.diagnosis.fix import call, without_call
+from gpuprof.diagnosis.sentences import duration
 from gpuprof.projection import memory_changes as changes
 from gpuprof.projection.memory_fixes import MemoryFix
 from gpuprof.replay.graph import HOST, Graph
@@ -95,10 +96,11 @@ def find(case: Analysis) -> Iterator[Proposal]:
     if extra is not None and size is not None and extra[0] > (free if free is not None else USABLE_SHARE * size):
         return
     graph = case.graph
-    gpu_ms = case.per_step(float(graph.duration_ns[again & graph.on_gpu].sum())) / 1e6
-    host_ms = case.per_step(float(graph.duration_ns[again & ~graph.on_gpu].sum())) / 1e6
+    gpu_ns = case.per_step(float(graph.duration_ns[again & graph.on_gpu].sum()))
+    host_ns = case.per_step(float(graph.duration_ns[again & ~graph.on_gpu].sum()))
     text = (
-        f"{gpu_ms:,.1f} ms of GPU and {host_ms:,.1f} ms of CPU time a step repeat the forward pass inside the backward"
+        f"{duration(gpu_ns)} of GPU and {duration(host_ns)} of CPU time a step repeat the forward pass inside"
+        f" the backward"
     )
 
     yield Proposal(

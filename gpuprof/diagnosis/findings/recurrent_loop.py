@@ -18,7 +18,7 @@ from gpuprof.diagnosis.detect.recurrent_loops import CELLS, find_recurrent_loops
 from gpuprof.diagnosis.detect.replace_work import replacement_of, with_replacement
 from gpuprof.diagnosis.detect.small_op_loops import ops_of
 from gpuprof.diagnosis.fix import Fix, as_fix, call
-from gpuprof.diagnosis.sentences import in_ms
+from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.stretches import nodes_in
 from gpuprof.tracefile.trace import F64
 
@@ -87,7 +87,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     text = (
         f"{int(loops.rounds[largest])} steps of {few}, each after the one before:"
         f" {case.per_step(float(gpu.sum())):,.0f} kernels {case.unit.a} and"
-        f" {in_ms(case.per_step(float(took.sum())))} of CPU time, the backward pass included"
+        f" {duration(case.per_step(float(took.sum())))} of CPU time, the backward pass included"
     )
     cell = any(name in CELLS for name in names)
     yield Proposal(

@@ -19,6 +19,7 @@ from gpuprof.diagnosis.detect.pair.signs import advised, alike_compiled
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.detect.zeroed_work import find_zeroed
 from gpuprof.diagnosis.fix import code
+from gpuprof.diagnosis.sentences import duration
 from gpuprof.record.phase_names import REPEATED_RANGE
 from gpuprof.replay.transform import removed
 from gpuprof.tracefile.trace import ANNOTATION, I64, Mask
@@ -84,10 +85,10 @@ def find(case: Analysis) -> Iterator[Proposal]:
     found = find_repeated(case)
     if found is None:
         return
-    ms = case.per_step(float(case.graph.duration_ns[found.nodes & case.graph.on_gpu].sum())) / 1e6
+    ns = case.per_step(float(case.graph.duration_ns[found.nodes & case.graph.on_gpu].sum()))
     text = (
         f"{found.calls / case.steps:,.3g} calls a step of {', '.join(found.models)} have the inputs and weights of an"
-        f" earlier one: {ms:,.1f} ms of GPU time"
+        f" earlier one: {duration(ns)} of GPU time"
     )
     yield Proposal(
         title="one forward pass instead of two",
@@ -105,11 +106,11 @@ def _zeroed(case: Analysis) -> Iterator[Proposal]:
     found = find_zeroed(case)
     if found is None:
         return
-    ms = case.per_step(float(case.graph.duration_ns[found.nodes & case.graph.on_gpu].sum())) / 1e6
+    ns = case.per_step(float(case.graph.duration_ns[found.nodes & case.graph.on_gpu].sum()))
     what = f" ({', '.join(found.modules)})" if found.modules else ""
     text = (
         f"the result of {found.stretches / case.steps:,.3g} stretches a step{what} is multiplied by a constant zero:"
-        f" {ms:,.1f} ms of GPU time, forward and backward"
+        f" {duration(ns)} of GPU time, forward and backward"
     )
     yield Proposal(
         title="no work that is multiplied by zero",

@@ -14,7 +14,7 @@ from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.long_python import long_stretches
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.fix import as_fix
-from gpuprof.diagnosis.sentences import in_ms
+from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.transform import scaled
 
 if TYPE_CHECKING:
@@ -57,7 +57,9 @@ def find(case: Analysis) -> Iterator[Proposal]:
         return
     count = case.per_step(float(nodes.sum()))
     times = "a stretch" if count < 1.5 else f"{count:,.0f} stretches"
-    text = f"{times} of Python {case.unit.a} in no op and no call: {in_ms(took)} on the thread that launches the work"
+    text = (
+        f"{times} of Python {case.unit.a} in no op and no call: {duration(took)} on the thread that launches the work"
+    )
     best, usual, worst = (partial(scaled, nodes=nodes, factor=left) for left in calibrated.FUNCTION_LEFT.rising)
     yield Proposal(
         title=f"less Python in the {case.unit}",

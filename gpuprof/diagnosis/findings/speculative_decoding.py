@@ -14,6 +14,7 @@ from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.fix import Code, call, code, option
+from gpuprof.diagnosis.sentences import duration
 from gpuprof.projection.batch import model_phases
 from gpuprof.replay.graph import Graph
 
@@ -88,7 +89,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
         return then
 
     sequences = f"{work.batch} sequence{'s' if work.batch > 1 else ''}"
-    text = f"all weights are read for one token of {sequences}, which takes {case.step_ns / 1e6:,.1f} ms"
+    text = f"all weights are read for one token of {sequences}, which takes {duration(case.step_ns)}"
     yield Proposal(
         title="speculative decoding",
         evidence=spans(case, text, model & graph.on_gpu),

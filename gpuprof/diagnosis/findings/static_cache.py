@@ -12,6 +12,7 @@ from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.fix import Code, assigned, call
+from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.graph import Graph
 from gpuprof.timeline.cache_appends import cache_appends
 
@@ -62,11 +63,11 @@ def find(case: Analysis) -> Iterator[Proposal]:
         return then
 
     count = case.per_step(float(ops.sum()))
-    gpu_ms = case.per_step(float(graph.duration_ns[nodes & graph.on_gpu].sum())) / 1e6
+    gpu_ns = case.per_step(float(graph.duration_ns[nodes & graph.on_gpu].sum()))
     yield Proposal(
         title="static key-value cache",
         evidence=spans(
-            case, f"{count:,.0f} concatenations {case.unit.a} copy the cache: {gpu_ms:,.2f} ms of GPU time", nodes
+            case, f"{count:,.0f} concatenations {case.unit.a} copy the cache: {duration(gpu_ns)} of GPU time", nodes
         ),
         fix=assigned("model.generation_config.cache_implementation", "static")
         + "\nor in your own code: "

@@ -9,7 +9,7 @@ from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.proposal import MARKED, SEVERE, WORTH, Page
 from gpuprof.diagnosis.diagnosis import Evidence, Finding, Range
 from gpuprof.diagnosis.fix import Fix, as_fix, call
-from gpuprof.diagnosis.sentences import in_ms
+from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.noise import PROCESS_NOISE
 
 if TYPE_CHECKING:
@@ -104,8 +104,9 @@ def _waits(gang: Gang) -> Evidence:
     slow = gang.ranks[gang.slow or 0]
     waits = sorted((r.waiting_ns or 0 for i, r in enumerate(gang.ranks) if i != gang.slow))
     return Evidence(
-        f"rank {slow.rank} needs {in_ms(slow.pace_ns or 0)} a step on its own, the next slowest"
-        f" {in_ms(gang.next_pace_ns or 0)}; the others wait {in_ms(waits[len(waits) // 2])} a step; it arrives last at"
+        f"rank {slow.rank} needs {duration(slow.pace_ns or 0)} a step on its own, the next slowest"
+        f" {duration(gang.next_pace_ns or 0)}; the others wait {duration(waits[len(waits) // 2])} a step;"
+        f" it arrives last at"
         f" {100 * (slow.late_share or 0):.0f} % of the collectives with waiting"
     )
 
@@ -113,9 +114,9 @@ def _waits(gang: Gang) -> Evidence:
 def _more(rank: int, one: Excess) -> Evidence:
     doing = one.doing
     where = f"rank {rank}: {doing.frame or doing.what}"
-    text = f"{in_ms(one.ns)} a step more than the other ranks: {doing.what}, {doing.phase}"
+    text = f"{duration(one.ns)} a step more than the other ranks: {doing.what}, {doing.phase}"
     if doing.longest_ns:
-        text += f"; shown: its longest stretch, {in_ms(doing.longest_ns)}"
+        text += f"; shown: its longest stretch, {duration(doing.longest_ns)}"
     return Evidence(text, doing.start_ns, doing.longest_ns, where)
 
 

@@ -28,7 +28,7 @@ from gpuprof.diagnosis.detect.tensor_loops import LISTS, TensorLoops, in_lists, 
 from gpuprof.diagnosis.detect.value_chains import preparations
 from gpuprof.diagnosis.diagnosis import Evidence
 from gpuprof.diagnosis.fix import Code, Fix, as_fix, call, code, joined, other_way, without_call
-from gpuprof.diagnosis.sentences import in_ms, ms_or_us
+from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.calls import STREAM_WAIT
 from gpuprof.replay.graph import COPY, SYNC, Graph
 from gpuprof.replay.stretches import nodes_in
@@ -180,7 +180,7 @@ def _in_lists(case: Analysis, looks: tuple[Mask, Proposal], loops: TensorLoops, 
     took = case.per_step(float(case.graph.duration_ns[loops.nodes & ~case.graph.on_gpu].sum()))
     text = (
         f"a loop over {loops.tensors:,} tensors {case.unit.a}, one after another ({names}):"
-        f" {ms_or_us(took)} of CPU time"
+        f" {duration(took)} of CPU time"
     )
     return replace(
         reads,
@@ -219,7 +219,7 @@ def _absent(case: Analysis) -> str | None:
     others = " and ".join(name for name, nodes in kinds if nodes.any())
     return (
         f"{f'apart from {others} ' if others else ''}the CPU waits {often} {case.unit.a} for the GPU, which adds"
-        f" {in_ms(max(gone, 0.0))} to {in_ms(case.shown_ns)}"
+        f" {duration(max(gone, 0.0))} to {duration(case.shown_ns)}"
     )
 
 
@@ -403,7 +403,7 @@ def _evidence(case: Analysis, waits: Mask, what: str, ops: I64) -> tuple[Evidenc
     if names:
         text += " (" + ", ".join(f"{n / case.steps:,.0f} × {case.trace.strings[i]}" for i, n in names) + ")"
     waited_ns = case.per_step(float((graph.recorded_end_ns - graph.recorded_start_ns)[waits].clip(0).sum()))
-    text += f", which block the CPU for {ms_or_us(waited_ns)}"
+    text += f", which block the CPU for {duration(waited_ns)}"
     frames = FrameIndex(case.trace, case.timeline.nesting)
     nodes = np.flatnonzero(waits & (graph.call >= 0))
     calls = graph.call[nodes]

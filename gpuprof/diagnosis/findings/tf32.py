@@ -20,7 +20,7 @@ from gpuprof.diagnosis.detect.pair.quantities import FEWER, kernel_counts, kerne
 from gpuprof.diagnosis.detect.pair.signs import advised
 from gpuprof.diagnosis.detect.proposal import NEGLIGIBLE, Absent, Page, Proposal
 from gpuprof.diagnosis.fix import call
-from gpuprof.diagnosis.sentences import in_ms
+from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.transform import scaled
 from gpuprof.tracefile.trace import F64, Mask
 
@@ -69,7 +69,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     whole = float(graph.duration_ns[graph.on_gpu].sum())
     text = (
         f"{case.per_step(nodes.sum()):,.0f} fp32 matrix multiplications {case.unit.a} without tensor cores: "
-        f"{case.per_step(took) / 1e6:,.1f} ms, "
+        f"{duration(case.per_step(took))}, "
         f"{100 * took / whole:,.0f} % of the GPU's time"
     )
     precision = call("torch.set_float32_matmul_precision", "high")
@@ -102,7 +102,7 @@ def _absent(case: Analysis) -> str | None:
         return "this GPU has no TF32"
     took = case.per_step(float(case.graph.duration_ns[_slow(case, case.roofline)].sum()))
     if took:
-        return f"fp32 matrix multiplications without tensor cores take {in_ms(took)} {case.unit.a}"
+        return f"fp32 matrix multiplications without tensor cores take {duration(took)} {case.unit.a}"
     return why_unknown(case, case.roofline) or "no matrix multiplication runs in fp32 without tensor cores"
 
 

@@ -12,7 +12,8 @@ import numpy as np
 from gpuprof.diagnosis.iteration_model import CacheCopies, Iteration, RecordedPhase, Unrecorded
 from gpuprof.diagnosis.iterations.budget import iteration_budget
 from gpuprof.diagnosis.iterations.changes import Trainer, changes
-from gpuprof.diagnosis.quality import judged
+from gpuprof.diagnosis.projection_input.memory import BYTES, weight_bytes
+from gpuprof.diagnosis.quality import judged, of_timed_iterations
 from gpuprof.record.phase_names import BACKWARD, FORWARD, GENERATION, OPTIMIZER
 from gpuprof.timeline.cache_appends import cache_appends
 from gpuprof.timeline.intervals import clip, join
@@ -40,8 +41,14 @@ def with_iteration(diagnosis: Diagnosis) -> Diagnosis:
     timeline = diagnosis.tables.timeline if diagnosis.steps is not None else None
     found = found if timeline is None else with_recorded(found, timeline, folder)
     noted = left_out(found)
-    quality = diagnosis.quality if noted is None else judged((*diagnosis.quality.issues, noted))
-    return replace(diagnosis, quality=quality, iteration=replace(found, changes=changes(found, trainer_of(folder))))
+    quality = of_timed_iterations(diagnosis.quality)
+    said = () if quality.status != "unusable" and diagnosis.verdict.bound is None else diagnosis.verdict.sentences
+    return replace(
+        diagnosis,
+        quality=quality if noted is None else judged((*quality.issues, noted)),
+        verdict=replace(diagnosis.verdict, sentences=said),
+        iteration=replace(found, changes=changes(found, trainer_of(folder))),
+    )
 
 
 def of_mean_step(iteration: Iteration, mean_ns: int) -> Iteration:
@@ -103,11 +110,8 @@ def _is_mixed(model: Mapping[str, Any], autocast: str | None) -> bool:
 
 def _weight_bytes(model: Mapping[str, Any]) -> int | None:
     """Of the model's parameters; None where a type's size is not known."""
-    dtypes = model.get("dtypes")
-    sizes = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8}
-    if not isinstance(dtypes, dict) or not dtypes or not all(name in sizes for name in dtypes):
-        return None
-    return sum(sizes[name] * int(count) for name, count in dtypes.items() if isinstance(count, (int, float)))
+    types = model.get("dtypes") or {}
+    return None if not types or types.keys() - BYTES.keys() else round(weight_bytes(model))
 
 
 def _share(model: Mapping[str, Any]) -> float | None:

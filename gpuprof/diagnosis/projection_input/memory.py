@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
 from gpuprof.diagnosis.analysis import Analysis
@@ -101,7 +104,7 @@ def gradient_size(model: dict) -> int:
     return 4 if fp32 >= trainable > 0 else HALF_BYTES
 
 
-def weight_bytes(model: dict) -> float:
+def weight_bytes(model: Mapping[str, Any]) -> float:
     """Of all weights, adapters included."""
     return sum(count * BYTES.get(name, 4.0) for name, count in (model.get("dtypes") or {}).items())
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 import numpy as np
 
 from gpuprof.calibration import reference as reference_calibrated
-from gpuprof.diagnosis.analysis import Analysis
+from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.detect.fewer_tokens import fewer_tokens
 from gpuprof.diagnosis.detect.ledger_item import Stage
 from gpuprof.diagnosis.detect.loss_head import loss_head
@@ -16,8 +16,10 @@ from gpuprof.diagnosis.detect.zeroed_work import find_zeroed
 from gpuprof.diagnosis.findings import BUILT_IN, missing_kernels, needless_logits, offload, recompute, redundant_forward
 from gpuprof.diagnosis.findings.padding import LEAST_PADDING
 from gpuprof.diagnosis.reach.part import Part
+from gpuprof.replay.graph import Graph
 from gpuprof.replay.transform import removed, scaled
 from gpuprof.timeline.phases import BACKWARD, FORWARD, RECOMPUTE
+from gpuprof.tracefile.trace import Mask
 
 MOST_NAMED = 3
 """Classes of modules that are named."""
@@ -50,20 +52,26 @@ def _of_findings(case: Analysis, advised: Collection[str], stage: Stage) -> Iter
         for proposal in find(case):
             if proposal.work != 1.0 or (proposal.changes and not item.changes_digits):
                 continue
-            after = proposal.change(case.graph)
-            nodes = after.duration_ns < case.graph.duration_ns
-            own = float(case.graph.duration_ns[nodes].sum())
-            on_gpu = float(case.graph.duration_ns[nodes & case.graph.on_gpu].sum())
+            nodes, left = _shorter(case.graph, proposal.change)
+            own, on_gpu = (float(case.graph.duration_ns[mask].sum()) for mask in (nodes, nodes & case.graph.on_gpu))
             yield Part(
                 kind="gpu" if 2 * on_gpu > own else "host",
                 what=item.what,
                 nodes=nodes,
                 change=proposal.change,
-                reach=float(after.duration_ns[nodes].sum()) / own if own else 0.0,
+                reach=left,
                 why=item.why,
                 findings=(one.id,),
             )
             break
+
+
+def _shorter(graph: Graph, change: Change) -> tuple[Mask, float]:
+    """The nodes that a change makes shorter, and the share of their time that it leaves."""
+    after = change(graph)
+    nodes = after.duration_ns < graph.duration_ns
+    own = float(graph.duration_ns[nodes].sum())
+    return nodes, float(after.duration_ns[nodes].sum()) / own if own else 0.0
 
 
 def reference_modules(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
@@ -91,15 +99,13 @@ def offloaded(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
     if found is None:
         return
     for proposal in offload.on_gpu(case, found):
-        after = proposal.change(case.graph)
-        nodes = after.duration_ns < case.graph.duration_ns
-        own = float(case.graph.duration_ns[nodes].sum())
+        nodes, left = _shorter(case.graph, proposal.change)
         yield Part(
             kind="memory",
             what=_OFFLOADED[found.kind],
             nodes=nodes,
             change=proposal.change,
-            reach=float(after.duration_ns[nodes].sum()) / own if own else 0.0,
+            reach=left,
             why="it is copied there and back, or computed there, although it fits the GPU",
             findings=(offload.PAGE.id,),
         )
@@ -138,15 +144,13 @@ def recomputed(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
         return
 
     change = recompute.without(case, again)
-    after = change(case.graph)
-    nodes = after.duration_ns < case.graph.duration_ns
-    own = float(case.graph.duration_ns[nodes].sum())
+    nodes, left = _shorter(case.graph, change)
     yield Part(
         kind="memory",
         what="the forward pass computed again",
         nodes=nodes,
         change=change,
-        reach=float(after.duration_ns[nodes].sum()) / own if own else 0.0,
+        reach=left,
         why="gradient checkpointing keeps less memory and computes more",
         findings=("recompute",),
     )

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from gpuprof.calibration import iterations as calibrated
 from gpuprof.diagnosis.roles.model import WAITING, Process, Span
-from gpuprof.record.phase_names import BACKWARD, FORWARD, IDLE, OPTIMIZER, OTHER, TRAINING, WHOLE
+from gpuprof.record.phase_names import BACKWARD, FORWARD, IDLE, OPTIMIZER, OTHER, TRAINING
 from gpuprof.timeline.intervals import Intervals, clip, complement, join, union
-from gpuprof.timeline.iteration_phases import phase_spans
+from gpuprof.timeline.iteration_phases import PhaseSpan, innermost, phase_spans
 from gpuprof.tracefile.nsys.address import split_process
 from gpuprof.tracefile.phase_logs import Mark, PhaseLog
 from gpuprof.tracefile.trace import Trace
@@ -49,8 +49,7 @@ def of_trace(trace: Trace, busy: Intervals, working: Intervals, path: str) -> Pr
     """
     base_ns = trace.meta.base_time_ns
     clock = "time of day" if base_ns is not None else f"that of {split_process(Path(path))[0]}"
-    marked = [Span(_phase(one.phase), one.start_ns, one.end_ns) for one in phase_spans(trace, training=True)]
-    found = [Span(WAITING if one.phase == IDLE else one.phase, one.start_ns, one.end_ns) for one in marked]
+    found = [Span(_phase(one.phase), one.start_ns, one.end_ns) for one in phase_spans(trace, training=True)]
     if not found:
         return Process(path, None, clock, ())
     low, high = min(one.start_ns for one in found), max(one.end_ns for one in found)
@@ -72,40 +71,27 @@ def of_trace(trace: Trace, busy: Intervals, working: Intervals, path: str) -> Pr
 
 def _exclusive(marks: Sequence[Mark]) -> list[Span]:
     """Spans without overlap: the innermost mark has the time, what no mark covers waits or is other work."""
-    found: list[Span] = []
-    stack: list[Mark] = []
-    at, cpu = 0, 0
-
-    def until(moment: int) -> None:
-        nonlocal at
-        if stack and moment > at:
-            found.append(Span(_within(stack), at, moment))
-        at = max(at, moment)
-
-    for mark in sorted(marks, key=lambda one: (one.begin_ns, -one.end_ns)):
-        while stack and stack[-1].end_ns <= mark.begin_ns:
-            until(stack[-1].end_ns)
-            cpu = stack.pop().cpu_end_ns
-        if not stack and found and mark.begin_ns > at:
-            used = max(mark.cpu_begin_ns - cpu, 0) / (mark.begin_ns - at)
-            found.append(Span(WAITING if used < WAITS else OTHER, at, mark.begin_ns))
-        until(mark.begin_ns)
-        at = mark.begin_ns
-        stack.append(mark)
-    while stack:
-        until(stack[-1].end_ns)
-        stack.pop()
-    return list(_joined(found))
+    ordered = sorted(marks, key=lambda one: (one.begin_ns, -one.end_ns))
+    marked = innermost(PhaseSpan(one.phase, one.begin_ns, one.end_ns) for one in ordered)
+    spans = [*(Span(_phase(one.phase), one.start_ns, one.end_ns) for one in marked), *_between(ordered)]
+    return list(_joined(sorted(spans, key=lambda one: one.start_ns)))
 
 
-def _within(stack: Sequence[Mark]) -> str:
-    """The phase of what is open: what validation or saving contain is theirs."""
-    whole = next((one.phase for one in stack if one.phase in WHOLE), None)
-    phase = _phase(whole or stack[-1].phase)
-    return WAITING if phase == IDLE else phase
+def _between(marks: Iterable[Mark]) -> Iterator[Span]:
+    """Where no mark is open: waiting if the thread used next to no CPU time meanwhile. marks: in order of begin."""
+    last: Mark | None = None
+    for mark in marks:
+        if last is not None and mark.begin_ns > last.end_ns:
+            used = max(mark.cpu_begin_ns - last.cpu_end_ns, 0) / (mark.begin_ns - last.end_ns)
+            yield Span(WAITING if used < WAITS else OTHER, last.end_ns, mark.begin_ns)
+        if mark.end_ns > (mark.begin_ns if last is None else last.end_ns):
+            last = mark
 
 
 def _phase(phase: str) -> str:
+    """Parts of training are one phase, and a process that says it idles waits."""
+    if phase == IDLE:
+        return WAITING
     return TRAINING if phase in _OF_TRAINING else phase
 
 

@@ -14,7 +14,6 @@ from gpuprof.errors import GpuprofError
 from gpuprof.timeline.intervals import union
 from gpuprof.tracefile.phase_logs import holds_phase_logs, read_phase_logs
 from gpuprof.tracefile.recording import Recording, resolve
-from gpuprof.tracefile.run_paths import runs_in
 from gpuprof.tracefile.trace import ANNOTATION
 
 
@@ -31,11 +30,11 @@ def diagnose_roles(job: Recording) -> Roles:
 
 
 def _on_one_timeline(given: Sequence[str]) -> Roles:
-    paths = [one for path in given for one in _runs(path)]
-    logs = [log for path in paths if holds_phase_logs(Path(path)) for log in read_phase_logs(Path(path))]
+    found = [one for path in given for one in _runs(path)]
+    without = [one for one in found if not _marks(one)]
+    logs = [log for one in found if one not in without for path in one.files for log in read_phase_logs(path)]
     if not logs:
-        return roles_of([_traced(path) for path in paths])
-    without = [path for path in paths if not holds_phase_logs(Path(path))]
+        return roles_of([_traced(one) for one in found])
     if without:
         raise GpuprofError(f"{without[0]} marks no phases: mark them with gpuprof.phase in each process")
     # One boot of a host has one monotonic clock: the same offset for all, as processes read the time of day apart.
@@ -43,25 +42,29 @@ def _on_one_timeline(given: Sequence[str]) -> Roles:
     return roles_of([of_phase_log(log, offsets[log.boot] if log.boot else log.unix_offset_ns) for log in logs])
 
 
-def _runs(path: str) -> list[str]:
-    """The path, or of a folder of runs each of them whose processes marked phases."""
-    folder = Path(path)
-    if holds_phase_logs(folder):
-        return [path]
-    return [str(run) for run in runs_in(folder) if holds_phase_logs(run)] or [path]
+def _runs(path: str) -> list[Recording]:
+    """The recording, or of a folder of runs each of them whose processes marked phases."""
+    one = resolve(path)
+    return [one] if _marks(one) else [run for run in one.runs if _marks(run)] or [one]
 
 
-def _traced(path: str) -> Process:
+def _marks(one: Recording) -> bool:
+    """Whether processes of a run marked phases."""
+    return any(map(holds_phase_logs, one.files))
+
+
+def _traced(recording: Recording) -> Process:
     """The marked phases of a recording. Raises GpuprofError where it has no marks, or no time of day."""
-    recording = resolve(path)
     trace = recording.read().trace
     if trace is None:
-        raise GpuprofError(f"{path} has no trace, and its processes marked no phases")
+        raise GpuprofError(f"{recording} has no trace, and its processes marked no phases")
     ops, gpu = trace.ops, trace.gpu
     works = ops.kind != ANNOTATION
-    found = of_trace(trace, union(gpu.start_ns, gpu.end_ns), union(ops.start_ns[works], ops.end_ns[works]), path)
+    found = of_trace(
+        trace, union(gpu.start_ns, gpu.end_ns), union(ops.start_ns[works], ops.end_ns[works]), str(recording)
+    )
     if not found.spans:
         raise GpuprofError(
-            f"{path} has no marked phases: mark them with gpuprof.phase, or record with the framework's own marks"
+            f"{recording} has no marked phases: mark them with gpuprof.phase, or record with the framework's own marks"
         )
     return found

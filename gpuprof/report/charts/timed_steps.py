@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpuprof.diagnosis.budget_model import Budget
+from gpuprof.diagnosis.cpu_step import prepares_batches
 from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.diagnosis.timed_steps import USUAL, VARIATION, TimedSteps
 from gpuprof.report.charts.style import INK, figure, painted
@@ -51,12 +52,13 @@ def timed_steps(diagnosis: Diagnosis) -> Figure | None:
     top, far = _top(timed, budget)
     ends = [float(timed.number[0]) - 0.5, float(timed.number[-1]) + 0.5]
     parts = {key: ns for key, ns in timed.parts.items() if ns.any()}
-    traces = [_bars(key, ns, timed, scale, once=key in once) for key, ns in parts.items()]
+    names = _names(diagnosis)
+    traces = [_bars(key, names[key], ns, timed, scale, once=key in once) for key, ns in parts.items()]
     legend = [{"name": bar["name"], "key": key} for key, bar in zip(parts, traces, strict=True) if bar["showlegend"]]
     traces += [_line("usual", budget.usual_ns, ends, scale, "dot"), _line("mean", budget.mean_ns, ends, scale, "solid")]
     if far.any():
         traces.append(_cut(timed, far, top, scale))
-    traces.append(_hover(timed, top, scale, diagnosis.unit))
+    traces.append(_hover(timed, names, top, scale, diagnosis.unit))
     return figure(
         traces,
         {
@@ -69,7 +71,7 @@ def timed_steps(diagnosis: Diagnosis) -> Figure | None:
             "margin": {"r": _LABELS_PX},
         },
         title=f"Timed {diagnosis.unit}s: what each waited for",
-        note=_note(timed, once, far, diagnosis.unit),
+        note=_note(timed, names, once, far, diagnosis.unit),
         legend="above",
         height=_HEIGHT,
         parts=legend,
@@ -100,13 +102,13 @@ def _top(timed: TimedSteps, budget: Budget) -> tuple[float, np.ndarray]:
     return longest * (1.25 if far.any() else 1.06), far
 
 
-def _bars(key: str, ns: np.ndarray, timed: TimedSteps, scale: float, *, once: bool) -> dict[str, Any]:
+def _bars(key: str, name: str, ns: np.ndarray, timed: TimedSteps, scale: float, *, once: bool) -> dict[str, Any]:
     """One part, of the steps that have it; the usual part, of all steps."""
     has = ns > 0 if key != USUAL else np.ones(len(ns), bool)
     paint = BUDGET_PAINTS.get(key, BUDGET_PAINTS[VARIATION])
     bar: dict[str, Any] = {
         "type": "bar",
-        "name": _name(key) + (" (once)" if once else ""),
+        "name": name + (" (once)" if once else ""),
         "x": timed.number[has].tolist(),
         "y": (ns[has] / scale).tolist(),
         "marker": {"line": {"width": 0}},
@@ -116,9 +118,11 @@ def _bars(key: str, ns: np.ndarray, timed: TimedSteps, scale: float, *, once: bo
     return painted(bar, {"marker.color": paint})
 
 
-def _name(key: str) -> str:
-    """Label of a part of a step."""
-    return BUDGET_PAINTS[key].label if key in BUDGET_PAINTS else key.replace("_", " ")
+def _names(diagnosis: Diagnosis) -> dict[str, str]:
+    """Labels of the parts of the timed steps."""
+    keys = () if diagnosis.timed is None else diagnosis.timed.parts
+    names = {key: BUDGET_PAINTS[key].label if key in BUDGET_PAINTS else key.replace("_", " ") for key in keys}
+    return names | ({"input": "preparing batches"} if "input" in names and prepares_batches(diagnosis.run) else {})
 
 
 def _line(name: str, ns: int, ends: list[float], scale: float, dash: str) -> dict[str, Any]:
@@ -175,7 +179,7 @@ def _cut(timed: TimedSteps, far: np.ndarray, top: float, scale: float) -> dict[s
     return painted(marks, {"marker.color": INK, "textfont.color": INK})
 
 
-def _hover(timed: TimedSteps, top: float, scale: float, unit: Unit) -> dict[str, Any]:
+def _hover(timed: TimedSteps, names: dict[str, str], top: float, scale: float, unit: Unit) -> dict[str, Any]:
     """Invisible points that carry the hover text of the steps."""
     points = {
         "type": "scatter",
@@ -185,26 +189,26 @@ def _hover(timed: TimedSteps, top: float, scale: float, unit: Unit) -> dict[str,
         "x": timed.number.tolist(),
         "y": (np.minimum(timed.ns, 0.98 * top) / scale).tolist(),
         "marker": {"opacity": 0, "size": 1},
-        "customdata": [_told(timed, row, unit) for row in range(len(timed.ns))],
+        "customdata": [_told(timed, names, row, unit) for row in range(len(timed.ns))],
         "hovertemplate": "%{customdata}<extra></extra>",
     }
     return painted(points, {"marker.color": INK})
 
 
-def _told(timed: TimedSteps, row: int, unit: Unit) -> str:
+def _told(timed: TimedSteps, names: dict[str, str], row: int, unit: Unit) -> str:
     total = int(timed.ns[row])
     lines = [f"<b>{unit} {timed.number[row]:,}: {duration(total)}</b>"]
     for key, ns in timed.parts.items():
         if ns[row] > _NOTICED * total:
-            lines.append(f"{_name(key)} {duration(int(ns[row]))}")
+            lines.append(f"{names[key]} {duration(int(ns[row]))}")
     return "<br>".join(lines)
 
 
-def _note(timed: TimedSteps, once: set[str], far: np.ndarray, unit: Unit) -> str:
+def _note(timed: TimedSteps, names: dict[str, str], once: set[str], far: np.ndarray, unit: Unit) -> str:
     total = int(timed.ns.sum())
     times = {key: int(ns.sum()) for key, ns in timed.parts.items() if key not in (USUAL, VARIATION)}
     large = sorted((key for key, ns in times.items() if ns >= _WORTH_SAYING * total), key=lambda key: key in once)
-    said = [f"{'once ' if key in once else ''}{_name(key)} {share(times[key], total)}" for key in large[:2]]
+    said = [f"{'once ' if key in once else ''}{names[key]} {share(times[key], total)}" for key in large[:2]]
     found = (
         f"Of their time: {', '.join(said)}."
         if said

@@ -175,7 +175,7 @@ def tiles(diagnosis: Diagnosis) -> list[Tile]:
         size = next((gpu.memory_bytes for gpu in diagnosis.environment.gpus if gpu.memory_bytes), None)
         found.append(Tile(f"{gib(run.memory.peak_bytes)} GiB", "peak memory", f"of {gib(size)} GiB" if size else ""))
     if diagnosis.verdict.confidence is not None:
-        trust = f"{100 * diagnosis.verdict.confidence:.0f} %"
+        trust = f"{diagnosis.verdict.confidence:.2f}"
         found.append(Tile(trust, "confidence in the verdict", fixes.replay_error(diagnosis)))
     return found
 
@@ -187,6 +187,8 @@ def _step_tile(diagnosis: Diagnosis) -> Tile:
     if steps.source == "none":
         return Tile(recorded, "recorded", f"no {diagnosis.unit}s were found")
     budget = diagnosis.budget
+    if words.of_iteration(diagnosis) and diagnosis.iteration is not None:
+        return Tile(duration(diagnosis.iteration.mean_ns), "an iteration, mean", words.usual_step(diagnosis))
     if budget is not None and budget.source == "free":
         return Tile(duration(budget.mean_ns), f"{each}, mean", words.usual_step(diagnosis))
     if steps.unprofiled_ns is not None:

@@ -34,7 +34,10 @@ _SETS = (
 )
 
 ITERATION = "iteration"
-_ITERATION = {name: Paint(name, name, paint.page, paint.page) for name, paint in ITERATION_PAINTS.items()}
+_ITERATION = {
+    name: PHASE_PAINTS.get(name) or Paint(name, name, paint.page, paint.page)
+    for name, paint in ITERATION_PAINTS.items()
+}
 """Only on pages of trainings that generate what they train on, so numbered last."""
 _ALL: list[tuple[str, Paint]] = [
     *((kind, paint) for _, kind, paints in _SETS for paint in paints.values()),

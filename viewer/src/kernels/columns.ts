@@ -67,9 +67,13 @@ export const COLUMNS: readonly Column[] = [
   number("bytes", "bytes/s", "achieved", "bytes_per_s", (line) => line.bytes_s, rated),
 ];
 
-/** Columns of which at least one line tells something. */
+/** Share of the time of all kernels that a column has to tell something of: a few copies are not worth a column. */
+const LEAST = 0.05;
+
+/** Columns that tell something of more than a few lines. */
 export function telling(lines: readonly Line[], whole: Whole): Column[] {
-  return COLUMNS.filter((column) => lines.some((line) => known(column.value(line, whole)) !== null));
+  const told = (column: Column) => lines.filter((line) => known(column.value(line, whole)) !== null);
+  return COLUMNS.filter((column) => told(column).reduce((ns, line) => ns + line.ns, 0) > LEAST * whole.ns);
 }
 
 export interface Order {

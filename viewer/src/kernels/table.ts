@@ -8,11 +8,11 @@ import type { Column, Order, Whole } from "./columns.ts";
 import { type Line, NOT_KNOWN } from "./lines.ts";
 
 /** What only a wide window has a column for; elsewhere a row's details say it. */
-const WIDE = new Set(["module", "phase", "max"]);
+const WIDE = new Set(["module", "max", "flops"]);
 /** What also a tablet has no column for. */
-const MIDDLE = new Set(["median", "flops", "bytes"]);
+const MIDDLE = new Set(["median", "bytes"]);
 /** What a phone has no column for either. */
-const EXTRA = new Set(["category", "op", "share", "median", "count", "flops", "bytes", ...WIDE]);
+const EXTRA = new Set(["category", "op", "phase", "share", "median", "count", "bytes", ...WIDE]);
 /** What the narrowest phone has no column for. */
 const LEAST = "bound";
 /** Characters at the end of a kernel's name that are never cut. */
@@ -132,7 +132,13 @@ function nameCell(line: Line, open: boolean, depth: number, asked: Asked): HTMLE
   toggle.addEventListener("click", () => asked.toggle(line));
   const name = h("span", { class: "kernels-name" }, ...ends(line.name));
   const size = line.members.length > 0 && h("span", { class: "dim" }, ` ${count(line.members.length)}`);
-  return h("th", { scope: "row", title: line.full || line.name, class: depth > 0 ? "inner" : "" }, toggle, name, size);
+  const place = line.members.length === 0 && h("span", { class: "kernels-place dim" }, placeOf(line));
+  return h("th", { scope: "row", title: line.full || line.name, class: depth > 0 ? "inner" : "" }, toggle, name, size, place);
+}
+
+/** `aten::copy_ · Linear · backward`: what tells kernels of one name apart where there are no columns for it. */
+function placeOf(line: Line): string {
+  return [line.op, tail(line.module), line.phase].filter((word) => word !== "" && word !== NOT_KNOWN).join(" · ");
 }
 
 /** A name as two parts, of which the first is cut where there is no room: kernels differ at their ends. */

@@ -3,9 +3,12 @@
 import { PAPER_PX } from "../paper.ts";
 import type { Stage } from "./stage.ts";
 
-const LEAST = 360;
-const MOST = 900;
-const PART = 0.6;
+const LEAST = 300;
+/** With its head a panel is 600 px high at most, unless its reader drags it: what it shows of a click stays in view. */
+const MOST = 500;
+const PART = 0.52;
+/** On paper nobody scrolls. */
+const MOST_ON_PAPER = 900;
 const STEP = 40;
 
 /** Keeps sizes right; `sized` is called after each change. Returns what to call when the rows have changed, or where
@@ -25,7 +28,7 @@ export function sizing(
     const full = frame.classList.contains("tl-whole-window");
     tall.style.height = `${stage.rows.height}px`;
     // In the whole window the style sheet says how high it is.
-    const height = paper ? Math.min(stage.rows.height, MOST) : heightOf(chosen, stage.rows.height, window.innerHeight);
+    const height = paper ? Math.min(stage.rows.height, MOST_ON_PAPER) : heightOf(chosen, stage.rows.height, window.innerHeight);
     scroller.style.height = full ? "" : `${height}px`;
     const gutter = tall.firstElementChild?.clientWidth ?? 0;
     stage.width = Math.max(50, (paper ? PAPER_PX : scroller.clientWidth) - gutter);

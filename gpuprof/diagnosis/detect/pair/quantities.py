@@ -31,8 +31,8 @@ class Quantity:
 
     @property
     def ms(self) -> str:
-        """Of nanoseconds, in milliseconds: `12.1 → 0.3`, `0 → 379`."""
-        a, b = (f"{ns / 1e6:,.{0 if not ns or ns >= 99.95e6 else 1}f}" for ns in (self.a, self.b))
+        """Of nanoseconds, in milliseconds: `12 → 0.3`, `0 → 379`."""
+        a, b = (f"{ns / 1e6:,.{0 if not ns or ns >= 9.95e6 else 1}f}" for ns in (self.a, self.b))
         return f"{a} → {b}"
 
     @property
