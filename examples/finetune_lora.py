@@ -4,7 +4,7 @@
     python examples/finetune_lora.py
     python examples/finetune_lora.py --model 1b --batch-size 16 --accumulate 2 --workers 4 --fused
 
-Its size is by default one that takes under a minute on what there is, a GPU or a CPU.
+By default it takes less than a minute, on a GPU or on a CPU.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ MODELS = {
 """Width, inner width, layers, heads, key-value heads, vocabulary; all but the first are Llama 3's."""
 
 MEAN_TOKENS, SPREAD, FEWEST, MOST = 117, 0.6, 16, 512
-"""How long an example is: log-normal as in Alpaca, where most are short, and a few are several times the mean."""
+"""Lengths of the examples: log-normal as in Alpaca, where most are short, and a few are several times the mean."""
 
 PAD, IGNORED = 0, -100
 
 
 class MadeUpInstructions(Dataset):
-    """Examples of random tokens: a prompt of a third of the length, which the loss leaves out, and an answer."""
+    """Examples of random tokens: a prompt of a third of the length, which the loss ignores, and an answer."""
 
     def __init__(self, count: int, vocabulary: int) -> None:
         self.count, self.vocabulary = count, vocabulary
@@ -68,7 +68,7 @@ def arguments(on_gpu: bool) -> argparse.Namespace:
     parser.add_argument("--batch-size", type=int, default=4)
     parser.add_argument("--accumulate", type=int, default=1, help="batches per optimizer step")
     parser.add_argument("--workers", type=int, default=0, help="processes that prepare batches")
-    parser.add_argument("--rank", type=int, default=16, help="of the LoRA matrices")
+    parser.add_argument("--rank", type=int, default=16, help="rank of the LoRA matrices")
     parser.add_argument("--fused", action="store_true", help="one kernel for the whole optimizer step")
     parser.add_argument("--compile", action="store_true", help="torch.compile the model")
     parser.add_argument("--seed", type=int, default=0)

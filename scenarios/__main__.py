@@ -10,8 +10,9 @@
     python -m scenarios truth RESULTS
 
 `run` starts the program, with `--trace` under `gpuprof trace`. On a machine without a GPU it runs a tiny model.
-`measure` times it as it is and with each fix, in fresh processes that take turns, and writes `truth.json`. `parallel`
-does so for tensor, pipeline and sharded data parallel training on four GPUs, and records every variant on all ranks.
+`measure` times it unmodified and with each fix, in fresh alternating processes, and writes `truth.json`. `parallel`
+does the same for tensor, pipeline and sharded data parallel training on four GPUs, and records every variant on all
+ranks.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ FIRST = "(the first)"
 
 
 def parsed() -> argparse.Namespace:
-    """The command line; options that do not fit together end it with a line on stderr."""
+    """The command line; options that contradict each other end the program with a line on stderr."""
     parser = argparse.ArgumentParser(prog="python -m scenarios", description="Fine-tunes with a known bottleneck")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("list", help="what there is")
@@ -123,7 +124,8 @@ def main() -> int:
     except KeyError as error:
         print(f"scenarios: {error.args[0]}", file=sys.stderr)
         return 2
-    # By default they would end this process on the spot, and what it started would go on. Under nohup one is ignored.
+    # By default these signals would end this process at once, and its children would continue. nohup ignores one of
+    # them.
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, lambda number, _: sys.exit(128 + number))
@@ -136,7 +138,7 @@ def main() -> int:
 
 
 def timed(chosen: list[Scenario], args: argparse.Namespace) -> int:
-    """Times scenarios, and with `--try` what gpuprof try has of their fixes. Returns whether something failed."""
+    """Times scenarios, and with `--try` those of their fixes that gpuprof try has. Returns whether something failed."""
     changed = [replace(entry, fixes=() if args.as_is else entry.fixes, gib=args.gib or entry.gib) for entry in chosen]
     failed = measure(changed, args.rounds, args.out, args.record, args.data)
     if args.tries:
@@ -147,7 +149,7 @@ def timed(chosen: list[Scenario], args: argparse.Namespace) -> int:
 
 
 def named(args: argparse.Namespace) -> Sequence[str]:
-    """The scenarios that a command is about."""
+    """Names of the scenarios that a command is for."""
     if args.command == "run":
         return [args.name]
     if args.command == "campaign":
@@ -156,7 +158,7 @@ def named(args: argparse.Namespace) -> Sequence[str]:
 
 
 def command(entry: Scenario, args: argparse.Namespace) -> list[str]:
-    """What runs a scenario. KeyError if it has no such fix."""
+    """The command that runs a scenario. KeyError if it has no such fix."""
     options = list(entry.words)
     if args.fix is not None:
         fixes = [fix.name for fix in entry.fixes]
@@ -172,7 +174,7 @@ def command(entry: Scenario, args: argparse.Namespace) -> list[str]:
 
 
 def listed() -> list[str]:
-    """Every scenario with what gpuprof must say, and its fixes with what they measured."""
+    """Every scenario with what gpuprof must say about it, and its fixes with their measured steps."""
     lines = []
     for entry in scenarios():
         says = " or ".join(entry.says) + (f" ({entry.cause})" if entry.cause else "")
@@ -182,7 +184,7 @@ def listed() -> list[str]:
 
 
 def measured(entry: Scenario, fix: str = "") -> str:
-    """The measured step, as an end to a line; nothing if it was not."""
+    """The measured step as the end of a line; empty if it was not measured."""
     ms = entry.measured_ms(fix)
     return f"  {ms[0]:.0f}–{ms[1]:.0f} ms" if ms else ""
 

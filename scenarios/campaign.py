@@ -1,16 +1,16 @@
-"""A campaign: many small programs and their fixes in little time on a GPU, and nothing lost if it is cut short.
+"""A campaign: times many small programs and their fixes on a GPU in little time, and loses nothing if it is cut short.
 
     python -m scenarios campaign --out DIR [NAME …] [--seconds 560] [--each 1.5] [--rounds 2] [--fixed FIX] [--plan]
 
-Of each program a process as it is and one with each fix are a unit, once a round. Units that fit the GPU together form
-a wave. The processes of a wave build their models and take their first steps at the same time, while nothing is timed;
-then each is timed alone, in turns, while the others wait at a gate and do nothing. Python and its packages are loaded
-for the next wave meanwhile, by few processes at low priority; each line of the results says by how many. A program
-whose rounds are over is recorded as it is by `gpuprof trace`, alone as well.
+A unit is one process of the unmodified program and one with each fix, once per round. Units that fit the GPU together
+form a wave. The processes of a wave build their models and take their first steps at the same time, while nothing is
+timed; then each is timed alone, one after the other, while the others wait at a gate and do nothing. Meanwhile a few
+processes at low priority load Python and packages for the next wave; each line of the results says how many. A program
+whose rounds are over is recorded unmodified by `gpuprof trace`, also alone.
 
 DIR/results.jsonl has a line for each process as soon as it is timed or has failed, with the end of its output;
-DIR/piece-N.tar has the recordings, each as NAME.tar.xz, in pieces of fewer than 16 MiB. Nothing is started that the
-seconds do not cover.
+DIR/piece-N.tar has the recordings, each as NAME.tar.xz, in pieces of fewer than 16 MiB. Nothing is started for which
+there is not enough time left.
 """
 
 from __future__ import annotations
@@ -48,25 +48,26 @@ from scenarios.measure import (
 from scenarios.support.run import GATE, PROCESS, SETTLE, SYNCHRONISED
 
 BUILD_S, BUILD_COMPILED_S, TURN_S, RECORD_S, START_S = 15.0, 30.0, 1.2, 11.0, 25.0
-"""Estimates: to build a wave, one in which something is compiled, what a turn takes besides its free stretch, a
-recording, and the imports of the first wave. Assumed until a campaign has run."""
+"""Estimated seconds: to build a wave, to build one in which something is compiled, for a turn without its free-running
+steps, for a recording, and for the imports of the first wave. Assumed until a campaign has run."""
 PACE = 0.8
-"""Of the estimates: a set of programs is started if this much of its estimate is left. Measured as it goes on."""
+"""A set of programs is started if this share of its estimate is left. Measured during the campaign."""
 LONGEST_BUILD_S, LONGEST_TURN_S, LONGEST_RECORD_S = 180.0, 40.0, 75.0
-"""Who takes longer is ended and counts as failed."""
+"""A process that takes longer is ended and counts as failed."""
 IMPORTING_AT_ONCE, AT_ONCE = 4, 24
 """Processes that load packages while another is timed, and processes of a wave."""
 NICE = 10
 ENDS_S = 12.0
-"""What is left of the seconds for packing."""
+"""Seconds reserved for packing."""
 PIECE, PIECES = 15 << 20, 4
-"""Bytes of a file with recordings, and how many there may be; what has no room stays where it was packed."""
+"""Bytes of a file with recordings, and the greatest number of these files; other recordings stay where they were
+packed."""
 LAST_LINES = 15
 KEPT = (
     *("fix", "free_ms", "spread", "steps", "synchronised_ms", "tokens", "joules", "importing"),
     *("allocated_mib", "reserved_mib", "peak_mib"),
 )
-"""What truth.json keeps of a process."""
+"""What truth.json keeps about a process."""
 HOW = (
     f"Each process: {SETTLE} steps to settle, free-running steps for some seconds (free_ms: the mean of them; spread:"
     " half the range of the middle eight tenths of blocks of them, over that mean; joules: of the GPU, by its energy"
@@ -111,7 +112,7 @@ class Member(Timed):
 
 @dataclass
 class Traced(Recorder):
-    """`gpuprof trace` of the program as it is, or with a fix."""
+    """`gpuprof trace` of the program, unmodified or with a fix."""
 
     low: bool = False
     at: float | None = None
@@ -133,8 +134,8 @@ class Traced(Recorder):
 
 @dataclass
 class Wave:
-    """Processes that are built together, and the programs that are recorded once they were timed. Waves of the same
-    `set` have the same programs, a round each."""
+    """Processes that are built together, and the programs to record once they have been timed. Waves of the same `set`
+    have the same programs, one round each."""
 
     set: int = 0
     members: list[Member] = field(default_factory=list)
@@ -156,9 +157,9 @@ class Wave:
 def planned(
     chosen: list[Scenario], rounds: int, each_s: float, logs: Path, gib: float, record: bool = True, fixed: str = ""
 ) -> list[Wave]:
-    """The waves, in the order of the programs: the first round of as many as fit, then their next one.
+    """The waves, in the order of the programs: the first round of those that fit, then their next round.
 
-    `fixed`: programs with a fix of this name are recorded with it, too.
+    `fixed`: programs with a fix of this name are also recorded with it.
     """
     sets: list[list[Scenario]] = []
     taken = count = 0.0
@@ -190,7 +191,7 @@ def planned(
 
 
 class Campaign:
-    """What is under way. `begun`: when its seconds started."""
+    """A campaign that is running. `begun`: when its time started."""
 
     def __init__(self, out: Path, seconds: float, gates: Gates) -> None:
         self.out, self.seconds, self.gates = out, seconds, gates
@@ -216,10 +217,10 @@ class Campaign:
     # -- processes
 
     def start(self, process: Member | Traced, low: bool) -> None:
-        """Starts one, in a process group of its own; its packages load at low priority if another is timed."""
+        """Starts a process in its own process group; it loads its packages at low priority while another is timed."""
         environment = os.environ | {GATE: self.gates.path, PROCESS: process.name, "HF_HUB_OFFLINE": "1"}
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT.parent), os.environ.get("PYTHONPATH"))))
-        process.low = low = low and isinstance(process, Member)  # a launcher's children are in groups of their own
+        process.low = low = low and isinstance(process, Member)  # a launcher's children have their own groups
         with process.log.open("wb") as log:
             process.process = subprocess.Popen(
                 process.command, stdout=log, stderr=subprocess.STDOUT, env=environment, start_new_session=True,
@@ -228,7 +229,7 @@ class Campaign:
         self.started.append(process)
 
     def top_up(self, at_once: int, low: bool) -> int:
-        """Starts more of the next wave while fewer than `at_once` load packages. Returns how many do."""
+        """Starts processes of the next wave until `at_once` load packages. Returns how many do."""
         loading = [p for p in self.next if p.process is not None and not p.over and not self.gates.waits(p)]
         for process in self.next:
             if len(loading) >= at_once:
@@ -239,7 +240,8 @@ class Campaign:
         return len(loading)
 
     def await_gate(self, processes: list[Timed], limit_s: float, at_once: int = 0) -> None:
-        """Until each waits at the gate or has ended; who takes longer is ended. Meanwhile the next wave loads."""
+        """Waits until each is at the gate or has ended, and ends those that take too long. Meanwhile the next wave
+        loads."""
         end = time.monotonic() + min(limit_s, max(self.left_s, 1.0))
         while not all(self.gates.waits(process) or process.over for process in processes):
             self.gates.accept()
@@ -252,7 +254,7 @@ class Campaign:
                 kill(late)
 
     def let_in(self, process: Member) -> None:
-        """Opens the gate before its model, with usual priority."""
+        """Lets it build its model, with normal priority."""
         if process.low and process.process is not None:
             usual_priority(process.process.pid)
         self.gates.open(process)
@@ -304,7 +306,7 @@ class Campaign:
             self.read(recorder)
 
     def turn(self, member: Member) -> None:
-        """Lets one be timed, alone but for what loads packages."""
+        """Times one process, alone except for those that load packages."""
         if member.over or self.left_s < 2:
             return
         at = time.monotonic()
@@ -316,7 +318,7 @@ class Campaign:
         self.report(member)
 
     def finish(self, member: Member) -> None:
-        """Waits for its end. One that never was timed is written as failed."""
+        """Waits for its end. A process that was not timed is written as failed."""
         if member.process is None:
             return
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -334,7 +336,7 @@ class Campaign:
             if member.process is None or (not member.over and self.left_s < 2):
                 member.why = member.why or "not timed: the seconds were over"
             elif not member.over:
-                return  # it is still on its way, and `finish` says how that ended
+                return  # it still runs, and `finish` says how it ended
             code = member.process.returncode if member.process is not None else None
             line |= {"failed": member.why or f"exit {code}", "output": last_lines(member.log)}
         else:
@@ -354,7 +356,7 @@ class Campaign:
     # -- recordings
 
     def record(self, recorder: Traced) -> None:
-        """Lets `gpuprof trace` record one; its reading continues while the next ones are built."""
+        """Records a program with `gpuprof trace`, which reads the recording while the next ones are built."""
         at = time.monotonic()
         self.gates.open(recorder)
         manifest = recorder.folder / "manifest.json"
@@ -429,7 +431,7 @@ def put(packed: Path, out: Path) -> str:
 
 
 def pack(folder: Path, target: Path) -> None:
-    """A run folder as .tar.xz, with its traces decompressed: xz makes them smaller than gzip does."""
+    """Packs a run folder as .tar.xz, with its traces decompressed: xz compresses them better than gzip."""
     import gzip
 
     part = target.with_suffix(".part")
@@ -449,7 +451,7 @@ def pack(folder: Path, target: Path) -> None:
 
 
 def unpack(piece: Path, out: Path) -> list[str]:
-    """The run folders of a piece, with their traces compressed again as gpuprof writes them. Returns their names."""
+    """Unpacks the run folders of a piece, and compresses their traces as gpuprof does. Returns their names."""
     import gzip
 
     names = []
@@ -467,7 +469,7 @@ def unpack(piece: Path, out: Path) -> list[str]:
 
 
 def spread(each_ms: list[float]) -> float:
-    """Half of the range that the middle eight tenths of blocks of steps take, over their mean: at most ten blocks."""
+    """Half the range of the middle eight tenths of at most ten blocks of steps, over their mean."""
     size = max(1, len(each_ms) // 10)
     blocks = [statistics.mean(each_ms[i : i + size]) for i in range(0, len(each_ms) - size + 1, size)]
     if len(blocks) < 3:
@@ -478,7 +480,7 @@ def spread(each_ms: list[float]) -> float:
 
 
 def timing_of(log: Path) -> dict[str, Any] | None:
-    """What a process timed; None if it printed nothing."""
+    """The times that a process printed; None if it printed none."""
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
     entry = [line for line in lines if line.startswith("timing {")]
     return json.loads(entry[-1].removeprefix("timing ")) if entry else None
@@ -490,7 +492,7 @@ def last_lines(log: Path, count: int = LAST_LINES) -> list[str]:
 
 
 def kill(processes: list[Any]) -> None:
-    """Ends these and what they started, at once."""
+    """Kills processes and their children."""
     for each in processes:
         if each.process is not None and each.process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
@@ -499,7 +501,7 @@ def kill(processes: list[Any]) -> None:
 
 
 def usual_priority(pid: int) -> None:
-    """Takes back the low priority of a process, its threads and its children, where this user may."""
+    """Restores the normal priority of a process, its threads and its children, where this user may."""
     pids = [pid]
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError, ValueError, IndexError):
@@ -524,10 +526,10 @@ def campaign(
     fixed: str = "",
     plan: bool = False,
 ) -> int:
-    """Runs it, or with `plan` prints what it would do. Returns 1 if a process failed.
+    """Runs a campaign, or with `plan` prints what it would do. Returns 1 if a process failed.
 
-    `each_s`: of a free stretch, also of programs that ask for a longer one where it is under a second; `gib`: of the
-    GPU's memory; `record`: whether programs are recorded, too; `fixed`: also with the fix of this name.
+    `each_s`: seconds of free-running steps; below one second, also for programs that need more; `gib`: GPU memory to
+    fill; `record`: whether programs are also recorded; `fixed`: also with the fix of this name.
     """
     out = out.resolve()
     room = gib or (gpu_gib() - 3.0)
@@ -554,7 +556,7 @@ def campaign(
 
 
 def listed(waves: list[Wave]) -> list[str]:
-    """The waves with an estimate of what each takes, and when it ends."""
+    """The waves, with estimates of how long each takes and when it ends."""
     at = START_S
     lines = [f"{at:6.0f} s  loading packages"]
     for number, wave in enumerate(waves, 1):
@@ -568,7 +570,8 @@ def listed(waves: list[Wave]) -> list[str]:
 
 
 def table(results: Path) -> list[str]:
-    """Each program and fix with its steps and what it gained: the median process over that of the program as it is."""
+    """Each program and fix with its step times and its gain: the median process of the unmodified program over that
+    with the fix."""
     steps: dict[tuple[str, str], list[float]] = {}
     for line in results.read_text(encoding="utf-8").splitlines():
         entry = json.loads(line)
@@ -586,9 +589,9 @@ def table(results: Path) -> list[str]:
 
 
 def truths(results: Path) -> list[str]:
-    """Writes truth.json of each program in the results, one file of lines of one machine. Returns the names.
+    """Writes truth.json for each program in the results, a file from one machine. Returns their names.
 
-    A program that has a truth.json keeps the processes of it that were timed on the same GPUs with the same versions.
+    An existing truth.json keeps its processes that were timed on the same GPUs with the same versions.
     """
     about: dict[str, Any] = {}
     processes: dict[str, list[dict[str, Any]]] = {}

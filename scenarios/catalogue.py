@@ -1,4 +1,4 @@
-"""What scenarios there are: `scenario.json` says what each is, `truth.json` what was measured of it."""
+"""The scenarios: `scenario.json` describes each, and `truth.json` has its measurements."""
 
 from __future__ import annotations
 
@@ -14,43 +14,43 @@ ROOT = Path(__file__).parent
 
 @dataclass(frozen=True, slots=True)
 class Fix:
-    """One change to the program. `work`: tokens of a step after it, over those before."""
+    """One change to the program. `work`: tokens per step after it, over those before."""
 
     name: str
     what: str
     finding: str | None
-    """The finding of gpuprof that must predict it; None where gpuprof has none."""
+    """gpuprof's finding that must predict it; None where there is none."""
     work: float = 1.0
     gains: bool = True
-    """False for a change that looks like a fix and measured as none: gpuprof must not advise it."""
+    """False for a change that looks like a fix but, as measured, is none: gpuprof must not advise it."""
     title: str | None = None
-    """Of the finding, where it proposes several things."""
+    """Title of the proposal, where the finding proposes several things."""
     also: tuple[str, ...] = ()
-    """Findings whose fixes are made at the same time."""
+    """Findings whose fixes it makes as well."""
     arguments: dict[str, str | int | None] = field(default_factory=dict)
-    """Of someone else's program: arguments that replace its own; None leaves one out."""
+    """For a program that others wrote: arguments that replace its own; None removes one."""
     environment: dict[str, str] = field(default_factory=dict)
-    """Likewise, variables that are set for it."""
+    """Likewise: environment variables to set."""
     patch: str | None = None
-    """Likewise, the fix as `gpuprof try` takes it (`input_workers=8`) and makes it from outside."""
+    """Likewise: the fix as an argument of `gpuprof try` (`input_workers=8`), which applies it from outside."""
     edits: dict[str, str] = field(default_factory=dict)
-    """Likewise, pieces of its script's text → what stands there after an edit by hand."""
+    """Likewise: pieces of its script's text → their replacements, as an edit by hand would make them."""
     expected: tuple[float, float] | None = None
-    """How many times as fast a step is with it, as an expert guessed before it was measured."""
+    """The speedup of a step, as an expert guessed it before it was measured."""
     published: float | None = None
-    """The same as whoever published the fix measured it, on their machine."""
+    """The speedup that the fix's authors published, on their machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A training program that someone else wrote. Either `module` or `script` is given."""
+    """A training program that others wrote. Either `module` or `script` is given."""
 
     module: str | None = None
-    """Of an installed package, run as `python -m` does."""
+    """Module of an installed package, run like `python -m`."""
     script: str | None = None
-    """Path below the folder CHECKOUTS, where the user has put a checkout of its project."""
+    """Path below the folder CHECKOUTS, which contains a checkout of its project."""
     version: str | None = None
-    """Of a script: the commit that was measured."""
+    """For a script: the commit that was measured."""
     arguments: dict[str, str | int | None] = field(default_factory=dict)
     """Given as `--name=value`; an empty value gives `--name`."""
     positional: tuple[str, ...] = ()
@@ -58,12 +58,12 @@ class Program:
     """Arguments for a machine without a GPU."""
     environment: dict[str, str] = field(default_factory=dict)
     material: tuple[str, ...] = ("texts",)
-    """What it is given of `scenarios.support.material`."""
+    """The parts of `scenarios.support.material` that it needs."""
     preload: tuple[str, ...] = ()
-    """Modules that a timed process imports before its turn: of what takes long to import."""
+    """Modules that take long to import, which a timed process imports before its turn."""
 
     def words(self, fix: Fix | None = None, tiny: bool = False) -> list[str]:
-        """The program's arguments, with those of a fix in place of its own."""
+        """The program's arguments, some replaced by those of a fix."""
         arguments = self.arguments | (self.tiny if tiny else {}) | (fix.arguments if fix else {})
         given = [name if value == "" else f"{name}={value}" for name, value in arguments.items() if value is not None]
         return [*self.positional, *given]
@@ -71,13 +71,12 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """A recording that is too large to keep, as gpuprof described it on the day. `mb`: of its traces, cut and
-    compressed."""
+    """What gpuprof said about a recording that is too large to keep. `mb`: size of its traces, cut and compressed."""
 
     mb: float
     verdict: str
     predicted: dict[str, tuple[float, float]]
-    """By fix, milliseconds."""
+    """Predicted step by fix, milliseconds."""
 
 
 LISTS = ("says", "says_at_first", "needs", "trace", "where", "causes", "named_by")
@@ -86,7 +85,7 @@ LISTS = ("says", "says_at_first", "needs", "trace", "where", "causes", "named_by
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One program. `says`: the bounds that are right for it, any of them; `cause`: likewise, of the first."""
+    """One program. `says`: bounds that are right for it, any of them; `cause`: likewise causes of the first bound."""
 
     name: str
     title: str
@@ -95,49 +94,48 @@ class Scenario:
     cause: str | None
     fixes: tuple[Fix, ...]
     role: Literal["fit", "test"]
-    """fit: numbers of `gpuprof/calibration` may be chosen with it in view; test: never, so that its errors are out of
-    sample."""
+    """fit: numbers in `gpuprof/calibration` may be fitted to it; test: never, so that its errors are out of sample."""
     says_at_first: tuple[str, ...] = ()
-    """What was written down as `says` before the program was recorded, where that was wrong."""
+    """The `says` that was written before the program was recorded, where it was wrong."""
     gpus: int = 1
     launcher: str | None = None
-    """`torchrun`, where it is started so."""
+    """`torchrun`, where that starts it."""
     needs: tuple[str, ...] = ()
     """Packages in addition to torch, transformers and PEFT."""
     stops: bool = True
     """Whether its training may end once it is recorded."""
     steps_differ: bool = False
-    """Whether steps are meant to differ, as when some save: then their mean counts, not the middle one."""
+    """Whether steps differ on purpose, for example because some save: then their mean counts, not their median."""
     free: int | None = None
-    """Free-running steps that are timed, where more than usual are needed: the mean of steps that differ."""
+    """Free-running steps to time, where more than usual are needed for the mean of steps that differ."""
     drain: int | None = None
-    """Of a scenario with `free`: steps that a process takes in its turn before those that are timed, enough to use up
-    batches that workers prepared while it waited; None for the usual number."""
+    """With `free`: steps that a process takes in its turn before the timed ones, enough to use up the batches that
+    workers prepared while it waited; None for the usual number."""
     gib: float = 10.0
-    """GPU memory that one process takes, at most."""
+    """Most GPU memory that one process takes."""
     described: Described | None = None
-    """Its recording, where it is too large to keep."""
+    """What gpuprof said about its recording, where that is too large to keep."""
     trace: tuple[str, ...] = ()
     """Options for `gpuprof trace`, where steps are too long for its usual number of them."""
     again_of: str | None = None
-    """Of a program that was recorded and timed before: the scenario of that first contact."""
+    """For a program that was recorded and timed before: the scenario of that first time."""
     source: str = ""
-    """Of a published case: where its cause, fix and times were reported."""
+    """For a published case: where its cause, fix and times were reported."""
     where: tuple[str, ...] = ()
-    """Words of a right answer: the function, module, file or op that costs the time, any of them."""
+    """Words of a right answer, any of them: the function, module, file or op that costs the time."""
     largest: str = ""
-    """The fix that takes out, by hand, what its author wrote it to waste: it has to be the largest item of the ledger,
-    with a word of `where` in it."""
+    """The fix that removes, by hand, the waste that the program's author put in: it has to be the largest item of the
+    ledger, which must contain a word of `where`."""
     causes: tuple[str, ...] = ()
-    """Of a published case: findings that name its cause, any of them."""
+    """For a published case: findings that name its cause, any of them."""
     named_by: tuple[str, ...] = ()
-    """Likewise words that name it."""
+    """Likewise: words that name it."""
     drained: int | None = None
-    """In a campaign: steps in its turn before those that are timed, enough to use up what workers prepared."""
+    """In a campaign: steps in its turn before the timed ones, enough to use up what workers prepared."""
     seconds: float | None = None
-    """In a campaign: of its free stretch, where the usual number is too few steps."""
+    """In a campaign: seconds of free-running steps, where the usual time is too short."""
     program: Program | None = None
-    """Someone else's program; None where the scenario's own train.py is the program."""
+    """A program that others wrote; None where the program is the scenario's own train.py."""
 
     @property
     def folder(self) -> Path:
@@ -149,12 +147,12 @@ class Scenario:
 
     @property
     def slug(self) -> str:
-        """Its name as that of a file: a campaign's programs lie two folders deep."""
+        """Its name as a file name: a campaign's programs are two folders deep."""
         return self.name.replace("/", ".")
 
     @property
     def words(self) -> tuple[str, ...]:
-        """What Python runs for a timed process, its switches left out."""
+        """What Python runs for a timed process, without switches."""
         return ("-m", self.module) if self.program is None else ("-m", "scenarios.support.program", self.name)
 
     def fix(self, name: str) -> Fix | None:
@@ -166,13 +164,13 @@ class Scenario:
 
     @property
     def truth(self) -> dict[str, Any] | None:
-        """What was measured: `how`, `machine`, `versions` and the processes of each variant; None if nothing was."""
+        """The measurements: `how`, `machine`, `versions` and the processes of each variant; None if there are none."""
         path = self.folder / "truth.json"
         return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
     @property
     def recording(self) -> Path | None:
-        """The run folder that `gpuprof trace` made of it, cut to one step; None where it is too large to keep."""
+        """The run folder of `gpuprof trace`, cut to one step; None where it is too large to keep."""
         path = self.folder / "recording"
         return path if path.exists() else None
 
@@ -183,40 +181,40 @@ class Scenario:
 
     @property
     def fixed(self) -> Path | None:
-        """Likewise of it with the first fix; None where it was not recorded, too."""
+        """The run folder with the first fix; None where that was not recorded."""
         path = self.folder / "fixed"
         return path if path.exists() else None
 
     def measured_ms(self, fix: str = "") -> tuple[float, float] | None:
-        """What a step took of the processes that were timed: an interval with four fifths of their values in it.
+        """The step time over all timed processes: an interval that contains four fifths of their values.
 
-        Every process has two, that of its free steps and that of its synchronised ones; of all, the lowest and the
-        highest tenth are left out.
+        Each process has two values, one of its free-running steps and one of its synchronised ones; the lowest and the
+        highest tenth of all are left out.
         """
         values = self.values_ms(fix)
         tenth = len(values) // 10
         return (values[tenth], values[-1 - tenth]) if values else None
 
     def values_ms(self, fix: str = "") -> list[float]:
-        """Those values, ascending; none if it was not measured."""
+        """These values, ascending; empty if nothing was measured."""
         truth = self.truth
         return self.steps_ms([process for process in truth["processes"] if process["fix"] == fix] if truth else [])
 
     def steps_ms(self, processes: list[dict[str, Any]]) -> list[float]:
-        """What a step took of these processes, two values of each, ascending."""
-        if self.free is not None:  # long enough to be the mean step, which synchronised steps say nothing of
+        """The step times of processes, two values each, ascending."""
+        if self.free is not None:  # long enough for the mean step, about which synchronised steps say nothing
             return sorted(process["free_ms"] for process in processes)
-        # Single free steps say little: while the host runs ahead of the GPU they are too short. Their stretch is right.
+        # Single free-running steps are too short while the host runs ahead of the GPU; only their mean is right.
         middle = mean if self.steps_differ else median
         return sorted(ms for process in processes for ms in (process["free_ms"], middle(process["synchronised_ms"])))
 
     def variants(self) -> tuple[str, ...]:
-        """The program as it is, "", and with each fix."""
+        """The unmodified program, "", and the names of its fixes."""
         return ("", *(fix.name for fix in self.fixes))
 
 
 def scenario(name: str) -> Scenario:
-    """The one of that name. KeyError, with the names that there are, if there is none."""
+    """The scenario of that name. KeyError, which lists the names, if there is none."""
     path = ROOT / name / "scenario.json"
     if not path.is_file():
         raise KeyError(f"no scenario {name!r}; there are {', '.join(names())}")

@@ -1,9 +1,9 @@
-"""Times scenarios as they are and with each fix: fresh processes that take turns, no profiler in any of them.
+"""Times scenarios, unmodified and with each fix: fresh alternating processes, without a profiler.
 
-Imports, models and first steps take longer than what is timed, and disturb no one while no one is timed. All processes
-of a round are started at once; each waits before it builds its model, again once its first steps are over, and a last
-time before it ends, until it is let on. One at a time is timed: as it is, with the first fix, with the second, as it
-is, and so on.
+Imports, models and first steps take longer than the timing, and disturb nothing while nothing is timed. All processes
+of a round are started at once. Each waits until it may continue before it builds its model, again after its first
+steps, and a last time before it ends. They are timed one at a time: unmodified, with the first fix, with the second,
+unmodified again, and so on.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from scenarios.catalogue import Scenario
 from scenarios.support.run import FREE, GATE, PROCESS, SETTLE, SYNCHRONISED
 
 STARTED_AT_ONCE = 64
-"""Processes that wait, their imports done: each takes some 0.7 GB of the host's memory."""
+"""Processes that wait after their imports: each takes about 0.7 GB of host memory."""
 BUILT_AT_ONCE, SHARE = 16, 0.93
-"""Processes of a scenario that hold a model at the same time, and the share of the GPU they may take together."""
+"""Processes of a scenario that have a model at the same time, and the share of the GPU that they may take together."""
 NO_GPU_GIB = 130.0
-"""Where no GPU says its memory, as on a machine without one, where models are tiny."""
+"""Used where no GPU reports its memory, as on a machine without one, where models are tiny."""
 RECORDED = 80
-"""Steps of a training that is recorded, without a GPU too: some 40 pass before the window opens."""
+"""Steps of a training that is recorded, also without a GPU: about 40 pass before the window opens."""
 LONGEST_S = 240.0
-"""A process that takes longer between two gates is given up."""
+"""A process that takes longer between two gates is ended."""
 ENDS_S = 40.0
-"""From the request to end to the end: torchrun waits 30 s for its workers before it kills them."""
+"""Seconds from the request to end until the end: torchrun waits 30 s for its workers before it kills them."""
 VERSIONS = ("torch", "transformers", "peft", "accelerate", "trl", "bitsandbytes", "unsloth")
 HOW = (
     f"Each process: {SETTLE} steps to settle (more where workers prepare batches ahead), {FREE} or more timed as one"
@@ -54,7 +54,7 @@ HOW = (
 
 @dataclass
 class Timed:
-    """One process: its number in the order of turns, where it writes, and what it timed."""
+    """One process: its number in the order of the turns, its output and its times."""
 
     entry: Scenario
     fix: str
@@ -71,7 +71,7 @@ class Timed:
 
     @property
     def ranks(self) -> int:
-        """How many processes torchrun makes of it, each of which waits at the gates."""
+        """Number of processes that torchrun starts for it; each waits at the gates."""
         return self.entry.gpus if self.entry.launcher == "torchrun" else 1
 
     @property
@@ -86,7 +86,7 @@ class Timed:
         return [word for name, value in options.items() if value for word in (name, value)]
 
     def start(self, gate: str) -> None:
-        """As the leader of a process group, so that `end_all` reaches what it starts, too."""
+        """Starts it as the leader of a process group, so that `end_all` also reaches its children."""
         environment = os.environ | {GATE: gate, PROCESS: self.name}
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
@@ -95,11 +95,11 @@ class Timed:
 
     @property
     def over(self) -> bool:
-        """Whether it has ended, or never was."""
+        """Whether it has ended, or was never started."""
         return self.process is None or self.process.poll() is not None
 
     def finish(self) -> None:
-        """Waits for its end and reads what it timed."""
+        """Waits for its end and reads its times."""
         if self.process is None:
             return
         try:
@@ -130,12 +130,12 @@ class Recorder(Timed):
         python, *rest = launched(self.entry)
         words = [python, "-m", "gpuprof", "trace", "--no-report", "--out", str(self.folder)]
         words += [*self.entry.trace, *(["--stop"] if self.entry.stops else [])]
-        # The free-running stretch is as long as the mean step needs, and the window comes after it.
+        # There are enough free-running steps for their mean, and the window comes after them.
         steps = max(RECORDED, 2 * (self.entry.free or 0))
         return [*words, *rest, "-m", self.entry.module, "--steps", str(steps), *self.switches]
 
     def await_end_of_training(self) -> None:
-        """After it gpuprof goes on, and reads what it recorded."""
+        """Waits for the training's end, after which gpuprof reads the recording."""
         manifest = self.folder / "manifest.json"
         while not self.over:
             time.sleep(0.2)
@@ -152,7 +152,7 @@ class Named(Protocol):
 
 
 class Gates:
-    """Where processes wait until they are let on."""
+    """Where processes wait until they may continue."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -167,13 +167,13 @@ class Gates:
         return len(self.waiting[process.name]) >= process.ranks
 
     def accept(self) -> None:
-        """Takes in who comes, for a twentieth of a second."""
+        """Accepts processes that arrive, for 0.05 s."""
         with contextlib.suppress(TimeoutError):
             visitor, _ = self.server.accept()
             self.waiting[visitor.recv(100).decode()].append(visitor)
 
     def await_all(self, processes: list[Timed]) -> None:
-        """Until each waits here or has ended; who does neither is ended."""
+        """Waits until each is here or has ended, and ends those that take too long."""
         end = time.monotonic() + LONGEST_S
         while not all(self.waits(process) or process.over for process in processes):
             self.accept()
@@ -181,17 +181,17 @@ class Gates:
                 end_all([process for process in processes if not self.waits(process)])
 
     def open(self, process: Named) -> None:
-        """Lets it on, if it waits."""
+        """Lets it continue, if it waits."""
         for visitor in self.waiting.pop(process.name, []):
             with visitor, contextlib.suppress(OSError):
                 visitor.sendall(b".")
 
 
 def measure(chosen: list[Scenario], rounds: int, out: Path | None, record: int = 0, data: str = "") -> int:
-    """Times the scenarios, and writes what came of each. Returns 1 if a process of any failed.
+    """Times the scenarios, and writes the results of each. Returns 1 if a process of any failed.
 
     `out`: the folder for NAME.json and the processes' output; None: truth.json next to the scenario's program.
-    `record`: of how many variants `gpuprof trace` makes a run in `out`: NAME, as it is, then NAME.FIX.
+    `record`: number of variants that `gpuprof trace` records into `out`: NAME, unmodified, then NAME.FIX.
     `data`: which lengths, where a scenario has several.
     """
     timed: dict[str, list[Timed]] = {entry.name: [] for entry in chosen}
@@ -255,9 +255,9 @@ def waves(groups: list[list[Timed]]) -> Iterator[list[list[Timed]]]:
 
 
 def take_turns(group: list[Timed], gates: Gates, reading: list[Recorder]) -> None:
-    """Builds all models, lets one process after the other be timed, and ends them all.
+    """Builds all models, times one process after the other, and ends them all.
 
-    Before the first is timed, recordings that are still being read must be done.
+    Before the first is timed, it waits for recordings that are still being read.
     """
     for process in group:
         gates.open(process)
@@ -274,10 +274,10 @@ def take_turns(group: list[Timed], gates: Gates, reading: list[Recorder]) -> Non
 
 
 def end_all(processes: list[Timed]) -> None:
-    """Ends those that still run, with what they started.
+    """Ends the processes that still run, with their children.
 
-    torchrun's workers are in sessions of their own, where no signal of ours to a group comes: so all are asked first,
-    and torchrun ends its workers. Who is interrupted meanwhile, by a second Ctrl-C say, waits no longer.
+    torchrun's workers have their own sessions, which our signals to a group do not reach: so all processes are first
+    asked to end, and torchrun ends its workers. An interruption meanwhile, such as a second Ctrl-C, ends the waiting.
     """
     running = [process.process for process in processes if process.process is not None and not process.over]
     for process in running:
@@ -289,7 +289,7 @@ def end_all(processes: list[Timed]) -> None:
                 process.wait(max(0.0, until - time.monotonic()))
     finally:
         for process in running:
-            with contextlib.suppress(ProcessLookupError):  # no one is left of the group
+            with contextlib.suppress(ProcessLookupError):  # the group is empty
                 os.killpg(process.pid, signal.SIGKILL)
 
 
@@ -301,7 +301,7 @@ def launched(entry: Scenario) -> list[str]:
 
 
 def write(entry: Scenario, processes: list[Timed], out: Path | None) -> None:
-    """What was timed, with the machine and the versions."""
+    """Writes the times, with the machine and the versions."""
     timings = [process.timing for process in processes if process.timing is not None]
     truth = {"how": HOW, "date": f"{datetime.now(timezone.utc):%Y-%m-%d}", "machine": machine(), "versions": versions()}
     lines = [f" {json.dumps(key)}: {json.dumps(value)}," for key, value in truth.items()]
@@ -311,7 +311,7 @@ def write(entry: Scenario, processes: list[Timed], out: Path | None) -> None:
 
 
 def rounded(timing: dict[str, Any]) -> dict[str, Any]:
-    """Microseconds are enough."""
+    """The times rounded to microseconds."""
 
     def short(value: Any) -> Any:
         return [short(each) for each in value] if isinstance(value, list) else round(value, 3)
@@ -320,7 +320,7 @@ def rounded(timing: dict[str, Any]) -> dict[str, Any]:
 
 
 def summary(entry: Scenario, processes: list[Timed]) -> Iterator[str]:
-    """The steps of each variant, a process after the other."""
+    """The step times of each variant, by process."""
     for fix in entry.variants():
         same = [process for process in processes if process.fix == fix]
         free = " ".join(f"{p.timing['free_ms']:.1f}" if p.timing else "–" for p in same)
@@ -333,20 +333,20 @@ def summary(entry: Scenario, processes: list[Timed]) -> Iterator[str]:
 
 @functools.cache
 def gpu_gib() -> float:
-    """What processes may take of a GPU's memory together, GiB."""
+    """GPU memory that the processes may take together, GiB."""
     with contextlib.suppress(IndexError, ValueError):  # no line, or one that says that it cannot tell
         return float(asked_of_gpus("memory.total")[0].split()[0]) / 1024 * SHARE
     return NO_GPU_GIB
 
 
 def asked_of_gpus(what: str) -> list[str]:
-    """A line for each GPU; none without the driver's tool."""
+    """A line for each GPU; empty without nvidia-smi."""
     words = ["nvidia-smi", f"--query-gpu={what}", "--format=csv,noheader"]
     return subprocess.run(words, capture_output=True, text=True).stdout.splitlines() if shutil.which(words[0]) else []
 
 
 def machine() -> dict[str, Any]:
-    """What it was timed on."""
+    """The machine."""
     gpus = asked_of_gpus("name,driver_version")
     return {"gpus": gpus, "cpus": os.cpu_count(), "system": platform.system(), "python": platform.python_version()}
 

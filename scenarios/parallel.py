@@ -1,7 +1,8 @@
-"""Tensor, pipeline and sharded data parallel training: all that a host with four GPUs is needed for, in one command.
+"""Tensor, pipeline and sharded data parallel training: everything that needs a host with four GPUs, in one command.
 
-Each program, as it is and with each change, is timed bare, recorded by `gpuprof trace` on all ranks, and its recording
-cut to what is worth keeping. `benchmarks/parallel_jobs.py` holds what gpuprof says of them against the timings.
+Each program, unmodified and with each change, is timed without a profiler and recorded by `gpuprof trace` on all ranks,
+and the recording is cut to what is worth keeping. `benchmarks/parallel_jobs.py` compares gpuprof's diagnoses with the
+timings.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from scenarios.measure import measure
 
 PROGRAMS = ("tensor_data", "tensor_pipeline", "fsdp_ranks", "hsdp")
 PACKED = "packed"
-"""The folder in which everything lies as it belongs below `scenarios`."""
+"""The folder with everything that belongs below `scenarios`, in the same places."""
 _CUT = ROOT.parent / "tests" / "data" / "cut_run.py"
 
 
 def parallel(chosen: Sequence[Scenario], out: Path, rounds: int, processes: int | None = None) -> int:
     """Times, records and packs each variant of each program. Returns 1 if anything of any failed.
 
-    `out`: NAME.json with the timings, NAME and NAME.FIX with the runs, `packed` with all of it as it belongs below
-    `scenarios`. `processes`: of a program, where not one for each GPU that its scenario.json names.
+    `out`: NAME.json with the timings, NAME and NAME.FIX with the runs, `packed` with everything that belongs below
+    `scenarios`. `processes`: number per program, where it is not that of the GPUs in its scenario.json.
     """
     failed = 0
     for entry in chosen:
@@ -37,7 +38,7 @@ def parallel(chosen: Sequence[Scenario], out: Path, rounds: int, processes: int 
 
 
 def pack(entry: Scenario, out: Path, target: Path) -> int:
-    """Cuts the recordings of all variants, and puts the timings next to them. Returns 1 if one is missing."""
+    """Cuts the recordings of all variants, and copies the timings next to them. Returns 1 if one is missing."""
     target.mkdir(parents=True, exist_ok=True)
     failed = 0
     timings = out / f"{entry.name}.json"
@@ -45,7 +46,7 @@ def pack(entry: Scenario, out: Path, target: Path) -> int:
         shutil.copy(timings, target / "truth.json")
     for fix in entry.variants():
         run, kept = out / named(entry.name, fix), target / named("recording", fix)
-        # Lengths of batches and a pipeline's micro-batches repeat only after some steps: all are kept.
+        # All steps are kept: the lengths of batches and of a pipeline's micro-batches repeat only after some steps.
         done = subprocess.run([sys.executable, str(_CUT), str(run), str(kept), "--all"], capture_output=True, text=True)
         if done.returncode:
             why = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
@@ -58,5 +59,5 @@ def pack(entry: Scenario, out: Path, target: Path) -> int:
 
 
 def named(name: str, fix: str) -> str:
-    """Of a variant."""
+    """The name of a variant."""
     return f"{name}.{fix}" if fix else name

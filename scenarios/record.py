@@ -1,6 +1,7 @@
 """Records scenarios with `gpuprof trace`, one after the other.
 
-The next one starts as soon as a training has ended: gpuprof reads what it recorded while the next imports its packages.
+The next one starts as soon as a training has ended: gpuprof reads the recording while the next one imports its
+packages.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from scenarios.measure import LONGEST_S, launched
 from scenarios.support import program
 
 STEPS = 400
-"""Of a training that is recorded: more than the recording needs, which ends it."""
+"""Steps of a training that is recorded: more than the recording needs, which ends the training."""
 
 
 def traced(entry: Scenario, fix: Fix | None, out: Path, tiny: bool) -> list[str]:
-    """`gpuprof trace` of a scenario into the folder `out`."""
+    """The command of `gpuprof trace` for a scenario, into the folder `out`."""
     python, *rest = launched(entry)
     words = [python, "-m", "gpuprof", "trace", "--no-report", "--out", str(out), *entry.trace]
     words += ["--stop"] if entry.stops else []
@@ -35,9 +36,9 @@ def traced(entry: Scenario, fix: Fix | None, out: Path, tiny: bool) -> list[str]
 
 
 def record(chosen: list[Scenario], out: Path, fix: str = "", within_s: float | None = None) -> int:
-    """Records each into `out`/NAME, its output in `out`/logs. Returns 1 if any failed.
+    """Records each into `out`/NAME, with its output in `out`/logs. Returns 1 if any failed.
 
-    `fix`: with it, into NAME.FIX; `within_s`: after this many seconds none is started.
+    `fix`: records with it, into NAME.FIX; `within_s`: after this many seconds none is started.
     """
     begun = time.monotonic()
     tiny = is_tiny()
@@ -82,7 +83,7 @@ def record(chosen: list[Scenario], out: Path, fix: str = "", within_s: float | N
 
 
 def await_end_of_training(run: Path, process: subprocess.Popen[bytes]) -> None:
-    """Until the training has ended; it is ended itself if it takes too long."""
+    """Waits until the training has ended; ends it if it takes too long."""
     end = time.monotonic() + LONGEST_S
     while process.poll() is None:
         time.sleep(0.2)
@@ -94,6 +95,6 @@ def await_end_of_training(run: Path, process: subprocess.Popen[bytes]) -> None:
 
 
 def is_tiny() -> bool:
-    """Whether this machine has no GPU, asked without importing torch here."""
+    """Whether this machine has no GPU, found without importing torch in this process."""
     code = "import sys, torch; sys.exit(torch.cuda.is_available())"
     return subprocess.run([sys.executable, "-c", code]).returncode == 0

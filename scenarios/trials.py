@@ -1,4 +1,4 @@
-"""Fixes of scenarios that `gpuprof try` can apply from outside, measured as a user would: next to the same by `--fix`.
+"""Fixes of scenarios that `gpuprof try` can apply from outside, measured as a user would, to compare with `--fix`.
 
 The scenario's program runs unmodified, without its `--fix`. Where both were measured, they should agree.
 """
@@ -31,13 +31,13 @@ from scenarios.measure import launched
 from scenarios.support import program
 
 STEPS = 100_000
-"""Of a training that is ended as soon as it is timed."""
+"""Steps of a training that is ended as soon as it is timed."""
 _NUMBER = re.compile(r"workers=(\d+)")
 
 
 def candidates(entry: Scenario) -> dict[str, Candidate]:
-    """The scenario's fix → the same from outside, for those that `gpuprof try` has, that keep a step's work, and that
-    are made alone."""
+    """The scenario's fix → the same from outside, for single fixes that `gpuprof try` has and that keep the work of a
+    step."""
     found = {}
     for fix in entry.fixes:
         padded = fix.finding in ("recompiles", "planning") and "multiple" in fix.what
@@ -80,7 +80,8 @@ def tried(entry: Scenario, wanted: list[Candidate], rounds: int, tiny: bool) -> 
 
 @contextlib.contextmanager
 def place_of(entry: Scenario, tiny: bool) -> Iterator[tuple[str, ...]]:
-    """The command of a scenario's program; within the block this process is where it runs, with its variables."""
+    """The command of a scenario's program. Within the block, this process has the program's working directory and
+    environment."""
     paths = {"PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT.parent), os.environ.get("PYTHONPATH"))))}
     if entry.program is None:
         with variables(paths):
@@ -97,7 +98,7 @@ def place_of(entry: Scenario, tiny: bool) -> Iterator[tuple[str, ...]]:
 
 @contextlib.contextmanager
 def variables(more: dict[str, str]) -> Iterator[None]:
-    """A block with these in the environment."""
+    """Sets environment variables within the block."""
     before = dict(os.environ)
     os.environ.update(more)
     try:
@@ -108,7 +109,7 @@ def variables(more: dict[str, str]) -> Iterator[None]:
 
 
 def own_gains(file: Path) -> dict[str, float]:
-    """Fix → the gain that `python -m scenarios measure` measured with `--fix`; nothing where it did not."""
+    """Fix → the gain that `python -m scenarios measure` measured with `--fix`; empty where it did not."""
     try:
         processes = json.loads(file.read_text(encoding="utf-8"))["processes"]
     except (OSError, ValueError, KeyError):
@@ -121,7 +122,7 @@ def own_gains(file: Path) -> dict[str, float]:
 
 
 def compared(trial: Trial, known: dict[str, Candidate], own: dict[str, float]) -> Iterator[str]:
-    """A line for each fix: from outside, and by the program's own `--fix`."""
+    """A line for each fix: its gain from outside, and by the program's own `--fix`."""
     rows = {row.fixes: row for row in trial.rows}
     for name, candidate in known.items():
         row = rows[(candidate.fix,)]

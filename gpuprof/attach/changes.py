@@ -1,9 +1,9 @@
-"""Whether the step time of a running training has come to a new level, or drifts: a fold over its steps.
+"""Whether the step time of a running training has reached a new level, or drifts: a fold over its steps.
 
 Steps have long tails, and patterns: a save now and then, a loader whose every fourth batch is late. So the medians of
-blocks of steps are compared. Of all pairs of one of the last RECENT blocks and one of the REFERENCE blocks, nearly all
-must point the same way (the U statistic of Mann and Whitney 1947), and the levels must differ by LEAST. The
-mean must have moved in the same direction: another order of the same steps moves only the median.
+blocks of steps are compared. Nearly all pairs of one of the last RECENT blocks and one of the REFERENCE blocks must
+point the same way (the U statistic of Mann and Whitney 1947), and the levels must differ by LEAST. The mean must have
+moved in the same direction: another order of the same steps moves only the median.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ BLOCK = 16
 REFERENCE = 8
 """Blocks that are the usual level: the first ones after SETTLE steps."""
 RECENT = 8
-"""Blocks that are compared with it. A change is seen at the earliest when it has lasted for this number of blocks."""
+"""Blocks that are compared with it. A change is detected once it has lasted for this number of blocks, no earlier."""
 LEAST, SAME, PAIRS = calibrated.LEAST.value, calibrated.SAME.value, calibrated.PAIRS.value
 LONGEST, FOLLOWS = calibrated.LONGEST.value, calibrated.FOLLOWS.value
 SETTLE = 32
-"""Steps that are passed over at first, and after a recording: clocks, caches and the loader's queue settle."""
+"""Steps that are ignored at first, and after a recording: clocks, caches and the loader's queue settle."""
 MOST_BLOCKS = 128
 """Blocks after the reference that are remembered, to distinguish a drift from a new level."""
 MOST_KNOWN = 32
@@ -38,43 +38,43 @@ class Block:
 
     median_ns: float
     mean_ns: float
-    """Of the steps, each counted as LONGEST medians at most."""
+    """Mean of the steps, each counted as LONGEST medians at most."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The step time has changed. steps: since when, about, counted back from the step at which it was seen."""
+    """The step time has changed. steps: about how many steps before the one at which it was seen."""
 
     kind: Literal["level", "drift"]
     before_ns: float
     after_ns: float
     steps: int
     cause: Literal["new", "known", "same"] = "new"
-    """known: the level has been seen before. same: it is the rest of the last change, or of a drift."""
+    """known: the level has occurred before. same: it is the rest of the last change, or of a drift."""
 
     @property
     def is_new(self) -> bool:
-        """Whether it has not been seen before."""
+        """Whether the level has not occurred before."""
         return self.cause == "new"
 
     @property
     def ratio(self) -> float:
-        """The step time after over before."""
+        """The step time afterwards, divided by that before."""
         return self.after_ns / self.before_ns
 
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """What is known after some steps. The first value is that of a watch that begins."""
+    """What is known after some steps. The defaults are those of a watch that begins."""
 
     skip: int = SETTLE
     part: tuple[float, ...] = ()
-    """Steps of the block at hand."""
+    """Steps of the current block."""
     reference: tuple[Block, ...] = ()
     since: tuple[Block, ...] = ()
     """Blocks after the reference, the last ones."""
     known_ns: tuple[float, ...] = ()
-    """Levels that have been seen, the first first."""
+    """Levels that have occurred, the oldest first."""
     drifts: int = 0
     """Direction of a drift that has been reported: 1 slower, -1 faster, 0 none."""
     moving: int = 0
@@ -87,19 +87,19 @@ class Watch:
 
     @property
     def level_ns(self) -> float | None:
-        """The usual step; None before that is known."""
+        """The usual step time; None before it is known."""
         return median(block.median_ns for block in self.reference) if self.is_ready else None
 
     def after_recording(self) -> Watch:
-        """The same, passing over the steps that follow a recording."""
+        """The same watch, which ignores the steps that follow a recording."""
         return replace(self, skip=SETTLE, part=())
 
 
 def advance(watch: Watch, step_ns: float) -> tuple[Watch, Change | None]:
     """What is known after one more step of `step_ns`, and the change that it shows, if it does.
 
-    After a change the level that follows it is the usual one. Steps without a time (0, negative, not finite) are passed
-    over.
+    After a change, the level that follows it is the usual one. Steps without a time (0, negative, not finite) are
+    ignored.
     """
     if not (0 < step_ns < math.inf):
         return watch, None
@@ -151,7 +151,7 @@ def _changed(watch: Watch, direction: int) -> tuple[Watch, Change]:
     after = median(block.median_ns for block in changed)
     lasted = len(blocks) - began
     known = any(abs(math.log(after / level)) < math.log1p(SAME) for level in watch.known_ns)
-    # What follows a change of the same direction within a few blocks is the rest of it.
+    # A change in the same direction within a few blocks is the rest of the last one.
     drifting = is_drift or watch.drifts == direction
     follows = watch.moving == direction and len(watch.since) <= FOLLOWS * (1 + drifting)
     goes_on = follows or (is_drift and watch.drifts == direction)
@@ -159,14 +159,14 @@ def _changed(watch: Watch, direction: int) -> tuple[Watch, Change]:
     change = Change("drift" if is_drift else "level", before, after, lasted * BLOCK, cause)
     levels = watch.known_ns if known else (watch.known_ns[0], *watch.known_ns[1:][1 - MOST_KNOWN :], after)
     drifts = direction if is_drift or goes_on else 0 if known else watch.drifts
-    # The usual level is learnt again, from what lies behind the change; of a drift nothing does yet.
+    # The usual level is learnt again, from the blocks after the change; a drift has none yet.
     usual = () if is_drift else changed[-REFERENCE:]
     return replace(watch, reference=usual, since=(), known_ns=levels, drifts=drifts, moving=direction), change
 
 
 def _beginning(blocks_ns: Sequence[float]) -> tuple[int, bool]:
-    """(block at which a change began, whether it is a drift): what fits the blocks best, a step from one level to
-    another or a straight rise from one level to the end, by the sum of the absolute errors of their logarithms."""
+    """(block at which a change began, whether it is a drift): the better fit of a step from one level to another and a
+    straight rise from one level to the end, by the sum of the absolute errors of the blocks' logarithms."""
     logs = [math.log(ns) for ns in blocks_ns]
     places = range(1, len(logs) - 1)
     stepped = min((_error(logs[:i], median(logs[:i])) + _error(logs[i:], median(logs[i:])), i) for i in places)
@@ -180,7 +180,7 @@ def _error(values: Sequence[float], level: float) -> float:
 
 
 def _rise(logs: Sequence[float], begin: int) -> float:
-    """The error of a level until `begin`, and a straight line from there."""
+    """The error of a constant level until `begin` and a straight line from there."""
     level = median(logs[:begin])
     slope = median((one - level) / (i + 1) for i, one in enumerate(logs[begin:]))
     return _error(logs[:begin], level) + sum(abs(one - level - slope * (i + 1)) for i, one in enumerate(logs[begin:]))

@@ -1,4 +1,4 @@
-"""Processes that a user names, armed from outside where they are not armed and Python can do that.
+"""Arms processes that a user names from outside, where they are not armed and Python is able to.
 
 `sys.remote_exec` (Python 3.14) runs a file in another process of the same version; it needs the right to trace that
 process. With an older Python the tests have a training run that file itself.
@@ -18,7 +18,7 @@ from gpuprof.attach.jobs import Job, named
 from gpuprof.errors import GpuprofError
 
 ANSWER_S = 60.0
-"""How long a training may take to its next step once it is joined."""
+"""Seconds within which a training must have ended its next step once it is joined."""
 LOOK_S = 0.2
 _PACKAGE = Path(__file__).parents[1]
 _FILE = """import sys
@@ -32,12 +32,12 @@ on_demand.join()
 
 
 def file_to_run() -> str:
-    """The text of the file that arms the process which runs it. It loads the code that records under a private name."""
+    """The text of the file that arms the process that runs it. It loads the recorder under a private name."""
     return _FILE.format(package=str(_PACKAGE))
 
 
 def ranks_named(place: str, say: Callable[[str], None]) -> list[Job]:
-    """As `named`; a process that is not armed is joined where that can be. Raises GpuprofError."""
+    """Like `named`, but joins a process that is not armed where that is possible. Raises GpuprofError."""
     pid = int(place) if place.isdigit() and len(place) <= 10 else None
     try:
         return named(place)
@@ -58,7 +58,7 @@ def ranks_named(place: str, say: Callable[[str], None]) -> list[Job]:
 
 
 def _join(pid: int, path: str) -> None:
-    """Has a process run a file. Raises GpuprofError where the system does not let us."""
+    """Makes a process run a file. Raises GpuprofError where the system forbids it."""
     try:
         sys.remote_exec(pid, path)  # type: ignore[attr-defined]
     except (OSError, RuntimeError) as error:

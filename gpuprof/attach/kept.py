@@ -1,4 +1,4 @@
-"""What a watch keeps of its recordings, within a limit of bytes on disk."""
+"""Which of its recordings a watch keeps, within a limit of bytes on disk."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpuprof import runfile
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A run folder. size_bytes: of all its files. large_bytes: of those that can be done without."""
+    """A run folder. size_bytes: of all its files. large_bytes: of those that can be removed."""
 
     folder: Path
     size_bytes: int
@@ -20,8 +20,9 @@ class Recorded:
 
 
 def to_shrink(runs: Sequence[Recorded], needed: Sequence[Path], most_bytes: int) -> list[Path]:
-    """The runs whose recordings have to go so that all together are within `most_bytes`, the oldest first; those that
-    are needed never. What says how a run went stays in each. May not be enough: the others are then too large.
+    """The runs whose recordings have to be removed so that all together fit `most_bytes`, the oldest first, and never
+    those that are needed. The files that say how a run went are kept. Where that is not enough, the remaining runs are
+    too large.
 
     runs: oldest first.
     """
@@ -35,7 +36,7 @@ def to_shrink(runs: Sequence[Recorded], needed: Sequence[Path], most_bytes: int)
 
 
 def measured(folder: Path) -> Recorded:
-    """How large a run is; what cannot be looked at counts nothing."""
+    """The size of a run; what cannot be read counts nothing."""
     sizes = {path: _size(path) for path in folder.rglob("*")}
     large = runfile.recordings_in(folder) if folder.is_dir() else []
     return Recorded(folder, sum(sizes.values()), sum(sizes.get(path, 0) for path in large))

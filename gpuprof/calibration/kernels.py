@@ -199,7 +199,7 @@ EXPANDED_LEFT = Number(
 EXPANDED_ODDS = Number(
     0.8, 0.6, 0.95, "", "assumed",
     "Probability that an expanded product whose sum follows can be written as a matrix multiplication: ops are "
-    "recorded without their tensors, so another one may use the product, too.",
+    "recorded without their tensors, so another op may use the result, too.",
 )  # fmt: skip
 TUNED_CONVOLUTIONS = Number(
     0.88, 0.65, 1.0, "", "assumed",

@@ -1,6 +1,6 @@
-"""What `diagnose` and `compare` share: a result as text, as JSON and as a page, and limits given as `METRIC:LIMIT`.
+"""What `diagnose` and `compare` share: printing a result as text, JSON and a page, and limits given as `METRIC:LIMIT`.
 
-Modules are named rather than imported: what a command does not print it should not wait for.
+Modules are named rather than imported, so that a command does not load what it does not print.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ COMPARISON = Printed(
 
 
 def gates(module: str) -> Callable[[click.Context, click.Parameter, tuple[str, ...]], tuple[Any, ...]]:
-    """The callback of an option whose texts the `parse` of a module reads, raising ValueError for what is none."""
+    """The callback of an option whose texts a module's `parse` reads; it raises ValueError for invalid ones."""
 
     def read(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> tuple[Any, ...]:
         if not texts:

@@ -156,7 +156,7 @@ def read(path: Path, rank: int | None = None) -> Dump:
 
 
 def _document(path: Path, data: bytes) -> tuple[Any, int]:
-    """What a file holds, and how many of its last entries are to be looked at."""
+    """(the contents of a file, the number of its last entries that are to be read)."""
     if not data:
         raise UnreadableTrace(f"{path} is empty: the dump was not written")
     if data[:1] == b"\x80":
@@ -170,7 +170,7 @@ def _document(path: Path, data: bytes) -> tuple[Any, int]:
     try:
         return json_without_oldest(data, LOOKED_AT), LOOKED_AT
     except ValueError:
-        pass  # not as torch writes it: Python's own reader may take it
+        pass  # not as torch writes it: Python's own reader may accept it
     try:
         return json.loads(data), LOOKED_AT
     except (ValueError, RecursionError):
@@ -187,7 +187,7 @@ def _groups(document: Mapping[str, Any], entries: list[Any], looked_at: int) -> 
         described[row.name] = row.description
     members = {str(key): _ranks(one) for key, one in _items(document.get("pg_config"))}
     status = {str(key): one for key, one in _items(document.get("pg_status"))}
-    if "0" in status and "0" not in names:  # the default group, though none of its entries is left
+    if "0" in status and "0" not in names:  # the default group, although none of its entries is left
         names["0"] = "0"
         rows.setdefault("0", [])
     by_name = {name: status[number] for number, name in names.items() if number in status}
@@ -216,7 +216,7 @@ def _groups(document: Mapping[str, Any], entries: list[Any], looked_at: int) -> 
 
 
 class _Row(NamedTuple):
-    """An entry with the values of it that are used more than once."""
+    """An entry, with those of its values that are used more than once."""
 
     entry: Mapping[str, Any]
     name: str

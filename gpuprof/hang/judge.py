@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Literal
@@ -136,7 +136,8 @@ def judge(states: Sequence[RankState], now_ns: int | None = None) -> Hang:
     for group, one in zip(groups, collectives, strict=True):
         found = _mismatch(group, one)
         if found is not None:
-            return _of_mismatch(found, one, now, notes)
+            usual = _waiting(group, unlike=found.others) if one is not None and one.seq == found.seq else one
+            return _of_mismatch(found, usual, now, notes)
     waiting = [one for one in collectives if one is not None]
     waiting += [one for group in groups for one in _waiting_transfers(group)]
     waiting.sort(key=lambda one: one.since_ns)
@@ -148,7 +149,7 @@ def judge(states: Sequence[RankState], now_ns: int | None = None) -> Hang:
 # -- what waits
 
 
-def _waiting(group: Group) -> Waiting | None:
+def _waiting(group: Group, unlike: Collection[int] = ()) -> Waiting | None:
     """The first unfinished collective of a group."""
     pending = [call.seq for state in group.states.values() for call in state.calls if not call.done]
     if not pending:
@@ -156,7 +157,7 @@ def _waiting(group: Group) -> Waiting | None:
     seq = min(pending)
     came = {rank: call for rank, state in group.states.items() if (call := _called(state, seq)) is not None}
     missing = [rank for rank in group.members if rank not in came and not _is_past(group, rank, seq)]
-    return _waits(group, seq, came, group.members, missing)
+    return _waits(group, seq, came, group.members, missing, unlike)
 
 
 def _waiting_transfers(group: Group) -> Iterator[Waiting]:
@@ -177,10 +178,15 @@ def _waiting_transfers(group: Group) -> Iterator[Waiting]:
 
 
 def _waits(
-    group: Group, seq: int, came: Mapping[int, Call], members: tuple[int, ...], missing: Sequence[int]
+    group: Group,
+    seq: int,
+    came: Mapping[int, Call],
+    members: tuple[int, ...],
+    missing: Sequence[int],
+    unlike: Collection[int] = (),
 ) -> Waiting:
-    first = min(came, key=lambda rank: came[rank].created_ns or rank)
-    call = came[first]
+    like = [rank for rank in came if rank not in unlike] or [*came]
+    call = came[min(like, key=lambda rank: came[rank].created_ns or rank)]
     return Waiting(
         group=group.name,
         description=group.description,
@@ -192,7 +198,7 @@ def _waits(
         members_named=group.named,
         came=tuple(sorted(came)),
         missing=tuple(missing),
-        since_ns=call.created_ns,
+        since_ns=min((one.created_ns for one in came.values() if one.created_ns), default=0),
         at=own_frame(call.frames),
     )
 

@@ -20,20 +20,20 @@ COALESCED = "coalesced"
 """In the name of an entry that ends a coalesced operation."""
 _KEYS = ("retired", "collective_seq_id", "p2p_seq_id", "pg_id", "is_p2p", "profiling_name")
 RETIRED, NUMBER, TRANSFER_NUMBER, GROUP, IS_TRANSFER, NAME = range(1, 7)
-"""Columns of what is known of an entry: the values of those keys, -1 where one is not known. Of a name whether it ends
-a coalesced operation."""
+"""Columns of facts about an entry: the values of these keys, -1 where one is not known. NAME: whether the name ends a
+coalesced operation."""
 DEFINES = 0
-"""Column: whether it fills a place of the memo."""
+"""Column: whether the entry fills a place of the memo."""
 _LIST = b"X\x07\x00\x00\x00entries"
 LEAST_BYTES = 32
-"""Of an entry: it has more keys than half of these."""
+"""Fewest bytes of an entry, which has more than half this number of keys."""
 _PLACES = 1 << 16
-"""Places of a pickle's memo that are followed; one with more is decoded whole."""
+"""Places of a pickle's memo that are followed; a pickle with more is decoded whole."""
 _OTHER, _TEXT, _LONG = -1, -2, -3
 
 
 def _widths() -> np.ndarray:
-    """Per instruction the bytes after it; less than 0: not one of torch's, a text, or a long number."""
+    """The number of bytes after each instruction; negative: not one of torch's, a text, or a long number."""
     found = np.full(256, _OTHER, np.int64)
     for codes, width in (
         (b"(uet}]N\x85\x86\x87\x88\x89", 0), (b"hqK", 1), (b"M", 2), (b"Jjr", 4), (b"G", 8), (b"X", _TEXT),
@@ -50,10 +50,11 @@ _WIDTHS = _widths()
 
 
 def without_oldest(data: bytes, looked_at: int, kept: int) -> tuple[bytes, int]:
-    """The same pickle with fewer entries, and how many of its last ones are to be looked at.
+    """(the same pickle with fewer entries, the number of its last entries that are to be read).
 
-    Of the last `looked_at` those stay that are among the last `kept` calls of their group, or of those before its first
-    that is not done; of the older ones those that are not done. `data` itself where nothing can be left out.
+    It keeps those of the last `looked_at` that are among the last `kept` calls of their group, or among the `kept`
+    calls before the group's first unfinished one, and older ones that are not done. Returns `data` itself where nothing
+    can be left out.
     """
     found = data.find(_LIST)
     begin = _after_put(data, found + len(_LIST)) if found >= 0 else None
@@ -78,7 +79,7 @@ def without_oldest(data: bytes, looked_at: int, kept: int) -> tuple[bytes, int]:
 
 
 def _settled(facts: np.ndarray, looked_at: int, kept: int) -> np.ndarray:
-    """Of which entries neither a later one nor the answer needs anything."""
+    """Mask of the entries that neither a later entry nor the answer needs."""
     retired, ends = facts[:, RETIRED] == 1, facts[:, NAME] == 1
     transfer = facts[:, IS_TRANSFER] == 1
     number = np.where(transfer, facts[:, TRANSFER_NUMBER], facts[:, NUMBER])
@@ -90,13 +91,13 @@ def _settled(facts: np.ndarray, looked_at: int, kept: int) -> np.ndarray:
     if not ends.any():
         return retired & ~needed
     key = np.stack([number, transfer, facts[:, GROUP]], axis=1)
-    row = np.cumsum(np.concatenate([[0], (key[1:] != key[:-1]).any(axis=1)]))  # of neighbours with the same number
+    row = np.cumsum(np.concatenate([[0], (key[1:] != key[:-1]).any(axis=1)]))  # one for neighbours of one number
     last = np.flatnonzero(np.diff(row, append=-1))
     ended = (ends & retired)[last]
     stays = np.zeros(len(last), bool)
     np.logical_or.at(stays, row, needed | (number < 0))
     goes = np.where(ended[row], ~stays[row], retired & ~ends & ~needed)
-    # One whose parts have others between them: its end must stay for those that do.
+    # Other entries may lie between the parts of an operation: its end must stay for the parts that do.
     waits = {tuple(one) for one in key[~goes & ~retired].tolist()}
     held = [i for i in np.flatnonzero(goes & ends).tolist() if tuple(key[i].tolist()) in waits]
     goes[np.isin(row, row[held])] = False
@@ -104,8 +105,8 @@ def _settled(facts: np.ndarray, looked_at: int, kept: int) -> np.ndarray:
 
 
 def _among_last(group: np.ndarray, number: np.ndarray, retired: np.ndarray, kept: int) -> np.ndarray:
-    """Which entries are among the last `kept` calls of their group, or of those before the first that is not done, or
-    after that. Entries with one number are one call, and as far as the last of them."""
+    """Mask of the entries among the last `kept` calls of their group, among the `kept` calls before its first
+    unfinished one, or after that. Entries with one number are one call, which reaches to the last of them."""
     found = np.zeros(len(group), bool)
     for one in set(group.tolist()):
         at = np.flatnonzero(group == one)
@@ -118,7 +119,8 @@ def _among_last(group: np.ndarray, number: np.ndarray, retired: np.ndarray, kept
 
 
 def _slots(data: bytes) -> np.ndarray | None:
-    """Per place of the memo the column that a value after it is for, 0: none; None where `retired` has no place."""
+    """For each place of the memo, the column of the value that follows it, 0: none; None where `retired` has no
+    place."""
     found = np.zeros(_PLACES, np.uint8)
     for column, word in enumerate(_KEYS, start=1):
         text = word.encode()
@@ -132,7 +134,7 @@ def _slots(data: bytes) -> np.ndarray | None:
 
 
 def _put(data: bytes, at: int) -> int | None:
-    """The memo index that is set at this position; None if none is."""
+    """The memo index that is set at this position, or None."""
     if data[at : at + 1] == b"q":
         return data[at + 1] if at + 1 < len(data) else None
     return int.from_bytes(data[at + 1 : at + 5], "little") if data[at : at + 1] == b"r" else None
@@ -145,11 +147,11 @@ def _after_put(data: bytes, at: int) -> int | None:
 
 @compiled
 def _entries(data, at, slots, widths, starts, ends, facts, ending):  # pragma: no cover - compiled
-    """Fills in where the entries of the list begin and end, and what is known of each; returns how many there are, -1
-    where the pickle is not as torch writes it. ending: per place of the memo whether its text ends coalesced operations
-    (here filled in for the texts that the entries define)."""
+    """Fills in where the entries of the list begin and end, and their facts. Returns their number, -1 where the pickle
+    is not as torch writes it. ending: for each place of the memo whether its text ends coalesced operations (set here
+    for texts that the entries define)."""
     count, size = 0, len(data)
-    ends_one = 0  # whether the text that was last defined does
+    ends_one = 0  # whether the text that was defined last ends one
     while at < size:
         if data[at] == 101:  # e: the list's end
             return count
@@ -163,7 +165,7 @@ def _entries(data, at, slots, widths, starts, ends, facts, ending):  # pragma: n
             if at >= size:
                 return -1
             code = data[at]
-            if code == 104 and (depth > 1 or slot == 0) and at + 1 < size:  # h, as half of all are
+            if code == 104 and (depth > 1 or slot == 0) and at + 1 < size:  # h, which half of all instructions are
                 if depth == 1:
                     height += 1
                     if height & 1:
@@ -193,7 +195,7 @@ def _entries(data, at, slots, widths, starts, ends, facts, ending):  # pragma: n
                 for i in range(at + 5, at + 1 + width - 8):
                     if data[i] == 99 and data[i + 1] == 111 and data[i + 2] == 97 and data[i + 3] == 108:  # coal
                         ends_one = 1
-            if code == 117 or code == 101 or code == 116:  # u e t: what is between is one, which the mark came after
+            if code == 117 or code == 101 or code == 116:  # u e t: all since the mark is one value
                 depth -= 1
                 slot = 0
                 if depth == 1 and code == 116:
@@ -249,7 +251,7 @@ def _entries(data, at, slots, widths, starts, ends, facts, ending):  # pragma: n
 
 
 class _Brief(msgspec.Struct):
-    """Of an entry what says whether it is done."""
+    """The fields of an entry that say whether it is done."""
 
     state: Any = None
     retired: Any = None
@@ -257,8 +259,8 @@ class _Brief(msgspec.Struct):
 
 
 def json_without_oldest(data: bytes, kept: int) -> Any:
-    """What a dump as JSON holds, with fewer entries: the last `kept` and all that are not done, or that end coalesced
-    operations. Raises ValueError for what is no dump; `json` may read it all the same."""
+    """The contents of a dump in JSON with fewer entries: the last `kept` and all that are not done or that end
+    coalesced operations. Raises ValueError if it is not a dump; `json` may still read it."""
     parts = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
     whole = {key: msgspec.json.decode(one) for key, one in parts.items() if key != "entries"}
     if "entries" not in parts:

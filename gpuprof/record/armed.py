@@ -37,7 +37,7 @@ KEPT = 4096
 MOST_SENT = 1000
 """Step times in one answer."""
 RATED = 33
-"""The rate is reported over this many last steps, less one."""
+"""The rate is computed from the ends of this many last steps."""
 LOOKED_AT = 16
 """Backward passes are followed for this many steps, to see whether the ends of steps can be found without them."""
 MOST_RECORDINGS = 64
@@ -80,25 +80,25 @@ class Armed:
         """If armed for one recording only: what else has to be undone after it."""
         self._leaves = False
         self._undo: list[Callable[[], Any]] = []
-        """What takes the callbacks away again."""
+        """Functions that remove the callbacks."""
         self.ended = False
 
     # -- arming
 
     def follow_optimizers(self, module: Any) -> None:
-        """From now on. module: torch.optim.optimizer."""
+        """Follows optimizers from now on. module: torch.optim.optimizer."""
         self._sessions.attach_optimizers(module, self)
         atexit.register(self.close)
 
     def follow_trainers(self, module: Any) -> None:
-        """Every Trainer that is made from now on. module: transformers.trainer."""
+        """Follows every Trainer that is created from now on. module: transformers.trainer."""
         self._sessions.attach_trainer(module)  # first: it must have counted a step before a recording may begin or end
         callback = armed_callback_class(module.TrainerCallback, self)
         module.DEFAULT_CALLBACKS.append(callback)
         self._undo.append(lambda: module.DEFAULT_CALLBACKS.remove(callback))
 
     def _begin(self, source: str) -> StepClock:
-        """The clock, with the first that happens in the training."""
+        """The clock, which is created at the first event of the training."""
         self._clock = StepClock(source, self._step_ended)
         self._measures_loader = loader_meter.is_watching
         self._follow_backwards()
@@ -117,7 +117,7 @@ class Armed:
         self._recorded.clear()
 
     def close(self) -> None:
-        """Takes the socket away and ends the recording. Never raises."""
+        """Removes the socket and ends the recording. Never raises."""
         self.ended = True
         self._sessions.counter = None
         self._announce = None
@@ -158,7 +158,7 @@ class Armed:
 
     @guarded
     def on_backward(self, _: Any = None) -> Callable[[], None] | None:
-        """A backward pass begins; what is returned is called at its end."""
+        """A backward pass begins; the returned function is called at its end."""
         clock = self._clock
         if clock is None or not clock.is_here():
             return None
@@ -205,11 +205,11 @@ class Armed:
             self._leave_backwards()
         elif self._clock is not None and not self.ended:
             self._sessions.counter = self._clock.counter(self._ends_ns.append)
-            if self._request is not None:  # it came meanwhile, and has taken away the counter before
+            if self._request is not None:  # a request came meanwhile, and removed the counter first
                 self._sessions.counter = None
 
     def _count_by_clock(self) -> None:
-        """Steps are looked at one by one again; on the thread that trains."""
+        """Examines steps one by one again. Called on the training's thread."""
         self._sessions.counter = None
         if self._clock is not None:
             self._clock.without_counter()
@@ -365,7 +365,8 @@ def _checked(text: str) -> Path:
 
 
 def job_of(environment: Any, parent: int) -> str:
-    """What the ranks of one job on this machine have in common: the address where they meet, and what started them."""
+    """Identifies a job: what its ranks on this machine share, the address of their rendezvous and the process that
+    started them."""
     names = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID")
     meets = ":".join(str(environment.get(name, "")) for name in names)
     return f"{parent}/{meets}"[:300]
@@ -386,5 +387,5 @@ def _loosely(found: Any) -> Callable[[], Any]:
 
 
 armed = Armed(holder)
-"""The one of this process."""
+"""That of this process."""
 os.register_at_fork(after_in_child=lambda: armed.forked())

@@ -1,4 +1,4 @@
-"""One process's recording: follows the steps of its training, and does at each step's end what the plan says.
+"""The recording of one process: follows the steps of its training, and does what the plan says at the end of each.
 
 Everything that the training calls (`on_…`, `step_ended`) is guarded: an error in gpuprof is noted in the run's log,
 the recording ends, and the training continues.
@@ -42,13 +42,13 @@ from .training import Training
 from .window import Window
 
 THINNED_NS = 1_000_000_000
-"""After the windows, one step in so long gets a line in steps.jsonl."""
+"""After the windows, steps.jsonl gets a line for one step in each interval of this length."""
 
 
 class Session:
     """The recording of one process.
 
-    options: as `options_of` reads them. source: who says where steps end (recorder, trainer or optimizer).
+    options: as `options_of` reads them. source: what says where steps end (recorder, trainer or optimizer).
     """
 
     def __init__(self, folder: Path, options: dict[str, Any], source: str) -> None:
@@ -57,18 +57,18 @@ class Session:
         self.rank, self.local_rank, self.world_size = place_among_ranks()
         self.ended = False
         self._journal = Journal(folder, self.rank, self._leads())
-        # What is followed.
+        # What the session follows.
         self._nsys = bool(self.options["nsys"])
-        """Whether Nsight Systems is to record, which was started around us for that."""
+        """Whether Nsight Systems, which was started around us, is to record."""
         listening = tool_is_listening()
         self._nsys_is_deaf = self._nsys and not listening
-        # Under our own nsys a step that is not captured counts as unprofiled: launch-bound ones take 1.08 times as long
-        # as bare ones (20 pairs of processes on H200s, standard error 0.04), in the capture 1.2 to 1.5 times.
+        # Under our own nsys, a step that is not captured counts as unprofiled: launch-bound ones take 1.08 times as
+        # long as without nsys (20 pairs of processes on H200s, standard error 0.04), in the capture 1.2 to 1.5 times.
         self._under_tool = listening and not self._nsys
         self._training = Training()
         self._devices: list[int] = []
         self._meter = StepMeter()
-        """The step at hand."""
+        """The current step."""
         self.phases = PhaseMeter(self, self._meter.phases)
         levels = self.options["modules"]
         self._attached = Attached(self._training, self.phases, self._meter.lumps, self.on_call, levels)
@@ -90,7 +90,7 @@ class Session:
 
     @classmethod
     def begin(cls, folder: Path, source: str) -> Session | None:
-        """The session of this process, or None if this rank is not to be recorded, or is being recorded already."""
+        """The session of this process, or None if this rank is not to be recorded, or is already being recorded."""
         session = cls(folder, options_of(folder), source)
         wanted = session.options["ranks"]
         if isinstance(wanted, list) and session.rank not in wanted:
@@ -109,7 +109,7 @@ class Session:
         return session
 
     def _leads(self) -> bool:
-        """Whether this process speaks for the run."""
+        """Whether this process prints for the run."""
         wanted = self.options["ranks"]
         return self.rank == min(wanted) if isinstance(wanted, list) and wanted else self.local_rank == 0
 
@@ -121,7 +121,7 @@ class Session:
         ranks = wanted if isinstance(wanted, list) else None
         self._nodes = None if self._nsys else exchange_of(self.folder, self.rank, self.world_size, ranks, tell)
         if self._nodes is not None:
-            atexit.register(self._nodes.finish)  # before `close`, so that it comes after it
+            atexit.register(self._nodes.finish)  # registered before `close`, so that it runs after it
         atexit.register(self.close)
         forks.tell_in_child(self)
         self._next_stage()
@@ -130,7 +130,7 @@ class Session:
         self._write()
 
     def forked(self) -> None:
-        """We are in a child now: the recording is its parent's."""
+        """Called in a forked child: the recording is its parent's."""
         self.ended = True
         if self._sampling is not None:
             self._sampling.leave()
@@ -140,33 +140,33 @@ class Session:
 
     @property
     def _step(self) -> int:
-        """Steps that have ended."""
+        """Number of steps that have ended."""
         return self._clock.step
 
     # -- recordings on demand
 
     def be_quiet(self) -> None:
-        """Says nothing on stderr from now on: who asked for the recording reads what it writes."""
+        """Prints nothing on stderr from now on: whoever asked for the recording reads its files."""
         self._journal.be_quiet()
 
     def add_note(self, text: str) -> None:
-        """Something that the reader of the recording must know."""
+        """Adds something that the reader of the recording must know."""
         self._journal.note(text)
 
     @property
     def is_over(self) -> bool:
-        """Whether the plan is done, and steps are only counted."""
+        """Whether the plan is done, so that steps are only counted."""
         return self._over
 
     def progress(self) -> dict[str, Any]:
-        """Where in the plan it is: the stage, steps that have ended, and windows that are closed."""
+        """The session's place in the plan: the stage, steps that have ended, and closed windows."""
         return {"stage": self._stage, "step": self._step, "windows": len(self._journal.windows)}
 
     # -- what happens in the training
 
     @guarded
     def on_optimizer_end(self, optimizer: Any) -> None:
-        """An optimizer has done its step, here or in a hook of a backward pass, on a thread of autograd."""
+        """An optimizer has done its step, here or in a hook of the backward pass, on a thread of autograd."""
         self._training.updates(optimizer)
         self._clock.optimizer_ended(optimizer)
 
@@ -176,7 +176,7 @@ class Session:
 
     @guarded
     def on_training(self, source: str, left: int | None, model: Any, optimizer: Any) -> None:
-        """Someone who knows begins to count steps. left: how many there will be."""
+        """A source that knows where steps end begins to count them. left: how many there will be."""
         if not self._clock.is_here():
             return
         self._clock.counted_by(source, left)
@@ -189,19 +189,19 @@ class Session:
 
     @guarded
     def on_intervals(self, read: Callable[[], dict[str, int]]) -> None:
-        """Who counts the steps knows how often it saves, evaluates and logs."""
+        """The source of the steps knows how often it saves, evaluates and logs."""
         if self._clock.is_here():
             self._training.intervals = read()
 
     @guarded
     def on_arguments(self, args: Any) -> None:
-        """Who counts the steps is a trainer with these arguments."""
+        """The source of the steps is a trainer with these arguments."""
         if self._clock.is_here():
             self._training.program.meet_trainer(args)
 
     @guarded
     def on_training_end(self) -> None:
-        """Who counted the steps is done; what follows (an evaluation, another training) is none of its steps."""
+        """The source of the steps is done; what follows (an evaluation, another training) is not one of its steps."""
         if not self._clock.is_here():
             return
         self._clock.left_alone()
@@ -215,12 +215,12 @@ class Session:
 
     @guarded
     def step_ended(self) -> None:
-        """Who counts the steps says that one has ended."""
+        """The source of the steps says that one has ended."""
         self._clock.counted()
 
     @guarded
     def on_backward(self, root: Any = None) -> Callable[[], None] | None:
-        """A backward pass begins; what is returned is called at its end."""
+        """A backward pass begins; the returned function is called at its end."""
         if not self._clock.is_here():
             return None
         self._close_if_asked()
@@ -247,7 +247,7 @@ class Session:
 
     @guarded
     def on_fetch(self, batches: Any) -> Callable[[Any], None] | None:
-        """A batch is asked for; what is returned is called with it. batches: the DataLoader's iterator."""
+        """A batch is requested; the returned function is called with it. batches: the DataLoader's iterator."""
         if not self._clock.is_here():
             return None
         self._close_if_asked()
@@ -269,7 +269,7 @@ class Session:
         return fetched
 
     def _mark(self, what: str) -> None:
-        """Where in the step the samples of this moment belong, while there are any."""
+        """Says which part of the step the samples from now on belong to, while the process is sampled."""
         if self._sampling is not None:
             self._sampling.mark(what)
 
@@ -294,13 +294,13 @@ class Session:
 
     @guarded
     def on_evaluation(self) -> None:
-        """Who counts the steps says that the model is evaluated."""
+        """The source of the steps says that the model is evaluated."""
         if self._clock.is_here():
             self._meter.evaluated()
 
     @guarded
     def on_profiler_begin(self) -> None:
-        """A profiler is about to begin; if it is not ours, ours makes room for it."""
+        """A profiler is about to begin; if it is not ours, ours stops for it."""
         if self._windows.must_close_for_another():
             self._make_room()
 
@@ -316,7 +316,7 @@ class Session:
             self._windows.room_made()
 
     def optimizer_range(self) -> Callable[[], None] | None:
-        """The range of an optimizer's step, where someone listens."""
+        """Opens the range of an optimizer's step, where a tool listens."""
         if self.ended or not (self._attached.ranges.listening or self._sampling) or not self._clock.is_here():
             return None
         self._mark("optimizer")
@@ -325,20 +325,19 @@ class Session:
     # -- phases of an iteration
 
     def is_here(self) -> bool:
-        """Whether the caller is the thread that trains, while steps are timed."""
+        """Whether the caller is the training's thread, while steps are timed."""
         return not self._over and self._clock.is_here()
 
     def open_range(self, name: str) -> Callable[[], None] | None:
-        """A range for whoever listens."""
+        """Opens a range for the tools that listen."""
         return self._attached.ranges.open(name)
 
     def pausable_window(self) -> Window | None:
-        """The window at hand, if it can leave something out."""
+        """The current window, if it can be paused."""
         return self._windows.pausable()
 
     def pause_window(self, window: Window, forwards: int | None) -> None:
-        """Lets the window leave out what follows; or record again, after this number of forward passes of
-        generation."""
+        """Pauses the window; with `forwards` it records again after this number of forward passes of the generation."""
         self._windows.pause(window, forwards, self._devices)
 
     # -- the end of a step
@@ -368,13 +367,13 @@ class Session:
         self._begin_step(0 if self._over else time.perf_counter_ns())
 
     def _begin_step(self, now: int) -> None:
-        """A step begins; 0 for one that is not timed."""
+        """A step begins; now: 0 for one that is not timed."""
         self._meter.begin(now, recorded=self._windows.open is not None)
         if self._free.stretch is not None:
             self._free.stretch.begin_step(now)
 
     def _follow_stage(self, now: int, took_ns: int) -> None:
-        """How many steps the stage at hand still has: it may end earlier than planned, or later."""
+        """Updates the number of steps that the current stage still has: it may end earlier or later than planned."""
         if self._stage == "settle":
             self._settling.add(took_ns)
             self._left = self._settling.further_steps(self._step, self._left, self._planned_steps)
@@ -390,15 +389,15 @@ class Session:
 
     @property
     def _planned_steps(self) -> int:
-        """Of the stages to come; 0 while it is not known which."""
+        """Steps of the remaining stages; 0 while these are not known."""
         return sum(steps for _, steps in self._queue)
 
     def _room(self) -> int:
-        """Steps that the training can spare beyond what is planned."""
+        """Steps of the training beyond those that are planned."""
         return self._settling.room(self._step, self._planned_steps)
 
     def _step_sampling(self) -> None:
-        """Several ranks have to choose alike, and keep to the plan."""
+        """Several ranks must decide alike, so they keep to the plan."""
         if self._sampling is None:
             self._left = 0
             return
@@ -407,7 +406,7 @@ class Session:
             self._left = 1
 
     def _samples_on(self) -> bool:
-        """Whether sampling may go on for longer than planned: it must not keep a window from being recorded."""
+        """Whether sampling may take longer than planned: it must not prevent a window."""
         return self.world_size == 1 and (not self._more_windows() or self._room() > 0)
 
     def _step_window(self) -> None:
@@ -423,14 +422,13 @@ class Session:
             self._journal.begin_stage(self._stage, self._step + 1)
 
     def _may_be_short(self) -> bool:
-        """Whether the window may close early. Several ranks keep to the plan, of which one that stalls earlier would be
-        waited for in the recorded steps of others; iterations are recorded whole."""
+        """Whether the window may close early. Several ranks keep to the plan, because a rank that closes its window
+        earlier stalls, and the others would wait for it in their recorded steps; iterations are recorded whole."""
         return self.options["steps"] is None and self.world_size == 1 and not self._meter.phases.iteration_steps
 
     def _may_stop(self) -> bool:
-        """Whether all is recorded, a free stretch that continues after the windows included. Several ranks end at the
-        step that was planned, whatever became of their windows: one that left earlier would leave the others waiting
-        for it."""
+        """Whether everything is recorded, including unprofiled steps that continue after the windows. Several ranks end
+        at the planned step, whatever happened to their windows: if one ended earlier, the others would wait for it."""
         if self._planned_end is None:
             return False
         if self.world_size > 1:
@@ -438,10 +436,10 @@ class Session:
         return self._stage == "after" and (self._free.after is None or self._under_tool)
 
     def _end_late_step(self) -> None:
-        """After the windows a step costs us next to nothing: a look at the clock, and now and then a line.
+        """After the windows, a step costs hardly anything: a look at the clock, and sometimes a line.
 
-        Once a line is due, the step that follows is timed: not the one in which the time ran out, which would be
-        a long one more often than not.
+        Once a line is due, the following step is timed, not the one in which the interval ended, which would usually be
+        a long one.
         """
         now = time.perf_counter_ns()
         if self._meter.begun_ns:
@@ -466,7 +464,7 @@ class Session:
     # -- stages
 
     def _next_stage(self) -> None:
-        """Ends the stage at hand and begins the next one of the plan."""
+        """Ends the current stage and begins the next one of the plan."""
         self._end_stage()
         if self._stage == "settle" and not self._training.known:
             self._know()
@@ -483,12 +481,12 @@ class Session:
             self._sampling.begin(self._left, extends=self._samples_on())
         self._journal.begin_stage(self._stage, self._step + 1)
         if self._stage == "after":
-            self._write()  # what reads the recording waits for the samples of a training of unknown length
+            self._write()  # the reader of the recording waits for the samples of a training of unknown length
         if self._stage == "baseline_free":
             self._journal.tell(f"step {self._step + 1}: timing {self._left} + {self._left} unprofiled steps")
 
     def _end_stage(self) -> None:
-        """Settles the times of the stage at hand."""
+        """Finishes the times of the current stage."""
         if not self._stage or self._over:
             return
         self._journal.count_stage(self._step)
@@ -512,7 +510,8 @@ class Session:
         self._write()
 
     def _know(self) -> None:
-        """Once the run has settled: what it trains, how long a step takes, and so what the plan is."""
+        """Once the run has settled: finds out what it trains and how long a step takes, and makes the plan from
+        that."""
         self._devices = devices_in_use()
         self._training.describe(self._journal)
         if self.options["memory"]:
@@ -528,7 +527,7 @@ class Session:
             self._prepare_sampling(step_s)
         self._queue = found.stages(NSYS if self._nsys else "trace")
         if self.world_size > 1 and (left is None or left > found.needs()):
-            # What each rank has just looked at took some ranks longer than others, which wait in the next step.
+            # This took some ranks longer than others, which wait in the next step.
             self._queue.insert(0, ("settle", 1))
         if self.options["stop"]:
             if self.world_size > 1 and self.options["ranks"] is not None:
@@ -537,11 +536,10 @@ class Session:
                 self._planned_end = self._step + sum(steps for stage, steps in self._queue if stage != "after")
         self._meter.work.begin_calls()
         self._meter.lumps.watch()
-        self._attached.hook_model(ranges=self._attached.ranges.listening)  # NVTX ranges are wanted all along
+        self._attached.hook_model(ranges=self._attached.ranges.listening)  # NVTX ranges are needed all the time
 
     def _prepare_sampling(self, step_s: float) -> None:
-        """Where that is not possible, the steps pass all the same: of several ranks each has to come to the same
-        number."""
+        """Where sampling is not possible, the stage has the same steps: all ranks must arrive at the same number."""
         if self.options["sample_workers"] and (why := self._training.why_no_worker_samples()):
             self._journal.note(f"the DataLoader's workers are not sampled: {why}")
         try:
@@ -552,14 +550,14 @@ class Session:
     # -- windows
 
     def _continues_free(self) -> bool:
-        """Whether the free stretch was too short and continues after the windows, measured as before."""
+        """Whether there were too few unprofiled steps, so that they continue after the windows, measured as before."""
         return self._free.is_short and any(stage == "after" for stage, _ in self._queue)
 
     def _more_windows(self) -> bool:
         return any(stage == "warmup" for stage, _ in self._queue)
 
     def _follows_steps(self) -> bool:
-        """Whether a stage is to come that looks at what a step does."""
+        """Whether a stage follows that looks at what a step does."""
         return self._more_windows() or self._continues_free() or any(stage == "sampling" for stage, _ in self._queue)
 
     def _close_window(self) -> None:
@@ -572,7 +570,7 @@ class Session:
         self._write()
 
     def _stop_training(self) -> None:
-        """`--stop`: ends the program as sys.exit(0) would, with its own clean-up."""
+        """`--stop`: ends the program like sys.exit(0), with its own clean-up."""
         self._journal.tell("the training ends here, as --stop says")
         self.close()
         raise Stop(0)
@@ -586,12 +584,12 @@ class Session:
         self._journal.write(place | {"step_source": self._clock.source, "steps_seen": self._step})
 
     def close(self) -> None:
-        """Ends the recording, keeping what there is; the training may go on. Never raises."""
+        """Ends the recording and keeps what there is; the training may continue. Never raises."""
         if self.ended or os.getpid() != self._clock.pid:
             return
         self.ended = True
         self._queue.clear()
-        # What is in the training's way comes first, and nothing that fails keeps the rest from being done.
+        # What slows the training down is ended first, and a failure does not prevent the rest.
         last = (self._end_stage, self._leave_sampling, self._journal.flush, self._write)
         ending = (self._stall.close, self._withdraw, self._close_window, self._without_window, observer.end)
         for part in (*ending, *last):
@@ -602,7 +600,7 @@ class Session:
         self._training.forget()
 
     def _without_window(self) -> None:
-        """Lets rank 0 know that nothing will come of this rank."""
+        """Lets rank 0 know that this rank will have no window."""
         if self._nodes is not None and self.rank != 0:
             self._nodes.begin("no window was recorded")
 
@@ -617,7 +615,7 @@ class Session:
         atexit.unregister(self.close)
 
     def fail(self, error: Exception) -> None:
-        """An error of gpuprof's own: the recording ends, the training does not notice."""
+        """An error in gpuprof: the recording ends, and the training does not notice."""
         import traceback
 
         self._journal.log(" | ".join(traceback.format_exception(error)))
@@ -626,4 +624,4 @@ class Session:
 
 
 class Stop(SystemExit):
-    """Ends the program for `--stop`: passes through `except Exception`, and leaves by the program's own clean-up."""
+    """Ends the program for `--stop`: passes `except Exception`, and runs the program's own clean-up."""

@@ -37,7 +37,7 @@ class StepClock:
         self.total: int | None = None
         """How many there will be, if known."""
         self.may_capture = True
-        """Whether a CUDA graph may be being captured, so that this has to be checked first."""
+        """Whether a CUDA graph capture is possible, so that this has to be checked first."""
         self._on_end, self._on_optimizer = on_end, on_optimizer
         self._follows_optimizers = source == OPTIMIZER
         self._finder = StepFinder()
@@ -46,7 +46,7 @@ class StepClock:
         self._steps_inside = False
         """Whether optimizers step inside backward passes, so that the ends of these must be followed."""
         self._counted_from: int | None = None
-        """The step from which on a counter counts."""
+        """The first step that a counter counts."""
 
     def is_here(self) -> bool:
         """Whether this is the training thread and no CUDA graph is being captured: anything done then would be replayed
@@ -71,12 +71,12 @@ class StepClock:
             self._follow(optimizer, id(optimizer))
 
     def backward_begins(self) -> None:
-        """A backward pass begins in the thread that trains."""
+        """A backward pass begins in the training's thread."""
         self._follow_inside()
         self._finder.backward()
 
     def backward_ends(self) -> None:
-        """It is over, and optimizers may have stepped inside."""
+        """The backward pass is over, and optimizers may have stepped inside."""
         if self.is_here():
             self._follow_inside()
 
@@ -90,9 +90,9 @@ class StepClock:
         self._finder.without_backwards()
 
     def counter(self, ended_ns: Callable[[int], None]) -> Callable[[Any], bool] | None:
-        """A short way to count steps, while nothing has to be done at their ends: called with an optimizer that has
-        done its step; it passes when that was to `ended_ns`. It returns False for what `optimizer_ended` has to look
-        at. None where steps cannot be counted so. It must not be called in a child of this process.
+        """A fast function that counts steps while nothing has to be done at their ends; None where that is not
+        possible. It is called with an optimizer that has done its step, and passes the time to `ended_ns`. It returns
+        False where `optimizer_ended` has to be called instead. It must not be called in a child of this process.
         """
         import torch
 

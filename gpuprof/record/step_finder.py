@@ -43,17 +43,17 @@ class StepFinder:
 
     @property
     def only(self) -> int | None:
-        """The optimizer whose every step ends one of the training, without backward passes; None if it is not so
-        simple."""
+        """The only optimizer, if each of its steps ends a training step without regard to backward passes; else
+        None."""
         return self._order[0] if len(self._order) == 1 and self._since_backward is None else None
 
     def ended_before(self, times: int) -> None:
-        """The only optimizer has ended that many times which were not reported."""
+        """The only optimizer has ended `times` times without a report."""
         self._count += times
         self._last[self._order[0]] = self._count
 
     def ended(self, optimizer: int) -> bool:
-        """Whether the step of this optimizer, which has just ended, ends a step of the training.
+        """Whether the step of this optimizer, which has just ended, ends a training step.
 
         An optimizer whose class calls `super().step()` ends twice in a row; only the first time counts.
         """

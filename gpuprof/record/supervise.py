@@ -1,6 +1,6 @@
-"""Around the training process: makes the run folder, starts the target, waits, and ends as the target ended.
+"""Around the training process: makes the run folder, starts the target, waits for it, and ends as it ended.
 
-Whatever goes wrong here, the target runs. What is slow (the version, the redacted command) comes after its start.
+Whatever fails here, the target runs. What is slow (the version, the redacted command) is done after its start.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ from .target_under_nsys import TargetUnderNsys
 from .tell import PATIENCE_S, tell
 
 TELEMETRY_AFTER_NS = 500_000_000
-"""A target that has lived so long may come to train; whoever imports torch takes longer to its first step, and what
-starts at the same time is in no one's timing."""
+"""A target that has run this long may train. One that imports torch takes longer to its first step, so what starts now
+disturbs no timing."""
 SAMPLING_PATIENCE_S = 8.0
-"""Seconds that reading the recording waits for steps that are sampled after it: twice what sampling takes, where steps
-are not long."""
+"""Seconds that reading the recording waits for steps that are sampled after it: twice the duration of sampling, where
+steps are not long."""
 REPORT_S = 300.0
-"""Seconds that Nsight Systems gets to write its report after the target's end."""
+"""Seconds within which Nsight Systems must write its report after the target's end."""
 SOON_S = 0.02
-"""Between two looks for a target that someone else starts."""
+"""Seconds between two looks for a target that another process starts."""
 NOTHING = (
     "nothing was recorded: the target took no optimizer step in a Python with torch "
     "(a loop without one marks its steps with gpuprof.Recorder)"
 )
-"""What is said of a target whose steps nothing shows."""
+"""Message for a target in which no step was seen."""
 ONLY_PHASES = (
     "no optimizer step was taken, and the phases that the target marks were recorded: gpuprof diagnose reads them"
     " together with the run of the process that trains"
 )
-"""What is said of a target that only generates, say."""
+"""Message for a target that only generates, for example."""
 INNER = "inner"
-"""In the folder of a run whose target is a `gpuprof trace` itself: where that one records."""
+"""File in the folder of a run whose target is itself a `gpuprof trace`: where that one records."""
 INJECT = Path(__file__).parent / "inject"
 
 VARIABLES = (
@@ -58,9 +58,9 @@ VARIABLES = (
     "TORCHDYNAMO_DISABLE", "TOKENIZERS_PARALLELISM", "NCCL_P2P_DISABLE", "NCCL_IB_DISABLE", "NCCL_ALGO",
     "NCCL_PROTO", "NVIDIA_TF32_OVERRIDE", "CUBLAS_WORKSPACE_CONFIG", "TEARDOWN_CUPTI",
 )  # fmt: skip
-"""The environment variables that a manifest contains: those that change how fast a step is, and no others."""
+"""The environment variables in a manifest: only those that change the speed of a step."""
 
-# Compiled when first needed: at the start every millisecond counts.
+# Compiled when first needed: every millisecond counts at the start.
 _RANK = r"rank(\d+)\.json"
 
 Around = Callable[[Path, "list[str]"], "list[str]"]
@@ -70,28 +70,28 @@ Around = Callable[[Path, "list[str]"], "list[str]"]
 def supervise(
     target: Target, options: dict[str, Any], out: str | None, closing: Closing, around: Around | None = None
 ) -> int:
-    """Runs the target, with something around it if that is given. Returns its exit code, or its signal below zero.
+    """Runs the target, inside `around` if that is given. Returns its exit code, or minus its signal.
 
     Raises CannotStart before it started.
     """
     for note in target.notes:
         tell(note)
     standard_streams.fill()
-    if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:  # or it would not be known how the target ended
+    if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:  # otherwise the target's exit status would be lost
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, OURS)
     try:
         run = _Run(target, options, out, closing, around)
         status = run.start_and_wait(before)
     finally:
-        while signal.sigtimedwait(OURS, 0) is not None:  # came for a target that is no more
+        while signal.sigtimedwait(OURS, 0) is not None:  # meant for a target that has ended
             pass
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return status
 
 
 def end_as(status: int) -> int:
-    """The exit code of the target, for us to return; does not return if a signal ended it."""
+    """The exit code of the target, for us to return. Does not return if a signal ended the target."""
     if status >= 0:
         return status
     for stream in (sys.stdout, sys.stderr):
@@ -103,25 +103,26 @@ def end_as(status: int) -> int:
 
 
 def environment(folder: Path | None) -> dict[str, str]:
-    """What the target's environment is: ours, and the way to what records."""
+    """The target's environment: ours, with the path to the recorder."""
     if folder is None:
         return dict(os.environ)
     return {**led_to_us(), runfile.RUN_VARIABLE: str(folder)}
 
 
 def led_to_us() -> dict[str, str]:
-    """Our environment, in which every Python loads what records or arms before its own code."""
+    """Our environment, in which every Python loads the code that records or arms before its own."""
     variables = dict(os.environ)
     inject, path = str(INJECT), variables.get("PYTHONPATH", "")
     if path.split(os.pathsep)[0] != inject:
-        # Never an empty entry: it would mean the working directory.
+        # Never an empty entry, which would mean the working directory.
         variables["PYTHONPATH"] = f"{inject}{os.pathsep}{path}" if path else inject
     variables.setdefault("TEARDOWN_CUPTI", "1")
     return variables
 
 
 def _note_inner(folder: Path) -> None:
-    """Where another gpuprof trace runs this one, leaves it word of where this one records: it will record nothing."""
+    """Where another gpuprof trace runs this one, leaves it a note of where this one records: the outer one will record
+    nothing."""
     outer = os.environ.get(runfile.RUN_VARIABLE)
     if outer:
         with contextlib.suppress(OSError):
@@ -129,7 +130,7 @@ def _note_inner(folder: Path) -> None:
 
 
 def _inner(folder: Path) -> str | None:
-    """Where a gpuprof trace inside of the target of this run records."""
+    """Where a gpuprof trace inside this run's target records."""
     try:
         return (folder / INNER).read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:
@@ -161,14 +162,14 @@ class _Run:
             self._stalls = StallReader(self._folder)
         self._changed_ns = -1
         self._closed_at: float | None = None
-        """When the window was seen to be closed, while samples that follow it are waited for; monotonic seconds."""
+        """Monotonic seconds at which the window was found closed, while samples that follow it are expected."""
         self._linked = False
         self._telemetry: Any = None
         self._asked_to_end = False
         self._under_nsys: TargetUnderNsys | None = None
 
     def _make(self, stem: str, out: str | None) -> Path | None:
-        """The folder with its manifest, here or where else there is room; None if nowhere."""
+        """The folder with its manifest, here or elsewhere; None if it can be made nowhere."""
         try:
             folder = make_folder(stem, out)
             try:
@@ -199,7 +200,7 @@ class _Run:
         guard = Guard()
         try:
             called_off = [n for n in signal.sigpending() & ENDING if signal.getsignal(n) != signal.SIG_IGN]
-            if called_off:  # it came too early for the target, which would never hear of it
+            if called_off:  # the signal came before the target was there to receive it
                 guard.dismiss()
                 self._take_back()
                 return -called_off[0]
@@ -245,8 +246,8 @@ class _Run:
         return os.posix_spawnp(argv[0], argv, environment(self._folder), setsigmask=mask, setsigdef=RESTORED)
 
     def _start_around(self, around: Around, folder: Path, mask: set[Any]) -> int:
-        """Starts Nsight Systems, which is to start the target; it has a log for its words, and a group of its own, so
-        that a Ctrl-C reaches the target once, by us."""
+        """Starts Nsight Systems, which is to start the target. Its output goes to a log, and it has its own process
+        group, so that a Ctrl-C reaches the target once, from us."""
         self._under_nsys = TargetUnderNsys()
         argv = around(folder / runfile.NSYS, self._under_nsys.command(self._target.argv))
         log = str(folder / runfile.NSYS_LOG)
@@ -292,7 +293,7 @@ class _Run:
                 if now > deadline:
                     tell(f"Nsight Systems did not write its report within {REPORT_S:.0f} s: it is ended")
                     os.killpg(nsys, signal.SIGKILL)
-            # Once the target has ended, who wants the end wants that of nsys.
+            # Once the target has ended, a signal is meant for nsys.
             whom = under_nsys.pid if under_nsys.status is None else nsys if left is None else None
             if whom:
                 post.deliver(whom)
@@ -300,7 +301,7 @@ class _Run:
                 self._look_safely()
 
     def _start_without(self, under_nsys: TargetUnderNsys, guard: Guard, mask: set[Any]) -> int:
-        """Nsight Systems ended before it had started the target: that runs all the same."""
+        """Nsight Systems ended before it had started the target, which still runs."""
         assert self._folder is not None
         tell(
             f"Nsight Systems did not start the target ({_last_line(self._folder / runfile.NSYS_LOG)}): it runs without"
@@ -338,7 +339,7 @@ class _Run:
             self._log(f"looking after the run: {type(error).__name__}: {error}")
 
     def _look(self) -> None:
-        """Once a tick: what is new in the folder, and what is left to do."""
+        """Once per tick: what is new in the folder, and what remains to be done."""
         if self._folder is None or self._reader is None:
             return
         self._reader.look()
@@ -364,7 +365,7 @@ class _Run:
             self._reader.start(running=True, diagnose=True)
 
     def _describe(self) -> None:
-        """Adds to the manifest what takes time, and what the target does not need: it is starting meanwhile."""
+        """Adds to the manifest what takes time and is not needed by the target, which is starting meanwhile."""
         from .. import __version__
         from .machine import describe_host
         from .redact import redact
@@ -377,14 +378,14 @@ class _Run:
         self._write_manifest(self._folder)
 
     def _ranks(self) -> list[dict[str, Any]]:
-        """What the ranks say of themselves, by rank."""
+        """What the ranks have written about themselves, by rank."""
         assert self._folder is not None
         found = {int(m[1]): m[0] for name in os.listdir(self._folder) if (m := re.fullmatch(_RANK, name))}
         ranks = (runfile.read_json(self._folder / found[rank]) for rank in sorted(found))
         return [rank for rank in ranks if rank is not None]
 
     def _window_closed(self, ranks: list[dict[str, Any]]) -> bool:
-        """Whether the trace of the lowest rank that records is whole."""
+        """Whether the trace of the lowest recorded rank is complete."""
         assert self._folder is not None
         for rank in ranks:
             for window in rank.get("windows") or ():
@@ -423,14 +424,14 @@ class _Run:
                 tell(NOTHING)
             return
         point_latest(folder)
-        if status < 0 or self._asked_to_end:  # who ends it wants it ended, and may soon kill it
+        if status < 0 or self._asked_to_end:  # whoever sent the signal may soon kill us
             reader.stop()
         else:
             self._finish_reading(folder, reader, ranks)
         last_words(folder, ranks, self._options, ended)
 
     def _finish_reading(self, folder: Path, reader: RecordingReader, ranks: list[dict[str, Any]]) -> None:
-        """Waits for what reads the recording; starts it if the target ended too early for that."""
+        """Waits for the reader of the recording; starts it if the target ended before that."""
         if not reader.was_started and (self._window_closed(ranks) or _was_captured(ranks)):
             reader.start(running=False, diagnose=True)
         if not reader.wait():
@@ -440,7 +441,7 @@ class _Run:
             reader.wait()
 
     def _note_native_writes(self, folder: Path) -> None:
-        """Adds files of the working directory that changed during the run, and that no hook in a Python has seen."""
+        """Adds files of the working directory that changed during the run without any hook in Python noticing."""
         try:
             from .session_files import files_of_session
             from .written import FILE, append, changed_since
@@ -462,8 +463,8 @@ class _Run:
 
 
 def samples_follow(ranks: list[dict[str, Any]]) -> bool:
-    """Whether the lowest rank that records still samples steps after its windows, or is about to: the training does not
-    say how long it is. ranks: what they say of themselves, while the training runs."""
+    """Whether the lowest recorded rank still samples steps after its windows, or is about to, because the length of the
+    training is not known. ranks: what they have written about themselves, while the training runs."""
     if not ranks or ranks[0].get("steps_total") is not None:
         return False
     stages = [one for one in ranks[0].get("stages") or () if isinstance(one, dict)]
@@ -471,13 +472,13 @@ def samples_follow(ranks: list[dict[str, Any]]) -> bool:
 
 
 def _was_captured(ranks: list[dict[str, Any]]) -> bool:
-    """Whether Nsight Systems has recorded steps; its report is read when the run has ended."""
+    """Whether Nsight Systems has recorded steps; its report is read after the run's end."""
     windows = [window for rank in ranks for window in rank.get("windows") or ()]
     return any(isinstance(window, dict) and window.get("window") == runfile.NSYS for window in windows)
 
 
 def _last_line(path: Path) -> str:
-    """The last words of a log, for a message of one line."""
+    """The last line of a log, for a message of one line."""
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
     except OSError:
@@ -486,7 +487,7 @@ def _last_line(path: Path) -> str:
 
 
 def _remove(folder: Path) -> None:
-    """Takes back a folder in which nothing but a manifest can be."""
+    """Removes a folder that can contain nothing but a manifest."""
     try:
         (folder / runfile.MANIFEST).unlink(missing_ok=True)
         folder.rmdir()

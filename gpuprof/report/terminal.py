@@ -1,7 +1,7 @@
-"""The diagnosis as text: first the answer (verdict, step, one to three fixes), and with `verbose` everything else.
+"""The diagnosis as text: first the answer (verdict, step, one to three fixes), with `verbose` also everything else.
 
-`render` is a pure function of the Diagnosis and the width. Everything is rich `Text`, never markup, so a name
-from a trace is only ever a name. Colour repeats what words and fills say, and may be missing.
+`render` is a pure function of the Diagnosis and the width. Everything is rich `Text`, never markup, so that a name from
+a trace is only a name. Colour repeats what words and fills say, and may be missing.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ if TYPE_CHECKING:
     from gpuprof.diagnosis.comparison.comparison import Note
 
 GUTTER = 13
-"""Cells left of the content, which hold the name of the section."""
+"""Columns to the left of the content, for the name of the section."""
 WIDEST = 160
-"""Longer lines are not read, only searched."""
+"""Widest output, in columns: longer lines are hard to read."""
 ROWS = 5
-"""Kernels shown where no one asked for more."""
+"""Kernels shown by default."""
 FIXES = 5
 ANSWER_LINES = 18
-"""Lines of the answer: what fits on any terminal without scrolling. What matters least gives way to it."""
+"""Lines of the answer, which fit on any terminal without scrolling. What matters least is left out."""
 GAPS = 3
 NOTES = 5
 """Notes of the run that are shown."""
@@ -55,9 +55,9 @@ PHASES = 4
 CATEGORIES = 6
 DEVICES = 8
 SEEN = Brevity().least_part
-"""Share below which something is left out of a line that names several."""
+"""Share below which a line that names several things leaves one out."""
 WORTH_A_LINE = 0.02
-"""Share of the idle time below which a phase gets no line of its own."""
+"""Share of the idle time from which on a phase gets its own line."""
 
 _BOUND_STYLES = {
     "compute": "green",
@@ -75,9 +75,9 @@ _MARKS = {"error": ("✗", "bold red"), "warning": ("!", "bold yellow"), "info":
 def render(
     diagnosis: Diagnosis, width: int = 80, rows: int = ROWS, next_step: str | None = None, *, verbose: bool = False
 ) -> Group:
-    """The answer for a terminal of `width` columns, or with `verbose` all that is known, with `rows` kernels.
+    """The answer for a terminal of `width` columns; with `verbose` everything that is known, with `rows` kernels.
 
-    `next_step` replaces the last lines' advice; an empty one leaves it out.
+    `next_step` replaces the advice in the last lines; an empty one leaves it out.
     """
     width = max(40, min(width, WIDEST))
     blocks = _everything(diagnosis, width, rows, next_step) if verbose else _answer(diagnosis, width, next_step)
@@ -88,7 +88,7 @@ Block = list[Text | Table]
 
 
 def _answer(diagnosis: Diagnosis, width: int, next_step: str | None) -> list[Block]:
-    """Verdict, step and as many fixes as fit ANSWER_LINES; where there are none, what the step depends on."""
+    """Verdict, step and the fixes that fit ANSWER_LINES; without fixes, what the step depends on."""
     answer, later = _in_brief(diagnosis, width, Brevity())
     for brevity in shorter_and_shorter():
         if _height(answer, width) <= ANSWER_LINES:
@@ -114,7 +114,7 @@ def _answer(diagnosis: Diagnosis, width: int, next_step: str | None) -> list[Blo
 
 
 def _in_brief(diagnosis: Diagnosis, width: int, brevity: Brevity) -> tuple[list[Block], list[Block]]:
-    """The answer, and what else belongs to it but may stand further down."""
+    """The answer, and what also belongs to it but may come further down."""
     inner = width - GUTTER
     head, bad = _top(diagnosis, width, brevity)
     blocks = [head, *_iteration(diagnosis, inner), section(diagnosis.unit, _step(diagnosis, inner, brevity.least_part))]
@@ -122,7 +122,7 @@ def _in_brief(diagnosis: Diagnosis, width: int, brevity: Brevity) -> tuple[list[
         blocks.append(section("fixes", fixes.fixes(diagnosis, inner, brevity)))
     else:
         blocks.append(section("2× as fast", fixes.sensitivities(diagnosis, inner)))
-        if not _differs_from_recording(diagnosis):  # else the bar says it, without what recording costs
+        if not _differs_from_recording(diagnosis):  # else the bar says it, without the cost of recording
             blocks.append(section("GPU waits", _causes(diagnosis, inner)))
     blocks.append(section("try", fixes.worth_trying(diagnosis, inner, brevity.tries)))
     above = section("reach", _above(diagnosis, inner)) + section("ncu", _counted(diagnosis))
@@ -132,7 +132,7 @@ def _in_brief(diagnosis: Diagnosis, width: int, brevity: Brevity) -> tuple[list[
 
 
 def _height(blocks: Iterable[Block], width: int) -> int:
-    """Lines that blocks take on a terminal of `width` columns."""
+    """Number of lines of some blocks on a terminal of `width` columns."""
     from rich.console import Console
 
     lines = spaced(block for block in blocks if block)
@@ -185,25 +185,25 @@ def _functions(diagnosis: Diagnosis, width: int, rows: int) -> list[Text]:
 
 
 def _counted(diagnosis: Diagnosis, most: int = counters_words.SHOWN) -> list[Text]:
-    """Counters of Nsight Compute next to what was said of the same kernels."""
+    """Counters of Nsight Compute next to what was predicted for the same kernels."""
     return [Text(text, "" if i else "dim") for i, text in enumerate(counters_words.lines(diagnosis, most))]
 
 
 def _above(
     diagnosis: Diagnosis, width: int, most: int = above_words.SHOWN, least: float = above_words.LEAST
 ) -> list[Text]:
-    """What the step should cost, and the largest things that it costs above that."""
+    """What the step should cost, and the largest costs above that."""
     found = above_words.lines(diagnosis, most, least)
     return [Text(text, "" if i else "dim") for i, text in enumerate(found)]
 
 
 def _memory(diagnosis: Diagnosis, width: int) -> list[Text]:
-    """Who holds the peak, what failed, and the change that saves most."""
+    """What occupies the memory at the peak, what failed, and the change that saves most."""
     return [] if diagnosis.memory is None else [Text(line) for line in memory_words.lines(diagnosis.memory)]
 
 
 def _iteration(diagnosis: Diagnosis, width: int) -> list[Block]:
-    """Of a training on its own generations: the iteration by phase, and what would shorten it."""
+    """For RL trainings: the iteration by phase, and what would shorten it."""
     found = diagnosis.iteration
     if found is None:
         return []
@@ -223,7 +223,7 @@ def spaced(blocks: Iterable[Sequence[Text | Table]]) -> list[Text | Table]:
 
 
 def section(title: str, lines: Sequence[Text | Table]) -> list[Text | Table]:
-    """Lines next to the name of what they are about; they wrap within their own column."""
+    """Lines next to the name of their section; they wrap within their own column."""
     if not lines:
         return []
     grid = Table.grid(padding=0)
@@ -252,7 +252,7 @@ def _headline(diagnosis: Diagnosis, width: int) -> list[Text]:
         first.append(Text(time, "bold"))
     known = (key(diagnosis), words.usual_step(diagnosis), words.gpus(diagnosis), words.versions(diagnosis))
     items = [*known, run_words.tokens(diagnosis)]
-    # What gives way where the line is full: the versions, then the work of a step, then the GPU.
+    # Left out where the line is full: the versions, then the work of a step, then the GPU.
     for drop in (None, 3, 3, 2):
         if drop is not None:
             del items[drop]
@@ -269,12 +269,12 @@ def _verdict_style(diagnosis: Diagnosis) -> str:
 
 
 def _summary(diagnosis: Diagnosis, brevity: Brevity) -> list[Text]:
-    """What the verdict says, but for what an issue below says."""
+    """What the verdict says, without what an issue below says."""
     return paragraph(summary(diagnosis, brevity))
 
 
 def issues(found: Sequence[Issue | Note]) -> list[Text | Table]:
-    """One issue a row behind its mark; the worst first."""
+    """One issue per row after its mark; the worst first."""
     rows: list[Text | Table] = []
     for issue in sorted(found, key=lambda i: list(_MARKS).index(i.severity)):
         mark, style = _MARKS[issue.severity]
@@ -290,7 +290,7 @@ def issues(found: Sequence[Issue | Note]) -> list[Text | Table]:
 
 
 def _step(diagnosis: Diagnosis, width: int, least_part: float = SEEN) -> list[Text]:
-    """A bar for each device and what its fills mean."""
+    """A bar for each device, and the meaning of its fills."""
     bars = step_parts.bars(diagnosis)
     if not bars:
         return []
@@ -308,7 +308,7 @@ def _step(diagnosis: Diagnosis, width: int, least_part: float = SEEN) -> list[Te
 
 
 def _differs_from_recording(diagnosis: Diagnosis) -> bool:
-    """Whether the headline's step time is another one than that of the recording."""
+    """Whether the headline's step time differs from that of the recording."""
     steps = diagnosis.steps
     return steps is not None and (steps.unprofiled_ns is not None or steps.estimated_ns is not None)
 
@@ -324,7 +324,7 @@ def _bar(bar: Bar, width: int) -> Text:
 def _legend(bar: Bar, width: int, least_part: float) -> list[Text]:
     """`█ compute 9 %  idle 90 %: ░ launch 72 %  ╱∙ other 3 %`, waiting on its own line where space is short.
 
-    Each symbol of the bar is in it; what is small shares an entry.
+    Each symbol of the bar is in it; small parts share an entry.
     """
     working, waiting = ([part for part in bar.parts if getattr(part, kind)] for kind in ("works", "idle"))
     neither = [part for part in bar.parts if not (part.works or part.idle)]
@@ -345,7 +345,7 @@ def _drawn(parts: Sequence[Part], bar: Bar) -> list[Part]:
 
 
 def _entries(parts: Sequence[Part], bar: Bar, least_part: float) -> list[Text]:
-    """An entry for each part, and one for all that are smaller than a share of the step, if there are several."""
+    """An entry for each part, and one for all parts below a share of the step, if there are several."""
     small = [part for part in parts if part.ns < least_part * bar.total_ns]
     named = [part for part in parts if part not in small] if 1 < len(small) < len(parts) else list(parts)
     found = [_entry(part, bar) for part in named]
@@ -369,7 +369,7 @@ def _per_step(diagnosis: Diagnosis) -> int:
 
 
 def _a_step(diagnosis: Diagnosis) -> str:
-    """Nothing where the whole recording is the window."""
+    """Empty where the whole recording is the window."""
     return f" {diagnosis.unit.a}" if diagnosis.steps and diagnosis.steps.source != "none" else ""
 
 
@@ -390,7 +390,7 @@ def _causes(diagnosis: Diagnosis, width: int) -> list[Text]:
 
 
 def _waits(diagnosis: Diagnosis, width: int) -> list[Text]:
-    """Idle time by the phase of the work that it comes before."""
+    """Idle time by the phase of the work that follows it."""
     gaps, steps = diagnosis.gaps, _per_step(diagnosis)
     if gaps is None or not gaps.total_ns:
         return []
@@ -409,7 +409,7 @@ def _waits(diagnosis: Diagnosis, width: int) -> list[Text]:
 
 
 def _longest(diagnosis: Diagnosis, width: int) -> list[Text]:
-    """The few longest gaps: when, why, and before what."""
+    """The longest gaps: when, why, and before what."""
     gaps = diagnosis.gaps
     if gaps is None:
         return []
@@ -440,7 +440,7 @@ def _longest(diagnosis: Diagnosis, width: int) -> list[Text]:
 
 
 def _kernels(diagnosis: Diagnosis, width: int, rows: int) -> list[Text]:
-    """How much GPU work a step is, by category, and the kernels that take longest."""
+    """GPU work per step, by category, and the kernels that take longest."""
     kernels, steps = diagnosis.kernels, _per_step(diagnosis)
     if kernels is None or not kernels.count:
         return []
@@ -452,7 +452,7 @@ def _kernels(diagnosis: Diagnosis, width: int, rows: int) -> list[Text]:
         total.append(f", {share(kernels.after_ns, kernels.total_ns)} of it after the last step ended on the CPU")
     if kernels.median_ns is not None and kernels.count > 1:
         total.append(f", half under {duration(kernels.median_ns)}")
-    without_ops = any(issue.id == "no_ops" for issue in diagnosis.quality.issues)  # said already, of all kernels
+    without_ops = any(issue.id == "no_ops" for issue in diagnosis.quality.issues)  # already said of all kernels
     if kernels.unattributed_ns > SEEN * kernels.total_ns and not without_ops:
         total.append(f", {share(kernels.unattributed_ns, kernels.total_ns)} unattributed")
     categories = sorted(kernels.by_category, key=lambda c: -c.ns)
@@ -486,7 +486,7 @@ def _category(name: str, ns: int, total_ns: int) -> Text:
 
 
 def _phases(diagnosis: Diagnosis, width: int) -> list[Text]:
-    """Host time by phase, and how much of it the GPU works."""
+    """Host time by phase, and how long the GPU works in it."""
     steps = _per_step(diagnosis)
     window = sum(phase.ns for phase in diagnosis.phases)
     items = [
@@ -502,7 +502,7 @@ def _phases(diagnosis: Diagnosis, width: int) -> list[Text]:
 
 
 def _activity(diagnosis: Diagnosis, width: int) -> list[Text]:
-    """What the GPU's counters showed while it worked."""
+    """The GPU's counters while it worked."""
     items = []
     for phase in diagnosis.activity or ():
         parts = (("SMs", phase.sm_percent), ("tensor cores", phase.tensor_percent), ("DRAM", phase.dram_percent))
@@ -512,5 +512,5 @@ def _activity(diagnosis: Diagnosis, width: int) -> list[Text]:
 
 
 def plain(diagnosis: Diagnosis, width: int = 80, rows: int = ROWS, *, verbose: bool = True) -> str:
-    """The same as text without colours, all of it unless `verbose` is false."""
+    """The same as text without colours; everything unless `verbose` is false."""
     return f"{drawn(render(diagnosis, width, rows, verbose=verbose), width)}\n"

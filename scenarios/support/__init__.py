@@ -1,1 +1,1 @@
-"""What the scenarios share: their switches and their clock, models by name, data by its lengths, the plain loop."""
+"""What the scenarios share: switches, timing, models by name, data by its lengths, and the plain training loop."""

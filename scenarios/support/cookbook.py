@@ -24,14 +24,14 @@ BF16 = MixedPrecision(
 
 
 def finetune(run: Run, name: str, batch: int, checkpointing: bool, **changes: int) -> None:
-    """Trains the model of that name on packed batches of this many times 4096 tokens; `changes` to its shape."""
+    """Trains the model of that name on packed batches of `batch` × 4096 tokens; `changes`: to its configuration."""
     join(run)
     model = sharded(run, models.build(name, run.device, tiny=run.tiny, **changes))
     if checkpointing:
         apply_activation_checkpointing(model, check_fn=lambda module: isinstance(module, LlamaDecoderLayer))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.0)
     batch = run.pick(batch, 1)
-    # Packed samples are all of the context's length.
+    # All packed samples have the context's length.
     lengths = [run.pick(CONTEXT, 32)] * batch * run.count
     loader = data.loader(lengths, model.config.vocab_size, batch, num_workers=1, pin_memory=not run.tiny)
     batches = iter(loader)
@@ -50,12 +50,12 @@ def finetune(run: Run, name: str, batch: int, checkpointing: bool, **changes: in
 
 
 def finetune_on_one_gpu(run: Run, name: str, batch: int, lora: bool, casts: bool = True) -> None:
-    """The loop without FSDP: all weights in bfloat16, or adapters with `lora`, which `casts` makes float32."""
+    """The loop without FSDP: full training in bfloat16, or with `lora` only adapters, which `casts` makes float32."""
     plain = models.build(name, run.device, tiny=run.tiny)
     model = adapted(plain, casts) if lora else plain
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.0)
     batch = run.pick(batch, 1)
-    # Packed samples are all of the context's length.
+    # All packed samples have the context's length.
     lengths = [run.pick(CONTEXT, 32)] * batch * run.count
     loader = data.loader(lengths, plain.config.vocab_size, batch, num_workers=1, pin_memory=not run.tiny)
     batches = iter(loader)
@@ -83,7 +83,7 @@ def adapted(model: torch.nn.Module, casts: bool = True) -> torch.nn.Module:
 
 
 def join(run: Run) -> None:
-    """The process group: torchrun's, or that of this process alone."""
+    """Joins torchrun's process group, or makes one of this process alone."""
     if not run.tiny:
         torch.cuda.set_device(run.device)
     backend = "gloo" if run.tiny else "nccl"
@@ -94,7 +94,7 @@ def join(run: Run) -> None:
 
 
 def sharded(run: Run, model: torch.nn.Module) -> torch.nn.Module:
-    """The model with adapters on its queries and values, wrapped layer by layer, each adapter on its own.
+    """The model with adapters on its queries and values, wrapped layer by layer, and each adapter separately.
 
     With one process there is nothing to shard, and FSDP keeps all weights whole."""
     model = adapted(model)
@@ -113,6 +113,6 @@ def sharded(run: Run, model: torch.nn.Module) -> torch.nn.Module:
 
 
 def learns(module: torch.nn.Module) -> bool:
-    """Whether it is a layer without parts that is trained: adapters are, all else is frozen."""
+    """Whether a module without submodules is trained: adapters are, everything else is frozen."""
     weight = getattr(module, "weight", None)
     return not list(module.children()) and weight is not None and weight.requires_grad

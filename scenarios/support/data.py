@@ -1,4 +1,4 @@
-"""Made-up samples of given lengths, and batches of them."""
+"""Random samples of given lengths, and batches of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Batch = dict[str, torch.Tensor]
 
 
 class Samples(Dataset):
-    """Random tokens, this many a sample; the loss counts all of them."""
+    """Samples of random tokens with given lengths; all tokens count in the loss."""
 
     def __init__(self, lengths: Sequence[int], vocabulary: int) -> None:
         self.lengths, self.vocabulary = lengths, vocabulary
@@ -28,7 +28,7 @@ class Samples(Dataset):
 
 
 def padded(samples: list[Batch], multiple: int = 1) -> Batch:
-    """A batch, padded to its longest sample, or on to a multiple."""
+    """A batch, padded to its longest sample, rounded up to a multiple."""
     filling = {"input_ids": PAD, "attention_mask": 0, "labels": IGNORED}
     longest = max(len(sample["input_ids"]) for sample in samples)
     rest = -longest % multiple
@@ -40,7 +40,7 @@ def padded(samples: list[Batch], multiple: int = 1) -> Batch:
 
 
 def loader(lengths: Sequence[int], vocabulary: int, batch: int, **options) -> DataLoader:
-    """Batches of samples in their order; `options` go to the DataLoader."""
+    """Batches of samples in order; `options` go to the DataLoader."""
     options = {"collate_fn": padded, "drop_last": True} | options
     return DataLoader(Samples(lengths, vocabulary), batch_size=batch, **options)
 
@@ -52,7 +52,7 @@ def endless(batches: DataLoader) -> Iterator[Batch]:
 
 
 def full(vocabulary: int, batch: int, length: int, device: str) -> Batch:
-    """One batch without padding, on the device: for programs whose input is not what they are about."""
+    """One batch without padding, on the device, for programs in which the input does not matter."""
     rng = torch.Generator().manual_seed(0)
     tokens = torch.randint(PAD + 1, vocabulary, (batch, length), generator=rng).to(device)
     return {"input_ids": tokens, "labels": tokens.clone()}

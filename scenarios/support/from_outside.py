@@ -1,4 +1,4 @@
-"""A fix of `gpuprof try` in a process that is timed here: applied from outside, and proved before its time counts."""
+"""A fix of `gpuprof try` in a process that is timed here: applied from outside, and verified before its time counts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpuprof.trial.fixes import parse
 
 
 class FromOutside:
-    """One fix, as `gpuprof try --fix` takes it. To be made before torch is imported."""
+    """One fix, as an argument of `gpuprof try --fix`. Must be created before torch is imported."""
 
     def __init__(self, fix: str) -> None:
         (asked,) = parse(fix)

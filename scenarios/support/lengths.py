@@ -1,4 +1,4 @@
-"""How many tokens samples have: drawn from log-normal distributions with the mean of the data set they stand for."""
+"""Numbers of tokens of samples: drawn from log-normal distributions with the mean of the data set that they imitate."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import random
 from dataclasses import dataclass
 
 LONGEST = 2048
-"""Samples are cut at this many tokens."""
+"""Tokens at which samples are cut."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """`mean`: of the samples after they were cut; `scatter`: of the logarithm of the length."""
+    """`mean`: mean length of the cut samples; `scatter`: standard deviation of the logarithm of the length."""
 
     mean: float
     scatter: float
@@ -20,11 +20,11 @@ class Lengths:
 
 
 DATA = {"alpaca": Lengths(117.0, 0.6), "long": Lengths(861.0, 0.8)}
-"""Instructions as in Alpaca: short, a few several times the mean. Long texts: a tenth is cut."""
+"""Instructions like Alpaca's: short, a few several times the mean. Long texts, a tenth of which is cut."""
 
 
 def draw(data: str, count: int, seed: int = 0, longest: int = LONGEST) -> list[int]:
-    """Token counts of this many samples, in the order of the data set."""
+    """Token counts of `count` samples, in the order of the data set."""
     return spread(DATA[data], count, seed, longest)
 
 
@@ -37,7 +37,7 @@ def spread(lengths: Lengths, count: int, seed: int = 0, longest: int = LONGEST) 
 
 
 def _middle(lengths: Lengths, longest: int) -> float:
-    """The mean of the logarithm with which samples that were cut have the mean that is given. By bisection."""
+    """The mean of the logarithm for which cut samples have the given mean. By bisection."""
     low, high = math.log(lengths.fewest), math.log(longest) + 2
     for _ in range(60):
         middle = (low + high) / 2

@@ -11,7 +11,7 @@ from scenarios.support.run import Run
 
 
 def trained(model: torch.nn.Module) -> list[torch.nn.Parameter]:
-    """The parameters that learn."""
+    """The trainable parameters."""
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 

@@ -10,14 +10,14 @@ import torch
 from scenarios.support.run import Run
 
 TORCHAO = "SCENARIO_TORCHAO"
-"""A folder with torchao, where it is not installed: other libraries look for it as soon as it is."""
+"""A folder with torchao, where it is not installed: other libraries use it as soon as it is."""
 LARGEST = 448.0
-"""The largest number of float8_e4m3fn; of float8_e5m2 it is 57344."""
+"""The largest number of float8_e4m3fn; that of float8_e5m2 is 57344."""
 LARGEST_GRADIENT = 57344.0
 
 
 def quantized(x: torch.Tensor, largest: float, kind: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """The tensor in FP8 and the scale that undoes it: one for the whole tensor, from its largest value now."""
+    """The tensor in FP8, and the scale that undoes this: one for the whole tensor, from its current maximum."""
     scale = largest / x.abs().max().clamp(min=1e-12).float()
     return (x.float() * scale).clamp(-largest, largest).to(kind), scale.reciprocal()
 

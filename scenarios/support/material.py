@@ -1,9 +1,9 @@
-"""Models with random weights and generated data, as files, for programs that load theirs by name.
+"""Files of models with random weights and of generated data, for programs that load theirs by name.
 
     python -m scenarios.support.material [texts] [pictures]        # makes them, in $SCENARIO_MATERIAL
 
-Models have the shapes of those they are named after. A word of the generated texts is one token. Names are those that
-the programs ask for: a folder of that name in the working directory goes before a download.
+Models have the shapes of those that they are named after. Each word of the generated texts is one token. The names are
+those that the programs load: a folder of that name in the working directory takes precedence over a download.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PROMPTS, ANSWERS, TEXTS, SENTENCES = (
     Lengths(640.0, 0.7),
     Lengths(26.0, 0.4, 5),
 )
-"""Words of a prompt and of an answer, as in data sets of preferences; of a conversation; of a sentence."""
+"""Numbers of words of a prompt and of an answer, as in preference data sets, of a conversation and of a sentence."""
 ROWS, PICTURES, CLASSES, SIDE = 2000, 1600, 10, 400
 MODELS = {
     "qwen2-0.5b": {
@@ -55,12 +55,13 @@ TINY = {
 
 
 def folder() -> Path:
-    """Where they are: $SCENARIO_MATERIAL, or in the user's cache."""
+    """The folder with these files: $SCENARIO_MATERIAL, or one in the user's cache."""
     return Path(os.environ.get(FOLDER) or Path.home() / ".cache" / "gpuprof-scenarios").resolve()
 
 
 def make(*parts: str) -> Path:
-    """Makes what is not there yet of these `PARTS`, once however many processes ask for it. Returns the folder."""
+    """Makes those of the given `PARTS` that do not exist, only once even if several processes call it. Returns the
+    folder."""
     import torch
 
     target = folder()
@@ -76,7 +77,7 @@ def make(*parts: str) -> Path:
 
 
 def save_texts(target: Path, tiny: bool) -> None:
-    """Language models and texts, smaller ones with `tiny`."""
+    """Saves language models and texts, smaller ones with `tiny`."""
     rows = 64 if tiny else ROWS
     for name, shape in MODELS.items():
         save_model(target / name, shape | (TINY if tiny else {}), tiny)
@@ -101,7 +102,7 @@ def save_texts(target: Path, tiny: bool) -> None:
 
 
 def save_model(target: Path, shape: dict, tiny: bool) -> None:
-    """A model and a tokenizer for it, as `from_pretrained` reads them."""
+    """Saves a model and a tokenizer for it, as `from_pretrained` reads them."""
     import torch
     from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
@@ -117,12 +118,12 @@ def save_model(target: Path, shape: dict, tiny: bool) -> None:
 
 
 def tokenizer(model_type: str):
-    """One that the model's own class reads, to which each word of the generated texts is one token."""
+    """A tokenizer that the model's own class can load, for which each word of the generated texts is one token."""
     return word_pieces() if model_type == "bert" else byte_pairs()
 
 
 def word_pieces():
-    """Words to tokens one to one, with BERT's marks around sentences."""
+    """A tokenizer with one token per word, and BERT's special tokens around sentences."""
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
@@ -139,7 +140,7 @@ def word_pieces():
 
 
 def byte_pairs():
-    """Byte pairs merged until every word with the space before it is one token, in the class that Qwen2 wants."""
+    """Byte pairs merged until every word with the space before it is one token, in the class that Qwen2 needs."""
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
     from transformers import Qwen2Tokenizer
 
@@ -156,7 +157,7 @@ def byte_pairs():
 
 
 def word_of(number: int) -> str:
-    """Letters only: digits would be tokens of their own."""
+    """A word of letters only: digits would be separate tokens."""
     letters = "abcdefghijklmnoprstuvwz"
     word = ""
     for _ in range(4):
@@ -187,7 +188,7 @@ def write(path: Path, rows: Iterator[dict] | list[dict]) -> None:
 
 
 def configured(target: Path, name: str, splits: dict[str, list[dict]]) -> None:
-    """A data set with one configuration of that name, as `load_dataset` reads a folder."""
+    """Saves a data set with one configuration of that name, as a folder that `load_dataset` reads."""
     files = []
     for split, rows in splits.items():
         write(target / name / f"{split}.jsonl", rows)
@@ -197,7 +198,7 @@ def configured(target: Path, name: str, splits: dict[str, list[dict]]) -> None:
 
 
 def save_tokens(target: Path, count: int) -> None:
-    """Tokens of GPT-2's vocabulary, two bytes each, as nanoGPT reads them."""
+    """Saves tokens of GPT-2's vocabulary, two bytes each, as nanoGPT reads them."""
     import numpy as np
 
     target.mkdir(parents=True)
@@ -207,7 +208,7 @@ def save_tokens(target: Path, count: int) -> None:
 
 
 def save_pictures(target: Path, tiny: bool) -> None:
-    """JPEGs in a folder for each class, smooth with noise, as photographs are."""
+    """Saves JPEGs in one folder per class, smooth with noise, like photographs."""
     import numpy as np
     from PIL import Image
 

@@ -1,4 +1,4 @@
-"""A logger of GPU memory, as people add one to the Trainer when they wonder whether a larger batch would fit."""
+"""A logger of GPU memory, like those that people add to the Trainer to see whether a larger batch would fit."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ MIB = 1 << 20
 
 
 class MemoryTable(TrainerCallback):
-    """At every log a row of what tensors take, what the allocator holds and the most so far. Prints all at the end."""
+    """Adds a row at every log: allocated and reserved memory, and the peak so far. Prints all at the end."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[int, float, float, float, float]] = []
         self._began = time.perf_counter()
 
     def on_log(self, args, state, control, **kwargs):
-        # The closing log sums the run up; its step has its row already.
+        # The last log sums up the run; its step already has a row.
         if self.rows and self.rows[-1][0] == state.global_step:
             return
         figures = (torch.cuda.memory_allocated(), torch.cuda.memory_reserved(), torch.cuda.max_memory_allocated())

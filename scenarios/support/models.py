@@ -1,4 +1,4 @@
-"""Models by name: the published shapes, random weights, nothing downloaded. On a CPU the same kind, tiny."""
+"""Models by name: published shapes, random weights, nothing downloaded. On a CPU, tiny models of the same kind."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ SPREAD = 0.02
 
 
 def config(name: str, tiny: bool = False, **changes: Any) -> PretrainedConfig:
-    """The configuration of that name; `changes` go over it, `num_hidden_layers=8` for instance."""
+    """The configuration of that name, with `changes` such as `num_hidden_layers=8`."""
     shape = SHAPES[name] | changes
     if tiny:
         shape |= TINY | ({"head_dim": 16} if "head_dim" in shape else {})
@@ -143,14 +143,14 @@ def build(
 
 
 def randomize(model: torch.nn.Module) -> None:
-    """Draws all weights again; those of norms are ones."""
+    """Draws all weights at random, except those of norms, which are ones."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.ndim == 1 and "norm" in name:
                 parameter.fill_(1.0)
             elif parameter.is_floating_point():
                 parameter.normal_(0.0, SPREAD)
-    # Buffers such as the frequencies of rotary embeddings are computed where the model is made, not drawn.
+    # Buffers such as the frequencies of rotary embeddings are computed when the model is created, not drawn.
 
 
 def lora(model: PreTrainedModel, rank: int = 8, modules: str | list[str] = "all-linear", casts: bool = True):

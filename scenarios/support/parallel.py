@@ -1,11 +1,13 @@
-"""A small Llama trained on all of torchrun's ranks: tensor, pipeline and sharded data parallel, with torch's own parts.
+"""A small Llama trained on all of torchrun's ranks: tensor, pipeline and sharded data parallel, with PyTorch's own
+APIs.
 
-`tensor_data`: tensor parallel in pairs, FSDP2 over the others. `tensor_pipeline`: two stages (1F1B), tensor parallel
-within each. `fsdp`: FSDP2 over all ranks. `hsdp`: FSDP2 that shards within halves of the ranks and copies between them.
+`tensor_data`: tensor parallel in pairs, FSDP2 across the pairs. `tensor_pipeline`: two stages (1F1B), tensor parallel
+within each. `fsdp`: FSDP2 over all ranks. `hsdp`: FSDP2 that shards within each half of the ranks and replicates
+between the halves.
 
-Three changes make a job slow in a known way, and nothing else: `slow_rank` lets Python sleep on one rank in every
-step; `long_stage` gives the last pipeline stage a third more layers than the first, of the same number in total;
-`uneven` gives batches different lengths, of the same mean. Each step ends with the mean loss of all ranks, read by all.
+Three changes make a job slow, each in one known way: `slow_rank` lets Python sleep on one rank in every step;
+`long_stage` gives the last pipeline stage a third more layers than the first, with the same total; `uneven` gives
+batches different lengths with the same mean. Each step ends with the mean loss of all ranks, which all read.
 """
 
 from __future__ import annotations
@@ -32,24 +34,24 @@ PAIR = 2
 SLOW_RANK = 1
 SLEEP_S = 0.06
 LENGTHS = (1.4, 0.6, 1.2, 0.8)
-"""Lengths of batches after each other, over their mean. Each data rank, or micro-batch, begins elsewhere in them."""
+"""Lengths of consecutive batches, over their mean. Each data rank, or micro-batch, starts at a different one."""
 ROPE_BASE = 10_000.0
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Of the model, and of one step of a data rank."""
+    """Sizes of the model, and of one step of a data rank."""
 
     hidden: int
     inner: int
     heads: int
     layers: int
     long_layers: int
-    """Of the last stage where it is the longer one; the first has the rest."""
+    """Layers of the last stage where it is the longer one; the first has the rest."""
     vocabulary: int
-    """Small, so that embedding and head are hardly any work for the stages that have them."""
+    """Small, so that embedding and head add little work to their stages."""
     batch: int
-    """Rows of a step of a data rank; the pipeline, which is all ranks, takes twice as many."""
+    """Rows of a data rank per step; the pipeline, which consists of all ranks, takes twice that."""
     length: int
     micro_batches: int
 
@@ -65,7 +67,7 @@ class Attention(nn.Module):
         self.query, self.key, self.value, self.out = (nn.Linear(size.hidden, size.hidden, bias=False) for _ in range(4))
 
     def forward(self, x: torch.Tensor, turn: torch.Tensor) -> torch.Tensor:
-        # A rank of a tensor group has a share of the heads, so their number is read off.
+        # A rank of a tensor group has only some of the heads, so their number comes from the shape.
         q, k, v = (
             linear(x).unflatten(-1, (-1, self.width)).transpose(1, 2) for linear in (self.query, self.key, self.value)
         )
@@ -106,8 +108,8 @@ class Model(nn.Module):
         self.head = nn.Linear(size.hidden, size.vocabulary, bias=False) if last else None
 
     def forward(self, x: torch.Tensor, length: torch.Tensor | None = None) -> torch.Tensor:
-        """Logits, or what the next stage takes. `length`: [1], on the CPU; of a stage's rows this many positions count,
-        and the rest is not computed: stages exchange rows of one length."""
+        """Logits, or the input of the next stage. `length`: [1], on the CPU: the positions of each row that are
+        computed, since stages exchange rows of one length."""
         if self.embedding is not None:
             x = self.embedding(x)
         whole = x.shape[1]
@@ -138,7 +140,7 @@ def loss_of(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 
 
 def split_by_tensor(model: Model, mesh: DeviceMesh) -> None:
-    """Attention and the inner layers over the ranks of the mesh; what surrounds them is the same on all."""
+    """Splits attention and MLPs over the ranks of the mesh; the rest is replicated."""
     for layer in model.layers:
         plan: dict[str, Any] = {
             "attention": PrepareModuleInput(
@@ -154,7 +156,7 @@ def split_by_tensor(model: Model, mesh: DeviceMesh) -> None:
 
 
 def shard(model: Model, mesh: DeviceMesh) -> None:
-    """FSDP2, each layer a unit."""
+    """FSDP2 with one unit per layer."""
     mixed = MixedPrecisionPolicy(reduce_dtype=torch.float32)
     for layer in model.layers:
         fully_shard(layer, mesh=mesh, mp_policy=mixed)
@@ -162,7 +164,7 @@ def shard(model: Model, mesh: DeviceMesh) -> None:
 
 
 class Batches:
-    """What each data rank trains on: random tokens, of lengths that are as even or uneven as the run says."""
+    """The data of each data rank: random tokens, of equal or different lengths as the run says."""
 
     def __init__(self, run: Run, size: Size, place: int, rows: int) -> None:
         self.run, self.size, self.place = run, size, place
@@ -184,12 +186,12 @@ class Batches:
         return self.tokens[:, :longest], self.tokens[:, 1 : longest + 1]
 
     def lengths(self, step: int) -> torch.Tensor:
-        """Of the micro-batches of a step: [micro_batches], on the CPU."""
+        """Lengths of the micro-batches of a step: [micro_batches], on the CPU."""
         return torch.tensor([self.length(step + m) for m in range(self.size.micro_batches)])
 
 
 Step = Callable[[int], torch.Tensor]
-"""Forward and backward of a step; its loss, 0 where the rank has none."""
+"""Forward and backward pass of a step; returns its loss, 0 where the rank has none."""
 
 
 def train(run: Run, layout: str) -> None:
@@ -210,7 +212,7 @@ def train(run: Run, layout: str) -> None:
 
 
 def groups(model: nn.Module) -> list[dict]:
-    """Optimizers take tensors with a mesh and without in different groups, and those of each mesh."""
+    """Parameter groups: optimizers need tensors without a mesh, and those of each mesh, in separate groups."""
     found: dict[object, list[nn.Parameter]] = {}
     for parameter in model.parameters():
         mesh = parameter.device_mesh if isinstance(parameter, DTensor) else None

@@ -1,4 +1,4 @@
-"""A compiled model with something in each block that breaks its graph, and the same without it."""
+"""A compiled model with something in each block that breaks the graph, and the same model without it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import torch
 from scenarios.support.run import Run
 
 Planted = Callable[[torch.Tensor, int], torch.Tensor]
-"""What is done to the hidden states between two halves of a block, with the block's number."""
+"""Is called with the hidden states between the two halves of a block, and with the block's number."""
 SMALL = (512, 4, 256)
 """Width, rows and length of a model whose step takes a few milliseconds on a GPU."""
 
 
 class Block(torch.nn.Module):
-    """Attention and an MLP, and what is planted in between in those blocks that `every` says."""
+    """Attention and an MLP, with the planted function in between in every `every`-th block."""
 
     def __init__(self, width: int, number: int, planted: Planted | None) -> None:
         super().__init__()
@@ -61,9 +61,9 @@ def train_compiled(
     size: tuple[int, int, int] = SMALL,
     prepare: Callable[[Model], None] | None = None,
 ) -> None:
-    """Trains it compiled with what is planted, or with `after` in its place where the fix is `removed` or
-    `removed_graphs`, the latter with CUDA graphs; `eager`: not compiled at all. `prepare`: called with the model before
-    it is compiled."""
+    """Trains the compiled model with the planted function, or with `after` instead where the fix is `removed` or
+    `removed_graphs` (with CUDA graphs); `eager`: not compiled at all. `prepare`: called with the model before it is
+    compiled."""
     torch.manual_seed(0)
     width, rows, length = run.pick(size, (64, 2, 8))
     chosen = after if run.fix.startswith("removed") else planted

@@ -1,10 +1,10 @@
-"""Runs a program that someone else wrote, as it is or with a fix, and times its steps from outside.
+"""Runs a program that others wrote, unmodified or with a fix, and times its steps from outside.
 
     python -m scenarios.support.program NAME [--fix FIX] [--timed] [--free N [--drained N]]
 
 The program is a module of an installed package or a script of a checkout ($SCENARIO_CHECKOUTS). It runs in this
-process, unmodified, in a fresh folder with the models and data of `material`. Its steps are counted where its optimizer
-has stepped: PyTorch calls a hook there. Nothing else of it is touched; once enough steps are timed, it ends.
+process, unmodified, in a fresh folder with the models and data of `material`. Its steps are counted by a hook that
+PyTorch calls after the optimizer's step. Nothing else of it is changed; once enough steps are timed, it ends.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from scenarios.support.from_outside import FromOutside
 from scenarios.support.run import Run
 
 CHECKOUTS = "SCENARIO_CHECKOUTS"
-"""The folder with checkouts of projects whose programs are scripts."""
+"""Variable for the folder with checkouts of projects whose programs are scripts."""
 
 
 def script_of(program: Program) -> Path:
-    """Where its script is. FileNotFoundError, with what to do, if it is not there."""
+    """Path of its script. FileNotFoundError, which says what to do, if it does not exist."""
     assert program.script is not None
     folder = os.environ.get(CHECKOUTS)
     path = Path(folder or ".").resolve() / program.script
@@ -37,7 +37,7 @@ def script_of(program: Program) -> Path:
 
 
 def command(program: Program, fix: Fix | None, tiny: bool) -> list[str]:
-    """What Python runs: `-m module` or a script, with its arguments. A script that is edited is in the workplace."""
+    """What Python runs: `-m module` or a script, with arguments. An edited script is in the workplace."""
     if program.module:
         return ["-m", program.module, *program.words(fix, tiny)]
     script = script_of(program)
@@ -45,7 +45,7 @@ def command(program: Program, fix: Fix | None, tiny: bool) -> list[str]:
 
 
 def edited(text: str, edits: dict[str, str]) -> str:
-    """A script's text with these pieces replaced. ValueError if one is not there."""
+    """A script's text with these pieces replaced. ValueError if one does not occur."""
     for before, after in edits.items():
         if before not in text:
             raise ValueError(f"the script has no {before!r}: this edit was made for another version of it")
@@ -54,14 +54,14 @@ def edited(text: str, edits: dict[str, str]) -> str:
 
 
 def variables(program: Program, fix: Fix | None) -> dict[str, str]:
-    """What is set in its environment: nothing may be downloaded."""
+    """Variables to set in its environment, so that nothing is downloaded."""
     offline = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     return offline | program.environment | (fix.environment if fix else {})
 
 
 def workplace(program: Program, folder: Path, fix: Fix | None = None) -> Path:
-    """Fills the folder with links to models, data and, of a script, the files next to it; and with the script itself
-    where the fix edits that."""
+    """Fills the folder with links to models, data and, for a script, the files next to it, and with the script where
+    the fix edits it."""
     if fix and fix.edits:
         script = script_of(program)
         (folder / script.name).write_text(edited(script.read_text(encoding="utf-8"), fix.edits), encoding="utf-8")
@@ -75,10 +75,10 @@ def workplace(program: Program, folder: Path, fix: Fix | None = None) -> Path:
 
 
 def run_here(entry: Scenario, fix: Fix | None, run: Run, patch: FromOutside | None = None) -> None:
-    """Runs it in this process; `run` is called at each optimizer step, and after the last of its steps the program
-    ends. `patch`: what was applied to this process.
+    """Runs it in this process. `run` is called at each optimizer step, and the program ends after its last one.
+    `patch`: the fix that was applied to this process.
 
-    It is ended by SystemExit. What a program makes of that on its way out is not its failure.
+    SystemExit ends it. Errors that this causes in a program do not count as its failure.
     """
     from torch.optim.optimizer import register_optimizer_step_post_hook
 

@@ -1,4 +1,4 @@
-"""4-bit weights as QLoRA stores them, made of a model in bf16 without a checkpoint."""
+"""4-bit weights as QLoRA stores them, made from a model in bf16 without a checkpoint."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from transformers import PreTrainedModel
 
 
 def quantize(model: PreTrainedModel, device: str) -> PreTrainedModel:
-    """NF4 with double quantisation and products in bf16 for every linear layer of the body; the head stays bf16."""
+    """NF4 with double quantisation and matrix multiplications in bf16 for every linear layer of the body; the head
+    stays in bf16."""
     from bitsandbytes.nn import Linear4bit, Params4bit
 
     body = model.model
@@ -25,13 +26,13 @@ def quantize(model: PreTrainedModel, device: str) -> PreTrainedModel:
         )
         packed.weight = Params4bit(linear.weight.data, requires_grad=False, compress_statistics=True, quant_type="nf4")
         packed.bias = linear.bias
-        # The move packs the weight, wherever it was.
+        # Moving it packs the weight, wherever it was.
         setattr(body.get_submodule(parent), own, packed.to(device))
         linear.weight = None
     if device != "cpu":
-        # The run's peak is not that of the model in bf16.
+        # So that the run's peak is not that of the model in bf16.
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-    # What PEFT and TRL ask for.
+    # PEFT and TRL check this.
     model.is_loaded_in_4bit = True
     return model

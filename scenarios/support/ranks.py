@@ -1,4 +1,4 @@
-"""Several ranks, one a GPU, as torchrun starts them; gloo stands in for NCCL where there is no GPU."""
+"""Several ranks, one per GPU, as torchrun starts them; gloo replaces NCCL where there is no GPU."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from scenarios.support.run import Run
 
 @contextmanager
 def ranks(run: Run) -> Iterator[tuple[int, int]]:
-    """This process's rank and how many there are, for as long as they belong together."""
+    """This process's rank and the number of ranks; within the block they form a process group."""
     if not run.tiny:
         torch.cuda.set_device(run.device)
     dist.init_process_group("gloo" if run.tiny else "nccl")
     yield dist.get_rank(), dist.get_world_size()
-    dist.barrier()  # who leaves while another is still at work may take it down
+    dist.barrier()  # a rank that leaves while another still works may make it fail
     dist.destroy_process_group()

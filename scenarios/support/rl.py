@@ -1,7 +1,7 @@
-"""Small trainings on their own generations with TRL, and wall clocks put around their phases by hand.
+"""Small RL trainings with TRL, and wall clocks put around their phases by hand.
 
-The model is random, its tokenizer is made here, the rewards are Python functions; two of them wait on purpose, as a
-judge behind an API would. Nothing is downloaded.
+The model is random, its tokenizer is made here, and the rewards are Python functions; two of them wait on purpose, like
+a judge behind an API. Nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ VOCABULARY = 1024
 """Few words, so that a random model ends some of its completions early."""
 TRAINERS = ("grpo", "rloo", "online_dpo")
 PHASES = ("generation", "reward", "log-probabilities", "advantage", "training", "optimizer")
-"""What the clocks are put around; of `training` the forward and backward passes."""
+"""What the clocks measure; `training` is the forward and backward passes."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """A training: which trainer, and how large."""
+    """A training: its trainer and its sizes."""
 
     trainer: str = "grpo"
     shape: str = "tiny"
@@ -40,25 +40,25 @@ class Job:
     batch: int = 8
     generations: int = 4
     tokens: int = 32
-    """Longest completion."""
+    """Tokens of the longest completion."""
     wait_s: float = 0.05
-    """What each of the two slow rewards waits."""
+    """Seconds that each of the two slow rewards waits."""
     parallel: bool = False
-    """Whether the slow rewards are coroutines, which TRL lets run at the same time."""
+    """Whether the slow rewards are coroutines, which TRL runs at the same time."""
     slow_rewards: int = 2
     static_cache: bool = False
     compiled: bool = False
-    """Whether `generate` may compile the decode step, which it does over a static cache: TRL forbids it, whatever
+    """Whether `generate` may compile the decode step, which it does with a static cache: TRL forbids it, whatever
     generation_kwargs say."""
     continuous: bool = False
     """Whether generation is TRL's continuous batching (`transformers.generate_batch`)."""
     bfloat16: bool = False
-    """Whether the weights are, too; else they are float32, and on a GPU autocast to bfloat16. A static cache needs it:
-    transformers makes it of the weights' type, and autocast's keys do not fit."""
+    """Whether the weights are bfloat16; else they are float32, and autocast to bfloat16 on a GPU. A static cache needs
+    this: transformers gives it the weights' type, which autocast's keys do not match."""
     beta: float = 0.04
     """Weight of the reference policy; 0 for none."""
     steps_per_generation: int = 1
-    """Optimizer steps that one generation is for, each on its own completions."""
+    """Optimizer steps per generation, each on its own completions."""
     iterations: int = 1
     """Optimizer passes over one generation (GRPO's and RLOO's num_iterations)."""
 
@@ -70,7 +70,7 @@ def changed(job: Job, change: dict[str, float]) -> Job:
 
 
 def train(run: Run, job: Job) -> None:
-    """A scenario's training: the model is made in a scratch folder, steps are counted by the run."""
+    """A scenario's training: the model is made in a temporary folder, and the run counts the steps."""
     with tempfile.TemporaryDirectory(prefix="scenario_") as folder:
         save_model(Path(folder) / "model", job.shape)
         build(job, Path(folder) / "model", Path(folder) / "out", [run.callback()]).train()
@@ -104,7 +104,7 @@ def prompts(count: int = 4000) -> Any:
 
 
 def rewards(job: Job) -> list[Callable[..., Any]]:
-    """One that takes no time, and some that wait."""
+    """A reward that takes no time, and some that wait."""
 
     def length(completions: list[str], **_: Any) -> list[float]:
         return [float(len(text)) for text in completions]
@@ -154,7 +154,7 @@ def build(job: Job, model: Path, out: Path, callbacks: list[Any]) -> Any:
     config, trainer = (GRPOConfig, GRPOTrainer) if job.trainer == "grpo" else (RLOOConfig, RLOOTrainer)
     if job.continuous:
         extra["use_transformers_continuous_batching"] = True
-        # Enough for the job; left alone, it takes most of the free memory each time.
+        # Enough for the job; by default it takes most of the free memory each time.
         extra["transformers_continuous_batching_config"] = {"num_blocks": 4 * job.batch, "max_batch_tokens": 512}
     if job.bfloat16:
         extra["model_init_kwargs"] = {"dtype": "bfloat16"}
@@ -171,8 +171,8 @@ def build(job: Job, model: Path, out: Path, callbacks: list[Any]) -> Any:
 class Clocks:
     """Wall clocks around the methods of a trainer, put there by hand: exclusive ns of each of PHASES per step.
 
-    A clock's time is without that of the clocks inside it. Made of the instance, so that what gpuprof wraps, the
-    classes, is inside of them.
+    A clock's time excludes that of the clocks inside it. They wrap methods of the instance, so that what gpuprof wraps,
+    those of the classes, is inside them.
     """
 
     def __init__(self) -> None:
@@ -183,7 +183,8 @@ class Clocks:
         self._begun = self._trained = 0
 
     def put_around(self, trainer: Any) -> None:
-        """Puts them there. The optimizer's runs from the end of the last backward pass to the end of the step."""
+        """Wraps a trainer's methods. The optimizer's clock runs from the end of the last backward pass to the end of
+        the step."""
         names = {
             "_generate": "generation",
             "_calculate_rewards": "reward",
@@ -198,7 +199,9 @@ class Clocks:
             if hasattr(trainer, name):
                 setattr(trainer, name, self._timed(trainer, name, phase))
         callbacks = trainer.callback_handler.callbacks
-        callbacks.sort(key=lambda one: not getattr(one, "is_clock", False))  # before what gpuprof does at a step's end
+        callbacks.sort(
+            key=lambda one: not getattr(one, "is_clock", False)
+        )  # before gpuprof's own callback at a step's end
 
     def begin(self) -> None:
         """A step begins now: the time between the end of the last step and this one belongs to no step."""

@@ -1,4 +1,4 @@
-"""One run of a scenario: its switches, the size that this machine allows, and a clock for its steps."""
+"""One run of a scenario: its switches, sizes that suit this machine, and the timing of its steps."""
 
 from __future__ import annotations
 
@@ -17,46 +17,47 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 SETTLE, FREE, SYNCHRONISED = 6, 8, 4
-"""Steps that settle, that are timed free-running as one stretch, and that are timed each closed by a
-synchronisation."""
+"""Steps to settle, free-running steps that are timed together, and steps that are timed one by one, each with a
+synchronisation at its end."""
 ALONE = 2
-"""The last of the steps that settle, which a process takes when it is its turn. Those before, in which kernels are
-loaded and compiled, it takes while others do."""
+"""The last of the steps to settle, which a process takes in its turn. It takes those before, in which kernels are
+loaded and compiled, at the same time as others."""
 DRAINED = 34
-"""The same in a process that times many free steps: batches that workers made while it waited for its turn (16 workers
-with 2 each) are used up before the first timed step."""
+"""The same in a process that times many free-running steps: they use up the batches that workers made while it waited
+for its turn (16 workers with 2 each)."""
 MOST_FREE = 5000
-"""Steps of a free stretch that is timed by seconds, where it does not end before."""
+"""Most free-running steps where these are timed by seconds."""
 GATE, PROCESS = "SCENARIO_GATE", "SCENARIO_PROCESS"
-"""A socket at which a timed process says its name and waits until it is let on, so that processes take turns."""
+"""Variables for a socket at which a timed process gives its name and waits until it may continue, so that one process
+runs at a time, and for that name."""
 MIB = 1 << 20
 
 
 @dataclass
 class Timing:
-    """What a timed process measured, milliseconds and MiB. `free_ms`: the mean over a stretch of free steps."""
+    """What a timed process measured, in milliseconds and MiB. `free_ms`: the mean of the free-running steps."""
 
     fix: str
     free_ms: float = 0.0
     free_each_ms: list[float] = field(default_factory=list)
     synchronised_ms: list[float] = field(default_factory=list)
     tokens: float | None = None
-    """Of a step that count, without padding, the mean of the timed ones; where the program tells."""
+    """Tokens per step without padding, the mean of the timed steps, where the program counts them."""
     joules: float | None = None
-    """What the GPU took over the free stretch, by its energy counter, all of its power included; None without one."""
+    """Energy of the whole GPU during the free-running steps, by its energy counter; None without one."""
     allocated_mib: float | None = None
-    """GPU memory at the end, by tensors and by the allocator's pool, and the most that tensors took."""
+    """GPU memory at the end: allocated by tensors, reserved by the allocator, and the peak of the tensors."""
     reserved_mib: float | None = None
     peak_mib: float | None = None
 
     @property
     def step_ms(self) -> float:
-        """Of the synchronised steps, the middle one."""
+        """The median of the synchronised steps."""
         return statistics.median(self.synchronised_ms)
 
 
 class Run:
-    """What a scenario's `train` is given."""
+    """The argument of a scenario's `train`."""
 
     def __init__(
         self,
@@ -92,12 +93,12 @@ class Run:
         self._energy = _Energy() if timed and not self.tiny else None
         self._asked = steps
         self._stretch: Stretch | None = None
-        """The steps that are timed; those that settle come before it."""
+        """The timed steps; those to settle come before."""
         self._tokens: list[float] = []
 
     @property
     def count(self) -> int:
-        """How many steps the training takes; with `seconds` it is known once the free stretch has ended."""
+        """Number of steps of the training; with `seconds` it is known once the free-running steps have ended."""
         if self.timed:
             return self.settle + self.free + self.synchronised
         return self._asked if self._asked is not None else (4 if self.tiny else 80)
@@ -116,7 +117,7 @@ class Run:
         self.end()
 
     def tokens(self, count: float) -> None:
-        """Says how many tokens that count the step went through."""
+        """Sets the number of tokens of the step, without padding."""
         self._tokens.append(float(count))
 
     def end_step(self, step: int) -> None:
@@ -220,7 +221,7 @@ class _Energy:
             handle = pynvml.nvmlDeviceGetHandleByIndex(0)
             self._counter = lambda: pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3
             self._counter()
-        except Exception:  # no such package, no driver, or a GPU without the counter: then nothing is known
+        except Exception:  # the package, the driver or the counter is missing: then nothing is known
             self._counter = None
 
     def read(self) -> None:
@@ -229,7 +230,7 @@ class _Energy:
 
     @property
     def joules(self) -> float | None:
-        """Between the first and the last reading; None if there were not two."""
+        """Energy between the first and the last reading; None if there were not two."""
         return self._read[-1] - self._read[0] if len(self._read) > 1 else None
 
 

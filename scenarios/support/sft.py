@@ -1,4 +1,4 @@
-"""What TRL's SFTTrainer needs without a model hub: a tokenizer, a data set of made-up tokens, its arguments."""
+"""What TRL's SFTTrainer needs, without a model hub: a tokenizer, a data set of random tokens, its arguments."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ PADS, STARTS, ENDS, UNKNOWN = "<pad>", "<s>", "</s>", "<unk>"
 
 
 def tokenizer():
-    """The least that a trainer takes: it pads and collates, the samples are tokens already."""
+    """The simplest tokenizer that a trainer accepts: it only pads and collates, since the samples are already
+    tokens."""
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
     from tokenizers.pre_tokenizers import Whitespace
@@ -33,7 +34,7 @@ def tokenizer():
 
 
 def dataset(run: Run, data: str, batch: int, vocabulary: int):
-    """Twice the samples that the run goes through, for packed rows take more; short ones on a CPU."""
+    """Twice the samples that the run uses, because packed rows need more; short ones on a CPU."""
     from datasets import Dataset
 
     drawn = [run.pick(length, max(4, length // 8)) for length in lengths.draw(data, 2 * (run.count + 1) * batch)]
@@ -42,7 +43,7 @@ def dataset(run: Run, data: str, batch: int, vocabulary: int):
 
 
 def arguments(run: Run, batch: int, **options: Any):
-    """SFTConfig for a run whose steps are counted, of which nothing is saved; `options` go over what is here."""
+    """SFTConfig for a run whose steps are counted and that saves nothing; `options` override these settings."""
     from trl import SFTConfig
 
     settings: dict[str, Any] = {
@@ -65,13 +66,13 @@ def arguments(run: Run, batch: int, **options: Any):
 
 
 class Counted:
-    """The trainer's collator, which tells the run how many tokens a batch has that are not padding."""
+    """The trainer's collator, which gives the run the number of tokens of a batch that are not padding."""
 
     def __init__(self, run: Run, collator: Any) -> None:
         self._run, self._collator = run, collator
 
     def __call__(self, samples: list[dict[str, Any]], **options: Any):
-        # Of the samples, not of the batch: batches in one row without padding have no mask.
+        # Counted from the samples, not the batch: batches in one row without padding have no mask.
         self._run.tokens(sum(len(sample["input_ids"]) for sample in samples))
         return self._collator(samples, **options)
 

@@ -26,17 +26,17 @@ QUANTIZATION = {
     "llm_int8_skip_modules": ["embed_tokens", "lm_head", "router"],
 }
 FUSED = {"gate_up_proj": "gate_up_projs", "down_proj": "down_projs"}
-"""Experts in one parameter, as transformers has them, and the list of layers that unsloth's 4-bit models have."""
+"""transformers' parameter with all experts, and the list of layers that unsloth's 4-bit models have instead."""
 
 
 def start(run: Run, **switches: str) -> None:
     """Sets unsloth's switches and imports it."""
     os.environ.update(switches)
-    # What unsloth generates: a folder of each process's own, for several may start at once.
+    # The code that unsloth generates: a separate folder per process, because several may start at once.
     os.environ["UNSLOTH_COMPILE_LOCATION"] = tempfile.mkdtemp(prefix="unsloth_compiled_")
-    # It would compile for minutes, and again for lengths that come later; the layers' own kernels need no compiler.
+    # It would compile for minutes, and again for later lengths; the layers' own kernels need no compiler.
     os.environ.setdefault("UNSLOTH_COMPILE_DISABLE", "1")
-    # Left to itself it would choose by the batch's size, so that a fix changed two things at once.
+    # By default it would choose by the batch size, so that a fix would change two things at once.
     os.environ.setdefault("UNSLOTH_PADDING_CHOICE", "padding_free")
     os.environ.setdefault("UNSLOTH_DISABLE_STATISTICS", "1")
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -48,13 +48,13 @@ def start(run: Run, **switches: str) -> None:
 def train(
     run: Run, name: str, batch: int, data: str = "alpaca", layers: int | None = None, checkpointing: bool = True
 ) -> None:
-    """SFT of the 4-bit model of that name, as unsloth's examples write it; `start` comes first."""
+    """SFT of the 4-bit model of that name, as in unsloth's examples; call `start` first."""
     from trl import SFTTrainer
     from unsloth import FastLanguageModel
 
     from scenarios.support import lengths, sft
 
-    # unsloth's own, which keeps inputs of layers in host memory where they are large, needs a GPU.
+    # unsloth's own checkpointing, which keeps large inputs of layers in host memory, needs a GPU.
     recomputes = run.pick("unsloth", True) if checkpointing else False
     model, tokenizer = FastLanguageModel.from_pretrained(
         str(checkpoint(run, name, layers)),
@@ -86,7 +86,7 @@ def train(
 
 
 def checkpoint(run: Run, name: str, layers: int | None = None) -> Path:
-    """The folder of a 4-bit checkpoint with that many layers, written on first use and kept for later processes."""
+    """The folder of a 4-bit checkpoint with `layers` layers, written on first use and kept for later processes."""
     from scenarios.support import models, sft
 
     changes = {} if layers is None else {"num_hidden_layers": layers}
@@ -97,7 +97,7 @@ def checkpoint(run: Run, name: str, layers: int | None = None) -> Path:
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
     with (folder.parent / f"{name}.lock").open("w") as lock:
-        # Of processes that start together one writes, which takes a minute; the others wait for it.
+        # One of the processes that start together writes, which takes a minute; the others wait for it.
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not folder.exists():
             begun = Path(tempfile.mkdtemp(dir=folder.parent))
@@ -108,7 +108,7 @@ def checkpoint(run: Run, name: str, layers: int | None = None) -> Path:
 
 
 def _write(config: Any, device: str, folder: Path) -> None:
-    """Configuration and weights, random, as bitsandbytes and unsloth store them."""
+    """Writes a configuration and random weights, as bitsandbytes and unsloth store them."""
     import torch
     from safetensors.torch import save_file
     from transformers import AutoModelForCausalLM
@@ -135,7 +135,7 @@ def _write(config: Any, device: str, folder: Path) -> None:
             bias = own.endswith("_bias")
             layers = FUSED[own.removesuffix("_bias")]
             for expert in range(shape[0]):
-                # Stored as rows in, columns out; a linear layer has it the other way round.
+                # Stored with inputs as rows and outputs as columns; a linear layer has the transpose.
                 to = f"{parent}.{layers}.{expert}.{'bias' if bias else 'weight'}"
                 put(to, shape[1:] if bias else (shape[2], shape[1]), packed=not bias)
         elif parent.endswith("mlp.router"):
@@ -153,7 +153,7 @@ def _write(config: Any, device: str, folder: Path) -> None:
 
 
 def _packed(name: str, weight: Any) -> dict[str, Any]:
-    """A weight in NF4 and what unpacks it."""
+    """A weight in NF4, with the tensors that are needed to unpack it."""
     from bitsandbytes.functional import quantize_4bit
 
     packed, state = quantize_4bit(weight, blocksize=64, compress_statistics=True, quant_type="nf4")

@@ -14,8 +14,9 @@ BURST_BYTES = 1024
 
 
 @contextlib.contextmanager
-def slow_link(port: int, bytes_per_s: float) -> Iterator[int]:
-    """The port that stands for `port` of this machine; connections are limited to these bytes a second."""
+def slow_link(port: int, bytes_per_s: float, passed: list[bytearray] | None = None) -> Iterator[int]:
+    """The port that stands for `port` of this machine; connections are limited to these bytes a second. passed: gets
+    the bytes that went through, one way of one connection in each."""
     listening = socket.create_server(("127.0.0.1", 0))
     opened: list[socket.socket] = [listening]
 
@@ -28,7 +29,7 @@ def slow_link(port: int, bytes_per_s: float) -> Iterator[int]:
             far = _connect(port)
             opened.extend((near, far))
             for one, other in ((near, far), (far, near)):
-                threading.Thread(target=_pass_on, args=(one, other, bytes_per_s), daemon=True).start()
+                threading.Thread(target=_pass_on, args=(one, other, bytes_per_s, passed), daemon=True).start()
 
     threading.Thread(target=accept, daemon=True).start()
     try:
@@ -52,9 +53,14 @@ def _connect(port: int, seconds: float = 60.0) -> socket.socket:
             time.sleep(0.05)
 
 
-def _pass_on(near: socket.socket, far: socket.socket, bytes_per_s: float) -> None:
+def _pass_on(near: socket.socket, far: socket.socket, bytes_per_s: float, passed: list[bytearray] | None) -> None:
+    seen = bytearray()
+    if passed is not None:
+        passed.append(seen)
     with contextlib.suppress(OSError):
         while data := near.recv(PIECE_BYTES):
+            if passed is not None:
+                seen += data
             time.sleep(max(len(data) - BURST_BYTES, 0) / bytes_per_s)
             far.sendall(data)
     with contextlib.suppress(OSError):

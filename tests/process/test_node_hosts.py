@@ -1,4 +1,4 @@
-"""Two and four hosts, as network namespaces with addresses of their own: digests through the job's store, with gloo."""
+"""Two and five hosts, as network namespaces with addresses of their own: digests through the job's store, with gloo."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from helpers.rank_program import MS, RankProgram
 from helpers.trainings import MODEL
 
 import gpuprof
+from gpuprof.runfile import NODES, digest_file
 
 need("torch")
 pytestmark = pytest.mark.slow  # processes that import torch themselves: a server of forks is in no namespace
@@ -31,22 +32,28 @@ def variables(node: Path, rank: int, made: list[Host], wait: float) -> dict[str,
     return found | {"MASTER_ADDR": made[0].address, "GLOO_SOCKET_IFNAME": INTERFACE}
 
 
-def test_four_hosts_of_which_one_is_lost_and_one_has_a_slow_link(tmp_path: Path):
-    nodes = write_nodes(tmp_path, [EVEN, EVEN, SLOW, EVEN])
-    with hosts(4) as made:
+FAULTS = {3: "lost", 4: "never"}
+
+
+def test_hosts_of_which_one_is_lost_one_never_enters_and_one_has_a_slow_link(tmp_path: Path):
+    """Rank 1 has the slow link, and the clock of rank 2 is another."""
+    nodes = write_nodes(tmp_path, [EVEN, EVEN, SLOW, EVEN, EVEN])
+    with hosts(5) as made:
         made[1].throttle(30e3)
         ranks = []
         for rank, (node, host) in enumerate(zip(nodes, made, strict=True)):
             (script := node.with_suffix(".py")).write_text(NODE)
-            words = host.enter([sys.executable, str(script), str(node), "lost" if rank == 3 else "", "0"])
+            words = host.enter([sys.executable, str(script), str(node), FAULTS.get(rank, ""), "600"])
             environment = variables(node, rank, made, 90 if rank else 45)
             ranks.append(subprocess.Popen(words, env=environment, cwd=node, stderr=subprocess.PIPE, text=True))
         readers = [start_reading(node, 45) for node in nodes[:3]]
         said = [reader.communicate(timeout=400)[1] for reader in readers]
-        assert [rank.wait(timeout=60) for rank in ranks] == [0, 0, 0, 1], said
+        ranks[4].kill()
+        assert [rank.wait(timeout=60) for rank in ranks[:4]] == [0, 0, 0, 1], said
     text = " ".join(said[0].split())
     assert "The other ranks wait for rank 2" in text
-    assert re.search(r"rank 3 sent nothing within \d+ s: the verdict is without it", text)
+    assert re.search(r"ranks 3, 4 sent nothing within \d+ s: the verdict is without them", text), text
+    assert all((nodes[0] / NODES / digest_file(rank)).stat().st_size < 1 << 20 for rank in (1, 2))
     diagnosis = gpuprof.diagnose(nodes[0])
     assert diagnosis.ranks is not None and [one.rank for one in diagnosis.ranks] == [0, 1, 2]
     assert diagnosis.ranks[2].clock_offset_ns == pytest.approx(SHIFT_NS, abs=MS)

@@ -119,15 +119,19 @@ def test_a_rank_that_is_lost_or_never_enters_is_named(tmp_path: Path, fault: str
 
 
 def test_a_slow_link_delays_the_digest_or_costs_it_but_holds_up_no_one(tmp_path: Path):
-    """Rank 1 reaches the store through a link that is slow, rank 2 through one that is too slow."""
-    port, nodes = free_port(), write_nodes(tmp_path, [EVEN, SLOW, EVEN])
-    with slow_link(port, 10e3) as slow, slow_link(port, 200) as slower:
+    """Rank 1 reaches the store through a link that is slow, rank 2 through one that is too slow. The token
+    is in nothing that passes."""
+    port, nodes, passed = free_port(), write_nodes(tmp_path, [EVEN, SLOW, EVEN]), list[bytearray]()
+    with slow_link(port, 10e3, passed) as slow, slow_link(port, 200) as slower:
         said = job(nodes, {}, wait=8, ports={0: port, 1: slow, 2: slower})
     outcome = read_json(nodes[0] / NODES / EXCHANGE)
     assert outcome is not None
     assert (outcome["received"], outcome["silent"], outcome["dropped"], outcome["failed"]) == ([1], [2], [], None), said
     assert (nodes[0] / NODES / digest_file(1)).read_bytes() == (nodes[1] / digest_file(1)).read_bytes()
     assert 8 <= outcome["waited_s"] < 20
+    digest = (nodes[1] / digest_file(1)).read_bytes()
+    assert any(digest[:1000] in one for one in passed), "the store's traffic was seen"
+    assert not any(SECRET.encode() in one for one in passed)
     assert gpuprof.diagnose(nodes[0]).verdict.cause == "straggler"
 
 

@@ -133,9 +133,13 @@ def test_two_groups_in_opposite_order_are_a_deadlock(tmp_path: Path):
 )
 def test_ranks_that_call_different_things(tmp_path: Path, differs: dict, what: str):
     dumps = {rank: [entry(1), entry(2, done=False)] for rank in range(3)}
-    dumps[1] = [entry(1), entry(2, done=False, **differs)]
+    dumps[1] = [entry(1), entry(2, done=False, at=-500, **differs)]  # it calls first
     found = answer(written(tmp_path, dumps, {"0": [0, 1, 2]}))
     assert (found.kind, found.ranks) == ("mismatch", (1,)) and found.mismatch and found.mismatch.what == what
+    assert found.waiting and (found.waiting.op, found.waiting.sizes, found.waiting.dtypes) == (
+        "all_reduce", ((4,),), ("Float",)
+    ), "what the others wait in, whoever called first"  # fmt: skip
+    assert found.waiting.since_ns == (1_000 + 2 - 500) * SECOND
 
 
 def test_of_two_ranks_the_usual_call_is_what_the_group_called_before(tmp_path: Path):

@@ -50,9 +50,9 @@ Blocking launches: 90 % of the calls that launch kernels end after their kernel 
 within `aten::empty` and its like. From 2 % of the step on.
 """,
     gain="""
-The checks of gradients go with their kernels and waits; of the CPU's time in forward ops 0.3 are left (0.1 to 0.7,
-assumed). Launches take what they take elsewhere (6 µs, 3 to 20), and the CPU runs ahead. Kernels that fill new tensors
-go, 0.9 of their time (0.6 to 1, assumed); the slower kernels of deterministic mode stay in the prediction.
+The gradient checks disappear, and so do their kernels and waits; 0.3 of the CPU's time in forward ops is left (0.1 to
+0.7, assumed). Launches take what they take elsewhere (6 µs, 3 to 20), and the CPU runs ahead. Kernels that fill new
+tensors go, 0.9 of their time (0.6 to 1, assumed); the slower kernels of deterministic mode stay in the prediction.
 """,
     wrong="""
 Whoever needs the same bits in each run needs deterministic algorithms; the filling alone can be left out:

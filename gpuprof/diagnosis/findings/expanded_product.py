@@ -183,7 +183,7 @@ FINDING = Declaration(
     find=find,
     ledger=LedgerItem(
         "expanded products that are summed up",
-        "each product is written and read again, where a matrix multiplication adds them up at once",
+        "the expanded tensor is written and read again, where a matrix multiplication adds it up at once",
     ),
     synonyms=("einsum", "broadcast", "cdist", "pairwise_distance"),
     titles=("a_matrix_multiplication_in_place_of_an_expanded_product",),

@@ -33,7 +33,7 @@ PAGE = Page(
     means="""
 A new head or an adapter is trained, only its parameters are given to the optimizer, and the rest of the model still has
 `requires_grad=True`. Then autograd computes the gradients of all weights in each step, and keeps all activations for
-them; nobody reads the result. Below the first trained layer the whole backward pass is for nothing.
+them, although nothing reads the result. Below the first trained layer the whole backward pass is for nothing.
 """,
     detected="""
 The recorder compares the model's parameters with those of all optimizers that have stepped: those that have a gradient

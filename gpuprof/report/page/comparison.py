@@ -74,7 +74,7 @@ class KernelRow:
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """A mechanism."""
+    """A mechanism, as the page shows it."""
 
     number: int
     id: str
@@ -121,7 +121,7 @@ def render(comparison: Comparison) -> str:
 
 
 def _sentence(capitals: str) -> str:
-    """`B IS 1.9× AS FAST` as it stands in a headline."""
+    """`B IS 1.9× AS FAST` as a headline."""
     return capitals[:1] + capitals[1:].lower()
 
 
@@ -145,7 +145,7 @@ def stretches(c: Comparison) -> list[tuple[str, str, float, list[Stretch]]]:
 
 
 def _stretches(bar: Bar, longest: int, shown: set[tuple[str, bool]]) -> list[Stretch]:
-    """Those that the legend names; the others are too short to be seen."""
+    """The stretches that the legend names; the others are too short to be visible."""
     return [
         Stretch(
             colour=_colour(part.key, part.idle),
@@ -170,7 +170,7 @@ def _label(key: str, idle: bool) -> str:
 
 
 def legend(c: Comparison) -> list[tuple[str, str, bool, str]]:
-    """(colour, name, whether it is waiting, how it changed) of the stretches that can be seen."""
+    """(colour, name, whether it is waiting, how it changed) of the visible stretches."""
     one, other = bars.step_bars(c)
     longest = max(one.total_ns, other.total_ns) or 1
     return [
@@ -212,7 +212,7 @@ def falls(c: Comparison) -> list[Fall]:
 
 
 def cards(c: Comparison) -> list[Card]:
-    """The mechanisms that are worth one."""
+    """One for each mechanism that is worth one."""
     return [_card(number, one, c) for number, one in enumerate(words.shown_mechanisms(c), 1)]
 
 
@@ -268,7 +268,7 @@ def _kernel_words(c: Comparison) -> str:
 def _kernels(c: Comparison) -> list[KernelRow]:
     return [
         KernelRow(
-            # Names of one family differ in their middles and ends only.
+            # Names of one family differ only in their middles and ends.
             name=shown_kernel(row.name, _NAME),
             origin=" · ".join(filter(None, (labels.category(row.category), words.launched(row)))),
             numbers=(
@@ -297,7 +297,7 @@ def _ops(c: Comparison) -> list[tuple[str, ...]]:
 
 
 def _sides(c: Comparison) -> list[tuple[str, str, str]]:
-    """What is known of each, row by row; rows that neither tells are left out."""
+    """What is known of each, row by row, without rows that neither has."""
     pair, on_gpu = (c.a, c.b), words.has_gpu_work(c)
     rows = [
         ("recording", *(shown(s.path, 100) for s in pair)),

@@ -1,6 +1,6 @@
-"""What the page says in words: the diagnosis as the texts and numbers that its templates place.
+"""What the page says in words: the texts and numbers of the diagnosis, for its templates.
 
-Texts are fit to be shown here, and escaped as HTML by the templates.
+Texts are made printable here; the templates escape them as HTML.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from gpuprof.tracefile.trace import AUTOGRAD_ENGINE
 KERNELS = 12
 RANGES = 12
 FUNCTIONS = 8
-"""Rows of the table that stands in for the interactive one."""
+"""Rows of the table that replaces the interactive one."""
 SEEN = 0.005
 """Share of a bar below which a part has no entry in its legend."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """One number that is read at a glance."""
+    """One number to be read at a glance."""
 
     value: str
     label: str
@@ -63,7 +63,7 @@ class StepBar:
     summary: str
     note: str = ""
     lines: tuple[str, ...] = ()
-    """What its largest parts are."""
+    """Its largest parts in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +80,14 @@ class BudgetRow:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A link into the timeline: the longest place of a part of the program, or a place by itself."""
+    """A link into the timeline: the longest place of a part of the program, or a single place."""
 
     name: str
-    """What the reader is led to: a module and phase, or the same as `text`."""
+    """Where the link leads: a module and phase, or the same as `text`."""
     text: str
-    """What the timeline calls the event that begins there."""
+    """The name in the timeline of the event that begins there."""
     and_on: bool
-    """Whether the name is that of what begins it, and of no more."""
+    """Whether the name is only that of the event with which it begins."""
     start_ns: int
     ns: int
     where: str
@@ -100,7 +100,7 @@ class FixBlock:
 
     code: bool
     parts: tuple[str, ...]
-    """Between which lines of code may break; of prose the whole."""
+    """Parts between which lines of code may break; prose is a single part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,34 +113,34 @@ class Card:
     severity: str
     gain: str
     measured: str
-    """What `gpuprof try` found; empty where it was not tried."""
+    """What `gpuprof try` measured; empty where it was not tried."""
     now: str
     low: float
-    """Of the axis from zero to the longest step shown, in percent; likewise the next three."""
+    """In percent of the axis from zero to the longest step shown; likewise the next three."""
     expected: float
     high: float
     present: float
     how: tuple[FixBlock, ...]
     """The fix: prose, and blocks of code."""
     conditions: tuple[str, ...]
-    """What it changes about the training and costs."""
+    """What it changes about the training, and what it costs."""
     lines: tuple[str, ...]
-    """Of the user's code that it is about, `train.py:42 step`."""
+    """Lines of the user's code that it is about, such as `train.py:42 step`."""
     facts: tuple[str, ...]
-    """What it rests on, and the conditions."""
+    """Its evidence, and the conditions."""
     places: tuple[Place, ...]
     why: str
     """HTML of our own text."""
     chance: str = ""
-    """How likely it gains, of what is worth trying; empty of a fix."""
+    """How likely something that is worth trying gains; empty for a fix."""
     settle: str = ""
-    """Likewise, what settles it."""
+    """Likewise: what settles it."""
     by_hand: bool = False
     """Whether no command settles it."""
 
 
 def headline(diagnosis: Diagnosis) -> str:
-    """What runs where: GPU, versions, work of a step."""
+    """What runs where: GPU, versions, work per step."""
     found = (words.gpus(diagnosis), words.versions(diagnosis), run_words.tokens(diagnosis), _seen_from(diagnosis))
     return " · ".join(filter(None, found))
 
@@ -154,7 +154,7 @@ def _seen_from(diagnosis: Diagnosis) -> str:
 
 
 def tiles(diagnosis: Diagnosis) -> list[Tile]:
-    """The few numbers next to the verdict that people compare runs by; those that are known."""
+    """The few numbers next to the verdict by which people compare runs, if they are known."""
     steps, run, roof = diagnosis.steps, diagnosis.run, diagnosis.roofline
     found: list[Tile] = []
     if steps:
@@ -203,14 +203,14 @@ def _busy_note(diagnosis: Diagnosis) -> str:
 
 
 def of_mean_step(diagnosis: Diagnosis) -> bool:
-    """Whether the bars hold what some steps take beyond the usual one."""
+    """Whether the bars include what some steps take beyond the usual one."""
     found = diagnosis.budget
     measured = found is not None and found.source == "free" and step_parts.differs(found)
     return measured and step_parts.estimated(diagnosis)
 
 
 def step_bars(diagnosis: Diagnosis) -> list[StepBar]:
-    """One per device; its compute is split by what limits the kernels, where that is known."""
+    """One bar per device; its compute is split by what limits the kernels, where that is known."""
     bars = step_parts.bars(diagnosis)
     note = _of_variation(diagnosis)
     limits = roof.bound_shares if (roof := diagnosis.roofline and diagnosis.tables.roofline) else {}
@@ -221,7 +221,7 @@ def step_bars(diagnosis: Diagnosis) -> list[StepBar]:
 
 
 def _of_variation(diagnosis: Diagnosis) -> str:
-    """What pauses and variation are, for those who see them in the bars for the first time."""
+    """Explains pauses and variation, for readers who see them in the bars for the first time."""
     budget = diagnosis.budget
     if budget is None or not of_mean_step(diagnosis):
         return ""
@@ -239,7 +239,7 @@ def _of_variation(diagnosis: Diagnosis) -> str:
 
 
 def _of_bars(diagnosis: Diagnosis) -> str:
-    """What the bars show: the mean step, one step, or all where there are none."""
+    """What the bars show: the mean step, one step, or the whole recording where there are no steps."""
     if diagnosis.steps is None or diagnosis.steps.source == "none":
         return "the whole recording"
     return f"{'the mean' if of_mean_step(diagnosis) else 'one'} {diagnosis.unit}"
@@ -267,7 +267,7 @@ def _step_bar(bar: Bar, title: str, limits: dict[str, float]) -> StepBar:
 
 
 def stepbar_of(title: str, parts: Sequence[BarPart], note: str = "", lines: tuple[str, ...] = ()) -> StepBar:
-    """A bar that draws exactly what its legend names; what is too small for that is left out, and the rest fills it."""
+    """A bar that draws exactly the parts that its legend names, scaled to fill it: smaller ones are left out."""
     named = [part for part in parts if part.named] or list(parts)
     whole = sum(part.percent for part in named) or 1.0
     drawn = tuple(replace(part, percent=100 * part.percent / whole) for part in named)
@@ -279,7 +279,7 @@ def stepbar_of(title: str, parts: Sequence[BarPart], note: str = "", lines: tupl
 
 
 def budget_rows(diagnosis: Diagnosis) -> list[BudgetRow]:
-    """The parts of the mean step, which sum to it; none where no steps were timed. Causes too small to be seen are
+    """The parts of the mean step, which sum to it; none where no steps were timed. Causes too small to be visible are
     counted as variation."""
     found = diagnosis.budget
     if found is None or found.source != "free":
@@ -297,7 +297,7 @@ def budget_rows(diagnosis: Diagnosis) -> list[BudgetRow]:
 
 
 def alike(diagnosis: Diagnosis) -> str:
-    """What is said of timed steps instead of a chart of equal bars; empty where they differ."""
+    """A sentence that replaces a chart of equal bars; empty where the timed steps differ."""
     timed, budget = diagnosis.timed, diagnosis.budget
     if timed is None or budget is None or budget.source != "free" or not steps_are_alike(diagnosis):
         return ""
@@ -307,7 +307,7 @@ def alike(diagnosis: Diagnosis) -> str:
 
 
 def _cpu_rows(step: CpuStep, found: Budget, prepares: bool) -> list[BudgetRow]:
-    """The same of a training without a GPU: what its process does."""
+    """The same for a training without a GPU: what its process does."""
     parts = [("input", "preparing batches" if prepares else "waiting for batches", float(step.input_ns))]
     if step.ops_ns is None:
         parts.append(("usual", "the training itself", step.own_ns))
@@ -341,8 +341,8 @@ def _excess_row(one: Excess, found: Budget) -> BudgetRow:
 
 
 def once(diagnosis: Diagnosis) -> list[str]:
-    """What came once and is not in the mean: `Once, not in the mean: compilation, 2.1 s in 1 step`; and what is in it,
-    but becomes rarer; each with what it is spread over all steps."""
+    """What happened once and is not in the mean (`Once, not in the mean: compilation, 2.1 s in 1 step`), and what is in
+    the mean but becomes rarer; each with its time spread over all steps."""
     found, run = diagnosis.budget, diagnosis.run
     if found is None or found.source != "free":
         return []
@@ -377,7 +377,7 @@ def cards(diagnosis: Diagnosis) -> list[Card]:
 
 
 def tries(diagnosis: Diagnosis) -> list[Card]:
-    """What is worth trying, in the order of the diagnosis, numbered behind the findings."""
+    """What is worth trying, in the order of the diagnosis, numbered after the findings."""
     now = fixes.now_ns(diagnosis)
     if not now:
         return []
@@ -430,7 +430,7 @@ def _block(is_code: bool, lines: Sequence[str]) -> FixBlock:
 
 
 def _with_comments(pieces: Sequence[str]) -> Iterator[str]:
-    """The parts of code, of which a comment is one: it goes into the next line as a whole."""
+    """The parts of code; a comment is a single part, so that it wraps as a whole."""
     comment = ""
     for piece in pieces:
         if piece == "\n" or not (comment or piece.startswith("#")):
@@ -447,8 +447,8 @@ def _values(found: Range) -> tuple[float, float, float]:
 
 def _place(evidence: Evidence, diagnosis: Diagnosis) -> Place:
     start, ns = evidence.start_ns or 0, evidence.ns or 0
-    # Kernels have long names of which a part tells; ops are written as they are called, less the prefix of autograd's
-    # engine, which says less than the room it takes.
+    # Kernels have long names, and a part of them is enough; ops keep theirs, without the prefix of autograd's engine,
+    # which says too little for its length.
     what, and_on = evidence.begins_with or evidence.text, evidence.begins_with is not None
     what = shown_kernel(what, 60) if evidence.on_gpu else shown(what.removeprefix(AUTOGRAD_ENGINE), 60)
     where, at = shown(evidence.where or "", 60), f"{duration(ns)} at {duration(start)}"
@@ -459,11 +459,11 @@ def _place(evidence: Evidence, diagnosis: Diagnosis) -> Place:
 
 
 def _why(finding: str) -> str:
-    """What the finding means and when it is wrong, from its page of documentation."""
+    """What the finding means and when it is wrong, from its page in the docs."""
     page = next((one.page for one in declarations() if one.id == finding), None)
     if page is None:
         return ""
-    # As strict as it gets: the text is our own, and still no markup in it is passed on.
+    # As strict as possible: although the text is our own, no HTML in it is passed on.
     render = MarkdownIt("commonmark", {"html": False}).render
     return render(page.means.strip()) + "<h4>When it is wrong</h4>" + render(page.wrong.strip())
 
@@ -478,13 +478,14 @@ def combined(diagnosis: Diagnosis) -> str:
 
 
 def uncertain_mean(diagnosis: Diagnosis) -> str:
-    """What is known better than the steps after the fixes, where the mean step itself is uncertain; else empty."""
+    """What is known more precisely than the steps after the fixes, where the mean step itself is uncertain; else
+    empty."""
     unsure = fixes.uncertain_mean(diagnosis) if diagnosis.findings else ""
     return f"{unsure[:1].upper()}{unsure[1:]}." if unsure else ""
 
 
 def considered(diagnosis: Diagnosis) -> list[tuple[str, str]]:
-    """Usual remedies that are ruled out, and why."""
+    """Usual remedies that were ruled out, and why."""
     return [(escape(one.title), escape(one.reason)) for one in diagnosis.considered]
 
 
@@ -492,7 +493,7 @@ def considered(diagnosis: Diagnosis) -> list[tuple[str, str]]:
 
 
 def waits(diagnosis: Diagnosis) -> list[tuple[str, ...]]:
-    """Idle time by the phase of the work that it comes before, a step."""
+    """Idle time per step, by the phase of the work that follows it."""
     gaps, steps = diagnosis.gaps, diagnosis.steps.count if diagnosis.steps else 1
     if gaps is None:
         return []
@@ -504,7 +505,7 @@ def waits(diagnosis: Diagnosis) -> list[tuple[str, ...]]:
 
 
 def kernels(diagnosis: Diagnosis) -> list[tuple[str, ...]]:
-    """The kernels that take longest, a step."""
+    """The kernels that take longest, per step."""
     found, steps = diagnosis.kernels, diagnosis.steps.count if diagnosis.steps else 1
     if found is None:
         return []
@@ -522,7 +523,7 @@ def kernels(diagnosis: Diagnosis) -> list[tuple[str, ...]]:
 
 
 def environment(diagnosis: Diagnosis) -> list[tuple[str, str]]:
-    """Everything about where and how this was recorded."""
+    """Where and how this was recorded."""
     source, where, steps = diagnosis.source, diagnosis.environment, diagnosis.steps
     rows = [("recording", shown(source.path, 200)), ("kind", source.kind)]
     if source.events:
@@ -551,7 +552,7 @@ def _size(n: int) -> str:
 
 
 def lacks(diagnosis: Diagnosis) -> list[str]:
-    """What this recording cannot tell, said instead of drawn empty."""
+    """What this recording cannot show, said in words instead of empty charts."""
     found = []
     if diagnosis.sensitivities is None and diagnosis.replay.reason:
         found.append(f"No predictions: {escape(diagnosis.replay.reason)}.")
@@ -563,7 +564,7 @@ def lacks(diagnosis: Diagnosis) -> list[str]:
 
 
 def ranges(diagnosis: Diagnosis) -> list[tuple[str, ...]]:
-    """The user's ranges but for the steps themselves, a step: host time, and what the GPU did for them."""
+    """The user's ranges, except the steps themselves: host time per step, and what the GPU did for them."""
     steps = diagnosis.steps.count if diagnosis.steps else 1
     own = (diagnosis.steps.name if diagnosis.steps else None, "ProfilerStep#")
     named = [one for one in diagnosis.ranges if one.name not in own]
@@ -586,7 +587,7 @@ def ranges(diagnosis: Diagnosis) -> list[tuple[str, ...]]:
 
 
 def functions(diagnosis: Diagnosis) -> list[tuple[str, ...]]:
-    """The CPU's functions that the answer names: line of the user's code, name, time a step, the step without it."""
+    """The Python functions that the answer names: line of the user's code, name, time per step, the step without it."""
     found = host_words.worth_saying(diagnosis)[:FUNCTIONS]
     now = diagnosis.step_ns
     priced = any(one.step_ns is not None for one in found)

@@ -10,14 +10,14 @@ from gpuprof.report.page.timeline_window import Part
 from gpuprof.tracefile.trace import ABSENT, I64, Trace
 
 MOST_POINTS = 20_000
-"""Of one line; a screen is a tenth as wide."""
+"""Points of one line; a screen is a tenth as wide."""
 _GPU = 1
 """`Device Type` of CUDA and HIP devices."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A quantity that changes at moments, and holds its value in between."""
+    """A quantity that changes at moments and keeps its value in between."""
 
     device: int
     name: str
@@ -40,7 +40,7 @@ def memory_lines(trace: Trace, part: Part, most: int = MOST_POINTS) -> list[Line
 
 
 def extremes(values: I64, most: int) -> I64:
-    """Indices of at most about `most` values that keep the shape: in every bin the lowest and the highest."""
+    """Indices of at most about `most` values that keep the shape: the lowest and the highest of every bin."""
     if len(values) <= most:
         return np.arange(len(values))
     bins = np.arange(len(values)) * (most // 2) // len(values)

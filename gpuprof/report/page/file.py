@@ -1,4 +1,4 @@
-"""The report as a file: written whole or not at all, and known again."""
+"""The report as a file, written whole or not at all; and whether a file is a report."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from gpuprof.report.page.rank_pages import Link
 
 _MARK = b'<meta name="generator" content="gpuprof">'
-"""What every report has near its top."""
+"""What every report contains near its top."""
 
 
 def write_report(diagnosis: Diagnosis, path: str | os.PathLike[str], links: tuple[Link, ...] = ()) -> None:
-    """Writes the report of a diagnosis as one HTML file that needs nothing else; a file that is there is replaced.
+    """Writes the report of a diagnosis as one HTML file that needs nothing else; replaces an existing file.
 
-    `links`: reports of other ranks that the timeline's section names. Raises GpuprofError, one line, where it cannot be
-    written.
+    `links`: reports of other ranks, which the timeline's section names. Raises GpuprofError, one line, where it cannot
+    be written.
     """
     from gpuprof.report.page.html import render
 
@@ -66,9 +66,9 @@ def _write(page: str, path: str | os.PathLike[str]) -> None:
 
 
 def is_report(path: Path) -> bool:
-    """Whether a file is a report, or empty: then nothing is lost by writing over it."""
+    """Whether a file is a report, or empty: then nothing is lost by overwriting it."""
     try:
-        if not path.is_file():  # a pipe would be waited for, a device taken for an empty file
+        if not path.is_file():  # reading a pipe would wait, and a device looks like an empty file
             return False
         with open_regular(path) as file:
             start = file.read(4096)

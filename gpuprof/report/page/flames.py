@@ -21,7 +21,7 @@ from gpuprof.tracefile.trace import ANNOTATION, AUTOGRAD_ENGINE, I64, OP, Trace
 
 
 def flames(timeline: Timeline, gaps: GapColumns, texts: Texts) -> list[Tree]:
-    """The trees of a recording; one that would be empty is left out."""
+    """The trees of a recording, without empty ones."""
     found = [_gpu(timeline, texts), _host(timeline, texts), _idle(timeline, gaps, texts)]
     return [tree for tree in found if int(tree.own_ns.sum())]
 
@@ -93,7 +93,7 @@ def _module_paths(trace: Trace, parents: I64, wanted: I64, table: str, texts: Te
 def _op_paths(timeline: Timeline, scope: I64, texts: Texts) -> tuple[Paths, I64]:
     """Paths of ops and the user's own ranges; and the node of each `scope`.
 
-    Left out is what stands elsewhere or says nothing: modules, the steps, autograd's wrapper around each of its ops.
+    Without what is shown elsewhere or says nothing: modules, the steps, autograd's wrapper around each of its ops.
     """
     trace, nesting = timeline.trace, timeline.nesting
     ops = trace.ops
@@ -145,7 +145,7 @@ def _host(timeline: Timeline, texts: Texts) -> Tree:
 
 
 def _host_spans(timeline: Timeline, threads: list[int], texts: Texts) -> tuple[I64, I64, I64, I64, I64]:
-    """(thread, start, end, text, paint) of all that ran on some threads, cut at the window."""
+    """(thread, start, end, text, paint) of everything that ran on some threads, cut at the window."""
     trace, (low, high) = timeline.trace, timeline.window
     paints = (
         np.full(len(trace.frames), number("host", "python")),
@@ -157,7 +157,7 @@ def _host_spans(timeline: Timeline, threads: list[int], texts: Texts) -> tuple[I
         rows = np.flatnonzero(np.isin(table.thread, threads) & (table.start_ns < high) & (table.end_ns > low))
         begin, end = table.start_ns[rows].clip(low), np.minimum(table.end_ns[rows], high)
         names = texts.names(table.name[rows])
-        if table is trace.ops:  # of all steps one box: their numbers distinguish nothing
+        if table is trace.ops:  # one box for all steps: their numbers distinguish nothing
             names = np.where(step_ranges(timeline)[rows], texts.add("steps"), names)
         columns.append((table.thread[rows].astype(np.int64), begin, end, names, paint[rows]))
     thread, start, end, label, paint = (np.concatenate(parts) for parts in zip(*columns, strict=True))
@@ -168,8 +168,8 @@ def _host_spans(timeline: Timeline, threads: list[int], texts: Texts) -> tuple[I
 
 
 def sampled(found: SampledStacks, steps: int, texts: Texts) -> Tree:
-    """The user's own line → what it calls, line by line; steps merged. What lies above the user's first line (the
-    launcher) is left out. `steps`: that the page divides by."""
+    """The user's own line → what it calls, line by line; steps merged. Frames above the user's first line (the
+    launcher) are left out. `steps`: what the page divides by."""
     stacks, samples = found.stacks, found.stacks.samples
     waits = found.waits if found.waits is not None else np.full(len(samples), np.nan)
     builder, ends = Builder(texts.add("a step of the CPU")), []
@@ -199,7 +199,7 @@ def sampled(found: SampledStacks, steps: int, texts: Texts) -> Tree:
 
 
 def _idle(timeline: Timeline, gaps: GapColumns, texts: Texts) -> Tree:
-    """Cause → phase → op that is waited for, in the class of its module."""
+    """Cause → phase → class of the module → op that is waited for."""
     trace = timeline.trace
     row, cause = np.nonzero(gaps.by_cause)
     op = np.where(gaps.op[row] >= 0, trace.ops.name[gaps.op[row]] if len(trace.ops) else -1, -1)

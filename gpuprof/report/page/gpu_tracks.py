@@ -23,11 +23,11 @@ from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.trace import ABSENT, I64, KERNEL, Mask, Trace
 
 ALSO = 0.1
-"""A second cause is named where it is this much of a gap."""
+"""A second cause is named from this share of a gap on."""
 NAMED_WHOLE = 500
-"""The longest gaps say to the nanosecond what they are made of; of the others the causes are named."""
+"""Number of the longest gaps that show the time of each cause; the others only name their causes."""
 SLIVER_NS = 20_000
-"""Communication between work of one phase that is shorter, ns, is not drawn in the row of phases: its stream has it."""
+"""Shorter communication (ns) between work of one phase is not drawn in the row of phases: its stream shows it."""
 
 _LABELS = {name: CAUSE_PAINTS[name].label for name in CAUSES}
 
@@ -100,7 +100,7 @@ def _awaited(timeline: Timeline, gaps: GapColumns, row: int) -> str:
 
 
 def _phases(timeline: Timeline, rows: I64, texts: Texts, group: int) -> Track:
-    """What phase the GPU works on, in one row."""
+    """The phase that the GPU works on, in one row."""
     start, end, phase = gpu_phase_spans(timeline, rows)
     names = np.array([texts.add(name) for name in PHASES])
     return Track(
@@ -109,10 +109,10 @@ def _phases(timeline: Timeline, rows: I64, texts: Texts, group: int) -> Track:
 
 
 def gpu_phase_spans(timeline: Timeline, rows: I64) -> tuple[I64, I64, I64]:
-    """(starts, ends, phases) of the work of some rows of the GPU, ns, none at the same time as another.
+    """(starts, ends, phases) of the work of some rows of the GPU, ns, without overlaps.
 
-    Where work of several phases runs, it is the one that began last; communication stands only where nothing else runs.
-    Gaps, and slivers of communication, between work of one phase belong to it.
+    Where work of several phases runs, the one that began last counts; communication only where nothing else runs. Gaps
+    and slivers of communication between work of one phase belong to that phase.
     """
     gpu, phase = timeline.trace.gpu, timeline.phase[rows].astype(np.int64)
     start, end = gpu.start_ns[rows], np.maximum(gpu.end_ns[rows], gpu.start_ns[rows])
@@ -136,7 +136,8 @@ def gpu_phase_spans(timeline: Timeline, rows: I64) -> tuple[I64, I64, I64]:
 
 
 def _filled(found: I64, cuts: I64, passes: Callable[[I64, I64], Mask]) -> I64:
-    """Codes of consecutive stretches between cuts; runs that pass, by code and length, take the code on both sides."""
+    """Codes of consecutive stretches between cuts, where runs that `passes` selects (by code and length) take the code
+    of both sides."""
     first = np.flatnonzero(np.diff(found, prepend=-2))
     code, until = found[first], np.append(cuts[first[1:]], cuts[-1])
     before, after = np.append(-2, code[:-1]), np.append(code[1:], -3)

@@ -1,4 +1,4 @@
-"""The tracks of host threads: ops with the calls they make, and Python frames where the recording has stacks."""
+"""The tracks of host threads: ops with their calls, and Python frames where the recording has stacks."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.trace import ANNOTATION, I64, Mask, Thread
 
 SHAPES = 160
-"""Cells of an op's shapes."""
+"""Characters of an op's shapes."""
 MOST_THREADS = 24
-"""Threads that are drawn, the busiest; a server of data may have hundreds that do nothing."""
+"""The busiest threads are drawn, at most this many; a data loader may have hundreds that do nothing."""
 
 
 def threads_of(timeline: Timeline, part: Part) -> tuple[list[int], int]:
@@ -33,7 +33,7 @@ def threads_of(timeline: Timeline, part: Part) -> tuple[list[int], int]:
 
 
 def thread_name(timeline: Timeline, thread: int) -> str:
-    """What it is for, where that is known, and what the recording calls it: by that name evidence tells its place."""
+    """A thread's purpose, where it is known, and its name in the recording, which evidence uses."""
     known: Thread = timeline.trace.threads[thread]
     name = shown(known.name or known.thread, 40)
     if thread == timeline.main_thread:
@@ -56,20 +56,20 @@ def host_tracks(timeline: Timeline, part: Part, texts: Texts, thread: int, group
 
 
 def step_ranges(timeline: Timeline) -> Mask:
-    """Which ops are the ranges of steps."""
+    """Mask of the ops that are ranges of steps."""
     ops = timeline.trace.ops
     return (ops.kind == ANNOTATION) & timeline.trace.rows_named(ops.name, timeline.steps.are)
 
 
 def drawn_until(timeline: Timeline, ops: I64) -> I64:
-    """Where ops of one thread end in the timeline, ns: ranges of a step, and those begun in it, no later than the next
-    step begins. The profiler steps in hooks, so that they overlap by some µs; all that is in a step would be drawn a
-    row lower than in the step before."""
+    """Where ops of one thread end in the timeline, ns: ranges of a step, and those that begin in it, end when the next
+    step begins at the latest. The profiler steps in hooks, so they overlap by some µs, and everything in a step would
+    be drawn a row lower than in the step before."""
     table = timeline.trace.ops
     start, until = table.start_ns[ops], table.end_ns[ops].copy()
     steps = np.sort(start[step_ranges(timeline)[ops]])
     after = np.searchsorted(steps, start, side="right")
-    # Not what holds a whole step, nor what began before all of them.
+    # Neither ranges that contain a whole step, nor those that began before all steps.
     cut = (table.kind[ops] == ANNOTATION) & (after > 0) & (after < len(steps))
     ends = steps[np.minimum(after[cut], len(steps) - 1)] if len(steps) else until[cut]
     following = np.append(steps, np.iinfo(np.int64).max)[np.minimum(after[cut] + 1, len(steps))]
@@ -78,7 +78,7 @@ def drawn_until(timeline: Timeline, ops: I64) -> I64:
 
 
 def _frames(timeline: Timeline, texts: Texts, rows: I64, group: int) -> Track:
-    """Folded at first: stacks are deep, and the ops are what most people look for."""
+    """Collapsed at first: stacks are deep, and most people look for the ops."""
     frames = timeline.trace.frames
     paint, nothing = np.full(len(rows), number("host", "python")), np.full(len(rows), -1)
     text = texts.names(frames.name[rows])
@@ -107,7 +107,7 @@ def _ops(timeline: Timeline, texts: Texts, ops: I64, calls: I64, group: int, is_
 
 
 def call_paints(timeline: Timeline) -> I64:
-    """Of every call of the trace."""
+    """The paint of every call of the trace."""
     transfer, sync, allocator = calls_by_cause(timeline)
     paints = np.full(len(transfer), number("host", "launch"))
     paints[allocator] = number("host", "allocator")
@@ -117,7 +117,7 @@ def call_paints(timeline: Timeline) -> I64:
 
 
 def _op_details(timeline: Timeline, rows: I64, texts: Texts) -> I64:
-    """`backward · [[128, 2048], [2048]] BFloat16`: its phase and what it was given."""
+    """`backward · [[128, 2048], [2048]] BFloat16`: its phase and its arguments."""
     if not len(rows):
         return np.empty(0, np.int64)
     trace, phase = timeline.trace, timeline.host.op[rows]

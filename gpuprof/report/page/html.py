@@ -1,8 +1,8 @@
-"""The report as one HTML file: words that stand by themselves, and views that come to life where scripts may run.
+"""The report as one HTML file: words that need no script, and views that work where scripts may run.
 
-`render` is a pure function of the Diagnosis. Nothing is loaded from anywhere: styles, scripts, data and the charts'
-library are inside. The page's own content policy allows just the two scripts that it carries, by their digests, so
-that nothing in a recording can become one, whatever it is named.
+`render` is a pure function of the Diagnosis. Nothing is loaded: styles, scripts, data and the charts' library are
+inside. The page's own content policy allows only its two scripts, by their digests, so that no name in a recording can
+become a script.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ CHARTS = (
     ("waiting", ("gap_histogram", "phases")),
     ("run", ("steps", "memory", "telemetry")),
 )
-"""Section of the page → its charts, in order; one that a recording has nothing for is not there."""
+"""Section of the page → its charts, in order; a chart without data is left out."""
 
 
 def render(diagnosis: Diagnosis, most_events: int = MOST_EVENTS, links: Sequence[Link] = ()) -> str:
@@ -120,11 +120,11 @@ def _chart(name: str, diagnosis: Diagnosis) -> dict[str, Any] | None:
         return None
     meta = figure.layout.meta
     legend = meta.get("legend", ())
-    if legend:  # HTML wraps at any width, where plotly's legend would take the plot's room
+    if legend:  # HTML wraps at any width; plotly's legend would make the plot smaller
         margin = figure.layout.margin.t - charts.LEGEND_PX
         figure.update_layout(showlegend=False, height=figure.layout.height - charts.LEGEND_PX, margin={"t": margin})
     text = charts.to_json(figure)
-    # Its height must be known before it is drawn, or the page jumps.
+    # The height must be known before the chart is drawn, or the page jumps.
     height = json.loads(text)["layout"]["height"]
     said = {"title": meta["title"], "note": meta["note"], "legend": legend}
     return {"name": name, **said, "json": text, "height": height}
@@ -156,7 +156,7 @@ def _policy(*scripts: bytes) -> str:
 
 @cache
 def template(name: str) -> jinja2.Template:
-    """One of the page's templates; what it is given is escaped."""
+    """One of the page's templates, which escapes its variables."""
     environment = jinja2.Environment(
         loader=jinja2.FunctionLoader(lambda name: (_HERE / "templates" / name).read_text(encoding="utf-8")),
         autoescape=True,
@@ -169,7 +169,7 @@ def template(name: str) -> jinja2.Template:
 
 
 def tied(text: str) -> str:
-    """Prose in which no line ends between a number and its unit: `22 µs`, `50 %`."""
+    """Prose in which no line breaks between a number and its unit: `22 µs`, `50 %`."""
     return _UNIT_SPACE.sub("\N{NO-BREAK SPACE}", text)
 
 

@@ -1,4 +1,4 @@
-"""The iteration of a training on its own generations, as the page shows it: a bar by phase, details, changes."""
+"""The iteration of an RL training, as the page shows it: a bar by phase, details, changes."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class PhaseRow:
     time: str
     share: str
     between: str
-    """Of eight in ten iterations."""
+    """The range of eight in ten iterations."""
     busy: str
-    """Share of the recorded time in which a GPU worked; empty where none was recorded."""
+    """Share of the recorded time in which a GPU worked; empty where no GPU was recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class ChangeRow:
 
 @dataclass(frozen=True, slots=True)
 class IterationPart:
-    """All that the page says of the iteration."""
+    """Everything that the page says about the iteration."""
 
     title: str
     summary: str
@@ -62,7 +62,7 @@ class IterationPart:
 
 
 def iteration_part(diagnosis: Diagnosis) -> IterationPart | None:
-    """What the page shows; None of any other training."""
+    """What the page shows; None for other trainings."""
     found = diagnosis.iteration
     if found is None:
         return None

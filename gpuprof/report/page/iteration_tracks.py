@@ -1,4 +1,4 @@
-"""The tracks of a training on its own generations: the phases of its iterations, and the decode steps in them."""
+"""The tracks of an RL training: the phases of its iterations, and the decode steps in them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gpuprof.tracefile.trace import I64
 
 
 def iteration_tracks(timeline: Timeline, part: Part, texts: Texts, group: int) -> list[Track]:
-    """The phases as the program marked them, and the decode steps, folded at first; none where nothing is marked."""
+    """The phases as the program marked them, and the decode steps, collapsed at first; none where nothing is marked."""
     spans = [span for span in phase_spans(timeline.trace) if span.end_ns > part.low_ns and span.start_ns < part.high_ns]
     if not spans:
         return []
@@ -31,7 +31,7 @@ def iteration_tracks(timeline: Timeline, part: Part, texts: Texts, group: int) -
 
 
 def _decoding(timeline: Timeline, spans: list[PhaseSpan], part: Part, texts: Texts, group: int) -> Track:
-    """Decode steps, and what was left out of them."""
+    """Decode steps, and the decoding that was not recorded."""
     hidden = clip(unrecorded(timeline.trace), part.low_ns, part.high_ns)
     start, end = decode_steps(timeline, spans)
     count = len(start) + len(hidden)
@@ -45,8 +45,8 @@ def _decoding(timeline: Timeline, spans: list[PhaseSpan], part: Part, texts: Tex
 
 
 def decode_steps(timeline: Timeline, spans: list[PhaseSpan]) -> tuple[I64, I64]:
-    """(starts, ends) of the recorded decode steps: from a pass of one token a sequence to the next, or to the end of
-    what generates without a break."""
+    """(starts, ends) of the recorded decode steps: from a forward pass of one token per sequence to the next, or to the
+    end of the generation without a break."""
     begun = single_token_embeddings(timeline.trace)
     left_out = unrecorded(timeline.trace)
     starts, ends = [], []

@@ -19,7 +19,7 @@ from gpuprof.timeline.phases import PHASES
 from gpuprof.tracefile.trace import I32, I64
 
 MOST_ROWS = 3_000
-"""Of a table that a person filters; the rest is summed up in one row per category."""
+"""Rows of the table, which readers filter; the rest is summed up in one row per category."""
 
 
 def kernel_rows(tables: Tables, texts: Texts) -> dict[str, Any] | None:
@@ -63,7 +63,7 @@ def kernel_rows(tables: Tables, texts: Texts) -> dict[str, Any] | None:
     flops = _summed(code, np.where(known, roof.work.flops[rows], 0.0))
     moved = _summed(code, np.where(known, roof.work.bytes[rows], 0.0))
 
-    # More than the fastest format reaches is the work of another kernel of the op.
+    # More FLOPs than the fastest format reaches are the work of another kernel of the op.
     most = BEYOND * max(roof.ceilings.flops.values(), default=np.inf) * np.maximum(total, 1) / 1e9
 
     def given(values: np.ndarray, where: np.ndarray, digits: int = 4) -> list[float | None]:
@@ -75,7 +75,7 @@ def kernel_rows(tables: Tables, texts: Texts) -> dict[str, Any] | None:
         **found,
         "bound": [bound[i] for i in order.tolist()],
         "efficiency": given(at_roof / np.maximum(modelled_ns, 1), modelled_ns > 0),
-        # None are counted for what does no products, or where they are booked to another kernel of the same op.
+        # No FLOPs are known for kernels that multiply no matrices, or where another kernel of the same op has them.
         "flops": given(flops, any_known & (flops > 0) & (flops <= most)),
         "bytes": given(moved, any_known),
     }
@@ -93,7 +93,7 @@ def _module_classes(tables: Tables, rows: I64, texts: Texts) -> I64:
 
 
 def _fewer(first: I64, code: I64, ns: I64, category: I64) -> tuple[I64, I64]:
-    """Keeps the groups with most time; of the rest those of one category become one group, named by its largest."""
+    """Keeps the groups with most time; the rest become one group per category, named after its largest."""
     if len(first) <= MOST_ROWS:
         return first, code
     total = _summed(code, ns)

@@ -1,4 +1,4 @@
-"""How deep spans lie in each other, and so in which row of its track a span is drawn; and what of a span is its own."""
+"""How deeply spans are nested, and so in which row of its track a span is drawn; and a span's own time."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from gpuprof.tracefile.trace import I32, I64
 
 
 def depths(start_ns: I64, end_ns: I64) -> I64:
-    """Depth of each span of one track, 0 outermost; no two spans of a depth overlap.
+    """Depth of each span of one track, 0 outermost; spans of one depth do not overlap.
 
-    Spans that overlap without one holding the other count as nested, too.
+    Spans that overlap without one containing the other also count as nested.
     """
     return levels(nest(np.zeros(len(start_ns), np.int32), start_ns, np.maximum(start_ns, end_ns)).begun_in)
 
@@ -20,7 +20,7 @@ def levels(parent: I64) -> I64:
     """Number of ancestors of each row."""
     level = (parent >= 0).astype(np.int64)
     ancestor = parent.copy()
-    # Twice as far at every turn: `level` always holds the distance to `ancestor`, or to the top.
+    # Twice as far in every round: `level` is always the distance to `ancestor`, or to the top.
     while (active := np.flatnonzero(ancestor >= 0)).size:
         reached = ancestor[active]
         level[active] += level[reached]
@@ -29,7 +29,7 @@ def levels(parent: I64) -> I64:
 
 
 def own_ns(spans: Nesting, thread: I32, start: I64, end: I64) -> I64:
-    """Per span the time in which it is the innermost of its thread, so that no moment counts twice."""
+    """Per span, the time in which it is the innermost of its thread, so that no moment counts twice."""
     moments, threads = np.concatenate([start, end]), np.concatenate([thread, thread])
     order = np.lexsort((moments, threads))
     moments, threads = moments[order], threads[order]

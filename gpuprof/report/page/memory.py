@@ -1,6 +1,8 @@
-"""Who holds a GPU's memory as one HTML file: a stacked area over time, phases under it, the peak as a bar and tables.
+"""What occupies a GPU's memory as one HTML file: a stacked area over time, phases below it, the peak as a bar and
+tables.
 
-`render` is a pure function of the report. The page's only script is that of the button for light and dark.
+`render` is a pure function of the report. The page's only script is that of the button that switches between light and
+dark.
 """
 
 from __future__ import annotations
@@ -22,22 +24,22 @@ from gpuprof.report.page.memory_peak import at_peak
 from gpuprof.report.palette import OWNER_PAINTS, Paint
 
 WIDTH, HEIGHT = 1000, 360
-"""Of the chart's own coordinates; the page stretches them."""
+"""Size of the chart in its own coordinates; the page stretches them."""
 TIMES = 5
-"""Marks along the time."""
+"""Labels along the time axis."""
 ROWS = 30
-"""Lines of Python in the table."""
+"""Rows of the table, each a line of Python."""
 _SETUP = Paint("setup", "setup", "#94a3b8", "#7f8ea3")
 
 
 @dataclass(frozen=True, slots=True)
 class Area:
-    """One owner of the chart."""
+    """The area of one owner in the chart."""
 
     owner: str
     label: str
     path: str
-    """Of an SVG path."""
+    """Data of an SVG path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,7 @@ class Chart:
 
     areas: tuple[Area, ...]
     reserved: str
-    """Points of a line; empty where it is not known."""
+    """Points of the line of reserved memory; empty where it is not known."""
     ticks: tuple[tuple[str, float], ...]
     """(label, percent from the top)."""
     times: tuple[tuple[str, float], ...]
@@ -78,7 +80,7 @@ def render(report: MemoryReport) -> str:
 
 
 def _of_run(advice: Advice | None) -> dict[str, Any]:
-    """What is shown of a run without a snapshot."""
+    """What is shown for a run without a snapshot."""
     peak = words.size(advice.peak_bytes) if advice else ""
     total = advice.peak_bytes if advice else 0
     owners = [(one.owner, words.NAMES[one.owner], words.size(one.bytes), share(one.bytes, total), one.bytes, 0)
@@ -91,7 +93,7 @@ def _of_run(advice: Advice | None) -> dict[str, Any]:
 
 
 def _of_device(device: Device) -> dict[str, Any]:
-    """What is shown of a snapshot or of memory events."""
+    """What is shown for a snapshot or memory events."""
     peak = device.peak
     total = peak.allocated_bytes if peak.reserved_bytes is None else peak.reserved_bytes
     owners = [(one.owner, words.NAMES[one.owner], words.size(one.bytes), share(one.bytes, total), one.bytes, one.count)

@@ -1,4 +1,4 @@
-"""What a page shows of memory at its peak: a treemap of owners and their lines, tables, and what would make it
+"""Memory at its peak, as the page shows it: a treemap of owners and their lines, tables, and what would make it
 smaller."""
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from gpuprof.report.numbers import share
 from gpuprof.report.page.treemap import Box, squarified
 
 ROWS = 12
-"""Lines of Python in the table."""
+"""Rows of the table, each a line of Python."""
 WHOLE = Box(0.0, 0.0, 100.0, 48.0)
 """The treemap in percent of its width, as high as half of it."""
 LEAST = 0.004
 """Share of the whole below which a tile is not drawn."""
 ON_PHONE, ON_SCREEN = (1.8, 5.5), (0.75, 2.0)
 """Width of a letter and height of a line on a phone and in a window of 900 pixels or more, in the same percent: a tile
-is named that has room for it."""
+that has room for its name shows it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """One line of an owner, or all of it."""
+    """One line of an owner, or the whole owner."""
 
     owner: str
     style: str
     on_phone: str
-    """Its name there; empty where there is no room for it. Likewise on a larger screen."""
+    """Its name on a phone; empty where there is no room for it. The next one: on a larger screen."""
     on_screen: str
     size: str
     title: str
@@ -38,7 +38,7 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """All that the template places."""
+    """Everything that the template needs."""
 
     summary: str
     tiles: tuple[Tile, ...]
@@ -47,7 +47,7 @@ class Peak:
     lines: tuple[tuple[str, str, str, str, str], ...]
     """(size, place, owner's key, its name, phase)."""
     measured: str
-    """Of the run itself; empty where it is not known."""
+    """The peak that the run itself measured; empty where it is not known."""
     now: tuple[str, ...]
     remedies: tuple[tuple[str, ...], ...]
     fits: tuple[str, ...]
@@ -55,7 +55,7 @@ class Peak:
 
 
 def at_peak(report: MemoryReport) -> Peak:
-    """What is shown of a report: of its first device, or of the run alone."""
+    """What is shown of a report: its first device, or only the run."""
     device = report.devices[0] if report.devices else None
     advice = report.advice
     owners = _owners(device, advice)
@@ -117,7 +117,7 @@ def _tile(owner: str, place: str, size: int, box: Box) -> Tile:
 
 
 def _fitting(names: tuple[str, ...], size: str, box: Box, letter: float, line: float) -> str:
-    """The first of the names that a box has room for, with its size after it or below; empty where there is none."""
+    """The first name that a box has room for, with its size after it or below; empty where there is none."""
 
     def fits(name: str) -> bool:
         rows = 1 if box.width >= letter * len(f"{name} {size}") + letter else 2

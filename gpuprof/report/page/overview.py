@@ -1,4 +1,4 @@
-"""The tracks above all others: phases of iterations, steps, what the main thread is in, and findings."""
+"""The topmost tracks: phases of iterations, steps, phases of the main thread, and findings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gpuprof.tracefile.trace import I64, OP
 
 
 def overview_tracks(diagnosis: Diagnosis, timeline: Timeline, part: Part, texts: Texts, group: int) -> list[Track]:
-    """Those that the recording has anything for."""
+    """Those for which the recording has data."""
     of_iterations = diagnosis.iteration is not None and len(timeline.host.generation) > 0
     tracks = iteration_tracks(timeline, part, texts, group) if of_iterations else []
     tracks += [_steps(timeline, part, texts, group), _phases(timeline, part, texts, group)]
@@ -30,7 +30,7 @@ def _steps(timeline: Timeline, part: Part, texts: Texts, group: int) -> Track:
     rows = np.flatnonzero((steps.start_ns >= part.low_ns) & (steps.start_ns < part.high_ns))
     names = [texts.add(f"step {i + 1}" if steps.source != "none" else "recording") for i in rows.tolist()]
     nothing = np.full(len(rows), -1)
-    # A range of a step may end a little after the next begins: they are one row all the same.
+    # A range of a step may end slightly after the next begins: they are still one row.
     until = np.minimum(steps.end_ns, np.append(steps.start_ns[1:], steps.end_ns[-1:]))
     return Track(
         group, "steps", "steps", steps.start_ns[rows], until[rows], np.array(names, np.int64),
@@ -49,7 +49,7 @@ def _phases(timeline: Timeline, part: Part, texts: Texts, group: int) -> Track:
 
 
 def host_phase_spans(timeline: Timeline) -> tuple[I64, I64, I64]:
-    """(starts, ends, phases) of what the main thread is in, over the window, without a hole."""
+    """(starts, ends, phases) of the main thread, over the whole window."""
     ops, (low, high) = timeline.trace.ops, timeline.window
     empty = np.empty(0, np.int64)
     mine = np.flatnonzero((ops.thread == timeline.main_thread) & (ops.start_ns < high) & (ops.end_ns > low))
@@ -61,7 +61,7 @@ def host_phase_spans(timeline: Timeline) -> tuple[I64, I64, I64]:
     thread = np.full(len(cuts), timeline.main_thread, np.int32)
     innermost = timeline.nesting.innermost(thread, cuts)
     phase = timeline.host.at(thread, cuts).astype(np.int64)
-    # An annotation as wide as the step says less than the moment does.
+    # An annotation as long as the step says less than the phase that is known from the time.
     telling = innermost >= 0
     telling[telling] = (ops.kind[innermost[telling]] == OP) | timeline.host.named[innermost[telling]]
     phase[telling] = timeline.host.op[innermost[telling]]
@@ -70,7 +70,7 @@ def host_phase_spans(timeline: Timeline) -> tuple[I64, I64, I64]:
 
 
 def _findings(diagnosis: Diagnosis, timeline: Timeline, part: Part, texts: Texts, group: int) -> Track:
-    """The places that the findings' evidence names."""
+    """The places that are evidence of findings."""
     low = timeline.window[0]
     spans = [
         (low + e.start_ns, low + e.start_ns + (e.ns or 0), f"{number_}  {finding.title}", e.text)

@@ -1,7 +1,7 @@
-"""Header and columns of numbers as the bytes that a page carries; `viewer/src/data.ts` reads them.
+"""Header and columns of numbers as the bytes in a page; `viewer/src/data.ts` reads them.
 
 Length of the header (u32, little-endian), the header as JSON, then the columns: n values of w bytes as w planes of n
-bytes, lowest byte first. Planes compress better than whole values, for the high bytes hardly change.
+bytes, lowest byte first. Planes compress better than whole values, because the high bytes hardly change.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ WIDEST = 6
 """Bytes of the largest value: 48 bits are exact in JavaScript's numbers; as ns they are three days."""
 LARGEST = (1 << 8 * WIDEST) - 1
 LEVEL = 3
-"""isal's best compression; half a second for a million events."""
+"""isal's best compression, which takes half a second for a million events."""
 
 Columns = dict[str, NDArray[Any]]
 
@@ -33,7 +33,7 @@ def pack(header: dict[str, Any], columns: Columns) -> bytes:
         planes.append(_planes(values, width))
         offset += len(values) * width
     text = json.dumps({**header, "columns": places}, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    # Lone surrogates are no UTF-8; names are escaped long before, this is for whatever is not a name.
+    # Lone surrogates are not valid UTF-8. Names are escaped long before; this is for other texts.
     head = text.encode("utf-8", "backslashreplace")
     return b"".join([struct.pack("<I", len(head)), head, *planes])
 

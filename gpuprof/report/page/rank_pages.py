@@ -1,4 +1,4 @@
-"""Reports of single ranks next to the report of all: which ranks, where their files are, and the links between them."""
+"""Reports of single ranks next to the report of all ranks: which ranks, their files, and the links between them."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Link:
 
 
 def usual_rank(diagnosis: Diagnosis) -> RankSummary | None:
-    """The rank with the median pace among those that the report does not show: what a slow rank is compared with. None
-    unless several ranks were diagnosed together."""
+    """The rank with the median pace among those that the report does not show, to compare a slow rank with. None unless
+    several ranks were diagnosed together."""
     own = diagnosis.environment.rank
     others = [one for one in diagnosis.ranks or () if one.rank != own and one.pace_ns is not None]
     if not others:

@@ -17,11 +17,11 @@ _KINDS = {
     "communication": ("cause-communication", labels.cause("communication")),
     "memory": ("cause-allocator", "to save memory"),
 }
-"""Kind of item → the colour that its like has in the step's bar, and its label."""
+"""Kind of item → its colour, which is that of similar parts in the step's bar, and its label."""
 
 
 def reach_bars(diagnosis: Diagnosis) -> list[StepBar]:
-    """The bar, where something that is seen lies above the reach."""
+    """The bar, where something visible lies above the reach."""
     found = diagnosis.above_reach
     if found is None or not any(part[2] for part in _parts(found)[1:]):
         return []

@@ -32,19 +32,19 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class RoleBar:
-    """What a process does over the window."""
+    """What a process does during the window."""
 
     role: str
     program: str
     source: str
     bubble: str
-    """Its share of the window that it waits while others work."""
+    """Share of the window in which it waits while others work."""
     parts: tuple[Part, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class WaitRow:
-    """A row of who waits for whom."""
+    """A row of the table of waits between roles."""
 
     role: str
     waits_for: str

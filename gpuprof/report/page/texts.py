@@ -1,4 +1,4 @@
-"""The page's table of texts. Names from the recording come in as ids and leave escaped, each once."""
+"""The page's table of texts. Names from the recording are given as ids and are escaped, each once."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from gpuprof.tracefile.distinct import distinct, numbered
 from gpuprof.tracefile.trace import I32, I64
 
 WIDTH = 120
-"""Cells of a name where it is short: more than any box that it is drawn in."""
+"""Characters of a shortened name: more than any box that it is drawn in has room for."""
 WHOLE = 2_000
-"""Cells of a name where it is whole. Longer ones, which no one reads, keep both ends."""
+"""Characters of a whole name. Longer ones, which no one reads, keep both ends."""
 
 
 class Texts:
-    """Texts with their indices; `full` has the whole form of those that are shortened."""
+    """Texts with their indices; `full` has the whole form of the shortened ones."""
 
     def __init__(self, strings: list[str]) -> None:
         self.texts: list[str] = []
@@ -27,7 +27,7 @@ class Texts:
         self._names: dict[tuple[str, int], int] = {}
 
     def add(self, text: str) -> int:
-        """Index of a text that is fit to be shown."""
+        """Index of a printable text."""
         if text not in self._known:
             self._known[text] = len(self.texts)
             self.texts.append(text)
@@ -38,7 +38,7 @@ class Texts:
         return self._name(string_id, "name", _short_name)
 
     def names(self, ids: I32 | I64, missing: str = "–") -> I64:
-        """Indices of names of ops, calls, ranges, frames by their string ids; below 0 they are `missing`."""
+        """Indices of names of ops, calls, ranges and frames by their string ids; ids below 0 are `missing`."""
         return self._all(ids, "name", _short_name, missing)
 
     def kernels(self, ids: I32 | I64) -> I64:
@@ -50,7 +50,7 @@ class Texts:
         return np.array(known, np.int64)[numbered(ids)]
 
     def _name(self, string_id: int, kind: str, short: Callable[[str], str]) -> int:
-        """A text of its own for each name: two kernels may share the readable part."""
+        """A separate text for each name: two kernels may share the readable part."""
         key = (kind, string_id)
         if key not in self._names:
             text = self._strings[string_id]
@@ -69,7 +69,7 @@ def _short_name(text: str) -> str:
 
 
 def coded(*columns: np.ndarray) -> tuple[I64, I64]:
-    """(a row of each distinct combination of values, per row the number of its combination)."""
+    """(the first row of each distinct combination of values, the number of its combination for each row)."""
     code = np.zeros(len(columns[0]), np.int64)
     for column in columns:
         number = numbered(column)

@@ -1,4 +1,5 @@
-"""Which part of a recording the timeline shows: all of it, or as many whole steps as a browser draws at once."""
+"""Which part of a recording the timeline shows: all of it, or the number of whole steps that a browser can draw at
+once."""
 
 from __future__ import annotations
 
@@ -12,12 +13,12 @@ from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.trace import ANNOTATION, I64, Trace
 
 MOST_EVENTS = 1_000_000
-"""What opens in a second and a half and still moves smoothly (benchmarks/report.py)."""
+"""A page with this number opens in 1.5 s and still scrolls smoothly (benchmarks/report.py)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Rows of the recording's tables that are drawn, and what they cover on the recording's own clock."""
+    """Rows of the recording's tables that are drawn, and the time that they cover on the recording's own clock."""
 
     low_ns: int
     high_ns: int
@@ -34,8 +35,8 @@ class Part:
 
 
 def choose(timeline: Timeline, most: int = MOST_EVENTS) -> Part:
-    """At most about `most` events: the whole recording, else steps that stand for all, else those without Python
-    frames, else only the longer of the host's events. What GPUs did is never thinned.
+    """At most about `most` events: the whole recording, else representative steps, else those without Python frames,
+    else only the longer host events. GPU events are never left out.
     """
     trace = timeline.trace
     whole = _within(trace, *_extent(timeline), "")
@@ -63,8 +64,8 @@ def _steps_note(shown: int, total: int) -> str:
 
 
 def near(timeline: Timeline) -> tuple[int, int]:
-    """What may be of one recording: times further from the window than the longest recording lasts are wrong, and no
-    page can hold them."""
+    """The times that one recording can contain: those further from the window than the longest recording lasts are
+    wrong, and no page can hold them."""
     low, high = timeline.window
     return low - LONGEST_NS, high + LONGEST_NS
 
@@ -74,8 +75,8 @@ def _extent(timeline: Timeline) -> tuple[int, int]:
     trace, (least, most) = timeline.trace, near(timeline)
     tables = [t for t in (trace.ops, trace.calls, trace.gpu, trace.frames) if len(t)]
     low = min((int(t.start_ns.min()) for t in tables), default=0)
-    # Stacks and ranges that were open when the profiler stopped last until it had stopped: that is no part of the
-    # training, however long it took.
+    # Stacks and ranges that were open when the profiler stopped last until it had stopped, which is not part of the
+    # training.
     open_ended = trace.ops.kind == ANNOTATION
     ends = [trace.frames.start_ns, np.where(open_ended, trace.ops.start_ns, trace.ops.end_ns)]
     ends += [trace.calls.end_ns, trace.gpu.end_ns]
@@ -97,7 +98,7 @@ def _within(trace: Trace, low: int, high: int, note: str) -> Part:
 
 
 def _longest(trace: Trace, part: Part, most: int) -> Part:
-    """Without the shortest of the host's events."""
+    """Leaves out the shortest host events."""
     room = max(most - len(part.gpu), most // 10)
     of_ops = (trace.ops.end_ns - trace.ops.start_ns)[part.ops]
     of_calls = (trace.calls.end_ns - trace.calls.start_ns)[part.calls]

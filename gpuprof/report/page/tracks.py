@@ -29,20 +29,20 @@ class Track:
     paint: I64
     detail: I64
     table: str = ""
-    """What `row` counts in: calls, gpu, or nothing that is pointed at."""
+    """The table that `row` is an index of: calls, gpu, or empty where nothing refers to this track."""
     row: I64 = field(default_factory=lambda: _NOTHING)
     link_table: str = ""
-    """What `link` counts in."""
+    """The table that `link` is an index of."""
     link: I64 = field(default_factory=lambda: _NOTHING)
-    """Row of what launched each span (of a wait: what it waited for), -1 where nothing is known."""
+    """Row of what launched each span (for a wait: what it waited for), -1 where that is not known."""
     open: bool = True
 
 
 def assemble(tracks: list[Track], low_ns: int) -> tuple[list[dict[str, Any]], dict[str, I64]]:
-    """(what the header says of each track, the columns of all events).
+    """(each track's entry in the header, the columns of all events).
 
     Events are ordered by track, depth and start. `start` is the distance from the start before it in the same row,
-    the first from `low_ns`; tables that tracks point into may be spread over several tracks.
+    the first from `low_ns`; tables that tracks refer to may be spread over several tracks.
     """
     heads, order, first = [], [], 0
     places: dict[str, dict[str, list[I64]]] = {}
@@ -80,7 +80,7 @@ def _joined(parts: list[I64]) -> I64:
 
 
 def _event_of(row: list[I64], event: list[I64]) -> I64:
-    """By row of a table: the event that shows it plus one, 0 where none does; one more at the end for row -1."""
+    """By row of a table: the event that shows it plus one, 0 where none does; with an extra entry for row -1."""
     rows, events = np.concatenate(row), np.concatenate(event)
     found = np.zeros(int(rows.max(initial=-1)) + 2, np.int64)
     known = rows >= 0

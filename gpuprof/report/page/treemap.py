@@ -1,4 +1,4 @@
-"""Rectangles whose areas are sizes, as near to squares as rows of them allow.
+"""Rectangles whose areas are given sizes, as close to squares as rows of them allow.
 
 After Bruls, Huizing and van Wijk, "Squarified Treemaps" (2000).
 """
@@ -13,7 +13,7 @@ SMALLEST = sys.float_info.min
 
 
 class Box(NamedTuple):
-    """A rectangle, in the units of the one that is divided."""
+    """A rectangle, in the units of the one that it divides."""
 
     x: float
     y: float
@@ -29,7 +29,7 @@ def squarified(sizes: Sequence[float], box: Box) -> list[Box]:
     found: list[Box] = []
     while len(found) < len(sizes):
         left = sizes[len(found) :]
-        # What is left of the box is for what is left of the sizes, whatever was rounded so far.
+        # The rest of the box is for the remaining sizes, whatever was rounded so far.
         scale = box.width * box.height / max(sum(left), SMALLEST)
         areas = [size * scale for size in left]
         side = min(box.width, box.height)
@@ -42,7 +42,7 @@ def squarified(sizes: Sequence[float], box: Box) -> list[Box]:
 
 
 def _worst(areas: Sequence[float], side: float) -> float:
-    """The longest shape of a row along a side: the larger of its ratios."""
+    """The worst aspect ratio of a row along a side."""
     whole = sum(areas)
     if not whole or not side or not min(areas):
         return float("inf")

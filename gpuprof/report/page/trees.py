@@ -1,4 +1,4 @@
-"""Trees of sums for the icicle view: spans merged by what they are called along the way down to them."""
+"""Trees of sums for the icicle view: spans merged by the names on the path down to them."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ ONE_KIND = 0.9
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """Nodes as columns: node 0 is the root, a parent stands before its children."""
+    """Nodes as columns: node 0 is the root, and a parent comes before its children."""
 
     id: str
     title: str
     levels: str
-    """What one meets on the way down."""
+    """What the levels are, from the top down."""
     note: str
     parent: I64
     """-1 for the root."""
@@ -35,7 +35,8 @@ class Tree:
 
 @dataclass(frozen=True, slots=True)
 class Paths:
-    """Ways down a forest, distinguished by the labels met: node per row, and each node's parent (-1: top) and label."""
+    """Paths down a forest, distinguished by their labels: the node of each row, and each node's parent (-1: top) and
+    label."""
 
     node: I64
     parent: I64
@@ -43,7 +44,7 @@ class Paths:
 
 
 def paths(parent: I64, label: I64) -> Paths:
-    """Merges rows whose ancestors bear the same labels. `parent`: row of each row's parent, or -1."""
+    """Merges rows whose ancestors have the same labels. `parent`: row of each row's parent, or -1."""
     node = np.full(len(parent), -1, np.int64)
     level = levels(parent)
     parents, labels, size = [], [], 0
@@ -69,7 +70,7 @@ def among(parent: I64, keep: np.ndarray, climbed: I64) -> tuple[I64, I64]:
 
 
 class Builder:
-    """A tree of texts that is grown path by path."""
+    """Builds a tree of texts path by path."""
 
     def __init__(self, root: int) -> None:
         self._children: list[dict[int, int]] = [{}]
@@ -77,7 +78,7 @@ class Builder:
         self._text = [root]
 
     def child(self, node: int, text: int) -> int:
-        """The child of a node that bears a text, made if there is none."""
+        """The child of a node with a text, added if there is none."""
         found = self._children[node].get(text)
         if found is None:
             found = self._children[node][text] = len(self._parent)
@@ -95,16 +96,17 @@ def tree(
     id: str, title: str, levels: str, note: str, parent: I64, text: I64, leaf: I64, ns: I64, count: I64, paint: I64,
     plain: int, mixed: int | None = None,
 ) -> Tree:  # fmt: skip
-    """Sums up times at the nodes that they ended in (`leaf`); a node has the paint that most time below it has.
+    """Sums up times at the nodes in which they end (`leaf`); a node has the paint of most of the time below it.
 
-    `plain`: the paint of a node without time; `mixed`: of a node of which no paint has nearly all time, if given.
+    `plain`: the paint of a node without time; `mixed`: that of a node in which no paint has nearly all the time, if
+    given.
     """
     own, times = np.zeros(len(parent), np.int64), np.zeros(len(parent), np.int64)
     np.add.at(own, leaf, ns)
     np.add.at(times, leaf, count)
     kept = _largest(parent, own)
     place = np.cumsum(kept) - 1
-    # A node that is left out hands over to the nearest ancestor that stays; ancestors are never smaller.
+    # The nearest remaining ancestor gets the time of a node that is left out; ancestors are never smaller.
     home = np.where(kept, place, -1)
     for node in np.flatnonzero(~kept).tolist():
         home[node] = home[parent[node]]
@@ -118,14 +120,14 @@ def tree(
 
 
 def _largest(parent: I64, own: I64) -> np.ndarray:
-    """Mask of the nodes to keep: those with most time at and below them."""
+    """Mask of the nodes to keep: those with the most time in and below them."""
     if len(parent) <= MOST_NODES:
         return np.ones(len(parent), bool)
     total = own.tolist()
     ancestors = parent.tolist()
     for node in range(len(ancestors) - 1, 0, -1):
         total[ancestors[node]] += total[node]
-    # Of equals the first stay: a parent stands before its children.
+    # Among equal ones the first are kept: a parent comes before its children.
     kept = np.zeros(len(parent), bool)
     kept[np.argsort(-np.array(total), kind="stable")[:MOST_NODES]] = True
     return kept

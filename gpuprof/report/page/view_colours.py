@@ -1,4 +1,4 @@
-"""The colours of the views, numbered: an event carries the number, the header what it looks like."""
+"""The colours of the views, numbered: events contain the number, and the header the colour."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _ITERATION = {
     name: PHASE_PAINTS.get(name) or Paint(name, name, paint.page, paint.page)
     for name, paint in ITERATION_PAINTS.items()
 }
-"""Only on pages of trainings that generate what they train on, so numbered last."""
+"""Only on pages of RL trainings, so numbered last."""
 _ALL: list[tuple[str, Paint]] = [
     *((kind, paint) for _, kind, paints in _SETS for paint in paints.values()),
     *((ITERATION, paint) for paint in _ITERATION.values()),
@@ -58,7 +58,7 @@ BY_PHASE: I64 = np.array([number("phase", name) for name in PHASES])
 
 
 def header(generates: bool = False) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """(paints, legends) as the viewer reads them. generates: whether the training generates what it trains on."""
+    """(paints, legends) as the viewer reads them. generates: whether it is an RL training."""
     paints = [
         {"key": p.key, "label": p.label, "light": p.light, "dark": p.dark, "wait": kind == "cause"}
         for kind, p in _ALL

@@ -1,4 +1,4 @@
-"""Everything that the page's views draw, packed: timeline, flames, kernel table."""
+"""The data of the page's views, packed: timeline, flames, kernel table."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from gpuprof.timeline.timeline import Timeline
 
 VERSION = 1
 OPEN_THREADS = 2
-"""Host threads that are unfolded at first: the main thread and autograd's."""
+"""Host threads that are expanded at first: the main thread and autograd's."""
 
 _NOTHING = np.empty(0, np.int64)
 
 
 def packed_views(diagnosis: Diagnosis, most_events: int = MOST_EVENTS) -> tuple[bytes, str]:
-    """(what the viewer unpacks, a note on what of the recording the timeline leaves out).
+    """(what the viewer unpacks, a note on what the timeline leaves out of the recording).
 
     Raises GpuprofError where nothing was recorded.
     """
@@ -46,7 +46,7 @@ def packed_views(diagnosis: Diagnosis, most_events: int = MOST_EVENTS) -> tuple[
     tracks = [replace(t, start_ns=t.start_ns.clip(least, most), end_ns=t.end_ns.clip(least, most)) for t in tracks]
     span_low = min([part.low_ns, *(int(t.start_ns.min()) for t in tracks if len(t.start_ns))])
     heads, columns = assemble(tracks, span_low)
-    # What of the CPU is open when the profiler stops ends with it: that is no part of the training.
+    # CPU events that are open when the profiler stops end with it, which is not part of the training.
     ends = [int(t.end_ns.max()) for t in tracks if len(t.end_ns) and t.kind not in ("frames", "ops")]
     span_high = max([part.high_ns, *ends])
     trees = flames(timeline, tables.columns, texts)
@@ -123,5 +123,5 @@ def _tracks(
 
 
 def _empty(group: int, name: str) -> Track:
-    """The track that a line is drawn on has no events."""
+    """A track without events, on which a line is drawn."""
     return Track(group, name, "counter", _NOTHING, _NOTHING, _NOTHING, _NOTHING, _NOTHING)

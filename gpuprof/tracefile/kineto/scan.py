@@ -1,8 +1,8 @@
-"""The byte scanner: events from a block of text to rows, without the GIL. `scan_kernels` holds its code, this file
-what both sides know of each other.
+"""The byte scanner, which turns the events of a block of text into rows, without the GIL. `scan_kernels` holds its
+code, this file what both sides share.
 
 The text must be followed by PADDING zero bytes, since wide loads reach past its end. Positions are offsets into the
-text; in place of one, MORE says that the text ends first and ODD that this is not what a profiler writes.
+text; instead of one, MORE says that the text ends first, and ODD that no profiler writes this.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ PAUSED, ENDED, NO_ROWS, NO_STRINGS, NO_ODD = range(5)
 SKIP, PHASE, TEXT, RAW, TIME, ARGS, WHOLE, VECTOR, FLOAT, EXTRA = range(10)
 # Contexts of keys; the names of categories are looked up like keys.
 TOP, INNER, CATEGORY = range(3)
-# Slots with a meaning of their own; the plan numbers the others.
+# Slots with a special meaning; the plan numbers the others.
 S_NAME, S_CATEGORY, S_PID, S_TID, S_START, S_END, S_EXTRA, S_KIND, S_BEGINS, FIRST_FREE_SLOT = range(10)
-# In place of a table.
+# Instead of a table.
 FOR_PYTHON, DROPPED = -1, -2
 # How a slot is stored in a row.
 STORE_I64, STORE_I32, STORE_F32, STORE_U8, STORE_TEXT = range(5)
@@ -35,7 +35,7 @@ TABLES, SLOTS, MAX_KEYS = 8, 64, 128
 T_MEMORY, T_FLOWS, T_OTHER = 5, 6, 7
 LIGHTLY_BYTES = 256
 MAX_DEPTH = 64
-"""Of nested values: what goes deeper is no profiler's, and may be made to be looked at again and again."""
+"""Depth of nested values: deeper ones are not from a profiler, and may be made to be read again and again."""
 KEY_BYTES = 64
 KEY_BITS = 10
 PLACES = 1 << KEY_BITS
@@ -65,26 +65,26 @@ PLAN = np.dtype(
 
 SHEET = np.dtype(
     [
-        ("base", "i8", (TABLES,)),  # where in `rows` a table's begin
+        ("base", "i8", (TABLES,)),  # where the rows of a table begin in `rows`
         ("capacity", "i8", (TABLES,)),
         ("count", "i8", (TABLES,)),
         ("strings", "i8"),
         ("odd", "i8"),
         ("rounded", "i8"),
         ("repaired", "i8"),
-        ("dropped", "i8"),  # without a time, or no object
-        ("sample", "i8"),  # where the first of these begins
+        ("dropped", "i8"),  # without a time, or not an object
+        ("sample", "i8"),  # where the first dropped one begins
         ("position", "i8"),
-        # The event at hand: which slots it fills, with what; texts as begin and length.
+        # The current event: which slots it fills, with what; texts as begin and length.
         ("bits", "i8"),
         ("phase", "i8"),
-        ("hand", "i8"),  # 1: something in it is for Python to read
-        ("mended", "i8"),  # 1: something in it is not JSON, and does not matter
+        ("hand", "i8"),  # 1: Python must read something in it
+        ("mended", "i8"),  # 1: something in it is not JSON, which does not matter
         ("roundings", "i8"),
         ("value", "i8", (SLOTS,)),
         ("length", "i8", (SLOTS,)),
-        # Joints: texts between two values. Events of a kind have the same ones, so the last two after each key are
-        # remembered, with where they led; to compare them is much quicker than to read white space, key and colon.
+        # Joints: texts between two values. Events of one kind have the same ones, so the last two after each key are
+        # remembered, with what followed; comparing them is much faster than reading white space, key and colon.
         ("joint", "u1", (2 * (PLACES + 2) * 64,)),
         ("joint_bits", "i8", (2 * (PLACES + 2),)),
         ("joint_turn", "i8"),
@@ -98,7 +98,7 @@ STRING = np.dtype([("begin", "i8"), ("length", "i8"), ("hash", "u8")])
 """A text; the length is doubled, plus 1 where it has escapes."""
 
 MIX_A = np.uint64(0x9E3779B97F4A7C15)
-"""Of the hash of keys."""
+"""Factor in the hash of keys."""
 
 
 def _kernel(name: str) -> Any:

@@ -1,7 +1,7 @@
-"""What the byte scanner does with keys, texts and events (see `scan`), to be compiled by numba.
+"""What the byte scanner does with keys, texts and events (see `scan`), compiled by numba.
 
-Kept machine code is known by this file, by those of the kernels that it takes (`scan_bytes`, `scan_values`) and by
-`scan`. For the same reason nothing of `layout` is compiled in: keys, tables and row offsets come as data (`plan`).
+Cached machine code belongs to one state of this file, of the kernels that it calls (`scan_bytes`, `scan_values`) and of
+`scan`. So nothing of `layout` is compiled in: keys, tables and row offsets are data (`plan`).
 """
 
 # ruff: noqa: SIM109 (numba makes poor code of `in`)
@@ -126,7 +126,7 @@ def head_bytes(text, at, length):
 @kernel
 def find_place(text, at, length, context, plan):
     """Place of a key (or category) in `plan.places`; an empty one if the plan has no such key."""
-    # Keys of args have a half of the table of their own: a place also says what may follow, see `learn_joint`.
+    # Keys of args have their own half of the table: a place also says what may follow, see `learn_joint`.
     half = np.int64(PLACES // 2) if context == INNER else np.int64(0)
     head = head_bytes(text, at, length) ^ np.uint64(length * 8 + context)
     place = half + np.int64((head * MIX_A) >> np.uint64(65 - KEY_BITS))
@@ -188,7 +188,7 @@ def intern(text, begin, length, seed, sheet, strings, string_places):
 
 @kernel
 def known_joint(text, at, place, sheet):
-    """Number of the remembered joint that stands here after the value of the key at `place`, -1 if none does."""
+    """Number of the remembered joint that follows the value of the key at `place` here, -1 if none does."""
     joint = place * 2
     if (differ64(text, at, sheet.joint, joint * 64) & sheet.joint_bits[joint]) == 0:
         return joint
@@ -241,7 +241,7 @@ def read_text(text, at, end, slot, sheet):
 
 @kernel
 def read_phase(text, at, end, sheet):
-    """Where the value of `ph` ends. Its one letter is kept; a longer one is no phase that we know."""
+    """Where the value of `ph` ends. Its letter is kept; longer ones are not phases that we know."""
     if text[at] != QUOTE:
         sheet.hand = 1
         return value_end(text, at, end, sheet)
@@ -254,7 +254,7 @@ def read_phase(text, at, end, sheet):
 
 @kernel
 def read_number(text, at, end, kind, slot, sheet):
-    """Where a value ends of which only a number of that kind counts."""
+    """Where a value ends that is kept only if it is a number of that kind."""
     c = text[at]
     if kind == VECTOR:
         after = vector(text, at, end, sheet.value, slot) if c == OPEN_LIST else np.int64(ODD)
@@ -289,7 +289,7 @@ def read_time(text, at, end, slot, sheet):
 
 @kernel
 def begin_event(at, sheet):
-    """Nothing is known yet: name, category and track are empty texts, there is no time."""
+    """Clears the sheet: name, category and track are empty texts, and there is no time."""
     sheet.bits = (1 << S_NAME) | (1 << S_CATEGORY) | (1 << S_PID) | (1 << S_TID)
     for slot in (S_NAME, S_CATEGORY, S_PID, S_TID):
         sheet.value[slot] = at
@@ -349,7 +349,7 @@ def read_joint(text, at, end, place, context, plan, sheet):
 
 @kernel
 def read_value(text, at, end, kind, slot, sheet):
-    """Where a value ends that is no object of args; it is kept if its kind says so."""
+    """Where a value ends that is not the object of args; it is kept if its kind says so."""
     if kind == WHOLE or kind == VECTOR or kind == FLOAT:
         return read_number(text, at, end, kind, slot, sheet)
     if kind == RAW:
@@ -366,7 +366,7 @@ def read_value(text, at, end, kind, slot, sheet):
 
 @kernel
 def args_end(text, at):
-    """Where args end whose last value ends at `at`."""
+    """Where args end, if their last value ends at `at`."""
     while text[at] != CLOSE:
         at += 1
     return at + 1
@@ -402,7 +402,7 @@ def read_event(text, at, end, plan, sheet):
         number = plan.places[place]
         kind = plan.kind[number] if number >= 0 else SKIP
         if context == TOP and (text[at] == OPEN_LIST or (text[at] == OPEN and kind != ARGS)):
-            sheet.hand = 1  # only args are nested: damage here may have taken in the events that follow
+            sheet.hand = 1  # only args are nested: after damage here they may include the events that follow
         if kind == ARGS:
             sheet.bits &= ~plan.inner
             has_extra = False
@@ -421,7 +421,8 @@ def read_event(text, at, end, plan, sheet):
 
 @kernel
 def classify(text, plan, sheet):
-    """Table of the event that was read (its row's `kind` goes to a slot), or FOR_PYTHON or DROPPED; as in `small`."""
+    """Table of the event that was read (its row's `kind` goes to a slot), or FOR_PYTHON or DROPPED; as in
+    `msgspec_reader`."""
     if sheet.phase == PH_META or sheet.hand or sheet.length[S_CATEGORY] & 1:
         return np.int64(FOR_PYTHON)
     if sheet.value[S_START] == ABSENT:
@@ -447,7 +448,7 @@ def classify(text, plan, sheet):
 
 @kernel
 def write_row(text, table, plan, sheet, rows, strings, string_places):
-    """Writes the event that was read as a row: PAUSED if that went well, else what there is no room for."""
+    """Writes the event that was read as a row. Returns PAUSED, or what there is no room for."""
     row = sheet.count[table]
     if row >= sheet.capacity[table]:
         return NO_ROWS
@@ -505,7 +506,7 @@ def separator_at(text, at, begin, end, plan):
 
 @kernel
 def skip_between(text, at, end):
-    """Where what may stand between two events ends."""
+    """Where the text between two events ends."""
     while at < end and (text[at] <= SPACE or text[at] == COMMA):
         at += 1
     return at
@@ -540,7 +541,7 @@ def find_separator(text, at, begin, end, step, plan):
 def scan(text, at, end, cut, final, distrust, plan, sheet, rows, strings, string_places, odd):
     """Reads events from `at` (between two events) to `end` into `rows`, `strings` and `odd` (begin and end of each).
 
-    `cut`: the text was cut before an event, so that damage need not wait for more text; `final`: no more text comes;
+    `cut`: the text was cut before an event, so that damage need not wait for more text; `final`: no more text follows;
     `distrust`: leave all events to Python. Returns PAUSED (`sheet.position`: where an unfinished event begins, or
     `end`), ENDED (just after the `]` of the list), or what there is no room for.
     """
@@ -566,7 +567,8 @@ def scan(text, at, end, cut, final, distrust, plan, sheet, rows, strings, string
         elif text[at] != OPEN_LIST:
             after = value_end(text, at, end, sheet)
             if after >= 0 and closes_list(text, after, end):
-                # After what is no event the bracket may be that of a list in one: it ends this one if none follows.
+                # After something that is not an event, the bracket may be that of a list in an event: it ends this list
+                # if no event follows.
                 following = find_separator(text, at, at, end, 1, plan)
                 if following >= 0 or cut:
                     after = following if following >= 0 else end
@@ -586,12 +588,12 @@ def scan(text, at, end, cut, final, distrust, plan, sheet, rows, strings, string
             if not distrust:
                 table = classify(text, plan, sheet)
             if table < 0:
-                # What is no JSON ends where the next event seems to begin: else its damage takes in those that follow.
+                # Damage ends where the next event seems to begin, or it would include the events that follow.
                 inside = find_separator(text, at + 1, at + 1, after, 1, plan)
                 if inside >= 0:
                     whole_event = well_formed(text, at, after)
                     if whole_event and not cut and ends_text(text, after, end):
-                        # The list has no end: damage has opened one in this event, which takes in the rest of the file.
+                        # The list has no end: damage has opened one in this event, which includes the rest of the file.
                         if not final:
                             return PAUSED
                         whole_event = False

@@ -1,4 +1,4 @@
-"""The values of JSON, for the byte scanner: where they end, and what numbers they are."""
+"""The values of JSON, for the byte scanner: where they end, and the numbers that they are."""
 
 # ruff: noqa: SIM109 (numba makes poor code of `in`)
 
@@ -86,7 +86,7 @@ def skip_space(text, at, end):
 
 @kernel
 def string_end(text, at, end):
-    """Where the `"` is that ends the string from `at`, and 1 if the string has escapes."""
+    """Position of the `"` that ends the string from `at`, and 1 if the string has escapes."""
     escaped = 0
     while at < end:
         found = quotes32(text, at)
@@ -103,10 +103,10 @@ def string_end(text, at, end):
 
 @kernel
 def nested_end(text, at, end):
-    """Where the list or object that begins at `at` ends. A short one, as nearly all are, is looked over lightly."""
+    """Where the list or object that begins at `at` ends. Short ones, which nearly all are, are checked only roughly."""
     begin = at
     depth = np.int64(0)
-    inside = np.int64(0)  # all ones where a string goes on from the chunk before
+    inside = np.int64(0)  # all ones where a string continues from the chunk before
     while at < end and at < begin + LIGHTLY_BYTES:
         quotes, opens, closes, slashes = brackets64(text, at)
         if slashes != 0:
@@ -137,7 +137,8 @@ def nested_end(text, at, end):
 
 @kernel
 def nested_end_strictly(text, at, end):
-    """The same, byte for byte: for text with escapes, and so that a quote too many does not take in the rest of it."""
+    """The same, byte for byte: for text with escapes, and so that a superfluous quote does not include the rest of the
+    text."""
     depth = np.int64(0)
     lists = U0  # a bit for each list that is open, as opposed to an object
     while at < end:
@@ -168,7 +169,7 @@ def nested_end_strictly(text, at, end):
 def well_formed(text, at, end):
     """Whether the object from `at` to `end` has the structure of JSON: keys, colons, values and commas in their places.
 
-    Numbers and words are not looked at, and a comma before a bracket is let pass: Python mends those.
+    Numbers and words are not checked, and a comma before a bracket is accepted: Python mends these.
     """
     depth = np.int64(0)
     lists = U0  # a bit for each list that is open, as opposed to an object
@@ -278,7 +279,7 @@ def digits(text, at):
 
 @kernel
 def whole(text, at):
-    """Where the digits from `at` end, and their value (wrong beyond 19 of them)."""
+    """Where the digits from `at` end, and their value (wrong beyond 19 digits)."""
     count, value = digits(text, at)
     at += count
     while count == 8:
@@ -290,7 +291,7 @@ def whole(text, at):
 
 @kernel
 def integer(text, at, end):
-    """Where a number ends, and its value: ABSENT unless it is a whole one within int64."""
+    """Where a number ends, and its value: ABSENT unless it is a whole number within int64."""
     negative = text[at] == MINUS
     begin = at + 1 if negative else at
     at, value = whole(text, begin)
@@ -307,7 +308,7 @@ def integer(text, at, end):
 
 @kernel
 def decimal(text, at):
-    """Where a decimal number ends, and its bits as float64; ODD where Python had better look."""
+    """Where a decimal number ends, and its bits as float64; ODD where Python must read it."""
     negative = text[at] == MINUS
     begin = at + 1 if negative else at
     at, value = whole(text, begin)
@@ -328,9 +329,8 @@ def decimal(text, at):
 
 @kernel
 def nanoseconds(text, at):
-    """Where a time in µs ends, its nanoseconds, and 1 if digits below were rounded away; as `number.nanoseconds`.
-
-    ODD instead of a place when it is not in plain digits: Python knows the other ways.
+    """Where a time in µs ends, its nanoseconds, and 1 if digits below were rounded away; like
+    `microseconds.nanoseconds`. ODD instead of a place if it is not in plain digits: Python reads the other forms.
     """
     negative = text[at] == MINUS
     begin = at + 1 if negative else at
