@@ -206,3 +206,8 @@ TUNED_CONVOLUTIONS = Number(
     "Time of convolutions with cudnn.benchmark, which tries all of the library's algorithms for each shape, relative "
     "to those that its heuristics choose.",
 )  # fmt: skip
+FUSED_LAUNCHES_ODDS = Number(
+    0.8, 0.5, 0.95, "", "assumed",
+    "Probability that fused norms, gates and rotary embeddings gain what the replay says in a step that waits for the "
+    "CPU: what their calls cost there was measured in steps that the GPU limits.",
+)  # fmt: skip

@@ -15,6 +15,7 @@ from helpers.program import BF16, FLOAT, GB, MS, PLAIN, PRODUCT, US, Program, ch
 from gpuprof.costs.matmul_rates import half_precision_ns
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect import fused_sequences
+from gpuprof.diagnosis.detect.proposal import CERTAIN
 from gpuprof.diagnosis.findings import (
     ABSENT,
     adapter_casts,
@@ -435,7 +436,8 @@ def test_each_piece_has_a_price_of_its_own_and_may_lose(tmp_path):
     assert case.step_of(piece.change(case.graph)) <= case.step_ns < worst
 
 
-def test_where_the_host_limits_the_step_no_kernels_are_fused_for_traffic(tmp_path):
+def test_where_the_host_limits_the_step_fused_kernels_are_no_fix(tmp_path):
+    """Only launches that go may gain something, and what a fused call costs there is not known well."""
     program = Program()
 
     def body():
@@ -444,7 +446,8 @@ def test_where_the_host_limits_the_step_no_kernels_are_fused_for_traffic(tmp_pat
 
     for _ in range(3):
         program.step(body)
-    assert not list(fused_elementwise.find(program.case(tmp_path)))
+    found = list(fused_elementwise.find(program.case(tmp_path)))
+    assert all(one.odds < CERTAIN and one.needs for one in found)
 
 
 # -- memory for time

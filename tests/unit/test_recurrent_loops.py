@@ -44,7 +44,7 @@ def test_the_same_cells_round_after_round_are_a_recurrence(tmp_path):
     # Of 100 calls of 40 µs two rounds of two are left; Python between the ops goes with them.
     gone = case.step_ns - case.step_of(fix.change(case.graph))
     assert gone == pytest.approx(4.4 * MS * 48 / 50, rel=0.08)
-    assert "50 steps of linear" in fix.evidence[0].text
+    assert "50 rounds of linear" in fix.evidence[0].text
 
 
 def test_layers_lengths_and_small_ops_are_none(tmp_path):
@@ -53,7 +53,7 @@ def test_layers_lengths_and_small_ops_are_none(tmp_path):
     bodies = {
         "layers": lambda made: [module(made, f"Linear_{k}") for k in range(100)],
         "shapes": lambda made: [module(made, "Cell_0", shape=64 + k) for k in range(100)],
-        "few": lambda made: [module(made, "Cell_0") for _ in range(12)],
+        "few": lambda made: [module(made, "Cell_0") for _ in range(7)],
         "small": lambda made: [
             module(made, "Cell_0"), *(made.op("aten::add_", "kernel", host=20 * US) for _ in range(100))
         ],
@@ -61,6 +61,29 @@ def test_layers_lengths_and_small_ops_are_none(tmp_path):
     for name, body in bodies.items():
         (tmp_path / name).mkdir()
         assert find_recurrent_loops(steps(tmp_path / name, body)) is None, name
+
+
+def one_module(made: Program, names: tuple[str, ...], rounds: int) -> None:
+    """A module that goes round after round over some ops itself, with no ranges inside."""
+    start = made.now
+    for name in names * rounds:
+        made.op(f"aten::{name}", "kernel", 2 * US, [[64, 64], [64, 64]])
+    made.now += 2 * US
+    made.trace.annotation("nn.Module: Block_0", start, made.now, made.tid)
+
+
+def test_heads_one_after_another_are_one_attention(tmp_path):
+    heads = ("select", "matmul", "div", "softmax", "matmul", "add_")
+    case = steps(tmp_path, lambda made: one_module(made, heads, 12))
+    fix = only(recurrent_loop, case)
+    assert "12 rounds of select, matmul, div, softmax" in fix.evidence[0].text and fix.odds < 0.9
+    assert fix.title == "all heads in one attention" and "scaled_dot_product_attention" in str(fix.fix)
+
+
+def test_layers_without_ranges_of_their_own_have_norms(tmp_path):
+    layer = ("layer_norm", "linear", "softmax", "linear", "add", "linear")
+    case = steps(tmp_path, lambda made: one_module(made, layer, 24))
+    assert find_recurrent_loops(case) is None and not list(recurrent_loop.find(case))
 
 
 def test_cells_of_a_measured_program():

@@ -22,14 +22,20 @@ from gpuprof.tracefile.trace import ANNOTATION, I64, OP
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
-FEWEST_ROUNDS = 16
-"""Steps from which on a repetition is a recurrence: blocks of a tensor are fewer."""
+FEWEST_ROUNDS = 8
+"""Steps from which on a repetition is a recurrence, or a loop over heads: blocks of a tensor are fewer."""
 FEWEST_OPS = 64
 """Ops of a recurrence, all steps together."""
 CELLS = ("aten::lstm_cell", "aten::gru_cell", "aten::rnn_tanh_cell", "aten::rnn_relu_cell")
 """Cells of torch.nn, for which it has a layer that runs all steps."""
 MULTIPLIES = PRODUCTS | frozenset({"aten::einsum", *CELLS})
 """Ops of which a round has one at least: without any it is a loop over small ops (`small_op_loops`)."""
+LAYERS = frozenset(
+    f"aten::{name}"
+    for name in ("layer_norm", "native_layer_norm", "rms_norm", "group_norm", "batch_norm", "rsqrt", "conv2d",
+                 "scaled_dot_product_attention")
+)  # fmt: skip
+"""What layers have and cells do not: a stack of layers whose modules have no ranges of their own repeats, too."""
 MODULE = "nn.Module: "
 
 
@@ -57,7 +63,8 @@ def _find(case: Analysis) -> SmallLoops | None:
     free = np.zeros(len(rows), bool)
     first, period, rounds = repeated(token, np.cumsum(changes), free, MOST_PERIOD, FEWEST_ROUNDS, FEWEST_OPS)
     multiplies = np.append(0, np.cumsum(case.ops_named(MULTIPLIES.__contains__)[rows]))
-    keep = multiplies[first + period] > multiplies[first]
+    of_layers = np.append(0, np.cumsum(case.ops_named(LAYERS.__contains__)[rows]))
+    keep = (multiplies[first + period] > multiplies[first]) & (of_layers[first + period] == of_layers[first])
     first, period, rounds = first[keep], period[keep], rounds[keep]
     if not len(first):
         return None

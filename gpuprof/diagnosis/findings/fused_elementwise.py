@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gpuprof.calibration import kernels as calibrated
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.fused_kernels import Fused
@@ -53,7 +54,8 @@ Sequences of forward ops: a mean and `rsqrt` with the multiplications that follo
 `cat` between multiplications of the same shape, a product of complex numbers between `view_as_complex` and
 `view_as_real`, or two halves that are multiplied, added and joined; `silu` or `gelu` and the multiplication of its
 result by a tensor of the same shape; a cross-entropy with the cast in front of it. They must take at least 3 % of the
-GPU's time, and a faster GPU must gain more than a faster CPU.
+GPU's time. Where a faster CPU gains more than a faster GPU, only the launches that go gain something: it then stands in
+*Worth trying*.
 """,
     gain="""
 Each sequence and its backward are replaced by one kernel per pass (two for a norm's backward, three for the loss)
@@ -71,9 +73,10 @@ of LoRA adapters are not covered. torch.compile fuses more if the model compiles
 
 def find(case: Analysis) -> Iterator[Proposal]:
     """Fused kernels for what is not fused."""
-    found = _slow_sequences(case)
+    found = _sequences(case)
     if found is None:
         return
+    host_bound = _is_host_bound(case)
     fused = Fused(case, found)
     graph = case.graph
     took = float(graph.duration_ns[fused.gpu].sum())
@@ -103,6 +106,8 @@ def find(case: Analysis) -> Iterator[Proposal]:
         best=fused.change(0),
         worst=fused.change(2),
         excludes=("compile", "cuda_graphs"),
+        odds=calibrated.FUSED_LAUNCHES_ODDS.value if host_bound else 1.0,
+        needs="fused calls cost the CPU less than the launches that they replace" if host_bound else "",
     )
 
 
@@ -137,10 +142,17 @@ def _by_piece(case: Analysis) -> Iterator[Evidence]:
 
 def _slow_sequences(case: Analysis) -> Sequences | None:
     """What a fused kernel could do, where less memory traffic may gain: a language model that the GPU limits."""
-    found = find_sequences(case) if case.trains_on_tokens else None  # the libraries' kernels are language models'
-    if found is None or case.roofline is None or case.sensitivities.host > case.sensitivities.device:
-        return None
-    return found
+    return None if _is_host_bound(case) else _sequences(case)
+
+
+def _sequences(case: Analysis) -> Sequences | None:
+    """What a fused kernel could do in a language model, which the libraries' kernels are for."""
+    return find_sequences(case) if case.trains_on_tokens and case.roofline is not None else None
+
+
+def _is_host_bound(case: Analysis) -> bool:
+    """Whether fewer launches gain more than less memory traffic."""
+    return case.sensitivities.host > case.sensitivities.device
 
 
 def _fused_head_is_slower(case: Analysis) -> bool:
@@ -171,7 +183,7 @@ def _absent(case: Analysis) -> str | None:
         return None
     if find_sequences(case) is None:
         return "none of the sequences that Liger fuses was recorded"
-    if case.sensitivities.host > case.sensitivities.device:
+    if _is_host_bound(case):
         return "the CPU (host) is the limit: less memory traffic gains nothing"
     return None
 

@@ -17,7 +17,7 @@ from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.detect.recurrent_loops import CELLS, find_recurrent_loops
 from gpuprof.diagnosis.detect.replace_work import replacement_of, with_replacement
 from gpuprof.diagnosis.detect.small_op_loops import ops_of
-from gpuprof.diagnosis.fix import Fix, as_fix, call
+from gpuprof.diagnosis.fix import Code, Fix, as_fix, call
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.stretches import nodes_in
 from gpuprof.tracefile.trace import F64
@@ -30,6 +30,8 @@ LEAST = 0.05
 """Share of the step from which on recurrences are worth another kernel."""
 NAMED = 4
 """Ops of a step that are named."""
+SOFTMAX = frozenset({"aten::softmax", "aten::_softmax"})
+"""In a round that multiplies matrices: an attention of one head."""
 _LAYERS = {"aten::lstm_cell": "torch.nn.LSTM", "aten::gru_cell": "torch.nn.GRU"}
 
 PAGE = Page(
@@ -40,12 +42,13 @@ PAGE = Page(
 An LSTM cell that is called for each frame, a gated delta rule or a state-space scan that goes from chunk to chunk in
 plain torch: each step launches a few small kernels, and needs the result of the step before, so it cannot be one op
 over all steps. There are kernels that run the whole recurrence: `torch.nn.LSTM` and `torch.nn.GRU` (cuDNN), `fla` for
-linear attention and delta rules, `mamba-ssm` for state spaces.
+linear attention and delta rules, `mamba-ssm` for state spaces. A loop over the heads of an attention, one after
+another, looks alike, and is one attention over all of them.
 """,
     detected="""
-A sequence of 1 to 48 ops with a matrix multiplication in it that repeats at least 16 times in the forward pass, 64 ops
-in all, with the same shapes and in the same modules, with no backward pass in between: layers are modules of their own.
-From 5 % of the step on. Not where the recording has no ranges of modules.
+A sequence of 1 to 48 ops with a matrix multiplication in it that repeats at least 8 times in the forward pass, 64 ops
+in all, with the same shapes and in the same modules, with no backward pass in between: layers are modules of their own,
+and have norms. From 5 % of the step on. Not where the recording has no ranges of modules.
 """,
     gain="""
 Launches and Python code of the steps become those of two steps (one to four), their kernels take a quarter of their
@@ -85,24 +88,31 @@ def find(case: Analysis) -> Iterator[Proposal]:
     names = ops_of(case, loops, largest)
     few = ", ".join(name.removeprefix("aten::") for name in names[:NAMED]) + (" …" if len(names) > NAMED else "")
     text = (
-        f"{int(loops.rounds[largest])} steps of {few}, each after the one before:"
+        f"{int(loops.rounds[largest])} rounds of {few}, one after another:"
         f" {case.per_step(float(gpu.sum())):,.0f} kernels {case.unit.a} and"
         f" {duration(case.per_step(float(took.sum())))} of CPU time, the backward pass included"
     )
-    cell = any(name in CELLS for name in names)
+    cell, heads = any(name in CELLS for name in names), any(name in SOFTMAX for name in names)
     yield Proposal(
-        title="one kernel over all steps of a recurrence",
+        title="all heads in one attention" if heads else "one kernel over all steps of a recurrence",
         evidence=spans(case, text, inside),
         fix=_fix(names),
         change=change(1),
         best=change(0),
         worst=change(2),
         odds=1.0 if cell else reference_calibrated.KERNEL_ODDS.value,
-        needs="" if cell else "a package has a kernel of this recurrence for this GPU, these types and sizes",
+        needs=""
+        if cell
+        else "no round needs the one before"
+        if heads
+        else "a package has a kernel of this recurrence for this GPU, these types and sizes",
     )
 
 
 def _fix(names: list[str]) -> Fix:
+    if any(name in SOFTMAX for name in names):
+        heads = call("torch.nn.functional.scaled_dot_product_attention", Code("q"), Code("k"), Code("v"))
+        return heads + "  # q, k, v: (batch, heads, tokens, width), all heads at once"
     layer = next((_LAYERS[name] for name in names if name in _LAYERS), None)
     if layer is not None:
         return call(layer, ...) + "  # in place of the cell: all frames of a layer in one call"
@@ -113,6 +123,6 @@ FINDING = Declaration(
     page=PAGE,
     find=find,
     ledger=LedgerItem("a recurrence, step by step in Python"),
-    synonyms=("recurrence", "lstm_cell", "gru_cell", "delta_rule", "linear_attention", "state_space"),
-    titles=("one_kernel_over_all_steps_of_a_recurrence",),
+    synonyms=("recurrence", "heads", "lstm_cell", "gru_cell", "delta_rule", "linear_attention", "state_space"),
+    titles=("one_kernel_over_all_steps_of_a_recurrence", "all_heads_in_one_attention"),
 )

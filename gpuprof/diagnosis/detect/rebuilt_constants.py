@@ -1,0 +1,102 @@
+"""Tensors that are made of nothing but sizes, again and again in a step: masks, positions, rotary tables."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpuprof.diagnosis.detect.passes import shapes_in, siblings
+from gpuprof.replay.stretches import Stretches
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis
+
+FEWEST = 4
+"""Times in a step from which on the same constant is made again; a model has one mask for encoder, decoder and both."""
+SHORTEST, LONGEST = 3, 32
+"""Ops that make one. A single `zeros` is what something else is added to."""
+MAKE = frozenset(
+    f"aten::{name}" for name in ("arange", "ones", "full", "zeros", "eye", "linspace", "ones_like", "full_like")
+)
+"""Ops that make a tensor of a size alone."""
+GO_ON = MAKE | frozenset(
+    f"aten::{name}"
+    for name in (
+        "tril", "triu", "mul", "div", "add", "sub", "pow", "exp", "log", "neg", "reciprocal", "rsub", "outer", "einsum",
+        "cos", "sin", "cat", "stack", "to", "_to_copy", "unsqueeze", "expand", "view", "reshape", "transpose", "repeat",
+        "lt", "le", "gt", "ge", "eq", "ne", "logical_not", "logical_and", "bitwise_and", "bitwise_not", "bitwise_or",
+        "masked_fill", "masked_fill_", "where", "fill_", "float", "bool", "slice", "select", "clone", "contiguous",
+        "floor_divide", "abs", "clamp", "minimum", "maximum", "mul_", "add_", "sub_", "div_",
+    )
+)  # fmt: skip
+"""Ops that may follow on what was made."""
+ACTIVATIONS = frozenset(
+    f"aten::{name}"
+    for name in ("linear", "mm", "addmm", "bmm", "matmul", "scaled_dot_product_attention", "softmax", "layer_norm",
+                 "embedding", "conv2d", "conv1d", "rms_norm")
+)  # fmt: skip
+"""Ops whose arguments depend on samples and weights: an op that sees a tensor of such a shape makes no constant."""
+
+
+@dataclass(frozen=True, slots=True)
+class RebuiltConstants:
+    """Constants that are made again; columns by constant."""
+
+    again: Stretches
+    """All but the first of each in a step."""
+    times: int
+    """In a step, of that which is made most often."""
+    ops: tuple[str, ...]
+    """Its ops."""
+
+
+def find_rebuilt_constants(case: Analysis) -> RebuiltConstants | None:
+    """Chains of ops from one that makes a tensor of a size to the last that sees no activation, which come with the
+    same shapes several times in a step; None where there are none, or no shapes."""
+    rows, family = siblings(case)
+    if not len(rows):
+        return None
+    ops, strings = case.trace.ops, case.trace.strings
+    names = [strings[i] for i in ops.name[rows].tolist()]
+    activations = _activations(case, rows, names)
+    chains: dict[tuple[object, ...], list[tuple[int, int]]] = defaultdict(list)
+    at, step = 0, np.searchsorted(case.timeline.steps.start_ns, ops.start_ns[rows], side="right")
+    while at < len(rows):
+        end = _end(case, rows, family, names, activations, at) if names[at] in MAKE else at
+        if end - at >= SHORTEST:
+            key = (int(step[at]), *names[at:end], *ops.dims[rows[at:end]].tolist())
+            chains[key].append((int(rows[at]), int(rows[end - 1])))
+        at = max(end, at + 1)
+    repeated = [(key, mine) for key, mine in chains.items() if len(mine) >= FEWEST]
+    if not repeated:
+        return None
+    again = np.array([pair for _, mine in repeated for pair in mine[1:]], np.int64)
+    key, most = max(repeated, key=lambda one: len(one[1]))
+    named = tuple(dict.fromkeys(name for name in key[1:] if isinstance(name, str)))
+    first, last = again[:, 0], again[:, 1]
+    stretches = Stretches(ops.thread[first].astype(np.int64), ops.start_ns[first], ops.end_ns[last])
+    return RebuiltConstants(stretches, len(most), named)
+
+
+def _activations(case: Analysis, rows: np.ndarray, names: list[str]) -> frozenset[tuple[int, ...]]:
+    """Shapes of what layers compute with."""
+    texts = {
+        int(case.trace.ops.dims[row]) for row, name in zip(rows.tolist(), names, strict=True) if name in ACTIVATIONS
+    }
+    return frozenset(shape for text in texts for shape in shapes_in(case, text) if shape)
+
+
+def _end(
+    case: Analysis, rows: np.ndarray, family: np.ndarray, names: list[str], activations: frozenset[tuple[int, ...]],
+    at: int,
+) -> int:  # fmt: skip
+    """The position after the last op of the chain that begins at `at`."""
+    end = at + 1
+    while end < min(at + LONGEST, len(rows)) and family[end] == family[at] and names[end] in GO_ON:
+        if any(shape in activations for shape in shapes_in(case, int(case.trace.ops.dims[rows[end]])) if shape):
+            break
+        end += 1
+    return end

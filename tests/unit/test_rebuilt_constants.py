@@ -1,0 +1,54 @@
+"""Constants that every layer makes again; not those made once, nor chains that see what layers compute."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from helpers.case import only
+from helpers.program import BF16, FLOAT, PLAIN, PRODUCT, US, Program
+
+from gpuprof.diagnosis.analysis import Analysis
+from gpuprof.diagnosis.findings import rebuilt_constants
+
+LAYERS, TOKENS, WIDTH, HALF = 12, 512, 1_024, 64
+TABLE = [TOKENS, HALF]
+
+
+def model(folder: Path, makers: int, sees: list[int], first: str = "arange") -> Analysis:
+    """A launch-bound model of which some layers make a table by five ops of 20 µs, the fourth of which sees `sees`."""
+    program = Program()
+
+    def table() -> None:
+        program.op(f"aten::{first}", PLAIN, 2 * US, [[], []], ["Scalar", "Scalar"])
+        for name, shape in (("outer", [TOKENS]), ("cos", TABLE), ("mul", sees), ("to", TABLE)):
+            program.op(f"aten::{name}", PLAIN, 2 * US, [shape, []], [FLOAT, "Scalar"])
+
+    def body() -> None:
+        for layer in range(LAYERS):
+            if layer < makers:
+                table()
+            for _ in range(5):
+                shapes = [[TOKENS, WIDTH], [WIDTH, WIDTH]]
+                program.op("aten::linear", PRODUCT, 5 * US, shapes, [BF16, BF16])
+
+    for _ in range(3):
+        program.step(body)
+    return program.case(folder)
+
+
+def test_a_table_of_each_layer_is_made_once(tmp_path: Path):
+    case = model(tmp_path, LAYERS, TABLE)
+    proposal = only(rebuilt_constants, case)
+    saved = case.step_ns - case.step_of(proposal.change(case.graph))
+    assert saved == pytest.approx((LAYERS - 1) * 5 * 20 * US, rel=0.02)
+    assert f"made {LAYERS} times a step" in proposal.evidence[0].text and proposal.odds < 0.9
+
+
+@pytest.mark.parametrize(
+    ("makers", "sees", "first"), [(3, TABLE, "arange"), (LAYERS, [TOKENS, WIDTH], "arange"), (LAYERS, TABLE, "rand")]
+)
+def test_neither_few_nor_what_depends_on_samples(tmp_path: Path, makers: int, sees: list[int], first: str):
+    found = list(rebuilt_constants.find(model(tmp_path, makers, sees, first)))
+    # Up to an op that sees an activation a chain is a constant still.
+    assert all(f"made {LAYERS} times" in one.evidence[0].text for one in found) and bool(found) is (sees != TABLE)
