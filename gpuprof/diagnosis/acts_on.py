@@ -1,4 +1,4 @@
-"""Which resource a fix takes work off, to compare the first fix with the verdict."""
+"""Which resources a fix relieves, to compare the first fix with the verdict."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from gpuprof.replay.graph import COMMUNICATION, DEVICE, HOST, INPUT, TRANSFER
 from gpuprof.replay.mean_step import resource_of_lump
 
 LEAST = 0.03
-"""Share of the step that a fix takes off a resource at least, to act on it."""
+"""Smallest share of the step that a fix must take off a resource to count as acting on it."""
 CODES = {"host": HOST, "input": INPUT, "transfer": TRANSFER, "communication": COMMUNICATION, "device": DEVICE}
 
 
 def acts_on(case: Analysis, proposal: Proposal) -> tuple[str, ...]:
-    """host | input | transfer | communication | device: what a fix takes work off, for the same samples, most first."""
+    """Resources that a fix relieves for the same number of samples, the most relieved first."""
     graph, found = case.graph, dict[str, float]()
     then = proposal.change(graph)
     if len(then) == len(graph):
@@ -23,7 +23,7 @@ def acts_on(case: Analysis, proposal: Proposal) -> tuple[str, ...]:
             mask = graph.resource == code
             saved = float(graph.duration_ns[mask].sum()) - float(then.duration_ns[mask].sum()) / proposal.work
             found[name] = saved / max(graph.steps, 1)
-        # A wait that is gone is work that the CPU does earlier.
+        # Without a wait the CPU gets to its next work earlier.
         if not np.array_equal(then.edges.lag_ns, graph.edges.lag_ns):
             found["host"] = max(found["host"], LEAST * case.mean_ns)
     for cause, left in proposal.lumps.items():

@@ -1,7 +1,7 @@
-"""The few numbers of a Diagnosis that a program or an agent decides by, as `gpuprof.brief/1` in less than 4 kB.
+"""The few numbers of a Diagnosis that a program or an agent needs for decisions, as `gpuprof.brief/1` in under 4 kB.
 
-Texts are shortened, findings are the most useful first; what does not fit is left out from the end and counted, so that
-the size holds for every recording.
+Texts are shortened and findings come with the most useful first; findings that do not fit are dropped from the end and
+counted, so the limit holds for every recording.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gpuprof.documents import plain
 
 SCHEMA = "gpuprof.brief/1"
 LARGEST_BYTES = 4000
-"""Of the text that `dumps` returns, its line end not counted."""
+"""Limit on the text that `dumps` returns, without a line end."""
 _TEXT = 240
 _ISSUES = 3
 _CAUSES = 6
@@ -33,7 +33,7 @@ def dumps(diagnosis: Diagnosis, **more: Any) -> str:
 
 
 def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
-    """Plain dicts, lists, strings and numbers that the schema accepts, before they are made to fit."""
+    """Plain dicts, lists, strings and numbers that the schema accepts, not yet cut to size."""
     d, verdict, steps = diagnosis, diagnosis.verdict, diagnosis.steps
     return {
         "schema": SCHEMA,
@@ -84,8 +84,8 @@ def _budget(diagnosis: Diagnosis) -> dict[str, Any] | None:
 
 
 def _idle(diagnosis: Diagnosis) -> dict[str, Any] | None:
-    """Of the device that is idle longest: the share of its step, and the causes. What comes in some steps only and may
-    use the device, as evaluation does, is not idle time; `budget` has it."""
+    """Idle share of the step and its causes, for the device that is idle longest. Events of some steps that may use the
+    device, such as evaluation, are not idle time; they are in `budget`."""
     bars = [bar for bar in bars_of(diagnosis) if bar.total_ns > 0]
     if not bars:
         return None
@@ -122,12 +122,12 @@ def _worth_trying(finding: Finding) -> dict[str, Any]:
 
 
 def _settle(text: str) -> str:
-    """The line whole, or without the training's own command: never one that is cut, which would do something else."""
+    """The whole command line, or without the training's own command: one that is cut short would do something else."""
     return text if len(text) <= _TEXT else text.partition(" -- ")[0]
 
 
 def _lessen(document: dict[str, Any]) -> bool:
-    """Takes away what matters least; False where only what is needed is left."""
+    """Removes what matters least; False if only required parts are left."""
     if len(document["worth_trying"]) > 2 or (document["worth_trying"] and not document["findings"]):
         document["worth_trying"].pop()
     elif document["findings"]:
@@ -147,7 +147,7 @@ def _encoded(document: dict[str, Any]) -> str:
 
 
 def _short(text: str, longest: int = _TEXT) -> str:
-    """The text, cut where it would take more than `longest` bytes of JSON (six a character that is not ASCII)."""
+    """The text, cut to at most `longest` bytes of JSON (a non-ASCII character takes six)."""
     text = plain(text)
     if len(json.dumps(text)) - 2 <= longest:
         return text

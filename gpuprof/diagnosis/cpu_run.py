@@ -1,4 +1,4 @@
-"""A training without a GPU: what its timed steps say. Nothing is replayed, so its verdict has no confidence."""
+"""Diagnosis of a training without a GPU, from timed steps. Nothing is replayed, so the verdict has no confidence."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def of_cpu_run(analysis: Analysis, step: CpuStep, advise: bool) -> Diagnosis:
-    """Of a run without a GPU whose steps were timed: what the mean step is spent on, and more workers if they gain."""
+    """The diagnosis of a run without a GPU: where the mean step goes, and more workers if they gain."""
     assert analysis.budget is not None
     found = plain_diagnosis(
         analysis, verdict=_verdict(analysis, step), quality=analysis.quality, steps=analysis.step_times
@@ -39,7 +39,7 @@ def of_cpu_run(analysis: Analysis, step: CpuStep, advise: bool) -> Diagnosis:
 
 
 def _verdict(analysis: Analysis, step: CpuStep) -> Verdict:
-    """`input` where the training is with its batches for longer than with anything else, else `host`."""
+    """`input` if batches take the largest part of the step, else `host`."""
     assert analysis.budget is not None
     parts = {"input": float(step.input_ns), "own": float(step.own_ns), "other": float(step.other_ns)}
     if step.ops_ns is not None:
@@ -72,7 +72,7 @@ def _own_sentence(step: CpuStep) -> str:
 
 
 def _more_workers(analysis: Analysis, step: CpuStep) -> Finding | None:
-    """More input workers where the loader's queue says that they gain; None where they do not, or it was not
+    """The fix of more input workers, if the loader's queue says that they gain; None if not, or if it was not
     measured."""
     folder, run = analysis.folder, analysis.run
     assert folder is not None

@@ -17,8 +17,8 @@ _TORCH_DATA = "torch/utils/data/"
 
 
 def loader_workers(samples: HostSamples, stacks: Stacks) -> LoaderWorkers | None:
-    """None where none was sampled. A worker is busy from the moment that torch's fetcher asks the data set until the
-    batch is collated."""
+    """What the workers do; None if none was sampled. A worker is busy from the moment torch's fetcher asks the data set
+    until the batch is collated."""
     n = len(samples.worker_node)
     if not n:
         return None
@@ -44,8 +44,8 @@ def loader_workers(samples: HostSamples, stacks: Stacks) -> LoaderWorkers | None
 
 
 def _listed(path: tuple[Frame, ...], functions: tuple[Function, ...]) -> list[Frame]:
-    """The innermost call of each of the user's functions; without any, the first of a library other than torch's
-    loader."""
+    """The innermost call of each of the user's functions; if there is none, the first function of a library other than
+    torch's loader."""
     own = {frame.function: frame for frame in path if functions[frame.function].kind == "own"}
     if own:
         return list(own.values())

@@ -1,4 +1,4 @@
-"""A single copy that blocks the CPU for most of an iteration: the answer names it, as what to look at first."""
+"""A single copy that blocks the CPU for most of an iteration: the verdict names it, as the first thing to look at."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpuprof.tracefile.remembered import remembered
 from gpuprof.tracefile.trace import MEMCPY
 
 MOST = 0.5
-"""Share of an iteration from which on a single copy is most of it."""
+"""Smallest share of an iteration that such a copy takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +29,9 @@ class LongCopy:
     op: str | None
     """The op that copies."""
     ns: int
-    """The copy, waiting for work before it not included."""
+    """Time of the copy, without waiting for earlier work."""
     step_ns: int
-    """The iteration that it is most of."""
+    """The iteration that contains it."""
     steps: int
     """Iterations with such a copy."""
     of: int
@@ -41,7 +41,7 @@ class LongCopy:
 
     @property
     def share(self) -> float:
-        """Of its iteration."""
+        """The copy's share of its iteration."""
         return self.ns / self.step_ns
 
     @property
@@ -67,8 +67,8 @@ def copy_sentence(timeline: Timeline) -> Sentences:
 def long_copy(timeline: Timeline) -> LongCopy | None:
     """The longest copy that blocks the CPU for most of an iteration; None where no copy does.
 
-    Its time is that of its call in which the devices do no other work: a copy to the CPU also waits for what was
-    launched before it, which is not its own.
+    Its time is the part of its call in which the devices do no other work: a copy to the CPU also waits for work
+    launched before it, and that wait is not counted.
     """
     trace, links, steps = timeline.trace, timeline.links, timeline.steps
     calls, gpu = trace.calls, trace.gpu

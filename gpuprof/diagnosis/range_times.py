@@ -1,4 +1,4 @@
-"""The user's ranges and what they cost the GPU, summed up; and what its counters showed in each phase."""
+"""Sums of the user's ranges and their GPU time, and GPU counters per phase."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from gpuprof.timeline.range_names import unnumbered
 from gpuprof.timeline.timeline import Timeline
 
 MOST = 100
-"""Names that are listed; programs that number their ranges have a few dozen once the numbers are out."""
+"""Most names that are listed; programs that number their ranges have a few dozen once the numbers are removed."""
 SAMPLED_NS = 1_000_000
-"""Ten samples at the usual rate; of less work than this a mean says little."""
+"""Least GPU time for a mean of counters: ten samples at the usual rate."""
 
 
 def range_times(timeline: Timeline) -> tuple[RangeTime, ...]:
-    """Ranges by name, the index at its end aside, most host time first."""
+    """Ranges by name without a trailing index, most CPU wall time first."""
     trace, found, (_, high) = timeline.trace, project(timeline), timeline.window
     ops = trace.ops
     ids, inverse = np.unique(ops.name[found.row], return_inverse=True)
@@ -38,7 +38,7 @@ def range_times(timeline: Timeline) -> tuple[RangeTime, ...]:
 
 
 def phase_activity(timeline: Timeline) -> tuple[PhaseActivity, ...] | None:
-    """The GPU's counters by phase, of phases whose work was sampled; None where none were recorded."""
+    """GPU counters per phase, for phases with enough samples; None if no counters were recorded."""
     if not len(timeline.trace.counters):
         return None
     found = activity(timeline, timeline.phase.astype(np.int64))

@@ -1,4 +1,4 @@
-"""What is odd about a run, in sentences: its unprofiled steps, its end, its GPU's clock, and why it has no trace."""
+"""Issues of a run, in sentences: its unprofiled steps, its end, its GPU's clock, and why it has no trace."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from gpuprof.timeline.unit import STEP, Unit
 from gpuprof.tracefile.run import UNKNOWN_STAGE, RunFolder
 
 SPREAD = 0.30
-"""Eight of ten steps of one training lie within 10–20 % of each other on a quiet host; from here on the median is one
-of many."""
+"""If the 80 % interval of the steps is wider than this share of the median, the median says little; on a quiet machine
+it is 10–20 %."""
 SKEWED = 0.10
-"""The mean exceeds the usual step by more than this, and no measured cause explains it: worth a note."""
+"""If the mean exceeds the usual step by more than this share without a measured cause, a note says so."""
 THROTTLED = 0.10
-"""Share of samples with the clock held back that moves the mean clock noticeably."""
+"""Share of samples with a throttled clock from which on the mean clock drops noticeably."""
 FEWEST_SAMPLES = 2
-"""One sample of a short baseline is an accident."""
+"""Fewest throttled samples: a single one in a short baseline may be chance."""
 
 _SEVERE = re.compile(r"thermal|brake|hw_slowdown", re.IGNORECASE)
 _POWER_CAP = re.compile(r"power_?cap", re.IGNORECASE)
 
 
 def run_issues(facts: RunFacts, unit: Unit = STEP) -> tuple[Issue, ...]:
-    """Everything that is odd about a run but that it has no trace; `unit`: what its steps are called."""
+    """All issues of a run except a missing trace; `unit`: what its steps are called."""
     return (
         *_waiting_issue(facts, unit),
         *_baseline_issues(facts, unit),
@@ -70,7 +70,7 @@ def no_trace(folder: RunFolder, run: Run, failure: str) -> Issue:
 
 
 def how_to_record_sooner(run: Run | None) -> str:
-    """What to type for a shorter baseline; a run without a command is of a notebook's cell or of a Recorder."""
+    """What to type for a shorter baseline; a run without a command comes from a notebook cell or a Recorder."""
     if run is not None and not run.command:
         return "%%gpuprof --settle 2 --baseline 3, or gpuprof.Recorder(settle=2, baseline=3)"
     return "gpuprof trace --settle 2 --baseline 3 …"
@@ -88,7 +88,7 @@ _STAGE_NAMES = {
 
 
 def _own_stages(folder: RunFolder) -> list[int]:
-    """Of each step of this rank, as an index of STAGES."""
+    """Stage of each step of this rank, as an index of STAGES."""
     steps = folder.steps
     return steps.stage[(steps.rank == folder.rank) & (steps.stage != UNKNOWN_STAGE)].tolist()
 
@@ -168,7 +168,7 @@ def _baseline_issues(facts: RunFacts, unit: Unit) -> Iterator[Issue]:
 
 
 def _explained(found: Budget | None) -> bool:
-    """Whether steps differ for causes that were measured."""
+    """Whether measured causes explain how steps differ."""
     if found is None:
         return False
     excess = sum(one.mean_ns or 0 for one in found.excess)
@@ -246,7 +246,7 @@ def _run_issues(folder: RunFolder, run: Run, unit: Unit) -> Iterator[Issue]:
 
 
 def _not_adapted(model: dict | None) -> list[str]:
-    """Modules that LoRA was asked for on by name, and that got none."""
+    """Modules that were requested for LoRA by name and have no adapters."""
     lora = (model or {}).get("lora")
     if not isinstance(lora, dict):
         return []

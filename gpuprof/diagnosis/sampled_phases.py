@@ -1,4 +1,4 @@
-"""What the stretch that was sampled without a profiler says of the parts of a step."""
+"""The parts of a step, from the stretch that was sampled without a profiler."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from gpuprof.replay.phase_fit import Parts
 from gpuprof.tracefile.samples import HostSamples
 
 ALIKE = 0.25
-"""A sampled step that is this much longer or shorter than the timed one is another step; sampling slows it a little."""
+"""Largest difference between the sampled and the timed step, as a share; sampling slows the step a little."""
 FED = 0.1
-"""Of the sampled steps what waiting for batches may take: the replayed step has the usual wait in it."""
+"""Largest share of the sampled steps that waits for batches: the replayed step contains only the usual wait."""
 FEWEST = 3
-"""Steps from which the usual one is read."""
+"""Fewest steps for a usual one."""
 
 
 def sampled_parts(samples: HostSamples | None, step_ns: float | None) -> Parts | None:
-    """Shares of the usual sampled step, by its marks; None without marks, or where that is another step than the timed
-    one of `step_ns`."""
+    """Shares of the parts of the usual sampled step, by its marks; None without marks, or if the sampled step is not
+    like the timed one of `step_ns`."""
     if samples is None or step_ns is None or samples.steps < FEWEST:
         return None
     names, at = [name for name, _ in samples.marks], np.array([ns for _, ns in samples.marks], np.float64)

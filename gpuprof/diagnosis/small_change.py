@@ -1,4 +1,4 @@
-"""Why a fix is ruled out that does something, but too little, or what it does is not known well enough."""
+"""Why a fix that changes the step is ruled out: it changes too little, or its effect is too uncertain."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from gpuprof.diagnosis.diagnosis import Range
 from gpuprof.diagnosis.sentences import duration
 
 SAME_WORK = 0.01
-"""Factors of work that differ by less are the same."""
+"""Factors of work that differ by less than this count as equal."""
 FAR_MORE = 2.0
-"""A step that gets shorter by more than this times what is taken off loses waits, too."""
+"""If the step gets shorter by more than this multiple of the removed time, waits disappear, too."""
 
 
 def small_change(case: Analysis, proposal: Proposal, gain: Range) -> str:
-    """`takes 0.003 ms of GPU time off a step of 288 ms, under 1 %`; of a larger batch how much longer its step is."""
+    """`takes 0.003 ms of GPU time off a step of 288 ms, under 1 %`; for a larger batch, how much longer its step is."""
     if abs(proposal.work - 1) > SAME_WORK:
         longer = proposal.work / gain.expected
         return f"{proposal.work:.3g} times the work takes {longer:.3g} times as long"
@@ -36,7 +36,7 @@ def small_change(case: Analysis, proposal: Proposal, gain: Range) -> str:
 
 
 def _becomes(step: str, change: float) -> str:
-    """`shortens it by 4.7 %`; `makes it 3.7 times as long`. change: the share that goes, negative where some comes."""
+    """`shortens it by 4.7 %`; `makes it 3.7 times as long`. change: the share that is removed; negative: added."""
     if abs(change) < NEGLIGIBLE:
         return f"changes {step} by less than 1 %"
     if change < -0.995:
@@ -46,7 +46,7 @@ def _becomes(step: str, change: float) -> str:
 
 
 def _taken_off(case: Analysis, proposal: Proposal) -> tuple[float, float]:
-    """GPU and CPU time that a fix removes, ns a step; negative where it adds some."""
+    """(GPU time, CPU time) that a fix removes, ns per step; negative if it adds some."""
     now, then = case.graph, proposal.change(case.graph)
     if len(now) != len(then):
         return 0.0, 0.0

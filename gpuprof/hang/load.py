@@ -37,7 +37,13 @@ def states_of(places: Sequence[str], may_ask: bool = True) -> tuple[list[RankSta
                 f"{places[0]}: processes are not asked for their stacks here; gpuprof hang PID does that"
             )
         return states_of_processes([int(place) for place in places]), time.time_ns()
-    named = resolve(places[0] if places else None) if len(places) < 2 else None
+    try:
+        named = resolve(places[0] if places else None) if len(places) < 2 else None
+    except GpuprofError as error:
+        if places:
+            raise
+        why = str(error).partition(": make one")[0]
+        raise GpuprofError(f"{why}: name dumps, or a process: gpuprof hang DUMPS, gpuprof hang PID") from None
     folder = named and named.run_folder
     if folder is not None and (folder / runfile.MANIFEST).is_file():
         asked = may_ask and ask(folder)

@@ -217,7 +217,7 @@ def test_a_loop_of_python_that_is_worth_trying_lies_above_reach():
     found = diagnose(ROOT / "scenarios" / "cases" / "ema_loop" / "recording").above_reach
     assert found is not None and identity_holds(found)
     first = found.largest[0]
-    assert first.finding == "python_loop" and "loop of Python" in first.what
+    assert first.finding == "python_loop" and "in a Python loop" in first.what
     assert first.ns == pytest.approx(27 * MS, rel=0.2)
 
 
@@ -285,8 +285,8 @@ def test_a_reason_is_read_or_not_given(tmp_path):
 @pytest.mark.parametrize(
     ("op", "kernel", "dtype", "said"),
     [
-        ("aten::mm", "cutlass_80_tensorop_bf16_s16816gemm_bf16_128x128", BF16, "one for sm_80, on an sm_90 GPU"),
-        ("aten::mm", "ampere_bf16_s16816gemm_bf16_128x64_tn", BF16, "one for sm_80, on an sm_90 GPU"),
+        ("aten::mm", "cutlass_80_tensorop_bf16_s16816gemm_bf16_128x128", BF16, "built for sm_80 and runs on an sm_90"),
+        ("aten::mm", "ampere_bf16_s16816gemm_bf16_128x64_tn", BF16, "built for sm_80 and runs on an sm_90"),
         ("aten::mm", "sm90_xmma_gemm_bf16bf16_bf16f32_tn_n_tilesize128x128x64", BF16, None),
         ("aten::mm", "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize128x128x8", "float", "without tensor cores"),
         ("aten::_efficient_attention_forward", "fmha_cutlassF_bf16_aligned_rf_sm80", BF16, "not flash attention"),
@@ -312,4 +312,4 @@ def test_what_the_cpu_computes_goes_before_the_loop_that_it_is_in():
     assert found is not None and identity_holds(found)
     first = found.largest[0]
     assert first.what.startswith("computing on the CPU") and (first.where.function or "").endswith("train.py: augment")
-    assert item(found, "loop of Python").ns < 0.1 * first.ns
+    assert item(found, "in a Python loop").ns < 0.1 * first.ns

@@ -1,4 +1,4 @@
-"""The few numbers of a comparison that a program or an agent decides by, as `gpuprof.comparison_brief/1` in 4 kB."""
+"""The few numbers of a comparison that a program or agent needs for decisions: `gpuprof.comparison_brief/1`, 4 kB."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _KERNEL_NAME = 80
 
 
 def brief(document: dict[str, Any]) -> dict[str, Any]:
-    """What a program decides by of a comparison's JSON: both steps, what changed and by how much; in about 4 kB.
+    """The short form of a comparison's JSON: both steps, what changed and by how much; about 4 kB.
 
-    Terms, kernels and ops are the first few, which are the largest, without their phases.
+    Only the first and largest terms, kernels and ops are kept, without their phases.
     """
     kernels = document.get("kernels") or {}
     short: dict[str, Any] = {"schema": SCHEMA}
@@ -49,7 +49,7 @@ def schema() -> dict[str, Any]:
 
 
 def schema_of(comparison: dict[str, Any]) -> dict[str, Any]:
-    """The JSON Schema of the brief: the part of the comparison's that it has."""
+    """The JSON Schema of the brief, made of parts of the comparison's schema."""
     whole, words = comparison["properties"], comparison["$defs"]
     side = {"$ref": "#/$defs/side"}
     properties = {

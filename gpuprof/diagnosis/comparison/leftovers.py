@@ -1,4 +1,4 @@
-"""What accounts for the cells that no change claims: other work in a step, another GPU, the pace of the machine."""
+"""Candidates for cells that no change claims: other work in a step, another GPU, the speed of the machine."""
 
 from __future__ import annotations
 
@@ -25,14 +25,15 @@ from gpuprof.timeline.unit import Unit
 WORK = ("larger_batch", "padding", "work")
 """Candidates that mean another batch."""
 HOST_SCATTER = 0.1
-"""Waiting for the host that differs by a larger share of itself is more than what processes differ by. Assumed."""
+"""If waiting for the CPU differs by more than this share of itself, it is more than noise between processes.
+Assumed."""
 MOST_OF = 0.5
-"""Tokens that count are all tokens times the share that is no padding: the share is what changed, if it has more than
-this of the change."""
+"""Tokens that count = all tokens × the non-padding share. Padding is named as the change if that share explains more
+than this part of the change."""
 
 
 def leftovers(a: Facts, b: Facts, work: Work | None, changed: bool) -> Iterator[Candidate]:
-    """What claims where nothing better is known; `changed`: whether a change of the program was seen."""
+    """Candidates for the rest; `changed`: whether a change of the program was found."""
     padding = list(_padding(a.side, b.side, work, a.unit))
     yield from padding or _work(a.side, b.side, work, a.unit)
     yield from _communication(a, b)
@@ -55,7 +56,7 @@ def _work(a: Side, b: Side, work: Work | None, unit: Unit) -> Iterator[Candidate
 
 
 def _padding(a: Side, b: Side, work: Work | None, unit: Unit) -> Iterator[Candidate]:
-    """Where another share of the tokens is padding, and that is most of what changed about the batch."""
+    """If the share of padding differs and explains most of the change of the batch."""
     if work is None or work.measure != "tokens" or not (a.tokens and b.tokens):
         return
     filled = Quantity(min(work.a / a.tokens, 1.0), min(work.b / b.tokens, 1.0))
@@ -90,15 +91,15 @@ def _communication(a: Facts, b: Facts) -> Iterator[Candidate]:
 
 
 def _device(a: Facts, b: Facts) -> Iterator[Candidate]:
-    """The kernels' own speed and choice."""
-    # Collectives, most of which computation hides, have a line of their own.
+    """The kernels' own speed, and which kernels run."""
+    # Collectives mostly overlap with computation and have their own candidate.
     pieces = quantity(a, b, lambda side: side.counts.total - side.counts.count(("communication",)))
     took = quantity(a, b, lambda side: side.counts.ns() - side.counts.ns(("communication",)))
     clock = quantity(a, b, lambda side: side.clock_mhz or 0.0)
     if a.side.gpu and b.side.gpu and a.side.gpu != b.side.gpu:
         yield Candidate("gpu", "another GPU", f"{a.side.gpu} → {b.side.gpu}", claim_busy(WEAK / 2))
     elif clock.a and clock.b and clock.difference > PACE * clock.a and pieces.steady:
-        # Of other kernels the clock says little: it falls with the power that they draw, and they are faster for it.
+        # With other kernels the clock says little: faster kernels may draw more power and so lower the clock.
         text = f"the SM clock is at {clock} MHz"
         yield Candidate("throttling", "the GPU's clock", text, claim_busy(WEAK / 2), -clock.more)
     counted = f"about the same number of kernels ({pieces})" if pieces.steady else f"{pieces} kernels"
@@ -107,7 +108,7 @@ def _device(a: Facts, b: Facts) -> Iterator[Candidate]:
 
 
 def _pace(a: Facts, b: Facts, changed: bool) -> Iterator[Candidate]:
-    """The host: more or fewer launches, or another pace."""
+    """The CPU: more or fewer launches, or another speed."""
     causes = (*HOST_CAUSES, "allocator")
     launches, waits = quantity(a, b, lambda side: side.counts.launches), idle_ns(a, b, *causes)
     claim = claim_idle(*causes, weight=WEAKER)

@@ -1,4 +1,4 @@
-"""Whether bf16 would move attention to cuDNN, which plans for every new length."""
+"""Whether bf16 would move attention to cuDNN, which plans again for every new length."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ FUSED = re.compile(
 )
 CUDNN = re.compile(r"cudnn_attention")
 FIRST_TORCH = (2, 11)
-"""From this version on, at the latest, torch chooses cuDNN's attention by itself (scenarios/recompiles, on an H200);
-2.9 still preferred flash attention."""
+"""torch chooses cuDNN's attention by itself from this version on, or a little earlier (scenarios/recompiles, on an
+H200); 2.9 still preferred flash attention."""
 PREFERS = (9, 10)
-"""Majors of the compute capability on which it does (`check_prefer_cudnn_attention` in torch's sdp_utils.cpp)."""
+"""Major compute capabilities on which it does so (`check_prefer_cudnn_attention` in torch's sdp_utils.cpp)."""
 
 
 def bf16_would_plan(case: Analysis) -> bool:
-    """Whether scaled_dot_product_attention runs in fp32 kernels now and in bf16 would choose cuDNN's."""
+    """Whether scaled_dot_product_attention now runs fp32 kernels, and would choose cuDNN's in bf16."""
     if case.ops_named(CUDNN.search).any() or not case.ops_named(FUSED.search).any():
         return False
     return _prefers_cudnn(case) and torch_version(case) >= FIRST_TORCH

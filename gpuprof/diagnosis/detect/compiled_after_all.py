@@ -1,4 +1,4 @@
-"""A model that was given to torch.compile and runs as plain Python after all: what it takes once it is compiled."""
+"""Proposals for a model that was passed to torch.compile but runs eagerly: what it takes once it is compiled."""
 
 from __future__ import annotations
 
@@ -35,8 +35,7 @@ def compiled_after_all(
     needs: str = "",
     odds: float = 1.0,
 ) -> Iterator[Proposal]:
-    """The passes compiled, and with CUDA graphs after that. calls: of the function in a step, each of which is a graph
-    of its own."""
+    """The passes compiled, and then with CUDA graphs. calls: of the function per step; each is a separate graph."""
     found = whole_passes(case)
     if found is None:
         return
@@ -72,8 +71,8 @@ def compiled_after_all(
 
 
 def calls_of(case: Analysis, function: CompiledFunction) -> float:
-    """How often a step calls a function that runs as plain Python: ops of the forward passes that lie in no other, over
-    the ops of the function's graph; 1 where it is most of a pass, or nothing is known of its graph."""
+    """Calls per step of a function that runs eagerly: outermost ops of the forward passes / ops of the function's
+    graph; 1 if it is most of a pass, or if its graph is unknown."""
     if not function.ops:
         return 1.0
     ops, parent = case.trace.ops, case.timeline.nesting.parent

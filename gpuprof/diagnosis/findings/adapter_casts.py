@@ -35,11 +35,11 @@ if TYPE_CHECKING:
     from gpuprof.projection.memory import RecordedMemory
 
 NARROW = 4
-"""A weight whose one side is this many times the other is one of a low-rank pair; layers of a model go to 3.5 (28672
+"""Smallest ratio of the sides of a weight of a low-rank pair; a model's layers go up to 3.5 (28672
 : 8192)."""
 MOST_RANK = 512
 REACH = 5
-"""Ops after the second product that still belong to the adapter: scaling, cast, sum, cast."""
+"""Ops after the second matmul that still belong to the adapter: scaling, cast, sum, cast."""
 PRODUCT_LEFT, SCALE_LEFT, SUM_LEFT = (
     calibrated.ADAPTER_PRODUCT_LEFT.rising,
     calibrated.ADAPTER_SCALE_LEFT.rising,
@@ -77,7 +77,7 @@ large inputs.
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
-    """Adapters in the model's own precision."""
+    """Proposes adapters in the model's own precision."""
     stretches = find_adapters(case)
     if stretches is None:
         return
@@ -116,7 +116,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
 
 
 def change(a: Facts, b: Facts) -> Iterator[Candidate]:
-    """Fewer casts, where only the side with more of them has the finding."""
+    """Fewer casts, if only the side with more of them has the finding."""
     kind = ("cast/copy",)
     pieces = kernel_counts(a, b, kind, PASSES)
     if advised(a, b, PAGE.id, pieces) and pieces.fell(to=FEWER) and alike_compiled(a, b):
@@ -130,7 +130,7 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
 
 
 def find_adapters(case: Analysis) -> Stretches | None:
-    """Where adapters compute in fp32: from the cast in front, if there is one, to the one behind."""
+    """Stretches in which adapters compute in fp32: from the cast before them, if there is one, to the one after."""
     ops = case.trace.ops
     rows, family = siblings(case)
     linear = case.ops_named(lambda name: name == "aten::linear")[rows]
@@ -154,7 +154,7 @@ def find_adapters(case: Analysis) -> Stretches | None:
     for _ in range(REACH):
         after = np.minimum(last + 1, len(rows) - 1)
         last = np.where(behind[after] & (family[after] == family[last]), after, last)
-    # The next adapter of the layer may take the same cast: its own begins where this one ends.
+    # The next adapter of the layer may use the same cast: its stretch begins where this one ends.
     first[1:] = np.maximum(first[1:], np.where(last[:-1] < at[pairs[1:]], last[:-1] + 1, first[1:]))
     return Stretches(ops.thread[rows[first]].astype(np.int64), ops.start_ns[rows[first]], ops.end_ns[rows[last]])
 
@@ -190,7 +190,7 @@ def _cast_ops(case: Analysis) -> Mask:
 
 
 def _nodes_of(case: Analysis, casts: Mask) -> Mask:
-    """Nodes of casts with all of the op that is done by nothing else: `aten::to`, or autograd's cast of a gradient."""
+    """Nodes of casts, including the op that only casts: `aten::to`, or autograd's cast of a gradient."""
     ops, parent = case.trace.ops, case.timeline.nesting.parent
     whole = case.ops_named(
         lambda name: (
@@ -207,7 +207,7 @@ def _nodes_of(case: Analysis, casts: Mask) -> Mask:
 
 
 def _left(case: Analysis, inside: Mask, level: int) -> F64:
-    """Per node the share of its time that it takes in half precision; 1 for what stays as it is."""
+    """Per node the share of its time that it takes in half precision; 1 for unchanged nodes."""
     graph, ops = case.graph, case.trace.ops
     left = np.ones(len(graph))
     rows = np.flatnonzero(inside & graph.on_gpu)
@@ -233,7 +233,7 @@ def _apply(graph: Graph, without_casts: Change, inside: Mask, left: F64) -> Grap
 
 
 def less_memory(memory: RecordedMemory, _: float | None) -> Iterator[MemoryFix]:
-    """Adapters whose weights, gradients and state take half, and inputs that are not cast for them."""
+    """Adapters with half the memory for weights, gradients and state, and without casts of their inputs."""
     trained = memory.trained
     if trained is None or not trained.single_adapters:
         return

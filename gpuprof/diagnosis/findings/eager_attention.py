@@ -1,4 +1,4 @@
-"""Attention writes its scores to memory: matmul, mask, softmax and matmul as ops of their own."""
+"""Attention writes its scores to memory: matmul, mask, softmax and matmul are separate ops."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ SOFTMAX = frozenset({"aten::_softmax"})
 PRODUCTS = frozenset({"aten::bmm", "aten::baddbmm"})
 MASKING = frozenset({"aten::add", "aten::add_", "aten::masked_fill", "aten::masked_fill_", "aten::where"})
 LEAST_QUERIES = 16
-"""Shorter sequences' scores cost nothing; a softmax over experts or a head of a classifier is no attention either."""
+"""Fewest queries: scores of shorter sequences cost nothing, and softmaxes over experts or classes are no attention."""
 REACH = 120
-"""Ops between the softmax and either product, all levels counted, at most: mask, scale, casts, dropout and sinks are
+"""Most ops between the softmax and either matmul, counted at all levels: mask, scale, casts, dropout and sinks are
 some 40."""
 TENSOR_SHARE = tuple(zip(calibrated.ATTENTION_FORWARD.falling, calibrated.ATTENTION_BACKWARD.falling, strict=True))
-"""Fused attention's share of the tensor ceiling, forward and backward: at best, usually, at worst."""
+"""Fused attention's share of the tensor ceiling, (forward, backward): at best, as expected, at worst."""
 MEMORY_SHARE = calibrated.ATTENTION_MEMORY.value
-"""What fused attention on short sequences reaches of the memory's ceiling."""
+"""Share of the memory ceiling that fused attention reaches on short sequences."""
 LAUNCHES = (3, 6)
 """Kernels of fused attention forward and backward; cuDNN launches 1 and 5, and the heads of grouped queries may be
 copied."""
 CATEGORIES = ("attention", "softmax", "gemm", "elementwise", "cast/copy", "dropout", "memset")
-"""Of work that differs where attention is fused."""
+"""Categories of work that differ if attention is fused."""
 
 SDPA = "torch.nn.functional.scaled_dot_product_attention"
 
@@ -86,22 +86,22 @@ or their own kernel.
 
 @dataclass(frozen=True, slots=True)
 class Attentions:
-    """Attentions of the forward pass (or its repetition) that are computed op by op."""
+    """Attentions of the forward pass (or its recomputation) that are computed op by op."""
 
     stretches: Stretches
     shapes: tuple[Shape, ...]
     size: I64
-    """Bytes of an element of the queries."""
+    """Bytes per element of the queries."""
     sinks: bool
-    """One more key than there are: a learned score that takes up attention."""
+    """Whether the softmax has one more key than the matmul gave: a learned sink that absorbs attention."""
     capped: bool
-    """Scores go through tanh."""
+    """Whether scores go through tanh."""
     masked: bool
-    """Something is added to the scores, or written over them, before the softmax."""
+    """Whether something is added to the scores, or overwrites them, before the softmax."""
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
-    """A fused kernel instead of one per op."""
+    """Proposes a fused kernel instead of one per op."""
     found = find_attentions(case)
     if found is None or case.roofline is None:
         return
@@ -150,7 +150,7 @@ ABSENT = Absent("FlashAttention or another fused attention", _absent)
 def change(a: Facts, b: Facts) -> Iterator[Candidate]:
     """Fused attention on one side, matmuls and softmax on the other."""
     fused, scores = kernel_counts(a, b, ("attention",)), kernel_counts(a, b, ("softmax",), PASSES)
-    # Fused attention has no softmax of its own: the one comes as the other goes.
+    # Fused attention has no separate softmax: one kind of kernel appears as the other disappears.
     if fused.fell() and fused.more == -scores.more:
         yield Candidate(
             PAGE.id,
@@ -185,7 +185,7 @@ def _fix(case: Analysis, found: Attentions) -> Fix:
 
 
 def _own_call(found: Attentions) -> Fix:
-    """The call with what to pass, so that the mask keeps its meaning: what it hides is not in the recording."""
+    """The call with arguments that keep the mask's meaning: the recording does not show what the mask hides."""
     if not found.masked:
         return call(SDPA, *map(Code, "qkv")) + "  # no mask was added: not causal"
     masked = call(SDPA, *map(Code, "qkv"), attn_mask=Code("mask"))
@@ -193,8 +193,8 @@ def _own_call(found: Attentions) -> Fix:
 
 
 def _loaded(case: Analysis, found: Attentions, name: str) -> Fix:
-    """How the model is loaded with another attention; empty where transformers did not make it. Of an unknown class it
-    depends on whether it embeds words and hides some from others."""
+    """The fix that loads the model with another attention; empty if it is not a transformers model. For an unknown
+    class it depends on whether the model embeds words and masks some from others."""
     stack = case.stack
     words = case.ops_named(lambda text: text == "aten::embedding").any()
     some = stack.model_class is None and not (words and found.masked)
@@ -206,7 +206,7 @@ def _apply(graph: Graph, replacement: Replacement) -> Graph:
 
 
 def find_attentions(case: Analysis) -> Attentions | None:
-    """Softmaxes over scores with the matmuls around them; None if there are none."""
+    """Softmaxes over scores with the matmuls before and after; None if there are none."""
     trace, timeline = case.trace, case.timeline
     ops, (low, high) = trace.ops, timeline.window
     ahead = np.isin(timeline.host.op, (FORWARD, RECOMPUTE)) & (ops.kind == OP)
@@ -215,7 +215,8 @@ def find_attentions(case: Analysis) -> Attentions | None:
         return None
     rows = np.flatnonzero(ahead)
     rows = rows[np.lexsort((ops.start_ns[rows], ops.thread[rows]))]
-    # What torch's own attention falls back to is not the model's choice: another one would meet the same reason.
+    # The fallback of torch's own attention is not the model's choice: another kernel would be refused for the same
+    # reason.
     fallback = case.ops_within(case.ops_named(lambda name: name.startswith("aten::scaled_dot_product_attention")))
     softmax = np.flatnonzero((case.ops_named(SOFTMAX.__contains__) & ~fallback)[rows])
     products = np.flatnonzero(case.ops_named(PRODUCTS.__contains__)[rows])
@@ -248,14 +249,15 @@ def find_attentions(case: Analysis) -> Attentions | None:
 
 
 class _Shapes:
-    """Reads attention's shape off its three ops; each distinct triple of texts is parsed once."""
+    """Reads attention's shape from its three ops; each distinct triple of texts is parsed once."""
 
     def __init__(self, case: Analysis) -> None:
         self._trace = case.trace
         self._known: dict[tuple[int, ...], tuple[Shape | None, int, bool]] = {}
 
     def of(self, scores: int, softmax: int, values: int) -> tuple[Shape | None, int, bool]:
-        """(shape, bytes of an element, whether there is one key more than products gave); no shape if it is none."""
+        """(shape, bytes per element, whether there is one key more than the matmul gave); shape None if it is no
+        attention."""
         ops = self._trace.ops
         key = tuple(int(column[row]) for row in (scores, softmax, values) for column in (ops.dims, ops.types))
         if key not in self._known:
@@ -282,7 +284,7 @@ class _Shapes:
 
 
 def _fused_ns(case: Analysis, found: Attentions, level: int) -> np.ndarray:
-    """GPU time of all attentions forward and then of all backward, done by fused kernels; ns."""
+    """GPU time of fused kernels for all attentions, forward and then backward, ns."""
     assert case.roofline is not None
     ceilings = case.roofline.ceilings
     result = np.empty((2, len(found.shapes)))
@@ -299,7 +301,7 @@ def _fused_ns(case: Analysis, found: Attentions, level: int) -> np.ndarray:
 
 
 def less_memory(memory: RecordedMemory, _: float | None) -> Iterator[MemoryFix]:
-    """Attention that writes no scores."""
+    """Attention that does not write scores."""
     if memory.recorded.score_bytes and not memory.recorded.checkpointing:
         yield MemoryFix("fused_attention", "fused attention", changes.fused_attention())
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
 EVERY = 1_000
-"""Steps from one collection to the next that cost nothing to speak of."""
+"""Proposed number of steps between collections, at which they cost next to nothing."""
 
 PAGE = Page(
     id="garbage_collection",
@@ -48,7 +48,7 @@ and look for what holds them (`gpuprof memory`).
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
-    """Collecting rarely."""
+    """Proposes to collect rarely."""
     found = collecting(case)
     if found is None:
         return
@@ -70,8 +70,8 @@ def find(case: Analysis) -> Iterator[Proposal]:
 
 
 def _without(graph: Graph, at: I64, usual_ns: float, *, stretch_only: bool = False) -> Graph:
-    """The graph without collections of this length in these stretches; what they lack is taken off the CPU's other
-    time. `stretch_only`: without the stretches, and no more."""
+    """The graph without collections of this length in these stretches; if a stretch is shorter, the rest is taken from
+    other CPU time. `stretch_only`: only shortens the stretches."""
     duration = graph.duration_ns.copy()
     taken = duration[at] if stretch_only else np.minimum(duration[at], usual_ns)
     duration[at] -= taken

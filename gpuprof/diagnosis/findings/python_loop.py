@@ -1,4 +1,4 @@
-"""A loop of Python runs a few small ops for each sample, box or tensor."""
+"""A Python loop runs a few small ops for each sample, box or tensor."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ FINDING = Declaration(
     page=PAGE,
     find=find,
     change=change,
-    ledger=LedgerItem("small ops in a loop of Python, round by round"),
+    ledger=LedgerItem("small ops in a Python loop, one iteration after another"),
     synonyms=("loop", "for_loop", "vectorise", "vectorize", "batched_ops"),
     titles=("one_op_over_all_rounds_of_a_python_loop",),
 )
