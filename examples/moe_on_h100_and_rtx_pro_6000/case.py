@@ -294,7 +294,7 @@ H100 is 2.5 times as fast with the dense model, no faster with the mixture, and 
 
 The projection starts from recordings of an H200 (8 of Qwen3-32B's 64 layers; 4 layers of gpt-oss-20b, whose layers and
 experts are as wide as those of gpt-oss-120b, of which there are 36 and 128) and knows nothing of these figures.
-The reasons, in the order of their weight: **the host's floor, what batch fits, the host's speed, arithmetic, bandwidth.**
+The reasons, largest first: **the host's floor, what batch fits, the host's speed, arithmetic, bandwidth.**
 """
 ENDING = """\
 By hand:
