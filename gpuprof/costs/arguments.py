@@ -11,10 +11,12 @@ import msgspec
 
 from gpuprof.costs.cost import SECTOR_BYTES
 from gpuprof.costs.dtypes import element_bytes
+from gpuprof.units import Assumed, Convention, Dimensions, Elements, Entries
 
-MOST_DIMENSIONS, LONGEST_SIDE = 16, 1 << 40
+MOST_DIMENSIONS: Assumed[Dimensions] = 16
+LONGEST_SIDE: Assumed[Elements] = 1 << 40
 """What goes beyond is no shape but damage: a side this long would be a terabyte at a byte an element."""
-MOST_KEPT = 1 << 13
+MOST_KEPT: Convention[Entries] = 1 << 13
 """Parsed arguments that are kept: costs and findings ask for those of the same ops, of which a recording has some
 thousands. They take about 1 kB each."""
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from gpuprof.costs.arguments import Arguments, Tensor
 from gpuprof.costs.cost import Cost, Kernel
 from gpuprof.costs.dtypes import dtype_code
+from gpuprof.units import Convention, Published, Share, Tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +54,9 @@ _ROWS = re.compile(r"dot_do_o|preprocess|delta|dot_kernel", re.IGNORECASE)
 _CONVERT = re.compile(r"convert_d?q|postprocess|dq_to", re.IGNORECASE)
 _HEADS = re.compile(r"reduce_head|splitkv_combine|combine", re.IGNORECASE)
 _FILL = re.compile(r"elementwise|fill|memset|copy|reduce_kernel", re.IGNORECASE)
-_ALIGNED = 16
+_ALIGNED_TOKENS: Published[Tokens] = 16
 """Masks are padded to multiples of this at most."""
-_REDO = 1 / 5
+_RECOMPUTED_SHARE: Convention[Share] = 1 / 5
 """Of a backward's five products one recomputes the scores; exact for Dv = D."""
 
 
@@ -132,7 +133,7 @@ def attention(arguments: Arguments, kernel: Kernel) -> Cost | None:
     grouped = query.elements / max(key.elements / shape.keys * shape.queries, 1)
     reads = query.bytes + key.bytes + value.bytes + out + 2 * rows + exact
     writes = exact + (key.bytes + value.bytes) * max(grouped, 1)
-    return Cost(flops, reads, writes, code, repeated_flops=flops * _REDO)
+    return Cost(flops, reads, writes, code, repeated_flops=flops * _RECOMPUTED_SHARE)
 
 
 def _shape(layout: _Layout, arguments: Arguments, query: Tensor, key: Tensor, value: Tensor) -> Shape | None:
@@ -177,7 +178,7 @@ def has_mask(arguments: Arguments) -> bool:
     queries, keys = query.shape[at], key.shape[at]
 
     def is_mask(shape: tuple[int, ...]) -> bool:
-        return len(shape) >= 2 and shape[-2] == queries and 0 <= shape[-1] - keys < _ALIGNED
+        return len(shape) >= 2 and shape[-2] == queries and 0 <= shape[-1] - keys < _ALIGNED_TOKENS
 
     like = (query.shape, key.shape)
     return any(one.shape not in like and is_mask(tuple(one.shape)) for one in arguments.tensors)

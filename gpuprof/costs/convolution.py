@@ -7,8 +7,9 @@ import math
 from gpuprof.costs.arguments import Arguments, Tensor
 from gpuprof.costs.cost import Cost, Kernel
 from gpuprof.costs.dtypes import CODE, dtype_code
+from gpuprof.units import Place, Published
 
-_FORWARD = {
+_FORWARD: Published[dict[str, tuple[Place, Place, Place]]] = {
     "aten::cudnn_convolution": (2, 3, 4),
     "aten::cudnn_convolution_relu": (4, 3, 5),
     "aten::miopen_convolution": (3, 4, 5),
@@ -20,7 +21,7 @@ _FORWARD = {
 }
 """Op → where padding, stride and dilation stand."""
 _BACKWARD = {"aten::convolution_backward", "aten::cudnn_convolution_backward", "aten::miopen_convolution_backward"}
-_MASK_AT = 10
+_MASK_AT: Published[Place] = 10
 
 
 def is_convolution(name: str) -> bool:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from gpuprof.costs.dtypes import UNKNOWN
+from gpuprof.units import Bytes, Published
 
-SECTOR_BYTES = 32
+SECTOR_BYTES: Published[Bytes] = 32
 """The least that memory hands out: an NVIDIA GPU's cache line comes in sectors of 32 bytes."""
 
 

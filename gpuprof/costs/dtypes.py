@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from gpuprof.units import Code, Convention
+
 DTYPES = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "int8", "fp4")
 """Formats with a rate of their own. A dtype code is an index into these; UNKNOWN stands for none."""
-UNKNOWN = 255
+UNKNOWN: Convention[Code] = 255
 CODE = {name: code for code, name in enumerate(DTYPES)}
 
 _TYPES = {

@@ -12,11 +12,12 @@ from gpuprof.costs.arguments import Arguments, Tensor
 from gpuprof.costs.cache import DIRTY_SHARE
 from gpuprof.costs.cost import Cost, Kernel, Machine
 from gpuprof.costs.dtypes import CODE, UNKNOWN, dtype_code
+from gpuprof.units import Assumed, Convention, Elements, Names
 
-_ACCUMULATORS = 256 * 128
+_ACCUMULATORS: Assumed[Elements] = 256 * 128
 """Output elements that one SM works on at a time: in fp32 half of its 64 K registers."""
 _TILE = re.compile(r"(?<!\d)(\d{1,3})x(\d{1,3})(?!\d)")
-_USUAL_TILE = (128, 128)
+_USUAL_TILE: Assumed[tuple[Elements, Elements]] = (128, 128)
 _HELPER = re.compile(
     r"splitk_?reduce|split_k_kernel|scal_kernel|memset|transpose|copy|elementwise|fill|convert|reduce_kernel|to_?nchw"
     r"|to_?nhwc|tensorTransform|im2col|quant",
@@ -25,7 +26,7 @@ _HELPER = re.compile(
 _PREPARES = re.compile(r"prepare_\w*gemm")
 _MANGLED = re.compile(r"(\d+)(?=[A-Za-z_])")
 _TENSOR_CORE = re.compile(r"tf32|tensorop|s1688|s16816|nvjet|wgmma|hmma|Cijk.*_XF", re.IGNORECASE)
-KERNELS = 1024
+MOST_KERNELS: Convention[Names] = 1024
 """Names of kernels of which it is remembered what they tell: the same few multiply all shapes."""
 
 
@@ -104,7 +105,7 @@ def traffic(left: float, right: float, rows: int, columns: int, concurrent: floa
     return short_bytes * max(1.0, long / side) + long_bytes * max(1.0, short / side)
 
 
-@lru_cache(KERNELS)
+@lru_cache(MOST_KERNELS)
 def _role(kernel: str) -> str:
     """What a kernel does for a product: multiplies, prepares or helps."""
     function = function_name(kernel)
@@ -123,7 +124,7 @@ def function_name(kernel: str) -> str:
     return "::".join(parts)
 
 
-@lru_cache(KERNELS)
+@lru_cache(MOST_KERNELS)
 def tile(kernel: str) -> tuple[int, int]:
     """Rows and columns of an output tile, as the kernel's name tells (cuBLAS counts columns first), else the usual."""
     found = _TILE.search(kernel)
@@ -133,7 +134,7 @@ def tile(kernel: str) -> tuple[int, int]:
     return (tall, wide) if min(tall, wide) >= 8 else _USUAL_TILE
 
 
-@lru_cache(KERNELS)
+@lru_cache(MOST_KERNELS)
 def _on_tensor_cores(kernel: str) -> bool:
     return "simt" not in kernel and _TENSOR_CORE.search(kernel) is not None
 

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from gpuprof.errors import GpuprofError
 from gpuprof.tracefile.trace import GpuInfo
+from gpuprof.units import Assumed, Share
 
 USER_FILE_VARIABLE = "GPUPROF_GPUS"
 
@@ -133,7 +134,7 @@ def find(device_name: str, memory_bytes: int | None = None, gpus: Iterable[Gpu] 
     return found[0] if found else None
 
 
-MEMORY_SPREAD = 0.12
+MEMORY_SPREAD: Assumed[Share] = 0.12
 """Drivers count the memory of a GPU up to this share larger or smaller than its maker does (GiB, error correction)."""
 
 

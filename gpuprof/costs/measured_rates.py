@@ -12,10 +12,11 @@ from typing import Any
 
 from gpuprof.errors import GpuprofError
 from gpuprof.runfile import whole_file
+from gpuprof.units import Assumed, WholeSeconds
 
 SCRIPT = Path(__file__).with_name("programs") / "measure_gpu.py"
 """What takes the measurement: a program for another Python than this, not a module."""
-SECONDS = 600
+LONGEST_S: Assumed[WholeSeconds] = 600
 """No GPU that trains takes longer for it; what does hangs."""
 
 
@@ -44,9 +45,9 @@ class Measurement:
 def measure(python: str) -> Measurement:
     """Runs the measurement under an interpreter that has torch. Raises GpuprofError where that cannot be done."""
     try:
-        done = subprocess.run([python, str(SCRIPT)], capture_output=True, text=True, timeout=SECONDS, check=False)
+        done = subprocess.run([python, str(SCRIPT)], capture_output=True, text=True, timeout=LONGEST_S, check=False)
     except subprocess.TimeoutExpired:
-        raise GpuprofError(f"measuring took more than {SECONDS} s and was stopped") from None
+        raise GpuprofError(f"measuring took more than {LONGEST_S} s and was stopped") from None
     except OSError as error:
         raise GpuprofError(f"{python} cannot be run: {error.strerror}") from error
     lines = done.stdout.strip().splitlines()

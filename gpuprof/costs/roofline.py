@@ -15,10 +15,11 @@ from gpuprof.timeline.categories import CATEGORIES, COMMUNICATION
 from gpuprof.timeline.phases import RECOMPUTE
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.trace import F64, I64
+from gpuprof.units import Assumed, Share
 
 PRODUCTS = ("gemm", "grouped_gemm", "attention")
 """Categories whose kernels do nearly all FLOPs of a model."""
-MOST_UNKNOWN = 0.5
+MOST_UNKNOWN: Assumed[Share] = 0.5
 """Share of their time for which FLOPs may be unknown where MFU is stated."""
 
 

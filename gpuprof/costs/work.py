@@ -23,12 +23,14 @@ from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.distinct import numbered
 from gpuprof.tracefile.trace import F64, I64, KERNEL, MEMCPY, MEMSET, NO_TEXT, OP, U8, Mask, Trace
+from gpuprof.units import Assumed, Bytes, Launches, Published, Sms
 
-MOST_SMS = 10_000
+MOST_SMS: Assumed[Sms] = 10_000
 """Of a GPU; more in a recording is damage."""
-UNKNOWN_L2_BYTES, UNKNOWN_MULTIPROCESSORS = 40e6, 108
+UNKNOWN_L2_BYTES: Published[Bytes] = 40e6
+UNKNOWN_MULTIPROCESSORS: Published[Sms] = 108
 """An A100's: the middle of what trains today, for a GPU that is not known."""
-_MOST_SHARING = 4
+_MOST_SHARING: Assumed[Launches] = 4
 """An op that is not torch's own and launches more kernels than this is a whole region: its arguments are not theirs."""
 _DISPATCHED = re.compile(r"\w+::[\w.]+")
 _TENSOR_CODES = tuple(CATEGORIES.index(name) for name in TENSOR_CATEGORIES)

@@ -68,6 +68,7 @@ from gpuprof.timeline.workload import Workload
 from gpuprof.tracefile.run import RunFolder
 from gpuprof.tracefile.samples import read_samples
 from gpuprof.tracefile.trace import F64, I64, Mask, Trace
+from gpuprof.units import Assumed, Share
 
 if TYPE_CHECKING:
     from gpuprof.projection.projection import Projection
@@ -78,7 +79,7 @@ NOT_REPLAYED = Replay(None, False)
 
 WAITING = calibrated.NSYS_WAITING.value
 """Nsight Systems slows a process down before it records, too: launch-bound steps are up to this many times as long."""
-SLOWED = 0.05
+GPU_BOUND_SLOWED: Assumed[Share] = 0.05
 """A step that recording slows down by less than this share is limited by the GPU, not by the tool's delays."""
 
 
@@ -373,7 +374,7 @@ class Analysis:
         if self.question.asked.step_ms is not None or facts is None or facts.unprofiled is None:
             return None
         low, high = float(facts.unprofiled.low_ns), float(facts.unprofiled.high_ns)
-        slowed = facts.under_nsys and inflation is not None and inflation > 1 + SLOWED
+        slowed = facts.under_nsys and inflation is not None and inflation > 1 + GPU_BOUND_SLOWED
         return (low / WAITING if slowed else low), high
 
     @property

@@ -11,25 +11,27 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuprof.calibration import thresholds as calibrated
-from gpuprof.diagnosis.budget_model import LONG
+from gpuprof.diagnosis.budget_model import LONG_STEP
 from gpuprof.tracefile.trace import F64, I64, Mask
+from gpuprof.units import Assumed, Convention, Percentile, Ratio, Share, Steps
 
-EQUAL = 0.10
+EQUAL_WORK: Assumed[Share] = 0.10
 """Steps whose work differs by less than this count as equal work: a compute-bound step then differs by the same share,
 which is no more than the scatter between steps of one program."""
-FEWEST = 3
+FEWEST_OF_MEDIAN: Assumed[Steps] = 3
 """Fewest steps whose median is used when steps with other work are available too."""
-OUTLIER = 5.0
+OUTLIER: Assumed[Ratio] = 5.0
 """A step this many times as long as the median contained an evaluation or a checkpoint; work varies less than that."""
 EXPLAINED = calibrated.EXPLAINED.value
 """Smallest share of the steps' variance that a line over their work must explain before it is used: noise fits some
 line, too."""
-REACH = 1.5
+LINE_REACH: Assumed[Ratio] = 1.5
 """The line of time over work is trusted up to this factor beyond the measured work: attention grows with the square."""
-OFTEN = 3
+FEWEST_PERIODIC: Assumed[Steps] = 3
 """Fewest long steps at equal distances that count as periodic: long steps caused by a busy machine come at irregular
 distances."""
-LOW, HIGH = 10, 90
+LOW_PERCENTILE: Convention[Percentile] = 10
+HIGH_PERCENTILE: Convention[Percentile] = 90
 """Percentiles reported as the spread."""
 
 
@@ -95,8 +97,8 @@ def steps_alike(ns: F64, work: F64 | None, target: float | None, others: tuple[F
     if work is None or target is None:
         return Alike(ns, float(np.median(ns)), equal_work=None)
     work = work[known]
-    equal = np.abs(work - target) <= EQUAL * target
-    if np.count_nonzero(equal) >= FEWEST or equal.all():
+    equal = np.abs(work - target) <= EQUAL_WORK * target
+    if np.count_nonzero(equal) >= FEWEST_OF_MEDIAN or equal.all():
         return _equal(ns[equal], work[equal], target, _slope(ns, work, others))
     fitted = _at(ns, work, target, others)
     if fitted is not None:
@@ -157,12 +159,12 @@ def rare_step(number: I64, ns: F64, waited_ns: F64) -> RareStep | None:
     """
     known = np.isfinite(ns)
     number, ns, waited_ns = number[known], ns[known], waited_ns[known]
-    if len(ns) <= OFTEN:
+    if len(ns) <= FEWEST_PERIODIC:
         return None
     usual = float(np.median(ns))
-    long = (ns > LONG * usual) & (2 * waited_ns < ns - usual)
+    long = (ns > LONG_STEP * usual) & (2 * waited_ns < ns - usual)
     distance = np.diff(number[long])
-    if np.count_nonzero(long) < OFTEN or distance.min() != distance.max() or distance[0] < 2:
+    if np.count_nonzero(long) < FEWEST_PERIODIC or distance.min() != distance.max() or distance[0] < 2:
         return None
     return RareStep(int(distance[0]), round(float(np.median(ns[long]))), round(usual), int(np.count_nonzero(long)))
 
@@ -185,7 +187,11 @@ def _at(ns: F64, work: F64, target: float, others: tuple[F64, F64] | None) -> Al
     """The step read off the line, if enough steps differ in work and the target is not far from them."""
     others = _known_others(others)
     seen = work if others is None else np.concatenate([work, others[1]])
-    if len(ns) < FEWEST or work.min() == work.max() or not seen.min() / REACH <= target <= seen.max() * REACH:
+    if (
+        len(ns) < FEWEST_OF_MEDIAN
+        or work.min() == work.max()
+        or not seen.min() / LINE_REACH <= target <= seen.max() * LINE_REACH
+    ):
         return None
     start, slope = line(work, ns, others)
     found = start + slope * target
@@ -195,7 +201,7 @@ def _at(ns: F64, work: F64, target: float, others: tuple[F64, F64] | None) -> Al
 
 
 def _summary(alike: Alike) -> StepTime:
-    low, high = np.percentile(alike.ns, (LOW, HIGH))
+    low, high = np.percentile(alike.ns, (LOW_PERCENTILE, HIGH_PERCENTILE))
     found = round(alike.found)
     return StepTime(
         ns=found,

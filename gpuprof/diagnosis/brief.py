@@ -14,14 +14,15 @@ from gpuprof.diagnosis.diagnosis import Diagnosis, Finding
 from gpuprof.diagnosis.headline import headline
 from gpuprof.diagnosis.step_parts import bars as bars_of
 from gpuprof.documents import plain
+from gpuprof.units import Bytes, Characters, Convention, Entries
 
 SCHEMA = "gpuprof.brief/1"
-LARGEST_BYTES = 4000
+LARGEST_BYTES: Convention[Bytes] = 4000
 """Limit on the text that `dumps` returns, without a line end."""
-_TEXT = 240
-_ISSUES = 3
-_CAUSES = 6
-_TRIES = 4
+_LONGEST_TEXT: Convention[Characters] = 240
+_MOST_ISSUES: Convention[Entries] = 3
+_MOST_CAUSES: Convention[Entries] = 6
+_MOST_TRIES: Convention[Entries] = 4
 
 
 def dumps(diagnosis: Diagnosis, **more: Any) -> str:
@@ -41,7 +42,7 @@ def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
         "kind": d.source.kind,
         "quality": {
             "status": d.quality.status,
-            "issues": [{"id": i.id, "message": _short(i.message)} for i in d.quality.issues[:_ISSUES]],
+            "issues": [{"id": i.id, "message": _short(i.message)} for i in d.quality.issues[:_MOST_ISSUES]],
         },
         "gpus": [_short(gpu.name, 40) for gpu in d.environment.gpus[:8]],
         "verdict": {
@@ -58,7 +59,7 @@ def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
         "idle": _idle(diagnosis),
         "findings": [_finding(finding) for finding in d.findings],
         "findings_left_out": 0,
-        "worth_trying": [_worth_trying(finding) for finding in d.worth_trying[:_TRIES]],
+        "worth_trying": [_worth_trying(finding) for finding in d.worth_trying[:_MOST_TRIES]],
     }
 
 
@@ -76,7 +77,7 @@ def _budget(diagnosis: Diagnosis) -> dict[str, Any] | None:
         "low_ns": int(budget.low),
         "high_ns": int(budget.high),
         "usual_ns": int(budget.usual_ns),
-        "excess": [{"cause": e.cause, "mean_ns": plain(e.mean_ns)} for e in budget.excess[:_CAUSES]],
+        "excess": [{"cause": e.cause, "mean_ns": plain(e.mean_ns)} for e in budget.excess[:_MOST_CAUSES]],
         "residual_ns": int(budget.residual_ns),
         "steps": int(budget.steps),
         "source": budget.source,
@@ -90,7 +91,7 @@ def _idle(diagnosis: Diagnosis) -> dict[str, Any] | None:
     if not bars:
         return None
     bar = max(bars, key=lambda one: one.idle_ns() / one.total_ns)
-    largest = sorted((part for part in bar.parts if part.idle), key=lambda part: -part.ns)[:_CAUSES]
+    largest = sorted((part for part in bar.parts if part.idle), key=lambda part: -part.ns)[:_MOST_CAUSES]
     return {
         "device": int(bar.device),
         "share": round(bar.idle_ns() / bar.total_ns, 4),
@@ -123,7 +124,7 @@ def _worth_trying(finding: Finding) -> dict[str, Any]:
 
 def _settle(text: str) -> str:
     """The whole command line, or without the training's own command: one that is cut short would do something else."""
-    return text if len(text) <= _TEXT else text.partition(" -- ")[0]
+    return text if len(text) <= _LONGEST_TEXT else text.partition(" -- ")[0]
 
 
 def _lessen(document: dict[str, Any]) -> bool:
@@ -146,7 +147,7 @@ def _encoded(document: dict[str, Any]) -> str:
     return json.dumps(document, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
 
 
-def _short(text: str, longest: int = _TEXT) -> str:
+def _short(text: str, longest: int = _LONGEST_TEXT) -> str:
     """The text, cut to at most `longest` bytes of JSON (a non-ASCII character takes six)."""
     text = plain(text)
     if len(json.dumps(text)) - 2 <= longest:

@@ -22,17 +22,18 @@ from gpuprof.diagnosis.sentences import Sentences, capital, duration, listed
 from gpuprof.record.free_run_length import block_of, half_width
 from gpuprof.timeline.unit import STEP, Unit
 from gpuprof.tracefile.trace import F64, I64
+from gpuprof.units import Assumed, Share, Steps
 
 ONCE = ("new_shapes", "compile", "warm_up")
 """Causes that appear in the first steps of their kind and then stop, unless they are seen to recur."""
 WARM_UP_STEPS, WARM_UP = 3, calibrated.WARM_UP.value
 """A step among the first WARM_UP_STEPS of a stretch is still warming up if more of its time than WARM_UP × the usual
 step is explained neither by its work nor by a measured cause."""
-SEEN = 0.05
+LEAST_CAUSE_SHARE: Assumed[Share] = 0.05
 """A cause counts for a step if it took at least this share of the usual step."""
 PAUSE = calibrated.PAUSE.value
 """A step paused if its unexplained time exceeds this multiple of the usual step."""
-FEWEST = 4
+FEWEST_OF_MEAN: Assumed[Steps] = 4
 """Fewest steps of a stretch that gets a budget."""
 
 
@@ -73,7 +74,7 @@ class Stretch:
 def budget(stretch: Stretch) -> Budget | None:
     """The budget of a stretch; None if it has too few steps."""
     n = len(stretch.step_ns)
-    if n < FEWEST or stretch.wall_ns <= 0:
+    if n < FEWEST_OF_MEAN or stretch.wall_ns <= 0:
         return None
     share = attributed(stretch)
     once_ns = {cause: float(share[cause].sum()) for cause in ONCE if cause in share and cause not in stretch.recurring}
@@ -157,7 +158,7 @@ def _healing(stretch: Stretch) -> list[str]:
 
 
 def _plain(cause: str, ns: F64, usual_ns: int) -> Excess:
-    return Excess(cause, round(float(ns.sum()) / len(ns)), int(np.count_nonzero(ns >= SEEN * usual_ns)))
+    return Excess(cause, round(float(ns.sum()) / len(ns)), int(np.count_nonzero(ns >= LEAST_CAUSE_SHARE * usual_ns)))
 
 
 def _scheduled(cause: str, events: F64, others: F64 | None, every: int) -> Excess:
@@ -174,7 +175,7 @@ def _once(cause: str, ns: F64, stretch: Stretch) -> Once:
     total = round(float(ns.sum()))
     ahead = stretch.ahead_ns.get(cause)
     per_step = None if not stretch.total_steps else round((total + (ahead or 0)) / stretch.total_steps)
-    return Once(cause, total, int(np.count_nonzero(ns >= SEEN * stretch.usual_ns)), per_step, ahead)
+    return Once(cause, total, int(np.count_nonzero(ns >= LEAST_CAUSE_SHARE * stretch.usual_ns)), per_step, ahead)
 
 
 def _half_width(
@@ -209,7 +210,7 @@ def budget_of_recorded(step_ns: list[float]) -> Budget | None:
     )  # fmt: skip
 
 
-WORTH_SAYING = 0.05
+WORTH_SAYING: Assumed[Share] = 0.05
 """Smallest share of the mean step at which the verdict names a cause."""
 
 

@@ -8,6 +8,7 @@ from typing import Annotated
 
 from gpuprof.bounds import OneOf, Positive, Signed
 from gpuprof.replay.noise import PROCESS_NOISE
+from gpuprof.units import Assumed, Ratio, Share
 
 NAMES = {
     "input": "waiting for batches",
@@ -22,7 +23,7 @@ NAMES = {
     "periodic": "something periodic (saving, evaluation, logging?)",
 }
 """Causes of the mean step's excess over the usual step, in words."""
-LONG = 1.5
+LONG_STEP: Assumed[Ratio] = 1.5
 """A step is long from this multiple of the median on; steps with equal work differ by 20 %."""
 
 
@@ -57,7 +58,7 @@ class Once:
     """Expected cost in all remaining steps: new lengths, by the distribution of those seen."""
 
 
-DIFFERS = 0.05
+USUAL_DIFFERS: Assumed[Share] = 0.05
 """If mean and usual step differ by at least this share of the mean, a screen shows both."""
 
 
@@ -109,7 +110,7 @@ class Budget:
     @property
     def has_usual_step(self) -> bool:
         """Whether mean and usual step differ enough to show both."""
-        return abs(self.mean_ns - self.usual_ns) >= DIFFERS * self.mean_ns
+        return abs(self.mean_ns - self.usual_ns) >= USUAL_DIFFERS * self.mean_ns
 
     @property
     def usual_in_mean_ns(self) -> int:

@@ -12,13 +12,14 @@ from gpuprof.diagnosis.sentences import Sentences, duration
 from gpuprof.diagnosis.verdict import family_of
 from gpuprof.ranks.summary import Job, RankSummary
 from gpuprof.ranks.summary import scaled as scaled_job
-from gpuprof.ranks.verdicts import SLOWER
+from gpuprof.ranks.verdicts import SLOW_RANK
+from gpuprof.units import Assumed, Share
 
 _WARNINGS = ("rank_truncated", "joint_replay", "ranks_mismatched")
 """Notes that are warnings; the others only say which ranks are missing."""
 
 
-MOSTLY = 0.5
+EXPLAINED_BY_LENGTHS: Assumed[Share] = 0.5
 """Smallest share of the variation in backward time that forward time must explain, if batch lengths are the reason."""
 
 
@@ -104,7 +105,7 @@ def _even(gang: Gang) -> Sentences:
         " others waited in); no rank is slower than the others throughout."
     )
     paces = [one.pace_ns for one in gang.ranks if one.pace_ns is not None]
-    if shown.pace_ns is not None and SLOWER * shown.pace_ns < statistics.median(paces):
+    if shown.pace_ns is not None and SLOW_RANK * shown.pace_ns < statistics.median(paces):
         said += f" By itself it needs less than most, {duration(shown.pace_ns)} a step: it began later."
     return (said,)
 
@@ -137,7 +138,7 @@ def _lengths(share: float | None) -> Sentences:
     if share is None:
         return ()
     percent = f"{100 * share:.0f} % of the variation in backward time"
-    if share >= MOSTLY:
+    if share >= EXPLAINED_BY_LENGTHS:
         return (f"Their length is the reason: forward time explains {percent}.",)
     return (
         f"Their length is not the reason, since forward time explains only {percent}: look for what else varies"

@@ -36,8 +36,9 @@ from gpuprof.replay.noise import process_noise
 from gpuprof.replay.profiler_fit import Removal
 from gpuprof.timeline.cpu_compute import computes
 from gpuprof.timeline.gpu_concurrency import take_turns
+from gpuprof.units import Assumed, Share
 
-NOTICED = 0.02
+NAMED_CPU_SHARE: Assumed[Share] = 0.02
 """From this share of the step on, spent waiting for the CPU's own computing, the phase of that computing is named."""
 
 
@@ -174,7 +175,7 @@ def _computes(analysis: Analysis) -> str | None:
     """The phase in which the CPU computes on tensors in host memory; None if the GPU hardly waits for that."""
     waited = sum(one.ns for d in analysis.device_times for one in d.idle_by_cause if one.cause == "cpu_compute")
     window = sum(d.window_ns for d in analysis.device_times)
-    return computes(analysis.timeline) if waited >= NOTICED * window else None
+    return computes(analysis.timeline) if waited >= NAMED_CPU_SHARE * window else None
 
 
 def _failed(finding: tuple[str, str]) -> Issue:

@@ -21,8 +21,9 @@ from gpuprof.diagnosis.largest_kernels import own_name
 from gpuprof.errors import GpuprofError
 from gpuprof.tracefile.nsight_compute import DRAM, DURATION, ISSUE, SM, TENSOR, Counted
 from gpuprof.tracefile.trace import KERNEL
+from gpuprof.units import Convention, Rows
 
-SHOWN = 10
+MOST_SHOWN: Convention[Rows] = 10
 USED = calibrated.COUNTER_USED.value
 """Utilisation in percent from which on tensor pipes or DRAM may be the limit."""
 _CLAIM: dict[Limiter, str] = {"tensor": "compute", "issue": "compute", "memory": "memory", "latency": "latency"}
@@ -78,7 +79,7 @@ def _compared(case: Analysis, counted: Sequence[Counted]) -> Counters:
         kernels=len(counted),
         matched_share=matched / max(int(took.sum()), 1),
         agreeing_share=agreeing / claimed_ns if claimed_ns else None,
-        largest=tuple(lines[:SHOWN]),
+        largest=tuple(lines[:MOST_SHOWN]),
     )
 
 

@@ -25,6 +25,7 @@ from gpuprof.replay.bound import Bound
 from gpuprof.timeline.unit import STEP, Unit
 from gpuprof.timeline.workload import Workload
 from gpuprof.tracefile.source import Issue, Source
+from gpuprof.units import Assumed
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.iteration_model import Iteration
@@ -455,7 +456,7 @@ class StartUpTime:
     parts: tuple[StartUpPart, ...]
 
 
-UNCLEAR = 0.5
+UNCLEAR_CONFIDENCE: Assumed[Share] = 0.5
 """Confidence below which the headline says that the verdict is unclear, and names the other candidate, if any."""
 VERDICT_CAUSES = (
     "launch", "sync", "python", "allocator", "compile", "planning", "loading", "locking", "cpu_compute", "slow_call",
@@ -493,7 +494,7 @@ class Verdict:
     @property
     def unclear(self) -> bool:
         """Whether it is too unsure to be said without a word about that."""
-        return self.confidence is not None and self.confidence < UNCLEAR
+        return self.confidence is not None and self.confidence < UNCLEAR_CONFIDENCE
 
 
 @dataclass(frozen=True)

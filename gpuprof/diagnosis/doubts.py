@@ -25,10 +25,11 @@ from gpuprof.timeline.silence import holes
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.timeline.unit import Unit
 from gpuprof.tracefile.trace import OP
+from gpuprof.units import Assumed, Share
 
-LEAST = 0.05
+LEAST_DOUBT: Assumed[Share] = 0.05
 """Doubts that lower the confidence by less than this share are not mentioned."""
-MOST = 0.9
+MOST_DOUBT: Assumed[Share] = 0.9
 """Largest share of the confidence that a single doubt takes."""
 
 
@@ -58,12 +59,14 @@ def doubts(
         _unmodelled(timeline, roof, bound),
         _missing_ranks(timeline, busiest, bound, ranks), _waits_for_launched(waits, bound),
     ]  # fmt: skip
-    return tuple(sorted((one for one in found if one is not None and one.share >= LEAST), key=lambda one: -one.share))
+    return tuple(
+        sorted((one for one in found if one is not None and one.share >= LEAST_DOUBT), key=lambda one: -one.share)
+    )
 
 
 def remaining(found: Sequence[Doubt]) -> float:
     """The share of the confidence that the doubts leave."""
-    return float(np.prod([1 - min(one.share, MOST) for one in found]))
+    return float(np.prod([1 - min(one.share, MOST_DOUBT) for one in found]))
 
 
 def _unexplained(timeline: Timeline, busiest: Shares) -> Doubt | None:

@@ -14,15 +14,16 @@ from gpuprof.diagnosis.run_model import Energy
 from gpuprof.tracefile.run import RunFolder, StepColumns
 from gpuprof.tracefile.telemetry import TelemetryColumns
 from gpuprof.tracefile.trace import ABSENT, I64, Mask
+from gpuprof.units import Assumed, Samples, Seconds, Share
 
 STAGES = ("baseline_free", "after")
 """Stages with free-running steps and no profiler, preferred first."""
-LEAST_S = 1.0
+SHORTEST_S: Assumed[Seconds] = 1.0
 """Shortest usable stretch, s: the counter is updated ten times a second."""
-GOOD_S = 5.0
+GOOD_S: Assumed[Seconds] = 5.0
 """The first stage of at least this length, s, is used; if there is none, the longest."""
-LEAST_SAMPLES = 3
-IDLE_SHARE = 0.1
+FEWEST_SAMPLES: Assumed[Samples] = 3
+IDLE_QUANTILE: Assumed[Share] = 0.1
 """Quantile of the power samples before the first step: the idle power."""
 
 
@@ -78,7 +79,7 @@ def _stretch(folder: RunFolder) -> tuple[int, int, int] | None:
     found = [one for stage in STAGES if (one := _span(folder.steps, folder.steps.rows(stage, folder.rank)))]
     long = [one for one in found if (one[1] - one[0]) / 1e9 >= GOOD_S]
     best = long[0] if long else max(found, key=lambda one: one[1] - one[0], default=None)
-    return best if best is not None and (best[1] - best[0]) / 1e9 >= LEAST_S else None
+    return best if best is not None and (best[1] - best[0]) / 1e9 >= SHORTEST_S else None
 
 
 def _span(steps: StepColumns, rows: I64) -> tuple[int, int, int] | None:
@@ -98,7 +99,7 @@ def _of_gpu(table: TelemetryColumns, mine: Mask, start: int, end: int) -> tuple[
     for values, is_counter in ((table.energy_j, True), (table.power_w, False)):
         rows = np.flatnonzero(mine & np.isfinite(values))
         inside = rows[(table.unix_ns[rows] >= start) & (table.unix_ns[rows] <= end)]
-        if len(inside) < LEAST_SAMPLES:
+        if len(inside) < FEWEST_SAMPLES:
             continue
         if not is_counter:
             return float(np.mean(values[inside])), False
@@ -123,5 +124,5 @@ def _idle_w(folder: RunFolder, table: TelemetryColumns, gpus: list[int]) -> floa
         rows = (table.gpu == gpu) & (table.unix_ns < begun) & np.isfinite(table.power_w)
         rows &= ~(table.utilization > 0)
         if rows.any():
-            found.append(float(np.quantile(table.power_w[rows], IDLE_SHARE)))
+            found.append(float(np.quantile(table.power_w[rows], IDLE_QUANTILE)))
     return float(np.mean(found)) if len(found) == len(gpus) else None

@@ -24,10 +24,11 @@ from gpuprof.timeline.phases import DATA, FORWARD
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.distinct import distinct
 from gpuprof.tracefile.trace import ANNOTATION, I64, OP, Mask
+from gpuprof.units import Assumed, Calls
 
 TRAINED = "forward"
 """The range that `gpuprof trace` puts around each call of the trained model."""
-FEWEST = 4
+FEWEST_LAYERS: Assumed[Calls] = 4
 """Fewest matrix multiplications, convolutions and attentions of a model's pass; fewer are a metric or a projection."""
 
 
@@ -68,7 +69,7 @@ def find_frozen_passes(timeline: Timeline) -> FrozenPasses | None:
     first, last = np.where(known, start, first), np.where(known, end, np.maximum(first, last))
     where = place(Stretches(passes.thread, first, last), ops.thread[node].astype(np.int64), ops.start_ns[node])
     trains = np.bincount(where[where >= 0], minlength=len(start)) > 0
-    frozen = ~trains & (count >= FEWEST)
+    frozen = ~trains & (count >= FEWEST_LAYERS)
     thread = passes.thread[frozen]
     return FrozenPasses(
         Stretches(thread, start[frozen], end[frozen]),

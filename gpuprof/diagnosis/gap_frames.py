@@ -10,8 +10,10 @@ from gpuprof.diagnosis.diagnosis import Gap, Gaps
 from gpuprof.diagnosis.host_calls import Frame, Stacks
 from gpuprof.diagnosis.host_places import as_recorded
 from gpuprof.tracefile.samples import HostSamples
+from gpuprof.units import Assumed, Samples, Share
 
-LEAST_SAMPLES, MOSTLY = 5, 0.6
+FEWEST_SAMPLES: Assumed[Samples] = 5
+NAMING_SHARE: Assumed[Share] = 0.6
 """A gap gets a function if at least this many samples lie at its place and this share of them are in the function."""
 
 
@@ -27,7 +29,7 @@ def with_frames(gaps: Gaps, samples: HostSamples, case: Analysis) -> Gaps:
 
     def named(gap: Gap) -> Gap:
         inside = at.within(gap.start_ns, gap.start_ns + gap.ns)
-        if gap.frame or len(inside) < LEAST_SAMPLES:
+        if gap.frame or len(inside) < FEWEST_SAMPLES:
             return gap
         lines: Counter[Frame] = Counter()
         depth: dict[int, int] = {}
@@ -38,7 +40,7 @@ def with_frames(gaps: Gaps, samples: HostSamples, case: Analysis) -> Gaps:
         times: Counter[int] = Counter()
         for frame, count in lines.items():
             times[frame.function] += count
-        prevailing = [function for function, count in times.items() if count >= MOSTLY * len(inside)]
+        prevailing = [function for function, count in times.items() if count >= NAMING_SHARE * len(inside)]
         if not prevailing:
             return gap
         function = max(prevailing, key=lambda one: depth[one])

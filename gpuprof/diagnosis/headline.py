@@ -14,7 +14,8 @@ from gpuprof.diagnosis.rest_of_step import BY_CPU
 from gpuprof.diagnosis.sentences import listed, share
 from gpuprof.diagnosis.step_parts import Bar
 from gpuprof.diagnosis.timed_steps import PAUSES, VARIATION
-from gpuprof.replay.bound import PARTS, RESOURCES, SMALL, largest
+from gpuprof.replay.bound import LEAST_SENSITIVITY, PARTS, RESOURCES, largest
+from gpuprof.units import Assumed, Ratio, Share
 
 CPU, STREAMS = "cpu", "streams"
 _GROUP = {
@@ -93,18 +94,18 @@ ROLLOUT = {
 """Phase of an iteration that trains on its own generations → headline; phases not listed here are the training
 itself."""
 
-TURNS = 1 / 3
+TAKING_TURNS_IDLE: Assumed[Share] = 1 / 3
 """If the GPUs of one process are idle for at least this share of the step on average, the headline says that they take
 turns."""
-MOSTLY_UNKNOWN = 1 / 3
+MOSTLY_UNKNOWN: Assumed[Share] = 1 / 3
 """Share of the step that is waiting for no known reason, from which on that is the headline of an unclear verdict."""
-ALSO = 0.2
+SECOND_REASON_SHARE: Assumed[Share] = 0.2
 """Smallest share of the waiting for the CPU at which a second reason is named with the first."""
-NAMED = 0.05
+LEAST_NAMED_SHARE: Assumed[Share] = 0.05
 """Parts of the step below this share are no headline: its causes are then unknown."""
-NEAR_LIMIT = 0.85
+NEAR_LIMIT: Assumed[Share] = 0.85
 """Reach / usual step from which on nothing known is far slower than this GPU can be."""
-LARGE_GAIN = 1.1
+LARGE_GAIN: Assumed[Ratio] = 1.1
 """A fix of the GPU's work with at least this expected gain shows that the GPU is not at its limit."""
 
 
@@ -210,7 +211,7 @@ def _of_bars(diagnosis: Diagnosis, bars: list[Bar]) -> str:
     first = max(shares, key=lambda name: shares[name], default="")
     most = shares.get(first, 0.0)
     idle = sum(one.idle_ns() / one.total_ns for one in bars) / len(bars)
-    if verdict.turns > 1 and idle >= max(TURNS, most if first in step_parts.NEITHER else 0.0):
+    if verdict.turns > 1 and idle >= max(TAKING_TURNS_IDLE, most if first in step_parts.NEITHER else 0.0):
         return f"THE GPUS TAKE TURNS, idle {share(idle, 1)} on average"
     if verdict.cause == "straggler":
         return "WAITING FOR ONE SLOW RANK"
@@ -220,7 +221,7 @@ def _of_bars(diagnosis: Diagnosis, bars: list[Bar]) -> str:
         return _gpu(diagnosis, busy)
     if verdict.bound == "balanced" and not on_gpu:
         return _several(diagnosis, shares, bar)
-    if most < NAMED:
+    if most < LEAST_NAMED_SHARE:
         return _of_verdict(diagnosis)
     words = _words(diagnosis, bar, first)
     offloaded = _offloaded(diagnosis)
@@ -267,7 +268,7 @@ def _words(diagnosis: Diagnosis, bar: Bar, name: str) -> str:
         most = max(ns, key=lambda one: ns[one])
         if most == "cpu_compute":
             return _COMPUTES.get(diagnosis.verdict.computes or "", _CPU[most])
-        both = all(ns.get(one, 0) >= ALSO * sum(ns.values()) for one in _BOTH)
+        both = all(ns.get(one, 0) >= SECOND_REASON_SHARE * sum(ns.values()) for one in _BOTH)
         return _BOTH[most] if both and most in _BOTH else _CPU[most]
     if name == "slow_call":
         return _SLOW.get(diagnosis.verdict.slow_calls or "", _WORDS[name])
@@ -316,7 +317,7 @@ def _limits(diagnosis: Diagnosis) -> list[str]:
     """The resources between which a step is balanced; none if no resource would gain noticeably."""
     found = diagnosis.sensitivities
     values = {} if found is None else {name: getattr(found, name) for name in RESOURCES}
-    return list(largest(values)) if max(values.values(), default=0.0) >= SMALL else []
+    return list(largest(values)) if max(values.values(), default=0.0) >= LEAST_SENSITIVITY else []
 
 
 def _device_parts(diagnosis: Diagnosis) -> list[str]:

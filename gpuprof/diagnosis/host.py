@@ -24,21 +24,24 @@ from gpuprof.replay.graph import launcher_of
 from gpuprof.replay.transform import scaled
 from gpuprof.tracefile.samples import HostSamples, read_samples
 from gpuprof.tracefile.trace import F64
+from gpuprof.units import Assumed, Convention, Functions, Ratio, Samples, Share
 
-LEAST_SAMPLES, LEAST_SHARE = 5, 0.01
+FEWEST_SAMPLES: Assumed[Samples] = 5
+LEAST_SAMPLED_SHARE: Assumed[Share] = 0.01
 """Functions with fewer samples, or with a smaller share of them, are left out."""
-MOST, MOST_PRICED = 50, 25
-FOUND = 0.7
+MOST_FUNCTIONS: Convention[Functions] = 50
+MOST_PRICED: Convention[Functions] = 25
+LEAST_PLACED: Assumed[Share] = 0.7
 """Smallest share of a function's time that must be located in the replayed steps to give it a price."""
-MOSTLY_WAITS = 0.5
+MOSTLY_WAITS: Assumed[Share] = 0.5
 """A function that waits for workers for at least this share of its time has no time of its own to save."""
-_Z80 = 1.2816
+_Z80: Convention[Ratio] = 1.2816
 _PHASES = {
     "step": "other", "data": "data", "data_end": "other", "forward": "forward", "backward": "backward",
     "backward_end": "other", "optimizer": "optimizer",
 }  # fmt: skip
 
-AROUND = 0.02
+OUTSIDE_FIRST_GAIN: Assumed[Share] = 0.02
 """With at least this gain, as a share of the step, a function outside the model's passes is listed before those
 inside."""
 
@@ -49,8 +52,8 @@ def host_of(samples: HostSamples | None, case: Analysis | None, now_ns: float | 
     if samples is None:
         return None
     stacks = Stacks(samples)
-    least = max(LEAST_SAMPLES, LEAST_SHARE * len(samples))
-    found = [cost for cost in costs(stacks) if len(cost.samples) >= least][:MOST]
+    least = max(FEWEST_SAMPLES, LEAST_SAMPLED_SHARE * len(samples))
+    found = [cost for cost in costs(stacks) if len(cost.samples) >= least][:MOST_FUNCTIONS]
     prices = None if case is None else _Prices(case, samples, now_ns)
     why = "the steps could not be replayed" if case is None else ""
     functions = [_function(cost, stacks, prices if i < MOST_PRICED else None, why) for i, cost in enumerate(found)]
@@ -59,7 +62,7 @@ def host_of(samples: HostSamples | None, case: Analysis | None, now_ns: float | 
     def order(of: tuple[Cost, HostFunction]) -> tuple[bool, bool, float, float]:
         cost, one = of
         gain = now - one.step_ns.expected if one.step_ns is not None else 0.0
-        around = not cost.in_passes and gain >= AROUND * now
+        around = not cost.in_passes and gain >= OUTSIDE_FIRST_GAIN * now
         return one.runs is not None, not around, -gain, -one.ns.expected
 
     return Host(
@@ -198,14 +201,14 @@ class _Prices:
         if found is None:
             return None, "the sampled steps have other parts than the recorded ones"
         placed = found.bin_of[cost.samples] >= 0
-        if placed.mean() < FOUND:
+        if placed.mean() < LEAST_PLACED:
             return None, "it runs in steps that are unlike the recorded ones"
         case, graph = self._case, self._case.graph
         shares = found.shares(cost.samples)
         scale = case.step_ns / self._samples.step_ns
         lies = found.until(shares, found.edges[-1:])[0] / graph.steps
         wanted = ns.expected * scale * placed.mean()
-        if lies < FOUND * wanted * ns.low / max(ns.expected, 1.0):
+        if lies < LEAST_PLACED * wanted * ns.low / max(ns.expected, 1.0):
             return None, "the recorded steps have too little CPU time at its place"
         shares = shares * min(wanted / lies, 1.0) if lies > 0 else shares
         removed = found.until(shares, self._end) - found.until(shares, self._start)

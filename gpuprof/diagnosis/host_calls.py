@@ -16,16 +16,17 @@ import numpy as np
 
 from gpuprof.tracefile.samples import Function, HostSamples
 from gpuprof.tracefile.trace import I64
+from gpuprof.units import Assumed, Share
 
-FROM_ONE_LINE = 0.8
+FROM_ONE_LINE: Assumed[Share] = 0.8
 """A function that gets at least this share of its samples from one calling line is listed itself, not by that line."""
-CALLS_THE_MODEL = 0.02
+CALLS_THE_MODEL: Assumed[Share] = 0.02
 """A function with at least this share of its samples in a module or backward pass that it calls is part of the loop,
 not a cost."""
 
-RUNS = 0.5
+PASS_SHARE: Assumed[Share] = 0.5
 """A line with more than this share of its samples in torch's own code of a pass is listed as that pass."""
-SHELL = 0.6
+WRAPPER_SHARE: Assumed[Share] = 0.6
 """A wrapper that shares at least this part of its samples with one function that it wraps is not listed."""
 
 _BOUNDARIES = {
@@ -149,7 +150,7 @@ def _is_shell(cost: Cost, others: list[Cost], stacks: Stacks) -> bool:
     if cost.one_line or not _is_wrapper(stacks.functions[cost.function]):
         return False
     return any(
-        other is not cost and len(np.intersect1d(cost.samples, other.samples)) >= SHELL * len(cost.samples)
+        other is not cost and len(np.intersect1d(cost.samples, other.samples)) >= WRAPPER_SHARE * len(cost.samples)
         for other in others
     )
 
@@ -223,7 +224,7 @@ def _cost(
         own=own,
         called_from=callers.most_common(1)[0][0] if callers and not is_own else None,
         waits_for_workers=waiting / max(len(samples), 1),
-        runs=shell[0] if shell[1] > RUNS * len(samples) else None,
+        runs=shell[0] if shell[1] > PASS_SHARE * len(samples) else None,
         in_passes=2 * within > len(samples),
     )
 

@@ -17,11 +17,12 @@ from gpuprof.replay.graph import Graph
 from gpuprof.timeline.intervals import complement, union
 from gpuprof.tracefile.samples import HostSamples
 from gpuprof.tracefile.trace import ANNOTATION, F64, I64, Mask
+from gpuprof.units import Assumed, Entries, Ratio, Samples
 
-IN_BIN = 15
+SAMPLES_IN_BIN: Assumed[Samples] = 15
 """Samples per bin, at least on average."""
-MOST_BINS = 400
-ODD = 2.0
+MOST_BINS: Assumed[Entries] = 400
+ODD_STEP: Assumed[Ratio] = 2.0
 """A sampled step this many times as long as the usual step and as every replayed step contains other work."""
 _STARTS = {"data": ("data", "data_end"), "backward": ("backward", "backward_end"), "forward": ("forward",),
            "optimizer": ("optimizer",)}  # fmt: skip
@@ -139,7 +140,7 @@ def _part_and_way(samples: HostSamples, found: _Matched, longest_ns: float) -> t
     """(part of the step, position in that part from 0 to 1) per sample; part -1: in a step that is unlike the recorded
     ones. longest_ns: the longest recorded step."""
     lengths = np.diff(samples.steps_ns)
-    odd = np.flatnonzero(lengths > ODD * max(float(np.median(lengths)), longest_ns)).tolist()
+    odd = np.flatnonzero(lengths > ODD_STEP * max(float(np.median(lengths)), longest_ns)).tolist()
     step = (np.searchsorted(samples.steps_ns, samples.at_ns, side="right") - 1).clip(0, samples.steps - 1)
     part, way = np.full(len(samples), -1), np.zeros(len(samples))
     for i in found.alike - set(odd):
@@ -156,7 +157,7 @@ def _bins(samples: HostSamples, moments: F64, found: _Matched) -> Places:
     parts = ("step", *found.names)
     part, way = _part_and_way(samples, found, float((moments[:, -1] - moments[:, 0]).max()))
     in_part = np.bincount(part[part >= 0], minlength=len(parts))
-    bins = (in_part // IN_BIN).clip(1, MOST_BINS)
+    bins = (in_part // SAMPLES_IN_BIN).clip(1, MOST_BINS)
     first = np.concatenate([[0], np.cumsum(bins)])
     bin_of = np.where(part >= 0, first[part] + np.minimum((way * bins[part]).astype(np.int64), bins[part] - 1), -1)
     edges, bin_at = [float(moments[0, 0])], []

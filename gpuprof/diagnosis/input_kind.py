@@ -16,8 +16,9 @@ from gpuprof.diagnosis.run_model import Run
 from gpuprof.replay.stretches import place
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.trace import OP, Mask
+from gpuprof.units import Assumed, Calls
 
-CONVOLUTIONAL = 8
+FEWEST_CONVOLUTIONS: Assumed[Calls] = 8
 """From this number of trained image convolutions per step on, a model is not a language model even if it embeds tokens:
 language models that also read images have one, which cuts the image into patches."""
 _OF_IMAGES = frozenset({"aten::conv2d", "aten::conv3d", "aten::conv_transpose2d", "aten::conv_transpose3d"})
@@ -87,4 +88,4 @@ def _trains_convolutions(timeline: Timeline, images: Mask) -> bool:
     back = timeline.trace.rows_named(ops.name, lambda text: text == _BACKWARD)
     back &= (ops.start_ns >= low) & (ops.start_ns < high)
     steps = max(len(timeline.steps.start_ns), 1)
-    return min(int(back.sum()), int(images.sum())) >= CONVOLUTIONAL * steps
+    return min(int(back.sum()), int(images.sum())) >= FEWEST_CONVOLUTIONS * steps

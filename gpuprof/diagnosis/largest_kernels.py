@@ -11,10 +11,11 @@ import numpy as np
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.timeline.categories import COMMUNICATION
 from gpuprof.tracefile.trace import KERNEL
+from gpuprof.units import Assumed, Convention, Entries, Launches
 
-ITEMS = 10
+MOST_ITEMS: Convention[Entries] = 10
 """Kernels of one name with the same launch are one item."""
-MOST_LAUNCHES = 200
+MOST_LAUNCHES: Assumed[Launches] = 200
 """Most kernels to profile: each is launched again for every group of counters."""
 
 
@@ -49,7 +50,7 @@ def largest_kernels(case: Analysis) -> Wanted | None:
     # Steps are alike, so the first recorded step represents the profiled one.
     first = slice(0, max(len(rows) // max(case.steps, 1), 1))
     functions = np.array([own[name] for name in gpu.name[rows[first]].tolist()], dtype=object)
-    at = {one: int(np.argmax(item[first] == one)) for one in np.argsort(-size, kind="stable")[:ITEMS].tolist()}
+    at = {one: int(np.argmax(item[first] == one)) for one in np.argsort(-size, kind="stable")[:MOST_ITEMS].tolist()}
     items = [
         (at[one], str(functions[at[one]]), float(size[one])) for one in at if item[at[one]] == one and size[one] > 0
     ]

@@ -13,16 +13,17 @@ from gpuprof.timeline.categories import CATEGORIES
 from gpuprof.timeline.devices import COMPUTE as COMPUTE_WORK
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.trace import F64, KERNEL, U8
+from gpuprof.units import Assumed, Percent, Published, Sequences, WholeNs
 
-USED = 20.0
+LEAST_USED: Assumed[Percent] = 20.0
 """Percent. If tensor cores and memory are both used less than this, neither limits the kernel: in practice the limiting
 one is used at least twice as much."""
 
-SHORT_NS = 4_000
+SHORT_NS: Assumed[WholeNs] = 4_000
 """Kernels shorter than this, if nothing else is known about them, are limited by launch and ramp-up, not by what they
 compute or move."""
 
-READS_WEIGHTS = 128
+MOST_READING_WEIGHTS: Published[Sequences] = 128
 """Batch size in decoding up to which reading weights takes longer than multiplying by them: each 2-byte weight is read
 for 2 FLOPs per sequence, and by their datasheets GPUs do 150 (A100) to 295 (H100) bf16 FLOPs in the time of reading one
 byte."""
@@ -59,7 +60,7 @@ def _usual(timeline: Timeline) -> U8:
     if not timeline.host.known and not work.is_inference:
         return np.full(len(gpu), NO_BOUND, np.uint8)
     usual = np.array([_CODES.get(category_bound(name), NO_BOUND) for name in CATEGORIES], np.uint8)[timeline.category]
-    if work.decodes and (work.batch or 1) <= READS_WEIGHTS:
+    if work.decodes and (work.batch or 1) <= MOST_READING_WEIGHTS:
         usual = np.where((gpu.kind == KERNEL) & (timeline.kind == COMPUTE_WORK), np.uint8(MEMORY), usual)
     return usual
 
@@ -80,5 +81,5 @@ def _counted(timeline: Timeline) -> U8:
     for name, one in found.items():
         if one.busy_ns >= SAMPLED_NS and one.tensor is not None and one.dram is not None:
             more = COMPUTE if one.tensor > one.dram else MEMORY
-            code[name] = more if max(one.tensor, one.dram) >= USED else LATENCY
+            code[name] = more if max(one.tensor, one.dram) >= LEAST_USED else LATENCY
     return np.where(gpu.kind == KERNEL, code[gpu.name], NO_BOUND).astype(np.uint8)

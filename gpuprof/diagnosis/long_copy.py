@@ -13,8 +13,9 @@ from gpuprof.timeline.timeline import Timeline
 from gpuprof.timeline.unit import Unit
 from gpuprof.tracefile.remembered import remembered
 from gpuprof.tracefile.trace import MEMCPY
+from gpuprof.units import Assumed, Share
 
-MOST = 0.5
+MOST_OF_ITERATION: Assumed[Share] = 0.5
 """Smallest share of an iteration that such a copy takes."""
 
 
@@ -85,7 +86,7 @@ def long_copy(timeline: Timeline) -> LongCopy | None:
     busy = Cover(union(gpu.start_ns[others], gpu.end_ns[others]))
     own = (end - begin - busy.between(begin, end)).clip(0)
     took = steps.end_ns[step] - steps.start_ns[step]
-    long = np.flatnonzero(own >= MOST * took)
+    long = np.flatnonzero(own >= MOST_OF_ITERATION * took)
     if not len(long):
         return None
     first = int(long[own[long].argmax()])

@@ -25,9 +25,10 @@ from gpuprof.projection.memory_fixes import (
 from gpuprof.projection.paging import moved_ns
 from gpuprof.projection.projection import MemoryFit
 from gpuprof.projection.subject import Subject
+from gpuprof.units import Assumed, Ratio
 
 TOGETHER = "together"
-MUCH_UNUSED = 1.05
+MUCH_UNUSED: Assumed[Ratio] = 1.05
 """Reserved / allocated memory from which on expandable segments are suggested."""
 
 

@@ -12,14 +12,15 @@ from gpuprof.replay.loader_queue import Loader, fed_step_ns
 from gpuprof.replay.mean_step import FETCH_NS, least_on_cores, slowed_by_sharing
 from gpuprof.replay.noise import PROCESS_NOISE
 from gpuprof.tracefile.run import RunFolder
+from gpuprof.units import Assumed, Workers
 
-WORKERS = 4
+USUAL_WORKERS: Assumed[Workers] = 4
 """Number of input workers to propose if no finding says how many; limited by the number of cores."""
 
 
 def usual_workers(run: RunFolder) -> int:
     """WORKERS, limited by the run's cores; at least one."""
-    return max(min(WORKERS, int(run.cpus or WORKERS)), 1)
+    return max(min(USUAL_WORKERS, int(run.cpus or USUAL_WORKERS)), 1)
 
 
 def with_more_workers(run: RunFolder, wanted: int, has_gpu: bool) -> tuple[Range, Range] | None:

@@ -11,15 +11,16 @@ import numpy as np
 
 from gpuprof.tracefile.run import RunFolder
 from gpuprof.tracefile.trace import ABSENT, F64, I64, Mask
+from gpuprof.units import Assumed, Ratio, Share, Steps
 
-FEWEST = 3
+FEWEST_OF_EITHER: Assumed[Steps] = 3
 """Fewest steps with new shapes, and with known shapes, that are compared."""
-LONGER = 1.15
+NEW_SHAPES_LONGER: Assumed[Ratio] = 1.15
 """Smallest ratio of the median step with new shapes to the median step without."""
-APART = 0.75
+LONGER_PAIRS: Assumed[Share] = 0.75
 """Smallest share of pairs (one step with new shapes, one without) in which the first is longer; 0.5 means no
 difference."""
-RECURS = 0.2
+RECURRING_SHARE: Assumed[Share] = 0.2
 """If at least this share of the later steps still has new shapes, the cost recurs and is not one-off."""
 
 
@@ -42,7 +43,7 @@ class NewShapes:
     @property
     def recurs(self) -> bool:
         """Whether new shapes continue after the first steps."""
-        return self.share >= RECURS
+        return self.share >= RECURRING_SHARE
 
     def due(self, ns: F64, excess_ns: F64) -> F64:
         """Part of the excess of steps with new shapes that new shapes cause, ns: at most what is usual for such steps,
@@ -50,13 +51,13 @@ class NewShapes:
         return np.where(ns > self.longest_known_ns, excess_ns, excess_ns.clip(max=self.extra_ns)).clip(0)
 
     def without(self, ns: F64, first: Mask) -> F64:
-        """Step times as if every shape had been seen before: NaN for steps with new shapes if at least FEWEST others
-        are known; otherwise those steps minus the usual cost of new shapes.
+        """Step times as if every shape had been seen before: NaN for steps with new shapes if at least FEWEST_OF_EITHER
+        others are known; otherwise those steps minus the usual cost of new shapes.
 
         ns: per step; first: whether it had new shapes.
         """
         known = np.isfinite(ns) & ~first
-        if np.count_nonzero(known) >= FEWEST:
+        if np.count_nonzero(known) >= FEWEST_OF_EITHER:
             return np.where(first, np.nan, ns)
         return np.where(first, np.maximum(ns - self.extra_ns, 1.0), ns)
 
@@ -73,11 +74,11 @@ def new_shapes(folder: RunFolder, rows: I64, ns: F64) -> NewShapes | None:
     rows, ns = rows[known], ns[known]
     first = new[rows]
     with_new, without = ns[first], ns[~first]
-    if min(len(with_new), len(without)) < FEWEST:
+    if min(len(with_new), len(without)) < FEWEST_OF_EITHER:
         return None
     longer = float((with_new[:, None] > without[None, :]).mean())
     extra = float(np.median(with_new) - np.median(without))
-    if longer < APART or np.median(with_new) < LONGER * np.median(without):
+    if longer < LONGER_PAIRS or np.median(with_new) < NEW_SHAPES_LONGER * np.median(without):
         return None
     later = first[len(first) // 2 :]
     found = NewShapes(extra, float(without.max()), extra, int(first.sum()), len(rows), float(later.mean()))

@@ -18,9 +18,10 @@ from pathlib import Path
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.findings import BUILT_IN
 from gpuprof.record.patches import NAMES
+from gpuprof.units import Characters, Convention
 
 GROUP = "gpuprof.findings"
-LONGEST = 200
+LONGEST_ERROR: Convention[Characters] = 200
 """Characters of an error that are shown."""
 
 
@@ -59,7 +60,7 @@ def plug_ins() -> PlugIns:
         except Exception as error:
             if os.environ.get("GPUPROF_DEBUG"):
                 raise
-            said = " ".join(f"{type(error).__name__}: {error}".split())[:LONGEST]
+            said = " ".join(f"{type(error).__name__}: {error}".split())[:LONGEST_ERROR]
             failures.append(f"The plug-in {name} ({value}) could not be loaded ({said}): its finding is left out.")
         else:
             taken.add(one.id)

@@ -12,7 +12,15 @@ from gpuprof.diagnosis.acts_on import acts_on
 from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.budget_model import Budget
 from gpuprof.diagnosis.chance import probability, time_left, with_odds
-from gpuprof.diagnosis.detect.proposal import CERTAIN, EVEN, MARKED, SEVERE, SURE, WORTH, Proposal
+from gpuprof.diagnosis.detect.proposal import (
+    CERTAIN_CHANCE,
+    LEAST_CHANCE,
+    LEAST_GAIN,
+    MARKED_GAIN,
+    SEVERE_GAIN,
+    SURE_GAIN,
+    Proposal,
+)
 from gpuprof.diagnosis.diagnosis import Combined, Considered, Finding, Range, Remaining
 from gpuprof.diagnosis.findings import ABSENT, FINDINGS
 from gpuprof.diagnosis.plug_ins import plug_ins
@@ -25,11 +33,12 @@ from gpuprof.replay.loader_queue import Loader
 from gpuprof.replay.mean_step import MeanStep
 from gpuprof.replay.noise import GAIN_NOISE, change_noise, process_noise
 from gpuprof.replay.other_processes import other_processes
-from gpuprof.replay.simulate import LARGE
+from gpuprof.replay.simulate import FEWEST_IN_THREAD
 from gpuprof.replay.transform import scale
 from gpuprof.tracefile.background import Background
+from gpuprof.units import Assumed, Entries
 
-MOST_COMBINED = 4
+MOST_COMBINED: Assumed[Entries] = 4
 _LISTS: tuple[Literal["fixes", "worth_trying"], ...] = ("fixes", "worth_trying")
 
 
@@ -57,7 +66,7 @@ class _Predicted:
     @property
     def probability(self) -> float:
         """That it gains 2 % or more."""
-        return self.proposal.odds * probability(self.prediction.speedup, SURE)
+        return self.proposal.odds * probability(self.prediction.speedup, SURE_GAIN)
 
     @property
     def time_left(self) -> float:
@@ -73,16 +82,16 @@ class _Predicted:
         mixed = with_odds(gain, self.proposal.odds)
         usual = round(step.expected * gain.expected / mixed.expected)
         # The slowest of ten outcomes is outside the interval: "no change" counts if it is more likely than that.
-        as_it_is = round(now_ns * self.proposal.work) if self.proposal.odds < CERTAIN else 0
+        as_it_is = round(now_ns * self.proposal.work) if self.proposal.odds < CERTAIN_CHANCE else 0
         return Prediction(Range(min(step.low, usual), usual, max(step.high, as_it_is, usual)), mixed)
 
     @property
     def list(self) -> Literal["fixes", "worth_trying"] | None:
         """The list in which it is advised; None: it is not advised."""
         speedup = self.prediction.speedup
-        if speedup.expected >= WORTH and speedup.low >= SURE and self.probability >= CERTAIN:
+        if speedup.expected >= LEAST_GAIN and speedup.low >= SURE_GAIN and self.probability >= CERTAIN_CHANCE:
             return "fixes"
-        return "worth_trying" if 1 / self.time_left >= WORTH and self.probability >= EVEN else None
+        return "worth_trying" if 1 / self.time_left >= LEAST_GAIN and self.probability >= LEAST_CHANCE else None
 
     def share_left(self, left_ns: float | None) -> float:
         """Expected time of the rest of the run, `left_ns`, with the fix and its one-off cost, as a share of that
@@ -155,7 +164,7 @@ def _named_first(found: list[_Predicted], left_ns: float | None) -> list[_Predic
     at = next((i for i, one in enumerate(found) if one.named), 0)
     if not at or bool(found[at].proposal.changes) != bool(found[0].proposal.changes):
         return found
-    if found[at].share_left(left_ns) > WORTH * found[0].share_left(left_ns):
+    if found[at].share_left(left_ns) > LEAST_GAIN * found[0].share_left(left_ns):
         return found
     return [found[at], *found[:at], *found[at + 1 :]]
 
@@ -175,10 +184,12 @@ def _considered(case: Analysis, finding: str, proposals: list[_Predicted], failu
 def _why_not(case: Analysis, one: _Predicted) -> str:
     """Why a fix is not advised; empty if it is."""
     speedup = one.prediction.speedup
-    if one.list is None and one.proposal.needs and time_left(speedup) * WORTH <= 1:
+    if one.list is None and one.proposal.needs and time_left(speedup) * LEAST_GAIN <= 1:
         return f"works with a probability of {one.proposal.odds:.2f} only; needs: {one.proposal.needs}"
-    if one.list is None and speedup.expected >= WORTH and one.probability < EVEN:
-        return f"shortens {case.unit.a} by {100 * (SURE - 1):.0f} % with a probability of {one.probability:.2f} only"
+    if one.list is None and speedup.expected >= LEAST_GAIN and one.probability < LEAST_CHANCE:
+        return (
+            f"shortens {case.unit.a} by {100 * (SURE_GAIN - 1):.0f} % with a probability of {one.probability:.2f} only"
+        )
     if one.list is None:
         return small_change(case, one.proposal, speedup)
     cost, left = one.proposal.once_ns[1], _steps_left(case)
@@ -212,7 +223,7 @@ class Steps:
     def __init__(self, case: Analysis) -> None:
         self.case = case
         self._known: dict[tuple[int, ...], tuple[object, Callable[[], float]]] = {}
-        self._background = Background(worth_it=len(case.graph) >= LARGE)
+        self._background = Background(worth_it=len(case.graph) >= FEWEST_IN_THREAD)
         self.other_processes = other_processes(case.graph)
         """The graph as in processes with a faster or slower CPU."""
 
@@ -438,7 +449,7 @@ def _finding(case: Analysis, one: _Predicted) -> Finding:
     return Finding(
         id=one.id,
         title=proposal.title,
-        severity="high" if speedup.expected >= SEVERE else "medium" if speedup.expected >= MARKED else "low",
+        severity="high" if speedup.expected >= SEVERE_GAIN else "medium" if speedup.expected >= MARKED_GAIN else "low",
         evidence=proposal.evidence,
         fix=str(proposal.fix),
         fix_lines=proposal.fix.lines,
@@ -489,7 +500,7 @@ def _combined(steps: Steps, predicted: Iterable[_Predicted]) -> Combined | None:
         gains = [p.proposal.work * before / step for (p, _), step in zip(trials, steps_then, strict=True)]
         most = max(range(len(gains)), key=gains.__getitem__)
         gain, step, best = gains[most], steps_then[most], trials[most][0]
-        if gain < WORTH:
+        if gain < LEAST_GAIN:
             break
         chosen.append(best)
         if not best.proposal.last:

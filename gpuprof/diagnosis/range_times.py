@@ -10,10 +10,11 @@ from gpuprof.timeline.phases import PHASES
 from gpuprof.timeline.range_gpu_work import project
 from gpuprof.timeline.range_names import unnumbered
 from gpuprof.timeline.timeline import Timeline
+from gpuprof.units import Assumed, Convention, Names, WholeNs
 
-MOST = 100
+MOST_NAMES: Convention[Names] = 100
 """Most names that are listed; programs that number their ranges have a few dozen once the numbers are removed."""
-SAMPLED_NS = 1_000_000
+SAMPLED_NS: Assumed[WholeNs] = 1_000_000
 """Least GPU time for a mean of counters: ten samples at the usual rate."""
 
 
@@ -34,7 +35,7 @@ def range_times(timeline: Timeline) -> tuple[RangeTime, ...]:
 
     columns = (np.ones(len(group), np.int64), host, found.gpu_ns, found.busy_ns, found.events)
     rows = [RangeTime(name, *row) for name, row in zip(numbers, zip(*map(summed, columns), strict=True), strict=True)]
-    return tuple(sorted(rows, key=lambda row: (-row.ns, row.name))[:MOST])
+    return tuple(sorted(rows, key=lambda row: (-row.ns, row.name))[:MOST_NAMES])
 
 
 def phase_activity(timeline: Timeline) -> tuple[PhaseActivity, ...] | None:

@@ -19,15 +19,17 @@ from gpuprof.tracefile.read import read_trace
 from gpuprof.tracefile.remote import content, end_of, local_copy, state_of, url_of
 from gpuprof.tracefile.trace import Trace
 from gpuprof.tracefile.traces_in_folder import is_digest
+from gpuprof.units import Assumed, Bytes, Entries, Measured, Published, Times
 
 Note = tuple[str, str]
-MANY = 8
+FEWEST_IN_PARALLEL: Assumed[Entries] = 8
 """From this number of recordings on, digests are cached and made in parallel: a worker takes 0.4 s to start."""
-WORKER_BYTES, TIMES_SIZE = 100 << 20, 4
+WORKER_BYTES: Measured[Bytes] = 100 << 20
+TIMES_SIZE: Measured[Times] = 4
 """Memory of a worker: its imports, and this many times the size of an unpacked recording (160 MB over one of 40 MB)."""
-GZIP_END = 8
+GZIP_END: Published[Bytes] = 8
 """Size of the checksum and length at the end of a gzip file, bytes."""
-PACKED = 12
+MOST_PACKED: Assumed[Times] = 12
 """Largest ratio of unpacked to gzipped size of a recording."""
 
 _LOCAL = ("LokyBackend", "MultiprocessingBackend", "SequentialBackend", "ThreadingBackend")
@@ -40,11 +42,11 @@ def digests_of(
     """One digest per path or URL, in order, or (id, sentence) if there can be none. Digests are not kept in memory
     here.
 
-    A digest next to a recording (`digest_path`) is used if it belongs to that recording. For MANY or more recordings,
-    digests are cached in `cache_folder()` and made by joblib, with as many processes as cores and memory allow or as
-    the caller's `joblib.parallel_config` says (Dask, Ray). Fewer are read here, with `read`."""
+    A digest next to a recording (`digest_path`) is used if it belongs to that recording. For FEWEST_IN_PARALLEL or more
+    recordings, digests are cached in `cache_folder()` and made by joblib, with as many processes as cores and memory
+    allow or as the caller's `joblib.parallel_config` says (Dask, Ray). Fewer are read here, with `read`."""
     names = [os.fspath(place) for place in places]
-    if len(names) < MANY and not any(map(url_of, names)):
+    if len(names) < FEWEST_IN_PARALLEL and not any(map(url_of, names)):
         for name in names:
             found = _there(name, step, skip)
             yield _made(name, step, skip, read) if found is None else _digest(found, name)
@@ -55,7 +57,7 @@ def digests_of(
         import joblib
     except ImportError:
         joblib = None
-    if joblib is None or len(places) < MANY:
+    if joblib is None or len(places) < FEWEST_IN_PARALLEL:
         yield from (_digest(make(*one), name) for one, name in zip(arguments, names, strict=True))
         return
     active: tuple[Any, Any] = joblib.parallel.get_active_backend()
@@ -250,7 +252,7 @@ def _workers(places: Sequence[str | Path]) -> int:
             size = Path(place).stat().st_size
         except (OSError, ValueError):
             size = 4 << 20
-        largest = max(largest, size * (PACKED if str(place).endswith(".gz") else 1))
+        largest = max(largest, size * (MOST_PACKED if str(place).endswith(".gz") else 1))
     try:
         free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, AttributeError):

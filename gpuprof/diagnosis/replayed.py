@@ -15,10 +15,11 @@ from gpuprof.replay.profiler_fit import Removal, at_step, remove_profiler
 from gpuprof.replay.simulate import simulate, step_of
 from gpuprof.replay.transform import scale
 from gpuprof.timeline.timeline import Timeline
+from gpuprof.units import Assumed, Share
 
-WORST_ERROR = 0.05
+WORST_ERROR: Assumed[Share] = 0.05
 """If the replay misses the recorded steps by more than this share, nothing is predicted."""
-UNLAUNCHED = 0.25
+MOST_UNLAUNCHED: Assumed[Share] = 0.25
 """If more than this share of GPU time is in work whose launch was not recorded, the CPU's side cannot be replayed."""
 
 UNEXPLAINED = calibrated.UNEXPLAINED.value
@@ -47,7 +48,7 @@ def replayed(
         text = f"the replay misses the recorded {timeline.unit}s by {100 * error:.0f} %"
         return Replay(error, False, text), None
     lost = _unlaunched_share(timeline)
-    if lost > UNLAUNCHED:
+    if lost > MOST_UNLAUNCHED:
         text = f"{100 * lost:.0f} % of the GPU's time is in work whose launch was not recorded"
         return Replay(error, False, text), None
     unknown = 1 - _explained(graph)

@@ -9,10 +9,11 @@ import numpy as np
 from gpuprof.timeline.devices import device_timelines
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.trace import ABSENT
+from gpuprof.units import Assumed, Events, Steps
 
-MOST_EVENTS = 400_000
+MOST_EVENTS: Assumed[Events] = 400_000
 """Most ops, calls and GPU events that are replayed: all fixes together then take some seconds."""
-FEWEST_STEPS = 2
+FEWEST_STEPS: Assumed[Steps] = 2
 """A single step may be an outlier."""
 
 

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 from gpuprof.diagnosis.diagnosis import Kernels
 from gpuprof.diagnosis.sentences import duration
+from gpuprof.units import Assumed, Share
 
-MOST = 0.5
+MOST_OF_REST: Assumed[Share] = 0.5
 """Share of the idle time from which on a cause is "most of the rest"."""
 BY_CPU = ("launch", "cpu_compute", "python", "sync")
 """Causes that are all waits for the CPU between its launches; they count together, here and in the headline."""
@@ -44,7 +45,7 @@ def rest_of_step(
 
 def _part(ns: float, idle: float) -> str:
     """How much of the rest: most of it, or the largest part with its size."""
-    if ns >= MOST * idle:
+    if ns >= MOST_OF_REST * idle:
         return "Most of the rest"
     return f"The largest part of the rest, {duration(ns)} of {duration(idle)},"
 

@@ -8,7 +8,16 @@ from pathlib import Path
 import numpy as np
 
 from gpuprof.calibration import thresholds as calibrated
-from gpuprof.diagnosis.baseline import EQUAL, OUTLIER, RareStep, StepTime, durations, rare_step, step_time, steps_alike
+from gpuprof.diagnosis.baseline import (
+    EQUAL_WORK,
+    OUTLIER,
+    RareStep,
+    StepTime,
+    durations,
+    rare_step,
+    step_time,
+    steps_alike,
+)
 from gpuprof.diagnosis.budget import budget, mean_ahead
 from gpuprof.diagnosis.budget_model import Budget
 from gpuprof.diagnosis.energy import measured_energy
@@ -32,6 +41,7 @@ from gpuprof.runfile import NSYS, STAGES
 from gpuprof.tracefile.run import Rank, RunFolder, StepColumns
 from gpuprof.tracefile.telemetry import TelemetryColumns
 from gpuprof.tracefile.trace import ABSENT, F64, I64
+from gpuprof.units import Assumed, Steps
 
 WORK = ("tokens", "real_tokens", "samples")
 """Measures of a step's work, best first: padding is computed like any token, and samples can be short or long. If none
@@ -39,7 +49,7 @@ is known, the number of backward passes is used."""
 
 STILL_SLOW = calibrated.STILL_SLOW.value
 """If steps after the recording are slower by more than this share, the profiler is still active."""
-FEWEST_AFTER = 5
+FEWEST_AFTER: Assumed[Steps] = 5
 """Fewest steps after the recording that distinguish a lasting change from an outlier."""
 
 _UNPROFILED_STAGES = ("settle", "baseline_free", "baseline_sync", "sampling", "after")
@@ -310,7 +320,7 @@ def _rare(folder: RunFolder, free: _Timed, sync: _Timed, work: F64 | None, targe
     """The long step that recurs among unprofiled steps with the work of the recorded ones."""
     rows, ns = np.concatenate([free.rows, sync.rows]), np.concatenate([free.ns, sync.ns])
     if work is not None and target:
-        same = np.abs(work[rows] - target) <= EQUAL * target
+        same = np.abs(work[rows] - target) <= EQUAL_WORK * target
         rows, ns = rows[same], ns[same]
     order = np.argsort(folder.steps.step[rows], kind="stable")
     rows, ns = rows[order], ns[order]

@@ -12,15 +12,16 @@ import numpy as np
 from gpuprof.calibration import loader as loader_calibrated
 from gpuprof.calibration import thresholds as calibrated
 from gpuprof.diagnosis.baseline import RareStep, durations, step_time
-from gpuprof.diagnosis.budget import SEEN, Stretch
-from gpuprof.diagnosis.budget_model import LONG, Budget
+from gpuprof.diagnosis.budget import LEAST_CAUSE_SHARE, Stretch
+from gpuprof.diagnosis.budget_model import LONG_STEP, Budget
 from gpuprof.diagnosis.new_shapes import NewShapes, first_seen, new_shapes
 from gpuprof.diagnosis.unseen_lengths import unseen_lengths
 from gpuprof.record.free_run_length import AFTERMATH_NS
 from gpuprof.replay.loader_queue import Loader
-from gpuprof.replay.mean_step import NEAR
+from gpuprof.replay.mean_step import SAME_PACE
 from gpuprof.tracefile.run import RunFolder
 from gpuprof.tracefile.trace import ABSENT, F64, I64
+from gpuprof.units import Assumed, Batches, Convention, Ratio
 
 LUMPS = ("save", "evaluation", "logging", "garbage_collection", "compile")
 ALLOCATION_NS = calibrated.ALLOCATION_NS.value
@@ -30,9 +31,9 @@ SAME = calibrated.STILL_SLOW.value
 """Steps after the recorded windows extend the free-running stretch if their median differs from its median by less than
 this share, or by less than its scatter: a profiler that is still active costs more than this."""
 SPREAD = loader_calibrated.SPREAD.value
-Z80 = 1.2816
+Z80: Convention[Ratio] = 1.2816
 """Half an 80 % interval, in standard deviations."""
-FEWEST_MADE = 4
+FEWEST_MADE: Assumed[Batches] = 4
 """Fewest measured batches whose mean is used."""
 
 
@@ -168,7 +169,7 @@ def _recorded(folder: RunFolder, measured: dict[str, F64], usual_ns: int) -> dic
     columns = {kind: _known(getattr(steps, f"{kind}_ns")[rows]) for kind in LUMPS if kind in measured}
     usually_waits = float(np.median(measured["input"])) if "input" in measured else 0.0
     columns["input"] = _known(steps.data_ns[rows]) - usually_waits
-    return {cause: int(np.count_nonzero(ns >= SEEN * usual_ns)) for cause, ns in columns.items()}
+    return {cause: int(np.count_nonzero(ns >= LEAST_CAUSE_SHARE * usual_ns)) for cause, ns in columns.items()}
 
 
 def _ahead(folder: RunFolder, shapes: NewShapes | None) -> dict[str, int]:
@@ -200,7 +201,7 @@ def _periodic(rare: RareStep | None, ns: F64, excess: F64) -> F64:
     """Excess of the steps that recur at a fixed distance, for runs that did not measure the cause, ns."""
     if rare is None:
         return np.zeros(len(ns))
-    return np.where(ns > LONG * rare.usual_ns, excess.clip(0), 0.0)
+    return np.where(ns > LONG_STEP * rare.usual_ns, excess.clip(0), 0.0)
 
 
 def _known(values: I64) -> F64:
@@ -251,7 +252,7 @@ def feed_of(folder: RunFolder, found: Budget, micro_steps: float | None) -> Feed
     made: dict[str, Any] = said if isinstance(said, dict) else {}
     number = made.get("batches") or 0
     waited = sum(one.mean_ns or 0 for one in found.excess if one.cause == "input")
-    starved = waited > NEAR * found.mean_ns
+    starved = waited > SAME_PACE * found.mean_ns
     lumps = sum(one.mean_ns or 0 for one in found.excess if one.cause != "input")
     paced = workers * max(found.mean_ns - lumps, 1) / batches
     if number >= FEWEST_MADE and made.get("batch_ns"):

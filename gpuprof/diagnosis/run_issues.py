@@ -14,15 +14,16 @@ from gpuprof.diagnosis.sentences import capital, duration
 from gpuprof.runfile import LOG, NSYS, STAGES, WINDOWS
 from gpuprof.timeline.unit import STEP, Unit
 from gpuprof.tracefile.run import UNKNOWN_STAGE, RunFolder
+from gpuprof.units import Assumed, Samples, Share
 
-SPREAD = 0.30
+WIDE_SPREAD: Assumed[Share] = 0.30
 """If the 80 % interval of the steps is wider than this share of the median, the median says little; on a quiet machine
 it is 10–20 %."""
-SKEWED = 0.10
+SKEWED_MEAN: Assumed[Share] = 0.10
 """If the mean exceeds the usual step by more than this share without a measured cause, a note says so."""
-THROTTLED = 0.10
+THROTTLED_SAMPLES: Assumed[Share] = 0.10
 """Share of samples with a throttled clock from which on the mean clock drops noticeably."""
-FEWEST_SAMPLES = 2
+FEWEST_SAMPLES: Assumed[Samples] = 2
 """Fewest throttled samples: a single one in a short baseline may be chance."""
 
 _SEVERE = re.compile(r"thermal|brake|hw_slowdown", re.IGNORECASE)
@@ -149,7 +150,7 @@ def _baseline_issues(facts: RunFacts, unit: Unit) -> Iterator[Issue]:
             f" {unprofiled.steps:,} {unit}s (time against work).",
         )
     spread = unprofiled.high_ns - unprofiled.low_ns
-    if spread > SPREAD * unprofiled.ns and not _explained(found):
+    if spread > WIDE_SPREAD * unprofiled.ns and not _explained(found):
         yield Issue(
             "baseline_varies",
             "warning",
@@ -158,7 +159,7 @@ def _baseline_issues(facts: RunFacts, unit: Unit) -> Iterator[Issue]:
             f" the machine, or some {unit}s do more (logging, input).",
         )
         return
-    if found is not None and found.residual_ns > SKEWED * found.usual_ns:
+    if found is not None and found.residual_ns > SKEWED_MEAN * found.usual_ns:
         yield Issue(
             "baseline_skewed",
             "info",
@@ -172,7 +173,7 @@ def _explained(found: Budget | None) -> bool:
     if found is None:
         return False
     excess = sum(one.mean_ns or 0 for one in found.excess)
-    return excess > SKEWED * found.usual_ns and excess > abs(found.residual_ns)
+    return excess > SKEWED_MEAN * found.usual_ns and excess > abs(found.residual_ns)
 
 
 def _waiting_issue(facts: RunFacts, unit: Unit) -> Iterator[Issue]:
@@ -208,7 +209,7 @@ def _throttling(telemetry: Telemetry | None, unit: Unit) -> Iterator[Issue]:
         for pattern, severity in ((_SEVERE, "warning"), (_POWER_CAP, "info")):
             held = {reason: share for reason, share in gpu.throttled.items() if pattern.search(reason)}
             share = max(held.values(), default=0.0)
-            if share <= THROTTLED or share * telemetry.samples < FEWEST_SAMPLES:
+            if share <= THROTTLED_SAMPLES or share * telemetry.samples < FEWEST_SAMPLES:
                 continue
             often = f"in {100 * share:.0f} % of the samples"
             if severity == "info":

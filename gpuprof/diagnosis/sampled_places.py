@@ -11,8 +11,9 @@ from gpuprof.diagnosis.host_calls import Stacks
 from gpuprof.diagnosis.host_places import Places, places
 from gpuprof.tracefile.samples import read_samples
 from gpuprof.tracefile.trace import F64, Mask
+from gpuprof.units import Assumed, Ratio
 
-FEWEST = 3.0
+FEWEST_SAMPLES: Assumed[Ratio] = 3.0
 """Fewest samples of a place that are used, each counted by the share of its bin that the place covers."""
 
 

@@ -16,7 +16,7 @@ from gpuprof.diagnosis.diagnosis import Profiler, Verdict
 from gpuprof.diagnosis.sentences import Sentences
 from gpuprof.diagnosis.shares import HOST_CAUSES, PAUSE_NS, Shares, without_profiler
 from gpuprof.diagnosis.verdict import family_of, stays
-from gpuprof.replay.bound import CLOSE, PARTS, Bound, bound_of
+from gpuprof.replay.bound import EQUAL_SENSITIVITY, PARTS, Bound, bound_of
 from gpuprof.replay.sensitivity import Sensitivities
 from gpuprof.timeline.unit import STEP, Unit
 
@@ -72,7 +72,7 @@ def gains_of_shares(shares: Shares, parts: Parts) -> tuple[Sensitivities, float]
         "transfer": idle.get("transfer", 0) / step,
     }
     waiting = sum(waits.values())
-    hidden = shares.hidden_ns / step if waiting >= CLOSE else 0.0
+    hidden = shares.hidden_ns / step if waiting >= EQUAL_SENSITIVITY else 0.0
     # A CPU twice as fast halves its path, the waits and what they hide, but not the device work outside it.
     path = {name: min(share * (1 + hidden / waiting), 2 * waiting) if share else 0.0 for name, share in waits.items()}
     seen = 1 - hidden * step / shares.busy_ns if hidden else 1.0

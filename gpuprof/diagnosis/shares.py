@@ -13,6 +13,7 @@ from gpuprof.replay.host_pace import pace_and_spread
 from gpuprof.replay.mean_step import HOST_LUMPS
 from gpuprof.replay.profiler_cost import recorded_in_window, with_left_out
 from gpuprof.timeline.timeline import Timeline
+from gpuprof.units import Assumed, Share, WholeNs
 
 HOST_CAUSES = ("launch", "sync", "python", "allocator", "cpu_compute", "slow_call", "profiler", COLLECTING)
 
@@ -28,11 +29,11 @@ _EXCESS = dict.fromkeys(HOST_LUMPS, "python") | {
 }  # fmt: skip
 """What the device waits for during events of some steps; unknown for evaluation, which uses CPU and GPU."""
 
-UNKNOWN_SHARE = 0.25
+UNKNOWN_SHARE: Assumed[Share] = 0.25
 """If a larger share of the idle time than this is unexplained, the CPU-bound fraction is unknown."""
 
 
-PAUSE_NS = 50_000
+PAUSE_NS: Assumed[WholeNs] = 50_000
 """Pauses between launched kernels shorter than this, ns, are latency, which is a few µs. A device that pauses ten times
 as long waits for a stream, a rank or a device that the recording does not show. Assumed; recorded pauses are below 6 µs
 or above 55 µs on average."""

@@ -9,12 +9,13 @@ from gpuprof.diagnosis.budget_model import Budget, Excess
 from gpuprof.diagnosis.diagnosis import Device, DeviceEstimate, Diagnosis
 from gpuprof.diagnosis.shares import PAUSE_NS
 from gpuprof.diagnosis.timed_steps import PAUSES, VARIATION
+from gpuprof.units import Assumed, Share
 
 IDLE = "idle"
 NEITHER = (VARIATION, PAUSES, "evaluation", "save", "logging", "periodic")
 """Parts that are neither the step's own work nor waiting: events of some steps during which the GPU may work, and
 unexplained time."""
-LEAST_EXCESS = 0.005
+LEAST_EXCESS: Assumed[Share] = 0.005
 """Smallest share of the mean step at which a cause of excess is shown separately; smaller ones count as variation."""
 
 

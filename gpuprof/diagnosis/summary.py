@@ -9,7 +9,7 @@ from gpuprof.diagnosis.diagnosis import Kernels
 from gpuprof.diagnosis.rest_of_step import rest_of_step
 from gpuprof.diagnosis.sentences import Sentences, duration, share
 from gpuprof.diagnosis.shares import Shares
-from gpuprof.replay.bound import SMALL
+from gpuprof.replay.bound import LEAST_SENSITIVITY
 from gpuprof.timeline.unit import STEP, Unit
 
 
@@ -72,7 +72,7 @@ def _summary(
     idle = sum(shares.idle_ns.values())
     if idle <= 0.05 * step:
         limited = _limited(shares, limits or {})
-        waits_for_ranks = not alone and shares.communication_ns >= SMALL * step
+        waits_for_ranks = not alone and shares.communication_ns >= LEAST_SENSITIVITY * step
         if not waits_for_ranks and shares.copy_ns > shares.compute_ns:
             return (works, *limited, "It spends more time on copies than on computation.")
         why = "That includes waiting for other ranks." if waits_for_ranks else "The CPU (host) keeps it busy."

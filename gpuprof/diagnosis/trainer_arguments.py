@@ -15,12 +15,13 @@ import numpy as np
 from gpuprof.record.trainer_arguments import CLASS as USUAL
 from gpuprof.tracefile.program import Program
 from gpuprof.tracefile.trace import Trace
+from gpuprof.units import Characters, Convention
 
 _FILE = re.compile(r"(?:^|/)trl/(?:trainer|experimental/\w+)/(\w+)_trainer\.py\b(?!.*<module>)")
 _CLASS = re.compile(r"\b([A-Z]\w*)Trainer\b(?!.*<module>)")
 _WORDS = frozenset(("async", "distillation", "iterative", "nash", "online", "reward", "server"))
 """Parts of file names that are words; the others are acronyms."""
-_LONGEST_ACRONYM = 5
+_LONGEST_ACRONYM: Convention[Characters] = 5
 _BASE = "base"
 
 INFERRED = ("SFTConfig", USUAL)

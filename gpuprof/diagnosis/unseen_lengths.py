@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from gpuprof.tracefile.trace import F64, I64
+from gpuprof.units import Assumed, Ratio, Steps
 
-FEWEST = 8
+FEWEST_STEPS: Assumed[Steps] = 8
 """Fewest steps of known length for a distribution."""
-REACH = 4.0
+BANDWIDTHS_BEYOND: Assumed[Ratio] = 4.0
 """Range of the estimated distribution beyond the lengths seen, in bandwidths."""
 
 
@@ -19,14 +20,16 @@ def unseen_lengths(lengths: I64, steps: int) -> float | None:
     (bandwidth by Silverman's rule, at least one grid step) on the grid of lengths that occur (multiples of 8, say). A
     length not yet seen that has probability p comes up in those steps with probability 1 - (1 - p)^steps."""
     lengths = lengths[lengths > 0]
-    if len(lengths) < FEWEST or steps <= 0:
-        return None if len(lengths) < FEWEST else 0.0
+    if len(lengths) < FEWEST_STEPS or steps <= 0:
+        return None if len(lengths) < FEWEST_STEPS else 0.0
     grid = max(int(np.gcd.reduce(lengths)), 1)
     cells = (lengths // grid).astype(np.float64)
     width = max(_bandwidth(cells), 1.0) if np.ptp(cells) else 0.0
     if not width:
         return 0.0
-    places = np.arange(max(np.floor(cells.min() - REACH * width), 1), np.ceil(cells.max() + REACH * width) + 1)
+    places = np.arange(
+        max(np.floor(cells.min() - BANDWIDTHS_BEYOND * width), 1), np.ceil(cells.max() + BANDWIDTHS_BEYOND * width) + 1
+    )
     density = np.exp(-0.5 * ((places[:, None] - cells[None, :]) / width) ** 2).sum(axis=1)
     probability = density / density.sum()
     unseen = ~np.isin(places, cells)

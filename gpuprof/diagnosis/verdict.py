@@ -8,12 +8,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from gpuprof.calibration import noise as calibrated
-from gpuprof.diagnosis.diagnosis import UNCLEAR, Family, Verdict
+from gpuprof.diagnosis.diagnosis import UNCLEAR_CONFIDENCE, Family, Verdict
 from gpuprof.diagnosis.doubts import Doubt, remaining
 from gpuprof.diagnosis.estimate import host_causes
 from gpuprof.diagnosis.gaps import CAUSES
 from gpuprof.diagnosis.sentences import Sentences
-from gpuprof.replay.bound import CLOSE, PARTS, RESOURCES, SMALL, Bound, bound_of
+from gpuprof.replay.bound import EQUAL_SENSITIVITY, LEAST_SENSITIVITY, PARTS, RESOURCES, Bound, bound_of
 from gpuprof.replay.collectives import communication_cause
 from gpuprof.replay.graph import SYNC, Graph
 from gpuprof.replay.mean_step import HOST_LUMPS, MeanStep
@@ -24,8 +24,9 @@ from gpuprof.replay.transform import scale, scaled, without_edges
 from gpuprof.timeline.slow_calls import KINDS, UNKNOWN, slow_calls
 from gpuprof.timeline.unit import STEP, Unit
 from gpuprof.tracefile.trace import F64
+from gpuprof.units import Assumed, Draws
 
-DRAWS = 40
+DRAWS: Assumed[Draws] = 40
 ERROR = calibrated.SENSITIVITY.value
 """Standard deviation of a sensitivity from what the graph does not model: gaps between kernels, clocks, other
 processes."""
@@ -124,15 +125,15 @@ def with_doubts(
     exposed: float = 0.0,
     unit: Unit = STEP,
 ) -> Verdict:
-    """The verdict with the confidence that the doubts leave; below UNCLEAR with its runner-up, if any, and what would
-    decide.
+    """The verdict with the confidence that the doubts leave; below UNCLEAR with its runner-up, if any, and
+    what would decide.
 
     `timed`: whether steps were timed without a profiler; `exposed`: share of the step in communication that nothing
     overlaps.
     """
     sure = (verdict.confidence or 0.0) * remaining(doubted)
     texts = tuple(one.text for one in doubted)
-    if sure >= UNCLEAR:
+    if sure >= UNCLEAR_CONFIDENCE:
         return dataclasses.replace(verdict, confidence=sure, doubts=texts)
     texts = texts or (_CLOSE if timed else f"{_CLOSE}: time {unit}s without a profiler, as gpuprof trace does",)
     return dataclasses.replace(
@@ -152,10 +153,14 @@ def runner_up(found: Sensitivities, bound: Bound | None, exposed: float = 0.0) -
     parts: dict[Bound, float] = {name: getattr(found, name) or 0.0 for name in PARTS}
     values |= parts if found.compute is not None else {"memory": found.device}
     values.pop(bound, None)  # type: ignore[arg-type]
-    if exposed >= SMALL and max(values.values(), default=0.0) < SMALL and bound != "communication":
+    if (
+        exposed >= LEAST_SENSITIVITY
+        and max(values.values(), default=0.0) < LEAST_SENSITIVITY
+        and bound != "communication"
+    ):
         return "communication"
     second = max(values, key=lambda name: (values[name], name in PARTS), default=None)
-    return second if second is not None and values[second] >= CLOSE else None
+    return second if second is not None and values[second] >= EQUAL_SENSITIVITY else None
 
 
 def _lump(graph: Graph, mean: MeanStep) -> str | None:

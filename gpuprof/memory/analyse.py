@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuprof.memory.leaks import growing
-from gpuprof.memory.lifetimes import BEFORE, Allocations, allocations, in_use, reserved
+from gpuprof.memory.lifetimes import UNRECORDED_START, Allocations, allocations, in_use, reserved
 from gpuprof.memory.memory_report import (
     UNUSED,
     Device,
@@ -27,8 +27,9 @@ from gpuprof.memory.snapshot import ABSENT_TIME, NO_STACK, OOM, DeviceMemory, Fr
 from gpuprof.memory.stacks import AWAITING_FREE, OWNERS, PHASES, Readings, read_stacks
 from gpuprof.tracefile.source import Issue, Source
 from gpuprof.tracefile.trace import I32, I64
+from gpuprof.units import Convention, Lines
 
-LINES = 50
+MOST_LINES: Convention[Lines] = 50
 """Lines that are kept."""
 
 
@@ -47,7 +48,7 @@ class Case:
     """Bytes reserved, likewise."""
 
 
-def analyse(snapshot: Snapshot, lines: int = LINES) -> MemoryReport:
+def analyse(snapshot: Snapshot, lines: int = MOST_LINES) -> MemoryReport:
     """Peak, owners, steps and leaks of every device of a snapshot. lines: lines of Python to keep."""
     readings = read_stacks(snapshot.stacks)
     cases = [case_of(memory, readings) for memory in snapshot.devices]
@@ -229,7 +230,7 @@ def _issues(case: Case) -> list[Issue]:
         message = "the snapshot has no history: the peak is the moment at which it was taken. Call "
         message += "torch.cuda.memory._record_memory_history() before what is to be seen"
         return [Issue("no_history", "warning", of + message)]
-    unknown = int(found.size[(found.stack == NO_STACK) & (found.start == BEFORE)].sum())
+    unknown = int(found.size[(found.stack == NO_STACK) & (found.start == UNRECORDED_START)].sum())
     if unknown >= 2**20:
         message = (
             f"{unknown / 2**20:,.0f} MiB were allocated before the history and freed in it: who held them is unknown"

@@ -25,17 +25,18 @@ from gpuprof.timeline.nesting import inside
 from gpuprof.timeline.phases import BACKWARD, DATA, FORWARD, OPTIMIZER, RECOMPUTE
 from gpuprof.tracefile.remembered import remembered
 from gpuprof.tracefile.trace import AUTOGRAD_ENGINE, F64, I64, Mask
+from gpuprof.units import Assumed, Bytes, Share
 
 if TYPE_CHECKING:
     from gpuprof.costs.roofline import Roofline
     from gpuprof.timeline.timeline import Timeline
 
-PERSISTENT = 0.9
+PERSISTENT_BLOCKS: Assumed[Share] = 0.9
 """Blocks for each SM. A kernel with just about one goes through its tiles in a loop, and has fewer to do
 for fewer tokens."""
 GROWS = calibrated.GROWS.rising
 """Exponent of a kernel's growth with its work, at least, usually and at most."""
-SCALARS = 1024
+LARGEST_SCALAR_BYTES: Assumed[Bytes] = 1024
 """Bytes of a copy to the host up to which it is of single values: the loss, a norm, a flag."""
 EXCHANGE = re.compile(r"all_?to_?all|all2all|SendRecv|a2a|dispatch_combine|deep_?ep", re.IGNORECASE)
 _OF_WEIGHTS = [KINDS.index(name) for name in ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce")]
@@ -65,7 +66,7 @@ def another_batch(
     per_event = np.append(growth, 1.0)[graph.gpu_row]
     to_device = np.append(trace.rows_named(trace.gpu.name, lambda text: "HtoD" in text), False)[graph.gpu_row]
     results = np.append(trace.rows_named(trace.gpu.name, lambda text: "DtoH" in text), False)[graph.gpu_row]
-    results &= np.append(trace.gpu.bytes, 0)[graph.gpu_row] > SCALARS
+    results &= np.append(trace.gpu.bytes, 0)[graph.gpu_row] > LARGEST_SCALAR_BYTES
     batch_copy = (graph.resource == TRANSFER) & (to_device | results | ~graph.on_gpu) & (graph.phase != OPTIMIZER)
     by_node = np.where(graph.on_gpu & (model_phases(graph) | (graph.phase == DATA)), per_event, 1.0)
     more = (factor if samples is None else samples) - 1
@@ -187,7 +188,7 @@ def _filled(timeline: Timeline, factor: F64) -> F64:
     ]
     waves = named[0] * named[1] * named[2] / recorded_sms(timeline)
     ratio = np.maximum(1.0, factor * waves) / np.maximum(1.0, waves)
-    persistent = (waves > PERSISTENT) & (waves <= 1) & (factor < 1)
+    persistent = (waves > PERSISTENT_BLOCKS) & (waves <= 1) & (factor < 1)
     return np.where((gpu.grid_x > 0) & ~persistent, ratio, factor)
 
 

@@ -11,8 +11,9 @@ import math
 from gpuprof.calibration import collectives as calibrated
 from gpuprof.costs.hardware import Gpu
 from gpuprof.projection.projection import Scaling
+from gpuprof.units import Bytes, Published
 
-BUCKET_BYTES = 25 * 2**20
+BUCKET_BYTES: Published[Bytes] = 25 * 2**20
 """DDP's."""
 LINK_SHARE, PCIE_SHARE = calibrated.RING_SHARE.value, calibrated.RING_PCIE_SHARE.value
 """Of one direction's rate what a ring is taken to reach: over NVLink with large messages; over PCIe, where GPUs share

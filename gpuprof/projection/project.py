@@ -17,7 +17,7 @@ from gpuprof.projection.cost import cost, mean_power_w, price_of
 from gpuprof.projection.data_parallel import scaling
 from gpuprof.projection.explain import explain
 from gpuprof.projection.footprint import footprint
-from gpuprof.projection.host import RANGE
+from gpuprof.projection.host import SHOWN_FACTORS
 from gpuprof.projection.memory import fit, share_that_fits
 from gpuprof.projection.per_sample_attention import ROUND
 from gpuprof.projection.projected_step import LIKELIEST, ProjectedStep, combined
@@ -99,7 +99,7 @@ def on_gpu(projected: ProjectedStep, gpu: Gpu) -> OnGpu:
     work = projected.factor(share) / projected.longer if samples is not None else projected.factor(share)
     hosts = tuple(
         HostStep(factor, projected.step_ns(there, share, replace(LIKELIEST, host=factor / projected.host_factor)))
-        for factor in RANGE
+        for factor in SHOWN_FACTORS
     )
     backward = subject.backward_ns / ratio.expected
     gradients = (

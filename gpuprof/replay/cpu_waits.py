@@ -16,8 +16,9 @@ from gpuprof.replay.simulate import in_loop
 from gpuprof.timeline.intervals import Cover, Intervals, complement, union
 from gpuprof.tracefile.remembered import remembered
 from gpuprof.tracefile.trace import F64, I64
+from gpuprof.units import Assumed, Ns
 
-LATENCY_NS = 20_000.0
+LATENCY_NS: Assumed[Ns] = 20_000.0
 """From a launch to its kernel on an idle GPU at most; what lasts longer waits for something else. Launches that are
 made early enough hide it."""
 

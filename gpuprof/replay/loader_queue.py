@@ -13,9 +13,11 @@ from functools import lru_cache
 
 import numpy as np
 
-BATCHES = 512
+from gpuprof.units import Assumed, Batches, Convention, Seed
+
+BATCHES: Assumed[Batches] = 512
 """Batches simulated; the first quarter only fills the queue and is not counted."""
-SEED = 20
+SEED: Convention[Seed] = 20
 
 
 @dataclass(frozen=True, slots=True)

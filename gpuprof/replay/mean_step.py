@@ -19,11 +19,12 @@ from gpuprof.replay.graph import INPUT, Graph
 from gpuprof.replay.loader_queue import Loader, fed_step_ns, hidden_ns
 from gpuprof.replay.simulate import step_of
 from gpuprof.replay.transform import scaled
+from gpuprof.units import Assumed, Share
 
 FETCH_NS = calibrated.FETCH_NS.value
 """What the training process still does for a batch that a worker has prepared (take it from the queue, map its memory,
 hand it to the pinning thread), usually."""
-NEAR = 0.03
+SAME_PACE: Assumed[Share] = 0.03
 """Paces that differ by less are the same: workers this close to the training's pace keep up with it."""
 HOST_LUMPS = ("save", "logging", "garbage_collection", "allocator", "new_shapes", "compile")
 """Lumps that a faster host shortens."""
@@ -229,4 +230,4 @@ def useful_workers(loader: Loader, step_ns: float, batches: float, cpu_ns: float
     if not counts:
         return loader.workers
     found = [fed_step_ns(slowed_by_sharing(loader, n, cpu_ns, cpus), step_ns, batches) for n in counts]
-    return next(n for n, ns in zip(counts, found, strict=True) if ns <= (1 + NEAR) * float(np.min(found)))
+    return next(n for n, ns in zip(counts, found, strict=True) if ns <= (1 + SAME_PACE) * float(np.min(found)))

@@ -19,6 +19,7 @@ from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.point_to_point import COMMS, Arguments, batched, pair_text
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.trace import ABSENT, I32, I64, NO_TEXT, Columns, Trace
+from gpuprof.units import Bytes, Published
 
 KINDS = (
     "all_reduce",
@@ -43,7 +44,7 @@ _IN_NAME = re.compile(
 _SAYS_NOTHING = ("default_pg", "undefined", "mesh_default")
 _SEND_RECV = KINDS.index("send_recv")
 _RANGE = re.compile(r"^(nccl|rccl):")
-_ELEMENT_BYTES = {
+_ELEMENT_BYTES: Published[dict[str, Bytes]] = {
     "float": 4, "double": 8, "half": 2, "bfloat16": 2, "long": 8, "int": 4, "short": 2, "char": 1, "byte": 1, "bool": 1,
     "longint": 8, "unsignedchar": 1, "signedchar": 1, "shortint": 2, "float8_e4m3fn": 1, "float8_e5m2": 1,
 }  # fmt: skip

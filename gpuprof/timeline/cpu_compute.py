@@ -18,9 +18,10 @@ from gpuprof.timeline.slow_calls import UNKNOWN, slow_calls
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.remembered import remembered
 from gpuprof.tracefile.trace import I64, OP, Mask
+from gpuprof.units import Assumed, Elements
 
 LEAST_NS = int(calibrated.COMPUTES_NS.value)
-LARGE = 10_000
+FEWEST_ELEMENTS: Assumed[Elements] = 10_000
 """Elements of a tensor from which on an op that launches nothing takes time to compute on it."""
 _LIBRARY = re.compile(r"^(?!autograd::|c10d::|torch::|cuda)\w+::")
 """Ops of torch and its extensions, such as `aten::add_`; none of autograd's, which call others."""
@@ -39,7 +40,7 @@ def computing(timeline: Timeline) -> Mask:
     for dims in np.unique(ops.dims[found]).tolist():
         shapes = _SHAPE.findall(trace.text(int(dims)) or "")
         sizes = [math.prod(map(int, filter(None, text[1:-1].split(",")))) for text in shapes if text != "[]"]
-        if sizes and max(sizes) < LARGE:
+        if sizes and max(sizes) < FEWEST_ELEMENTS:
             found &= ops.dims != dims
     return found
 

@@ -37,21 +37,23 @@ FLOORS = (
     {"runfile"},
     {"errors"},
     {"calibration"},
+    {"units"},
 )
 """From the roof down: code imports only from its own room and from floors below it, so no cycles either."""
 
 ALONE = {
     "bounds": set(),
     "documents": set(),
-    "record": {"runfile"},
-    "nsight": {"errors"},
+    "record": {"runfile", "units"},
+    "nsight": {"errors", "units"},
     "runfile": set(),
     "errors": set(),
     "calibration": set(),
+    "units": set(),
 }
 """Rooms held to less than the floors below them: they run inside the process that is profiled, or are pure data."""
 
-STANDARD_LIBRARY_ONLY = {"bounds", "documents", "nsight", "runfile", "errors", "calibration"}
+STANDARD_LIBRARY_ONLY = {"bounds", "documents", "nsight", "runfile", "errors", "calibration", "units"}
 API = {"load", "diagnose", "compare", "project", "with_arguments", "Recorder"}
 
 

@@ -23,7 +23,7 @@ from gpuprof.diagnosis.comparison.leftovers import WORK
 from gpuprof.diagnosis.comparison.mechanisms import explain, mechanisms
 from gpuprof.diagnosis.comparison.notes import notes, other_program, same_program
 from gpuprof.diagnosis.comparison.same_model import other_model
-from gpuprof.diagnosis.comparison.significance import LIKELY, significance
+from gpuprof.diagnosis.comparison.significance import LIKELY_P, significance
 from gpuprof.diagnosis.comparison.timed_runs import are_timed_only, timed_facts, timed_mechanisms
 from gpuprof.diagnosis.detect.pair.cells import Cells
 from gpuprof.diagnosis.detect.pair.facts import Facts, best_known, facts, usable
@@ -35,22 +35,23 @@ from gpuprof.errors import GpuprofError
 from gpuprof.replay.noise import PROCESS_NOISE
 from gpuprof.timeline.phases import PHASES
 from gpuprof.timeline.unit import Unit, common_unit
+from gpuprof.units import Assumed, Convention, Ratio, Rows, Share
 
-TOP = 10
-EQUAL_WORK = 0.02
+TOP_ROWS: Convention[Rows] = 10
+EQUAL_WORK: Assumed[Share] = 0.02
 """Tokens or samples that differ by less than this share count as the same work."""
-OTHER_FLOPS = 0.25
+OTHER_FLOPS: Assumed[Share] = 0.25
 """Smallest log ratio of FLOPs that shows another batch: FLOPs come from shapes, and libraries count matmuls
 differently."""
-OTHER_MEAN = 2.0
+OTHER_MEAN: Assumed[Ratio] = 2.0
 """Means that differ by a larger factor are never called the same, even if a rank test of few steps says so. Assumed."""
-OTHER_PRODUCTS = 0.1
+OTHER_MATMULS: Assumed[Share] = 0.1
 """Programs whose numbers of matmuls differ by more than this share do different things with their batches."""
 
 Pair = tuple[float | None, float | None]
 
 
-def compare(a: Diagnosis, b: Diagnosis, top: int = TOP) -> Comparison:
+def compare(a: Diagnosis, b: Diagnosis, top: int = TOP_ROWS) -> Comparison:
     """Where B's step differs from A's; `top`: how many kernels and ops to name.
 
     Raises GpuprofError, one line, for recordings that cannot be compared.
@@ -127,7 +128,7 @@ def compare_work(a: Side, b: Side) -> Work | None:
             return Work(measure, before, after, ratio, equal, *each)
     before, after = a.product_flops, b.product_flops
     # Other matmuls (grouped ones, those of other modules) have other FLOPs without another batch.
-    if before and after and abs(b.products - a.products) <= OTHER_PRODUCTS * a.products:
+    if before and after and abs(b.products - a.products) <= OTHER_MATMULS * a.products:
         ratio = after / before
         return Work("product FLOPs", before, after, ratio, abs(math.log(ratio)) <= OTHER_FLOPS, None, None)
     return None
@@ -158,7 +159,7 @@ def compare_steps(a: Side, b: Side, work: Work | None, tested: Significance | No
     alike, sure = small, True
     if tested is not None and tested.significant is not None and difference:
         contrary = (tested.b_median_ns - tested.a_median_ns) * difference < 0
-        likely = not small and not contrary and tested.p is not None and tested.p < LIKELY
+        likely = not small and not contrary and tested.p is not None and tested.p < LIKELY_P
         alike, sure = (not tested.significant and not likely) or contrary, tested.significant or not likely
         if alike and max(ratio, 1 / ratio) > OTHER_MEAN:
             alike = sure = False

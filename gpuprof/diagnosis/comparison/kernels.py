@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from gpuprof.diagnosis.comparison.comparison import KernelDifference, KernelDifferences, OpDifference
 from gpuprof.diagnosis.detect.pair.counts import OpTable
 from gpuprof.diagnosis.detect.pair.kernel_table import KernelTable, Key
+from gpuprof.units import Assumed, Share
 
-SAME = 0.02
+SAME_KERNELS: Assumed[Share] = 0.02
 """Counts and mean durations that differ by less than this share count as equal."""
 
 
@@ -82,8 +83,8 @@ def difference(key: Key, a_count: float, a_ns: int, b_count: float, b_ns: int) -
     if a_count and b_count:
         mean = (a_ns / a_count + b_ns / b_count) / 2
         by_count = round((b_count - a_count) * mean)
-        often = abs(b_count - a_count) > SAME * a_count
-        slow = abs(b_ns / b_count - a_ns / a_count) > SAME * a_ns / a_count
+        often = abs(b_count - a_count) > SAME_KERNELS * a_count
+        slow = abs(b_ns / b_count - a_ns / a_count) > SAME_KERNELS * a_ns / a_count
         change = "both" if often and slow else "count" if often else "duration" if slow else "none"
     else:
         by_count, change = whole, "new" if b_count else "gone"

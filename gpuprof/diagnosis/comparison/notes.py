@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpuprof.diagnosis.comparison.comparison import KernelDifferences, Mechanism, Note, Significance, Step, Work
-from gpuprof.diagnosis.comparison.kernels import SAME, exchanged
+from gpuprof.diagnosis.comparison.kernels import SAME_KERNELS, exchanged
 from gpuprof.diagnosis.comparison.significance import CORRELATED
 from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.quantities import number, times
@@ -204,7 +204,7 @@ def same_program(
         return
     one_only = kernels.new or kernels.gone
     counted = f"{kernels.new:,} new, {kernels.gone:,} gone, {number(a.side.kernels)} → {number(b.side.kernels)}"
-    if exchanged(a.kernels, b.kernels) > SAME:
+    if exchanged(a.kernels, b.kernels) > SAME_KERNELS:
         yield Note(
             "other_kernels",
             "info",

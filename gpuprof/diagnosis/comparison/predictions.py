@@ -9,8 +9,9 @@ from gpuprof.diagnosis.comparison.comparison import Prediction, Work
 from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.side import Side
 from gpuprof.diagnosis.diagnosis import Diagnosis, Range
+from gpuprof.units import Assumed, Share
 
-LIKE_PREDICTED = 0.2
+LIKE_PREDICTED: Assumed[Share] = 0.2
 """A prediction is used if its work differs from the work done by at most this share."""
 
 

@@ -6,15 +6,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpuprof.diagnosis.detect.pair.facts import Facts
+from gpuprof.units import Assumed, Entries, Ratio, Share
 
-FEWEST = 3
+FEWEST_SHAPES: Assumed[Entries] = 3
 """Fewest shapes of weights for a recording to say anything about its model."""
-SHARED = 0.5
+SHARED_SHAPES: Assumed[Share] = 0.5
 """Smallest share of the shapes of the recording with fewer of them that the other must have as well. A fix may merge or
 drop some (projections in one matrix, experts in one call); most stay."""
 SIZES = ("hidden_size", "layers")
 """Sizes of a model that no fix changes."""
-MORE_PARAMETERS = 1.2
+MORE_PARAMETERS: Assumed[Ratio] = 1.2
 """Two models of one class are different if their numbers of parameters, without adapters, differ by more than this
 factor. Assumed: a larger vocabulary or another head changes fewer."""
 SHARDED = ("FullyShardedDataParallel", "DeepSpeedEngine")
@@ -36,7 +37,7 @@ def other_model(a: Facts, b: Facts, models: tuple[Model, Model]) -> str | None:
     if differ is not None or sized:
         return differ
     fewer, common = min(len(a.weights), len(b.weights)), len(a.weights & b.weights)
-    if fewer < FEWEST or common >= SHARED * fewer:
+    if fewer < FEWEST_SHAPES or common >= SHARED_SHAPES * fewer:
         return None
     return f"of the {fewer:,} shapes of weights in one, {common or 'none'} {'is' if common < 2 else 'are'} in the other"
 

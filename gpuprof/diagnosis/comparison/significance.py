@@ -16,14 +16,15 @@ from gpuprof.diagnosis.comparison.comparison import Significance, Work
 from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.diagnosis.run import unprofiled_steps
 from gpuprof.tracefile.trace import F64, I64
+from gpuprof.units import Assumed, Convention, Share, Steps
 
-LEVEL = 0.05
+SIGNIFICANT_P: Convention[Share] = 0.05
 """p below which a difference is significant."""
-LIKELY = 0.2
+LIKELY_P: Convention[Share] = 0.2
 """p below which a large difference is called likely, though it may be scatter."""
-EXACT = 60
+MOST_EXACT_STEPS: Assumed[Steps] = 60
 """Up to this total number of steps p is exact, by counting arrangements; beyond it the normal approximation is used."""
-CORRELATED = 0.3
+CORRELATED: Assumed[Share] = 0.3
 """Correlation of a step with the next above which a note says that p is too small."""
 
 
@@ -35,7 +36,7 @@ def significance(a: Diagnosis, b: Diagnosis, work: Work | None = None) -> Signif
     ranked = rank_sum(before, after)
     if ranked is None:
         return None
-    decidable = ranked.least < LEVEL
+    decidable = ranked.least < SIGNIFICANT_P
     other_work = work is not None and not work.equal and work.a_ns_per is not None
     each = rank_sum(before / work.a, after / work.b) if work and other_work else None
     return Significance(
@@ -45,7 +46,7 @@ def significance(a: Diagnosis, b: Diagnosis, work: Work | None = None) -> Signif
         a_median_ns=_median(before),
         b_median_ns=_median(after),
         p=ranked.p,
-        significant=ranked.p < LEVEL if decidable else None,
+        significant=ranked.p < SIGNIFICANT_P if decidable else None,
         exact=ranked.exact,
         correlation=max((c for c in map(correlation, (before, after)) if c is not None), default=None),
         p_each=each.p if each else None,
@@ -91,7 +92,7 @@ def rank_sum(a: F64, b: F64) -> Ranked | None:
         return None
     doubled = doubled_ranks(np.concatenate([a, b]))
     mine = int(doubled[:n].sum())
-    if n + m <= EXACT:
+    if n + m <= MOST_EXACT_STEPS:
         counts = arrangements(doubled, n)
         off = abs(2 * mine - n * (2 * (n + m + 1)))
         sums = np.arange(len(counts))

@@ -9,13 +9,14 @@ import numpy as np
 from gpuprof.replay.graph import Graph, launcher_of
 from gpuprof.timeline.runtime_calls import ALLOCATOR_CALL
 from gpuprof.tracefile.trace import F64, I64, Mask
+from gpuprof.units import Assumed, Entries, Launches, Share
 
 FREES = re.compile("Free|Release|Unmap")
-OFTEN = 0.1
+FREES_PER_COPY: Assumed[Share] = 0.1
 """Smallest ratio of calls that free memory to calls that copy, if hooks empty the allocator's cache."""
-NEAR = 8
+LAUNCHES_FROM_COPY: Assumed[Launches] = 8
 """Hooks without a copy of their own are looked for within this number of kernel launches of a copy."""
-FEWEST = 5
+FEWEST_STRETCHES: Assumed[Entries] = 5
 """Fewest stretches without a copy whose median is used as the usual time."""
 
 
@@ -29,7 +30,7 @@ def left_around(graph: Graph, copies: Mask, copying: Mask) -> F64:
     the cache for each layer also free memory between kernels, which is then allocated again. `copies`: nodes on the
     GPU; `copying`: CPU nodes in the calls that launch them."""
     allocating, freeing = _allocator(graph)
-    if freeing.sum() >= OFTEN * copying.sum():
+    if freeing.sum() >= FREES_PER_COPY * copying.sum():
         copying = copying | freeing
     else:
         allocating = np.zeros(len(graph), bool)
@@ -48,7 +49,7 @@ def left_around(graph: Graph, copies: Mask, copying: Mask) -> F64:
         took = np.bincount(of_own, weights=graph.duration_ns[own], minlength=count)
         copied = np.bincount(stretch[copying[mine]], minlength=count) > 0
         others = took[~copied & (took > 0)]
-        usual = float(np.median(others)) if len(others) >= FEWEST else 0.0
+        usual = float(np.median(others)) if len(others) >= FEWEST_STRETCHES else 0.0
         share = np.where(copied, np.minimum(usual / np.maximum(took, 1.0), 1.0), 1.0)
         name = np.full(count, -1, np.int64)
         name[stretch[launches[mine]] - 1] = _names(graph, mine[launches[mine]])
@@ -69,12 +70,12 @@ def _left_near(took: F64, copied: Mask, name: I64) -> F64:
     op that ends a stretch."""
     before = np.concatenate(([0], np.cumsum(copied)))
     at = np.arange(len(took))
-    near = before[np.minimum(at + NEAR + 1, len(took))] > before[np.maximum(at - NEAR, 0)]
+    near = before[np.minimum(at + LAUNCHES_FROM_COPY + 1, len(took))] > before[np.maximum(at - LAUNCHES_FROM_COPY, 0)]
     left = np.ones(len(took))
     hooked = near & ~copied & (name >= 0)
     for one in np.unique(name[hooked]).tolist():
         like = took[~near & (name == one)]
-        if len(like) >= FEWEST:
+        if len(like) >= FEWEST_STRETCHES:
             mine = hooked & (name == one)
             left[mine] = np.minimum(float(np.median(like)) / np.maximum(took[mine], 1.0), 1.0)
     return left

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from gpuprof.diagnosis.detect.torch_version import torch_version
+from gpuprof.units import Measured, Published, Version
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
@@ -14,10 +15,10 @@ FUSED = re.compile(
     r"^aten::_(scaled_dot_product_)?(flash|efficient)_attention|^aten::_scaled_dot_product_\w+_attention"
 )
 CUDNN = re.compile(r"cudnn_attention")
-FIRST_TORCH = (2, 11)
+FIRST_TORCH: Measured[tuple[Version, Version]] = (2, 11)
 """torch chooses cuDNN's attention by itself from this version on, or a little earlier (scenarios/recompiles, on an
 H200); 2.9 still preferred flash attention."""
-PREFERS = (9, 10)
+CUDNN_CAPABILITIES: Published[tuple[Version, ...]] = (9, 10)
 """Major compute capabilities on which it does so (`check_prefer_cudnn_attention` in torch's sdp_utils.cpp)."""
 
 
@@ -29,4 +30,4 @@ def bf16_would_plan(case: Analysis) -> bool:
 
 
 def _prefers_cudnn(case: Analysis) -> bool:
-    return any(gpu.properties.get("computeMajor") in PREFERS for gpu in case.trace.meta.gpus)
+    return any(gpu.properties.get("computeMajor") in CUDNN_CAPABILITIES for gpu in case.trace.meta.gpus)

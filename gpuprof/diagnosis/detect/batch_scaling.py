@@ -23,14 +23,15 @@ from gpuprof.replay.graph import Graph
 from gpuprof.replay.transform import scaled
 from gpuprof.timeline.categories import TENSOR_CATEGORIES
 from gpuprof.tracefile.trace import F64
+from gpuprof.units import Assumed, Convention, Ratio, Share, Times
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
 
-FACTORS = (2, 4, 8)
-DOUBLING = 1.2
+FACTORS: Convention[tuple[Times, ...]] = (2, 4, 8)
+DOUBLING_GAIN: Assumed[Ratio] = 1.2
 """Smallest gain of the last doubling of a batch to advise it: less is not worth the memory."""
-MEMORY_SHARE = 0.9
+USABLE_MEMORY: Assumed[Share] = 0.9
 """Share of a GPU's memory that the allocator can use before it has to search for room."""
 HOST_WORST = calibrated.HOST_WORST.value
 """Factor on CPU time in the worst case."""
@@ -51,7 +52,7 @@ def best_factor(case: Analysis, whatever_fits: bool = True) -> tuple[int, float]
             break
         step = case.step_of(scaled_batch(case, factor, longer=longer.tokens)(graph))
         mean = step + planned * longer.new_shapes
-        if (factor // chosen) * before < DOUBLING * mean:
+        if (factor // chosen) * before < DOUBLING_GAIN * mean:
             break
         chosen, before, found = factor, mean, step
     return None if chosen == 1 else (chosen, found)
@@ -158,4 +159,4 @@ def largest_factor(case: Analysis) -> float | None:
         return None
     fixed = min(run.memory.allocated_bytes, run.memory.peak_bytes)
     activations = run.memory.peak_bytes - fixed
-    return (MEMORY_SHARE * min(totals) - fixed) / activations if activations else None
+    return (USABLE_MEMORY * min(totals) - fixed) / activations if activations else None

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuprof.tracefile.trace import ANNOTATION, F64, I64
+from gpuprof.units import Assumed, Share
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
-LEAST = 0.02
+LEAST_COLLECTING_SHARE: Assumed[Share] = 0.02
 """Smallest share of the mean step that garbage collection must take; young generations take far less."""
-MOST_OF_IT = 0.5
+PART_OF_COLLECTION: Assumed[Share] = 0.5
 """A stretch of Python shorter than this share of a collection contains something else."""
 
 
@@ -31,7 +32,7 @@ class Collecting:
 def collecting(case: Analysis) -> Collecting | None:
     """Collections that take a noticeable part of the usual step and can be located in every recorded step."""
     usual_ns = usual_collection_ns(case)
-    if usual_ns <= 0 or usual_ns < LEAST * case.mean_ns:
+    if usual_ns <= 0 or usual_ns < LEAST_COLLECTING_SHARE * case.mean_ns:
         return None
     at = _stretches(case, usual_ns)
     return Collecting(at, usual_ns) if len(at) else None
@@ -54,7 +55,7 @@ def _stretches(case: Analysis, usual_ns: float) -> I64:
     python = np.flatnonzero(outside & ~graph.on_gpu & ~graph.waits & (graph.lane >= 0))
     longest: F64 = np.zeros(graph.steps)
     np.maximum.at(longest, graph.step[python], graph.duration_ns[python])
-    if not graph.steps or longest.min() < MOST_OF_IT * usual_ns:
+    if not graph.steps or longest.min() < PART_OF_COLLECTION * usual_ns:
         return np.empty(0, np.int64)
     return np.array([
         mine[int(np.argmax(graph.duration_ns[mine]))]

@@ -13,7 +13,7 @@ from gpuprof.diagnosis.detect.compiled_passes import compiled, shapes_vary, whol
 from gpuprof.diagnosis.detect.foreseen_breaks import with_calls
 from gpuprof.diagnosis.detect.micro_batches import micro_batches
 from gpuprof.diagnosis.detect.passes import siblings
-from gpuprof.diagnosis.detect.proposal import WORTH, Proposal
+from gpuprof.diagnosis.detect.proposal import LEAST_GAIN, Proposal
 from gpuprof.diagnosis.diagnosis import Evidence
 from gpuprof.diagnosis.fix import Fix, call
 from gpuprof.projection.batch import model_phases
@@ -49,7 +49,7 @@ def compiled_after_all(
 
     whole = compile_to(1)
     both = [(title, fix, compile_to, key)]
-    if not shapes_vary(case) and WORTH * case.step_of(capture_to(1)(case.graph)) < case.step_of(whole(case.graph)):
+    if not shapes_vary(case) and LEAST_GAIN * case.step_of(capture_to(1)(case.graph)) < case.step_of(whole(case.graph)):
         with_graphs = fix + "\nand then " + call("torch.compile", ..., mode="reduce-overhead")
         both.append((f"{title}, and CUDA graphs", with_graphs, capture_to, f"{key}_graphs"))
     for name, how, change, each in both:

@@ -13,13 +13,14 @@ from gpuprof.timeline.nesting import inside
 from gpuprof.timeline.phases import BACKWARD, FORWARD, RECOMPUTE
 from gpuprof.tracefile.remembered import remembered
 from gpuprof.tracefile.trace import Mask
+from gpuprof.units import Assumed, Share
 
 if TYPE_CHECKING:
     from gpuprof.timeline.timeline import Timeline
 
 FUSABLE = ("elementwise", "cast/copy", "reduction", "norm", "softmax", "dropout", "rope", "loss")
 """Categories whose kernels Inductor generates itself, and can fuse with their neighbours."""
-MOST_COMPILED = 0.25
+COMPILED_SHARE: Assumed[Share] = 0.25
 """The model counts as compiled from this share of compiled kernels on, among those that a compiler writes or would
 fuse. A library's own compiled functions (attention, a loss) are a few per cent of them."""
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuprof.calibration import compile as calibrated
-from gpuprof.diagnosis.detect.compiled_code import FUSABLE, MOST_COMPILED, compiled_share
+from gpuprof.diagnosis.detect.compiled_code import COMPILED_SHARE, FUSABLE, compiled_share
 from gpuprof.diagnosis.detect.compiler_names import COMPILED
 from gpuprof.diagnosis.detect.opaque_functions import opaque_nodes
 from gpuprof.diagnosis.detect.passes import shapes_in
@@ -21,6 +21,7 @@ from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.phases import BACKWARD, FORWARD, RECOMPUTE
 from gpuprof.tracefile.remembered import remembered
 from gpuprof.tracefile.trace import AUTOGRAD_ENGINE, F64, I64, NO_TEXT, Mask
+from gpuprof.units import Assumed, Entries
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 REWRITTEN = (*FUSABLE, "triton_fused", "gather/scatter/index", "embedding", "memset", "memcpy")
 """Categories of work that differs between compiled code and eager code."""
-MOST_BREAKS = 4
+MOST_BREAKS: Assumed[Entries] = 4
 """Most waits for a value in one forward and backward pass; more would split the graph too often. A model's own checks
 of its inputs are one or two, a loop over experts or a hook per layer causes many."""
 OWN = frozenset({"nn.Module: TransformerEncoder", "nn.Module: TransformerDecoder"})
@@ -107,7 +108,7 @@ def passes_launch(case: Analysis) -> str:
 
 
 def code_of(side: Facts) -> str:
-    return "compiled code" if side.counts.compiled >= MOST_COMPILED else "eager code"
+    return "compiled code" if side.counts.compiled >= COMPILED_SHARE else "eager code"
 
 
 def shapes_vary(case: Analysis) -> bool:
@@ -139,7 +140,7 @@ def whole_passes(case: Analysis) -> Passes | None:
     graph, trace, links = case.graph, case.trace, case.timeline.links
     if case.stack.kind == "unsloth":  # compiles what it can itself, and has its own kernels for the rest
         return None
-    if compiled_share(case.timeline) >= MOST_COMPILED or is_before_2(case):
+    if compiled_share(case.timeline) >= COMPILED_SHARE or is_before_2(case):
         return None
     within, starts = within_passes(case)
     within &= ~_compiled_nodes(case) & ~opaque_nodes(case)

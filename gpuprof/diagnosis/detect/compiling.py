@@ -9,13 +9,14 @@ import numpy as np
 from gpuprof.replay.graph import Graph
 from gpuprof.timeline.startup import COMPILING
 from gpuprof.tracefile.trace import Mask
+from gpuprof.units import Assumed, Convention, Share, Tokens
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
-SHARE = 0.5
+RECURRING_SHARE: Assumed[Share] = 0.5
 """Smallest share of the recorded steps that must compile: once is warming up."""
-MULTIPLE = 64
+LENGTH_MULTIPLE: Convention[Tokens] = 64
 """Lengths padded to a multiple of this have at most 2048 / 64 = 32 different values, each planned once."""
 
 
@@ -33,4 +34,4 @@ def compiling_nodes(case: Analysis) -> Mask:
 def in_most_steps(graph: Graph, nodes: Mask) -> Mask:
     """The nodes, if enough of the steps have some; otherwise none."""
     steps = len(np.unique(graph.step[nodes]))
-    return nodes if graph.steps > 1 and steps >= SHARE * graph.steps else np.zeros(len(graph), bool)
+    return nodes if graph.steps > 1 and steps >= RECURRING_SHARE * graph.steps else np.zeros(len(graph), bool)

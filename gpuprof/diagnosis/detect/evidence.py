@@ -17,20 +17,21 @@ from gpuprof.timeline.phases import PHASES
 from gpuprof.tracefile.distinct import distinct, numbered
 from gpuprof.tracefile.remembered import remembered
 from gpuprof.tracefile.trace import AUTOGRAD_ENGINE, F64, I64, OP, Mask
+from gpuprof.units import Assumed, Convention, Parts, Share, WholeNs
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
-SHOWN = 3
+MOST_PARTS: Convention[Parts] = 3
 """Most parts of the program that are named."""
-SEEN = 0.02
+NAMED_SHARE: Assumed[Share] = 0.02
 """Smallest share of the whole of a part that is named; the first is always named."""
-APART_NS = 100_000
+APART_NS: Assumed[WholeNs] = 100_000
 """Pieces of a lane that are closer than this, ns, form one stretch."""
-BEGIN_NS = 20_000
+BEGIN_NS: Assumed[WholeNs] = 20_000
 """An op that starts at most this long before a stretch, ns, starts with it: the time before its first launch is CPU
 time."""
-MOST = 0.5
+NAMING_OP_SHARE: Assumed[Share] = 0.5
 """Smallest share of a stretch that an op must take to name the stretch; otherwise it only begins it."""
 AND_ON = " …"
 """Suffix of the name of an op that begins a longer stretch."""
@@ -55,8 +56,8 @@ def spans(case: Analysis, text: str, nodes: Mask, waits: bool = False) -> tuple[
     instance, part, names = of_all.instance[rows], of_all.part[rows], of_all.names
     total = np.bincount(part, weights=ns, minlength=len(names))
     there = np.bincount(part, minlength=len(names)) > 0
-    ranked = np.argsort(np.where(there, -total, np.inf), kind="stable")[: min(SHOWN, int(there.sum()))]
-    ranked = ranked[(total[ranked] >= SEEN * total.sum()) | (ranked == ranked[0])]
+    ranked = np.argsort(np.where(there, -total, np.inf), kind="stable")[: min(MOST_PARTS, int(there.sum()))]
+    ranked = ranked[(total[ranked] >= NAMED_SHARE * total.sum()) | (ranked == ranked[0])]
     places = [
         _longest(case, rows[part == i], instance[part == i], names[i], case.per_step(float(total[i])))
         for i in ranked.tolist()
@@ -194,7 +195,7 @@ def _op_named(case: Analysis, op: int, ns: float) -> tuple[str, bool]:
 
 
 def _is_most(own_ns: float, ns: float) -> bool:
-    return own_ns >= MOST * ns
+    return own_ns >= NAMING_OP_SHARE * ns
 
 
 def _outermost(case: Analysis, op: int, start: float) -> int:

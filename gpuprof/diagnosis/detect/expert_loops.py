@@ -11,6 +11,7 @@ from gpuprof.costs.arguments import parse
 from gpuprof.diagnosis.detect.passes import backward_of, siblings, without_recompute
 from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.tracefile.trace import F64, I64, NO_TEXT, Mask
+from gpuprof.units import Assumed, Blocks, Ops, Ratio, Share
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
@@ -39,14 +40,14 @@ OF_LAYERS = frozenset(
 themselves."""
 ROUTING = frozenset({"aten::one_hot", "aten::nonzero", "aten::where", "aten::bincount", "aten::zeros_like"})
 """Ops before the first expert that prepare the loop, and disappear with it."""
-BLOCK_OPS = 250
+BLOCK_OPS: Assumed[Ops] = 250
 """Most ops in an expert's block; ops further apart belong to different layers."""
-LONGER = 1.35
+LONGEST_BLOCK: Assumed[Ratio] = 1.35
 """A block may be this many times as long as the usual one and still belong to the loop (an expert whose tensors take
 another path)."""
-LEAST_BLOCKS = 4
+FEWEST_BLOCKS: Assumed[Blocks] = 4
 """Fewest consecutive experts of a loop that is worth grouping."""
-MOST = 0.9
+ALIKE_BLOCKS: Assumed[Share] = 0.9
 """Smallest share of blocks that must look like an expert's: one may be cut off, or be a shared expert's."""
 SEARCHES = frozenset({"aten::nonzero", "aten::where"})
 """Ops with which an expert's block finds its rows, used if shapes were not recorded."""
@@ -97,9 +98,9 @@ def _runs(at: I64, family: I64) -> list[tuple[I64, int]]:
     if not near.any():
         return []
     usual = int(np.bincount(apart[near]).argmax())
-    joined = near & (apart <= LONGER * usual) & (apart * LONGER >= usual)
+    joined = near & (apart <= LONGEST_BLOCK * usual) & (apart * LONGEST_BLOCK >= usual)
     cuts = np.flatnonzero(~joined) + 1
-    return [(run, usual) for run in np.split(at, cuts) if len(run) >= LEAST_BLOCKS]
+    return [(run, usual) for run in np.split(at, cuts) if len(run) >= FEWEST_BLOCKS]
 
 
 def _span(
@@ -115,7 +116,7 @@ def _span(
     first = max(int(run[0]) - usual + 1, bound)
     blocks = np.append(first, run + 1)
     hit = [np.add.reduceat(mask[first : last + 1], blocks[:-1] - first) > 0 for mask in (products, choices)]
-    if (hit[0] & hit[1]).mean() < MOST:
+    if (hit[0] & hit[1]).mean() < ALIKE_BLOCKS:
         return None
     bound = max(first - usual, bound)
     before = np.flatnonzero(routing[bound:first])

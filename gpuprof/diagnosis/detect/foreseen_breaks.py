@@ -14,12 +14,13 @@ from gpuprof.diagnosis.detect.compiled_passes import Passes, waits_in_passes
 from gpuprof.diagnosis.detect.opaque_functions import opaque_functions
 from gpuprof.replay.graph import Graph
 from gpuprof.tracefile.trace import ANNOTATION
+from gpuprof.units import Assumed, Count
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
 
 BLOCK = re.compile(r"nn\.Module: (\w+)_(\d+)$")
-FEWEST_BLOCKS = 4
+FEWEST_BLOCKS: Assumed[Count] = 4
 CALL_NS = calibrated.CALL_NS.rising
 """CPU time of one more call of a compiled graph, in one pass: at best, as expected, at worst, ns."""
 REDUCES = re.compile(r"^ncclDevKernel_AllReduce|^ncclKernel_AllReduce|AllReduce", re.IGNORECASE)

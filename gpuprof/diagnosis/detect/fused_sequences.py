@@ -13,6 +13,7 @@ from gpuprof.costs.arguments import parse
 from gpuprof.diagnosis.detect.passes import shapes_in, siblings
 from gpuprof.replay.stretches import Stretches
 from gpuprof.tracefile.trace import F64, I32, I64, NO_TEXT, Mask
+from gpuprof.units import Assumed, Ops, Published, Tokens
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
@@ -24,13 +25,13 @@ ROPE_PARTS = (
     "mul", "add", "sub", "neg", "slice", "chunk", "split", "select", "unbind", "unsqueeze", "view", "reshape", "to",
 )  # fmt: skip
 """Ops of a rotary embedding that computes both halves separately before joining them."""
-MOST_ROPE_OPS = 20
+MOST_ROPE_OPS: Assumed[Ops] = 20
 """Most such ops in one embedding."""
-CONVOLVED = (2, 3, 4)
+FILTER_WIDTHS: Published[tuple[Tokens, ...]] = (2, 3, 4)
 """Tokens that a filter of causal-conv1d may cover."""
-GATE_REACH = 24
+GATE_REACH: Assumed[Ops] = 24
 """Most ops between a gate's activation and its multiplication: the other projection with its adapter."""
-LOSS_MISSING = 8
+LOSS_REACH: Assumed[Ops] = 8
 """Most ops between the last matmul and the loss: the cast of the logits, the shift of the labels."""
 
 
@@ -221,7 +222,7 @@ def _gates(named: _Named, family: I64) -> Iterator[Found]:
 def _losses(named: _Named, family: I64) -> Iterator[Found]:
     products = named("linear", "matmul", "mm", "addmm")
     for at in np.flatnonzero(named("cross_entropy_loss")).tolist():
-        first = _grow(at, ~products, family, -1, LOSS_MISSING)
+        first = _grow(at, ~products, family, -1, LOSS_REACH)
         casts = np.flatnonzero(named("to", "_to_copy")[first:at])
         yield first + int(casts[0]) if len(casts) else at, at, LOSS, at
 
@@ -230,7 +231,7 @@ def _convolutions(named: _Named, family: I64) -> Iterator[Found]:
     silu = named("silu")
     for at in np.flatnonzero(named("conv1d")).tolist():
         shapes = named.shapes(int(named.dims[at]))
-        if len(shapes) < 2 or len(shapes[0]) != 3 or shapes[1][1:2] != (1,) or shapes[1][-1] not in CONVOLVED:
+        if len(shapes) < 2 or len(shapes[0]) != 3 or shapes[1][1:2] != (1,) or shapes[1][-1] not in FILTER_WIDTHS:
             continue
         if shapes[1][0] != shapes[0][1]:
             continue

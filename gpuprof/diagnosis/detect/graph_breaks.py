@@ -14,15 +14,16 @@ from gpuprof.diagnosis.detect.compiled_passes import looks_at_mask, shapes_vary,
 from gpuprof.diagnosis.detect.expert_loops import find_loops
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.transform import without_waits
+from gpuprof.units import Assumed, Convention, Ratio, Tokens
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
 
 SIZE = re.compile(r"^aten::(nonzero\w*|_nonzero\w*|masked_select|unique\w*|_unique\w*|repeat_interleave|bincount)$")
 """Ops whose result size depends on values on the GPU."""
-BUCKET = 64
+LENGTH_MULTIPLE: Convention[Tokens] = 64
 """Lengths are padded to a multiple of this."""
-UNKNOWN_PADDING = 1.15
+UNKNOWN_PADDING: Assumed[Ratio] = 1.15
 """Growth of the tokens by padding if lengths were not recorded: 100 to 500 tokens grow by 6 to 30 %."""
 
 
@@ -63,10 +64,14 @@ def first_links(case: Analysis) -> Breaks | None:
 def _padded(case: Analysis) -> Breaks:
     """Pads batches to a few lengths: work that scales with the tokens grows by the padding."""
     lengths = [shape[-1] for shape in index_shapes(case) if shape and shape[-1]]
-    factor = sum(-(-length // BUCKET) * BUCKET for length in lengths) / sum(lengths) if lengths else UNKNOWN_PADDING
+    factor = (
+        sum(-(-length // LENGTH_MULTIPLE) * LENGTH_MULTIPLE for length in lengths) / sum(lengths)
+        if lengths
+        else UNKNOWN_PADDING
+    )
     return Breaks(
-        scaled_batch(case, factor), f"lengths padded to {BUCKET}",
-        f"every batch is padded to a multiple of {BUCKET} ({factor:.2f} times the tokens), so that few shapes occur",
+        scaled_batch(case, factor), f"lengths padded to {LENGTH_MULTIPLE}",
+        f"every batch is padded to a multiple of {LENGTH_MULTIPLE} ({factor:.2f} times the tokens), so that few shapes occur",
         calibrated.BUCKETED.value,
     )  # fmt: skip
 

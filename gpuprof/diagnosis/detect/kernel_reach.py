@@ -18,11 +18,12 @@ from gpuprof.costs.split import roof_ns
 from gpuprof.timeline.categories import CATEGORIES
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.trace import F64, I64, KERNEL, MEMCPY, Mask
+from gpuprof.units import Assumed, Ns
 
-SHORTEST_NS = 2_000.0
+SHORTEST_NS: Assumed[Ns] = 2_000.0
 """Kernels with a shorter roof time take as long as a launch, whatever their work."""
-LONG_NS = 20_000.0
-LARGE_NS = 200_000.0
+LONG_NS: Assumed[Ns] = 20_000.0
+LARGE_NS: Assumed[Ns] = 200_000.0
 """Roof times from which on a kernel fills the GPU for so long that its first and last wave hardly count."""
 _ENDLESS = float("inf")
 

@@ -14,13 +14,14 @@ from gpuprof.costs.gemm import Matmul, product_of
 from gpuprof.timeline.phases import BACKWARD, RECOMPUTE
 from gpuprof.timeline.phases import FORWARD as FORWARD_PHASE
 from gpuprof.tracefile.trace import I64, NO_TEXT
+from gpuprof.units import Assumed, Elements
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
 HALF = ("c10::BFloat16", "c10::Half")
 OPS = frozenset({"aten::mm", "aten::addmm", "aten::linear", "aten::matmul"})
-OUTPUT = 30_000
+FEWEST_OUTPUT_COLUMNS: Assumed[Elements] = 30_000
 """From this number of columns on, a layer counts as the output over a vocabulary, which stays in higher precision."""
 
 
@@ -60,7 +61,7 @@ def layer_matmuls(case: Analysis) -> list[LayerMatmul]:
     for _, found, one in shaped:
         rows = np.array(sorted(found, key=lambda node: -graph.duration_ns[node]), np.int64)
         m, k, n, role = _as_layer(one, forward, graph.phase[found[0]] == BACKWARD)
-        if max(k, n) >= OUTPUT:
+        if max(k, n) >= FEWEST_OUTPUT_COLUMNS:
             continue
         casts = role != FORWARD or (m, k) != before
         before = (m, k) if role == FORWARD else (0.0, 0.0)

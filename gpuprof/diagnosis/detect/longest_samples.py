@@ -12,17 +12,19 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from gpuprof.tracefile.trace import F64
+from gpuprof.units import Assumed, Batches, Convention, Draws, Seed, Share
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
-FEWEST = 12
+FEWEST_BATCHES: Assumed[Batches] = 12
 """Fewest timed batches whose lengths are used."""
-ALIKE = 0.02
+EQUAL_LENGTHS_SPREAD: Assumed[Share] = 0.02
 """Lengths whose standard deviation is below this share of their mean count as equal."""
 GROUPED = ("length", "bucket", "group")
 """Samplers with one of these in their names group samples of similar length."""
-DRAWS, SEED = 400, 7
+DRAWS: Assumed[Draws] = 400
+SEED: Convention[Seed] = 7
 
 
 class Longer(NamedTuple):
@@ -73,7 +75,11 @@ def _lengths(case: Analysis) -> F64 | None:
     steps = folder.steps
     known = (steps.rank == folder.rank) & (steps.tokens > 0) & (steps.samples > 0) & (steps.real_tokens > 0)
     single = known & (steps.micro_steps <= 1)
-    if single.sum() < FEWEST or single.sum() < known.sum() or (steps.real_tokens[single] >= steps.tokens[single]).all():
+    if (
+        single.sum() < FEWEST_BATCHES
+        or single.sum() < known.sum()
+        or (steps.real_tokens[single] >= steps.tokens[single]).all()
+    ):
         return None
     found = steps.tokens[single] / steps.samples[single]
-    return found if found.std() > ALIKE * found.mean() else None
+    return found if found.std() > EQUAL_LENGTHS_SPREAD * found.mean() else None

@@ -17,15 +17,16 @@ from gpuprof.diagnosis.detect.passes import host_ns_per_launch, shapes_in
 from gpuprof.replay.transform import scaled
 from gpuprof.timeline.phases import BACKWARD, FORWARD
 from gpuprof.tracefile.trace import NO_TEXT, Mask
+from gpuprof.units import Assumed, Elements, Launches, Ratio
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
 
-LEAST_VOCABULARY = 1_000
+LEAST_VOCABULARY: Assumed[Elements] = 1_000
 """Smallest vocabulary that is looked for: smaller numbers also occur in unrelated shapes."""
-NEARLY = (0.9, 1.1)
+ROWS_OF_LOSS: Assumed[tuple[Ratio, Ratio]] = (0.9, 1.1)
 """Range of rows of logits / rows of the loss: labels are shifted by one in each row."""
-CHUNK_LAUNCHES = 9
+CHUNK_LAUNCHES: Assumed[Launches] = 9
 """Launches of Liger's fused linear cross entropy per chunk of rows: three matmuls, the loss, a cast and sums."""
 
 
@@ -118,7 +119,7 @@ def _product(case: Analysis, row: int, tokens: int, vocabulary: int) -> tuple[in
     if len(two) != 2:
         return None
     sides = sorted({side for one in two for side in (math.prod(one.shape[:-1]), one.shape[-1])} - {vocabulary})
-    near = [side for side in sides if NEARLY[0] * tokens <= side <= NEARLY[1] * tokens]
+    near = [side for side in sides if ROWS_OF_LOSS[0] * tokens <= side <= ROWS_OF_LOSS[1] * tokens]
     other = [side for side in sides if side not in near] or near  # the number of rows equals the layer's width
     if not near or len(other) != 1:
         return None

@@ -11,12 +11,13 @@ import numpy as np
 from gpuprof.costs.arguments import parse
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.tracefile.trace import F64, NO_TEXT, Mask
+from gpuprof.units import Assumed, Share
 
 if TYPE_CHECKING:
     from gpuprof.costs.roofline import Roofline
     from gpuprof.diagnosis.analysis import Analysis
 
-MOST = 0.5
+MOST_UNKNOWN_OPERANDS: Assumed[Share] = 0.5
 """If more than this share of matmul time has unknown operands, nothing is said about the formats."""
 _FLOATING = frozenset({"float", "double", "c10::Half", "c10::BFloat16"})
 
@@ -26,7 +27,7 @@ def why_unknown(case: Analysis, roof: Roofline) -> str | None:
     products = case.category("gemm", "grouped_gemm")
     took = case.gpu_ns(products)
     unknown = case.gpu_ns(products & ~(roof.work.flops > 0) & ~typed_fp32(case, roof))
-    if unknown <= MOST * took:
+    if unknown <= MOST_UNKNOWN_OPERANDS * took:
         return None
     each = case.per_step(unknown)
     return (

@@ -14,6 +14,7 @@ from gpuprof.replay.cpu_compute import computes, without_launches
 from gpuprof.timeline.phases import BACKWARD, FORWARD, OPTIMIZER, RECOMPUTE
 from gpuprof.timeline.slow_calls import within_slow
 from gpuprof.tracefile.trace import MEMCPY, Mask
+from gpuprof.units import Assumed, Copies, Entries, Ratio, Share
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
@@ -23,18 +24,18 @@ STRETCH_NS = slow_calibrated.STRETCH_NS.value
 LEAST_SILENCE = calibrated.LEAST_SILENCE.value
 """If at least this share of the step is in long stretches without a launch, an optimizer runs in them, wherever the
 copies are."""
-MOSTLY = 0.5
+COPIED_SHARE: Assumed[Share] = 0.5
 """Smallest share of the bytes copied in a phase that classifies the copies by that phase."""
-PER_PARAMETER = (0.25, 16.0)
+BYTES_PER_PARAMETER: Assumed[tuple[Ratio, Ratio]] = (0.25, 16.0)
 """Range of bytes moved per step and parameter: usually 2 to 4, less with several ranks, more with accumulation."""
-FEWEST_TENSORS = 20
+FEWEST_TENSORS: Assumed[Copies] = 20
 """Fewest copies per step of offloaded weights: a model has hundreds of tensors, a batch a few."""
 _UPDATES = re.compile(r"^aten::(_foreach_)?(addcdiv|addcmul|lerp)_$")
 """Ops that only optimizers use."""
-LEAST_UPDATES = 0.1
-FEWEST_SIZES = 3
+LEAST_UPDATES: Assumed[Share] = 0.1
+FEWEST_SIZES: Assumed[Entries] = 3
 """Fewest different sizes of weights; tensors of a batch have one or two sizes."""
-KEPT = 4.0
+MOST_KEPT_RATIO: Assumed[Ratio] = 4.0
 """Largest GPU memory of such ops as a multiple of what is copied: their inputs, results and gradients."""
 Kind = Literal["optimizer", "weights", "activations", "ops"]
 
@@ -75,20 +76,20 @@ def find_offload(case: Analysis) -> Offload | None:
         stretches = _stretches(case)
         in_forward = float(size[down & forward].sum()) / case.steps
         silent = case.per_step(float(graph.duration_ns[stretches].sum()))
-        if in_forward > MOSTLY * down_bytes and silent < LEAST_SILENCE * case.step_ns:
+        if in_forward > COPIED_SHARE * down_bytes and silent < LEAST_SILENCE * case.step_ns:
             return Offload("activations", copies, nothing, down_bytes, up_bytes, down_bytes)
         if not stretches.any():
             return None
-        if _outside_optimizer(case) > MOSTLY:
+        if _outside_optimizer(case) > COPIED_SHARE:
             nodes = computed(case)
             if case.per_step(float(graph.duration_ns[nodes].sum())) < LEAST_SILENCE * case.step_ns:
                 return None
-            return Offload("ops", copies, nodes, down_bytes, up_bytes, KEPT * (down_bytes + up_bytes))
+            return Offload("ops", copies, nodes, down_bytes, up_bytes, MOST_KEPT_RATIO * (down_bytes + up_bytes))
         if not all(_is_of(trained, one) for one in (down_bytes, up_bytes)):
             return None
         stretches |= _optimizer_on_cpu(case)
         return Offload("optimizer", copies, stretches, down_bytes, up_bytes, calibrated.STATE_BYTES.value * trained)
-    if float(size[up & forward].sum()) / case.steps > MOSTLY * up_bytes and _of_weights(
+    if float(size[up & forward].sum()) / case.steps > COPIED_SHARE * up_bytes and _of_weights(
         case, up & (size > 0), up_bytes
     ):
         return Offload("weights", case.nodes_of_gpu(up) & graph.on_gpu, nothing, down_bytes, up_bytes, up_bytes)
@@ -137,7 +138,7 @@ def _outside_optimizer(case: Analysis) -> float:
 
 def _is_of(parameters: float, moved_bytes: float) -> bool:
     """Whether the moved bytes match gradients or weights of these parameters, also for one of several ranks."""
-    return PER_PARAMETER[0] * parameters <= moved_bytes <= PER_PARAMETER[1] * parameters and parameters > 0
+    return BYTES_PER_PARAMETER[0] * parameters <= moved_bytes <= BYTES_PER_PARAMETER[1] * parameters and parameters > 0
 
 
 def _of_weights(case: Analysis, up: Mask, up_bytes: float) -> bool:

@@ -10,16 +10,17 @@ import numpy as np
 
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.host_calls import Frame, Stacks
-from gpuprof.diagnosis.sampled_places import FEWEST, placed, weights
+from gpuprof.diagnosis.sampled_places import FEWEST_SAMPLES, placed, weights
 from gpuprof.timeline.frames import FrameIndex
 from gpuprof.tracefile.remembered import remembered
 from gpuprof.tracefile.run import RunFolder
 from gpuprof.tracefile.samples import read_samples
 from gpuprof.tracefile.trace import NO_TEXT, Mask
+from gpuprof.units import Assumed, Convention, Lines, Share
 
-MOST = 2
+MOST_LINES: Convention[Lines] = 2
 """Most lines that are named."""
-SEEN = 0.1
+NAMED_LINE_SHARE: Assumed[Share] = 0.1
 """Smallest share of the work of a line that is named; the first is always named."""
 _INNER = re.compile(r"(\.<locals>\.<\w+>)+$")
 """Suffix that generators and lambdas add to a function's name."""
@@ -65,8 +66,8 @@ def _loads(stacks: Stacks, frame: Frame) -> bool:
 def largest(by_line: dict[str, float]) -> tuple[str, ...]:
     """The lines with most time or samples."""
     total = sum(by_line.values())
-    ranked = sorted(by_line, key=lambda line: (-by_line[line], line))[:MOST]
-    return tuple(line for i, line in enumerate(ranked) if not i or by_line[line] >= SEEN * total)
+    ranked = sorted(by_line, key=lambda line: (-by_line[line], line))[:MOST_LINES]
+    return tuple(line for i, line in enumerate(ranked) if not i or by_line[line] >= NAMED_LINE_SHARE * total)
 
 
 def innermost(stacks: Stacks, path: tuple[Frame, ...]) -> str | None:
@@ -108,7 +109,7 @@ def _by_samples(case: Analysis, nodes: Mask) -> dict[str, float]:
         return found
     stacks, where = known
     weight = weights(case, where, nodes & (case.graph.lane >= 0))
-    if weight.sum() < FEWEST:
+    if weight.sum() < FEWEST_SAMPLES:
         return found
     for sample in np.flatnonzero(weight).tolist():
         line = innermost(stacks, stacks.of_sample[sample])

@@ -13,6 +13,7 @@ from gpuprof.replay.stretches import Stretches, place
 from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.phases import FORWARD, RECOMPUTE
 from gpuprof.tracefile.trace import ANNOTATION, AUTOGRAD_ENGINE, I64, OP, Mask
+from gpuprof.units import Assumed, Launches
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 USUAL_LAUNCH_NS = calibrated.HOST_LAUNCH_NS.value
 """CPU time per launched kernel, ns, used if the recording has too few launches to estimate it."""
 
-FEW_LAUNCHES = 20
+FEWEST_LAUNCHES: Assumed[Launches] = 20
 """Fewest launches for an estimate of the usual one."""
 
 
@@ -123,4 +124,4 @@ def host_ns_per_launch(case: Analysis, excluded: Mask, like: Mask) -> float:
     done = total[np.searchsorted(own, work)]
     each = np.diff(done)[~excluded[work[1:]]]
     each = each[each > 0]
-    return float(np.median(each)) if len(each) >= FEW_LAUNCHES else USUAL_LAUNCH_NS
+    return float(np.median(each)) if len(each) >= FEWEST_LAUNCHES else USUAL_LAUNCH_NS

@@ -8,23 +8,25 @@ from typing import TYPE_CHECKING
 
 from gpuprof.diagnosis.diagnosis import Evidence
 from gpuprof.diagnosis.fix import Fix
+from gpuprof.units import Assumed, Ratio, Share
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
     from gpuprof.replay.bound import Bound
     from gpuprof.replay.loader_queue import Loader
 
-WORTH = 1.05
+LEAST_GAIN: Assumed[Ratio] = 1.05
 """Smallest expected gain that is advised: steps of one program differ by as much."""
-SURE = 1.02
+SURE_GAIN: Assumed[Ratio] = 1.02
 """A fix is sure if it gains this much at the low end of its 80 % interval: nine in ten do."""
-CERTAIN = 0.9
+CERTAIN_CHANCE: Assumed[Share] = 0.9
 """Smallest probability of a sure fix that also needs something a recording does not show."""
-NEGLIGIBLE = 0.01
+NEGLIGIBLE_CHANGE: Assumed[Share] = 0.01
 """A step that changes by less than this share counts as unchanged."""
-EVEN = 0.5
+LEAST_CHANCE: Assumed[Share] = 0.5
 """A fix with a smaller probability to gain that much is not worth trying."""
-SEVERE, MARKED = 1.3, 1.1
+SEVERE_GAIN: Assumed[Ratio] = 1.3
+MARKED_GAIN: Assumed[Ratio] = 1.1
 """Speedups from which a finding is of high and of medium severity."""
 
 

@@ -17,21 +17,27 @@ import numpy as np
 from gpuprof.diagnosis.detect.passes import shapes_in
 from gpuprof.timeline.phases import FORWARD, RECOMPUTE
 from gpuprof.tracefile.trace import I64, OP, Mask
+from gpuprof.units import Assumed, Elements, Place, Published, Times
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
 Shape = tuple[int, ...]
-_FACTORS = {"aten::mm": (0, 1), "aten::bmm": (0, 1), "aten::addmm": (1, 2), "aten::baddbmm": (1, 2)}
+_FACTORS: Published[dict[str, tuple[Place, Place]]] = {
+    "aten::mm": (0, 1),
+    "aten::bmm": (0, 1),
+    "aten::addmm": (1, 2),
+    "aten::baddbmm": (1, 2),
+}
 """Matmul ops → positions of the two arguments that are multiplied."""
-_WEIGHTS = _FACTORS | {"aten::_grouped_mm": (0, 1)}
+_WEIGHTS: Published[dict[str, tuple[Place, Place]]] = _FACTORS | {"aten::_grouped_mm": (0, 1)}
 _AROUND = frozenset({"aten::add", "aten::add_", "aten::mul", "aten::mul_", "aten::copy_", "aten::div", "aten::sub"})
 """Ops that add a matmul's result to the weight or scale it, and do the same to its gradient."""
 _SCORES = frozenset({"aten::_softmax", "aten::softmax"})
 """Ops on attention scores, which are also matmuls over a short dimension, multiplied with values."""
-THIN = 4
+THIN_RATIO: Assumed[Times] = 4
 """Smallest ratio of the result's smaller dimension to the inner dimension, which is an adapter's rank."""
-LARGE = 1_000_000
+FEWEST_ELEMENTS: Assumed[Elements] = 1_000_000
 """Smallest result, in elements, that takes longer to build than to launch."""
 
 
@@ -64,7 +70,7 @@ def rebuilt_weights(case: Analysis) -> Rebuilt | None:
             continue
         left, right = pair
         result = (*left[:-1], right[-1])
-        if THIN * left[-1] <= min(result[-2:]):
+        if THIN_RATIO * left[-1] <= min(result[-2:]):
             thin.append((_plain(result), result[-2]))
             continue
         weights.add(_plain(right))
@@ -74,7 +80,9 @@ def rebuilt_weights(case: Analysis) -> Rebuilt | None:
         weights -= {(*shape[-3:-2], *sorted(shape[-2:])) for shape in scores if shape and len(shape) >= 2}
         weights -= {(math.prod(shape[:-2]), *sorted(shape[-2:])) for shape in scores if shape and len(shape) >= 3}
     rows = tokens.most_common(1)[0][0] if tokens else 0
-    found = Counter(shape for shape, first in thin if shape in weights and first != rows and math.prod(shape) >= LARGE)
+    found = Counter(
+        shape for shape, first in thin if shape in weights and first != rows and math.prod(shape) >= FEWEST_ELEMENTS
+    )
     if not found:
         return None
     added, factors = _around(case, inside, set(found))
@@ -113,7 +121,7 @@ def _around(case: Analysis, inside: Mask, shapes: set[Shape]) -> tuple[Mask, Mas
             continue
         left, right = pair
         result, small = (*left[:-1], right[-1]), min(left[-2], left[-1], right[-1])
-        thin = THIN * small <= sorted((left[-2], left[-1], right[-1]))[1]
+        thin = THIN_RATIO * small <= sorted((left[-2], left[-1], right[-1]))[1]
         factors[row] = thin and any(_plain(one) in shapes for one in (left, right, result))
     return added, factors
 

@@ -18,13 +18,14 @@ from gpuprof.replay.stretches import Stretches
 from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.phases import BACKWARD, FORWARD
 from gpuprof.tracefile.trace import ANNOTATION, I64, OP
+from gpuprof.units import Assumed, Ops, Rounds
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
-FEWEST_ROUNDS = 8
+FEWEST_ROUNDS: Assumed[Rounds] = 8
 """Steps from which on a repetition is a recurrence, or a loop over heads: blocks of a tensor are fewer."""
-FEWEST_OPS = 64
+FEWEST_OPS: Assumed[Ops] = 64
 """Fewest ops of a recurrence, over all iterations."""
 CELLS = ("aten::lstm_cell", "aten::gru_cell", "aten::rnn_tanh_cell", "aten::rnn_relu_cell")
 """Cells of torch.nn for which it also has a layer that runs all steps."""

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 
 from gpuprof.calibration import shapes as calibrated
 from gpuprof.calibration import thresholds as thresholds_calibrated
-from gpuprof.diagnosis.detect.compiling import MULTIPLE, compiling_nodes, in_most_steps
+from gpuprof.diagnosis.detect.compiling import LENGTH_MULTIPLE, compiling_nodes, in_most_steps
 from gpuprof.diagnosis.diagnosis import Evidence
 from gpuprof.diagnosis.fix import Code, Fix, as_fix, call, described
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.timeline.startup import LOADING
 from gpuprof.tracefile.trace import Mask
+from gpuprof.units import Assumed, Share, Steps
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
@@ -22,7 +23,7 @@ LONG_NS = thresholds_calibrated.PLANNING_NS.value
 OTHER_KERNEL = calibrated.OTHER_KERNEL.value
 """Slowdown of the attention kernel that is used instead, in the worst case."""
 CUDNN_ATTENTION = re.compile(r"cudnn_attention")
-LEAST = 0.05
+LEAST_COST_SHARE: Assumed[Share] = 0.05
 """Smallest share of the mean step that new shapes must cost for a fix."""
 LEFT = calibrated.LEFT.value
 """Share of new shapes that remain with padded lengths: each of the few lengths is new once."""
@@ -30,7 +31,7 @@ PADDED = calibrated.PADDED.value
 """Tokens with padding / without."""
 FEW_KNOWN = calibrated.FEW_KNOWN.value
 """The same if fewer than FEWEST_KNOWN steps without new shapes were timed in the free-running stretch."""
-FEWEST_KNOWN = 3
+FEWEST_KNOWN: Assumed[Steps] = 3
 
 
 def compiled_or_loaded(case: Analysis) -> Mask:
@@ -47,7 +48,7 @@ def new_shapes_excess(case: Analysis) -> float:
     """Time that new shapes add to the mean step, ns; 0 if that is not worth a fix or was not timed."""
     budget = case.budget
     found = next((one for one in budget.excess if one.cause == "new_shapes"), None) if budget else None
-    if budget is None or found is None or (found.mean_ns or 0) < LEAST * budget.mean_ns:
+    if budget is None or found is None or (found.mean_ns or 0) < LEAST_COST_SHARE * budget.mean_ns:
         return 0.0
     return float(found.mean_ns or 0)
 
@@ -89,12 +90,14 @@ def keeping_shapes(case: Analysis, cudnn: bool, compiling: bool) -> Fix:
         return few + "\nor " + call("model.compile", dynamic=True).otherwise() if compiling else few
     other = call("torch.backends.cuda.enable_cudnn_sdp", False)
     fixed = case.stack.fix(
-        f"pad each batch to a multiple of {MULTIPLE}, so that there are few lengths",
-        transformers=call("DataCollatorForLanguageModeling", Code("tokenizer"), mlm=False, pad_to_multiple_of=MULTIPLE)
+        f"pad each batch to a multiple of {LENGTH_MULTIPLE}, so that there are few lengths",
+        transformers=call(
+            "DataCollatorForLanguageModeling", Code("tokenizer"), mlm=False, pad_to_multiple_of=LENGTH_MULTIPLE
+        )
         if case.stack.is_causal
-        else described("a data collator with ", "collator", padding=True, pad_to_multiple_of=MULTIPLE),
-        trl=case.stack.setting({"pad_to_multiple_of": MULTIPLE}),
-    ).by("pad_to_multiple", MULTIPLE)
+        else described("a data collator with ", "collator", padding=True, pad_to_multiple_of=LENGTH_MULTIPLE),
+        trl=case.stack.setting({"pad_to_multiple_of": LENGTH_MULTIPLE}),
+    ).by("pad_to_multiple", LENGTH_MULTIPLE)
     if compiling:
         dynamic = call("model.compile", dynamic=True).otherwise()
         marked = call("torch._dynamo.mark_dynamic", Code("tensor"), 1).otherwise()

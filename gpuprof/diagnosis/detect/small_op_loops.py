@@ -13,15 +13,16 @@ from gpuprof.replay.stretches import Stretches
 from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.phases import BACKWARD, DATA, FORWARD, GENERATION, RECOMPUTE
 from gpuprof.tracefile.trace import ANNOTATION, I64, OP, Mask
+from gpuprof.units import Assumed, Ops, Rounds
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
-MOST_PERIOD = 48
+MOST_PERIOD: Assumed[Ops] = 48
 """Most ops in one iteration of a loop; longer ones are parts of a model."""
-FEWEST_ROUNDS = 8
+FEWEST_ROUNDS: Assumed[Rounds] = 8
 """Fewest iterations of a loop. Chunks of a tensor, and terms of a loss, are fewer."""
-FEWEST_OPS = 32
+FEWEST_OPS: Assumed[Ops] = 32
 """Fewest ops of a loop, over all iterations."""
 LAYERS = OF_LAYERS | PRODUCTS | {"aten::convolution", "aten::conv2d", "aten::_scaled_mm", "aten::native_layer_norm"}
 """Ops of a model's layers: a repetition that contains one is a stack of layers, each of which needs the result of the

@@ -12,6 +12,7 @@ from gpuprof.diagnosis.detect.passes import backward_of
 from gpuprof.record.phase_names import ZEROED_RANGE
 from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.tracefile.trace import ANNOTATION, OP, Mask
+from gpuprof.units import Convention, Names
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 _NUMBERS = re.compile(rf"^{re.escape(ZEROED_RANGE)}(\d+)-(\d+)$")
 _MODULE = re.compile(r"^nn\.Module: ")
 _PRODUCT = "aten::mul"
-MOST_NAMED = 3
+MOST_NAMED: Convention[Names] = 3
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.ledger_item import LedgerItem
 from gpuprof.diagnosis.detect.memory_remedy import MemoryRemedy
 from gpuprof.diagnosis.detect.pair.candidates import PASSES, Candidate, claim_model
-from gpuprof.diagnosis.detect.pair.quantities import FEWER, kernel_counts, kernel_ns
+from gpuprof.diagnosis.detect.pair.quantities import MOST_LEFT, kernel_counts, kernel_ns
 from gpuprof.diagnosis.detect.pair.signs import advised, alike_compiled, fewer_kernels
 from gpuprof.diagnosis.detect.passes import backward_of, siblings, without_recompute
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
@@ -28,17 +28,18 @@ from gpuprof.replay.graph import Graph
 from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.replay.transform import Removing, scaled
 from gpuprof.tracefile.trace import F64, I64, NO_TEXT, Mask
+from gpuprof.units import Assumed, Elements, Ops, Times
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
     from gpuprof.diagnosis.detect.pair.facts import Facts
     from gpuprof.projection.memory import RecordedMemory
 
-NARROW = 4
+LOW_RANK_RATIO: Assumed[Times] = 4
 """Smallest ratio of the sides of a weight of a low-rank pair; a model's layers go up to 3.5 (28672
 : 8192)."""
-MOST_RANK = 512
-REACH = 5
+MOST_RANK: Assumed[Elements] = 512
+ADAPTER_REACH: Assumed[Ops] = 5
 """Ops after the second matmul that still belong to the adapter: scaling, cast, sum, cast."""
 PRODUCT_LEFT, SCALE_LEFT, SUM_LEFT = (
     calibrated.ADAPTER_PRODUCT_LEFT.rising,
@@ -119,7 +120,7 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
     """Fewer casts, if only the side with more of them has the finding."""
     kind = ("cast/copy",)
     pieces = kernel_counts(a, b, kind, PASSES)
-    if advised(a, b, PAGE.id, pieces) and pieces.fell(to=FEWER) and alike_compiled(a, b):
+    if advised(a, b, PAGE.id, pieces) and pieces.fell(to=MOST_LEFT) and alike_compiled(a, b):
         yield Candidate(
             PAGE.id,
             "casts around the adapters",
@@ -138,7 +139,7 @@ def find_adapters(case: Analysis) -> Stretches | None:
     kind = _kinds(case, rows[at])
     # From wide to narrow and back again, one after the other.
     pairs = np.flatnonzero((kind[:-1] < 0) & (kind[1:] > 0) & (family[at[:-1]] == family[at[1:]]))
-    pairs = pairs[at[pairs + 1] - at[pairs] <= REACH]
+    pairs = pairs[at[pairs + 1] - at[pairs] <= ADAPTER_REACH]
     if not len(pairs):
         return None
     small = case.ops_named(
@@ -151,7 +152,7 @@ def find_adapters(case: Analysis) -> Stretches | None:
     for _ in range(2):
         before = np.maximum(first - 1, 0)
         first = np.where(small[before] & (family[before] == family[first]), before, first)
-    for _ in range(REACH):
+    for _ in range(ADAPTER_REACH):
         after = np.minimum(last + 1, len(rows) - 1)
         last = np.where(behind[after] & (family[after] == family[last]), after, last)
     # The next adapter of the layer may use the same cast: its stretch begins where this one ends.
@@ -171,9 +172,9 @@ def _kinds(case: Analysis, rows: I64) -> I64:
         if len(tensors) < 2 or len(tensors[1].shape) != 2 or any(t.type != "float" for t in tensors[:2]):
             continue
         out, width = tensors[1].shape
-        if out * NARROW <= width and out <= MOST_RANK:
+        if out * LOW_RANK_RATIO <= width and out <= MOST_RANK:
             kinds[i] = -1
-        elif width * NARROW <= out and width <= MOST_RANK:
+        elif width * LOW_RANK_RATIO <= out and width <= MOST_RANK:
             kinds[i] = 1
     return kinds[which.reshape(-1)]
 

@@ -25,16 +25,17 @@ from gpuprof.projection.batch import model_phases
 from gpuprof.replay.graph import Graph, launcher_of
 from gpuprof.timeline.phases import BACKWARD
 from gpuprof.tracefile.trace import F64, I64, Mask
+from gpuprof.units import Assumed, Convention, Ratio, Share
 
 if TYPE_CHECKING:
     from gpuprof.costs.roofline import Roofline
     from gpuprof.diagnosis.analysis import Analysis, Change
 
-CAST_BYTES = 6.0
+CAST_BYTES_AN_ELEMENT: Convention[Ratio] = 6.0
 """Bytes that a cast reads and writes per element: fp32 in, bf16 out."""
 BETWEEN = ("elementwise", "cast/copy", "dropout")
 """Categories of kernels between matrix multiplications that take their inputs' format."""
-LEAST_SHARE = 0.05
+LEAST_MATMUL_SHARE: Assumed[Share] = 0.05
 """Smallest share of GPU time of such matrix multiplications for a proposal."""
 SCALED = joined(
     (
@@ -91,7 +92,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     nodes = _products(case, roof)
     attention = _single(case, roof, "attention")
     took, whole = (float(graph.duration_ns[mask].sum()) for mask in (nodes | attention, graph.on_gpu))
-    if took < LEAST_SHARE * whole or not took:
+    if took < LEAST_MATMUL_SHARE * whole or not took:
         return
     text = (
         f"{case.per_step(nodes.sum()):,.0f} matrix multiplications {case.unit.a} of fp32 operands: "
@@ -223,7 +224,7 @@ def _cast(case: Analysis, roof: Roofline, nodes: Mask, launch_ns: float, half: s
     # A third of what a matrix multiplication moves is one operand.
     elements = moved / 4 / 3
     operands, casts = calibrated.AUTOCAST_CAST_OPERANDS.rising[level], calibrated.AUTOCAST_CASTS.rising[level]
-    casts_ns = operands * elements * CAST_BYTES / ceilings.memory_bytes_per_s * 1e9
+    casts_ns = operands * elements * CAST_BYTES_AN_ELEMENT / ceilings.memory_bytes_per_s * 1e9
     casts_ns = casts_ns / calibrated.BF16_MEMORY.falling[level] + casts * MATMUL_FLOOR_NS / 2
     launcher = launcher_of(case.graph)[rows]
     launcher = launcher[launcher >= 0]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from gpuprof.diagnosis.detect.compile_time import compile_ns
-from gpuprof.diagnosis.detect.compiled_code import MOST_COMPILED, compiled_share
+from gpuprof.diagnosis.detect.compiled_code import COMPILED_SHARE, compiled_share
 from gpuprof.diagnosis.detect.compiled_passes import (
     EAGER,
     LEFT,
@@ -37,12 +37,13 @@ from gpuprof.diagnosis.diagnosis import Evidence
 from gpuprof.diagnosis.fix import Code, Fix, assigned, call, code
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.projection.batch import model_phases
+from gpuprof.units import Assumed, Share
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
     from gpuprof.diagnosis.detect.pair.facts import Facts
 
-MUCH = 0.25
+WORTH_SAVING: Assumed[Share] = 0.25
 """If compiling takes more than this share of what it gains in the run, compiling per block is proposed, too."""
 
 PAGE = Page(
@@ -162,12 +163,12 @@ def find(case: Analysis) -> Iterator[Proposal]:
 
 
 def _is_short(case: Analysis, once_ns: tuple[float, float, float], change: Change) -> bool:
-    """Whether compiling the whole model takes more than the share MUCH of what it gains in this run."""
+    """Whether compiling the whole model takes more than the share WORTH_SAVING of what it gains in this run."""
     run = case.run
     if run is None or run.steps_total is None:
         return False
     gained = max(case.step_ns - case.step_of(change(case.graph)), 0.0) * run.steps_total
-    return once_ns[1] > MUCH * gained
+    return once_ns[1] > WORTH_SAVING * gained
 
 
 def _of_blocks(kernels: float, varies: bool, blocks: Blocks | None) -> str:
@@ -183,7 +184,7 @@ def _absent(case: Analysis) -> str | None:
         return TOO_OLD
     if case.stack.kind == "unsloth":
         return "unsloth compiles what it can by itself"
-    if (share := compiled_share(case.timeline)) >= MOST_COMPILED:
+    if (share := compiled_share(case.timeline)) >= COMPILED_SHARE:
         return f"the recorded code is compiled already ({100 * share:.0f} % of what can be fused)"
     if given_up := is_given_up(case):
         one = given_up[0]

@@ -35,9 +35,10 @@ from gpuprof.diagnosis.diagnosis import Evidence
 from gpuprof.diagnosis.fix import Code, Fix, as_fix, assigned, call, code, in_file, joined, option
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.projection.batch import model_phases
-from gpuprof.replay.bound import SMALL
+from gpuprof.replay.bound import LEAST_SENSITIVITY
 from gpuprof.replay.graph import launcher_of
 from gpuprof.tracefile.trace import Mask
+from gpuprof.units import Assumed, Convention, Entries, Ratio, Share
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
@@ -45,16 +46,16 @@ if TYPE_CHECKING:
 
 SERVERS = ("vllm", "sglang", "tgi", "tensorrt_llm")
 """Engines that capture decoding themselves unless that is disabled."""
-WORTH = 1.05
+LEAST_GAIN_OVER_COMPILE: Assumed[Ratio] = 1.05
 """Smallest gain of graphs over plain `torch.compile`, which has fewer requirements."""
-MOST_REGIONS = 10
+MOST_REGIONS: Assumed[Entries] = 10
 """Most compiled regions in one pass of a compiled model with a few breaks; more are single functions (a library's own
 kernels)."""
-MOST_SKIPS = 3
+MOST_SKIPS: Convention[Entries] = 3
 """Most of torch's reasons for skipping CUDA graphs that are named."""
-MOST_GRAPHED = 0.5
+GRAPHED_SHARE: Assumed[Share] = 0.5
 """Share of the passes' kernels launched by CUDA graphs from which on the step counts as captured."""
-MOST_OUTSIDE = 0.2
+MOST_OUTSIDE: Assumed[Share] = 0.2
 """A compiled model launches nearly all of its work from generated code; if more than this share is outside, little
 would be captured."""
 CLONED = code("""
@@ -118,7 +119,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     ).by("cuda_graphs")
     found = passes(case) if chain is None else whole_passes(case)
     if found is not None:
-        if case.step_of(once_gone(chain, compiled(found, 1))(graph)) < WORTH * case.step_of(
+        if case.step_of(once_gone(chain, compiled(found, 1))(graph)) < LEAST_GAIN_OVER_COMPILE * case.step_of(
             once_gone(chain, graphed(found, 1))(graph)
         ):
             return
@@ -242,7 +243,7 @@ def _absent(case: Analysis) -> str | None:
     if shapes_vary(case) and whole_passes(case) is None:
         return "the shapes of batches vary, and a graph is captured for each shape"
     host = case.sensitivities.host
-    if host is not None and host < SMALL:
+    if host is not None and host < LEAST_SENSITIVITY:
         return "the GPU is the limit: launching faster gains nothing"
     return None
 
@@ -277,7 +278,7 @@ def in_graphs(case: Analysis) -> bool:
     launching = np.append(case.trace.rows_named(case.trace.calls.name, GRAPH_LAUNCH.search), False)
     by_graph, ns = launching[timeline.links.call[rows]], (gpu.end_ns - gpu.start_ns)[rows].clip(0)
     whole = max(int(ns.sum()), 1)
-    return bool(len(rows)) and max(float(by_graph.mean()), float(ns[by_graph].sum()) / whole) >= MOST_GRAPHED
+    return bool(len(rows)) and max(float(by_graph.mean()), float(ns[by_graph].sum()) / whole) >= GRAPHED_SHARE
 
 
 def _compiled_host(case: Analysis) -> Mask | None:

@@ -25,15 +25,18 @@ from gpuprof.replay.transform import removed
 from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.phases import FORWARD
 from gpuprof.tracefile.trace import AUTOGRAD_ENGINE, Mask
+from gpuprof.units import Assumed, Convention, Ops, Ratio
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
     from gpuprof.diagnosis.detect.pair.facts import Facts
 
 PRODUCTS = frozenset({"aten::linear", "aten::matmul", "aten::mm", "aten::addmm", "aten::bmm"})
-PACKED_BYTES, HALF_BYTES = 0.53, 2.0
+PACKED_BYTES: Convention[Ratio] = 0.53
+HALF_BYTES: Convention[Ratio] = 2.0
 """Bytes of a 4-bit weight with its blocks' scales, and of a bf16 weight."""
-BEFORE, BEHIND = 2, 3
+OPS_BEFORE: Assumed[Ops] = 2
+OPS_BEHIND: Assumed[Ops] = 3
 """Ops around the unpacking kernel that belong to it: the cast and view before, the cast and clone after."""
 LEFT = calibrated.QUANTISED_HOST_LEFT.value
 """Share of the CPU work between a quantised layer's ops that a plain layer also does, at worst."""
@@ -166,10 +169,10 @@ def _gone(case: Analysis, kernels: Mask) -> Mask:
         first, last = at.copy(), at.copy()
         before = case.ops_named(lambda name: name in ("aten::to", "aten::view", "aten::t"))[rows]
         behind = case.ops_named(lambda name: name in ("aten::to", "aten::clone"))[rows]
-        for _ in range(BEFORE):
+        for _ in range(OPS_BEFORE):
             k = np.maximum(first - 1, 0)
             first = np.where(before[k] & (family[k] == family[first]), k, first)
-        for _ in range(BEHIND):
+        for _ in range(OPS_BEHIND):
             k = np.minimum(last + 1, len(rows) - 1)
             last = np.where(behind[k] & (family[k] == family[last]) & (_short(case, rows[k])), k, last)
         stretches = Stretches(ops.thread[rows[at]].astype(np.int64), ops.start_ns[rows[first]], ops.end_ns[rows[last]])

@@ -30,6 +30,7 @@ from gpuprof.replay.graph import Graph
 from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.timeline.phases import FORWARD, RECOMPUTE
 from gpuprof.tracefile.trace import I64, NO_TEXT, OP
+from gpuprof.units import Assumed, Launches, Ops, Tokens
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
@@ -39,16 +40,16 @@ if TYPE_CHECKING:
 SOFTMAX = frozenset({"aten::_softmax"})
 PRODUCTS = frozenset({"aten::bmm", "aten::baddbmm"})
 MASKING = frozenset({"aten::add", "aten::add_", "aten::masked_fill", "aten::masked_fill_", "aten::where"})
-LEAST_QUERIES = 16
+LEAST_QUERIES: Assumed[Tokens] = 16
 """Fewest queries: scores of shorter sequences cost nothing, and softmaxes over experts or classes are no attention."""
-REACH = 120
+SOFTMAX_REACH: Assumed[Ops] = 120
 """Most ops between the softmax and either matmul, counted at all levels: mask, scale, casts, dropout and sinks are
 some 40."""
 TENSOR_SHARE = tuple(zip(calibrated.ATTENTION_FORWARD.falling, calibrated.ATTENTION_BACKWARD.falling, strict=True))
 """Fused attention's share of the tensor ceiling, (forward, backward): at best, as expected, at worst."""
 MEMORY_SHARE = calibrated.ATTENTION_MEMORY.value
 """Share of the memory ceiling that fused attention reaches on short sequences."""
-LAUNCHES = (3, 6)
+FUSED_LAUNCHES: Assumed[tuple[Launches, Launches]] = (3, 6)
 """Kernels of fused attention forward and backward; cuDNN launches 1 and 5, and the heads of grouped queries may be
 copied."""
 CATEGORIES = ("attention", "softmax", "gemm", "elementwise", "cast/copy", "dropout", "memset")
@@ -110,7 +111,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     backward = without_recompute(case, nodes_in(case.graph, backward_of(case, found.stretches)))
     group = np.where(forward >= 0, forward, np.where(backward >= 0, backward + count, -1))
     inside = group >= 0
-    launches = np.repeat(LAUNCHES, count)
+    launches = np.repeat(FUSED_LAUNCHES, count)
     costs = [host_ns_per_launch(case, inside, mask) for mask in (forward >= 0, backward >= 0)]
     host_ns = launches * np.repeat(costs, count)
     has = np.bincount(group[inside & graph.on_gpu], minlength=2 * count) > 0
@@ -231,7 +232,11 @@ def find_attentions(case: Analysis) -> Attentions | None:
         if k == 0 or k == len(products):
             continue
         before, after = int(products[k - 1]), int(products[k])
-        if at - before > REACH or after - at > REACH or ops.thread[rows[before]] != ops.thread[rows[after]]:
+        if (
+            at - before > SOFTMAX_REACH
+            or after - at > SOFTMAX_REACH
+            or ops.thread[rows[before]] != ops.thread[rows[after]]
+        ):
             continue
         shape, size, more = shapes.of(int(rows[before]), int(rows[at]), int(rows[after]))
         if shape is None:
@@ -296,7 +301,7 @@ def _fused_ns(case: Analysis, found: Attentions, level: int) -> np.ndarray:
             tensor = flops / rate / TENSOR_SHARE[level][backward]
             # Backward reads inputs, result and its gradient, and writes three gradients, the queries' in fp32 first.
             memory = rows * (1, 4)[backward] / ceilings.memory_bytes_per_s / MEMORY_SHARE
-            result[backward, i] = max(tensor, memory) * 1e9 + LAUNCHES[backward] * ceilings.launch_floor_ns
+            result[backward, i] = max(tensor, memory) * 1e9 + FUSED_LAUNCHES[backward] * ceilings.launch_floor_ns
     return result.reshape(-1)
 
 

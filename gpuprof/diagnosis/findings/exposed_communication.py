@@ -19,11 +19,12 @@ from gpuprof.replay.graph import COMMUNICATION, DEVICE
 from gpuprof.replay.transform import removed, scaled
 from gpuprof.timeline.intervals import Cover, union
 from gpuprof.tracefile.trace import F64, Mask
+from gpuprof.units import MB, Assumed, Convention, Copies, Share
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
-WORTH_SHARE = 0.03
+WORTH_SHARE: Assumed[Share] = 0.03
 """Smallest share of the step of exposed transfers: with less, the fix would gain less than the noise of a step."""
 HIDDEN = calibrated.HIDDEN.falling
 """Share of exposed transfers that can overlap with computation with prefetching and suitable buckets: the first
@@ -31,9 +32,10 @@ all-gather and the last reduction of a step cannot."""
 GIVEN_BACK = calibrated.GIVEN_BACK.rising
 """Share of the overlapped time that returns as longer kernels: a transfer takes SMs (a ring of NCCL 24 of 132),
 bandwidth and power from the kernels it overlaps with, and takes longer itself."""
-FEW_BUCKETS = 4
+FEWEST_BUCKETS: Assumed[Copies] = 4
 """Fewest exchanges per step; with fewer, each waits for most of the gradients and has little left to overlap with."""
-SMALLER_MB, LARGER_MB = 5, 100
+SMALLER_MB: Convention[MB] = 5
+LARGER_MB: Convention[MB] = 100
 """Bucket sizes to propose: a fifth and four times DistributedDataParallel's 25 MB."""
 
 PAGE = Page(
@@ -95,7 +97,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
             key="no_sync",
         )
 
-    few = case.per_step(float(transfers.sum())) < FEW_BUCKETS
+    few = case.per_step(float(transfers.sum())) < FEWEST_BUCKETS
 
     def change(level: int):
         saved = HIDDEN[level] * (1 - GIVEN_BACK[level])

@@ -19,11 +19,12 @@ from gpuprof.diagnosis.fix import code
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.transform import scaled
 from gpuprof.tracefile.trace import F64, Mask
+from gpuprof.units import Assumed, Share
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
-LEAST = 0.02
+LEAST_KERNEL_SHARE: Assumed[Share] = 0.02
 """Smallest share of GPU time of such kernels for a proposal: a single sum in float64 takes less."""
 PRODUCTS = ("gemm", "grouped_gemm")
 
@@ -54,7 +55,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     """Proposes fp32 instead of fp64."""
     nodes = wide_nodes(case)
     took, whole = (float(case.graph.duration_ns[mask].sum()) for mask in (nodes, case.graph.on_gpu))
-    if not took or took < LEAST * whole:
+    if not took or took < LEAST_KERNEL_SHARE * whole:
         return
     text = (
         f"{case.per_step(nodes.sum()):,.0f} kernels {case.unit.a} compute in float64:"

@@ -12,9 +12,9 @@ from gpuprof.calibration import kernels as kernel_times
 from gpuprof.calibration import precision as calibrated
 from gpuprof.costs.fp8 import (
     DELAYED,
+    DIMENSION_MULTIPLE,
     FORWARD,
     GRAD_WEIGHT,
-    MULTIPLE,
     MXFP8,
     ROWWISE,
     TENSORWISE,
@@ -25,18 +25,19 @@ from gpuprof.costs.fp8 import (
 from gpuprof.costs.fp8 import layer_speedup as alone
 from gpuprof.costs.hardware import Gpu, load_gpus
 from gpuprof.diagnosis.detect.compile_time import compile_ns
-from gpuprof.diagnosis.detect.compiled_code import MOST_COMPILED, compiled_share
+from gpuprof.diagnosis.detect.compiled_code import COMPILED_SHARE, compiled_share
 from gpuprof.diagnosis.detect.compiled_passes import Passes, compiled, shapes_vary, whole_passes
 from gpuprof.diagnosis.detect.compiled_regions import GENERATED
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.linear_layers import LayerMatmul, layer_matmuls
-from gpuprof.diagnosis.detect.proposal import WORTH, Absent, Page, Proposal
+from gpuprof.diagnosis.detect.proposal import LEAST_GAIN, Absent, Page, Proposal
 from gpuprof.diagnosis.diagnosis import Evidence
 from gpuprof.diagnosis.fix import call, code
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.graph import Graph, launcher_of
 from gpuprof.tracefile.trace import F64, Mask
+from gpuprof.units import Assumed, Share
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
@@ -44,9 +45,9 @@ if TYPE_CHECKING:
 ADDED_NS = kernel_times.MATMUL_ADDED_NS.value
 """Time of a matrix multiplication to fill and drain the GPU, in any format, ns."""
 KERNEL_NS, LAUNCH = calibrated.KERNEL_NS.rising, calibrated.LAUNCH.rising
-MOST_TRAINED = 0.5
+LEAST_TRAINED_SHARE: Assumed[Share] = 0.5
 """Smallest share of the layers that must train their weights."""
-LEAST = 0.1
+LEAST_MATMUL_SHARE: Assumed[Share] = 0.1
 """Smallest share of GPU time in such matrix multiplications for a proposal."""
 BLACKWELL = "B200 SXM"
 """The GPU for which MXFP8 is projected."""
@@ -95,7 +96,7 @@ class _Cost:
 def find(case: Analysis) -> Iterator[Proposal]:
     """Proposes torchao.float8 with one scale per tensor; for an eager model together with compiling."""
     layers = _layers(case)
-    is_compiled = bool(layers) and compiled_share(case.timeline) >= MOST_COMPILED
+    is_compiled = bool(layers) and compiled_share(case.timeline) >= COMPILED_SHARE
     found = None if is_compiled or not layers else whole_passes(case)
     if not layers or (found is None and not is_compiled):
         return
@@ -108,7 +109,7 @@ def by_recipe(case: Analysis, recipe: Recipe) -> Proposal | None:
     """The proposal for another recipe on a compiled step; None if FP8 does not apply, or if the step is not
     compiled."""
     layers = _layers(case)
-    if not layers or compiled_share(case.timeline) < MOST_COMPILED:
+    if not layers or compiled_share(case.timeline) < COMPILED_SHARE:
         return None
     return _proposal(case, layers, recipe, None)
 
@@ -148,7 +149,9 @@ def _proposal(case: Analysis, layers: Sequence[LayerMatmul], recipe: Recipe, fou
 def _worth_it(case: Analysis, layers: Sequence[LayerMatmul], found: Passes) -> bool:
     """Whether FP8 gains more than compiling alone, if compiling must come first."""
     compiled_only = compiled(found, 1)(case.graph)
-    return WORTH * case.step_of(_made(compiled_only, _cost(case, layers, TENSORWISE, 1))) < case.step_of(compiled_only)
+    return LEAST_GAIN * case.step_of(_made(compiled_only, _cost(case, layers, TENSORWISE, 1))) < case.step_of(
+        compiled_only
+    )
 
 
 def _layers(case: Analysis) -> list[LayerMatmul]:
@@ -156,13 +159,15 @@ def _layers(case: Analysis) -> list[LayerMatmul]:
     FP8."""
     if case.roofline is None or "fp8" not in case.roofline.ceilings.gpu.dense_flops or _why_not_trained(case):
         return []
-    found = [one for one in layer_matmuls(case) if all(size % MULTIPLE == 0 for size in (one.m, one.k, one.n))]
+    found = [
+        one for one in layer_matmuls(case) if all(size % DIMENSION_MULTIPLE == 0 for size in (one.m, one.k, one.n))
+    ]
     graph = case.graph
     forward, weights = (sum(one.role == role for one in found) for role in (FORWARD, GRAD_WEIGHT))
-    if weights < MOST_TRAINED * forward:  # frozen weights, with adapters or without
+    if weights < LEAST_TRAINED_SHARE * forward:  # frozen weights, with adapters or without
         return []
     took = sum(float(graph.duration_ns[one.nodes].sum()) for one in found)
-    return found if took >= LEAST * float(graph.duration_ns[graph.on_gpu].sum()) else []
+    return found if took >= LEAST_MATMUL_SHARE * float(graph.duration_ns[graph.on_gpu].sum()) else []
 
 
 def _why_not_trained(case: Analysis) -> str | None:

@@ -18,13 +18,14 @@ from gpuprof.diagnosis.fix import code
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.graph import Graph
 from gpuprof.tracefile.trace import I64, OP
+from gpuprof.units import Assumed, Share
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
 
-LEAST = 0.02
+LEAST_SORT_SHARE: Assumed[Share] = 0.02
 """Smallest share of GPU time of such sorts for a proposal."""
-MOST_USED = 1 / 8
+MOST_USED: Assumed[Share] = 1 / 8
 """Largest part of a row that is used: with more, a sort is as fast as a selection."""
 VIEWS = frozenset({"aten::slice", "aten::narrow", "aten::select", "aten::as_strided", "aten::detach", "aten::to"})
 """Ops on the result that launch nothing."""
@@ -73,7 +74,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     inside[found.ops] = True
     nodes = case.nodes_within(inside) & case.graph.on_gpu
     took, whole = (float(case.graph.duration_ns[mask].sum()) for mask in (nodes, case.graph.on_gpu))
-    if not took or took < LEAST * whole:
+    if not took or took < LEAST_SORT_SHARE * whole:
         return
     text = (
         f"rows of {found.width:,} values are sorted, of which {found.used:,} are used:"

@@ -15,12 +15,13 @@ from gpuprof.diagnosis.detect.fused_sequences import GATE, KINDS, LOSS, NORM, PA
 from gpuprof.diagnosis.detect.ledger_item import LedgerItem
 from gpuprof.diagnosis.detect.loss_head import fused_linear_ns, loss_head
 from gpuprof.diagnosis.detect.pair.candidates import PASSES, Candidate, claim_model
-from gpuprof.diagnosis.detect.pair.quantities import FEWER, kernel_counts, kernel_ns
+from gpuprof.diagnosis.detect.pair.quantities import MOST_LEFT, kernel_counts, kernel_ns
 from gpuprof.diagnosis.detect.pair.signs import advised, alike_compiled, fewer_kernels
 from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.diagnosis import Evidence
 from gpuprof.diagnosis.fix import Fix, assigned, call, code, joined
 from gpuprof.diagnosis.sentences import duration
+from gpuprof.units import Assumed, Share
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
@@ -33,7 +34,7 @@ APART = {"fused_linear_cross_entropy": False, "cross_entropy": True}
 """Options of Liger for a separate loss kernel, not chunk by chunk with the output layer."""
 LIGER_PARTS = (("loss", "LigerCrossEntropyLoss"), ("norm", "LigerRMSNorm"), ("gate", "LigerSwiGLUMLP"))
 """Kind of sequence → Liger's module that computes it in one kernel."""
-WORTH_SHARE = 0.03
+WORTH_SHARE: Assumed[Share] = 0.03
 """Smallest share of GPU time in such kernels: with less, the fix gains nothing on a GPU-bound step; launch-bound steps
 need torch.compile or CUDA graphs."""
 CATEGORIES = ("elementwise", "norm", "rope", "reduction", "loss", "softmax")
@@ -194,7 +195,7 @@ ABSENT = Absent("Liger kernels", _absent)
 def change(a: Facts, b: Facts) -> Iterator[Candidate]:
     """Fewer elementwise kernels, if only the side with more of them has the finding."""
     pieces = kernel_counts(a, b, CATEGORIES, PASSES)
-    if advised(a, b, PAGE.id, pieces) and pieces.fell(to=FEWER) and alike_compiled(a, b):
+    if advised(a, b, PAGE.id, pieces) and pieces.fell(to=MOST_LEFT) and alike_compiled(a, b):
         yield Candidate(
             PAGE.id,
             "fused elementwise kernels",

@@ -13,12 +13,13 @@ from gpuprof.diagnosis.detect.pair.signs import less_loss
 from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.fix import code
 from gpuprof.diagnosis.sentences import duration
+from gpuprof.units import Bytes, Convention
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
     from gpuprof.diagnosis.detect.pair.facts import Facts
 
-GIB = 2**30
+GIB: Convention[Bytes] = 2**30
 LEAST_BYTES = GIB
 """Smallest size of the logits for which another loss is proposed."""
 

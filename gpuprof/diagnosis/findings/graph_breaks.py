@@ -21,6 +21,7 @@ from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.transform import removed, without_waits
 from gpuprof.tracefile.compiler import GraphBreak
+from gpuprof.units import Assumed, Convention, Entries, Ratio, Share
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
@@ -32,11 +33,11 @@ FUSED = calibrated.FUSED.rising
 ENTERED = calibrated.ENTERED.falling
 """Cost of entering the second graph's generated code, plus the kernels that would be fused with the first graph's, in
 launches of such code: at best, as expected, at worst."""
-LEAST = 0.3
+LEAST_LEFT: Assumed[Share] = 0.3
 """Smallest share of that code that remains."""
-MOST_SHOWN = 4
+MOST_SHOWN: Convention[Entries] = 4
 """Most breaks that are named."""
-WORTH = 1.05
+LEAST_GAIN_OVER_JOINING: Assumed[Ratio] = 1.05
 """Smallest gain of CUDA graphs over joined graphs, since they have more requirements."""
 
 PAGE = Page(
@@ -122,7 +123,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
         then = captured(graph, host, work, 2, way) if way < 2 else partly_captured(host)
         return lambda graph: then(joined[way](graph))
 
-    if case.step_of(with_graphs(1)(graph)) * WORTH > case.step_of(joined[1](graph)):
+    if case.step_of(with_graphs(1)(graph)) * LEAST_GAIN_OVER_JOINING > case.step_of(joined[1](graph)):
         return
     yield Proposal(
         title="no graph breaks, and CUDA graphs",
@@ -171,7 +172,7 @@ def without(found: Sequence[BrokenAt], way: int) -> Change:
         for one in found:
             took = float(kept[one.second].sum())
             less = one.calls * ENTERED[way] * one.launch_ns
-            duration[one.second] *= max(1 - less / took, LEAST) if took else 1.0
+            duration[one.second] *= max(1 - less / took, LEAST_LEFT) if took else 1.0
         return graph.with_durations(np.where(eager, duration * FUSED[way], duration))
 
     return change

@@ -21,21 +21,22 @@ from gpuprof.diagnosis.fix import Code, Fix, call, other_way
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.projection.sample_preparation import preparing
 from gpuprof.replay.graph import HOST, INPUT, Graph
-from gpuprof.replay.mean_step import NEAR
+from gpuprof.replay.mean_step import SAME_PACE
 from gpuprof.replay.transform import scaled
 from gpuprof.timeline.nesting import climb
 from gpuprof.tracefile.trace import I64, OP, Mask
+from gpuprof.units import Assumed, Convention, Ratio, Share, Workers
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
-LEAST = 0.05
+LEAST_PREPARING_SHARE: Assumed[Share] = 0.05
 """Smallest share of the step of preparing samples for a fix."""
-LEFT = (0.01, 0.05, 0.2)
+LEFT_SHARE: Assumed[tuple[Share, Share, Share]] = (0.01, 0.05, 0.2)
 """Share of the time that remains on the thread, for fetching prepared samples."""
-SLOWER = 1.25
+WORKER_SLOWER: Assumed[Ratio] = 1.25
 """Factor on preparing in a separate process, which has to hand over its results."""
-COUNTS = (1, 2, 4, 8, 16)
+WORKER_COUNTS: Convention[tuple[Workers, ...]] = (1, 2, 4, 8, 16)
 RANDOM = frozenset(
     f"aten::{name}"
     for name in (
@@ -95,10 +96,10 @@ def find(case: Analysis) -> Iterator[Proposal]:
     if computed is not None:
         nodes &= ~computed.stretches  # computed from the GPU's results, which no worker has
     took_ns = case.per_step(float(graph.duration_ns[nodes].sum()))
-    if took_ns < LEAST * case.step_ns:
+    if took_ns < LEAST_PREPARING_SHARE * case.step_ns:
         return
     rest = max(case.step_of(scaled(graph, nodes, 0.0)), 1.0)
-    workers = next((n for n in COUNTS if n * rest >= SLOWER * took_ns), COUNTS[-1])
+    workers = next((n for n in WORKER_COUNTS if n * rest >= WORKER_SLOWER * took_ns), WORKER_COUNTS[-1])
     share = 100 * took_ns / case.step_ns
     text = (
         f"preparing samples takes the CPU {duration(took_ns)} {case.unit.a}, {share:.0f} % of it, and grows"
@@ -115,10 +116,10 @@ def find(case: Analysis) -> Iterator[Proposal]:
             + " before the training, or in __getitem__, and "
             + (case.stack.setting({"dataloader_num_workers": workers}) or call("DataLoader", ..., num_workers=workers)),
         ),
-        change=partial(scaled, nodes=nodes, factor=LEFT[1]),
-        best=partial(scaled, nodes=nodes, factor=LEFT[0]),
-        worst=partial(scaled, nodes=nodes, factor=LEFT[2]),
-        least_ns=SLOWER * took_ns / workers,
+        change=partial(scaled, nodes=nodes, factor=LEFT_SHARE[1]),
+        best=partial(scaled, nodes=nodes, factor=LEFT_SHARE[0]),
+        worst=partial(scaled, nodes=nodes, factor=LEFT_SHARE[2]),
+        least_ns=WORKER_SLOWER * took_ns / workers,
     )
 
 
@@ -127,7 +128,7 @@ def _once(case: Analysis) -> Iterator[Proposal]:
     feed, graph = case.feed, case.graph
     nodes = graph.resource == INPUT
     if feed is not None and feed.loader.workers > 0:
-        if case.mean.fed_ns() < (1 + NEAR) * case.mean.consumer_ns():
+        if case.mean.fed_ns() < (1 + SAME_PACE) * case.mean.consumer_ns():
             return
         loader = feed.loader
         text = (
@@ -141,7 +142,7 @@ def _once(case: Analysis) -> Iterator[Proposal]:
         )
         return
     took = case.per_step(float(graph.duration_ns[nodes].sum()))
-    if took < LEAST * case.step_ns:
+    if took < LEAST_PREPARING_SHARE * case.step_ns:
         return
     text = f"the training's own process prepares each batch: {duration(took)} {case.unit.a}"
     best, usual, worst = (partial(scaled, nodes=nodes, factor=factor) for factor in ONCE)
@@ -186,7 +187,7 @@ def _on_the_gpu(case: Analysis, op: I64) -> Iterator[Proposal]:
     """Proposes to make random numbers where they are used."""
     graph, nodes = case.graph, op >= 0
     took_ns = case.per_step(float(graph.duration_ns[nodes].sum()))
-    if took_ns < LEAST * case.step_ns:
+    if took_ns < LEAST_PREPARING_SHARE * case.step_ns:
         return
     names = sorted({case.trace.strings[case.trace.ops.name[row]] for row in np.unique(op[nodes]).tolist()})
     more = f" and {len(names) - 2} others" if len(names) > 2 else ""

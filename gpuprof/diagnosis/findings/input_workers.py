@@ -13,15 +13,16 @@ from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.own_lines import batch_lines
 from gpuprof.diagnosis.detect.pair.candidates import Candidate, claim_where
-from gpuprof.diagnosis.detect.pair.quantities import FEWER, idle_ns
+from gpuprof.diagnosis.detect.pair.quantities import MOST_LEFT, idle_ns
 from gpuprof.diagnosis.detect.pair.signs import long_wait_ns
 from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.diagnosis import Evidence
 from gpuprof.diagnosis.fix import Code, call
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.graph import INPUT, Graph
-from gpuprof.replay.mean_step import NEAR, least_on_cores, slowed_by_sharing, useful_workers
+from gpuprof.replay.mean_step import SAME_PACE, least_on_cores, slowed_by_sharing, useful_workers
 from gpuprof.replay.transform import scale, scaled
+from gpuprof.units import Convention, Workers
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 FETCH_NS = calibrated.FETCH_NS.rising
 """Time of the training process for a batch that a worker has prepared (take it from the queue, map its memory, hand it
 to the pinning thread): at best, as expected, at worst, ns."""
-COUNTS = (2, 4, 8, 16)
+WORKER_COUNTS: Convention[tuple[Workers, ...]] = (2, 4, 8, 16)
 SLOWER_BESIDE_OTHERS = calibrated.SLOWER_BESIDE_OTHERS.value
 """How much slower a worker prepares a batch than on an idle machine: other workers and the training share its memory
 and cores."""
@@ -97,7 +98,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
         least_ns = case.step_ns / 2 if wanted is None else case.step_ns * (workers or 1) / wanted
     else:
         batch_ns = input_ns * SLOWER_BESIDE_OTHERS
-        counts = [n for n in COUNTS if cpus is None or n <= cpus] or [1]
+        counts = [n for n in WORKER_COUNTS if cpus is None or n <= cpus] or [1]
         wanted = next((n for n in counts if n * max(rest, 1.0) >= 1.5 * batch_ns), counts[-1])
         # With a GPU, the training itself uses one core.
         least_ns = max(batch_ns / wanted, least_on_cores(_cpu_ns(case, input_ns), rest, cpus))
@@ -177,7 +178,7 @@ ABSENT = Absent("more DataLoader workers", _absent)
 def change(a: Facts, b: Facts) -> Iterator[Candidate]:
     """A GPU that waits less for its batches."""
     waits = idle_ns(a, b, "input")
-    if waits.fell(to=FEWER, least=long_wait_ns(a, b)):
+    if waits.fell(to=MOST_LEFT, least=long_wait_ns(a, b)):
         yield Candidate(
             PAGE.id,
             "waiting for data",
@@ -190,7 +191,7 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
 def _more_workers(case: Analysis, feed: Feed) -> Iterator[Proposal]:
     """Proposes the number of workers that keeps up with the training, if their pace is known."""
     loader, consumer_ns = feed.loader, case.mean.consumer_ns()
-    if case.mean.fed_ns() < (1 + NEAR) * consumer_ns:
+    if case.mean.fed_ns() < (1 + SAME_PACE) * consumer_ns:
         return
     wanted = useful_workers(loader, consumer_ns, feed.batches, feed.cpu_ns, feed.cpus)
     if wanted <= loader.workers:

@@ -31,6 +31,7 @@ from gpuprof.projection.batch import (
 )
 from gpuprof.replay.graph import DEVICE, Graph
 from gpuprof.timeline.phases import BACKWARD, FORWARD, RECOMPUTE
+from gpuprof.units import Bytes, Convention
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
@@ -111,7 +112,7 @@ def _after_freeing(case: Analysis, chosen: float, step_ns: float) -> Proposal:
 
 
 FREE = as_fix("first free memory: gpuprof memory lists what saves how much, and what it costs\n")
-GIB = 1 << 30
+GIB: Convention[Bytes] = 1 << 30
 
 
 def _computed_again(graph: Graph) -> Graph:

@@ -21,11 +21,12 @@ from gpuprof.diagnosis.fix import Fix, as_fix, code, joined
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.transform import scaled
 from gpuprof.tracefile.trace import F64, KERNEL, NO_TEXT, Mask
+from gpuprof.units import Assumed, Share
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
-MOST_USEFUL = 0.6
+MOST_USEFUL: Assumed[Share] = 0.6
 """Largest useful share of a row's scores for a proposal: lengths within one batch differ by as much."""
 RATES = tuple(zip(calibrated.ATTENTION_FORWARD.falling, calibrated.ATTENTION_BACKWARD.falling, strict=True))
 """Shares of the tensor ceiling that attention over packed lengths reaches, (forward, backward): at best, as expected,

@@ -10,12 +10,13 @@ from gpuprof.diagnosis.iteration_model import GenerationBudget, Iteration, Phase
 from gpuprof.record.phase_names import BACKWARD, FORWARD, GENERATION, OPTIMIZER, TIMED
 from gpuprof.tracefile.phased_steps import Generated, PhasedStep
 from gpuprof.tracefile.run import RunFolder
+from gpuprof.units import Assumed, Iterations, Steps
 
 STAGES = (("baseline_free",), ("baseline_free", "baseline_sync", "sampling", "settle"))
 """Stages whose steps ran without a profiler; the second set is used if the first has no whole iteration."""
-SEEN = 2
+FEWEST_GENERATING: Assumed[Steps] = 2
 """Fewest generating steps of a training on its own generations."""
-_FEW = 5
+_FEWEST_OF_PERCENTILE: Assumed[Iterations] = 5
 """With fewer iterations, minimum and maximum are shown instead of percentiles."""
 
 
@@ -58,9 +59,10 @@ def _passes(iterations: list[list[PhasedStep]]) -> float | None:
 
 
 def steps_of_iteration(steps: Sequence[PhasedStep]) -> int | None:
-    """Usual number of optimizer steps from one generation to the next; None if fewer than SEEN steps generate."""
+    """Usual number of optimizer steps from one generation to the next; None if fewer than FEWEST_GENERATING steps
+    generate."""
     generating = [one.step for one in steps if one.phases.get(GENERATION)]
-    if len(generating) < SEEN:
+    if len(generating) < FEWEST_GENERATING:
         return None
     return max(statistics.mode(b - a for a, b in pairwise(generating)), 1)
 
@@ -91,7 +93,7 @@ def _phases(times: dict[str, list[int]], mean_ns: int) -> tuple[PhaseBudget, ...
 
 
 def _end(each: list[int], share: float) -> int:
-    if len(each) < _FEW:
+    if len(each) < _FEWEST_OF_PERCENTILE:
         return min(each) if share < 0.5 else max(each)
     return sorted(each)[min(int(share * len(each)), len(each) - 1)]
 

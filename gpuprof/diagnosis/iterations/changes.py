@@ -26,6 +26,7 @@ from gpuprof.record.phase_names import (
     REWARD,
     WEIGHT_SYNC,
 )
+from gpuprof.units import Assumed, Share
 
 WAITS = calibrated.WAITS.value
 SPREAD = calibrated.SPREAD.value
@@ -35,7 +36,7 @@ LEFT = inference.CACHE_LEFT.falling
 CONTINUOUS_STEP = calibrated.CONTINUOUS_STEP.falling
 CONTINUOUS_NS = tuple(1e9 * seconds for seconds in calibrated.CONTINUOUS_S.falling)
 """Cost of a step and of a call of continuous batching, the highest first."""
-SHORTER_TAIL = 0.9
+SHORTER_TAIL: Assumed[Share] = 0.9
 """There is a tail to cut if the 95th percentile of completion lengths is below this share of the longest."""
 
 

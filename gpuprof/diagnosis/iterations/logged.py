@@ -30,21 +30,22 @@ from gpuprof.tracefile.source import Issue
 from gpuprof.tracefile.training_logs.frameworks import Framework
 from gpuprof.tracefile.training_logs.read import TrainingLog, read_training_log, total_s
 from gpuprof.tracefile.training_logs.record import Logged
+from gpuprof.units import Assumed, Count, Entries, Iterations, Share
 
 ORDER = (
     DATA, GENERATION, ENVIRONMENT, REWARD, LOG_PROBABILITIES, ADVANTAGE, TRAINING, WEIGHT_SYNC, VALIDATION, SAVE, OTHER,
 )  # fmt: skip
 """The phases that logs distinguish."""
-WARM_UP = 1
+WARM_UP: Assumed[Iterations] = 1
 """First iterations to leave out if there are enough others: they compile and fill caches."""
-_ENOUGH = 3
-_PAIRS = 2
+_FEWEST_AFTER_WARM_UP: Assumed[Iterations] = 3
+_FEWEST_PAIRS: Assumed[Entries] = 2
 """Fewest pairs of iterations for a mean distance."""
-_BREAK = 10
+_BREAK_RATIO: Assumed[Count] = 10
 """If iterations are this many times further apart than usual, the training was resumed in between."""
-_FEW = 5
+_FEWEST_OF_PERCENTILE: Assumed[Iterations] = 5
 """With fewer iterations, minimum and maximum are shown instead of percentiles."""
-OVERLAP = 0.02
+OVERLAPPING_SHARE: Assumed[Share] = 0.02
 """Phases overlap if their sum exceeds the iteration by more than this share; less is rounding."""
 BOUND = calibrated.BOUND.value
 Times = dict[str, float]
@@ -111,7 +112,7 @@ def _source(log: TrainingLog) -> LogSource:
 
 
 def _used(iterations: Sequence[Logged]) -> Sequence[Logged]:
-    return iterations[WARM_UP:] if len(iterations) >= WARM_UP + _ENOUGH else iterations
+    return iterations[WARM_UP:] if len(iterations) >= WARM_UP + _FEWEST_AFTER_WARM_UP else iterations
 
 
 def _times(framework: Framework, one: Logged, outside: bool) -> Times:
@@ -138,7 +139,7 @@ def _outside(framework: Framework, used: Sequence[Logged]) -> bool:
     """Whether validation and saving are outside the logged iteration: the phases only fit into it without them."""
     for one in used:
         named, apart = _named(framework, one)
-        total = total_s(framework, one) * (1 + OVERLAP)
+        total = total_s(framework, one) * (1 + OVERLAPPING_SHARE)
         if apart and named > total and named - apart <= total:
             return True
     return False
@@ -169,7 +170,7 @@ def _budget(times: list[Times], totals: list[float], mean_ns: int) -> tuple[tupl
 
 
 def _end(each: list[int], share: float) -> int:
-    if len(each) < _FEW:
+    if len(each) < _FEWEST_OF_PERCENTILE:
         return min(each) if share < 0.5 else max(each)
     return sorted(each)[min(int(share * len(each)), len(each) - 1)]
 
@@ -195,9 +196,9 @@ def _between(used: Sequence[Logged], mean_ns: int) -> int | None:
         for a, b in pairwise(used)
         if a.at_s is not None and b.at_s is not None and b.step > a.step and b.at_s >= a.at_s
     ]
-    if len(apart) < _PAIRS:
+    if len(apart) < _FEWEST_PAIRS:
         return None
-    usual = [one for one in apart if one <= _BREAK * statistics.median(apart)]
+    usual = [one for one in apart if one <= _BREAK_RATIO * statistics.median(apart)]
     return round(1e9 * statistics.fmean(usual)) - mean_ns
 
 
@@ -283,12 +284,12 @@ def _limit(found: LoggedIterations) -> str:
 
 def _issues(found: LoggedIterations) -> tuple[Issue, ...]:
     said: list[Issue] = []
-    if found.count < _ENOUGH:
+    if found.count < _FEWEST_AFTER_WARM_UP:
         said.append(Issue("few_iterations", "warning", f"only {found.count} timed: the mean may be far off"))
-    if found.overlap_ns > OVERLAP * found.mean_ns:
+    if found.overlap_ns > OVERLAPPING_SHARE * found.mean_ns:
         text = f"the phases exceed the iteration by {100 * found.overlap_ns / found.mean_ns:.0f} %: some overlap"
         said.append(Issue("phases_overlap", "info", text))
-    if found.between_ns is not None and found.between_ns > OVERLAP * found.mean_ns:
+    if found.between_ns is not None and found.between_ns > OVERLAPPING_SHARE * found.mean_ns:
         text = (
             f"iterations end {(found.mean_ns + found.between_ns) / 1e9:.1f} s apart, and {found.mean_ns / 1e9:.1f} s of"
             " that are logged: what happens in between (validation, saving, other work) is unknown"

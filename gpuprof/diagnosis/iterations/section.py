@@ -12,7 +12,7 @@ import numpy as np
 from gpuprof.diagnosis.iteration_model import CacheCopies, Iteration, RecordedPhase, Unrecorded
 from gpuprof.diagnosis.iterations.budget import iteration_budget
 from gpuprof.diagnosis.iterations.changes import Trainer, changes
-from gpuprof.diagnosis.projection_input.memory import BYTES, weight_bytes
+from gpuprof.diagnosis.projection_input.memory import BYTES_OF_FORMAT, weight_bytes
 from gpuprof.diagnosis.quality import judged, of_timed_iterations
 from gpuprof.record.phase_names import BACKWARD, FORWARD, GENERATION, OPTIMIZER
 from gpuprof.timeline.cache_appends import cache_appends
@@ -21,11 +21,12 @@ from gpuprof.timeline.iteration_phases import phase_spans, times_in_window, unre
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.run import RunFolder
 from gpuprof.tracefile.source import Issue
+from gpuprof.units import Assumed, Share
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.diagnosis import Diagnosis
 
-ALIKE = 0.2
+SAME_ITERATION: Assumed[Share] = 0.2
 """Largest difference between timed iterations and the mean step, as a share, to count as the same."""
 
 
@@ -55,7 +56,7 @@ def of_mean_step(iteration: Iteration, mean_ns: int) -> Iteration:
     """An iteration of one step, scaled to the mean step, for which more steps were timed: the phases keep their shares
     and sum to it exactly. An iteration far from the mean step is returned unchanged."""
     was = iteration.mean_ns
-    if was <= 0 or abs(mean_ns - was) > ALIKE * was:
+    if was <= 0 or abs(mean_ns - was) > SAME_ITERATION * was:
         return iteration
     until = [0, *accumulate(one.ns for one in iteration.phases)]
     at = [round(ns * mean_ns / was) for ns in until]
@@ -111,7 +112,7 @@ def _is_mixed(model: Mapping[str, Any], autocast: str | None) -> bool:
 def _weight_bytes(model: Mapping[str, Any]) -> int | None:
     """Size of the model's parameters, bytes; None if a dtype's size is unknown."""
     types = model.get("dtypes") or {}
-    return None if not types or types.keys() - BYTES.keys() else round(weight_bytes(model))
+    return None if not types or types.keys() - BYTES_OF_FORMAT.keys() else round(weight_bytes(model))
 
 
 def _share(model: Mapping[str, Any]) -> float | None:

@@ -11,8 +11,9 @@ from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.passes import shapes_in
 from gpuprof.projection.activations import Loss
 from gpuprof.tracefile.trace import NO_TEXT
+from gpuprof.units import Assumed, Rows
 
-ROUND = 64
+CHOSEN_MULTIPLE: Assumed[Rows] = 64
 """Chunks of a configured size have a multiple of this many rows; chunks from dividing a pass into N parts rarely do."""
 
 
@@ -29,7 +30,7 @@ def loss_of(case: Analysis, vocabulary: int, tokens: float, passes: float) -> Lo
         return Loss(vocabulary, 0.0)
     most = max(rows)
     # Chunks of a fixed size leave a smaller one at the end of a pass.
-    fixed = len(rows) > passes and most % ROUND == 0 and min(rows) < most
+    fixed = len(rows) > passes and most % CHOSEN_MULTIPLE == 0 and min(rows) < most
     return Loss(vocabulary, min(most / tokens, 1.0), most if fixed else None)
 
 

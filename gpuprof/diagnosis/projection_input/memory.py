@@ -18,17 +18,26 @@ from gpuprof.projection.activations import SCORE_BYTES, Recorded
 from gpuprof.projection.attention_scores import score_elements
 from gpuprof.projection.memory import RecordedMemory, Trained
 from gpuprof.timeline.phases import FORWARD
+from gpuprof.units import Assumed, Bytes, Convention, Measured, Ratio, Share
 
-HALF_BYTES = 2
+HALF_BYTES: Convention[Bytes] = 2
 """Bytes of an element of embeddings and hidden states in half precision."""
-BYTES = {"float64": 8.0, "float32": 4.0, "bfloat16": 2.0, "float16": 2.0, "int8": 1.0, "nf4": 0.52, "fp4": 0.52}
+BYTES_OF_FORMAT: Convention[dict[str, Ratio]] = {
+    "float64": 8.0,
+    "float32": 4.0,
+    "bfloat16": 2.0,
+    "float16": 2.0,
+    "int8": 1.0,
+    "nf4": 0.52,
+    "fp4": 0.52,
+}
 """Bytes of a weight by storage format; 4-bit formats include the scales of their blocks."""
 ADAMS = ("Adam", "AdamW")
 """Optimizers of torch.optim with two moments per parameter."""
-HELD = 0.8
+HELD_GRADIENTS: Assumed[Share] = 0.8
 """Smallest share of the gradients' bytes that must be allocated in addition to weights and state, if gradients are
 kept."""
-OFFLOADED = 0.5
+OFFLOADED_INPUTS: Measured[Share] = 0.5
 """If more than this share of the layers' inputs is copied to the CPU in the forward pass, they are offloaded. Two
 libraries copied all but the last layer's."""
 
@@ -55,7 +64,7 @@ def recorded_memory(diagnosis: Diagnosis, case: Analysis, micro: float, expert_s
     single = bool(optimizer.get("fused")) or optimizer.get("foreach") is False
     # Steps that end with the optimizer's step still hold gradients; a Trainer has freed them.
     own = run.step_source == "optimizer" and micro == 1
-    held = own and _other_bytes(run.memory.allocated_bytes, model, optimizer) >= HELD * gradients
+    held = own and _other_bytes(run.memory.allocated_bytes, model, optimizer) >= HELD_GRADIENTS * gradients
     again = bool(model.get("checkpointing")) or bool(recomputed(case).any())
     scores = score_elements(case.timeline) / passes
     at_once = scores.max(initial=0.0) * passes if again else scores.sum()
@@ -107,7 +116,7 @@ def gradient_size(model: dict) -> int:
 
 def weight_bytes(model: Mapping[str, Any]) -> float:
     """Size of all weights, adapters included."""
-    return sum(count * BYTES.get(name, 4.0) for name, count in (model.get("dtypes") or {}).items())
+    return sum(count * BYTES_OF_FORMAT.get(name, 4.0) for name, count in (model.get("dtypes") or {}).items())
 
 
 def _other_bytes(allocated: int, model: dict, optimizer: dict) -> float:
@@ -130,4 +139,4 @@ def _offloads(case: Analysis, token_bytes: float, passes: float) -> bool:
         return False
     to_host = case.trace.rows_named(gpu.name, lambda text: "DtoH" in text) & (timeline.phase == FORWARD)
     rows = timeline.members[to_host[timeline.members]]
-    return float(gpu.bytes[rows].clip(0).sum()) > OFFLOADED * token_bytes * float(np.prod(shape)) * passes
+    return float(gpu.bytes[rows].clip(0).sum()) > OFFLOADED_INPUTS * token_bytes * float(np.prod(shape)) * passes

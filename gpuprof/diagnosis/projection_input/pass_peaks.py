@@ -13,15 +13,16 @@ import numpy as np
 from gpuprof.runfile import STAGES
 from gpuprof.tracefile.run import StepColumns
 from gpuprof.tracefile.trace import ABSENT, F64, I64
+from gpuprof.units import Assumed, Entries, Ratio, Share
 
 _TIMED = ("baseline_free", "baseline_sync", "after")
 """Stages whose lines have the tokens of their own step. While a run settles, loaders that fetch a batch ahead may
 report the next step's tokens; under a profiler tensors live longer."""
-POINTS = 3
+FEWEST_POINTS: Assumed[Entries] = 3
 """Fewest points for a line: two always lie on one."""
-SPREAD = 1.3
+LEAST_SPREAD: Assumed[Ratio] = 1.3
 """Smallest ratio of the longest to the shortest pass: with less, extrapolating the line is too uncertain."""
-OFF = 0.03
+MOST_MISS: Assumed[Share] = 0.03
 """Largest error of a point, as a share of the peak, for the points to lie on a line."""
 
 
@@ -59,10 +60,10 @@ def _raises(peak: I64) -> np.ndarray:
 
 def _fixed(tokens: F64, above: I64) -> float | None:
     """Value of the line through these points at 0 tokens; None if they lie on no line."""
-    if len(tokens) < POINTS or tokens.max() < SPREAD * tokens.min():
+    if len(tokens) < FEWEST_POINTS or tokens.max() < LEAST_SPREAD * tokens.min():
         return None
     slope, fixed = np.polyfit(tokens, above.astype(np.float64), 1)
     missed = np.abs(slope * tokens + fixed - above).max()
-    if slope <= 0 or missed > OFF * above.max():
+    if slope <= 0 or missed > MOST_MISS * above.max():
         return None
     return float(max(fixed, 0.0))

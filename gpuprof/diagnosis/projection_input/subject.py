@@ -18,8 +18,9 @@ from gpuprof.errors import GpuprofError
 from gpuprof.projection.depth import find_layers
 from gpuprof.projection.projection import Interval
 from gpuprof.projection.subject import Subject
+from gpuprof.units import Assumed, Ratio
 
-POWER_RATIO = 0.4, 2.5
+POWER_RATIO: Assumed[tuple[Ratio, Ratio]] = 0.4, 2.5
 """Limits of measured / estimated power when that ratio is applied to other GPUs."""
 
 

@@ -9,10 +9,11 @@ import numpy as np
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.timeline.nesting import climb
 from gpuprof.tracefile.trace import OP, Mask
+from gpuprof.units import Convention, Entries, Share
 
-MOST = 4
+MOST_GROUPS: Convention[Entries] = 4
 """Most groups that are listed separately; the others are combined."""
-LEAST = 0.002
+LEAST_GROUP_SHARE: Convention[Share] = 0.002
 """Smallest share of the step of a separate group, and of the combined others."""
 OTHERS = "other ops"
 _NUMBER = re.compile(r"#\d+")
@@ -46,8 +47,8 @@ def largest_first(
     ns = graph.recorded_end_ns - graph.recorded_start_ns if waiting else graph.duration_ns
     sized = sorted(((float(ns[nodes].clip(0).sum()), name, nodes) for name, nodes in groups), key=lambda one: -one[0])
     # A wait's recorded length says little about the gain without it: the queue behind it is refilled, too.
-    least = 0.0 if waiting else LEAST * case.step_ns * graph.steps
-    alone = [(name, nodes) for size, name, nodes in sized[:MOST] if size >= least]
+    least = 0.0 if waiting else LEAST_GROUP_SHARE * case.step_ns * graph.steps
+    alone = [(name, nodes) for size, name, nodes in sized[:MOST_GROUPS] if size >= least]
     rest = [nodes for _, _, nodes in sized[len(alone) :]]
     if rest and sum(size for size, _, _ in sized[len(alone) :]) >= least:
         together = np.logical_or.reduce(rest)

@@ -31,12 +31,13 @@ from gpuprof.timeline.slow_calls import (
     within_slow,
 )
 from gpuprof.tracefile.trace import I64, Mask
+from gpuprof.units import Assumed, Elements
 
 STRETCH_NS = calibrated.STRETCH_NS.value
 """Python code between two ops takes microseconds; longer stretches do work of their own."""
 COMPUTES = len(KINDS)
 """Kind of slow ops whose tensors are in host memory."""
-LARGE = 10_000
+FEWEST_ELEMENTS: Assumed[Elements] = 10_000
 """Smallest tensor, in elements, whose computation on the CPU takes noticeable time."""
 _WHAT = {
     PLANNING: "planning in {}", LOADS: "loading code in {}", COMPILES: "compiling in {}",
@@ -118,7 +119,7 @@ def _on_host_tensors(case: Analysis, rows: I64) -> Mask:
     ops, strings = case.trace.ops, case.trace.strings
     large = [
         strings[int(ops.name[row])].startswith("aten::")
-        and any(math.prod(shape) >= LARGE for shape in shapes_in(case, int(ops.dims[row])) if shape)
+        and any(math.prod(shape) >= FEWEST_ELEMENTS for shape in shapes_in(case, int(ops.dims[row])) if shape)
         for row in rows.tolist()
     ]
     return ~launches[rows] & np.array(large, bool)

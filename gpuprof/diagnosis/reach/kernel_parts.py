@@ -23,10 +23,11 @@ from gpuprof.diagnosis.reach.reasons import reason
 from gpuprof.replay.graph import DEVICE, TRANSFER
 from gpuprof.replay.transform import scaled
 from gpuprof.tracefile.trace import F64, I64, KERNEL, Mask
+from gpuprof.units import Convention, Entries, Share
 
-MOST = 6
+MOST_GROUPS: Convention[Entries] = 6
 """Most groups of kernels that are listed separately; the others are combined."""
-LEAST = 0.002
+LEAST_GROUP_SHARE: Convention[Share] = 0.002
 """Smallest share of the step of a separate group, and of the combined others."""
 SHORT_NS = calibrated.ELEMENTWISE_TINY_NS.high
 """Kernels up to this long take as long as a launch, whatever their work: that is their reach."""
@@ -109,9 +110,9 @@ def _groups(case: Analysis, rows: I64, size: F64, kind: I64) -> Iterator[tuple[i
     named = np.where(op[rows] >= 0, np.append(trace.ops.name, -1)[op[rows]], trace.gpu.name[rows])
     keys, inverse = np.unique(np.stack([kind[rows], named]), axis=1, return_inverse=True)
     total = np.bincount(inverse.ravel(), weights=size[rows], minlength=keys.shape[1])
-    least = LEAST * case.step_ns * case.steps
+    least = LEAST_GROUP_SHARE * case.step_ns * case.steps
     order = np.argsort(-total, kind="stable").tolist()
-    alone = [k for k in order[:MOST] if total[k] >= least]
+    alone = [k for k in order[:MOST_GROUPS] if total[k] >= least]
     for k in alone:
         mask = np.zeros(len(size), bool)
         mask[rows[inverse.ravel() == k]] = True

@@ -39,6 +39,7 @@ from gpuprof.diagnosis.reach.repeated_parts import (
     unlabelled,
 )
 from gpuprof.diagnosis.reach.sampled import Sampled, sampled_in
+from gpuprof.units import Assumed, Convention, Share
 
 ORDER = (
     batches, collections, offloaded, slow_ops, computing, waits, blocking_copies, allocations, references,
@@ -47,11 +48,11 @@ ORDER = (
 )  # fmt: skip
 
 
-LEAST = 1e-3
+LEAST_ITEM_SHARE: Convention[Share] = 1e-3
 """Smallest excess of an item over its reach, as a share of the step; smaller ones stay in the reach."""
 
 
-SAMPLED = 0.02
+LEAST_SAMPLED_ITEM: Assumed[Share] = 0.02
 """Smallest share of the step of a CPU item for which its function is looked up in the samples."""
 
 
@@ -69,7 +70,7 @@ def above_reach(case: Analysis, usual_ns: int | None, advised: Collection[str]) 
         for part in find(case, advised):
             own_ns = scale * float(graph.duration_ns[part.nodes].sum()) / graph.steps
             waited = graph.waits[part.nodes].any()
-            if not waited and own_ns * (1 - (part.reach or 0.0)) < LEAST * now:
+            if not waited and own_ns * (1 - (part.reach or 0.0)) < LEAST_ITEM_SHARE * now:
                 continue
             graph = part.change(graph)
             then = round(scale * mean.simulated(graph))
@@ -89,7 +90,7 @@ def above_reach(case: Analysis, usual_ns: int | None, advised: Collection[str]) 
 
 def _sampled(case: Analysis, part: Part, ns: int, now: int) -> Sampled | None:
     """The sampled function of a CPU item that takes a good part of the step."""
-    return sampled_in(case, part.nodes) if part.kind != "gpu" and ns >= SAMPLED * now else None
+    return sampled_in(case, part.nodes) if part.kind != "gpu" and ns >= LEAST_SAMPLED_ITEM * now else None
 
 
 def _with_sampled(where: Where, sampled: Sampled | None) -> Where:

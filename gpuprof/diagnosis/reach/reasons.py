@@ -13,25 +13,26 @@ from gpuprof.costs.work import recorded_sms
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.kernel_reach import ATTENTION, GEMM, kinds_of
 from gpuprof.tracefile.trace import I64
+from gpuprof.units import Assumed, Elements, Published, Ratio, Share, Version
 
-ALIGNED = 8
+ALIGNED_ELEMENTS: Published[Elements] = 8
 """16-bit matrix multiplications use tensor cores at full rate if the inner and the last dimensions are multiples of
 this (NVIDIA, Matrix Multiplication Background User's Guide)."""
-FEW_WAVES = 4.0
+FEW_WAVES: Assumed[Ratio] = 4.0
 """With more waves of blocks than this, a partial last wave hardly counts."""
-TAIL = 0.4
+TAIL_SHARE: Assumed[Share] = 0.4
 """A last wave that fills less than this share of the SMs is a tail."""
-FEW_BLOCKS = 0.5
+FEW_BLOCKS: Assumed[Share] = 0.5
 """Share of the SMs below which a kernel does not fill the GPU."""
-FIRST_USE = 5.0
+FIRST_USE: Assumed[Ratio] = 5.0
 """A first run that takes this many times as long as later ones loads code or tries candidates."""
-HELD_BACK = 0.2
+HELD_BACK: Assumed[Share] = 0.2
 """Smallest share of samples with a throttled clock that counts as a reason."""
 _PAGEABLE = re.compile("Pageable")
 _UNVECTORISED = re.compile(r"(?<!vectorized_)(?<!unrolled_)elementwise_kernel|copy_device_to_device|direct_copy_kernel")
 _MADE_FOR = re.compile(r"(?<![a-z])sm_?(\d\d)\d?|cutlass_(\d\d)\d?_|(volta|turing|ampere)_", re.IGNORECASE)
 """The GPU generation in a kernel's name: sm80, cutlass_80_…, ampere_…."""
-_ARCHITECTURES = {"volta": 7, "turing": 7, "ampere": 8}
+_ARCHITECTURES: Published[dict[str, Version]] = {"volta": 7, "turing": 7, "ampere": 8}
 _BY_CHANNEL = re.compile(r"nchw|bn_\w*1C11", re.IGNORECASE)
 """cuDNN's kernels for images in NCHW layout; kernels for the other layout have nhwc in their names."""
 _EFFICIENT = re.compile(r"efficient_attention|fmha_cutlass")
@@ -147,8 +148,8 @@ def _alignment(case: Analysis, rows: I64, ns: np.ndarray, longest: I64, kind: in
     if kind != GEMM:
         return None
     matrices = [shape for row in longest.tolist() for shape in _shapes(case, row) if len(shape) in (2, 3)]
-    odd = [n for shape in matrices for n in shape[-2:] if n > ALIGNED and n % ALIGNED]
-    return f"a dimension of {max(odd, key=odd.count):,} is no multiple of {ALIGNED}" if odd else None
+    odd = [n for shape in matrices for n in shape[-2:] if n > ALIGNED_ELEMENTS and n % ALIGNED_ELEMENTS]
+    return f"a dimension of {max(odd, key=odd.count):,} is no multiple of {ALIGNED_ELEMENTS}" if odd else None
 
 
 def _layout(case: Analysis, rows: I64, ns: np.ndarray, longest: I64, kind: int) -> str | None:
@@ -171,7 +172,7 @@ def _waves(case: Analysis, rows: I64, ns: np.ndarray, longest: I64, kind: int) -
     if kind != GEMM:
         return None
     waves = blocks / sms
-    tail = (waves > 1) & (waves < FEW_WAVES) & (waves % 1 > 0) & (waves % 1 < TAIL)
+    tail = (waves > 1) & (waves < FEW_WAVES) & (waves % 1 > 0) & (waves % 1 < TAIL_SHARE)
     if 2 * ns[tail].sum() > ns.sum():
         return f"the last wave of blocks fills {100 * float(np.median(waves[tail] % 1)):.0f} % of the SMs"
     return None

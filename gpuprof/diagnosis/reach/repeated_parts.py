@@ -20,8 +20,9 @@ from gpuprof.replay.graph import Graph
 from gpuprof.replay.transform import removed, scaled
 from gpuprof.timeline.phases import BACKWARD, FORWARD, RECOMPUTE
 from gpuprof.tracefile.trace import Mask
+from gpuprof.units import Convention, Names
 
-MOST_NAMED = 3
+MOST_NAMED: Convention[Names] = 3
 """Most classes of modules that are named."""
 _OFFLOADED = dict.fromkeys(("optimizer", "weights", "activations"), "training state in host memory") | {
     "ops": "ops that the CPU computes between two copies",

@@ -9,14 +9,15 @@ import numpy as np
 
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.host_calls import Stacks
-from gpuprof.diagnosis.sampled_places import FEWEST, placed, weights
+from gpuprof.diagnosis.sampled_places import FEWEST_SAMPLES, placed, weights
 from gpuprof.tracefile.trace import F64, Mask
+from gpuprof.units import Assumed, Share
 
-MOST_OF = 0.5
+NAMING_SHARE: Assumed[Share] = 0.5
 """Smallest share of a place's samples that must have a function in their stack to name the place after it."""
-ALWAYS = 0.9
+LOOP_SHARE: Assumed[Share] = 0.9
 """A function in at least this share of all samples is the loop around the steps, whose name says little."""
-PART = 0.2
+PART_SHARE: Assumed[Share] = 0.2
 """Smallest share of a place's samples of a function that is named as one of several."""
 
 
@@ -42,7 +43,7 @@ def sampled_in(case: Analysis, nodes: Mask) -> Sampled | None:
         return None
     stacks, where = found
     weight = weights(case, where, nodes & (case.graph.lane == case.timeline.main_thread) & (case.graph.duration_ns > 0))
-    if weight.sum() < FEWEST:
+    if weight.sum() < FEWEST_SAMPLES:
         return None
     inside: dict[int, float] = defaultdict(float)
     depth: dict[int, float] = defaultdict(float)
@@ -57,13 +58,13 @@ def sampled_in(case: Analysis, nodes: Mask) -> Sampled | None:
                 seen.add(frame.function)
                 inside[frame.function] += mine
                 depth[frame.function] += mine * level
-    most = [one for one, ns in inside.items() if ns >= MOST_OF * weight.sum()]
+    most = [one for one, ns in inside.items() if ns >= NAMING_SHARE * weight.sum()]
     if not most:
         return None
     best = max(most, key=lambda one: (depth[one] / inside[one], inside[one]))
     function = stacks.functions[best]
     line = max(lines[best], key=lambda one: lines[best][one])
-    always = sum(any(frame.function == best for frame in path) for path in stacks.of_sample) >= ALWAYS * len(weight)
+    always = sum(any(frame.function == best for frame in path) for path in stacks.of_sample) >= LOOP_SHARE * len(weight)
     parts = _parts(stacks, weight, best) if always else ()
     return Sampled(function.name, function.file, line, inside[best] / float(weight.sum()), parts)
 
@@ -78,5 +79,5 @@ def _parts(stacks: Stacks, weight: F64, around: int) -> tuple[tuple[str, float],
             if following and following[0] not in stacks.boundary:
                 below[following[0]] += float(weight[sample])
     total = float(weight.sum())
-    large = sorted(((ns / total, one) for one, ns in below.items() if ns >= PART * total), reverse=True)
+    large = sorted(((ns / total, one) for one, ns in below.items() if ns >= PART_SHARE * total), reverse=True)
     return tuple((stacks.functions[one].name, share) for share, one in large)

@@ -15,9 +15,10 @@ from gpuprof.timeline.iteration_phases import PhaseSpan, innermost, phase_spans
 from gpuprof.tracefile.nsys.address import split_process
 from gpuprof.tracefile.phase_logs import Mark, PhaseLog
 from gpuprof.tracefile.trace import Trace
+from gpuprof.units import Assumed, WholeNs
 
 WAITS = calibrated.WAITS.value
-BREATH_NS = 1_000_000
+BREATH_NS: Assumed[WholeNs] = 1_000_000
 """In a recording, a process counts as working for this long after each op or kernel."""
 _OF_TRAINING = (FORWARD, BACKWARD, OPTIMIZER, TRAINING)
 

@@ -13,13 +13,14 @@ from collections.abc import Mapping, Sequence
 from gpuprof.diagnosis.iterations.logged_model import Quantity
 from gpuprof.diagnosis.roles.model import WAITING, Span
 from gpuprof.record.phase_names import GENERATION, TRAINING, WEIGHT_SYNC
+from gpuprof.units import Assumed, Batches, Share, WholeNs
 
-LEAST_BATCHES = 4
-APART = 0.1
+FEWEST_BATCHES: Assumed[Batches] = 4
+BATCHES_DIFFER: Assumed[Share] = 0.1
 """Largest relative difference between the numbers of batches on both sides, apart from those in the queue."""
-LEAST_WAIT_NS = 10_000_000
+LEAST_WAIT_NS: Assumed[WholeNs] = 10_000_000
 """A shorter wait may end near the end of a generation by chance."""
-CLOCKS_NS = 1_000_000
+CLOCKS_NS: Assumed[WholeNs] = 1_000_000
 """Largest difference between the clocks of two processes."""
 MARKED = "marked"
 """Key of quantities that were counted from marks."""
@@ -35,8 +36,8 @@ def marked_quantities(lanes: Mapping[str, Sequence[Span]], window_ns: int) -> tu
         ((name, one) for name, spans in lanes.items() if name != TRAINER for one in spans if one.phase == GENERATION),
         key=lambda pair: pair[1].end_ns,
     )
-    each = round(len(generated) / len(taken)) if len(taken) >= LEAST_BATCHES else 0
-    if each < 1 or abs(len(generated) / each - len(taken)) > max(APART * len(taken), 2):
+    each = round(len(generated) / len(taken)) if len(taken) >= FEWEST_BATCHES else 0
+    if each < 1 or abs(len(generated) / each - len(taken)) > max(BATCHES_DIFFER * len(taken), 2):
         return ()
     if not any(_is_for_a_batch(one) for one in lanes[TRAINER]):
         return ()

@@ -14,14 +14,16 @@ from gpuprof.errors import GpuprofError
 from gpuprof.record.phase_names import ENVIRONMENT, GENERATION, OTHER, REWARD, TRAINING, WEIGHT_SYNC
 from gpuprof.timeline.intervals import Intervals, clip, complement, join, union
 from gpuprof.tracefile.source import Issue
+from gpuprof.units import Assumed, Convention, Share, Spans, WholeNs
 
 BOUND = calibrated.BOUND.value
-LATE_NS, LATE_SHARE = 5_000_000, 0.05
+LATE_NS: Assumed[WholeNs] = 5_000_000
+LATE_SHARE: Assumed[Share] = 0.05
 """A phase that ends at most this long after a wait, or this share of the wait, still counts as having ended it: clocks
 of a host agree to microseconds, and a process continues for a little after putting something into a queue."""
-MOST_SPANS = 2_000
+MOST_SPANS: Convention[Spans] = 2_000
 """Most spans of a role's lane that are kept."""
-LEAST_WINDOW_NS = 1_000_000
+LEAST_WINDOW_NS: Assumed[WholeNs] = 1_000_000
 NO_ONE, NOTHING = "no other role", ""
 _NAMES = ((TRAINING, "trainer"), (GENERATION, "generator"), (ENVIRONMENT, "environment"), (REWARD, "reward"))
 """(phase, role): a process gets the role of the first of these phases that it has."""

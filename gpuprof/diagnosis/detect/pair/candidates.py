@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from gpuprof.units import Convention, Weight
+
 if TYPE_CHECKING:
     from gpuprof.diagnosis.detect.pair.cells import Cell
     from gpuprof.diagnosis.detect.pair.facts import Facts
@@ -36,9 +38,10 @@ MODEL = (*PASSES, "recompute")
 HOST_CAUSES = ("launch", "cpu_compute", "slow_call", "python", "sync", "device", "profiler", "unknown")
 """Causes of idle time that fewer launches shorten: CPU time, and pauses between kernels."""
 
-OWN = 1e6
+OWN_WEIGHT: Convention[Weight] = 1e6
 """Weight of a claim on cells that nothing else explains: larger than any number of launches."""
-WEAK, WEAKER = 1e-3, 1e-6
+WEAK_WEIGHT: Convention[Weight] = 1e-3
+WEAKER_WEIGHT: Convention[Weight] = 1e-6
 """Weights of claims that only count if there is nothing better."""
 
 

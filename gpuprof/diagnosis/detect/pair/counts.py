@@ -19,12 +19,13 @@ from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.phases import BACKWARD, PHASES, RECOMPUTE
 from gpuprof.timeline.startup import COMPILING, LOADING
 from gpuprof.tracefile.trace import ABSENT, I64, KERNEL, NO_TEXT, OP, Trace
+from gpuprof.units import Assumed, Share
 
 if TYPE_CHECKING:
     from gpuprof.costs.roofline import Roofline
     from gpuprof.timeline.timeline import Timeline
 
-KNOWN = 0.9
+KNOWN_FLOPS_SHARE: Assumed[Share] = 0.9
 """Smallest share of matmul time with known FLOPs for which their sum is given."""
 _BATCHED = re.compile(r"^aten::(bmm|baddbmm|matmul)")
 
@@ -175,7 +176,7 @@ def _product_flops(timeline: Timeline, rows: I64, roof: Roofline | None) -> floa
     ns = (gpu.end_ns - gpu.start_ns)[rows].clip(0).astype(np.float64)
     flops = roof.work.flops[rows]
     known = np.isfinite(flops)
-    if not ns.sum() > 0 or ns[known].sum() < KNOWN * ns.sum():
+    if not ns.sum() > 0 or ns[known].sum() < KNOWN_FLOPS_SHARE * ns.sum():
         return None
     return float(flops[known].sum()) / len(timeline.steps.start_ns)
 

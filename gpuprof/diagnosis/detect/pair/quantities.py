@@ -6,16 +6,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from gpuprof.units import Assumed, Ratio, Share
+
 if TYPE_CHECKING:
     from gpuprof.diagnosis.detect.pair.facts import Facts
 
-HALF = 0.5
+AS_GOOD_AS_GONE: Assumed[Share] = 0.5
 """An amount that falls below this share of its former value counts as gone."""
-FEWER = 0.75
+MOST_LEFT: Assumed[Share] = 0.75
 """A fix that leaves part of the work (casts that a model needs anyway) leaves at most this share."""
-FEW = 8.0
+FEWEST_A_STEP: Assumed[Ratio] = 8.0
 """Fewest kernels or calls per step that count as a pattern."""
-PACE = 0.05
+SAME_PACE: Assumed[Share] = 0.05
 """Launches, kernels, clocks and work that differ by less than this share count as equal."""
 
 
@@ -52,9 +54,9 @@ class Quantity:
     @property
     def steady(self) -> bool:
         """Whether they differ by no more than two runs of the same program."""
-        return self.difference <= PACE * self.a
+        return self.difference <= SAME_PACE * self.a
 
-    def fell(self, to: float = HALF, least: float = FEW) -> bool:
+    def fell(self, to: float = AS_GOOD_AS_GONE, least: float = FEWEST_A_STEP) -> bool:
         """Whether the smaller is at most the share `to` of the larger, and the larger at least `least`."""
         return self.largest >= least and min(self.a, self.b) <= to * self.largest
 

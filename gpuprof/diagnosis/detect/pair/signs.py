@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from gpuprof.diagnosis.detect.compiled_code import MOST_COMPILED
+from gpuprof.diagnosis.detect.compiled_code import COMPILED_SHARE
 from gpuprof.diagnosis.detect.pair.candidates import MODEL, Candidate, claim_model
-from gpuprof.diagnosis.detect.pair.quantities import FEWER, Quantity, kernel_counts, kernel_ns, quantity
+from gpuprof.diagnosis.detect.pair.quantities import MOST_LEFT, Quantity, kernel_counts, kernel_ns, quantity
+from gpuprof.units import Assumed, Share
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.detect.pair.facts import Facts
 
-IN_GRAPHS = 0.3
+IN_GRAPHS: Assumed[Share] = 0.3
 """A step counts as using CUDA graphs if they launch this share more of its kernels than on the other side."""
-LONG_IDLE = 0.02
+LONG_IDLE: Assumed[Share] = 0.02
 """Smallest share of a step of waiting that is named."""
 
 
@@ -36,7 +37,7 @@ def advised(a: Facts, b: Facts, name: str, amount: Quantity) -> bool:
 
 def alike_compiled(a: Facts, b: Facts) -> bool:
     """Whether both run compiled code, or both eager code."""
-    return (a.counts.compiled >= MOST_COMPILED) == (b.counts.compiled >= MOST_COMPILED)
+    return (a.counts.compiled >= COMPILED_SHARE) == (b.counts.compiled >= COMPILED_SHARE)
 
 
 LOSS = ("loss", "softmax")
@@ -46,7 +47,7 @@ LOSS = ("loss", "softmax")
 def less_loss(a: Facts, b: Facts, name: str, title: str) -> Iterator[Candidate]:
     """Less time in the loss, if only the side with more has the finding."""
     took = kernel_ns(a, b, LOSS)
-    if advised(a, b, name, took) and took.fell(to=FEWER, least=0.0) and alike_compiled(a, b):
+    if advised(a, b, name, took) and took.fell(to=MOST_LEFT, least=0.0) and alike_compiled(a, b):
         yield Candidate(
             name,
             title,
