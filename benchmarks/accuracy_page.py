@@ -29,7 +29,7 @@ from benchmarks.out_of_sample import (
 )
 from benchmarks.poorer_recordings import poorer
 from benchmarks.trace_only import Alone
-from gpuprof.diagnosis.detect.proposal import WORTH
+from gpuprof.diagnosis.detect.proposal import LEAST_GAIN
 from gpuprof.diagnosis.diagnosis import Finding
 from scenarios import catalogue
 from scenarios.catalogue import Scenario
@@ -313,7 +313,7 @@ def misses(results: Iterable[Result]) -> Iterator[tuple[str, str]]:
 
 def gained(fix: Fix, before: tuple[float, float]) -> bool:
     """Whether the slowest step after it is faster, per work, than the fastest before: else it may be noise."""
-    return before[0] / (fix.step_ms[1] / fix.work) > WORTH
+    return before[0] / (fix.step_ms[1] / fix.work) > LEAST_GAIN
 
 
 def miss_lines(results: list[Result], reasons: dict[str, str]) -> Iterator[str]:

@@ -1,12 +1,11 @@
-"""List the numeric module constants of gpuprof: where each stands, what it says of itself, and whether it is in the
-calibration table.
+"""List the numbers of gpuprof's modules: how well each is known, its unit, what it bounds, and where it stands.
 
-    python -m benchmarks.constants             # every constant
-    python -m benchmarks.constants --measured  # those that say they were fitted, measured or assumed
-    python -m benchmarks.constants replay      # of one room
+    python -m benchmarks.constants             # a count by room
+    python -m benchmarks.constants replay      # every number of a room
+    python -m benchmarks.constants --bare      # those whose type says neither how well they are known nor their unit
 
-A constant that was fitted to recordings belongs in `gpuprof/calibration/`; what stays next to its code are
-definitions, formats, physics and thresholds of taste.
+A number that was fitted to recordings is in `gpuprof/calibration/`, with its interval. Every other one stands next to
+the code that it decides in, with a type of `gpuprof/units.py`: `EQUAL_WORK: Assumed[Share] = 0.02`.
 """
 
 from __future__ import annotations
@@ -14,25 +13,35 @@ from __future__ import annotations
 import argparse
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "gpuprof"
-TABLE = PACKAGE / "calibration"
 
-MEASURED = re.compile(r"\b(fitted|measured|recordings|runs|guess\w*|assumed|[HAVB]\d00s?)\b", re.IGNORECASE)
-"""Words that a constant uses when its number comes from recordings, or should."""
+STATUSES = ("Assumed", "Measured", "Published", "Convention")
+
+_VAGUE = """
+    LEAST MOST FEWEST SEEN SHOWN NAMED MOSTLY OFTEN NEAR FAR MUCH FEW LITTLE LARGE SMALL LONG SHORT LONGER LONGEST
+    SHORTEST LARGEST SAME ALIKE EQUAL LEVEL LIKELY ENOUGH APART CLOSE CLEAR SLOWER QUICKER FASTER LOW HIGH HALF KEPT
+    LEFT MORE LESS OTHERS ALSO TOP SHARE REACH WORTH KNOWN FOUND SIZE LIMIT NARROW WIDE WIDEST DEEP SOON EVERY MANY
+    WHOLE PART FARTHEST MOST_OF MOST_OF_IT
+"""
+VAGUE = frozenset(_VAGUE.split())
+"""Names that do not say what they bound."""
 
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A module constant with a number in it. `line` counts from 1; `text` is its docstring and comments."""
+    """A number of a module, a flat collection of them, or an alias of a calibrated one. `line` counts from 1; `text` is
+    its docstring and comments. `type` is empty where it has none."""
 
     path: str
     line: int
     name: str
+    type: str
     value: str
     text: str
 
@@ -42,53 +51,88 @@ class Constant:
         return f"{self.path}:{self.name}"
 
     @property
-    def in_table(self) -> bool:
-        """Whether its value comes from the calibration table."""
-        return self.path.startswith("gpuprof/calibration/") or "calibrat" in self.value
+    def room(self) -> str:
+        return self.path.split("/")[1].removesuffix(".py")
 
     @property
-    def says_measured(self) -> bool:
-        """Whether its text says that the number comes from recordings, or is a guess at what they would say."""
-        return MEASURED.search(self.text) is not None
+    def status(self) -> str:
+        """`Assumed`, `Measured`, `Published` or `Convention`; empty without a type that says it."""
+        head = self.type.partition("[")[0]
+        return head if head in STATUSES else ""
+
+    @property
+    def unit(self) -> str:
+        """`Share`, `tuple[Ns, Ns]`; empty without a type that says it."""
+        return self.type.partition("[")[2].removesuffix("]") if self.status else ""
+
+    @property
+    def is_alias(self) -> bool:
+        """Whether it is another name of a number in the calibration table."""
+        return "calibrat" in self.value
+
+    @property
+    def is_vague(self) -> bool:
+        """Whether its name says nothing of what it bounds."""
+        return self.name.lstrip("_") in VAGUE
 
 
 def constants(package: Path = PACKAGE, root: Path = ROOT) -> Iterator[Constant]:
-    """Every numeric module constant below `package`, file by file, in the order of their lines."""
+    """All numbers of modules below `package` but those of the table, file by file, in the order of their lines."""
     for path in sorted(package.rglob("*.py")):
-        yield from constants_of(path.read_text(encoding="utf-8"), path.relative_to(root).as_posix())
+        if path.parent != package / "calibration":
+            yield from constants_of(path.read_text(encoding="utf-8"), path.relative_to(root).as_posix())
 
 
 def constants_of(source: str, path: str) -> Iterator[Constant]:
-    """Those of one file: names in capitals that get a value with a number in it, or one from the table."""
-    tree = ast.parse(source)
+    """Those of one file: names in capitals that get a number, several numbers, or one from the table.
+
+    Several names that get whole numbers in one line are the codes of an enumeration, which decide nothing; fractions
+    are no codes.
+    """
+    body = ast.parse(source).body
     lines = source.splitlines()
-    for node, after in zip(tree.body, [*tree.body[1:], None], strict=True):
-        target, value = _assigned(node)
-        if target is None or value is None or not (_numeric(value) or "calibrat" in ast.unparse(value)):
+    for node, after in zip(body, [*body[1:], None], strict=True):
+        names, value, said = _assigned(node)
+        if value is None or not names:
             continue
-        yield Constant(path, node.lineno, target, ast.unparse(value), _text(lines, node, after))
+        aliases = "calibrat" in ast.unparse(value)
+        if not aliases and (not _numeric(value) or (len(names) > 1 and _whole(value))):
+            continue
+        for name in names:
+            yield Constant(path, node.lineno, name, said, ast.unparse(value), _text(lines, node, after))
 
 
-def _assigned(node: ast.stmt) -> tuple[str | None, ast.expr | None]:
-    """Name and value of an assignment to one or more names in capitals."""
+def _assigned(node: ast.stmt) -> tuple[list[str], ast.expr | None, str]:
+    """Names in capitals that a statement assigns to, what they get, and the type it states."""
     if isinstance(node, ast.AnnAssign):
-        targets, value = [node.target], node.value
+        targets, value, said = [node.target], node.value, ast.unparse(node.annotation)
     elif isinstance(node, ast.Assign):
-        targets, value = node.targets, node.value
+        targets, value, said = node.targets, node.value, ""
     else:
-        return None, None
+        return [], None, ""
     elements = targets[0].elts if isinstance(targets[0], ast.Tuple) else targets
-    names = [target.id for target in elements if isinstance(target, ast.Name)]
-    capitals = [name for name in names if re.fullmatch(r"_?[A-Z][A-Z0-9_]*", name)]
-    return (", ".join(capitals), value) if capitals and len(capitals) == len(elements) else (None, None)
+    names = [one.id for one in elements if isinstance(one, ast.Name) and re.fullmatch(r"_?[A-Z][A-Z0-9_]*", one.id)]
+    return (names, value, said) if len(names) == len(elements) else ([], None, "")
 
 
 def _numeric(value: ast.expr) -> bool:
-    """Whether a number is part of the value, other than an index, a flag or a string's."""
-    return any(
-        isinstance(node, ast.Constant) and isinstance(node.value, int | float) and not isinstance(node.value, bool)
-        for node in ast.walk(value)
-    )
+    """Whether a value is a number, arithmetic with one, or a collection of nothing else."""
+    if isinstance(value, ast.Constant):
+        return isinstance(value.value, int | float) and not isinstance(value.value, bool)
+    if isinstance(value, ast.UnaryOp):
+        return _numeric(value.operand)
+    if isinstance(value, ast.BinOp):
+        return _numeric(value.left) or _numeric(value.right)
+    if isinstance(value, ast.Tuple | ast.List | ast.Set):
+        return bool(value.elts) and all(_numeric(one) for one in value.elts)
+    if isinstance(value, ast.Dict):
+        return bool(value.values) and all(_numeric(one) for one in value.values)
+    return False
+
+
+def _whole(value: ast.expr) -> bool:
+    """Whether no fraction is in it."""
+    return not any(isinstance(one, ast.Constant) and isinstance(one.value, float) for one in ast.walk(value))
 
 
 def _text(lines: list[str], node: ast.stmt, after: ast.stmt | None) -> str:
@@ -107,18 +151,31 @@ def _text(lines: list[str], node: ast.stmt, after: ast.stmt | None) -> str:
     return " ".join([*above, *around, *below])
 
 
+def by_room(found: list[Constant]) -> str:
+    """A line a room: how many numbers there are of each status, aliases of calibrated numbers, vague names."""
+    heads = (*(status.lower() for status in STATUSES), "bare", "aliases", "vague")
+    rows = [f"{'':12s}" + "".join(f"{head:>12s}" for head in heads)]
+    for room in [*sorted({one.room for one in found}), ""]:
+        here = [one for one in found if room in ("", one.room)]
+        own = Counter(one.status or "bare" for one in here if not one.is_alias)
+        counts = [*(own[status] for status in (*STATUSES, "bare")), sum(one.is_alias for one in here)]
+        rows.append(f"{room or 'all':12s}" + "".join(f"{n:12d}" for n in (*counts, sum(one.is_vague for one in here))))
+    return "\n".join(rows)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("room", nargs="?", default="", help="only constants of this part of gpuprof")
-    parser.add_argument("--measured", action="store_true", help="only those that say they come from recordings")
+    parser.add_argument("room", nargs="?", default="", help="every number of this part of gpuprof")
+    parser.add_argument("--bare", action="store_true", help="those whose type says nothing, and vague names")
     given = parser.parse_args()
-    shown = [one for one in constants() if given.room in one.path and (one.says_measured or not given.measured)]
-    for one in shown:
-        place = "table" if one.in_table else "code"
-        print(f"{one.path}:{one.line}  {one.name} = {one.value[:80]}  [{place}]")
-        if one.text:
-            print(f"    {one.text}")
-    print(f"{len(shown)} constants, {sum(one.in_table for one in shown)} of them from the table")
+    found = [one for one in constants() if given.room in one.path]
+    shown = [one for one in found if one.is_alias or one.is_vague or not one.status] if given.bare else found
+    if given.room or given.bare:
+        for one in shown:
+            print(f"{one.path}:{one.line}  {one.name} = {one.value[:80]}  [{one.type or 'bare'}]")
+            if one.text:
+                print(f"    {one.text}")
+    print(by_room(found))
 
 
 if __name__ == "__main__":

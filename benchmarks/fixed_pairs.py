@@ -27,7 +27,7 @@ from gpuprof.diagnosis import diagnose as diagnosing
 from gpuprof.diagnosis.analysis import Analysis, Change, analysis_of
 from gpuprof.diagnosis.comparison.compare import compare
 from gpuprof.diagnosis.comparison.comparison import Comparison
-from gpuprof.diagnosis.detect.proposal import WORTH
+from gpuprof.diagnosis.detect.proposal import LEAST_GAIN
 from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.diagnosis.findings import FINDINGS
 from gpuprof.diagnosis.predict import predict
@@ -112,7 +112,11 @@ def twins(path: Path) -> Iterator[Twin]:
         return
     for page, find in FINDINGS:
         for proposal in find(case) if page.id not in UNDETECTABLE else ():
-            if proposal.work != 1.0 or proposal.odds < 1 or case.step_ns < WORTH * predict(case, proposal).expected:
+            if (
+                proposal.work != 1.0
+                or proposal.odds < 1
+                or case.step_ns < LEAST_GAIN * predict(case, proposal).expected
+            ):
                 continue
             fixed = diagnosing.diagnose(with_change(case, proposal.change))
             yield Twin(path.name, page.id, compare(diagnosis, fixed))

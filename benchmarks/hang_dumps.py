@@ -1,6 +1,6 @@
 """How long `gpuprof hang` takes for the flight recorder dumps of a large job, and how much memory.
 
-    python -m benchmarks.hang_dumps [--ranks N] [--entries N]
+    python -m benchmarks.hang_dumps [--ranks N] [--entries N] [--json]
 
 The dumps are torch's own: of a process that calls that many collectives from a hundred lines. All ranks have the same,
 with the last collective not done; one rank has not called it. The command runs in a process of its own: wall and CPU
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import pickle
 import resource
 import subprocess
 import sys
@@ -48,9 +49,10 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="benchmarks.hang_dumps", description=__doc__.splitlines()[0])  # type: ignore[union-attr]
     parser.add_argument("--ranks", type=int, default=1024)
     parser.add_argument("--entries", type=int, default=2000)
+    parser.add_argument("--json", action="store_true", help="the same dumps as JSON, which are seven times as large")
     options = parser.parse_args(argv)
     with tempfile.TemporaryDirectory(prefix="gpuprof-hang-") as folder:
-        size = write(Path(folder), options.ranks, options.entries)
+        size = write(Path(folder), options.ranks, options.entries, options.json)
         begun, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
         words = [sys.executable, "-m", "gpuprof", "hang", "--json", folder]
         said = json.loads(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
@@ -65,7 +67,7 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
-def write(folder: Path, ranks: int, entries: int) -> int:
+def write(folder: Path, ranks: int, entries: int, as_json: bool = False) -> int:
     """Writes the dumps; their bytes."""
     with tempfile.TemporaryDirectory(prefix="gpuprof-hang-") as made:
         variables = os.environ | {"TORCH_FR_BUFFER_SIZE": str(entries)}
@@ -74,6 +76,8 @@ def write(folder: Path, ranks: int, entries: int) -> int:
     place = called[called.index(WORD) + len(WORD) + 1]  # of the word, in the pickle's memo
     at = called.rindex(b"h" + bytes([place]) + TRUE) + 2
     called = called[:at] + FALSE + called[at + 1 :]
+    if as_json:
+        called, without = (json.dumps(pickle.loads(data)).encode() for data in (called, without))  # of our own process
     for rank in range(ranks):
         path = folder / f"nccl_trace_rank_{rank}"
         path.write_bytes(without if rank == CULPRIT else called)

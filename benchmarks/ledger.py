@@ -31,7 +31,7 @@ from gpuprof.diagnosis.above_reach import Item
 from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.diagnosis.reach.ledger import explained
 from gpuprof.replay.noise import GAIN_NOISE, change_noise
-from gpuprof.report.above_words import SHOWN, line
+from gpuprof.report.above_words import MOST_SHOWN, line
 from scenarios import catalogue
 
 MS = 1e6
@@ -134,14 +134,16 @@ def written_down() -> None:
         gain = interval(diagnosis, fix.finding, mine)
         turns = sorted(a / b for a, b in zip(steps[""], steps[fix.name], strict=False))
         ok = gain is not None and gain[0] <= turns[-1] and turns[0] <= gain[1]
-        count, first, shown, held = count + 1, first + (place == 1), shown + (0 < place <= SHOWN), held + ok
+        count, first, shown, held = count + 1, first + (place == 1), shown + (0 < place <= MOST_SHOWN), held + ok
         said = f"{gain[0]:5.2f}–{gain[1]:5.2f}×" if gain else "–"
         text = f"{mine[0].ns / MS:.1f} ms {mine[0].what}" if mine else "none"
         print(
             f"{scenario.name.removeprefix('programs/'):20s} {text[:58]:58s} {place or '–':>5} {said:>13s}"
             f" {turns[0]:6.2f}–{turns[-1]:5.2f}×  {'' if ok else 'outside'}"
         )
-    print(f"{count} programs: named first in {first}, in the {SHOWN} lines in {shown}, the interval holds in {held}")
+    print(
+        f"{count} programs: named first in {first}, in the {MOST_SHOWN} lines in {shown}, the interval holds in {held}"
+    )
 
 
 def interval(diagnosis: Diagnosis, finding: str | None, items: list[Item]) -> tuple[float, float] | None:

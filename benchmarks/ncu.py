@@ -164,7 +164,7 @@ def _agreement(run: Path, why: str | None) -> dict[str, Any]:
     try:
         counters = with_counters(diagnosis := diagnose(run), read_counters(run / TABLE)).counters
         assert counters is not None
-        lines = counters_words.lines(with_counters(diagnosis, read_counters(run / TABLE)), counters_words.MOST)
+        lines = counters_words.lines(with_counters(diagnosis, read_counters(run / TABLE)), counters_words.MOST_ROWS)
     except GpuprofError as error:
         return nothing | {"why": str(error)}
     return {

@@ -266,8 +266,8 @@ DOCUMENTS = (
     Document(
         "gpuprof.comparison/1",
         "gpuprof.diagnosis.comparison.comparison:Comparison",
-        "What gpuprof says about two recordings, A before and B after. Times are whole nanoseconds a step, counts are "
-        "means a step; a difference is B's less A's. null: cannot be known from these recordings.",
+        "What gpuprof says about two recordings, A before and B after. Times are whole nanoseconds per step, counts "
+        "are means per step; a difference is B − A. null: cannot be known from these recordings.",
         fractions=True,
         instead={
             "Comparison.diagnoses": None,

@@ -18,14 +18,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from gpuprof.attach.changes import BLOCK, RECENT, REFERENCE, SETTLE, Change, Watch, advance
+from gpuprof.attach.changes import BLOCK_STEPS, RECENT_BLOCKS, REFERENCE_BLOCKS, SETTLING_STEPS, Change, Watch, advance
 
 ROOT = Path(__file__).resolve().parent.parent
 LEAST = 24
 """Steps of a recorded series that is resampled."""
 RESAMPLED = 32
 """Steps in a row that are drawn together."""
-NEEDED = SETTLE + BLOCK * (REFERENCE + RECENT)
+NEEDED = SETTLING_STEPS + BLOCK_STEPS * (REFERENCE_BLOCKS + RECENT_BLOCKS)
 UNPROFILED = ("baseline_free", "sampling", "after")
 
 

@@ -1,9 +1,9 @@
 """Whether the step time of a running training has reached a new level, or drifts: a fold over its steps.
 
 Steps have long tails, and patterns: a save now and then, a loader whose every fourth batch is late. So the medians of
-blocks of steps are compared. Nearly all pairs of one of the last RECENT blocks and one of the REFERENCE blocks must
-point the same way (the U statistic of Mann and Whitney 1947), and the levels must differ by LEAST. The mean must have
-moved in the same direction: another order of the same steps moves only the median.
+blocks of steps are compared. Nearly all pairs of one of the last RECENT_BLOCKS blocks and one of the REFERENCE_BLOCKS
+blocks must point the same way (the U statistic of Mann and Whitney 1947), and the levels must differ by LEAST. The mean
+must have moved in the same direction: another order of the same steps moves only the median.
 """
 
 from __future__ import annotations
@@ -15,20 +15,21 @@ from statistics import fmean, median
 from typing import Literal
 
 from gpuprof.calibration import watch as calibrated
+from gpuprof.units import Assumed, Blocks, Entries, Steps
 
-BLOCK = 16
+BLOCK_STEPS: Assumed[Steps] = 16
 """Steps in a block."""
-REFERENCE = 8
-"""Blocks that are the usual level: the first ones after SETTLE steps."""
-RECENT = 8
+REFERENCE_BLOCKS: Assumed[Blocks] = 8
+"""Blocks that are the usual level: the first ones after SETTLING_STEPS steps."""
+RECENT_BLOCKS: Assumed[Blocks] = 8
 """Blocks that are compared with it. A change is detected once it has lasted for this number of blocks, no earlier."""
 LEAST, SAME, PAIRS = calibrated.LEAST.value, calibrated.SAME.value, calibrated.PAIRS.value
 LONGEST, FOLLOWS = calibrated.LONGEST.value, calibrated.FOLLOWS.value
-SETTLE = 32
+SETTLING_STEPS: Assumed[Steps] = 32
 """Steps that are ignored at first, and after a recording: clocks, caches and the loader's queue settle."""
-MOST_BLOCKS = 128
+MOST_BLOCKS: Assumed[Blocks] = 128
 """Blocks after the reference that are remembered, to distinguish a drift from a new level."""
-MOST_KNOWN = 32
+MOST_LEVELS: Assumed[Entries] = 32
 """Levels that are remembered."""
 
 
@@ -67,7 +68,7 @@ class Change:
 class Watch:
     """What is known after some steps. The defaults are those of a watch that begins."""
 
-    skip: int = SETTLE
+    skip: int = SETTLING_STEPS
     part: tuple[float, ...] = ()
     """Steps of the current block."""
     reference: tuple[Block, ...] = ()
@@ -83,7 +84,7 @@ class Watch:
     @property
     def is_ready(self) -> bool:
         """Whether the usual level is known."""
-        return len(self.reference) == REFERENCE
+        return len(self.reference) == REFERENCE_BLOCKS
 
     @property
     def level_ns(self) -> float | None:
@@ -92,7 +93,7 @@ class Watch:
 
     def after_recording(self) -> Watch:
         """The same watch, which ignores the steps that follow a recording."""
-        return replace(self, skip=SETTLE, part=())
+        return replace(self, skip=SETTLING_STEPS, part=())
 
 
 def advance(watch: Watch, step_ns: float) -> tuple[Watch, Change | None]:
@@ -106,7 +107,7 @@ def advance(watch: Watch, step_ns: float) -> tuple[Watch, Change | None]:
     if watch.skip:
         return replace(watch, skip=watch.skip - 1), None
     part = (*watch.part, step_ns)
-    if len(part) < BLOCK:
+    if len(part) < BLOCK_STEPS:
         return replace(watch, part=part), None
     block = _block(part)
     watch = replace(watch, part=())
@@ -117,7 +118,7 @@ def advance(watch: Watch, step_ns: float) -> tuple[Watch, Change | None]:
             watch = replace(watch, known_ns=(level,))
         return watch, None
     watch = replace(watch, since=(*watch.since, block)[-MOST_BLOCKS:])
-    direction = shifted(watch.reference, watch.since[-RECENT:])
+    direction = shifted(watch.reference, watch.since[-RECENT_BLOCKS:])
     if not direction:
         return watch, None
     return _changed(watch, direction)
@@ -130,7 +131,7 @@ def _block(part: Sequence[float]) -> Block:
 
 def shifted(reference: tuple[Block, ...], recent: tuple[Block, ...]) -> int:
     """1 if the recent blocks are slower than the reference by LEAST or more, -1 if they are faster, else 0."""
-    if len(recent) < RECENT:
+    if len(recent) < RECENT_BLOCKS:
         return 0
     before, after = ([block.median_ns for block in blocks] for blocks in (reference, recent))
     moved = math.log(median(after) / median(before))
@@ -146,7 +147,7 @@ def shifted(reference: tuple[Block, ...], recent: tuple[Block, ...]) -> int:
 def _changed(watch: Watch, direction: int) -> tuple[Watch, Change]:
     blocks = (*watch.reference, *watch.since)
     began, is_drift = _beginning([block.median_ns for block in blocks])
-    changed = blocks[-RECENT:] if is_drift else blocks[began:]
+    changed = blocks[-RECENT_BLOCKS:] if is_drift else blocks[began:]
     before = median(block.median_ns for block in watch.reference)
     after = median(block.median_ns for block in changed)
     lasted = len(blocks) - began
@@ -156,11 +157,11 @@ def _changed(watch: Watch, direction: int) -> tuple[Watch, Change]:
     follows = watch.moving == direction and len(watch.since) <= FOLLOWS * (1 + drifting)
     goes_on = follows or (is_drift and watch.drifts == direction)
     cause = "known" if known else "same" if goes_on else "new"
-    change = Change("drift" if is_drift else "level", before, after, lasted * BLOCK, cause)
-    levels = watch.known_ns if known else (watch.known_ns[0], *watch.known_ns[1:][1 - MOST_KNOWN :], after)
+    change = Change("drift" if is_drift else "level", before, after, lasted * BLOCK_STEPS, cause)
+    levels = watch.known_ns if known else (watch.known_ns[0], *watch.known_ns[1:][1 - MOST_LEVELS :], after)
     drifts = direction if is_drift or goes_on else 0 if known else watch.drifts
     # The usual level is learnt again, from the blocks after the change; a drift has none yet.
-    usual = () if is_drift else changed[-REFERENCE:]
+    usual = () if is_drift else changed[-REFERENCE_BLOCKS:]
     return replace(watch, reference=usual, since=(), known_ns=levels, drifts=drifts, moving=direction), change
 
 

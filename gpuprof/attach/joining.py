@@ -16,10 +16,11 @@ from pathlib import Path
 from gpuprof.attach import processes
 from gpuprof.attach.jobs import Job, named
 from gpuprof.errors import GpuprofError
+from gpuprof.units import Assumed, Seconds
 
-ANSWER_S = 60.0
+ANSWER_S: Assumed[Seconds] = 60.0
 """Seconds within which a training must have ended its next step once it is joined."""
-LOOK_S = 0.2
+LOOK_S: Assumed[Seconds] = 0.2
 _PACKAGE = Path(__file__).parents[1]
 _FILE = """import sys
 if "_gpuprof" not in sys.modules:

@@ -20,13 +20,14 @@ from gpuprof.record.folder import make_folder, point_latest
 from gpuprof.record.machine import describe_host
 from gpuprof.record.options import DEFAULTS
 from gpuprof.record.redact import redact
+from gpuprof.units import Assumed, Calls, Seconds
 
-LOOK_S = 0.2
-AHEAD_S = 1.5
+LOOK_S: Assumed[Seconds] = 0.2
+AHEAD_S: Assumed[Seconds] = 1.5
 """The ranks of a job begin recording this many seconds from now, so that all have received the request by then."""
-TRIES = 3
+MOST_TRIES: Assumed[Calls] = 3
 """Attempts to agree on a step, each further ahead, if a rank had already passed it."""
-STANDSTILL_S = 60.0
+STANDSTILL_S: Assumed[Seconds] = 60.0
 """A message is printed after no step has ended for this many seconds."""
 STAGES = {
     "settle": "waiting until its steps have settled",
@@ -138,7 +139,7 @@ def open_recording(ranks: Sequence[Job], options: dict[str, Any], out: str | Non
 
 def _ask_all(ranks: Sequence[Job], folder: Path) -> None:
     ahead_s = AHEAD_S
-    for _ in range(TRIES):
+    for _ in range(MOST_TRIES):
         at_step = 0
         if len(ranks) > 1:
             now = [_now(one) for one in ranks]

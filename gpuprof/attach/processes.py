@@ -11,10 +11,11 @@ from pathlib import Path
 from gpuprof.errors import GpuprofError
 from gpuprof.hang.processes import environment_of, life_of
 from gpuprof.record.on_demand import VARIABLE, is_wanted
+from gpuprof.units import Published, Version
 
 HOW_TO_ARM = "start it with gpuprof trace --on-demand, or put import gpuprof; gpuprof.on_demand() at its beginning"
 _PYTHON = re.compile(r"(?:lib)?python(\d)\.(\d+)")
-JOINABLE = (3, 14)
+FIRST_JOINABLE: Published[tuple[Version, Version]] = (3, 14)
 """The first Python that can execute a file in another process (sys.remote_exec)."""
 
 
@@ -44,7 +45,7 @@ def why_not_armed(pid: int) -> str:
     if "libtorch" not in libraries:
         return f"process {pid} ({name or '?'}) has not loaded torch: name the process that trains"
     version = python_of(pid)
-    if version is not None and version >= JOINABLE:
+    if version is not None and version >= FIRST_JOINABLE:
         return (
             f"process {pid} is not armed, and only a gpuprof under Python {version[0]}.{version[1]} can join it: "
             f"{HOW_TO_ARM}"

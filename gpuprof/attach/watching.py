@@ -10,12 +10,13 @@ from typing import Protocol
 from gpuprof.attach.changes import Change, Watch, advance
 from gpuprof.attach.jobs import Job
 from gpuprof.errors import GpuprofError
+from gpuprof.units import Assumed, Calls, Seconds
 
-LOOK_S = 1.0
-AGAIN_S = 30.0
+LOOK_S: Assumed[Seconds] = 1.0
+AGAIN_S: Assumed[Seconds] = 30.0
 """Seconds before a recording that could not be opened is tried again."""
-TRIES = 3
-SILENT_S = 20.0
+MOST_TRIES: Assumed[Calls] = 3
+SILENT_S: Assumed[Seconds] = 20.0
 """A process that does not answer for this many seconds is given up, even if it still exists."""
 
 
@@ -117,9 +118,9 @@ class Watcher:
         except GpuprofError as error:
             self._tries += 1
             self._due_s = time.monotonic() + AGAIN_S
-            again = f"; tried again in {AGAIN_S:.0f} s" if self._tries < TRIES and self.job.is_alive else ""
+            again = f"; tried again in {AGAIN_S:.0f} s" if self._tries < MOST_TRIES and self.job.is_alive else ""
             self.say(f"{error}{again}")
-            if self._tries >= TRIES:
+            if self._tries >= MOST_TRIES:
                 self._waiting, self._has_usual = None, True
         self.watch = self.watch.after_recording()
 

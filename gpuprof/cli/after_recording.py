@@ -25,16 +25,17 @@ from gpuprof.record.nodes import shared_url
 from gpuprof.record.options import options_of
 from gpuprof.record.recording_cost import in_words
 from gpuprof.record.tell import tell
+from gpuprof.units import Bytes, Code, Convention, Published
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.diagnosis import Diagnosis
 
 Result = TypeVar("Result")
 
-LOWEST_PRIORITY = 19
+LOWEST_PRIORITY: Published[Code] = 19
 CLEAR_LINE = "\r\x1b[K"
 """Clears the line of a progress bar, which its owner redraws."""
-_COPIED_BYTES = 1 << 20
+_COPIED_BYTES: Convention[Bytes] = 1 << 20
 
 
 def main(run: str, niced: str, diagnose: str) -> None:

@@ -10,17 +10,18 @@ import click
 
 from gpuprof.cli.output import say, show, write
 from gpuprof.errors import GpuprofError
-from gpuprof.record.options import LARGEST, STEPS
+from gpuprof.record.options import LARGEST_NUMBER, STEPS
+from gpuprof.units import GB, Assumed, Convention, Seconds
 
 if TYPE_CHECKING:
     from gpuprof.attach.jobs import Job
     from gpuprof.attach.opened import Opened
     from gpuprof.diagnosis.diagnosis import Diagnosis
 
-DISK_GB = 2.0
+DISK_GB: Convention[GB] = 2.0
 """GB that a watch keeps by default: a few dozen windows of most fine-tunes."""
-MOST_DISK_GB = 1e6
-LEAVING_S = 10.0
+MOST_DISK_GB: Convention[GB] = 1e6
+LEAVING_S: Assumed[Seconds] = 10.0
 """After the verdict the job times some more steps to see whether it is as fast as before, for at most this long."""
 
 
@@ -28,14 +29,19 @@ LEAVING_S = 10.0
 @click.argument("place", metavar="[PID|RUN]", required=False)
 @click.option(
     "--steps",
-    type=click.IntRange(1, LARGEST),
+    type=click.IntRange(1, LARGEST_NUMBER),
     metavar="N",
     help=f"Record N steps (default {STEPS}, fewer of many ops).",
 )
 @click.option(
-    "--baseline", type=click.IntRange(1, LARGEST), metavar="N", help="Time N steps first, twice (default automatic)."
+    "--baseline",
+    type=click.IntRange(1, LARGEST_NUMBER),
+    metavar="N",
+    help="Time N steps first, twice (default automatic).",
 )
-@click.option("--stacks", type=click.IntRange(1, LARGEST), metavar="N", help="Then record N more with Python stacks.")
+@click.option(
+    "--stacks", type=click.IntRange(1, LARGEST_NUMBER), metavar="N", help="Then record N more with Python stacks."
+)
 @click.option("--out", metavar="DIR", help="Run folder, new or empty (default gpuprof-runs/DATE_NAME_PID).")
 @click.option("--no-report", is_flag=True, help="Write no report.html into the run folder.")
 @click.option("--watch", is_flag=True, help="Watch the step time, and record when it changes; until the job ends.")

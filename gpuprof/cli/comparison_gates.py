@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gpuprof.diagnosis.comparison.comparison import Comparison
-from gpuprof.diagnosis.comparison.significance import LEVEL
+from gpuprof.diagnosis.comparison.significance import SIGNIFICANT_P
 
 Pair = tuple[float, float]
 
@@ -112,5 +112,5 @@ def judge(gate: ChangeGate, comparison: Comparison) -> tuple[Outcome, str]:
         slower = tested.b_median_ns > tested.a_median_ns or gate.metric != "step_time"
         significant, p = tested.significant and slower, tested.p
     else:
-        significant, p = tested.p_each < LEVEL, tested.p_each
+        significant, p = tested.p_each < SIGNIFICANT_P, tested.p_each
     return (Outcome.FAILS, f"gate failed: {said} (p = {p:.2g})") if significant else (Outcome.HOLDS, "")

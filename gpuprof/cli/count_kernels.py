@@ -118,6 +118,6 @@ def _checked(printed: Path, folder: Path) -> Path:
 def _show(diagnosis: Diagnosis, table: Path, recording: str) -> None:
     from gpuprof.report import counters_words
 
-    for line in counters_words.lines(diagnosis, counters_words.MOST):
+    for line in counters_words.lines(diagnosis, counters_words.MOST_ROWS):
         print(line)
     tell(f"counters: {table}; all of it: gpuprof diagnose {recording} --ncu {table}")

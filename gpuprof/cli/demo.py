@@ -13,10 +13,11 @@ from gpuprof.cli.output_paths import check_place
 from gpuprof.cli.recordings import diagnose_given, given
 from gpuprof.diagnosis.asked import Asked
 from gpuprof.errors import GpuprofError
+from gpuprof.units import Measured, Ms
 
 RECORDING = "demo.json.gz"
 REPORT = "gpuprof-demo.html"
-UNPROFILED_MS = 81.0
+UNPROFILED_MS: Measured[Ms] = 81.0
 """The same step timed without a profiler: the middle of 70.2–91.9 ms, measured in fresh processes."""
 
 AFTERWARDS = (

@@ -13,6 +13,7 @@ from gpuprof.cli.output_paths import check_place
 from gpuprof.cli.printing import BRIEF, DIAGNOSIS, ITERATIONS, ROLES, gates
 from gpuprof.cli.recordings import RECORDING, TOP_IN_JSON, diagnose_given, given
 from gpuprof.diagnosis.asked import Asked
+from gpuprof.units import Code, Convention
 
 if TYPE_CHECKING:
     from gpuprof.cli.gates import Gate
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
     from gpuprof.tracefile.nsight_compute import Counted
     from gpuprof.tracefile.recording import Recording
 
-GATE_FAILED = 1
-UNUSABLE = 2
+GATE_FAILED: Convention[Code] = 1
+UNUSABLE: Convention[Code] = 2
 
 
 def _finite(_: click.Context, __: click.Parameter, value: float | None) -> float | None:

@@ -11,6 +11,7 @@ import click
 from gpuprof.cli.output import show, write
 from gpuprof.cli.target_python import target_python
 from gpuprof.runfile import RUNS
+from gpuprof.units import Code, Convention
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from gpuprof.doctor.machine_facts import Check
 
 SCHEMA = "gpuprof.doctor/1"
-CANNOT_RECORD = 1
+CANNOT_RECORD: Convention[Code] = 1
 _MARKS = {"ok": ("ok", "green"), "note": ("note", "cyan"), "warning": ("warning", "yellow"),
           "blocker": ("blocker", "bold red"), "unknown": ("unknown", "dim")}  # fmt: skip
 

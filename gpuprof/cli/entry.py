@@ -18,6 +18,7 @@ import click
 
 from gpuprof.cli.output import discard, say
 from gpuprof.errors import GpuprofError
+from gpuprof.units import Code, Convention
 
 COMMANDS = {
     "trace": "gpuprof.cli.trace",
@@ -50,8 +51,8 @@ SYNONYMS = {
     "diff": "compare", "open": "view", "check": "doctor", "list": "history",
 }  # fmt: skip
 """Names of other tools for our commands."""
-INTERRUPTED = 130
-FAILED = 2
+INTERRUPTED: Convention[Code] = 130
+FAILED: Convention[Code] = 2
 
 
 class Commands(click.Group):

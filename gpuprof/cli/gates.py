@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from gpuprof.diagnosis.diagnosis import Device, DeviceEstimate, Diagnosis
+from gpuprof.units import Convention, Ns
 
 SHARES = ("idle", "cpu_bound", "unattributed")
 TIMES = ("step_time",)
@@ -13,7 +14,7 @@ CAUSES = (
     "launch", "cpu_compute", "slow_call", "sync", "python", "allocator", "input", "transfer", "communication", "device",
     "profiler", "unknown", "garbage_collection",
 )  # fmt: skip
-_UNIT_NS = {"ns": 1.0, "us": 1e3, "µs": 1e3, "μs": 1e3, "ms": 1e6, "s": 1e9}
+_UNIT_NS: Convention[dict[str, Ns]] = {"ns": 1.0, "us": 1e3, "µs": 1e3, "μs": 1e3, "ms": 1e6, "s": 1e9}
 _LIMIT = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(%|\w+)")
 
 

@@ -11,6 +11,7 @@ import click
 from gpuprof.cli.output import say, show, write
 from gpuprof.cli.target_python import target_python
 from gpuprof.errors import GpuprofError
+from gpuprof.units import Cells, Convention, Ratio
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -20,9 +21,10 @@ if TYPE_CHECKING:
     from gpuprof.costs.measured_rates import Measurement
 
 SCHEMA = "gpuprof.gpus/1"
-_TERA, _GIGA = 1e12, 1e9
-_GUTTER = 2
-_SOURCE = 16
+_TERA: Convention[Ratio] = 1e12
+_GIGA: Convention[Ratio] = 1e9
+_GUTTER: Convention[Cells] = 2
+_SOURCE_WIDTH: Convention[Cells] = 16
 """Width from which the column of sources is shown."""
 
 
@@ -150,7 +152,7 @@ def _table(gpus: list[Gpu], width: int) -> RenderableType:
     widths = [max(len(_plain(row[i])) for row in (titles, *rows)) for i in range(len(titles))]
     # The source gets the remaining width, if that is wide enough to read.
     left = width - sum(widths[:-1]) - _GUTTER * len(widths)
-    shown = len(titles) if left >= _SOURCE else len(titles) - 1
+    shown = len(titles) if left >= _SOURCE_WIDTH else len(titles) - 1
     widths[-1] = min(widths[-1], left)
     for title, widest in zip(titles[:shown], widths[:shown], strict=True):
         justify = "left" if title in ("GPU", "sure", "source") else "right"

@@ -156,7 +156,7 @@ def _table(entries: list[Entry], width: int) -> RenderableType:
     columns = [name, Column("dim"), right, Column("cyan"), Column(elastic=True), right, right]
     rows = [list(history.head(entries)), *history.rows(entries, width=width)]
     columns += [right] * (len(rows[0]) - len(columns))
-    if width < history.NARROW and history.named_by_date(entries):
+    if width < history.NARROW_WIDTH and history.named_by_date(entries):
         columns.pop(1)
         rows = [[*row[:1], *row[2:]] for row in rows]
     lines = table([[escape(cell) for cell in row] for row in rows], columns, width)

@@ -17,6 +17,7 @@ from typing import Any
 import click
 
 from gpuprof.errors import GpuprofError
+from gpuprof.units import Convention, Entries, Rows
 
 INSTRUCTIONS = (
     "gpuprof says why a PyTorch training step takes as long as it does, from recordings of torch.profiler, Nsight"
@@ -27,10 +28,10 @@ INSTRUCTIONS = (
 )
 ONLY_READS = " Nothing is run or changed."
 RUNS_TOO = " The tool try runs a training command again with fixes applied: ask the user before you call it."
-TOP = 1000
+MOST_ROWS: Convention[Rows] = 1000
 """Kernels and gaps that can be paged through."""
 _ONE_AT_A_TIME = threading.Lock()
-_KEPT = 4
+_MOST_KEPT: Convention[Entries] = 4
 """Diagnoses cached for further questions."""
 
 
@@ -286,11 +287,11 @@ def _diagnosis(path: str) -> Any:
     return found
 
 
-@functools.lru_cache(_KEPT)
+@functools.lru_cache(_MOST_KEPT)
 def _diagnosed(given: tuple[str, ...], state: tuple[tuple[str, str], ...]) -> tuple[Any, frozenset[str]]:
     import gpuprof
 
-    found = gpuprof.diagnose(given, top=TOP)
+    found = gpuprof.diagnose(given, top=MOST_ROWS)
     return found, frozenset(_names_in(found))
 
 

@@ -15,10 +15,11 @@ from concurrent.futures import Future
 from typing import Any
 
 from gpuprof.errors import GpuprofError
+from gpuprof.units import Bytes, Characters, Convention
 
 PLACES = ("path", "a", "b", "folder", "places")
 """Arguments that name a recording or a folder."""
-LONGEST_ERROR = 600
+LONGEST_ERROR: Convention[Characters] = 600
 """Longest error, characters."""
 _IN_TOOLS = (
     (r" \(gpuprof \S+ --help shows the usage\)", ""),
@@ -32,7 +33,7 @@ _IN_TOOLS = (
 """Command-line wording in errors → wording for an agent."""
 NEXT_STEPS = "\nnext_steps: "
 """Precedes the last line of a page: JSON that is already fenced."""
-DOWNLOAD_BYTES = 1 << 30
+DOWNLOAD_BYTES: Convention[Bytes] = 1 << 30
 """Most bytes that are fetched of one URL."""
 
 

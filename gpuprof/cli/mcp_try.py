@@ -11,8 +11,9 @@ from typing import Any
 from gpuprof.errors import GpuprofError
 from gpuprof.nsight.convert import READ_ONLY
 from gpuprof.trial.own_process import own_command
+from gpuprof.units import Assumed, Seconds
 
-_ENDING_S = 30.0
+_ENDING_S: Assumed[Seconds] = 30.0
 """Seconds that `gpuprof try` gets to end its processes once the client cancels."""
 
 

@@ -10,11 +10,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from gpuprof.errors import GpuprofError
+from gpuprof.units import Characters, Convention
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-_LONGEST_MESSAGE = 2000
+_LONGEST_MESSAGE: Convention[Characters] = 2000
 
 _PLAIN = str.maketrans("█▓▒░∙╱╲▚╳─┄∿▤▥▧▨▩▣▦▪≈◧▬·…←×µ–−→✗", "#%=-:/\\o*_.~SELGPNC!^D&-~<xu-->x")
 """ASCII replacements of the same width for our own characters; fills of bars stay distinguishable."""

@@ -8,10 +8,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from gpuprof.units import Assumed, Seconds
+
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-PATIENCE_S = 1.0
+PATIENCE_S: Assumed[Seconds] = 1.0
 """Seconds before the bar appears."""
 
 

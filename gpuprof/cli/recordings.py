@@ -10,13 +10,14 @@ import click
 
 from gpuprof.cli.output import say
 from gpuprof.diagnosis.asked import NOTHING_ASKED, Asked
+from gpuprof.units import Convention, Rows
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.diagnosis import Diagnosis
     from gpuprof.tracefile.read import Progress
     from gpuprof.tracefile.recording import Recording
 
-TOP_IN_JSON = 10
+TOP_IN_JSON: Convention[Rows] = 10
 RECORDING = click.Path(path_type=str)
 """Type of an argument that names a recording: text, because pathlib would break URLs."""
 

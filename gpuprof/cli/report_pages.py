@@ -16,14 +16,16 @@ if TYPE_CHECKING:
 def pages_for(diagnosis: Diagnosis, ranks: Sequence[RankSummary] | None) -> list[RankSummary]:
     """The ranks that get their own page: the requested ones; by default one to compare the shown rank with. The rank
     that the report shows needs none. Raises GpuprofError for too many."""
-    from gpuprof.report.page.rank_pages import MOST, usual_rank
+    from gpuprof.report.page.rank_pages import MOST_RANKS, usual_rank
 
     if ranks is None:
         usual = usual_rank(diagnosis)
         return [usual] if usual else []
     chosen = [one for one in ranks if one.rank != diagnosis.environment.rank]
-    if len(chosen) > MOST:
-        raise GpuprofError(f"--ranks names {len(chosen)} ranks: at most {MOST} get a report of their own; name fewer")
+    if len(chosen) > MOST_RANKS:
+        raise GpuprofError(
+            f"--ranks names {len(chosen)} ranks: at most {MOST_RANKS} get a report of their own; name fewer"
+        )
     return chosen
 
 

@@ -10,10 +10,11 @@ from shutil import copyfileobj
 from socketserver import TCPServer
 
 from gpuprof.errors import GpuprofError
+from gpuprof.units import Assumed, WholeSeconds
 
 HOST = "127.0.0.1"
 METHODS = "GET, HEAD, OPTIONS"
-SILENCE_S = 30
+SILENCE_S: Assumed[WholeSeconds] = 30
 """Seconds after which a silent client is disconnected."""
 
 

@@ -15,13 +15,14 @@ from gpuprof.record.nodes import LOOK_S, OWN_S, NodeExchange, job_name, wait_s
 from gpuprof.record.options import options_of
 from gpuprof.record.signed import TOKEN, key_of
 from gpuprof.record.tell import tell
+from gpuprof.units import Assumed, Convention, Ranks, Seconds
 
-WINDOWS_S = 30.0
+WINDOWS_S: Assumed[Seconds] = 30.0
 """Seconds that the other ranks of a node get to close their windows once the first has."""
-ENDED_S = 2.0
+ENDED_S: Assumed[Seconds] = 2.0
 """Seconds after the end of rank 0's process within which its last files become visible."""
 _RANK = r"rank(\d+)\.json"
-_MANY = 16
+_MOST_NAMED: Convention[Ranks] = 16
 
 
 def takes_part(folder: Path) -> bool:
@@ -113,7 +114,7 @@ def tell_others(outcome: dict[str, Any] | None) -> None:
 
 
 def _named(ranks: list[int]) -> str:
-    shown = ", ".join(map(str, ranks[:_MANY])) + (", …" if len(ranks) > _MANY else "")
+    shown = ", ".join(map(str, ranks[:_MOST_NAMED])) + (", …" if len(ranks) > _MOST_NAMED else "")
     return f"rank{'s' * (len(ranks) > 1)} {shown}"
 
 

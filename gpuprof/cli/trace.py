@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuprof.cli import trace_without_click
 from gpuprof.errors import GpuprofError
-from gpuprof.record.options import DEFAULTS, LARGEST, OPTIONS, Option
+from gpuprof.record.options import DEFAULTS, LARGEST_NUMBER, OPTIONS, Option
 
 if TYPE_CHECKING:
     import click
@@ -161,7 +161,7 @@ def _command() -> click.Command:
         if option.least is None:
             return click.Option([flags], callback=ranks, metavar=option.metavar, help=option.help)
         return click.Option(
-            [flags], type=click.IntRange(option.least, LARGEST), default=option.default, metavar=option.metavar,
+            [flags], type=click.IntRange(option.least, LARGEST_NUMBER), default=option.default, metavar=option.metavar,
             help=option.help,
         )  # fmt: skip
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from gpuprof.record.options import DEFAULTS, LARGEST, OPTIONS
+from gpuprof.record.options import DEFAULTS, LARGEST_NUMBER, OPTIONS
 
 COUNTS = {option.flag: option for option in OPTIONS if option.least is not None}
 """Options that take a whole number."""
@@ -81,7 +81,7 @@ def parse(arguments: Sequence[str]) -> Request | None:
                 return None
         else:
             option, count = COUNTS[name], number(value)
-            if count is None or not (option.least or 0) <= count <= LARGEST:
+            if count is None or not (option.least or 0) <= count <= LARGEST_NUMBER:
                 return None
             options[option.name] = count
     if "" in (out, module, ncu) or not (words or module):

@@ -16,6 +16,7 @@ import click
 
 from gpuprof.cli.output import say, show, write
 from gpuprof.errors import GpuprofError
+from gpuprof.units import Code, Convention, Names, WholeSeconds
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.diagnosis import Finding
@@ -24,13 +25,13 @@ if TYPE_CHECKING:
     from gpuprof.trial.subject import Subject
     from gpuprof.trial.trial import Trial
 
-GATE_FAILED = 1
+GATE_FAILED: Convention[Code] = 1
 BUDGET = "5m"
-SHOWN = 5
+MOST_SHOWN: Convention[Names] = 5
 """Most paths named in a line of --list."""
 LABELS = tuple(f"    {label:<8}" for label in ("write", "flag", "not for"))
 """Labels of lines of --list with text in a column."""
-_UNITS_S = {"s": 1, "m": 60, "min": 60, "h": 3600}
+_UNITS_S: Convention[dict[str, WholeSeconds]] = {"s": 1, "m": 60, "min": 60, "h": 3600}
 _WITH_VALUE = ("--fix", "--budget", "--rounds", "--until", "-m")
 
 
@@ -248,13 +249,13 @@ def _run(
     target: Target, subject: Subject, chosen: list[Candidate], budget: float, rounds: int | None, yes: bool,
     until: float | None,
 ) -> Trial:  # fmt: skip
-    from gpuprof.trial.plan import ROUNDS, process_seconds, seconds
+    from gpuprof.trial.plan import FEWEST_ROUNDS, process_seconds, seconds
     from gpuprof.trial.processes import Starter
     from gpuprof.trial.run import run_trial
 
     step_s = subject.step_s or 0.0
     process_s = process_seconds(subject.start_s, step_s, 20, 40)
-    expected = seconds(len(chosen), rounds or ROUNDS, process_s) + process_s
+    expected = seconds(len(chosen), rounds or FEWEST_ROUNDS, process_s) + process_s
     most = "" if rounds else f", at most {_minutes(budget)}"
     say(
         f"run: {subject.folder.name}; this will take about {_minutes(expected if rounds else min(expected, budget))}"
@@ -405,6 +406,6 @@ def _listing_lines(listing: dict[str, Any]) -> list[str]:
     for key, title in where.items():
         paths = (listing["written"] or {}).get(key) or []
         if paths:
-            more = f" and {len(paths) - SHOWN} more" if len(paths) > SHOWN else ""
-            lines.append(f"{title}: {', '.join(paths[:SHOWN])}{more}")
+            more = f" and {len(paths) - MOST_SHOWN} more" if len(paths) > MOST_SHOWN else ""
+            lines.append(f"{title}: {', '.join(paths[:MOST_SHOWN])}{more}")
     return lines

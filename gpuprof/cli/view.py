@@ -14,11 +14,12 @@ from gpuprof.cli.export import SUFFIXES, choose, draw_ranks, draw_roles, parsed,
 from gpuprof.cli.output import say
 from gpuprof.cli.recordings import RECORDING, diagnose_given, given
 from gpuprof.diagnosis.asked import Asked
+from gpuprof.units import Code, Published
 
 if TYPE_CHECKING:
     from gpuprof.tracefile.recording import Recording
 
-PORT = 9001
+PORT: Published[Code] = 9001
 """The only local port that Perfetto's viewer may read from."""
 VIEWER = "https://ui.perfetto.dev"
 _ASKED = "if the browser asks whether the page may reach this device, allow it"

@@ -18,12 +18,13 @@ from gpuprof.attach.opened import open_recording
 from gpuprof.attach.watching import words
 from gpuprof.cli.output import say, write
 from gpuprof.errors import GpuprofError
+from gpuprof.units import Cells, Convention
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.comparison.comparison import Comparison
     from gpuprof.diagnosis.diagnosis import Diagnosis
 
-WIDTH = 100
+WIDTH: Convention[Cells] = 100
 """Width of changed.txt."""
 
 

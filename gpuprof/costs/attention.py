@@ -1,4 +1,4 @@
-"""Scaled dot-product attention: forward two matmuls of S × S, backward five, one of them done again.
+"""Scaled dot-product attention: two S × S matmuls forward, five backward, one of which is recomputed.
 
 FLOPs as in FlashAttention (Dao et al., 2022): per head and batch 2·Sq·Sk·(D + Dv) forward; backward recomputes the
 scores and does four more, 2·Sq·Sk·(3·D + 2·Dv). A causal mask leaves the part of Sq × Sk on and below the diagonal,
@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from gpuprof.costs.arguments import Arguments, Tensor
 from gpuprof.costs.cost import Cost, Kernel
 from gpuprof.costs.dtypes import dtype_code
+from gpuprof.units import Convention, Published, Share, Tokens
 
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """Where an op's arguments stand."""
+    """Positions of an op's arguments."""
 
     query: int
     """Position of the query; key and value follow it."""
@@ -53,15 +54,15 @@ _ROWS = re.compile(r"dot_do_o|preprocess|delta|dot_kernel", re.IGNORECASE)
 _CONVERT = re.compile(r"convert_d?q|postprocess|dq_to", re.IGNORECASE)
 _HEADS = re.compile(r"reduce_head|splitkv_combine|combine", re.IGNORECASE)
 _FILL = re.compile(r"elementwise|fill|memset|copy|reduce_kernel", re.IGNORECASE)
-_ALIGNED = 16
+_ALIGNED_TOKENS: Published[Tokens] = 16
 """Masks are padded to multiples of this at most."""
-_REDO = 1 / 5
+_RECOMPUTED_SHARE: Convention[Share] = 1 / 5
 """Of a backward's five products one recomputes the scores; exact for Dv = D."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What an attention works on."""
+    """The shape of an attention."""
 
     batch: float
     heads: int
@@ -96,7 +97,7 @@ def is_backward(name: str) -> bool:
 
 
 def takes_one_sample(arguments: Arguments) -> bool:
-    """Whether the queries of an attention op are of one sample, not packed and not a batch of several."""
+    """Whether the queries of an attention op belong to one sample, neither packed nor a batch."""
     query = arguments.tensor(_OPS[arguments.name].query)
     return query is not None and len(query.shape) == 4 and query.shape[0] == 1
 
@@ -132,7 +133,7 @@ def attention(arguments: Arguments, kernel: Kernel) -> Cost | None:
     grouped = query.elements / max(key.elements / shape.keys * shape.queries, 1)
     reads = query.bytes + key.bytes + value.bytes + out + 2 * rows + exact
     writes = exact + (key.bytes + value.bytes) * max(grouped, 1)
-    return Cost(flops, reads, writes, code, repeated_flops=flops * _REDO)
+    return Cost(flops, reads, writes, code, repeated_flops=flops * _RECOMPUTED_SHARE)
 
 
 def _shape(layout: _Layout, arguments: Arguments, query: Tensor, key: Tensor, value: Tensor) -> Shape | None:
@@ -161,14 +162,14 @@ def is_causal(arguments: Arguments) -> bool:
 
 
 def attends_packed(arguments: Arguments) -> bool:
-    """Whether an attention op is given the lengths of several sequences in one row."""
+    """Whether an attention op gets the lengths of several sequences in one row."""
     layout = _OPS[arguments.name]
     lengths = arguments.tensor(layout.lengths) if layout.lengths is not None else None
     return lengths is not None and lengths.elements > 1
 
 
 def has_mask(arguments: Arguments) -> bool:
-    """Whether an attention op is given a mask of queries × keys as a tensor. Its last dimension may be padded."""
+    """Whether an attention op gets a queries × keys mask as a tensor. Its last dimension may be padded."""
     layout = _OPS[arguments.name]
     query, key = arguments.tensor(layout.query), arguments.tensor(layout.query + 1)
     if query is None or key is None or len(query.shape) != len(key.shape) or len(query.shape) < 4:
@@ -177,7 +178,7 @@ def has_mask(arguments: Arguments) -> bool:
     queries, keys = query.shape[at], key.shape[at]
 
     def is_mask(shape: tuple[int, ...]) -> bool:
-        return len(shape) >= 2 and shape[-2] == queries and 0 <= shape[-1] - keys < _ALIGNED
+        return len(shape) >= 2 and shape[-2] == queries and 0 <= shape[-1] - keys < _ALIGNED_TOKENS
 
     like = (query.shape, key.shape)
     return any(one.shape not in like and is_mask(tuple(one.shape)) for one in arguments.tensors)

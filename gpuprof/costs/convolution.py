@@ -1,4 +1,4 @@
-"""Convolutions: two FLOPs for every output element, input channel of its group and tap of the filter."""
+"""Convolutions: two FLOPs per output element, input channel of its group and filter tap."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import math
 from gpuprof.costs.arguments import Arguments, Tensor
 from gpuprof.costs.cost import Cost, Kernel
 from gpuprof.costs.dtypes import CODE, dtype_code
+from gpuprof.units import Place, Published
 
-_FORWARD = {
+_FORWARD: Published[dict[str, tuple[Place, Place, Place]]] = {
     "aten::cudnn_convolution": (2, 3, 4),
     "aten::cudnn_convolution_relu": (4, 3, 5),
     "aten::miopen_convolution": (3, 4, 5),
@@ -20,7 +21,7 @@ _FORWARD = {
 }
 """Op → where padding, stride and dilation stand."""
 _BACKWARD = {"aten::convolution_backward", "aten::cudnn_convolution_backward", "aten::miopen_convolution_backward"}
-_MASK_AT = 10
+_MASK_AT: Published[Place] = 10
 
 
 def is_convolution(name: str) -> bool:
@@ -28,7 +29,7 @@ def is_convolution(name: str) -> bool:
 
 
 def convolution(arguments: Arguments, kernel: Kernel) -> Cost | None:
-    """Cost of a convolution or of its gradients; None where stride and padding were not recorded."""
+    """Cost of a convolution or of its gradients; None if stride and padding were not recorded."""
     if kernel.named(r"(?i)nchwToNhwc|nhwcToNchw|transpose|tensorTransform|memset|fill|reduce_kernel|copy|SubTensor"):
         tensors = arguments.tensors
         return Cost(read_bytes=tensors[0].bytes, write_bytes=tensors[0].bytes, whole=False) if tensors else None
@@ -80,5 +81,5 @@ def _backward(arguments: Arguments) -> Cost | None:
 
 def _dtype(source: Tensor) -> int:
     code = dtype_code(source.type)
-    # cuDNN takes tf32 for fp32 unless that is switched off, which nothing records.
+    # cuDNN uses tf32 for fp32 unless that is switched off, which is not recorded.
     return CODE["tf32"] if code == CODE["fp32"] else code

@@ -1,10 +1,12 @@
-"""The number formats that arithmetic is done in, and how torch and kernels name element types."""
+"""Number formats of arithmetic, and how torch and kernels name element types."""
 
 from __future__ import annotations
 
+from gpuprof.units import Code, Convention
+
 DTYPES = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "int8", "fp4")
 """Formats with a rate of their own. A dtype code is an index into these; UNKNOWN stands for none."""
-UNKNOWN = 255
+UNKNOWN: Convention[Code] = 255
 CODE = {name: code for code, name in enumerate(DTYPES)}
 
 _TYPES = {
@@ -46,7 +48,7 @@ def element_bytes(type_name: str) -> int | None:
 
 
 def dtype_code(type_name: str) -> int:
-    """Code of the format that arithmetic on this element type is done in, or UNKNOWN."""
+    """Code of the arithmetic format for this element type, or UNKNOWN."""
     known = _TYPES.get(type_name)
     return CODE[known[1]] if known and known[1] else UNKNOWN
 

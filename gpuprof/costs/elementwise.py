@@ -8,6 +8,7 @@ import re
 from gpuprof.costs.arguments import Arguments, Tensor
 from gpuprof.costs.cost import Cost, Kernel
 from gpuprof.costs.dtypes import element_bytes, promoted
+from gpuprof.units import Assumed, Bytes, Elements, Published
 
 
 def words(text: str) -> frozenset[str]:
@@ -37,11 +38,11 @@ _THREE = words("""
 ARITY = {**dict.fromkeys(_ONE, 1), **dict.fromkeys(_TWO, 2), **dict.fromkeys(_THREE, 3)}
 """Op (without aten:: and a trailing _) → the most tensors that it reads; one more is the output that it was given."""
 _GIVES_BOOL = words("eq ne lt le gt ge logical_and logical_or logical_xor logical_not isnan isinf isfinite")
-_MASK_BYTES = {"native_dropout": 1}
+_MASK_BYTES: Published[dict[str, Bytes]] = {"native_dropout": 1}
 """Bytes per element that an op writes in addition to its result."""
 FILLS = words("fill zero normal uniform random bernoulli exponential cauchy geometric log_normal")
 CREATES = words("arange linspace logspace full ones zeros randn rand randint randperm eye range")
-_PER_THREAD = 4
+_PER_THREAD: Assumed[Elements] = 4
 """Elements that a thread of an elementwise kernel works on, at most usually."""
 
 
@@ -66,7 +67,7 @@ def elementwise(arguments: Arguments, name: str, in_place: bool) -> Cost | None:
 
 
 def output_type(name: str, inputs: list[Tensor]) -> str:
-    """Element type that an op gives: tensors with dimensions go before those without, as in torch."""
+    """Element type of an op's result: tensors with dimensions take precedence over those without, as in torch."""
     if name in _GIVES_BOOL:
         return "bool"
     if name == "where":
@@ -104,7 +105,7 @@ def fill(arguments: Arguments) -> Cost | None:
 
 
 def create(arguments: Arguments, kernel: Kernel) -> Cost:
-    """A tensor from nothing: its size is that of the output given, else of the range, no more than was launched for."""
+    """Creating a tensor: its size is that of the given output, or else of the range, limited by the launch."""
     out = [t for t in arguments.tensors if t.elements > 1]
     if out:
         return Cost(write_bytes=out[-1].bytes)

@@ -14,10 +14,11 @@ from collections.abc import Iterable
 from gpuprof.costs.arguments import Arguments
 from gpuprof.costs.cost import Cost, Kernel
 from gpuprof.costs.dtypes import element_bytes, type_in_kernel_name
+from gpuprof.units import Convention, Elements, Published, Tensors
 
-CHUNK = 65_536
+CHUNK_ELEMENTS: Published[Elements] = 65_536
 _LISTS = re.compile(r"^aten::_(foreach|fused)_|^aten::_amp_foreach")
-_FUSED_STATE = {"adam": 2, "adamw": 2, "sgd": 1, "adagrad": 1}
+_FUSED_STATE: Convention[dict[str, Tensors]] = {"adam": 2, "adamw": 2, "sgd": 1, "adagrad": 1}
 """Optimizer → tensors of state per parameter, in addition to parameter and gradient."""
 
 
@@ -28,15 +29,15 @@ def is_over_lists(name: str) -> bool:
 def chunk_fill(sizes: Iterable[int]) -> float:
     """Mean share of a chunk that is used, for tensors of these numbers of elements; 1 if there are none."""
     sizes = [n for n in sizes if n > 0]
-    return sum(sizes) / (CHUNK * sum(math.ceil(n / CHUNK) for n in sizes)) if sizes else 1.0
+    return sum(sizes) / (CHUNK_ELEMENTS * sum(math.ceil(n / CHUNK_ELEMENTS) for n in sizes)) if sizes else 1.0
 
 
 def over_lists(arguments: Arguments, kernel: Kernel, fill: float) -> Cost | None:
-    """Cost of one kernel of such an op, from what it was launched with and which lists it goes through."""
+    """Cost of one kernel of such an op, from its launch and its lists."""
     size = element_bytes(type_in_kernel_name(kernel.name) or "float") or 4
     given = sum(1 for name in arguments.types if name == "TensorList")
     recorded = [sum(t.elements for t in tensors) for tensors in arguments.lists]
-    elements = float(recorded[0]) if recorded and recorded[0] else kernel.blocks * CHUNK * fill
+    elements = float(recorded[0]) if recorded and recorded[0] else kernel.blocks * CHUNK_ELEMENTS * fill
     whole = bool(recorded and recorded[0])  # of the list, which the kernels share, else of this kernel's chunks
     name = arguments.name.removeprefix("aten::")
     if name.startswith("_fused_"):

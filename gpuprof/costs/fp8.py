@@ -11,9 +11,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-BF16 = 2.0
+from gpuprof.units import Convention, Elements, Published, Ratio
+
+BF16: Convention[Ratio] = 2.0
 FORWARD, GRAD_INPUT, GRAD_WEIGHT = range(3)
-MULTIPLE = 16
+DIMENSION_MULTIPLE: Published[Elements] = 16
 """Dimensions must be multiples of this for torch._scaled_mm."""
 
 

@@ -9,11 +9,12 @@ import re
 
 from gpuprof.costs.cost import Cost, Kernel
 from gpuprof.costs.dtypes import element_bytes, type_in_kernel_name
+from gpuprof.units import Assumed, Elements
 
 _BLOCKWISE = re.compile(r"kDequantizeBlockwise<[^,]+, *(\d+), *\d+, *\d+, *(\d+)>")
 _OPTIMIZER = re.compile(r"kOptimizerStatic8bit([12])StateBlockwise<[^,]+, *\d+, *(\d+), *\d+>")
 _GENERAL_8BIT = "0"
-_SCALE_BLOCK = 64
+_SCALE_BLOCK: Assumed[Elements] = 64
 """Elements that share one fp32 scale; the usual choice, and of little weight."""
 
 

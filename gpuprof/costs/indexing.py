@@ -9,13 +9,14 @@ from gpuprof.costs.arguments import Arguments, Tensor
 from gpuprof.costs.cost import SECTOR_BYTES, Cost, Kernel
 from gpuprof.costs.dtypes import element_bytes, type_in_kernel_name
 from gpuprof.costs.elementwise import words
+from gpuprof.units import Assumed, Bytes, Elements, Published
 
 _INTEGERS = words("int long") | {"long int"}
 _ADDS = words("index_add scatter_add scatter_reduce")
 _SETS = words("index_copy index_fill scatter")
 _SORTED_ADDS = words("index_put _index_put_impl embedding_dense_backward")
-_INDEX_BYTES = 8
-_ELEMENTWISE_PER_THREAD = 4
+_INDEX_BYTES: Published[Bytes] = 8
+_ELEMENTWISE_PER_THREAD: Assumed[Elements] = 4
 
 
 def cat(arguments: Arguments, kernel: Kernel) -> Cost | None:
@@ -76,7 +77,7 @@ def _sorted_add(source: Tensor, added: Tensor, index: Tensor | None, kernel: Ker
 
 
 def _scatter(name: str, tensors: list[Tensor], index: Tensor | None) -> Cost:
-    """Writes by an index; adding reads what is there first."""
+    """Writes by an index; adding also reads the old values."""
     source = tensors[0]
     added = next((t for t in tensors[1:] if t is not index), None)
     elements = added.elements if added is not None else (index.elements if index is not None else 0)

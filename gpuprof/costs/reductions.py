@@ -1,4 +1,4 @@
-"""Ops that work through whole rows: reductions, softmax, norms, losses."""
+"""Ops over whole rows: reductions, softmax, norms, losses."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from gpuprof.costs.arguments import Arguments
 from gpuprof.costs.cache import rereads
 from gpuprof.costs.cost import SECTOR_BYTES, Cost, Kernel, Machine
 from gpuprof.costs.elementwise import words
+from gpuprof.units import Place, Published, Threads
 
 REDUCES = words("""
     sum mean max min amax amin prod std var var_mean std_mean norm linalg_vector_norm linalg_norm all any argmax argmin
@@ -16,8 +17,8 @@ REDUCES = words("""
 """)
 SOFTMAX = words("_softmax _log_softmax _softmax_backward_data _log_softmax_backward_data")
 _WITH_INDICES = words("max min argmax argmin median mode")
-_DIMENSIONS_AT = {"linalg_vector_norm": 2, "linalg_norm": 2, "norm": 2}
-_THREADS_A_MULTIPROCESSOR = 2048
+_DIMENSIONS_AT: Published[dict[str, Place]] = {"linalg_vector_norm": 2, "linalg_norm": 2, "norm": 2}
+_THREADS_A_MULTIPROCESSOR: Published[Threads] = 2048
 
 
 def reduction(arguments: Arguments, name: str) -> Cost | None:

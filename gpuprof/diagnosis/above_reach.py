@@ -1,4 +1,4 @@
-"""The ledger of a step: what it should cost, and what lies above that.
+"""The ledger of a step: what it should cost, and what it costs beyond that.
 
     usual = reach + sum of the items + residual        (exact, in whole nanoseconds)
 
@@ -17,7 +17,7 @@ Kind = Literal["gpu", "host", "input", "transfer", "communication", "memory"]
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """The place that has most of an item, as far as the recording tells."""
+    """The place that has most of an item, as far as the recording shows it."""
 
     module: str | None
     op: str | None
@@ -28,22 +28,22 @@ class Where:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One thing that the step could do without."""
+    """One cost that the step could do without."""
 
     kind: Kind
     what: Words
     where: Where
     ns: Signed[int]
-    """What the replayed step loses when this goes after the items before it; negative where that makes it longer."""
+    """How much shorter the replayed step gets when this item is removed after those before it; negative if longer."""
     own_ns: int
-    """What it takes by itself, GPU or CPU time of a step: more than `ns` where something else hides it."""
+    """GPU or CPU time that it takes a step: more than `ns` where other work overlaps with it."""
     reach_ns: int | None
-    """What would be left of `own_ns` at its reach; None where no rate was measured or calibrated: then the item is
-    listed by its whole size, and counts as unknown."""
+    """What would be left of `own_ns` at the best rate measured; None where no rate was measured or calibrated: then
+    the item is listed at its full size and counts as unknown."""
     why: str | None
-    """What makes it cost more; None where that is not known."""
+    """Why it costs more than it should; None if unknown."""
     finding: str | None
-    """Id of the finding that removes it, where one is advised or worth trying."""
+    """Id of the finding that removes it, if one is advised or worth trying."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,17 +51,17 @@ class AboveReach:
     """A step in whole ns: `usual_ns` = `reach_ns` + the sum of the items' `ns` + `residual_ns`."""
 
     usual_ns: int
-    """The usual step as it was measured, else as it is replayed."""
+    """The usual step as measured, or as replayed if it was not measured."""
     reach_ns: int
     """The replayed step without any of the items."""
     residual_ns: Signed[int]
-    """usual_ns less the replayed step: what the replay does not explain."""
+    """`usual_ns` − the replayed step: what the replay does not explain."""
     unknown_ns: Signed[int]
-    """Sum of the items without a known reach."""
+    """Sum of the items whose reach is unknown."""
     items: tuple[Item, ...]
     """In the order in which they were taken out of the replayed step, one after the other."""
 
     @property
     def largest(self) -> tuple[Item, ...]:
-        """The items by what the step loses without them."""
+        """The items, those that shorten the step most first."""
         return tuple(sorted(self.items, key=lambda item: -item.ns))

@@ -1,7 +1,7 @@
-"""One recording with everything that is known about it, each fact found once, when it is first asked for.
+"""One recording with everything that is known about it; each fact is computed once, when first needed.
 
-Findings, the verdict, comparisons, projections and reports all read the same object; what is concluded from it is a
-plain `Diagnosis`, made by `diagnose`.
+Findings, the verdict, comparisons, projections and reports all read the same object. `diagnose` turns it into a plain
+`Diagnosis`.
 """
 
 from __future__ import annotations
@@ -68,6 +68,7 @@ from gpuprof.timeline.workload import Workload
 from gpuprof.tracefile.run import RunFolder
 from gpuprof.tracefile.samples import read_samples
 from gpuprof.tracefile.trace import F64, I64, Mask, Trace
+from gpuprof.units import Assumed, Share
 
 if TYPE_CHECKING:
     from gpuprof.projection.projection import Projection
@@ -78,39 +79,39 @@ NOT_REPLAYED = Replay(None, False)
 
 WAITING = calibrated.NSYS_WAITING.value
 """Nsight Systems slows a process down before it records, too: launch-bound steps are up to this many times as long."""
-SLOWED = 0.05
-"""A step that recording slows down by less than this is the GPU's, and no tool that waits slows it down."""
+GPU_BOUND_SLOWED: Assumed[Share] = 0.05
+"""A step that recording slows down by less than this share is limited by the GPU, not by the tool's delays."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What was read of a recording, and what is asked of it."""
+    """A recording as it was read, and the options of its diagnosis."""
 
     trace: Trace | None
-    """None of a run that was not recorded."""
+    """None for a run that was not recorded."""
     folder: RunFolder | None = None
-    """The run that it is of, whose unprofiled steps it is compared with."""
+    """The run that it belongs to, whose unprofiled steps it is compared with."""
     named: Trace | None = None
-    """The same program recorded by torch.profiler, whose ops a trace of Nsight Systems is to have."""
+    """The same program recorded by torch.profiler: its ops are added to a trace from Nsight Systems."""
     failure: str = ""
     """Why a recording of the run could not be read."""
     asked: Asked = NOTHING_ASKED
     ranks: int = 1
-    """Ranks of the training whose recordings are there."""
+    """Number of ranks with a recording."""
     of_all_ns: float | None = None
-    """The step of all these ranks, replayed together."""
+    """The step of these ranks replayed together, ns."""
     project: Callable[..., Projection] | None = None
     """Projects a diagnosis: its arguments are the diagnosis, the names of GPUs, and options."""
 
 
 @dataclass(frozen=True, eq=False)
 class Analysis:
-    """All facts about one recording. Names that speak of the replay (`removal`, `graph`, `mean`, …) are there where
-    `replay.shown`; those of steps where `recorded` is not None."""
+    """All facts about one recording. Those about the replay (`removal`, `graph`, `mean`, …) exist only if
+    `replay.shown`; those about steps only if `recorded` is not None."""
 
     question: Question
     given: Mapping[str, Any] = field(default_factory=dict)
-    """Facts that are taken as they are, by name; all others are found from these and the question."""
+    """Facts that are given instead of computed, by name; all others are computed from these and the question."""
 
     def __post_init__(self) -> None:
         unknown = [name for name in self.given if not hasattr(type(self), name)]
@@ -119,30 +120,30 @@ class Analysis:
         self.__dict__.update(self.given)
 
     def with_facts(self, **facts: Any) -> Analysis:
-        """The same with some facts taken as they are; what follows from them is found again."""
+        """A copy with some facts given; what depends on them is computed again."""
         return Analysis(self.question, {**self.given, **facts})
 
     # -- what was recorded
 
     @cached_property
     def recorded(self) -> Timeline | None:
-        """All steps that were recorded, with what the run knows of them; None where there is no GPU work nor a step."""
+        """All recorded steps, with what the run says about them; None if there is neither GPU work nor a step."""
         found = self._read[0]
         run = None if found is None else self.run
-        # A run knows of an optimizer or a trainer whatever its window shows.
+        # The run says that there is an optimizer or a trainer, even if its window shows none.
         if found is not None and run is not None and (run.optimizer or run.step_source in ("optimizer", "trainer")):
             return replace(found, workload=Workload("training", reason="the run has an optimizer"))
         return found
 
     @property
     def whole(self) -> Timeline:
-        """All recorded steps, where there are any."""
+        """All recorded steps; there must be some."""
         assert self.recorded is not None
         return self.recorded
 
     @cached_property
     def _read(self) -> tuple[Timeline | None, tuple[Issue, ...]]:
-        """The timeline before the run is asked, and what is to be said of the recordings that it is of."""
+        """The timeline without what the run adds, and what is wrong with its recordings."""
         read = self.question
         if read.trace is None:
             return None, ()
@@ -157,7 +158,7 @@ class Analysis:
 
     @cached_property
     def run_facts(self) -> RunFacts | None:
-        """What the run says, and what is odd about it; None of a bare trace."""
+        """What the run's files say; None for a trace without a run."""
         if self.question.folder is None:
             return None
         timeline = self._read[0]
@@ -174,7 +175,7 @@ class Analysis:
 
     @cached_property
     def run_issues(self) -> tuple[Issue, ...]:
-        """What is odd about the run; nothing of a bare trace."""
+        """What is wrong with the run; nothing for a trace without a run."""
         return () if self.run_facts is None else run_issues(self.run_facts, self.unit)
 
     @property
@@ -196,7 +197,7 @@ class Analysis:
 
     @cached_property
     def versions(self) -> Mapping[str, str | int | float]:
-        """Of torch (`torch_version`), CUDA and packages, from the trace and the run."""
+        """Versions of torch (`torch_version`), CUDA and packages, from the trace and the run."""
         return self.environment.versions
 
     @property
@@ -222,7 +223,7 @@ class Analysis:
         """Whether the file was read to its end."""
         return not self.whole.trace.reading.truncated
 
-    # -- what the steps were spent on
+    # -- where the steps' time went
 
     @cached_property
     def gaps(self) -> GapColumns:
@@ -235,12 +236,12 @@ class Analysis:
 
     @cached_property
     def profiler(self) -> Profiler | None:
-        """What recording may have cost by the events that it counted."""
+        """Cost of recording, estimated from the number of recorded events."""
         return profiler_cost(self.whole, self.device_times)
 
     @cached_property
     def step_times(self) -> Steps:
-        """The recorded steps and the unprofiled one; without an estimate."""
+        """The recorded steps and the measured unprofiled step, without an estimate."""
         steps, unprofiled = self.whole.steps, self._unprofiled_ns
         each = tuple((steps.end_ns - steps.start_ns).tolist())
         recorded = int(np.median(each))
@@ -258,12 +259,12 @@ class Analysis:
 
     @property
     def _unprofiled_ns(self) -> int | None:
-        """The step without the profiler: as the user says, else as the run timed it."""
+        """The step without the profiler: as given by the user, or else as timed by the run."""
         if self.question.asked.step_ms is not None:
             return round(self.question.asked.step_ms * 1e6)
         facts = self.run_facts
         if facts is None or facts.unprofiled is None or self.whole.steps.source == "none":
-            return None  # without steps the window is no step, and cannot be compared with one
+            return None  # without step boundaries the window is not a step and cannot be compared with one
         return facts.unprofiled.ns
 
     @cached_property
@@ -295,19 +296,19 @@ class Analysis:
 
     @property
     def _of_run(self) -> RunFacts | None:
-        """The run, where its mean step may be that of the recorded ones."""
+        """The run, if its mean step can be used for the recorded steps."""
         by_user = self.question.asked.step_ms is not None
         return None if by_user or self.recorded is None or self.recorded.steps.source == "none" else self.run_facts
 
     @cached_property
     def budget(self) -> Budget | None:
-        """Of the mean step, where a run timed enough steps."""
+        """The budget of the mean step; None unless a run timed enough steps."""
         facts = self.run_facts if self.question.trace is None else self._of_run
         return facts and facts.budget
 
     @cached_property
     def cpu_step(self) -> CpuStep | None:
-        """The mean step of a run without a GPU, where it was timed."""
+        """The mean step of a run without a GPU; None if it was not timed."""
         folder = self.folder
         if folder is None or not on_cpu(folder) or (self.recorded is not None and self.device_times):
             return None
@@ -315,17 +316,17 @@ class Analysis:
 
     @cached_property
     def timed(self) -> TimedSteps | None:
-        """The steps that the budget is of."""
+        """The timed steps that the budget describes."""
         return self._of_run and self._of_run.timed
 
     @cached_property
     def feed(self) -> Feed | None:
-        """The workers that prepare batches, where their pace is known."""
+        """The workers that prepare batches; None if their pace is unknown."""
         return self.run_facts and self.run_facts.feed
 
     @property
     def plans_apart(self) -> bool:
-        """Whether the timed steps say what planning for new shapes costs, so that the usual step is one without."""
+        """Whether the budget lists planning for new shapes, so that the usual step has none."""
         found = self.budget
         return found is not None and any(one.cause == "new_shapes" for one in (*found.excess, *found.once))
 
@@ -335,24 +336,24 @@ class Analysis:
 
     @property
     def free_ns(self) -> int | None:
-        """The usual free-running step at the work of the recorded ones, where it was timed."""
+        """The usual free-running step, scaled to the work of the recorded ones; None if it was not timed."""
         return self.run.baseline.free_ns if self.run is not None and self.budget is not None else None
 
     @property
     def ends_ns(self) -> tuple[float, float] | None:
-        """Of the 80 % interval of the mean step, where it was timed."""
+        """Ends of the 80 % interval of the mean step; None if it was not timed."""
         return None if self.budget is None else (float(self.budget.low), float(self.budget.high))
 
     # -- the replay
 
     @cached_property
     def timeline(self) -> Timeline:
-        """The steps that are replayed: all, or some of many."""
+        """The steps that are replayed: all, or a selection of many."""
         return representative(self.whole)
 
     @cached_property
     def origin_ns(self) -> int:
-        """Start of the diagnosed window, which what is shown counts from, on the trace's own clock."""
+        """Start of the diagnosed window on the trace's clock: time zero of everything that is shown."""
         return self.whole.window[0]
 
     @cached_property
@@ -368,12 +369,12 @@ class Analysis:
 
     @property
     def _spread_ns(self) -> tuple[float, float] | None:
-        """The 80 % interval of the measured step, where the run timed it."""
+        """The 80 % interval of the measured step; None if the run did not time it."""
         facts, inflation = self.run_facts, self.step_times.inflation
         if self.question.asked.step_ms is not None or facts is None or facts.unprofiled is None:
             return None
         low, high = float(facts.unprofiled.low_ns), float(facts.unprofiled.high_ns)
-        slowed = facts.under_nsys and inflation is not None and inflation > 1 + SLOWED
+        slowed = facts.under_nsys and inflation is not None and inflation > 1 + GPU_BOUND_SLOWED
         return (low / WAITING if slowed else low), high
 
     @property
@@ -411,7 +412,7 @@ class Analysis:
 
     @cached_property
     def mean(self) -> MeanStep:
-        """From a graph to the mean step; without a budget it is the usual step."""
+        """Computes the mean step of a graph; without a budget this is the usual step."""
         if self.budget is None:
             return MeanStep(self.graph)
         mean = MeanStep(
@@ -428,7 +429,7 @@ class Analysis:
 
     @cached_property
     def bound_parts(self) -> dict[str, F64]:
-        """Per GPU event its whole time under what limits it."""
+        """Limit → per GPU event its whole time if it has that limit, else 0."""
         return bound_parts(self.timeline, self.roofline)
 
     @cached_property
@@ -437,14 +438,14 @@ class Analysis:
 
     @cached_property
     def stack(self) -> Stack:
-        """The libraries of the program, and what may be written into it."""
+        """The program's libraries, and how a fix is written for them."""
         packages = frozenset() if self.folder is None else frozenset(self.folder.own.versions)
         whole = self.whole
         return stack_of(whole.trace, self.run, packages, inference=whole.workload.is_inference)
 
     @cached_property
     def memo(self) -> dict[str, Any]:
-        """What several findings look for, found once."""
+        """Cache of what several findings need."""
         return {}
 
     @property
@@ -463,37 +464,37 @@ class Analysis:
 
     @cached_property
     def mean_ns(self) -> float:
-        """The mean step as it is: what every gain is measured against."""
+        """The unchanged mean step, ns: the baseline of every gain."""
         return self.mean.now_ns()
 
     @property
     def shown_ns(self) -> float:
-        """The mean step as reports name it: of freely timed steps what these took, which the replayed one can miss."""
+        """The mean step that reports show, ns: as measured if free-running steps were timed, or else as replayed."""
         timed = self.budget is not None and self.budget.source == "free"
         return float(self.budget.mean_ns) if self.budget is not None and timed else self.mean_ns
 
     @property
     def steps(self) -> int:
-        """How many are replayed."""
+        """Number of replayed steps."""
         return self.graph.steps
 
     @cached_property
     def trains_on_tokens(self) -> bool:
-        """Whether the trained model takes the tokens of a text: advice for language models is for nothing else."""
+        """Whether the trained model reads tokens of text; other models get no advice for language models."""
         return trains_on_tokens(self.timeline, self.run)
 
     @cached_property
     def frozen_passes(self) -> FrozenPasses | None:
-        """Modules that run in a step and are not trained by it, where the recording tells modules."""
+        """Modules that run in a step without being trained; None if the recording has no modules."""
         return find_frozen_passes(self.timeline)
 
     def step_of(self, graph: Graph) -> float:
-        """What a step takes of a changed graph, ns."""
+        """Step time of a changed graph, ns."""
         return step_of(graph)
 
     @cached_property
     def schedule(self) -> Schedule:
-        """The unchanged graph in its loop."""
+        """Schedule of the unchanged graph, repeated in a loop."""
         return in_loop(self.graph)
 
     @property
@@ -508,26 +509,26 @@ class Analysis:
         return self.trace.rows_named(self.trace.ops.name, test)
 
     def ops_within(self, ops: Mask) -> Mask:
-        """Rows of ops that are, or lie in, one of the ops of a mask."""
+        """Rows of the ops of a mask and of all ops nested in them."""
         return inside(self.timeline.nesting, ops)
 
     def outermost(self, ops: Mask) -> I64:
-        """Rows of the mask that lie in no other of its rows."""
+        """Rows of the mask that are not nested in another of its rows."""
         rows = np.flatnonzero(ops)
         above = climb(self.timeline.nesting.parent[rows], self.timeline.nesting.parent, ops)
         return rows[above < 0]
 
     def nodes_within(self, ops: Mask) -> Mask:
-        """Nodes of the graph, host work and what it launched, that lie in the ops of a mask or in what those hold."""
+        """Nodes of the graph, CPU work and what it launched, that lie in the ops of a mask or in ops nested in them."""
         inside = np.append(self.ops_within(ops), False)
         return inside[self.graph.scope]
 
     def nodes_of_gpu(self, rows: Mask) -> Mask:
-        """Nodes of the GPU events of a mask over the trace's."""
+        """Nodes of the GPU events of a mask over the trace's GPU events."""
         return np.append(rows, False)[self.graph.gpu_row]
 
     def nodes_in_calls(self, calls: Mask) -> Mask:
-        """Host nodes (own work and waits) of the calls of a mask over the trace's."""
+        """CPU nodes (work and waits) of the calls of a mask over the trace's calls."""
         return np.append(calls, False)[self.graph.call] & ~self.graph.on_gpu
 
     def category(self, *names: str) -> Mask:
@@ -544,6 +545,6 @@ class Analysis:
 
 
 def analysis_of(diagnosis: Diagnosis) -> Analysis | None:
-    """What a diagnosis was made from, where its steps could be replayed; None of one that was loaded from JSON."""
+    """The Analysis behind a diagnosis; None if its steps could not be replayed, or if it was loaded from JSON."""
     found = diagnosis._analysis
     return found if isinstance(found, Analysis) and found.is_replayed else None

@@ -1,4 +1,4 @@
-"""A measured step that is not of the steps that were recorded."""
+"""A measured step time that does not fit the recorded steps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpuprof.timeline.unit import Unit
 
 
 def mismatch(steps: Steps, recorded: list[Shares], rare: RareStep | None, unit: Unit, of_run: bool) -> Issue | None:
-    """A measured step that cannot be the like of those that were recorded; one of these may be a rare one."""
+    """The issue if the measured step cannot be one like the recorded steps; a recorded step may also be a rare one."""
     measured = steps.unprofiled_ns
     if measured is None:
         return None

@@ -1,7 +1,7 @@
-"""The few numbers of a Diagnosis that a program or an agent decides by, as `gpuprof.brief/1` in less than 4 kB.
+"""The few numbers of a Diagnosis that a program or an agent needs for decisions, as `gpuprof.brief/1` in under 4 kB.
 
-Texts are shortened, findings are the most useful first; what does not fit is left out from the end and counted, so that
-the size holds for every recording.
+Texts are shortened and findings come with the most useful first; findings that do not fit are dropped from the end and
+counted, so the limit holds for every recording.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from gpuprof.diagnosis.diagnosis import Diagnosis, Finding
 from gpuprof.diagnosis.headline import headline
 from gpuprof.diagnosis.step_parts import bars as bars_of
 from gpuprof.documents import plain
+from gpuprof.units import Bytes, Characters, Convention, Entries
 
 SCHEMA = "gpuprof.brief/1"
-LARGEST_BYTES = 4000
-"""Of the text that `dumps` returns, its line end not counted."""
-_TEXT = 240
-_ISSUES = 3
-_CAUSES = 6
-_TRIES = 4
+LARGEST_BYTES: Convention[Bytes] = 4000
+"""Limit on the text that `dumps` returns, without a line end."""
+_LONGEST_TEXT: Convention[Characters] = 240
+_MOST_ISSUES: Convention[Entries] = 3
+_MOST_CAUSES: Convention[Entries] = 6
+_MOST_TRIES: Convention[Entries] = 4
 
 
 def dumps(diagnosis: Diagnosis, **more: Any) -> str:
@@ -33,7 +34,7 @@ def dumps(diagnosis: Diagnosis, **more: Any) -> str:
 
 
 def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
-    """Plain dicts, lists, strings and numbers that the schema accepts, before they are made to fit."""
+    """Plain dicts, lists, strings and numbers that the schema accepts, not yet cut to size."""
     d, verdict, steps = diagnosis, diagnosis.verdict, diagnosis.steps
     return {
         "schema": SCHEMA,
@@ -41,7 +42,7 @@ def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
         "kind": d.source.kind,
         "quality": {
             "status": d.quality.status,
-            "issues": [{"id": i.id, "message": _short(i.message)} for i in d.quality.issues[:_ISSUES]],
+            "issues": [{"id": i.id, "message": _short(i.message)} for i in d.quality.issues[:_MOST_ISSUES]],
         },
         "gpus": [_short(gpu.name, 40) for gpu in d.environment.gpus[:8]],
         "verdict": {
@@ -58,7 +59,7 @@ def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
         "idle": _idle(diagnosis),
         "findings": [_finding(finding) for finding in d.findings],
         "findings_left_out": 0,
-        "worth_trying": [_worth_trying(finding) for finding in d.worth_trying[:_TRIES]],
+        "worth_trying": [_worth_trying(finding) for finding in d.worth_trying[:_MOST_TRIES]],
     }
 
 
@@ -76,7 +77,7 @@ def _budget(diagnosis: Diagnosis) -> dict[str, Any] | None:
         "low_ns": int(budget.low),
         "high_ns": int(budget.high),
         "usual_ns": int(budget.usual_ns),
-        "excess": [{"cause": e.cause, "mean_ns": plain(e.mean_ns)} for e in budget.excess[:_CAUSES]],
+        "excess": [{"cause": e.cause, "mean_ns": plain(e.mean_ns)} for e in budget.excess[:_MOST_CAUSES]],
         "residual_ns": int(budget.residual_ns),
         "steps": int(budget.steps),
         "source": budget.source,
@@ -84,13 +85,13 @@ def _budget(diagnosis: Diagnosis) -> dict[str, Any] | None:
 
 
 def _idle(diagnosis: Diagnosis) -> dict[str, Any] | None:
-    """Of the device that is idle longest: the share of its step, and the causes. What comes in some steps only and may
-    use the device, as evaluation does, is not idle time; `budget` has it."""
+    """Idle share of the step and its causes, for the device that is idle longest. Events of some steps that may use the
+    device, such as evaluation, are not idle time; they are in `budget`."""
     bars = [bar for bar in bars_of(diagnosis) if bar.total_ns > 0]
     if not bars:
         return None
     bar = max(bars, key=lambda one: one.idle_ns() / one.total_ns)
-    largest = sorted((part for part in bar.parts if part.idle), key=lambda part: -part.ns)[:_CAUSES]
+    largest = sorted((part for part in bar.parts if part.idle), key=lambda part: -part.ns)[:_MOST_CAUSES]
     return {
         "device": int(bar.device),
         "share": round(bar.idle_ns() / bar.total_ns, 4),
@@ -122,12 +123,12 @@ def _worth_trying(finding: Finding) -> dict[str, Any]:
 
 
 def _settle(text: str) -> str:
-    """The line whole, or without the training's own command: never one that is cut, which would do something else."""
-    return text if len(text) <= _TEXT else text.partition(" -- ")[0]
+    """The whole command line, or without the training's own command: one that is cut short would do something else."""
+    return text if len(text) <= _LONGEST_TEXT else text.partition(" -- ")[0]
 
 
 def _lessen(document: dict[str, Any]) -> bool:
-    """Takes away what matters least; False where only what is needed is left."""
+    """Removes what matters least; False if only required parts are left."""
     if len(document["worth_trying"]) > 2 or (document["worth_trying"] and not document["findings"]):
         document["worth_trying"].pop()
     elif document["findings"]:
@@ -146,8 +147,8 @@ def _encoded(document: dict[str, Any]) -> str:
     return json.dumps(document, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
 
 
-def _short(text: str, longest: int = _TEXT) -> str:
-    """The text, cut where it would take more than `longest` bytes of JSON (six a character that is not ASCII)."""
+def _short(text: str, longest: int = _LONGEST_TEXT) -> str:
+    """The text, cut to at most `longest` bytes of JSON (a non-ASCII character takes six)."""
     text = plain(text)
     if len(json.dumps(text)) - 2 <= longest:
         return text

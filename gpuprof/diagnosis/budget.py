@@ -1,12 +1,12 @@
-"""The budget of the mean step: what a user pays for a step, and where it goes.
+"""The budget of the mean step: its wall time, and where that goes.
 
     mean = usual + sum of the causes + residual        (exact, in whole nanoseconds)
 
-The mean is the wall time of one free-running stretch of steps over their number; the usual step is the median at equal
-work. What a step takes beyond what its work explains is its excess, and goes to the causes that were measured in that
-step, as far as the excess reaches: time that the GPU spent on work it had been given before delays nothing. What
-remains, positive or negative, is the variation. One-off costs are taken out of the mean; events on a known schedule
-enter by schedule and measured cost, however often the stretch happened to hold them.
+The mean is the wall time of one stretch of free-running steps divided by their number; the usual step is the median at
+equal work. The excess of a step is its time beyond what its work explains. It is attributed to the causes that were
+measured in that step, but never more than the excess itself: a CPU event during which the GPU works off queued kernels
+delays nothing. What remains, positive or negative, is the variation. One-off costs are taken out of the mean; events on
+a known schedule enter with their schedule and measured cost, however many of them the stretch happened to contain.
 """
 
 from __future__ import annotations
@@ -22,18 +22,19 @@ from gpuprof.diagnosis.sentences import Sentences, capital, duration, listed
 from gpuprof.record.free_run_length import block_of, half_width
 from gpuprof.timeline.unit import STEP, Unit
 from gpuprof.tracefile.trace import F64, I64
+from gpuprof.units import Assumed, Share, Steps
 
 ONCE = ("new_shapes", "compile", "warm_up")
-"""Causes that come with the first steps of their kind and then stay away, unless they are seen to recur."""
+"""Causes that appear in the first steps of their kind and then stop, unless they are seen to recur."""
 WARM_UP_STEPS, WARM_UP = 3, calibrated.WARM_UP.value
-"""A step among the first WARM_UP_STEPS of a stretch is still warming up if more than WARM_UP usual steps of its time
-are explained neither by its work nor by a measured cause."""
-SEEN = 0.05
-"""A step had a cause if it took this share of the usual step at least."""
+"""A step among the first WARM_UP_STEPS of a stretch is still warming up if more of its time than WARM_UP × the usual
+step is explained neither by its work nor by a measured cause."""
+LEAST_CAUSE_SHARE: Assumed[Share] = 0.05
+"""A cause counts for a step if it took at least this share of the usual step."""
 PAUSE = calibrated.PAUSE.value
-"""A step paused if nothing explains more than this many usual steps of its time."""
-FEWEST = 4
-"""Steps of a stretch that has a mean worth speaking of."""
+"""A step paused if its unexplained time exceeds this multiple of the usual step."""
+FEWEST_OF_MEAN: Assumed[Steps] = 4
+"""Fewest steps of a stretch that gets a budget."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,45 +42,45 @@ class Stretch:
     """Consecutive free-running steps between two device synchronisations; one row per step in every column."""
 
     wall_ns: int
-    """Of the whole stretch, on the host's clock."""
+    """Wall time of the whole stretch, by the CPU's clock."""
     step_ns: F64
-    """Per step, on the GPU's timeline where there is one."""
+    """Time per step, from CUDA events if there is a GPU."""
     expected_ns: F64
-    """What a usual step takes for the work of each."""
+    """Usual step time for the work of each step."""
     usual_ns: int
-    """A usual step at the work that the budget is for."""
+    """Usual step time for the work that the budget is for."""
     measured_ns: Mapping[str, F64] = field(default_factory=dict)
-    """Cause → host time that each step spent on it."""
+    """Cause → CPU wall time that each step spent on it."""
     every: Mapping[str, int] = field(default_factory=dict)
-    """Cause → steps from one such event to the next, as the program's settings say."""
+    """Cause → steps from one such event to the next, from the program's settings."""
     events_ns: Mapping[str, F64] = field(default_factory=dict)
-    """Cause → host time of each such event outside the stretch, for those that the stretch did not hold."""
+    """Cause → CPU wall time of each such event outside the stretch, for causes that the stretch did not contain."""
     recorded: Mapping[str, int] = field(default_factory=dict)
-    """Cause → steps of the recording that had it, too."""
+    """Cause → recorded steps that had it."""
     ahead_ns: Mapping[str, int] = field(default_factory=dict)
-    """Cause → what the steps still to come are expected to spend on it, where that is not what the stretch shows."""
+    """Cause → time that all later steps are expected to spend on it, where this differs from the stretch."""
     recurring: frozenset[str] = frozenset()
-    """Causes of ONCE that still come in the later steps, and so are part of every mean step."""
+    """Causes of ONCE that still occur in later steps, and so are part of the mean step."""
     workers: int = 0
     """Processes that prepare batches."""
     total_steps: int | None = None
     """Steps that the training will take, for one-off costs."""
     source: str = "free"
-    """Where the steps are from: `free` (timed without a profiler) or `recorded`."""
+    """Origin of the steps: `free` (timed without a profiler) or `recorded`."""
     number: I64 = field(default_factory=lambda: np.empty(0, np.int64))
-    """Of each step, as the run counts them; empty where that is not known."""
+    """Number of each step in the run; empty if unknown."""
 
 
 def budget(stretch: Stretch) -> Budget | None:
-    """The budget of a stretch; None if it has too few steps to have one."""
+    """The budget of a stretch; None if it has too few steps."""
     n = len(stretch.step_ns)
-    if n < FEWEST or stretch.wall_ns <= 0:
+    if n < FEWEST_OF_MEAN or stretch.wall_ns <= 0:
         return None
     share = attributed(stretch)
     once_ns = {cause: float(share[cause].sum()) for cause in ONCE if cause in share and cause not in stretch.recurring}
     scheduled = {cause: _events(share, stretch.measured_ns, cause) for cause in stretch.every}
     plain = [cause for cause in share if cause not in once_ns and cause not in scheduled]
-    # What is left of the wall time once all that does not come with every stretch is taken out.
+    # Wall time without one-off costs and scheduled events, which another stretch may not contain.
     apart = sum(once_ns.values()) + sum(float(events.sum()) for events in scheduled.values())
     regular = max(stretch.wall_ns - apart, 0.0)
     excess = [_plain(cause, share[cause], stretch.usual_ns) for cause in plain]
@@ -112,15 +113,15 @@ def budget(stretch: Stretch) -> Budget | None:
 
 
 def _pauses(stretch: Stretch, share: Mapping[str, F64]) -> F64:
-    """By what the steps that paused are longer than their work and the measured causes explain, ns."""
+    """Unexplained time of each step that paused: its time − its work − the measured causes, ns."""
     left = np.nan_to_num(stretch.step_ns - stretch.expected_ns) - sum(share.values())
     return left[left > PAUSE * stretch.usual_ns]
 
 
 def attributed(stretch: Stretch) -> dict[str, F64]:
-    """Cause → ns of each step's excess that are due to it; their sum is at most the excess.
+    """Cause → ns of each step's excess that it caused; their sum is at most the excess.
 
-    Of causes that together took longer than the excess each keeps its share: the rest was hidden behind the GPU.
+    If the causes together took longer than the excess, all are scaled down to it: the rest overlapped with GPU work.
     """
     excess = np.nan_to_num(stretch.step_ns - stretch.expected_ns).clip(0)
     measured = {cause: np.nan_to_num(ns).clip(0) for cause, ns in stretch.measured_ns.items()}
@@ -135,10 +136,9 @@ def attributed(stretch: Stretch) -> dict[str, F64]:
 
 
 def _beyond_usual(cause: str, ns: F64) -> F64:
-    """What a cause takes beyond what it takes in most steps: that much is in the usual step, as are waiting for each
-    batch and generating the samples that each step then trains on. Something that comes in half of the steps, or in
-    fewer, is not usual; waits, which no step is without, are compared with their median. The usual step has no new
-    shapes, however many steps have some."""
+    """Time of a cause beyond what it takes in most steps. What it takes in most steps (waiting for batches, generating
+    samples) belongs to the usual step. A cause in half of the steps or fewer is not usual; waits occur in
+    every step and are compared with their median. The usual step has no new shapes, however many steps have some."""
     if not len(ns) or cause == "new_shapes":
         return ns
     usual = np.median(ns) if cause == "input" else np.quantile(ns, 0.5, method="lower")
@@ -146,25 +146,25 @@ def _beyond_usual(cause: str, ns: F64) -> F64:
 
 
 def _events(share: Mapping[str, F64], measured: Mapping[str, F64], cause: str) -> F64:
-    """What each step that had an event of a cause is longer for it."""
+    """How much longer each step with an event of this cause is because of it."""
     if cause not in share:
         return np.empty(0, np.float64)
     return share[cause][np.nan_to_num(measured[cause]) > 0]
 
 
 def _healing(stretch: Stretch) -> list[str]:
-    """One-off causes that still recur in the stretch and become rarer later, as far as that is known."""
+    """One-off causes that still recur in the stretch and are known to become rarer later."""
     return [cause for cause in ONCE if cause in stretch.recurring and cause in stretch.ahead_ns]
 
 
 def _plain(cause: str, ns: F64, usual_ns: int) -> Excess:
-    return Excess(cause, round(float(ns.sum()) / len(ns)), int(np.count_nonzero(ns >= SEEN * usual_ns)))
+    return Excess(cause, round(float(ns.sum()) / len(ns)), int(np.count_nonzero(ns >= LEAST_CAUSE_SHARE * usual_ns)))
 
 
 def _scheduled(cause: str, events: F64, others: F64 | None, every: int) -> Excess:
-    """An event that comes every `every` steps; its mean is unknown if none was seen.
+    """The excess of an event that comes every `every` steps; its mean is None if no event was measured.
 
-    others: host time of such events outside the stretch, for want of any in it.
+    others: CPU wall time of such events outside the stretch, used if it contains none.
     """
     known = events if len(events) or others is None else others
     mean = round(float(known.mean()) / every) if len(known) else None
@@ -175,13 +175,13 @@ def _once(cause: str, ns: F64, stretch: Stretch) -> Once:
     total = round(float(ns.sum()))
     ahead = stretch.ahead_ns.get(cause)
     per_step = None if not stretch.total_steps else round((total + (ahead or 0)) / stretch.total_steps)
-    return Once(cause, total, int(np.count_nonzero(ns >= SEEN * stretch.usual_ns)), per_step, ahead)
+    return Once(cause, total, int(np.count_nonzero(ns >= LEAST_CAUSE_SHARE * stretch.usual_ns)), per_step, ahead)
 
 
 def _half_width(
     stretch: Stretch, share: dict[str, F64], scheduled: Mapping[str, F64], once_ns: Mapping[str, float]
 ) -> float:
-    """Half the 80 % interval of the mean: of what is left in every step without one-off and scheduled events."""
+    """Half the 80 % interval of the mean, from the steps without one-off and scheduled events, ns."""
     steps = np.nan_to_num(stretch.step_ns, nan=float(stretch.wall_ns / len(stretch.step_ns)))
     for cause in (*once_ns, *scheduled):
         steps = steps - share.get(cause, np.zeros(len(steps)))
@@ -190,15 +190,15 @@ def _half_width(
 
 
 def mean_ahead(found: Budget, left: int) -> int:
-    """The mean of the `left` steps still to come, ns: what becomes rarer enters with what is expected of it."""
+    """Mean of the `left` remaining steps, ns: causes that become rarer enter with their expected cost."""
     rarer = {one.cause: one.ahead_ns for one in found.once if one.ahead_ns is not None}
     now = sum(one.mean_ns or 0 for one in found.excess if one.cause in rarer)
     return found.mean_ns - now + round(sum(rarer.values()) / max(left, 1))
 
 
 def budget_of_recorded(step_ns: list[float]) -> Budget | None:
-    """The budget of a recording without a run: of the recorded steps, the profiler's cost removed; nothing else is
-    known of the training. None without steps."""
+    """The budget of a recording without a run, from the recorded steps with the profiler's cost removed; nothing else
+    is known about the training. None without steps."""
     if not step_ns:
         return None
     mean, usual = round(float(np.mean(step_ns))), round(float(np.median(step_ns)))
@@ -210,19 +210,19 @@ def budget_of_recorded(step_ns: list[float]) -> Budget | None:
     )  # fmt: skip
 
 
-WORTH_SAYING = 0.05
-"""Share of the mean step from which on a cause is named in the verdict."""
+WORTH_SAYING: Assumed[Share] = 0.05
+"""Smallest share of the mean step at which the verdict names a cause."""
 
 
 def in_words(found: Budget, unit: Unit = STEP) -> Sentences:
-    """`Waiting for batches adds 27.2 ms to the mean step (2 of 10 timed steps).`; none where the mean step is the
-    usual one. How long they are is the headline's to say."""
+    """`Waiting for batches adds 27.2 ms to the mean step (2 of 10 timed steps).`; none if the mean step is the usual
+    one. The headline gives the step time."""
     large = [one for one in found.excess if (one.mean_ns or 0) >= WORTH_SAYING * found.mean_ns]
     pauses: Sentences = ()
     if found.paused_ns >= WORTH_SAYING * found.mean_ns:
         often = f"{found.pauses} of {found.steps} timed {unit}s"
         mean = "" if large else f" to the mean {unit}"
-        pauses = (f"Pauses of no measured cause add {duration(found.paused_ns)}{mean} ({often}).",)
+        pauses = (f"Pauses without a measured cause add {duration(found.paused_ns)}{mean} ({often}).",)
     if not large and not pauses:
         return _not_measured(found, unit)
     each = [
@@ -235,7 +235,7 @@ def in_words(found: Budget, unit: Unit = STEP) -> Sentences:
 
 
 def _not_measured(found: Budget, unit: Unit) -> Sentences:
-    """`Not measured, and not included: saving (every 500 steps).`; none where all that is scheduled was seen."""
+    """`Not measured, and not included: saving (every 500 steps).`; none if every scheduled event was measured."""
     unseen = [one for one in found.excess if one.mean_ns is None]
     if not unseen:
         return ()

@@ -8,6 +8,7 @@ from typing import Annotated
 
 from gpuprof.bounds import OneOf, Positive, Signed
 from gpuprof.replay.noise import PROCESS_NOISE
+from gpuprof.units import Assumed, Ratio, Share
 
 NAMES = {
     "input": "waiting for batches",
@@ -21,44 +22,44 @@ NAMES = {
     "warm_up": "warming up",
     "periodic": "something periodic (saving, evaluation, logging?)",
 }
-"""Causes of what the mean step takes beyond the usual one, in words."""
-LONG = 1.5
-"""Times the median step, from which on a step is long; steps that do the same differ by 20 %."""
+"""Causes of the mean step's excess over the usual step, in words."""
+LONG_STEP: Assumed[Ratio] = 1.5
+"""A step is long from this multiple of the median on; steps with equal work differ by 20 %."""
 
 
 @dataclass(frozen=True, slots=True)
 class Excess:
-    """What a cause adds to the mean step."""
+    """Time that a cause adds to the mean step."""
 
     cause: str
     """input | save | evaluation | logging | garbage_collection | allocator."""
     mean_ns: int | None
-    """Added to the mean step; None: on the schedule, but not measured."""
+    """Added to the mean step; None: scheduled, but not measured."""
     steps: int
     """Timed steps that had it."""
     every: Positive[int] | None = None
-    """Steps from one such event to the next, where the program's settings say it."""
+    """Steps from one such event to the next, if the program's settings say so."""
     recorded: int | None = None
-    """Steps of the recording that had it, too; None where that is not known."""
+    """Recorded steps that had it; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Once:
-    """A cost that comes once (compiling, the first step with a new shape) and is not part of the mean step."""
+    """A one-off cost (compiling, the first step with a new shape), which is not part of the mean step."""
 
     cause: str
     ns: int
-    """In the timed steps, summed."""
+    """Sum over the timed steps."""
     steps: int
     """Timed steps that had it."""
     per_step_ns: int | None
-    """Spread over all steps of the training; None where it does not say how many these are."""
+    """Spread over all steps of the training; None if their number is unknown."""
     ahead_ns: int | None = None
-    """What the steps still to come are expected to spend on it: new lengths, by the distribution of those seen."""
+    """Expected cost in all remaining steps: new lengths, by the distribution of those seen."""
 
 
-DIFFERS = 0.05
-"""Share of the mean step by which the usual one differs, from which on a screen says both."""
+USUAL_DIFFERS: Assumed[Share] = 0.05
+"""If mean and usual step differ by at least this share of the mean, a screen shows both."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,52 +76,51 @@ class Budget:
     excess: tuple[Excess, ...]
     once: tuple[Once, ...]
     residual_ns: Signed[int]
-    """What no cause explains: variation, of either sign."""
+    """Variation that no cause explains, of either sign."""
     steps: Positive[int]
-    """Steps that the mean is of."""
+    """Number of steps in the mean."""
     source: Annotated[str, OneOf(("free", "recorded"))]
     """free: timed without a profiler. recorded: the recorded steps, the profiler's cost removed."""
     paused_ns: int = 0
-    """The part of residual_ns that is due to steps which take more than twice their usual time for no measured
-    cause."""
+    """The part of residual_ns from steps that take more than twice their usual time without a measured cause."""
     pauses: int = 0
-    """How many of the steps these are."""
+    """Number of these steps."""
     process_noise: float = PROCESS_NOISE
-    """How much the mean step differs from one process to the next: half an 80 % interval, as a share of it. More where
-    the CPU limits the step."""
+    """How much the mean step differs between processes: half an 80 % interval, as a share of the mean. Larger for
+    steps that the CPU limits."""
 
     @property
     def lumps_ns(self) -> dict[str, float]:
-        """Cause → what it adds to the mean step, of all that some steps do and others do not; no waits for batches."""
+        """Cause → time that it adds to the mean step, for all that only some steps do, except waits for batches."""
         found = {one.cause: float(one.mean_ns or 0) for one in self.excess if one.cause != "input"}
         return found | ({"pauses": float(self.paused_ns)} if self.paused_ns else {})
 
     @property
     def lumps_every(self) -> dict[str, float]:
-        """Cause → steps from one of these to the next, where any was seen or the program says it."""
+        """Cause → steps from one event to the next, if any was measured or the program's settings say so."""
         every = {one.cause: one.every or self.steps / one.steps for one in self.excess if one.every or one.steps}
         return every | ({"pauses": self.steps / self.pauses} if self.pauses else {})
 
     @property
     def left_out(self) -> tuple[Once, ...]:
-        """Costs that are not in the mean: one that still recurs is, and becomes rarer in the steps to come."""
+        """One-off costs that are not in the mean; those that still recur are part of it."""
         recurring = {one.cause for one in self.excess}
         return tuple(one for one in self.once if one.cause not in recurring)
 
     @property
     def has_usual_step(self) -> bool:
-        """Whether the mean step is so far from the usual one that both are worth a number."""
-        return abs(self.mean_ns - self.usual_ns) >= DIFFERS * self.mean_ns
+        """Whether mean and usual step differ enough to show both."""
+        return abs(self.mean_ns - self.usual_ns) >= USUAL_DIFFERS * self.mean_ns
 
     @property
     def usual_in_mean_ns(self) -> int:
-        """What the usual step is of the mean one, ns: less than `usual_ns` where steps are shorter on average."""
+        """The usual step's part of the mean step, ns: less than `usual_ns` if steps are shorter on average."""
         return self.usual_ns + min(self.residual_ns - self.paused_ns, 0)
 
     @property
     def of_processes(self) -> tuple[int, int]:
-        """Ends of the 80 % interval of the mean step that processes of this program have on this machine, ns: this
-        process's interval and the noise from one process to the next, added as squares of logarithms."""
+        """Ends of the 80 % interval of the mean step over processes of this program on this machine, ns: this process's
+        interval and the noise between processes, combined as the root of the sum of squared logarithms."""
         if self.mean_ns <= 0:
             return self.low, self.high
         noise = math.log1p(self.process_noise)

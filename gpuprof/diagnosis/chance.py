@@ -1,7 +1,7 @@
-"""What the predicted gain of a fix is worth: how likely it gains, and how much is expected of it.
+"""Probability and expected value of a fix's predicted gain.
 
-A gain is given by its expected value and its 80 % interval. Its logarithm is taken to be normal on either side of the
-expected value, with the standard deviation of that side: a tenth of all draws is below the interval, a tenth above.
+A gain is given by its expected value and its 80 % interval. Its logarithm is assumed to be normal on either side of the
+expected value, with the standard deviation of that side: 10 % of draws lie below the interval and 10 % above.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from gpuprof.diagnosis.diagnosis import Range
 _NORMAL = NormalDist()
 _Z90 = _NORMAL.inv_cdf(0.9)
 _LEVELS = tuple((2 * i + 1) / 40 for i in range(20))
-"""Levels whose quantiles stand for the whole distribution: the middles of its twentieths."""
+"""Levels whose quantiles represent the distribution: the midpoints of twenty equal parts."""
 _SCORES = tuple(_NORMAL.inv_cdf(level) for level in _LEVELS)
 
 
 def probability(gain: Range, least: float) -> float:
-    """That the gain is `least` or more, 0 to 1."""
+    """Probability that the gain is `least` or more, 0 to 1."""
     away = math.log(gain.expected / least)
     side = math.log(gain.expected / gain.low) if away >= 0 else math.log(gain.high / gain.expected)
     if side <= 0:
@@ -28,14 +28,14 @@ def probability(gain: Range, least: float) -> float:
 
 
 def time_left(gain: Range) -> float:
-    """What the work takes with the fix, over what it takes without: the mean over the distribution of the gain, so that
-    a fix that may make the training slower counts with that, too."""
+    """Time with the fix / time without, averaged over the distribution of the gain: the risk that a fix makes the
+    training slower counts, too."""
     return sum(1 / _quantile(gain, score) for score in _SCORES) / len(_SCORES)
 
 
 def with_odds(gain: Range, odds: float) -> Range:
-    """The gain of a fix that works with a probability of `odds`, and else changes nothing: median and 80 % interval of
-    the mixture. A gain below 1 where it works stays one."""
+    """The gain of a fix that works with a probability of `odds` and otherwise changes nothing: median and 80 % interval
+    of the mixture. Gains below 1 stay below 1."""
     if odds >= 1:
         return gain
     return Range(*(_of_mixture(gain, odds, level) for level in (0.1, 0.5, 0.9)))

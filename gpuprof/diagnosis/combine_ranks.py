@@ -1,4 +1,4 @@
-"""The diagnosis of several ranks: that of the rank which the others wait for, with what all of them show."""
+"""The diagnosis of several ranks: that of the rank the others wait for, plus what all ranks show together."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from gpuprof.diagnosis.sentences import Sentences, duration
 from gpuprof.diagnosis.verdict import family_of
 from gpuprof.ranks.summary import Job, RankSummary
 from gpuprof.ranks.summary import scaled as scaled_job
-from gpuprof.ranks.verdicts import SLOWER
+from gpuprof.ranks.verdicts import SLOW_RANK
+from gpuprof.units import Assumed, Share
 
 _WARNINGS = ("rank_truncated", "joint_replay", "ranks_mismatched")
-"""The others say only what is not among the ranks."""
+"""Notes that are warnings; the others only say which ranks are missing."""
 
 
-MOSTLY = 0.5
-"""Of the variation in backward time, what forward time explains at least where the batches' lengths are the reason."""
+EXPLAINED_BY_LENGTHS: Assumed[Share] = 0.5
+"""Smallest share of the variation in backward time that forward time must explain, if batch lengths are the reason."""
 
 
 def with_ranks(diagnosis: Diagnosis, gang: Gang) -> Diagnosis:
-    """`diagnosis` is of the rank `gang.shown`, where no step was timed made with the step of all. A step that was timed
-    without a profiler sets the ranks' times right."""
+    """The diagnosis of rank `gang.shown` with what all ranks show. If a step was timed without a profiler, the ranks'
+    times are scaled to it."""
     measured = diagnosis.steps.unprofiled_ns if diagnosis.steps else None
     if measured and gang.step_ns:
         gang = _at(gang, measured / gang.step_ns)
@@ -40,7 +41,7 @@ def with_ranks(diagnosis: Diagnosis, gang: Gang) -> Diagnosis:
 
 
 def _at(gang: Gang, factor: float) -> Gang:
-    """All times of a step times a factor."""
+    """All step times scaled by a factor."""
 
     def scaled(ns: int | None) -> int | None:
         return None if ns is None else round(ns * factor)
@@ -84,7 +85,7 @@ def _verdict(verdict: Verdict, gang: Gang, straggler: Finding | None) -> Verdict
 
 
 def _elsewhere(gang: Gang) -> str:
-    """What follows from that the slow ranks' recordings are not here."""
+    """What to do if the slow rank's recording is on another node."""
     return (
         " on another node, where gpuprof diagnose has its fixes; kernels and phases are of rank"
         f" {gang.ranks[gang.shown].rank}."
@@ -92,7 +93,7 @@ def _elsewhere(gang: Gang) -> str:
 
 
 def _even(gang: Gang) -> Sentences:
-    """What is said where no rank is slow."""
+    """Sentences if no rank is slow."""
     if gang.job.verdict is not None and gang.job.culprit is not None:
         said = _not_one_rank(gang.job)
         return (*said, f"They were recorded{_elsewhere(gang)}") if said and gang.slow_is_elsewhere else said
@@ -104,7 +105,7 @@ def _even(gang: Gang) -> Sentences:
         " others waited in); no rank is slower than the others throughout."
     )
     paces = [one.pace_ns for one in gang.ranks if one.pace_ns is not None]
-    if shown.pace_ns is not None and SLOWER * shown.pace_ns < statistics.median(paces):
+    if shown.pace_ns is not None and SLOW_RANK * shown.pace_ns < statistics.median(paces):
         said += f" By itself it needs less than most, {duration(shown.pace_ns)} a step: it began later."
     return (said,)
 
@@ -121,7 +122,7 @@ _SAYS = {
 
 
 def _not_one_rank(job: Job) -> Sentences:
-    """What is said where no single rank is slow, but the job waits for something."""
+    """Sentences if no single rank is slow, but the job waits for something."""
     culprit = job.culprit
     if culprit is None or job.verdict not in _SAYS:
         return ()
@@ -133,11 +134,11 @@ def _not_one_rank(job: Job) -> Sentences:
 
 
 def _lengths(share: float | None) -> Sentences:
-    """What is said of batches that differ in work."""
+    """Sentences about batches that differ in work."""
     if share is None:
         return ()
     percent = f"{100 * share:.0f} % of the variation in backward time"
-    if share >= MOSTLY:
+    if share >= EXPLAINED_BY_LENGTHS:
         return (f"Their length is the reason: forward time explains {percent}.",)
     return (
         f"Their length is not the reason, since forward time explains only {percent}: look for what else varies"

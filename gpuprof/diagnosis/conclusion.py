@@ -1,4 +1,4 @@
-"""What follows from a recording: by its replay, or where it cannot be replayed by what its time was spent on."""
+"""What follows from a recording: from its replay, or if it cannot be replayed, from where its time went."""
 
 from __future__ import annotations
 
@@ -36,13 +36,14 @@ from gpuprof.replay.noise import process_noise
 from gpuprof.replay.profiler_fit import Removal
 from gpuprof.timeline.cpu_compute import computes
 from gpuprof.timeline.gpu_concurrency import take_turns
+from gpuprof.units import Assumed, Share
 
-NOTICED = 0.02
-"""Share of the step that the GPU waits for the CPU's own computing, from which on it is said where it computes."""
+NAMED_CPU_SHARE: Assumed[Share] = 0.02
+"""From this share of the step on, spent waiting for the CPU's own computing, the phase of that computing is named."""
 
 
 def no_gpu_work(analysis: Analysis, advise: bool) -> Diagnosis:
-    """Of a recording in which no device did anything: what its timed steps tell, if there are any."""
+    """The diagnosis of a recording without GPU work: what its timed steps show, if there are any."""
     if analysis.cpu_step is not None and analysis.quality.status != "unusable":
         return of_cpu_run(analysis, analysis.cpu_step, advise)
     verdict, budget = no_verdict(analysis.quality), analysis.budget
@@ -53,7 +54,7 @@ def no_gpu_work(analysis: Analysis, advise: bool) -> Diagnosis:
 
 
 def by_replay(analysis: Analysis, advise: bool) -> Diagnosis:
-    """Of a recording that was replayed: what would shorten its step; `advise`: look for fixes, too."""
+    """The diagnosis of a replayed recording: what would shorten its step; `advise`: look for fixes, too."""
     steps, roof, budget = analysis.step_times, analysis.roofline, analysis.budget
     usual_ns = analysis.free_ns or steps.unprofiled_ns or analysis.step_ns
     estimated = estimate_devices(analysis.schedule, usual_ns, collecting(analysis))
@@ -112,7 +113,7 @@ def by_replay(analysis: Analysis, advise: bool) -> Diagnosis:
 
 
 def by_shares(analysis: Analysis) -> Diagnosis:
-    """Of a recording that cannot be replayed: what its time was spent on."""
+    """The diagnosis of a recording that cannot be replayed: where its time went."""
     steps, quality, roof, budget = analysis.step_times, analysis.quality, analysis.roofline, analysis.budget
     averages = [
         replace(s, hidden_ns=hidden_ns(analysis.whole, analysis.gaps, s.device) / steps.count)
@@ -156,12 +157,12 @@ def by_shares(analysis: Analysis) -> Diagnosis:
 
 
 def _usual_ns(analysis: Analysis) -> int | None:
-    """The usual step as it was timed, None where it was not."""
+    """The usual step as timed, ns; None if it was not timed."""
     return analysis.budget.usual_ns if analysis.budget is not None else analysis.step_times.unprofiled_ns
 
 
 def _slow_calls(analysis: Analysis, compiling_ns: float) -> str | None:
-    """What the long calls of the CPU do: compiling where they cannot take longer than that, else by what is in them."""
+    """What long CPU calls do: compiling if that accounts for most of their time, or else by what they contain."""
     found = slow_kind(analysis.graph)
     waited = sum(one.ns for d in analysis.device_times for one in d.idle_by_cause if one.cause == "slow_call")
     steps = max(analysis.step_times.count, 1)
@@ -171,14 +172,14 @@ def _slow_calls(analysis: Analysis, compiling_ns: float) -> str | None:
 
 
 def _computes(analysis: Analysis) -> str | None:
-    """The phase in which the CPU computes on tensors in host memory, where the GPU waits for that noticeably."""
+    """The phase in which the CPU computes on tensors in host memory; None if the GPU hardly waits for that."""
     waited = sum(one.ns for d in analysis.device_times for one in d.idle_by_cause if one.cause == "cpu_compute")
     window = sum(d.window_ns for d in analysis.device_times)
-    return computes(analysis.timeline) if waited >= NOTICED * window else None
+    return computes(analysis.timeline) if waited >= NAMED_CPU_SHARE * window else None
 
 
 def _failed(finding: tuple[str, str]) -> Issue:
-    """A finding that could not be evaluated, which the tool's authors want to hear of."""
+    """The issue for a finding that could not be evaluated, which gpuprof's authors want to hear about."""
     name, error = finding
     return Issue(
         "finding_failed", "info", f"The finding {name} could not be evaluated ({error}): please report this recording."
@@ -186,12 +187,12 @@ def _failed(finding: tuple[str, str]) -> Issue:
 
 
 def _profiler(steps: Steps, analysis: Analysis) -> Profiler | None:
-    """What recording added to a step: the step with its cost less the step without."""
+    """What recording added to a step: the step with the profiler − the step without."""
     counted, removal = analysis.profiler, analysis.removal
     if counted is None:
         return None
     slowed_ns = _slowed_ns(steps, removal)
-    # The ends of an estimated step are apart by the noise of processes, too, which recording does not cost.
+    # The interval of an estimated step includes the noise between processes, which is no cost of recording.
     most = slowed_ns if removal.fitted else removal.cost_ns * pace_and_spread(removal.graph.timeline)[1]
     low, typical, high = (
         min(max(round(slowed_ns - ns), 0), round(most)) for ns in (removal.high_ns, removal.step_ns, removal.low_ns)
@@ -200,8 +201,8 @@ def _profiler(steps: Steps, analysis: Analysis) -> Profiler | None:
 
 
 def _slowed_ns(steps: Steps, removal: Removal) -> float:
-    """The step with the cost of recording: the recorded one next to a measured step, the replayed one next to an
-    estimated step. What a recorded step takes more passes before its first kernel and is no cost of recording."""
+    """The step with the cost of recording: the recorded step if the unprofiled one was measured, the replayed step if
+    that was estimated. Further time of a recorded step passes before its first kernel and is no cost of recording."""
     return steps.recorded_ns if removal.fitted else min(steps.recorded_ns, removal.replayed_ns)
 
 

@@ -1,7 +1,7 @@
-"""Sets counters of Nsight Compute next to the claims about the same kernels.
+"""Compares Nsight Compute's counters with the limits that the roofline gives for the same kernels.
 
-A kernel of the table is found in the recording by its name and the size of its launch; Nsight Compute and the profiler
-write the same names in different ways, so types of parameters and blanks do not count.
+A kernel of the table is matched by name and launch size. Nsight Compute and the profiler write the same name in
+different ways, so parameter types and blanks are ignored.
 """
 
 from __future__ import annotations
@@ -21,18 +21,19 @@ from gpuprof.diagnosis.largest_kernels import own_name
 from gpuprof.errors import GpuprofError
 from gpuprof.tracefile.nsight_compute import DRAM, DURATION, ISSUE, SM, TENSOR, Counted
 from gpuprof.tracefile.trace import KERNEL
+from gpuprof.units import Convention, Rows
 
-SHOWN = 10
+MOST_SHOWN: Convention[Rows] = 10
 USED = calibrated.COUNTER_USED.value
-"""Percent from which on tensor pipes or DRAM are used so much that they may be the limit."""
+"""Utilisation in percent from which on tensor pipes or DRAM may be the limit."""
 _CLAIM: dict[Limiter, str] = {"tensor": "compute", "issue": "compute", "memory": "memory", "latency": "latency"}
-"""What the roofline says of a kernel with that limiter: it counts FLOPs of tensor cores and of others."""
+"""The roofline's limit for a kernel with that limiter: the roofline counts FLOPs on tensor cores and elsewhere."""
 _CLASS = re.compile(r"\b[A-Z][a-z]\w*")
 
 
 def with_counters(diagnosis: Diagnosis, counted: Sequence[Counted]) -> Diagnosis:
-    """The diagnosis with the counters of its kernels. Raises GpuprofError where none of them is in the recording, or
-    the limits of kernels are not known."""
+    """The diagnosis with the counters of its kernels. Raises GpuprofError if none of these kernels is in the recording,
+    or if kernels' limits are unknown."""
     case = None if diagnosis.sensitivities is None else analysis_of(diagnosis)
     if case is None or case.roofline is None:
         raise GpuprofError("--ncu: what limits kernels is not known of this recording, so counters cannot be compared")
@@ -43,7 +44,7 @@ def with_counters(diagnosis: Diagnosis, counted: Sequence[Counted]) -> Diagnosis
 
 
 def _compared(case: Analysis, counted: Sequence[Counted]) -> Counters:
-    """Counters and claims of the kernels that are both in a recording and in a table."""
+    """Counters and roofline limits of the kernels that are in both the recording and the table."""
     assert case.roofline is not None
     gpu, rows = case.trace.gpu, case.timeline.members
     rows = rows[gpu.kind[rows] == KERNEL]
@@ -62,7 +63,7 @@ def _compared(case: Analysis, counted: Sequence[Counted]) -> Counters:
     bound = case.roofline.split.bound[rows]
     lines, agreeing, claimed_ns, matched = [], 0, 0, 0
     for key, places in groups.items():
-        # A name that the profiler left mangled has no arguments to compare.
+        # A mangled name has no arguments to compare.
         mine = metrics.get(key) or (by_function.get(key) if " " not in str(key[0]) else None)
         if not mine:
             continue
@@ -78,7 +79,7 @@ def _compared(case: Analysis, counted: Sequence[Counted]) -> Counters:
         kernels=len(counted),
         matched_share=matched / max(int(took.sum()), 1),
         agreeing_share=agreeing / claimed_ns if claimed_ns else None,
-        largest=tuple(lines[:SHOWN]),
+        largest=tuple(lines[:MOST_SHOWN]),
     )
 
 
@@ -111,9 +112,9 @@ def _mean(counted: list[Counted], name: str) -> float | None:
 
 
 def _limiter(mean: dict[str, float | None], claimed: str | None) -> Limiter:
-    """The busiest of tensor pipes, memory and issue slots; latency where that is claimed, and none is used much.
+    """The busiest of tensor pipes, memory and issue slots; latency if that is claimed and none is used much.
 
-    Without a counter of the tensor pipes the busiest part of the SMs stands for them.
+    Without a tensor pipe counter, the busiest part of the SMs is used instead.
     """
     used: dict[Limiter, float] = {
         "tensor": (mean[SM] if mean[TENSOR] is None else mean[TENSOR]) or 0.0,
@@ -126,6 +127,6 @@ def _limiter(mean: dict[str, float | None], claimed: str | None) -> Limiter:
 
 def _plain(name: str) -> str:
     """A kernel's own name with the classes among its parameters: `vectorized_elementwise_kernel FillFunctor`.
-    Namespaces, plain types and how a lambda is numbered depend on who writes the name."""
+    Namespaces, plain types and lambda numbers depend on which tool writes the name."""
     rest = name.replace("<unnamed>", "").partition("<")[2]
     return " ".join((own_name(name), *sorted(set(_CLASS.findall(rest)))))

@@ -1,4 +1,4 @@
-"""Counters of Nsight Compute next to what the roofline says of the same kernels. Plain data."""
+"""Counters of Nsight Compute next to the roofline's limits for the same kernels. Plain data."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ class CountedKernel:
 
     name: str
     ns: int
-    """Of a step, as recorded without counters."""
+    """Time per step, as recorded without counters."""
     count: Positive[int]
-    """In the recorded steps."""
+    """Number in the recorded steps."""
     claimed: Annotated[str, OneOf(of="gpuprof.replay.bound:PARTS")] | None
-    """compute | memory | latency, by the roofline; None where their work is not known."""
+    """compute | memory | latency, by the roofline; None if their FLOPs and bytes are unknown."""
     counted: Limiter
-    """The busiest of tensor pipes, DRAM and issue slots; latency where that is claimed and none is used much."""
+    """The busiest of tensor pipes, DRAM and issue slots; latency if that is claimed and none is used much."""
     agrees: bool | None
-    """Tensor pipes and issue slots agree with compute."""
+    """Whether claimed and counted limit agree; tensor pipes and issue slots both count as compute."""
     tensor_percent: float | None
     dram_percent: float
     sm_percent: float | None
-    """Busiest part of the SMs: high without tensor pipes for fp32, and for many instructions a byte."""
+    """Busiest part of the SMs; high at low tensor pipe use means fp32 arithmetic or many instructions per byte."""
     issue_percent: float | None
-    """Cycles in which an SM issues an instruction."""
+    """Percent of cycles in which an SM issues an instruction."""
     counted_ns: int | None
-    """What one took under Nsight Compute, on average."""
+    """Mean time of one kernel under Nsight Compute."""
 
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """What a table of counters says of the recorded kernels."""
+    """Comparison of a table of counters with the recorded kernels."""
 
     kernels: int
-    """In the table."""
+    """Number of kernels in the table."""
     matched_share: Share
-    """Of the recorded kernels' time, that of kernels in the table."""
+    """Share of the recorded kernels' time in kernels of the table."""
     agreeing_share: Share | None
-    """Of the time of those whose limit is claimed, that where the counters say the same."""
+    """Share of the time with a claimed limit for which the counters agree."""
     largest: tuple[CountedKernel, ...]
     """Most time first."""

@@ -1,4 +1,4 @@
-"""A training without a GPU: what its timed steps say. Nothing is replayed, so its verdict has no confidence."""
+"""Diagnosis of a training without a GPU, from timed steps. Nothing is replayed, so the verdict has no confidence."""
 
 from __future__ import annotations
 
@@ -9,7 +9,14 @@ from gpuprof.diagnosis.budget import in_words
 from gpuprof.diagnosis.chance import probability, time_left
 from gpuprof.diagnosis.cpu_step import CpuStep, prepares_batches
 from gpuprof.diagnosis.detect.own_lines import batch_lines
-from gpuprof.diagnosis.detect.proposal import CERTAIN, EVEN, MARKED, SEVERE, SURE, WORTH
+from gpuprof.diagnosis.detect.proposal import (
+    CERTAIN_CHANCE,
+    LEAST_CHANCE,
+    LEAST_GAIN,
+    MARKED_GAIN,
+    SEVERE_GAIN,
+    SURE_GAIN,
+)
 from gpuprof.diagnosis.diagnosis import Diagnosis, Evidence, Finding, Range, Remaining, Verdict
 from gpuprof.diagnosis.fix import call
 from gpuprof.diagnosis.more_workers import usual_workers, with_more_workers
@@ -23,13 +30,13 @@ if TYPE_CHECKING:
 
 
 def of_cpu_run(analysis: Analysis, step: CpuStep, advise: bool) -> Diagnosis:
-    """Of a run without a GPU whose steps were timed: what the mean step is spent on, and more workers if they gain."""
+    """The diagnosis of a run without a GPU: where the mean step goes, and more workers if they gain."""
     assert analysis.budget is not None
     found = plain_diagnosis(
         analysis, verdict=_verdict(analysis, step), quality=analysis.quality, steps=analysis.step_times
     )
     fix = _more_workers(analysis, step) if advise else None
-    certain = fix is not None and fix.probability >= CERTAIN and fix.speedup.low >= SURE
+    certain = fix is not None and fix.probability >= CERTAIN_CHANCE and fix.speedup.low >= SURE_GAIN
     return replace(
         found,
         cpu_step=step,
@@ -39,7 +46,7 @@ def of_cpu_run(analysis: Analysis, step: CpuStep, advise: bool) -> Diagnosis:
 
 
 def _verdict(analysis: Analysis, step: CpuStep) -> Verdict:
-    """`input` where the training is with its batches for longer than with anything else, else `host`."""
+    """`input` if batches take the largest part of the step, else `host`."""
     assert analysis.budget is not None
     parts = {"input": float(step.input_ns), "own": float(step.own_ns), "other": float(step.other_ns)}
     if step.ops_ns is not None:
@@ -72,7 +79,7 @@ def _own_sentence(step: CpuStep) -> str:
 
 
 def _more_workers(analysis: Analysis, step: CpuStep) -> Finding | None:
-    """More input workers where the loader's queue says that they gain; None where they do not, or it was not
+    """The fix of more input workers, if the loader's queue says that they gain; None if not, or if it was not
     measured."""
     folder, run = analysis.folder, analysis.run
     assert folder is not None
@@ -81,8 +88,8 @@ def _more_workers(analysis: Analysis, step: CpuStep) -> Finding | None:
     if predicted is None:
         return None
     (step_ns, gain), now = predicted, int((folder.own.loader or {}).get("num_workers") or 0)
-    odds = probability(gain, SURE)
-    if gain.expected < WORTH or odds < EVEN or 1 / time_left(gain) < WORTH:
+    odds = probability(gain, SURE_GAIN)
+    if gain.expected < LEAST_GAIN or odds < LEAST_CHANCE or 1 / time_left(gain) < LEAST_GAIN:
         return None
     loader = call("DataLoader", ..., num_workers=wanted, persistent_workers=True)
     setting = analysis.stack.setting({"dataloader_num_workers": wanted}, {"dataloader_persistent_workers": True})
@@ -92,7 +99,7 @@ def _more_workers(analysis: Analysis, step: CpuStep) -> Finding | None:
     return Finding(
         id="input_workers",
         title=f"{now} → {wanted} input workers" if now else f"{wanted} input workers",
-        severity="high" if gain.expected >= SEVERE else "medium" if gain.expected >= MARKED else "low",
+        severity="high" if gain.expected >= SEVERE_GAIN else "medium" if gain.expected >= MARKED_GAIN else "low",
         evidence=(
             Evidence(
                 f"the training {does}: {duration(step.input_ns)} of the mean step of {duration(step.mean_ns)}",

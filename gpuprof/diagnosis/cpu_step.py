@@ -1,4 +1,4 @@
-"""What the mean step of a training without a GPU consists of, as its run timed it."""
+"""Parts of the mean step of a training without a GPU, as its run timed it."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class CpuStep:
     own_ns: int
     """Passes and optimizer: ops, and Python between them."""
     other_ns: int
-    """What comes in some steps only: saving, evaluation, logging, garbage collection and the like."""
+    """Work of some steps only: saving, evaluation, logging, garbage collection and the like."""
     ops_share: Share | None
-    """Of `own_ns` in PyTorch's ops, 0 to 1, as in the recorded steps; None where none were recorded."""
+    """Share of `own_ns` in PyTorch's ops, 0 to 1, from the recorded steps; None if none were recorded."""
 
     @property
     def mean_ns(self) -> int:
@@ -28,11 +28,11 @@ class CpuStep:
 
     @property
     def ops_ns(self) -> float | None:
-        """Of a mean step, in PyTorch's ops."""
+        """Time of the mean step in PyTorch's ops."""
         return None if self.ops_share is None else self.own_ns * self.ops_share
 
 
 def prepares_batches(run: Run | None) -> bool:
-    """Whether the training process prepares its own batches: its loader has no workers."""
+    """Whether the training process prepares its batches itself: its loader has no workers."""
     loader = None if run is None else run.loader
     return loader is not None and loader.get("num_workers") == 0

@@ -1,4 +1,4 @@
-"""What a run without a GPU timed of its steps, as the parts of the mean step."""
+"""Splits the mean step of a run without a GPU into its parts."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 def on_cpu(run: RunFolder | None) -> bool:
-    """Whether a run used no GPU, as far as it wrote what it runs on."""
+    """Whether a run used no GPU; False if it did not record what it ran on."""
     return run is not None and run.own.gpu is None and bool(run.own.versions)
 
 
 def cpu_step(run: RunFolder, budget: Budget | None, timeline: Timeline | None) -> CpuStep | None:
-    """The mean step of a run without a GPU, split; None where its steps were not timed."""
+    """The mean step of a run without a GPU, split; None if its steps were not timed."""
     if budget is None or budget.source != "free":
         return None
     rows = run.steps.rows("baseline_free", run.rank)
@@ -36,8 +36,8 @@ def cpu_step(run: RunFolder, budget: Budget | None, timeline: Timeline | None) -
 
 
 def _ops(timeline: Timeline) -> float | None:
-    """Of the time of the recorded steps outside their input the share in PyTorch's ops, on any thread; None where there
-    is no such time."""
+    """Share of PyTorch's ops, on any thread, in the recorded steps' time outside the input; None if there is no such
+    time."""
     ops, (low, high) = timeline.trace.ops, timeline.window
     data = timeline.host.op == DATA
     own = (ops.kind == OP) & ~data

@@ -1,4 +1,4 @@
-"""From what was read of a recording to its diagnosis: all facts are an `Analysis`, and here is what follows from it."""
+"""From a recording that was read to its diagnosis: the facts are in an `Analysis`, the conclusions are drawn here."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def diagnose(
     ranks: int = 1,
     of_all_ns: float | None = None,
 ) -> Diagnosis:
-    """What the recording says about where a step's time goes.
+    """Where a step's time goes, according to the recording.
 
-    `run`: the run that it is of, whose unprofiled steps it is compared with; `trace` may then be None. `failure`: why
-    it is, or why the run's other recording was not read. `named`: the same program recorded by torch.profiler, whose
-    ops a `trace` of Nsight Systems is to have. `advise`: look for fixes, too; `ranks`: how many of the
-    training's were recorded; `of_all_ns`: the step of all of these, replayed together.
+    `run`: the run that the trace belongs to, whose unprofiled steps it is compared with; `trace` may then be None.
+    `failure`: why it is None, or why the run's other recording was not read. `named`: the same program recorded by
+    torch.profiler, whose ops are added to a `trace` from Nsight Systems. `advise`: look for fixes, too. `ranks`: number
+    of recorded ranks. `of_all_ns`: the step of all these ranks replayed together.
     Raises GpuprofError for options that do not fit the trace.
     """
     if asked.step_ms is not None and not (0.001 <= asked.step_ms < 1e9):
@@ -62,7 +62,7 @@ def diagnose(
 
 
 def _concluded(analysis: Analysis, advise: bool) -> Diagnosis:
-    """By replay, or where that fails by what the time of the steps was spent on."""
+    """By replay, or if that fails, by where the steps' time went."""
     if not analysis.device_times:
         return no_gpu_work(analysis, advise)
     if not analysis.is_replayed:
@@ -73,19 +73,18 @@ def _concluded(analysis: Analysis, advise: bool) -> Diagnosis:
 
 
 def _without_trace(analysis: Analysis) -> Diagnosis:
-    """A run that was too short, died before its window, or failed to record: what its steps tell."""
+    """A run that was too short, died before its window, or failed to record: what its steps show."""
     facts, run = analysis.run_facts, analysis.folder
     assert facts is not None
     assert run is not None
-    said = ("no_baseline", "baseline_work", "run_ended")  # by the first issue, or of no use without a trace
+    said = ("no_baseline", "baseline_work", "run_ended")  # implied by the first issue, or useless without a trace
     others = (issue for issue in analysis.run_issues if issue.id not in said)
     quality = judged((no_trace(run, facts.run, analysis.question.failure), *others))
     return without_steps(analysis, quality)
 
 
 def _with_host(diagnosis: Diagnosis, analysis: Analysis) -> Diagnosis:
-    """The diagnosis with the Python functions of the run's unprofiled steps; what finds these is not loaded where none
-    were sampled."""
+    """The diagnosis with the Python functions of the run's unprofiled steps; unchanged if none were sampled."""
     run = analysis.folder
     if run is None or not Path(run.path, samples_file(run.rank)).exists():
         return diagnosis
@@ -103,7 +102,7 @@ def _with_host(diagnosis: Diagnosis, analysis: Analysis) -> Diagnosis:
 
 
 def _with_memory(diagnosis: Diagnosis, analysis: Analysis) -> Diagnosis:
-    """The diagnosis with its memory; what finds that is not loaded where none can have been recorded."""
+    """The diagnosis with its memory; unchanged if none can have been recorded."""
     run, timeline = analysis.folder, analysis.recorded
     trace = None if timeline is None else timeline.trace
     if run is None and (trace is None or not len(trace.memory)):
@@ -114,7 +113,7 @@ def _with_memory(diagnosis: Diagnosis, analysis: Analysis) -> Diagnosis:
 
 
 def _project(diagnosis: Diagnosis, to: Sequence[str], **options: Any) -> Projection:
-    """The diagnosed step on other GPUs, for its tables."""
+    """The diagnosed step on other GPUs, for the diagnosis's tables."""
     from gpuprof.diagnosis.projection_input.subject import subject_of
     from gpuprof.projection.project import project
     from gpuprof.projection.question import question

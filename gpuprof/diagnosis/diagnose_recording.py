@@ -1,4 +1,4 @@
-"""A recording that a user named, diagnosed: of several ranks the one that the others wait for, in the step of all."""
+"""Diagnoses a recording that a user named; of several ranks the one that the others wait for, replayed with all."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def diagnose_recording(
     """
     gang = _ranks_of(recording, asked, progress)
     if gang is not None:
-        # A rank that waits for the slow one cannot say what a fix of that one would gain.
+        # A rank that waits for the slow one cannot show what fixing the slow one would gain.
         advise = advise and not gang.slow_is_elsewhere
         gang = replace(gang, shown=_recorded_here(gang))
     shown = recording if gang is None else resolve(gang.ranks[gang.shown].path)
@@ -47,8 +47,8 @@ def diagnose_recording(
 
 
 def _recorded_here(gang: Gang) -> int:
-    """The rank whose own diagnosis is drawn: the one that the others wait for, or if its recording is on another node
-    the first that has one here. Raises UnreadableTrace where none has."""
+    """Index of the rank to diagnose: the one that the others wait for, or if its recording is on another node, the
+    first that has its recording here. Raises UnreadableTrace if none has."""
     if not is_digest(gang.ranks[gang.shown].path):
         return gang.shown
     for i, rank in enumerate(gang.ranks):
@@ -58,7 +58,7 @@ def _recorded_here(gang: Gang) -> int:
 
 
 def _ranks_of(recording: Recording, asked: Asked, progress: Progress | None) -> Gang | None:
-    """What several ranks show together; None where the recording is of one."""
+    """What several ranks show together; None for a single rank."""
     if recording.kind != "ranks":
         return None
     from gpuprof.diagnosis.ranks import survey
@@ -66,7 +66,7 @@ def _ranks_of(recording: Recording, asked: Asked, progress: Progress | None) -> 
     try:
         return survey(recording.traces, lambda path: read_trace(path, progress), asked.step, asked.skip)
     except UnreadableTrace:
-        # Of a run or an export whose ranks cannot be compared, such as one on CPUs, the first still tells something.
+        # The ranks of this run or export cannot be compared (they ran on CPUs, say): diagnose the first alone.
         if recording.stands_alone:
             return None
         raise

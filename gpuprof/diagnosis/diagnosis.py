@@ -25,6 +25,7 @@ from gpuprof.replay.bound import Bound
 from gpuprof.timeline.unit import STEP, Unit
 from gpuprof.timeline.workload import Workload
 from gpuprof.tracefile.source import Issue, Source
+from gpuprof.units import Assumed
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.iteration_model import Iteration
@@ -64,12 +65,13 @@ class Environment:
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """Steps that were analysed. `recorded_ns` is their median; `unprofiled_ns` a measured step without a profiler."""
+    """The steps that were analysed. `recorded_ns` is their median, `unprofiled_ns` a step measured without a
+    profiler."""
 
     source: Annotated[str, OneOf(("profiler_step", "user_range", "optimizer", "periodicity", "none"))]
     """How the steps were found: profiler_step | user_range | optimizer | periodicity | none (the whole recording)."""
     name: str | None
-    """The range whose repetitions are the steps, where there is one."""
+    """Name of the range whose repetitions are the steps; None if the steps were found in another way."""
     count: Positive[int]
     each_ns: tuple[int, ...]
     recorded_ns: int
@@ -77,17 +79,17 @@ class Steps:
     unprofiled_ns: int | None
     """Measured without a profiler."""
     estimated_ns: int | None
-    """Without the profiler's cost: the median step, or the mean where more than half of the steps launch nothing."""
+    """Without the profiler's cost: median step, or the mean if more than half of the steps launch nothing."""
     inflation: Above0 | None
-    """recorded_ns / unprofiled_ns; where no unprofiled step was measured, the replayed step with the cost of recording
-    / estimated_ns."""
+    """recorded_ns / unprofiled_ns; if no unprofiled step was measured, the replayed step including the cost of
+    recording / estimated_ns."""
     cut: int
-    """Steps left out because the recording cut them."""
+    """Steps left out because the recording began or ended inside them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The span of host time that was analysed, on the trace's own clock."""
+    """The span of CPU time that was analysed, on the trace's own clock."""
 
     start_ns: int
     end_ns: int
@@ -95,7 +97,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class CauseTime:
-    """Idle time of one cause. `count`: gaps that it has a part in."""
+    """Idle time of one cause. `count`: gaps that it contributes to."""
 
     cause: Annotated[str, OneOf(of="gpuprof.diagnosis.gaps:IDLE_CAUSES")]
     ns: int
@@ -114,9 +116,9 @@ class Device:
     idle_ns: int
     busy_ns: int
     carry_in_ns: int
-    """Busy time inside the window with work that was launched before it."""
+    """Busy time inside the window from work that was launched before it."""
     carry_out_ns: int
-    """Busy time after the window with work that was launched inside it."""
+    """Busy time after the window from work that was launched inside it."""
     cpu_bound_fraction: Share | None
     streams: int
     idle_by_cause: tuple[CauseTime, ...] = ()
@@ -150,13 +152,13 @@ class Gap:
     module: str | None
     phase: Annotated[str, OneOf(of="gpuprof.timeline.phases:PHASES")]
     frame: str | None
-    """`file(line): function` that the CPU is in, as torch writes it: as recorded (`--stacks`), else where most samples
-    of unprofiled steps are at that place of the step; None where neither is known."""
+    """`file(line): function` that the CPU is in, in torch's format: from the recording (`--stacks`), or else from most
+    samples of unprofiled steps at the same place of the step; None if neither is known."""
 
 
 @dataclass(frozen=True, slots=True)
 class PhaseGaps:
-    """Idle time before the work of one phase; the op that most of it waits for, and the class of module that is in."""
+    """Idle time before the work of one phase, the op that most of it waits for, and the class of that op's module."""
 
     phase: Annotated[str, OneOf(of="gpuprof.timeline.phases:PHASES")]
     ns: int
@@ -210,14 +212,14 @@ class Kernels:
     launches_per_step: float
     total_ns: int
     unattributed_ns: int
-    """Part of `total_ns` that no op could be found for."""
+    """Part of `total_ns` for which no op was found."""
     median_ns: int | None
     by_category: tuple[CategoryTime, ...]
     by_op: tuple[NamedTime, ...]
     by_phase: tuple[NamedTime, ...]
     top: tuple[KernelTime, ...]
     after_ns: int = 0
-    """Part of `total_ns` that ran after the window's end: work that was launched in it and had to queue."""
+    """Part of `total_ns` that ran after the window's end: work that was launched inside the window and queued."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,14 +234,14 @@ class PhaseTime:
 
 @dataclass(frozen=True, slots=True)
 class RangeTime:
-    """User ranges of one name (the index at its end as #) in the window, and the GPU work launched in them."""
+    """User ranges of one name (an index at its end becomes #) in the window, and the GPU work launched in them."""
 
     name: str
     count: Positive[int]
     ns: int
-    """Host time in the window, summed."""
+    """CPU wall time in the window, summed."""
     gpu_ns: int
-    """Of the work, summed over streams; `busy_ns` the time in which any of it ran."""
+    """Time of that GPU work, summed over streams; `busy_ns` is the time in which any of it ran."""
     busy_ns: int
     launches: int
     """Kernels and copies."""
@@ -247,7 +249,7 @@ class RangeTime:
 
 @dataclass(frozen=True, slots=True)
 class PhaseActivity:
-    """What the GPU's counters showed while the work of a phase ran, in percent of what the device can do."""
+    """GPU counters while the work of a phase ran, in percent of the device's peak."""
 
     phase: Annotated[str, OneOf(of="gpuprof.timeline.phases:PHASES")]
     busy_ns: int
@@ -258,22 +260,23 @@ class PhaseActivity:
 
 @dataclass(frozen=True, slots=True)
 class Profiler:
-    """What the profiler itself may have added to a step."""
+    """Time that the profiler itself may have added to a step."""
 
     events_per_step: int
     """Ops, calls and frames recorded on the threads that drive the device."""
     low_ns: int
     typical_ns: int
     high_ns: int
-    """What recording them may have added to a step: least, likely, most. Never more than the step's idle time."""
+    """What recording these events may have added to a step: low, typical, high. Never more than the step's idle
+    time."""
 
 
 @dataclass(frozen=True, slots=True)
 class RooflineSummary:
-    """The window's kernel time by what limits it; the five sum to `kernels.total_ns`."""
+    """The window's kernel time by what limits it; the five times sum to `kernels.total_ns`."""
 
     ceilings: dict[Words, Any]
-    """What they are of (`gpu`, `source`), `flops` per dtype (FLOP/s) and `memory_bytes_per_s`."""
+    """The GPU and where its ceilings come from (`gpu`, `source`), `flops` per dtype (FLOP/s), `memory_bytes_per_s`."""
     mfu: float | None
     hfu: float | None
     compute_ns: int
@@ -285,43 +288,43 @@ class RooflineSummary:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """How well the untouched graph replays what was recorded."""
+    """How well the unchanged graph reproduces the recording."""
 
     error: float | None
-    """Of the window's length, as a share."""
+    """Error of the replayed window's length, as a share."""
     shown: bool
     """Whether it is good enough for predictions."""
     reason: str = ""
-    """Why nothing is predicted; empty where it is."""
+    """Why nothing is predicted; empty if something is."""
     steps: Positive[int] | None = None
-    """Steps that were replayed: of a long recording some that stand for all."""
+    """Number of replayed steps: of a long recording a representative selection."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Something in the recording that a person can go and look at."""
+    """Something in the recording that a person can look up."""
 
     text: str
     start_ns: Signed[int] | None = None
     ns: int | None = None
     where: str | None = None
-    """The track: `GPU 0` or a host thread, and the op, module or frame."""
+    """The track: `GPU 0` or a CPU thread, and the op, module or frame."""
     part: str | None = None
-    """The module and phase, else the op, whose longest place this is: `LlamaMLP, backward`."""
+    """The module and phase, or else the op, whose longest stretch this is: `LlamaMLP, backward`."""
     part_ns: int | None = None
-    """What that part of the program has of the statement's time in a step, without the profiler's cost."""
+    """That part's share of the stated time, ns per step without the profiler's cost."""
     begins_with: str | None = None
-    """The kernel, op or call that begins the stretch, where text says that it is not most of it; else None."""
+    """The kernel, op or call that begins the stretch, if it is not most of the stretch; else None."""
     on_gpu: bool = False
     """Whether the track is a GPU's."""
     lines: tuple[str, ...] = ()
-    """Of a statement about the CPU: the lines of the user's code that most of it comes from, `train.py:42 step`, most
-    first; empty where neither Python frames nor samples were recorded, or none is the user's."""
+    """For CPU time: the lines of the user's code that most of it comes from, `train.py:42 step`, most first; empty if
+    neither Python frames nor samples were recorded, or none is in the user's code."""
 
 
 @dataclass(frozen=True, slots=True)
 class Remaining:
-    """The rest of the run: as it is, and with a fix."""
+    """Remaining time of the run, unchanged and with a fix, ns."""
 
     now: int
     low: int
@@ -331,19 +334,19 @@ class Remaining:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What `gpuprof try` measured of a fix on the user's own command."""
+    """What `gpuprof try` measured for a fix on the user's own command."""
 
     status: Annotated[str, OneOf(of="gpuprof.diagnosis.trial_results:STATUSES")]
     """confirmed | slower | no_difference | unconfirmed | not_applied | failed."""
     step_ns: int | None
     speedup_low: Signed[float] | None
-    """Ends of the 80 % interval; None of a single measurement."""
+    """Ends of the 80 % interval; None for a single measurement."""
     speedup: Signed[float] | None
     speedup_high: Signed[float] | None
     sameness: Annotated[str, OneOf(of="gpuprof.diagnosis.trial_results:SAME")] | None
-    """Whether the training computes the same: bitwise | within_scatter | other_random_numbers | different."""
+    """Whether the training still computes the same: bitwise | within_scatter | other_random_numbers | different."""
     reason: str
-    """What shows that it took effect, or why it did not."""
+    """The proof that the fix took effect, or why it did not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,45 +360,45 @@ class Finding:
     fix: Words
     """What to do, as text."""
     step_ns: Range
-    """The mean step with the fix, without a profiler. How well the mean step itself is known counts in its interval."""
+    """The mean step with the fix, without a profiler. Its interval includes the uncertainty of the mean step itself."""
     speedup: Range
-    """Of the training: more work in a step counts. How well the mean step is known counts only as far as it does not
-    scale the step with the fix, too."""
+    """Of the training: more work in a step counts. The uncertainty of the mean step is included only as far as it does
+    not scale the step with the fix, too."""
     work: Above0 = 1.0
-    """How many times the work of a step is done in it."""
+    """Work of a step with the fix / work of a step without."""
     remaining_ns: Remaining | None = None
-    """What it costs once is in it."""
+    """Remaining time of the run; one-off costs of the fix are included."""
     changes: str | None = None
     """What it changes about the training itself; None: the same samples and arithmetic per optimizer step."""
     once_ns: Range | None = None
     """What it costs once before it gains (compiling); remaining_ns includes it."""
     measured: Measured | None = None
-    """What gpuprof try measured of the fix on the run's own command; None where it was not tried."""
+    """What gpuprof try measured for the fix on the run's own command; None if it was not tried."""
     probability: Share = 1.0
-    """That it gains 2 % or more."""
+    """Probability that it gains 2 % or more."""
     settle: str | None = None
-    """The command that settles whether it gains, with the recorded command of the training behind -- where that is
-    known; None: by hand."""
+    """The command that measures whether it gains, followed by -- and the training's recorded command if that is known;
+    None: by hand."""
     needs: str | None = None
-    """What has to be done first, or has to hold; None: nothing."""
+    """What must be done first or must hold; None: nothing."""
     acts_on: tuple[Annotated[str, OneOf(of="gpuprof.replay.bound:RESOURCES")], ...] = ()
-    """Resources that it takes work off: host | input | transfer | communication | device; most first."""
+    """Resources that it relieves: host | input | transfer | communication | device; most first."""
     parts: tuple[str, ...] = ()
-    """The links of a chain of fixes, in their order; empty of a single fix."""
+    """The fixes of a chain, in order; empty for a single fix."""
     settings: tuple[Setting, ...] = ()
     """What the fix sets, in the order of its text."""
     patch: Patch | None = None
-    """By which gpuprof try makes it; an empty value is the patch's default. None: by hand."""
+    """The patch with which gpuprof try applies it; an empty value is the patch's default. None: by hand."""
     fix_lines: tuple[FixLine, ...] = ()
     """The same as fix, line by line: code that can be pasted, and prose that says where it belongs."""
 
     @property
     def shown_lines(self) -> tuple[FixLine, ...]:
-        """How the fix is shown: of older versions all of it as code."""
+        """The lines to show; a fix from an older version is shown as code."""
         return self.fix_lines or tuple(FixLine(line, True) for line in self.fix.splitlines())
 
     def __rich_repr__(self) -> Iterator[tuple[str, object] | tuple[str, object, object]]:
-        """What rich prints of it: the fix and what it gains, without the evidence. Times in ms."""
+        """What rich prints: the fix and its gain, without the evidence. Times in ms."""
         yield "id", self.id
         yield "title", self.title
         yield "severity", self.severity
@@ -409,23 +412,23 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Considered:
-    """A usual remedy that is ruled out, and by what fact."""
+    """A usual remedy that is ruled out, and the fact that rules it out."""
 
     id: Words
-    """Of the finding that would advise it."""
+    """Id of the finding that would advise it."""
     title: Words
     reason: Words
     step_ns: Range | None = None
-    """The mean step with it, where that was predicted; its interval as in a finding."""
+    """The predicted mean step with it, with an interval as in a finding; None if not predicted."""
     speedup: Range | None = None
-    """Of the training with it, where that was predicted: why it is not advised."""
+    """The predicted speedup of the training with it; None if not predicted."""
     failed: bool = False
     """Whether it was advised, tried, and failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Combined:
-    """Several fixes at once."""
+    """Several fixes applied together."""
 
     ids: tuple[str, ...]
     titles: tuple[str, ...]
@@ -445,7 +448,7 @@ class StartUpPart:
 
 @dataclass(frozen=True, slots=True)
 class StartUpTime:
-    """Host time of the window in which the program starts, which happens once. The parts sum to `ns`."""
+    """CPU wall time of the window in which the program starts, which happens once. The parts sum to `ns`."""
 
     ns: int
     share: Share
@@ -453,7 +456,7 @@ class StartUpTime:
     parts: tuple[StartUpPart, ...]
 
 
-UNCLEAR = 0.5
+UNCLEAR_CONFIDENCE: Assumed[Share] = 0.5
 """Confidence below which the headline says that the verdict is unclear, and names the other candidate, if any."""
 VERDICT_CAUSES = (
     "launch", "sync", "python", "allocator", "compile", "planning", "loading", "locking", "cpu_compute", "slow_call",
@@ -467,31 +470,31 @@ class Verdict:
     family: Family | None
     cause: Annotated[str, OneOf(VERDICT_CAUSES)] | None
     confidence: Share | None
-    """How sure the bound is, 0 to 1; None where nothing could be replayed."""
+    """How sure the bound is, 0 to 1; None if nothing could be replayed."""
     sentences: Sentences
-    """What is said of the verdict, the most important first."""
+    """The verdict in sentences, the most important first."""
     second: Bound | None = None
     """What it is if not `bound`: the runner-up, where confidence is low; None where no other would gain anything."""
     doubts: tuple[str, ...] = ()
-    """What lowers the confidence, the weightiest first, each with what would decide it."""
+    """What lowers the confidence, the weightiest first, each with what would settle it."""
     turns: int = 0
-    """GPUs of the process that work one after the other; 0 where they work together."""
+    """Number of the process's GPUs that work one after the other; 0 if they work at the same time."""
     slow_calls: Annotated[str, OneOf(("planning", "loading", "compile", "allocator", "locking"))] | None = None
-    """What single long calls of the CPU do most of their time: planning | loading | compile | allocator | locking; None
-    where that is not known, or there are none."""
+    """What single long CPU calls spend most of their time on: planning | loading | compile | allocator | locking; None
+    if unknown, or if there are none."""
     computes: str | None = None
-    """The phase in which the CPU computes most of the time that it does so itself, on tensors in host memory; None
-    where the GPU hardly waits for that."""
+    """The phase in which the CPU does most of its own computing on tensors in host memory; None if the GPU hardly
+    waits for that."""
 
     @property
     def summary(self) -> str:
-        """All that is said of it."""
+        """All sentences as one text."""
         return " ".join(self.sentences)
 
     @property
     def unclear(self) -> bool:
         """Whether it is too unsure to be said without a word about that."""
-        return self.confidence is not None and self.confidence < UNCLEAR
+        return self.confidence is not None and self.confidence < UNCLEAR_CONFIDENCE
 
 
 @dataclass(frozen=True)
@@ -503,8 +506,8 @@ class Diagnosis:
     environment: Environment
     steps: Steps | None
     budget: Budget | None
-    """The mean step, which is what a user pays for: mean_ns = usual_ns + sum of excess[].mean_ns + residual_ns,
-    exactly."""
+    """The mean step, which is what training time consists of: mean_ns = usual_ns + sum of excess[].mean_ns +
+    residual_ns, exactly."""
     window: Window | None
     devices: tuple[Device, ...]
     devices_estimated: tuple[DeviceEstimate, ...] | None
@@ -514,51 +517,52 @@ class Diagnosis:
     profiler: Profiler | None
     verdict: Verdict
     run: Run | None = None
-    """Where the recording is of a run that `gpuprof trace` made."""
+    """The run; None unless `gpuprof trace` made the recording."""
     roofline: RooflineSummary | None = None
     workload: Workload | None = None
     """Whether the recording is of training or inference, and what one of its steps is called."""
     start_up: StartUpTime | None = None
-    """Host time of the window in which the program starts, which happens once."""
+    """CPU wall time of the window in which the program starts, which happens once."""
     replay: Replay = Replay(None, False)
     sensitivities: Sensitivities | None = None
     findings: tuple[Finding, ...] = ()
     combined: Combined | None = None
-    """Several of the findings' fixes at once; None where no two gain more than one."""
+    """Several of the findings' fixes together; None if no two gain more than one alone."""
     considered: tuple[Considered, ...] = ()
-    """Usual remedies that are ruled out, and by what fact."""
+    """Usual remedies that are ruled out, and the facts that rule them out."""
     worth_trying: tuple[Finding, ...] = ()
-    """Fixes that gain 2 % with a probability of 0.5 at least and 5 % as expected, in the order of `findings`."""
+    """Fixes that gain 2 % with a probability of 0.5 or more and are expected to gain 5 %, in the order of
+    `findings`."""
     above_reach: AboveReach | None = None
-    """What the usual step should cost, and what lies above that: usual_ns = reach_ns + the sum of the items' ns +
-    residual_ns, exactly. None where nothing was replayed, or no fixes were looked for."""
+    """What the usual step should cost, and what it costs beyond that: usual_ns = reach_ns + the sum of the items' ns +
+    residual_ns, exactly. None if nothing was replayed, or no fixes were looked for."""
     cpu_step: CpuStep | None = None
-    """Of a run without a GPU: what its mean step consists of; the three times sum to it. Null of any other."""
+    """Parts of the mean step of a run without a GPU; the three times sum to it. Null for any other run."""
     host: Host | None = None
-    """Python functions of unprofiled steps, sampled by another process; None where nothing was sampled."""
+    """Python functions of unprofiled steps, sampled by another process; None if nothing was sampled."""
     counters: Counters | None = None
-    """Counters of Nsight Compute next to what is said of the same kernels; None where no table was given (--ncu)."""
+    """Counters of Nsight Compute next to gpuprof's limits for the same kernels; None if no table was given (--ncu)."""
     ranges: tuple[RangeTime, ...] = ()
-    """Most host time first; of many names the first hundred."""
+    """Most CPU wall time first; at most one hundred names."""
     activity: tuple[PhaseActivity, ...] | None = None
-    """None where no counters were recorded."""
+    """None if no counters were recorded."""
     ranks: tuple[RankSummary, ...] | None = None
-    """One summary per rank, where several were diagnosed together."""
+    """One summary per rank, if several were diagnosed together."""
     memory: MemoryReport | None = None
     """Who held the GPU's memory, as gpuprof.memory/1 without its schema and series; None without a snapshot or memory
     events."""
     iteration: Iteration | None = None
-    """Of a training on its own generations (GRPO, RLOO, online DPO): the mean iteration, which generates once and
-    trains for some optimizer steps. phases sum to mean_ns exactly. None: of any other training."""
+    """The mean iteration of a training on its own generations (GRPO, RLOO, online DPO), which generates once and trains
+    for some optimizer steps. phases sum to mean_ns exactly. None for any other training."""
     job: Job | None = None
-    """Their joint replay."""
+    """The joint replay of all ranks."""
     _analysis: Any = field(default=None, repr=False, compare=False)
     """The `gpuprof.diagnosis.analysis.Analysis` that it was made from: columns, the run's steps, the replayed graph.
-    Not part of the JSON; None where it was loaded from there."""
+    Not part of the JSON; None if the diagnosis was loaded from JSON."""
 
     @property
     def step_ns(self) -> int | None:
-        """What a step costs: the mean step, else the best that is known of a step; None without steps."""
+        """The mean step, or else the best known step time, ns; None without steps."""
         steps = self.steps
         if steps is None:
             return None
@@ -577,7 +581,7 @@ class Diagnosis:
         """The columns behind the summaries as pandas DataFrames: `.gaps()`, `.kernels()`, `.ops()`, `.steps()`,
         `.findings()`, `.projections(to)`.
 
-        Raises GpuprofError where the trace held nothing to analyse.
+        Raises GpuprofError if the trace held nothing to analyse.
         """
         if self._analysis is None or self._analysis.recorded is None:
             raise GpuprofError(f"{self.source.path}: {self._no_columns}")
@@ -585,19 +589,19 @@ class Diagnosis:
 
     @property
     def _no_columns(self) -> str:
-        """Why there are none."""
+        """Why there are no tables."""
         if self._analysis is None:
             return "this diagnosis was loaded from JSON, which holds no events; diagnose the recording for that"
         return "nothing was recorded that could be shown as a table"
 
     @property
     def folder(self) -> RunFolder | None:
-        """The run that was diagnosed: every step's time and memory, telemetry. None of a bare trace, and where the
-        diagnosis was loaded from JSON."""
+        """The run that was diagnosed: every step's time and memory, telemetry. None for a trace without a run, and if
+        the diagnosis was loaded from JSON."""
         return None if self._analysis is None else self._analysis.folder
 
     @property
     def timed(self) -> TimedSteps | None:
-        """The free-running steps that the budget is of, split by what each waited for. None where none were timed, and
-        where the diagnosis was loaded from JSON."""
+        """The free-running steps that the budget describes, split by what each waited for. None if none were timed, or
+        if the diagnosis was loaded from JSON."""
         return None if self._analysis is None else self._analysis.timed

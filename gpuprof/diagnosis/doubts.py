@@ -1,4 +1,4 @@
-"""What keeps a verdict from being sure: what the recording lacks, or what it cannot explain.
+"""Reasons to doubt a verdict: what the recording lacks, or what it cannot explain.
 
 Each doubt takes a share of the confidence. The shares are chosen so that confidence orders verdicts by how often they
 are right; `python -m benchmarks.confidence` shows how far that holds.
@@ -25,11 +25,12 @@ from gpuprof.timeline.silence import holes
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.timeline.unit import Unit
 from gpuprof.tracefile.trace import OP
+from gpuprof.units import Assumed, Share
 
-LEAST = 0.05
-"""A doubt that takes less of the confidence is not worth a word."""
-MOST = 0.9
-"""A single doubt takes no more than this."""
+LEAST_DOUBT: Assumed[Share] = 0.05
+"""Doubts that lower the confidence by less than this share are not mentioned."""
+MOST_DOUBT: Assumed[Share] = 0.9
+"""Largest share of the confidence that a single doubt takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +38,9 @@ class Doubt:
     """One reason not to be sure."""
 
     share: float
-    """Of the confidence that it takes, 0 to 1."""
+    """Share of the confidence that it takes, 0 to 1."""
     text: str
-    """What is not known, and what would decide it."""
+    """What is unknown, and what would settle it."""
 
 
 def doubts(
@@ -48,8 +49,8 @@ def doubts(
 ) -> tuple[Doubt, ...]:  # fmt: skip
     """Reasons to doubt a verdict, the weightiest first.
 
-    busiest: the step of the busiest device without the profiler's cost; ranks: those that were recorded; waits: what
-    the GPU waits for, where the steps were replayed.
+    busiest: the step of the busiest device without the profiler's cost; ranks: number of recorded ranks; waits: what
+    the GPU waits for, if the steps were replayed.
     """
     found = [
         _unexplained(timeline, busiest), _start_up(timeline), _lone_copy(timeline, steps), _host_ends_early(timeline),
@@ -58,12 +59,14 @@ def doubts(
         _unmodelled(timeline, roof, bound),
         _missing_ranks(timeline, busiest, bound, ranks), _waits_for_launched(waits, bound),
     ]  # fmt: skip
-    return tuple(sorted((one for one in found if one is not None and one.share >= LEAST), key=lambda one: -one.share))
+    return tuple(
+        sorted((one for one in found if one is not None and one.share >= LEAST_DOUBT), key=lambda one: -one.share)
+    )
 
 
 def remaining(found: Sequence[Doubt]) -> float:
     """The share of the confidence that the doubts leave."""
-    return float(np.prod([1 - min(one.share, MOST) for one in found]))
+    return float(np.prod([1 - min(one.share, MOST_DOUBT) for one in found]))
 
 
 def _unexplained(timeline: Timeline, busiest: Shares) -> Doubt | None:
@@ -92,7 +95,7 @@ def _start_up(timeline: Timeline) -> Doubt | None:
 def _lone_copy(timeline: Timeline, steps: Steps) -> Doubt | None:
     """A single iteration that is mostly one copy: moving a model to the GPU looks like that, and happens once."""
     found = long_copy(timeline)
-    if found is None or found.of > 1 or steps.unprofiled_ns is not None:  # timed steps are as long
+    if found is None or found.of > 1 or steps.unprofiled_ns is not None:  # the timed steps are just as long
         return None
     text = (
         f"one copy is {100 * found.share:.0f} % of the only recorded {timeline.unit}: record more, to see whether"
@@ -102,10 +105,10 @@ def _lone_copy(timeline: Timeline, steps: Steps) -> Doubt | None:
 
 
 def _host_ends_early(timeline: Timeline) -> Doubt | None:
-    """Host events that end long before the window does: from there on no one knows what the host did."""
+    """CPU events that end long before the window does: what the CPU did after that is unknown."""
     low, high = timeline.window
     ops, calls = timeline.trace.ops, timeline.trace.calls
-    # An annotation may be closed by the profiler, at the end of what it recorded.
+    # The profiler may close an annotation itself when recording ends.
     ends = (ops.end_ns[(ops.kind == OP) & (ops.start_ns < high)], calls.end_ns[calls.start_ns < high])
     last = max(int(end.max(initial=low)) for end in ends)
     last = min(last, high)
@@ -140,7 +143,7 @@ def _few_steps(steps: Steps, unit: Unit) -> Doubt | None:
 
 
 def _different_steps(steps: Steps, budget: Budget | None, unit: Unit) -> Doubt | None:
-    """Recorded steps that differ, where no run says how the usual one is."""
+    """Recorded steps that differ, without a run that timed the usual step."""
     each = np.array(steps.each_ns, np.float64)
     if len(each) < 2 or (budget is not None and budget.source == "free"):
         return None
@@ -155,7 +158,7 @@ def _different_steps(steps: Steps, budget: Budget | None, unit: Unit) -> Doubt |
 
 
 def _unmodelled(timeline: Timeline, roof: Roofline | None, bound: Bound) -> Doubt | None:
-    """Kernels whose limit is not known; of decoding it is: they read the weights, whatever else they are."""
+    """Kernels whose limit is unknown. In decoding it is known: kernels read the weights, whatever else they do."""
     if bound not in PARTS or (bound == "memory" and timeline.workload.decodes):
         return None
     if roof is None:
@@ -167,7 +170,7 @@ def _unmodelled(timeline: Timeline, roof: Roofline | None, bound: Bound) -> Doub
 
 
 def _missing_ranks(timeline: Timeline, busiest: Shares, bound: Bound, ranks: int) -> Doubt | None:
-    """Waits for ranks that no one recorded; a verdict that communication is the limit holds for them, too."""
+    """Possible waits for ranks that were not recorded; a verdict of communication already covers those."""
     world = timeline.trace.meta.world_size or 1
     if bound == "communication" or ranks >= world:
         return None
@@ -181,19 +184,19 @@ def _missing_ranks(timeline: Timeline, busiest: Shares, bound: Bound, ranks: int
 
 
 def _waits_for_launched(waits: CpuWaits | None, bound: Bound) -> Doubt | None:
-    """The GPU waits for the CPU, but also for something that no faster CPU ends."""
+    """The GPU waits for the CPU, but also for something that a faster CPU would not shorten."""
     if waits is None or bound != "host" or waits.launched_ns <= 0:
         return None
     share = waits.launched_ns / (waits.launched_ns + waits.cpu_ns)
     text = (
-        f"{100 * share:.0f} % of what the GPU waits is for work that is launched already, which a faster CPU does not"
+        f"{100 * share:.0f} % of the GPU's waiting is for work that is already launched, which a faster CPU does not"
         " start earlier: record all ranks and streams"
     )
     return Doubt(share, text)
 
 
 def _variation(budget: Budget | None, unit: Unit) -> Doubt | None:
-    """A mean step that neither the usual one nor a measured cause explains."""
+    """The part of the mean step that neither the usual step nor a measured cause explains."""
     if budget is None or budget.source != "free" or budget.mean_ns <= 0:
         return None
     share = abs(budget.residual_ns) / budget.mean_ns

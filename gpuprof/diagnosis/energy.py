@@ -1,8 +1,8 @@
-"""Energy of an unprofiled step, measured: by NVML's energy counter, else by the samples of its power.
+"""Measured energy of an unprofiled step: from NVML's energy counter, or else from power samples.
 
-The counter holds what the board took since the driver was loaded. Between two samples it is taken to rise evenly. What
-the board takes without work is its power while the program has not begun its first step: with a context on the GPU and
-clocks up, which is more than that of an empty board.
+The counter holds the board's energy since the driver was loaded, and is interpolated linearly between samples. Idle
+power is measured before the program's first step: a context exists and clocks are up, so it is higher than the power of
+an unused board.
 """
 
 from __future__ import annotations
@@ -14,27 +14,28 @@ from gpuprof.diagnosis.run_model import Energy
 from gpuprof.tracefile.run import RunFolder, StepColumns
 from gpuprof.tracefile.telemetry import TelemetryColumns
 from gpuprof.tracefile.trace import ABSENT, I64, Mask
+from gpuprof.units import Assumed, Samples, Seconds, Share
 
 STAGES = ("baseline_free", "after")
-"""Stages without a profiler in which steps run freely, the better one first."""
-LEAST_S = 1.0
-"""A shorter stretch says nothing of a counter that is updated ten times a second."""
-GOOD_S = 5.0
-"""The first stage that is as long is taken; else the longest."""
-LEAST_SAMPLES = 3
-IDLE_SHARE = 0.1
+"""Stages with free-running steps and no profiler, preferred first."""
+SHORTEST_S: Assumed[Seconds] = 1.0
+"""Shortest usable stretch, s: the counter is updated ten times a second."""
+GOOD_S: Assumed[Seconds] = 5.0
+"""The first stage of at least this length, s, is used; if there is none, the longest."""
+FEWEST_SAMPLES: Assumed[Samples] = 3
+IDLE_QUANTILE: Assumed[Share] = 0.1
 """Quantile of the power samples before the first step: the idle power."""
 
 
 def measured_energy(
     folder: RunFolder, tokens: float | None, step_ns: float | None = None, devices: int = 1
 ) -> Energy | None:
-    """What a step of the diagnosed rank's GPU takes; None where no stretch was sampled for long enough.
+    """Energy of a step on the diagnosed rank's GPU; None if no stretch was sampled for long enough.
 
-    tokens: of a step and rank, without padding where that is known. step_ns: the step that the power is multiplied by,
-    the mean of the stretch if None: a stretch holds work that is done once, which is no part of a step. devices: GPUs
-    that the recorded process uses. A process that uses several takes their sum; where another number of GPUs was
-    sampled, it is not known which are its own: None. With several ranks it is the mean over their GPUs.
+    tokens: per step and rank, without padding if that is known. step_ns: step time to multiply the power by; None: the
+    mean of the stretch, which may include one-off work that is no part of a step. devices: GPUs that the recorded
+    process uses. For a process with several GPUs the sum is returned, or None if a different number of GPUs was
+    sampled, since its own cannot be identified. With several ranks it is the mean over their GPUs.
     """
     found = _stretch(folder)
     if found is None:
@@ -74,16 +75,16 @@ def measured_energy(
 
 
 def _stretch(folder: RunFolder) -> tuple[int, int, int] | None:
-    """(start, end, steps) of the unprofiled stretch that is measured, on the clock of the samples."""
+    """(start, end, steps) of the unprofiled stretch to measure, on the samples' clock."""
     found = [one for stage in STAGES if (one := _span(folder.steps, folder.steps.rows(stage, folder.rank)))]
     long = [one for one in found if (one[1] - one[0]) / 1e9 >= GOOD_S]
     best = long[0] if long else max(found, key=lambda one: one[1] - one[0], default=None)
-    return best if best is not None and (best[1] - best[0]) / 1e9 >= LEAST_S else None
+    return best if best is not None and (best[1] - best[0]) / 1e9 >= SHORTEST_S else None
 
 
 def _span(steps: StepColumns, rows: I64) -> tuple[int, int, int] | None:
-    """From the start of the first to the end of the last of some steps, none of them profiled; lines may be missing in
-    between."""
+    """(start, end, steps) from the first to the last of the unprofiled steps among `rows`; steps in between may be
+    missing."""
     rows = rows[(steps.unix_ns[rows] != ABSENT) & ~steps.profiled[rows]]
     if not len(rows):
         return None
@@ -94,11 +95,11 @@ def _span(steps: StepColumns, rows: I64) -> tuple[int, int, int] | None:
 
 
 def _of_gpu(table: TelemetryColumns, mine: Mask, start: int, end: int) -> tuple[float, bool] | None:
-    """(mean power in watts, whether the counter says so) of one GPU over a stretch; None where neither is known."""
+    """(mean power in watts, whether from the counter) of one GPU over a stretch; None if neither source has it."""
     for values, is_counter in ((table.energy_j, True), (table.power_w, False)):
         rows = np.flatnonzero(mine & np.isfinite(values))
         inside = rows[(table.unix_ns[rows] >= start) & (table.unix_ns[rows] <= end)]
-        if len(inside) < LEAST_SAMPLES:
+        if len(inside) < FEWEST_SAMPLES:
             continue
         if not is_counter:
             return float(np.mean(values[inside])), False
@@ -112,7 +113,7 @@ def _of_gpu(table: TelemetryColumns, mine: Mask, start: int, end: int) -> tuple[
 
 
 def _idle_w(folder: RunFolder, table: TelemetryColumns, gpus: list[int]) -> float | None:
-    """Power before the first step, mean over the GPUs; None where it was not sampled."""
+    """Power before the first step, mean over the GPUs, W; None if it was not sampled."""
     steps = folder.steps
     first = np.flatnonzero((steps.rank == folder.rank) & (steps.step == 1) & (steps.unix_ns != ABSENT))
     if not len(first):
@@ -123,5 +124,5 @@ def _idle_w(folder: RunFolder, table: TelemetryColumns, gpus: list[int]) -> floa
         rows = (table.gpu == gpu) & (table.unix_ns < begun) & np.isfinite(table.power_w)
         rows &= ~(table.utilization > 0)
         if rows.any():
-            found.append(float(np.quantile(table.power_w[rows], IDLE_SHARE)))
+            found.append(float(np.quantile(table.power_w[rows], IDLE_QUANTILE)))
     return float(np.mean(found)) if len(found) == len(gpus) else None

@@ -11,7 +11,7 @@ from gpuprof.tracefile.trace import Trace
 
 
 def source_of(trace: Trace, run: RunFolder | None) -> Source:
-    """The file, or the run's folder."""
+    """The source: the run's folder, or the file if there is no run."""
     reading = trace.reading
     if run is not None:
         return Source(run.path, "run", reading.size_bytes, reading.events)
@@ -19,7 +19,7 @@ def source_of(trace: Trace, run: RunFolder | None) -> Source:
 
 
 def environment_of(trace: Trace | None, run: RunFolder | None) -> Environment:
-    """What the trace says, and where it is silent what the run says."""
+    """The environment from the trace, completed from the run."""
     gpus: tuple[GpuName, ...] = ()
     versions: dict[str, str | int | float] = {}
     rank = world_size = None

@@ -1,4 +1,4 @@
-"""How each device spends a step of the replayed loop, and what its idle time waits for."""
+"""How each device spends a step of the replayed loop, and the causes of its idle time."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _COLLECTING = IDLE_CAUSES.index(COLLECTING)
 
 
 def estimate_devices(schedule: Schedule, step_ns: float, found: Collecting | None = None) -> tuple[DeviceEstimate, ...]:
-    """The median step of every device in the last round of the loop, or the mean one where no step is usual, in whole
-    ns; its parts sum exactly. `found`: what of it collects garbage.
+    """The median step of every device in the last round of the loop, or the mean step if none is usual, in whole ns;
+    its parts sum exactly. `found`: the nodes that collect garbage.
 
-    The round is a circle: work that runs past its end is that of the round before running into its beginning.
+    The round is a circle: work that runs past its end continues at its beginning.
     """
     graph = schedule.graph
     timeline = graph.timeline
@@ -66,7 +66,7 @@ def _on_circle(start: F64, end: F64, low: int, high: int, circle: int) -> Interv
 
 
 def _limited(by_cause: dict[int, float], most_ns: float, else_: int) -> dict[int, float]:
-    """Idle time with no more of collecting garbage than that takes; the rest has the cause `else_`."""
+    """Idle time by cause, garbage collection limited to `most_ns`; the rest goes to the cause `else_`."""
     over = max(by_cause.get(_COLLECTING, 0.0) - most_ns, 0.0)
     if not over:
         return by_cause
@@ -98,7 +98,7 @@ def _estimate(device: int, step_ns: float, span: int, times: list[int], by_cause
 
 
 class _HostCauses:
-    """What the host was doing while a device of the replayed loop waited for a launch."""
+    """What the CPU was doing while a device of the replayed loop waited for a launch."""
 
     def __init__(self, schedule: Schedule, found: Collecting | None = None) -> None:
         self._schedule = schedule
@@ -113,17 +113,17 @@ class _HostCauses:
         self._lanes = {lane: self._lane(lane) for lane in np.unique(graph.lane[graph.lane >= 0]).tolist()}
 
     def _lane(self, lane: int) -> tuple[F64, F64, np.ndarray]:
-        """(starts, ends, causes) of a lane's nodes, those that stall left out."""
+        """(starts, ends, causes) of a lane's nodes, without those that stall."""
         graph, schedule = self._schedule.graph, self._schedule
         own = np.flatnonzero((graph.lane == lane) & ~(graph.waits & (graph.call < 0)))
-        # The waiting part of a call lasts from the end of its own work, which stands before it.
+        # The waiting part of a call begins when its own work, the node before it, ends.
         start = np.where(
             graph.waits[own], schedule.end_ns[np.maximum(own_before(graph, own), 0)], schedule.start_ns[own]
         )
         return start, schedule.end_ns[own], self._cause[own]
 
     def of(self, gaps: Intervals, nodes: I64) -> dict[int, float]:
-        """Cause → ns, summed over the gaps of a device whose work the nodes are."""
+        """Cause → ns, summed over the gaps of one device; `nodes`: that device's work."""
         graph, schedule = self._schedule.graph, self._schedule
         result: dict[int, float] = {}
         if not len(gaps) or not len(nodes):
@@ -137,7 +137,7 @@ class _HostCauses:
         launched = np.where(
             known & (launch >= 0), schedule.end_ns[np.maximum(launch, 0)], gaps.start.astype(np.float64)
         )
-        launched = np.where(known, launched, gaps.end)  # at the end of the loop the host is still on its way
+        launched = np.where(known, launched, gaps.end)  # at the end of the loop the CPU has not launched it yet
         launched = np.clip(launched, gaps.start, gaps.end)
         result[_DEVICE] = float((gaps.end - launched).sum())
         main = graph.timeline.main_thread
@@ -152,7 +152,7 @@ class _HostCauses:
                     continue
                 start, end, cause = self._lanes[thread]
                 if thread != one:
-                    # Where the launching thread stalled the main one answers, for what is left of each gap.
+                    # While the launching thread stalled, the main thread gives the cause for the rest of each gap.
                     room = np.maximum((b - a) - covered, 0)
                     total = _overlap(start, end, a, b)
                     factor = np.divide(room, total, out=np.zeros(len(mine)), where=total > 0).clip(0, 1)
@@ -163,20 +163,20 @@ class _HostCauses:
                     ns = _overlap(start[part], end[part], a, b) * factor
                     covered += ns
                     result[code] = result.get(code, 0.0) + float(ns.sum())
-            # Where no thread has any event the recording does not say what the host did.
+            # If no thread has an event, what the CPU did is unknown.
             result[_UNKNOWN] = result.get(_UNKNOWN, 0.0) + max(left - float(covered.sum()), 0.0)
         return result
 
 
 def own_before(graph: Graph, waits: I64) -> I64:
-    """The node of a call's own work, for the nodes of its wait: the source of its edge of host order."""
+    """The nodes of a call's own work, given the nodes of its wait: the source of the host-order edge."""
     edges = graph.edges
     first = edges.first[waits]
     return np.where(graph.waits[waits], edges.source[np.minimum(first, len(edges.source) - 1)], waits)
 
 
 def _overlap(start: F64, end: F64, low: F64, high: F64) -> F64:
-    """How much of each [low, high) the intervals cover; they follow one another."""
+    """How much of each [low, high) the intervals cover; the intervals are in order and do not overlap."""
     if not len(start):
         return np.zeros(len(low))
     before = np.concatenate([[0.0], np.cumsum(end - start)])
@@ -190,7 +190,7 @@ def _overlap(start: F64, end: F64, low: F64, high: F64) -> F64:
 
 
 def host_causes(graph: Graph) -> np.ndarray:
-    """Per host node the cause that a device waits for while it runs; as for gaps, in their order of precedence."""
+    """Cause of a device's wait while each CPU node runs; precedence as for gaps."""
     if "host_causes" not in graph.shared:
         graph.shared["host_causes"] = cause = _host_causes(graph)
         cause.flags.writeable = False
@@ -220,7 +220,7 @@ def _host_causes(graph: Graph) -> np.ndarray:
 
 
 def _silent(graph: Graph) -> Mask:
-    """Nodes of which nothing is known: most of their time nothing was recorded."""
+    """Nodes during most of whose time nothing was recorded."""
     found = holes(graph.timeline)
     if not len(found):
         return np.zeros(len(graph), bool)
@@ -230,7 +230,7 @@ def _silent(graph: Graph) -> Mask:
 
 
 def _within_op(graph: Graph, ops: Mask) -> Mask:
-    """Nodes in an operator, whatever range stands innermost."""
+    """Nodes inside an operator, even if a range is innermost."""
     timeline = graph.timeline
     kind = np.where(ops[:-1], 1, -1)
     inside = np.append(inherit(kind, timeline.nesting.parent, -1) == 1, False)

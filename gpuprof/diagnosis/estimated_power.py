@@ -1,4 +1,4 @@
-"""Power of the recorded step by the model that projections use, next to the measured one."""
+"""Power of the recorded step by the projection's power model, next to the measured power."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpuprof.projection.cost import mean_power_w
 
 
 def with_estimate(case: Analysis) -> Run | None:
-    """The run with the power that the model of projections gives for the replayed step, next to the measured one."""
+    """The run with the projection model's power for the replayed step next to the measured power."""
     run = case.run
     if run is None or run.energy is None or not case.is_replayed or not case.environment.gpus:
         return run

@@ -14,13 +14,13 @@ def key(text: str) -> str:
 
 
 def without_numbers(name: str) -> str:
-    """A name as `key` writes it without the numbers of one run: `batch_4_16` → `batch`."""
+    """A name as `key` returns it, without the numbers of one run: `batch_4_16` → `batch`."""
     return "_".join(word for word in name.split("_") if not word.isdigit())
 
 
 def named(text: str, findings: Sequence[Declaration]) -> list[Declaration]:
-    """The findings that a name may mean: one by its id, a synonym, its title or that of a fix, else all whose
-    id, synonyms and title hold every word of it. Empty if there is none."""
+    """The findings that a name may mean: the one with this id, synonym, title or fix title, or else all whose id,
+    synonyms and title contain every word of it. Empty if there is none."""
     wanted = key(text)
     if not wanted:
         return []
@@ -33,7 +33,7 @@ def named(text: str, findings: Sequence[Declaration]) -> list[Declaration]:
 
 
 def named_exactly(text: str, findings: Sequence[Declaration]) -> Declaration | None:
-    """The finding of which this is the id, a synonym, the title or that of a fix."""
+    """The finding with this id, synonym, title or fix title."""
     found = named(text, findings)
     is_whole = len(found) == 1 and any(
         name in (found[0].id, key(found[0].page.title), *found[0].synonyms, *found[0].titles)

@@ -1,7 +1,7 @@
-"""A fix as data: what is set, where and to which value; the patch by which `gpuprof try` makes it; and its text.
+"""A fix as data: what is set, where and to which value; the patch with which `gpuprof try` applies it; and its text.
 
-A fix is written as parts in the order in which they are read: settings, each typed somewhere, and prose between them.
-`str(fix)` is what a report shows. Nothing reads that text again: who needs a value takes it from the settings.
+A fix is a sequence of parts in reading order: settings, each with the place where it is made, and prose between them.
+`str(fix)` is what a report shows. That text is never parsed: code that needs a value takes it from the settings.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any, Literal
 from gpuprof.bounds import Words
 
 Surface = Literal["argument", "flag", "environment", "call", "assignment", "file"]
-"""Where a setting is made: a field of the trainer's arguments, an option of a command, a variable of the environment, a
-call in the program, a value that the program assigns, a line of a file."""
+"""Where a setting is made: a field of the trainer's arguments, a command-line option, an environment variable, a call
+in the program, a value that the program assigns, a line of a file."""
 
 UNNAMED = "in the trainer's arguments:\n"
-"""Before settings of a class that is not known."""
+"""Text before settings whose class is unknown."""
 
 
 class Code(str):
@@ -31,45 +31,45 @@ class Setting:
     """One thing to set."""
 
     surface: Surface
-    """A field of the trainer's arguments, an option of a command, a variable of the environment, a call in the program,
-    a value that the program assigns, an entry of a file."""
+    """A field of the trainer's arguments, a command-line option, an environment variable, a call in the program, a
+    value that the program assigns, an entry of a file."""
     name: Words
-    """Of the field, option, variable or function, or what is assigned to."""
+    """Name of the field, option, variable, function or assignment target."""
     value: Any = None
-    """Of a call its arguments by name, those without a name by position ("0", "1"). An expression is {"expression":
-    text}."""
+    """The value to set; for a call its arguments by name, positional ones by number ("0", "1"). An expression is
+    {"expression": text}."""
     of: str | None = None
-    """Class of the arguments, or the command that has the option; None where it is not known, or the program's own."""
+    """Class of the arguments, or the command that has the option; None if unknown, or if it is the program's own."""
     remove: bool = False
     """Whether it is taken out rather than set."""
     instead: bool = False
-    """Whether it belongs to another way of the same fix."""
+    """Whether it belongs to an alternative way to make the same fix."""
 
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """A patch of `gpuprof.record.patches`, or of a plug-in, and its value; empty: the patch's default."""
+    """A patch of `gpuprof.record.patches` or of a plug-in, with its value; empty: the patch's default."""
 
     name: Words
     value: str = ""
 
     def command(self, training: Sequence[str] | None = None) -> str:
-        """What settles whether the fix gains, as a line of a shell; `training`: the words of the training's own
-        command, which stands behind it where it is known."""
+        """The shell command that measures whether the fix gains; `training`: the words of the training's own command,
+        appended if known."""
         head = f"gpuprof try --fix {shlex.quote(f'{self.name}={self.value}' if self.value else self.name)}"
         return f"{head} -- {shlex.join(training)}" if training else head
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A piece of the text, with what it sets."""
+    """A piece of the text, with the settings it makes."""
 
     text: str
     settings: tuple[Setting, ...] = ()
     prose: bool = False
-    """Whether it is said to a person; else it is code that can be pasted."""
+    """Whether it is prose; otherwise it is code that can be pasted."""
     other: bool = False
-    """Whether it says what would do instead of what stands before it."""
+    """Whether it names an alternative to what comes before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,23 +79,23 @@ class FixLine:
     text: str
     code: bool
     comment_at: int | None = None
-    """Where in the text the comment behind the code begins; None without one."""
+    """Index in the text at which the comment after the code begins; None without one."""
     other: bool = False
-    """Whether it is of another way of the fix, made instead of what stands before it."""
+    """Whether it belongs to an alternative way of making the fix, used instead of what comes before it."""
 
     @property
     def bare(self) -> str:
-        """Its text without the comment."""
+        """The text without its comment."""
         return self.text if self.comment_at is None else self.text[: self.comment_at].rstrip()
 
 
 @dataclass(frozen=True, slots=True)
 class Fix:
-    """What to do about a finding, for the program that was recorded. False where it is empty."""
+    """What to do about a finding, for the recorded program. Falsy if empty."""
 
     parts: tuple[Part, ...] = ()
     patch: Patch | None = None
-    """None: it is made by hand."""
+    """None: applied by hand."""
 
     def __str__(self) -> str:
         return "".join(part.text for part in self.parts)
@@ -111,11 +111,11 @@ class Fix:
 
     @property
     def settings(self) -> tuple[Setting, ...]:
-        """All of them, in the order of the text."""
+        """All settings, in the order of the text."""
         return tuple(setting for part in self.parts for setting in part.settings)
 
     def by(self, patch: str, value: object = "") -> Fix:
-        """The same, with the patch that makes it."""
+        """The same fix with the patch that applies it."""
         return replace(self, patch=Patch(patch, str(value)))
 
     @property
@@ -127,7 +127,7 @@ class Fix:
         return _introduced(found)
 
     def otherwise(self) -> Fix:
-        """The same as another way of a fix, which is made instead of what stands before it."""
+        """This fix marked as an alternative to what comes before it."""
         return replace(
             self,
             parts=tuple(
@@ -145,7 +145,7 @@ def as_fix(text: Fix | str) -> Fix:
 
 
 def other_way(text: str) -> Fix:
-    """What would do as well, in words that begin a line: `or larger save_steps`."""
+    """An alternative in words that begin a line: `or larger save_steps`."""
     return Fix((Part(f"or {text}", prose=True, other=True),))
 
 
@@ -155,7 +155,7 @@ def code(text: str) -> Fix:
 
 
 def joined(fixes: Sequence[Fix | str], between: str = "\n") -> Fix:
-    """Several that are made together."""
+    """Several fixes applied together, as one."""
     whole = Fix()
     for at, fix in enumerate(fixes):
         whole = whole + (between if at else "") + fix
@@ -172,8 +172,8 @@ def arguments(owner: str | None, values: Mapping[str, Any]) -> Fix:
 
 
 def call(name: str, *positional: Any, **named: Any) -> Fix:
-    """A call: `call("DataLoader", ..., num_workers=8)` is `DataLoader(..., num_workers=8)`; the dots stand for what is
-    there already."""
+    """A call: `call("DataLoader", ..., num_workers=8)` is `DataLoader(..., num_workers=8)`; the dots mean the existing
+    arguments."""
     given = ["..." if one is ... else in_code(one) for one in positional]
     given += [f"{key}={in_code(value)}" for key, value in named.items()]
     values = {str(at): in_json(one) for at, one in enumerate(positional) if one is not ...}
@@ -182,7 +182,7 @@ def call(name: str, *positional: Any, **named: Any) -> Fix:
 
 
 def without_call(text: str, *names: str) -> Fix:
-    """Calls that are taken out; `text` says so."""
+    """Calls to remove; `text` says so."""
     return Fix((Part(text, tuple(Setting("call", name, remove=True) for name in names), prose=True),))
 
 
@@ -192,30 +192,31 @@ def assigned(name: str, value: Any) -> Fix:
 
 
 def environment(name: str, value: str) -> Fix:
-    """A variable of the environment: `NAME=value`."""
+    """An environment variable: `NAME=value`."""
     return Fix((Part(f"{name}={value}", (Setting("environment", name, value),)),))
 
 
 def option(text: str, name: str, value: Any = True, of: str | None = None) -> Fix:
-    """An option of a command, as `text` writes it; value None: it is left out, and the text says so in words."""
+    """A command-line option, written as `text`; value None: the option is to be removed, and the text says so in
+    words."""
     is_absent = value is None
     return Fix((Part(text, (Setting("flag", name, value, of, remove=is_absent),), prose=is_absent),))
 
 
 def in_file(text: str, name: str, value: Any, of: str) -> Fix:
-    """An entry of a file or of options that are passed as one, as `text` writes it."""
+    """An entry of a file, or of options passed like one, written as `text`."""
     return Fix((Part(text, (Setting("file", name, value, of),)),))
 
 
 def described(text: str, name: str, **named: Any) -> Fix:
-    """Arguments of a call that the program makes itself, in words: `a collator with padding=True`."""
+    """Arguments of a call that the program already makes, in words: `a collator with padding=True`."""
     given = ", ".join(f"{key}={in_code(value)}" for key, value in named.items())
     setting = Setting("call", name, {key: in_json(value) for key, value in named.items()})
     return Fix((Part(f"{text}{given}", (setting,), prose=True),))
 
 
 def in_code(value: Any) -> str:
-    """A value as Python writes it, strings in double quotes."""
+    """A value as Python source, strings in double quotes."""
     if isinstance(value, (Code, Fix)):
         return str(value)
     if isinstance(value, str):
@@ -236,7 +237,7 @@ def in_json(value: Any) -> Any:
 
 
 _PLACES = {"flag": "on the command line", "environment": "in the environment"}
-"""Where settings of one kind are typed, which their text does not say."""
+"""Where settings of one kind are made, if their text does not say so."""
 
 _Pieces = list[tuple[Part, str]]
 
@@ -292,13 +293,13 @@ def _lines(pieces: _Pieces) -> list[FixLine]:
 
 
 def _is_other(pieces: _Pieces) -> bool:
-    """Whether a line is of another way of a fix: so says its first piece, or the first thing that it sets."""
+    """Whether a line belongs to an alternative fix: decided by its first piece, or by its first setting."""
     first = next((part.settings[0] for part, _ in pieces if part.settings), None)
     return pieces[0][0].other or (first is not None and first.instead)
 
 
 def _introduced(lines: Sequence[FixLine]) -> tuple[FixLine, ...]:
-    """The lines, prose before code with a colon at its end."""
+    """The lines, with a colon at the end of prose that comes before code."""
     after = (*lines[1:], None) if lines else ()
     return tuple(
         replace(one, text=f"{one.text.rstrip(' ,:')}:") if not one.code and then is not None and then.code else one

@@ -1,12 +1,12 @@
-"""Forward passes that train nothing: whole modules that run in a step and that no backward pass goes through.
+"""Forward passes that train nothing: whole modules that run in a step without a backward pass.
 
-An op of the forward pass has the number of the autograd node that it may create; the backward pass repeats it. While
-no node is created, because gradients are off or no weight and no input needs one, the number does not advance, and many
-ops share it: the node belongs to the last of them.
+An op of the forward pass carries the sequence number of the autograd node that it may create; the backward pass repeats
+the number. While no node is created, because gradients are off or no weight or input needs one, the number does not
+advance and many ops share it: the node belongs to the last of them.
 
-That is also so in the frozen layers of a model that is trained further up. What is looked for is a module of its own
-(an image or text encoder, a reference model, a teacher), so passes are only distinguished where the recording has
-modules: Python frames, or the `forward` range that `gpuprof trace` puts around the trained model.
+The same happens in the frozen layers of a model whose later layers are trained. This module looks for separate modules
+(an image or text encoder, a reference model, a teacher), so it needs a recording that has modules: Python frames, or
+the `forward` range that `gpuprof trace` puts around the trained model.
 """
 
 from __future__ import annotations
@@ -24,32 +24,33 @@ from gpuprof.timeline.phases import DATA, FORWARD
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.distinct import distinct
 from gpuprof.tracefile.trace import ANNOTATION, I64, OP, Mask
+from gpuprof.units import Assumed, Calls
 
 TRAINED = "forward"
 """The range that `gpuprof trace` puts around each call of the trained model."""
-FEWEST = 4
-"""Matrix multiplications, convolutions and attentions of a pass; fewer are a metric or a projection, no model."""
+FEWEST_LAYERS: Assumed[Calls] = 4
+"""Fewest matrix multiplications, convolutions and attentions of a model's pass; fewer are a metric or a projection."""
 
 
 @dataclass(frozen=True, slots=True)
 class FrozenPasses:
-    """Passes without a backward pass, on the main thread in order of time; columns of one length."""
+    """Forward passes without a backward pass, on the main thread, in order of time; columns of one length."""
 
     calls: Stretches
-    """Of the modules; where those are not recorded, all that lies between known ones."""
+    """Spans of the modules; if modules were not recorded, everything between known passes."""
     stretches: Stretches
-    """From their first matrix multiplication, convolution or attention to their last, where only that is known."""
+    """From the first to the last matrix multiplication, convolution or attention, if only that is known."""
     of_trained: Mask
-    """The module is of the class that is trained too: a reference, a teacher, or the model without its adapters."""
+    """Whether the module's class is also trained: a reference, a teacher, or the model without its adapters."""
     trained: int
-    """Passes of the window that a backward pass does go through."""
+    """Number of passes in the window that do have a backward pass."""
 
     def __len__(self) -> int:
         return len(self.stretches)
 
 
 def find_frozen_passes(timeline: Timeline) -> FrozenPasses | None:
-    """The window's passes; None where the recording has no modules, or has no backward pass."""
+    """The window's passes that train nothing; None if the recording has no modules or no backward pass."""
     node = _with_backward(timeline)
     if not node.any():
         return None
@@ -64,11 +65,11 @@ def find_frozen_passes(timeline: Timeline) -> FrozenPasses | None:
     passes = Stretches(np.full(len(start), timeline.main_thread, np.int64), start, end)
     ops = timeline.trace.ops
     first, last, count = _tensor_work(timeline, passes)
-    # What lies between known passes can be a pass and a loss of the trained model, before or after it.
+    # Between known passes there can be a frozen pass, and before or after it a loss of the trained model.
     first, last = np.where(known, start, first), np.where(known, end, np.maximum(first, last))
     where = place(Stretches(passes.thread, first, last), ops.thread[node].astype(np.int64), ops.start_ns[node])
     trains = np.bincount(where[where >= 0], minlength=len(start)) > 0
-    frozen = ~trains & (count >= FEWEST)
+    frozen = ~trains & (count >= FEWEST_LAYERS)
     thread = passes.thread[frozen]
     return FrozenPasses(
         Stretches(thread, start[frozen], end[frozen]),
@@ -79,7 +80,7 @@ def find_frozen_passes(timeline: Timeline) -> FrozenPasses | None:
 
 
 def _with_backward(timeline: Timeline) -> Mask:
-    """Forward ops of the main thread whose autograd node the backward pass goes through."""
+    """Forward ops of the main thread whose autograd node runs in the backward pass."""
     ops = timeline.trace.ops
     again = distinct(ops.sequence[(ops.sequence >= 0) & (ops.forward_thread > 0)])
     found = np.zeros(len(ops), bool)
@@ -109,8 +110,8 @@ def _module_frames(timeline: Timeline) -> tuple[I64, I64, I64]:
 
 
 def _around_ranges(timeline: Timeline) -> tuple[I64, I64, I64, Mask]:
-    """(starts, ends, classes, known): the calls of the trained model, and what the main thread does between those, the
-    data, the backward pass and the optimizer, which may be another module's call."""
+    """(starts, ends, classes, known): the calls of the trained model, and the stretches of the main thread outside
+    them, the data, the backward pass and the optimizer, which may be calls of another module."""
     ops, (low, high) = timeline.trace.ops, timeline.window
     empty = np.empty(0, np.int64)
     mine = (ops.thread == timeline.main_thread) & (ops.start_ns < high) & (ops.end_ns > low)
@@ -141,7 +142,7 @@ def _around_ranges(timeline: Timeline) -> tuple[I64, I64, I64, Mask]:
 
 
 def _tensor_work(timeline: Timeline, passes: Stretches) -> tuple[I64, I64, I64]:
-    """Per pass (start of the first, end of the last, number) of the ops that launch work of a model's layers."""
+    """(start of the first, end of the last, number) per pass of ops that launch matmuls, convolutions or attention."""
     ops, links, parent = timeline.trace.ops, timeline.links, timeline.nesting.parent
     tensor = np.isin(timeline.category, [CATEGORIES.index(name) for name in TENSOR_CATEGORIES])
     op = links.op[tensor & (links.op >= 0) & (timeline.phase == FORWARD)]

@@ -1,4 +1,4 @@
-"""Which Python function the CPU is in during the longest gaps, by the samples of unprofiled steps at their places."""
+"""The Python function that the CPU runs in the longest gaps, from samples of unprofiled steps at the same places."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from gpuprof.diagnosis.diagnosis import Gap, Gaps
 from gpuprof.diagnosis.host_calls import Frame, Stacks
 from gpuprof.diagnosis.host_places import as_recorded
 from gpuprof.tracefile.samples import HostSamples
+from gpuprof.units import Assumed, Samples, Share
 
-LEAST_SAMPLES, MOSTLY = 5, 0.6
-"""A gap has the function that this share of the samples at its place are in, of this many at least."""
+FEWEST_SAMPLES: Assumed[Samples] = 5
+NAMING_SHARE: Assumed[Share] = 0.6
+"""A gap gets a function if at least this many samples lie at its place and this share of them are in the function."""
 
 
 def with_frames(gaps: Gaps, samples: HostSamples, case: Analysis) -> Gaps:
-    """The gaps with the function that the CPU was in, where the recording has no Python frames: the innermost of the
-    user's own that prevails. Gaps in which no function prevails have none."""
+    """The gaps with the function that the CPU was in, if the recording has no Python frames: the innermost function of
+    the user's that most samples are in. Gaps without such a function get none."""
     if all(gap.frame for gap in gaps.largest):
         return gaps
     at = as_recorded(case, samples)
@@ -27,7 +29,7 @@ def with_frames(gaps: Gaps, samples: HostSamples, case: Analysis) -> Gaps:
 
     def named(gap: Gap) -> Gap:
         inside = at.within(gap.start_ns, gap.start_ns + gap.ns)
-        if gap.frame or len(inside) < LEAST_SAMPLES:
+        if gap.frame or len(inside) < FEWEST_SAMPLES:
             return gap
         lines: Counter[Frame] = Counter()
         depth: dict[int, int] = {}
@@ -38,7 +40,7 @@ def with_frames(gaps: Gaps, samples: HostSamples, case: Analysis) -> Gaps:
         times: Counter[int] = Counter()
         for frame, count in lines.items():
             times[frame.function] += count
-        prevailing = [function for function, count in times.items() if count >= MOSTLY * len(inside)]
+        prevailing = [function for function, count in times.items() if count >= NAMING_SHARE * len(inside)]
         if not prevailing:
             return gap
         function = max(prevailing, key=lambda one: depth[one])
@@ -50,8 +52,8 @@ def with_frames(gaps: Gaps, samples: HostSamples, case: Analysis) -> Gaps:
 
 
 def _own(stacks: Stacks, path: tuple[Frame, ...]) -> dict[int, Frame]:
-    """Depth → call, of the innermost call of each function of the user's own; in a backward pass of those that it
-    calls, since the line that starts it says nothing of it."""
+    """Depth → call, for the innermost call of each of the user's functions; in a backward pass only of those called by
+    it, since the line that starts the pass does not say which part of it runs."""
     begin = max((k for k, frame in enumerate(path) if frame.function in stacks.engine), default=-1) + 1
     own = {f.function: k for k, f in enumerate(path) if k >= begin and stacks.functions[f.function].kind == "own"}
     return {k: path[k] for k in own.values()}

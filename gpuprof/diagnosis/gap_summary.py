@@ -1,4 +1,4 @@
-"""The gaps in numbers a person reads: by cause, by phase, the longest."""
+"""Summary of the gaps: by cause, by phase, and the longest."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def gap_summary(timeline: Timeline, columns: GapColumns, top: int) -> Gaps:
 
 
 def cause_times(by_cause: I64) -> tuple[CauseTime, ...]:
-    """Summed columns of [gaps, causes] ns, most time first."""
+    """Sums of the columns of [gaps, causes], ns, most time first."""
     totals, counts = by_cause.sum(axis=0).tolist(), (by_cause > 0).sum(axis=0).tolist()
     causes = [CauseTime(*row) for row in zip(CAUSES, totals, counts, strict=True) if row[1]]
     return tuple(sorted(causes, key=lambda c: -c.ns))
@@ -48,7 +48,7 @@ def _gap(timeline: Timeline, columns: GapColumns, i: int) -> Gap:
 
 
 def _gaps_by_phase(timeline: Timeline, columns: GapColumns) -> tuple[PhaseGaps, ...]:
-    """Idle time per phase; for each the op that most of it waits for, and the class of module that this is in."""
+    """Idle time per phase, with the op that most of it waits for and the class of that op's module."""
     trace = timeline.trace
     op = np.where(columns.op >= 0, trace.ops.name[columns.op] if len(trace.ops) else -1, -1).astype(np.int64)
     result = []
@@ -56,7 +56,7 @@ def _gaps_by_phase(timeline: Timeline, columns: GapColumns) -> tuple[PhaseGaps, 
         rows = np.flatnonzero(columns.phase == code)
         first = _most(op[rows], columns.ns[rows], trace)
         mine = rows[op[rows] == first]
-        # Modules are numbered (Linear_12): their class is what repeats.
+        # Modules are numbered (Linear_12), so they are grouped by class.
         times: dict[str, int] = {}
         for module in np.unique(columns.module[mine]).tolist():
             if module >= 0:
@@ -75,7 +75,7 @@ def _gaps_by_phase(timeline: Timeline, columns: GapColumns) -> tuple[PhaseGaps, 
 
 
 def _most(keys: np.ndarray, ns: np.ndarray, trace: Trace) -> int:
-    """The string id with most time; of several, that of the text that sorts first."""
+    """The string id with most time; of equal ones, the text that sorts first."""
     distinct, inverse = np.unique(keys, return_inverse=True)
     time = np.zeros(len(distinct), np.int64)
     np.add.at(time, inverse, ns)

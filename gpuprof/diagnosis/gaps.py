@@ -1,8 +1,8 @@
-"""Why a device was idle: every gap, by nanosecond, as DESIGN's words define the causes.
+"""Why a device was idle: every gap, split by cause to the nanosecond.
 
-A gap's end is the start of some work. Once that work is launched, what is left of the gap is the device's own
-(a dependency, or the time between kernels). Before that the host had not got there, and the cause is what its
-threads were doing: first the thread that makes the launch, then, where that one is in nothing, the main thread.
+A gap ends when some work starts. Once that work is launched, the rest of the gap is due to the device (a dependency, or
+the time between kernels). Before that the CPU had not launched it yet, and the cause is what its threads were doing:
+first the thread that makes the launch, then, while that one has no event, the main thread.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ CAUSES = (
 """`communication` stays empty for a single rank: waiting for a peer happens inside a collective, which is busy time."""
 COLLECTING = "garbage_collection"
 IDLE_CAUSES = (*CAUSES, COLLECTING)
-"""Causes of idle time in a step without the profiler: that Python collects garbage was timed, and is no event of the
-recording."""
+"""Causes of idle time in a step without the profiler: garbage collection is timed by the run and is not an event of
+the recording."""
 _DEVICE, _PYTHON, _UNKNOWN = CAUSES.index("device"), CAUSES.index("python"), CAUSES.index("unknown")
 _HOST_LEVELS = ("input", "transfer", "allocator", "sync", "profiler", "cpu_compute", "slow_call", "launch")
 
 SYNC_OP = re.compile(r"^aten::(_local_scalar_dense|item|nonzero\w*|is_nonzero|_nonzero\w*)$")
-"""Ops that copy a value to the host to look at it: their copy is a synchronisation, not a transfer of data."""
+"""Ops that copy a value to the CPU to read it: their copy is a synchronisation, not a transfer of data."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ def _partition(timeline: Timeline, start: I64, end: I64, awaited: I64) -> I64:
     by_cause = np.zeros((len(start), len(CAUSES)), np.int64)
     if not len(start):
         return by_cause
-    # A gap that nothing ends is the host's only where the recording would have shown a launch.
+    # A gap that no work ends is due to the CPU only if the recording has launches at all.
     host = bool(np.any(links.launched_ns != ABSENT))
     launched = np.where(awaited >= 0, links.launched_ns[awaited], end)
     known = (launched != ABSENT) & host
@@ -153,7 +153,7 @@ def _partition(timeline: Timeline, start: I64, end: I64, awaited: I64) -> I64:
 
 
 class HostLevels:
-    """What each host thread is doing when, as unions in order of precedence (`_HOST_LEVELS`)."""
+    """When each CPU thread does what, as unions of intervals in order of precedence (`_HOST_LEVELS`)."""
 
     def __init__(self, timeline: Timeline) -> None:
         self._timeline = timeline
@@ -179,7 +179,7 @@ class HostLevels:
             rows = rows & on_calls
             return union(calls.start_ns[rows], calls.end_ns[rows])
 
-        # Annotations are not work: a host that is in ProfilerStep#3 and nothing else is in Python.
+        # Annotations are not work: a thread that is only inside ProfilerStep#3 is in Python.
         work = on_ops & (ops.kind == 0)
         launch = join(union(ops.start_ns[work], ops.end_ns[work]), spans(on_calls))
         if not self._has_ops:
@@ -203,7 +203,7 @@ def calls_by_cause(timeline: Timeline) -> tuple[np.ndarray, np.ndarray, np.ndarr
     sync = trace.rows_named(calls.name, lambda text: SYNC_CALL.search(text))
     allocator = trace.rows_named(calls.name, lambda text: ALLOCATOR_CALL.search(text))
     copy = blocking_copies(timeline)
-    # A copy inside `.item()` or `nonzero` is how the host looks at a value: a synchronisation.
+    # A copy inside `.item()` or `nonzero` reads a value: a synchronisation.
     rows = np.flatnonzero(copy)
     looks = np.array([bool(SYNC_OP.search(text)) for text in trace.strings] + [False])
     scope = timeline.nesting.innermost(calls.thread[rows], calls.start_ns[rows])

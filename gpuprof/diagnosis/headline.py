@@ -1,8 +1,8 @@
 """The headline of a diagnosis: what takes the largest share of the mean step, in words for someone who fine-tunes.
 
-The key of the verdict (`HOST-BOUND · launch`) says what would shorten the step most; the headline says what is seen of
-it: what the GPU waits for, what comes in some steps only, or, where its own work sets the pace, what limits that.
-"""
+The verdict's key (`HOST-BOUND · launch`) says what would shorten the step most; the headline says what is observed:
+what the GPU waits for, what happens in some steps only, or, if the GPU's own work sets the pace, what limits that
+work."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from gpuprof.diagnosis.rest_of_step import BY_CPU
 from gpuprof.diagnosis.sentences import listed, share
 from gpuprof.diagnosis.step_parts import Bar
 from gpuprof.diagnosis.timed_steps import PAUSES, VARIATION
-from gpuprof.replay.bound import PARTS, RESOURCES, SMALL, largest
+from gpuprof.replay.bound import LEAST_SENSITIVITY, PARTS, RESOURCES, largest
+from gpuprof.units import Assumed, Ratio, Share
 
 CPU, STREAMS = "cpu", "streams"
 _GROUP = {
     **dict.fromkeys(BY_CPU, CPU), "transfer": "copy", "copy": "copy", "communication": "communication",
 }  # fmt: skip
-"""Part of the step → what the headline counts it with; any other stands for itself."""
+"""Part of the step → the group in which the headline counts it; other parts are counted alone."""
 _NO_HEADLINE = (VARIATION, "device", "unknown", "profiler", step_parts.IDLE)
 """Parts that name no cause, however large they are."""
 
@@ -34,12 +35,12 @@ _BOTH = {
     "launch": "WAITING FOR THE CPU to launch kernels and run Python",
     "python": "WAITING FOR THE CPU to run Python and launch kernels",
 }
-"""Where both take a part of it that is worth naming."""
+"""If both take a share that is worth naming."""
 _COMPUTES = {
     "optimizer": "WAITING FOR THE CPU to run the optimizer",
     "data": "WAITING FOR THE CPU to prepare the batch",
 }
-"""What the CPU computes on tensors in host memory, by the phase."""
+"""What the CPU computes on tensors in host memory, by phase."""
 _SLOW = {
     "compile": "COMPILING",
     "planning": "PLANNING KERNELS FOR NEW SHAPES",
@@ -47,7 +48,7 @@ _SLOW = {
     "allocator": "ALLOCATING AND FREEING GPU MEMORY",
     "locking": "WAITING FOR A LOCK in the training process",
 }
-"""What single calls of the CPU do for milliseconds."""
+"""What single CPU calls of milliseconds do."""
 _WORDS = {
     "input": "WAITING FOR BATCHES",
     "copy": "COPYING DATA to or from the GPU",
@@ -62,7 +63,7 @@ _WORDS = {
     "periodic": "SOMETHING PERIODIC (saving, evaluation, logging?)",
     "new_shapes": "PLANNING KERNELS FOR NEW SHAPES",
     "compile": "COMPILING",
-    PAUSES: "PAUSES of no measured cause",
+    PAUSES: "PAUSES without a measured cause",
 }
 _LIMITS = {
     "compute": "arithmetic",
@@ -90,21 +91,22 @@ ROLLOUT = {
     "idle": "WAITING for no known reason",
     "other": "WORK BETWEEN THE PHASES",
 }
-"""Phase of the iteration of a training on its own generations → headline; what is not here is the training itself."""
+"""Phase of an iteration that trains on its own generations → headline; phases not listed here are the training
+itself."""
 
-TURNS = 1 / 3
-"""Share of the step that the GPUs of one process are idle on average, from which on the headline is that they take
+TAKING_TURNS_IDLE: Assumed[Share] = 1 / 3
+"""If the GPUs of one process are idle for at least this share of the step on average, the headline says that they take
 turns."""
-MOSTLY_UNKNOWN = 1 / 3
+MOSTLY_UNKNOWN: Assumed[Share] = 1 / 3
 """Share of the step that is waiting for no known reason, from which on that is the headline of an unclear verdict."""
-ALSO = 0.2
-"""Share of the waiting for the CPU from which on a second reason is named with the first."""
-NAMED = 0.05
-"""Share below which no part of the step is the headline: its causes are not known."""
-NEAR_LIMIT = 0.85
-"""Reach over the usual step from which on nothing known is far above what this GPU can do."""
-LARGE_GAIN = 1.1
-"""A fix of the GPU's work that is expected to gain this much shows that it is not at its limit."""
+SECOND_REASON_SHARE: Assumed[Share] = 0.2
+"""Smallest share of the waiting for the CPU at which a second reason is named with the first."""
+LEAST_NAMED_SHARE: Assumed[Share] = 0.05
+"""Parts of the step below this share are no headline: its causes are then unknown."""
+NEAR_LIMIT: Assumed[Share] = 0.85
+"""Reach / usual step from which on nothing known is far slower than this GPU can be."""
+LARGE_GAIN: Assumed[Ratio] = 1.1
+"""A fix of the GPU's work with at least this expected gain shows that the GPU is not at its limit."""
 
 
 def headline(diagnosis: Diagnosis) -> str:
@@ -113,7 +115,7 @@ def headline(diagnosis: Diagnosis) -> str:
 
 
 def key(diagnosis: Diagnosis) -> str:
-    """The verdict's key: `HOST-BOUND · launch`; empty where there is no verdict."""
+    """The verdict's key: `HOST-BOUND · launch`; empty without a verdict."""
     verdict = diagnosis.verdict
     if _without_verdict(diagnosis) or verdict.bound is None:
         return ""
@@ -124,12 +126,12 @@ def key(diagnosis: Diagnosis) -> str:
 
 
 def lacks_trace(diagnosis: Diagnosis) -> bool:
-    """A run without its trace: all that is known is what its steps tell."""
+    """Whether it is a run without a trace, known only from its timed steps."""
     return any(issue.id == "no_trace" for issue in diagnosis.quality.issues)
 
 
 def ran_on_cpu(diagnosis: Diagnosis) -> bool:
-    """A run that was recorded as it should be, and that used no GPU."""
+    """Whether it is a run that was recorded without problems and used no GPU."""
     issues = {issue.id for issue in diagnosis.quality.issues}
     return diagnosis.run is not None and not diagnosis.environment.gpus and "no_gpu_events" in issues
 
@@ -145,7 +147,7 @@ def _without_verdict(diagnosis: Diagnosis) -> str:
 
 
 def _iteration(diagnosis: Diagnosis) -> str:
-    """Of a training on its own generations: the largest phase of the iteration, if it is not the training itself."""
+    """For training on its own generations: the largest phase of the iteration, unless training itself takes longer."""
     found = diagnosis.iteration
     if found is None or found.mean_ns <= 0:
         return ""
@@ -157,7 +159,7 @@ def _iteration(diagnosis: Diagnosis) -> str:
 
 
 def _on_cpu(diagnosis: Diagnosis, step: CpuStep) -> str:
-    """Of a training without a GPU: what it is with for longest."""
+    """For training without a GPU: what takes longest."""
     shares = _excess_shares(diagnosis)
     words = {"input": "PREPARING BATCHES" if prepares_batches(diagnosis.run) else _WORDS["input"]}
     words |= {"own": "TRAINING on the CPU", "ops": "COMPUTING on the CPU", "python": "RUNNING PYTHON between the ops"}
@@ -170,7 +172,7 @@ def _on_cpu(diagnosis: Diagnosis, step: CpuStep) -> str:
 
 
 def _excess_shares(diagnosis: Diagnosis) -> dict[str, float]:
-    """What comes in some steps only → ns of the mean step; waiting for batches is not among it."""
+    """Cause of excess time → ns of the mean step, without waiting for batches."""
     found = diagnosis.budget.excess if diagnosis.budget is not None else ()
     return {one.cause: float(one.mean_ns) for one in found if one.mean_ns and one.cause != "input"}
 
@@ -209,7 +211,7 @@ def _of_bars(diagnosis: Diagnosis, bars: list[Bar]) -> str:
     first = max(shares, key=lambda name: shares[name], default="")
     most = shares.get(first, 0.0)
     idle = sum(one.idle_ns() / one.total_ns for one in bars) / len(bars)
-    if verdict.turns > 1 and idle >= max(TURNS, most if first in step_parts.NEITHER else 0.0):
+    if verdict.turns > 1 and idle >= max(TAKING_TURNS_IDLE, most if first in step_parts.NEITHER else 0.0):
         return f"THE GPUS TAKE TURNS, idle {share(idle, 1)} on average"
     if verdict.cause == "straggler":
         return "WAITING FOR ONE SLOW RANK"
@@ -219,7 +221,7 @@ def _of_bars(diagnosis: Diagnosis, bars: list[Bar]) -> str:
         return _gpu(diagnosis, busy)
     if verdict.bound == "balanced" and not on_gpu:
         return _several(diagnosis, shares, bar)
-    if most < NAMED:
+    if most < LEAST_NAMED_SHARE:
         return _of_verdict(diagnosis)
     words = _words(diagnosis, bar, first)
     offloaded = _offloaded(diagnosis)
@@ -232,13 +234,13 @@ def _of_bars(diagnosis: Diagnosis, bars: list[Bar]) -> str:
 
 
 def _offloaded(diagnosis: Diagnosis) -> Item | None:
-    """What is kept or computed in host memory: its copies, and the CPU's work around them."""
+    """The item for data kept or computed in host memory: its copies, and the CPU's work around them."""
     items = diagnosis.above_reach.items if diagnosis.above_reach is not None else ()
     return next((item for item in items if item.kind == "memory" and item.finding == "offload"), None)
 
 
 def _of_verdict(diagnosis: Diagnosis) -> str:
-    """What binds the step, where the causes of waiting are not known."""
+    """The headline by the verdict, if the causes of waiting are unknown."""
     bound, cause = diagnosis.verdict.bound, diagnosis.verdict.cause or ""
     if bound == "host":
         return _CPU.get(cause) or _SLOW.get(cause) or _WORDS.get(cause) or "WAITING FOR THE CPU"
@@ -250,7 +252,7 @@ def _of_verdict(diagnosis: Diagnosis) -> str:
 
 
 def _shares(bar: Bar) -> dict[str, float]:
-    """What the headline may name → its share of the step; the GPU's own computation is not among it."""
+    """What the headline may name → its share of the step, without the GPU's own computation."""
     found: dict[str, float] = {}
     for part in bar.parts:
         name = STREAMS if part.on_streams else _GROUP.get(part.key, part.key)
@@ -266,7 +268,7 @@ def _words(diagnosis: Diagnosis, bar: Bar, name: str) -> str:
         most = max(ns, key=lambda one: ns[one])
         if most == "cpu_compute":
             return _COMPUTES.get(diagnosis.verdict.computes or "", _CPU[most])
-        both = all(ns.get(one, 0) >= ALSO * sum(ns.values()) for one in _BOTH)
+        both = all(ns.get(one, 0) >= SECOND_REASON_SHARE * sum(ns.values()) for one in _BOTH)
         return _BOTH[most] if both and most in _BOTH else _CPU[most]
     if name == "slow_call":
         return _SLOW.get(diagnosis.verdict.slow_calls or "", _WORDS[name])
@@ -279,7 +281,7 @@ def _words(diagnosis: Diagnosis, bar: Bar, name: str) -> str:
 
 
 def _gpu(diagnosis: Diagnosis, busy: float) -> str:
-    """Where the GPU's own work sets the pace: what limits that."""
+    """The headline if the GPU's own work sets the pace: what limits that work."""
     bound = diagnosis.verdict.bound
     if bound == "compute" and _at_limit(diagnosis):
         return f"COMPUTING AT THE GPU'S LIMIT {share(busy, 1)}"
@@ -289,7 +291,7 @@ def _gpu(diagnosis: Diagnosis, busy: float) -> str:
 
 
 def _at_limit(diagnosis: Diagnosis) -> bool:
-    """Whether nothing is known that would make the GPU's own work much shorter."""
+    """Whether no known fix would make the GPU's own work much shorter."""
     found = diagnosis.above_reach
     if found is None or found.reach_ns < NEAR_LIMIT * found.usual_ns:
         return False
@@ -298,7 +300,7 @@ def _at_limit(diagnosis: Diagnosis) -> bool:
 
 
 def _several(diagnosis: Diagnosis, shares: dict[str, float], bar: Bar) -> str:
-    """Where several resources would gain alike: their shares."""
+    """The headline if several resources limit the step equally: their shares."""
     busy = sum(part.ns for part in bar.parts if part.key == "compute") / bar.total_ns
     parts = {
         name: busy if name == "device" else sum(shares.get(one, 0.0) for one in _OF_RESOURCE[name])
@@ -312,10 +314,10 @@ def _several(diagnosis: Diagnosis, shares: dict[str, float], bar: Bar) -> str:
 
 
 def _limits(diagnosis: Diagnosis) -> list[str]:
-    """The resources between which a step is balanced; none where none would gain noticeably."""
+    """The resources between which a step is balanced; none if no resource would gain noticeably."""
     found = diagnosis.sensitivities
     values = {} if found is None else {name: getattr(found, name) for name in RESOURCES}
-    return list(largest(values)) if max(values.values(), default=0.0) >= SMALL else []
+    return list(largest(values)) if max(values.values(), default=0.0) >= LEAST_SENSITIVITY else []
 
 
 def _device_parts(diagnosis: Diagnosis) -> list[str]:
@@ -325,7 +327,7 @@ def _device_parts(diagnosis: Diagnosis) -> list[str]:
 
 
 def _balanced(diagnosis: Diagnosis) -> str:
-    """Between what a balanced step is balanced: `GPU-BOUND: compute and memory` where only the GPU limits it."""
+    """The resources of a balanced step: `GPU-BOUND: compute and memory` if only the GPU limits it."""
     limits = _limits(diagnosis)
     if not limits:
         return "BALANCED"

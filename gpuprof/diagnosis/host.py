@@ -1,8 +1,8 @@
-"""The Python functions of a run's unprofiled steps, each with its time and the step if it were free.
+"""The Python functions of a run's unprofiled steps, each with its time and the step time if the function took no time.
 
-If a function's CPU time were 0, that of what it calls too, the step is replayed with the CPU's work shortened where the
-function was sampled, by its share there. Work of the GPU stays, and so does the wait for it: what is hidden behind the
-GPU gains nothing. A function whose time is not found at its place in the recorded steps has no price.
+To find the step without a function (and everything it calls), the step is replayed with the CPU's work shortened where
+the function was sampled, by its share of the samples there. GPU work and waits for it stay, so time that overlaps with
+GPU work gains nothing. A function whose time cannot be located in the recorded steps gets no price.
 """
 
 from __future__ import annotations
@@ -24,32 +24,36 @@ from gpuprof.replay.graph import launcher_of
 from gpuprof.replay.transform import scaled
 from gpuprof.tracefile.samples import HostSamples, read_samples
 from gpuprof.tracefile.trace import F64
+from gpuprof.units import Assumed, Convention, Functions, Ratio, Samples, Share
 
-LEAST_SAMPLES, LEAST_SHARE = 5, 0.01
-"""A function of fewer samples, or of a smaller share of them, is left out."""
-MOST, MOST_PRICED = 50, 25
-FOUND = 0.7
-"""Of a function's time, the share that has to lie at its place in the replayed steps for it to have a price."""
-MOSTLY_WAITS = 0.5
-"""Share of a function's time in which it waits for workers, from which on it has no time of its own to save."""
-_Z80 = 1.2816
+FEWEST_SAMPLES: Assumed[Samples] = 5
+LEAST_SAMPLED_SHARE: Assumed[Share] = 0.01
+"""Functions with fewer samples, or with a smaller share of them, are left out."""
+MOST_FUNCTIONS: Convention[Functions] = 50
+MOST_PRICED: Convention[Functions] = 25
+LEAST_PLACED: Assumed[Share] = 0.7
+"""Smallest share of a function's time that must be located in the replayed steps to give it a price."""
+MOSTLY_WAITS: Assumed[Share] = 0.5
+"""A function that waits for workers for at least this share of its time has no time of its own to save."""
+_Z80: Convention[Ratio] = 1.2816
 _PHASES = {
     "step": "other", "data": "data", "data_end": "other", "forward": "forward", "backward": "backward",
     "backward_end": "other", "optimizer": "optimizer",
 }  # fmt: skip
 
-AROUND = 0.02
-"""Gain, of the step, from which on a function outside of the model's passes comes before those inside of them."""
+OUTSIDE_FIRST_GAIN: Assumed[Share] = 0.02
+"""With at least this gain, as a share of the step, a function outside the model's passes is listed before those
+inside."""
 
 
 def host_of(samples: HostSamples | None, case: Analysis | None, now_ns: float | None) -> Host | None:
-    """None where nothing was sampled. case: the replayed steps; without them functions have no price. now_ns: the mean
-    step that the diagnosis states, which prices are compared with."""
+    """The sampled functions with their prices; None if nothing was sampled. case: the replayed steps; without them
+    functions have no price. now_ns: the mean step of the diagnosis, which prices are compared with."""
     if samples is None:
         return None
     stacks = Stacks(samples)
-    least = max(LEAST_SAMPLES, LEAST_SHARE * len(samples))
-    found = [cost for cost in costs(stacks) if len(cost.samples) >= least][:MOST]
+    least = max(FEWEST_SAMPLES, LEAST_SAMPLED_SHARE * len(samples))
+    found = [cost for cost in costs(stacks) if len(cost.samples) >= least][:MOST_FUNCTIONS]
     prices = None if case is None else _Prices(case, samples, now_ns)
     why = "the steps could not be replayed" if case is None else ""
     functions = [_function(cost, stacks, prices if i < MOST_PRICED else None, why) for i, cost in enumerate(found)]
@@ -58,7 +62,7 @@ def host_of(samples: HostSamples | None, case: Analysis | None, now_ns: float | 
     def order(of: tuple[Cost, HostFunction]) -> tuple[bool, bool, float, float]:
         cost, one = of
         gain = now - one.step_ns.expected if one.step_ns is not None else 0.0
-        around = not cost.in_passes and gain >= AROUND * now
+        around = not cost.in_passes and gain >= OUTSIDE_FIRST_GAIN * now
         return one.runs is not None, not around, -gain, -one.ns.expected
 
     return Host(
@@ -73,11 +77,11 @@ def host_of(samples: HostSamples | None, case: Analysis | None, now_ns: float | 
 
 @dataclass(frozen=True, slots=True)
 class SampledStacks:
-    """What the icicle of unprofiled steps shows."""
+    """Data of the icicle chart of unprofiled steps."""
 
     stacks: Stacks
     waits: F64 | None
-    """Per sample the share of the time around it in which the GPU waits for the CPU; None where that is not known."""
+    """Per sample the share of the time around it in which the GPU waits for the CPU; None if unknown."""
 
 
 def sampled_stacks(run: str, rank: int, case: Analysis | None) -> SampledStacks | None:
@@ -91,9 +95,9 @@ def sampled_stacks(run: str, rank: int, case: Analysis | None) -> SampledStacks 
 def explain_line(
     run: str, rank: int, case: Analysis | None, now_ns: float | None, file: str, line: int
 ) -> HostFunction | None:
-    """What a line of a file costs; where no sample was at it, what the last function that begins before it does, with a
-    line of its own. None where that has no samples either, past every known line of the file, or where the run has no
-    samples. file: its path as samples have it, or the end of that."""
+    """The cost of a line of a file; if no sample is at that line, that of the last function that begins before it.
+    None if that has no samples either, if the line is after every known line of the file, or if the run has no
+    samples. file: its path as in the samples, or the end of that path."""
     samples = read_samples(Path(run), rank)
     if samples is None:
         return None
@@ -133,7 +137,7 @@ def _function(cost: Cost, stacks: Stacks, prices: _Prices | None, why: str) -> H
 
 
 def _time(cost: Cost, samples: HostSamples) -> Range:
-    """Time a step, with its 80 % interval: of the number of samples (binomial), and of how steps differ."""
+    """Time per step with its 80 % interval, from the number of samples (binomial) and the scatter between steps."""
     n, k, steps = len(samples), len(cost.samples), samples.steps
     share = k / n
     chance = math.sqrt(max(share * (1 - share), 1 / n) / n) * samples.step_ns
@@ -163,7 +167,7 @@ class _Prices:
             self._waited = gpu_waits_until(graph, schedule.start_ns, schedule.end_ns, launcher_of(graph), moments)
 
     def phase(self, cost: Cost) -> str | None:
-        """The part of the step that most of a function is in."""
+        """The part of the step that contains most of a function's samples."""
         if self._places is None:
             return None
         bins = self._places.bin_of[cost.samples]
@@ -171,7 +175,7 @@ class _Prices:
         return str(parts[counts.argmax()]) if len(parts) else None
 
     def gpu_waits(self, cost: Cost) -> float | None:
-        """Share of its time in which the GPU waits for the CPU."""
+        """Share of a function's time in which the GPU waits for the CPU."""
         waits = self.waits_of_samples()
         if waits is None:
             return None
@@ -180,7 +184,7 @@ class _Prices:
         return float(known.mean()) if len(known) else None
 
     def waits_of_samples(self) -> F64 | None:
-        """Per sample the share of its bin in which the GPU waits for the CPU; NaN where it is in none."""
+        """Per sample the share of its bin in which the GPU waits for the CPU; NaN for a sample outside all bins."""
         found = self._places
         if found is None:
             return None
@@ -190,22 +194,22 @@ class _Prices:
         return np.append(share, np.nan)[found.bin_of]
 
     def without(self, cost: Cost, ns: Range) -> tuple[Range | None, str]:
-        """The mean step if a function were free, or why that is not known."""
+        """The mean step if a function took no time, or why that is unknown."""
         found = self._places
         if cost.waits_for_workers >= MOSTLY_WAITS:
             return None, "it waits for the workers of the DataLoader"
         if found is None:
             return None, "the sampled steps have other parts than the recorded ones"
         placed = found.bin_of[cost.samples] >= 0
-        if placed.mean() < FOUND:
+        if placed.mean() < LEAST_PLACED:
             return None, "it runs in steps that are unlike the recorded ones"
         case, graph = self._case, self._case.graph
         shares = found.shares(cost.samples)
         scale = case.step_ns / self._samples.step_ns
         lies = found.until(shares, found.edges[-1:])[0] / graph.steps
         wanted = ns.expected * scale * placed.mean()
-        if lies < FOUND * wanted * ns.low / max(ns.expected, 1.0):
-            return None, "the recorded steps do not hold its time at its place"
+        if lies < LEAST_PLACED * wanted * ns.low / max(ns.expected, 1.0):
+            return None, "the recorded steps have too little CPU time at its place"
         shares = shares * min(wanted / lies, 1.0) if lies > 0 else shares
         removed = found.until(shares, self._end) - found.until(shares, self._start)
         factor = np.ones(len(graph))

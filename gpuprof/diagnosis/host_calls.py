@@ -1,9 +1,9 @@
-"""From sampled stacks to functions and their share of the step.
+"""Attributes sampled stacks to functions, to find each function's share of the step.
 
-A function has all samples that it is anywhere in the stack of. Which functions are worth a line is decided sample by
-sample: each is charged to one. Functions that call the model, run the backward pass or hold the loop of the training
-are no cost as a whole. Below the innermost of these in a stack, the first function of the user's own is charged, else
-the first one; where several places call it, or there is none, the line of the innermost one that leads to it.
+A function's samples are those with the function anywhere in the stack. Which functions are listed is decided sample by
+sample: each sample is charged to one function. Functions that call the model, run the backward pass or contain the
+training loop are not costs as a whole. Below the innermost of them in a stack, the first function of the user's is
+charged, or else the first function. If several places call it, or if there is none, the calling line is charged.
 """
 
 from __future__ import annotations
@@ -16,17 +16,18 @@ import numpy as np
 
 from gpuprof.tracefile.samples import Function, HostSamples
 from gpuprof.tracefile.trace import I64
+from gpuprof.units import Assumed, Share
 
-FROM_ONE_LINE = 0.8
-"""A function with this share of its samples from one line has a name of its own rather than that line's."""
-CALLS_THE_MODEL = 0.02
-"""Share of a function's samples that are in a module or a backward pass called from it, from which on it is part of the
-loop rather than a cost."""
+FROM_ONE_LINE: Assumed[Share] = 0.8
+"""A function that gets at least this share of its samples from one calling line is listed itself, not by that line."""
+CALLS_THE_MODEL: Assumed[Share] = 0.02
+"""A function with at least this share of its samples in a module or backward pass that it calls is part of the loop,
+not a cost."""
 
-RUNS = 0.5
-"""A line with more than this share of its samples in torch's code of a pass stands for that pass."""
-SHELL = 0.6
-"""A wrapper whose samples are to this share those of one function that it wraps is not listed next to that."""
+PASS_SHARE: Assumed[Share] = 0.5
+"""A line with more than this share of its samples in torch's own code of a pass is listed as that pass."""
+WRAPPER_SHARE: Assumed[Share] = 0.6
+"""A wrapper that shares at least this part of its samples with one function that it wraps is not listed."""
 
 _BOUNDARIES = {
     "torch/nn/modules/module.py": ("_call_impl", "_wrapped_call_impl"),
@@ -43,7 +44,7 @@ _WRAPPERS = frozenset(
      "_no_grad_wrapper", "<lambda>", "<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>", "decorator", "wrapped_func",
      "new_forward")
 )  # fmt: skip
-"""Names that say nothing of what a function does."""
+"""Names that do not say what a function does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +61,12 @@ class Cost:
 
     function: int
     line: int
-    """The line that most of its samples were at."""
+    """The line with most of its samples."""
     one_line: bool
     samples: I64
     """Indices of samples."""
     own: int
-    """Of these, those with its innermost call, or native code that it calls."""
+    """Number of samples in its own lines, or in native code that it calls."""
     called_from: str | None
     waits_for_workers: float
     """Share of its samples in which the DataLoader waits for its workers."""
@@ -73,13 +74,13 @@ class Cost:
     """forward | backward: most of its samples are torch's own code that runs the model's modules or the backward pass,
     with no function below that has a name of its own."""
     in_passes: bool
-    """Whether most of its samples are inside of a call of a module or a backward pass, whose functions the step cannot
-    do without as easily."""
+    """Whether most of its samples are inside a module's call or a backward pass, whose functions are harder to
+    remove."""
 
 
 class Stacks:
-    """The stacks of samples, outermost call first, without gpuprof's own frames. Where the thread that trains waits for
-    a backward pass the stack of autograd's thread follows."""
+    """The stacks of samples, outermost call first, without gpuprof's own frames. If the training thread waits for a
+    backward pass, the stack of autograd's thread is appended."""
 
     def __init__(self, samples: HostSamples) -> None:
         self.samples = samples
@@ -119,7 +120,7 @@ class Stacks:
 
 
 def costs(stacks: Stacks) -> list[Cost]:
-    """What samples are charged to, most samples first."""
+    """The functions and lines that samples are charged to, most samples first."""
     counts = Counter[tuple[Frame, ...]](stacks.of_sample)
     loops = _loops(stacks, counts)
     charge = _charges(stacks, counts, loops)
@@ -133,7 +134,7 @@ def costs(stacks: Stacks) -> list[Cost]:
     kinds = [one.kind for one in stacks.functions]
     for path, (other, _) in charge.items():
         for function in {frame.function for frame in path}:
-            # What the user's function costs is not that of the library that calls it.
+            # A library function is not charged for the user's function that it calls.
             if function == other or kinds[function] == "own" or kinds[other] != "own":
                 having[function].append(path)
     found = [
@@ -145,18 +146,18 @@ def costs(stacks: Stacks) -> list[Cost]:
 
 
 def _is_shell(cost: Cost, others: list[Cost], stacks: Stacks) -> bool:
-    """Whether a wrapper holds hardly more than one of the functions that it wraps."""
+    """Whether a wrapper has hardly more samples than one of the functions that it wraps."""
     if cost.one_line or not _is_wrapper(stacks.functions[cost.function]):
         return False
     return any(
-        other is not cost and len(np.intersect1d(cost.samples, other.samples)) >= SHELL * len(cost.samples)
+        other is not cost and len(np.intersect1d(cost.samples, other.samples)) >= WRAPPER_SHARE * len(cost.samples)
         for other in others
     )
 
 
 def cost_at(stacks: Stacks, file: str, line: int) -> Cost | None:
-    """The samples with a line of a file in their stack, else those of the last function that begins before it. None
-    past every known line of the file: where its last function ends is not known."""
+    """The samples with a line of a file in their stack, or else those of the last function that begins before it. None
+    after the last known line of the file, since the end of its last function is unknown."""
     rows: dict[tuple[Frame, ...], list[int]] = defaultdict(list)
     for i, path in enumerate(stacks.of_sample):
         rows[path].append(i)
@@ -223,7 +224,7 @@ def _cost(
         own=own,
         called_from=callers.most_common(1)[0][0] if callers and not is_own else None,
         waits_for_workers=waiting / max(len(samples), 1),
-        runs=shell[0] if shell[1] > RUNS * len(samples) else None,
+        runs=shell[0] if shell[1] > PASS_SHARE * len(samples) else None,
         in_passes=2 * within > len(samples),
     )
 
@@ -250,7 +251,7 @@ def _loops(stacks: Stacks, counts: Counter[tuple[Frame, ...]]) -> set[int]:
 def _charges(
     stacks: Stacks, counts: Counter[tuple[Frame, ...]], loops: set[int]
 ) -> dict[tuple[Frame, ...], tuple[int, int]]:
-    """Stack → (function, line or -1 for all of it) that it is charged to."""
+    """Stack → (function, line) that it is charged to; line -1: the whole function."""
     places: dict[tuple[Frame, ...], tuple[Frame, int]] = {}
     total: Counter[int] = Counter()
     from_line: Counter[tuple[Frame, int]] = Counter()
@@ -263,9 +264,9 @@ def _charges(
         plain = [function for function in below if not _is_wrapper(stacks.functions[function])]
         called = next(iter(own or plain or below), -1)
         while k > 0 and _is_wrapper(stacks.functions[path[k].function]) and path[k].function not in stacks.boundary:
-            k -= 1  # a wrapper has no lines of interest; its caller has
+            k -= 1  # lines of a wrapper say nothing; those of its caller do
         if k >= 0 and called < 0 and path[k].function in stacks.engine:
-            # Native code of a backward pass: the line that called it, out of torch's own files.
+            # Native code of a backward pass: charge the line that called it, outside torch's own files.
             k = max((i for i in range(k) if not stacks.functions[path[i].function].file.startswith(_TORCH)), default=k)
         place = path[max(k, 0)], called
         places[path] = place

@@ -1,4 +1,4 @@
-"""What the CPU's functions cost, as a diagnosis has it."""
+"""The cost of Python functions on the CPU, as part of a diagnosis."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class HostFunction:
     """A Python function, or a line of one that calls the model, in sampled steps without a profiler."""
 
     function: str
-    """Its qualified name (Python 3.10: its name)."""
+    """Qualified name (Python 3.10: plain name)."""
     file: str
     """Relative to the working directory, the import path or the folder of installed packages."""
     line: int
@@ -22,24 +22,24 @@ class HostFunction:
     kind: Annotated[str, OneOf(("own", "library", "standard", "generated"))]
     """Whose code it is: own | library | standard | generated."""
     called_from: str | None
-    """The user's line that leads to it most often, where the function is not the user's."""
+    """The user's line from which it is called most often, if the function itself is not the user's."""
     phase: Annotated[str, OneOf(("data", "forward", "backward", "optimizer", "other"))] | None
-    """The part of the step that most of it is in: data | forward | backward | optimizer | other."""
+    """The part of the step with most of its samples: data | forward | backward | optimizer | other."""
     ns: Range
-    """CPU time a step, of what it calls too, and its 80 % interval."""
+    """CPU time per step including what it calls, with its 80 % interval."""
     self_ns: float
-    """Of `ns`, what passes in none of the functions that it calls: its own lines and the native code that they call."""
+    """Part of `ns` outside other Python functions that it calls: its own lines and the native code that they call."""
     samples: Positive[int]
     gpu_waits: Share | None
-    """Share of its time in which the GPU waits for the CPU; None: not known."""
+    """Share of its time in which the GPU waits for the CPU; None: unknown."""
     step_ns: Range | None
-    """The mean step if its CPU time were 0 and the GPU's work the same; None where it cannot be placed in the recorded
+    """The mean step if its CPU time were 0 and the GPU's work unchanged; None if it cannot be located in the recorded
     step."""
     why_unknown: str | None
-    """Why `step_ns` is not known."""
+    """Why `step_ns` is unknown."""
     runs: Annotated[str, OneOf(("forward", "backward"))] | None = None
-    """The line only runs the model's modules or the backward pass, whose native code has no name of its own; None: code
-    of its own."""
+    """The pass whose modules or native code this line merely calls: forward | backward; None: the line has its own
+    cost."""
 
     @property
     def place(self) -> str:
@@ -59,7 +59,7 @@ class WorkerFunction:
     kind: Annotated[str, OneOf(("own", "library", "standard", "generated"))]
     """own | library | standard | generated."""
     share: Range
-    """Of the workers' time, what it calls included, and its 80 % interval."""
+    """Share of the workers' time including what it calls, with its 80 % interval."""
 
     @property
     def place(self) -> str:
@@ -72,12 +72,13 @@ class LoaderWorkers:
     """What the DataLoader's workers do in unprofiled steps."""
 
     workers: int
-    """Processes that were sampled."""
+    """Number of sampled processes."""
     samples: Positive[int]
     busy: Share
-    """Share of their time in which they make a batch, 0 to 1; otherwise they wait to be asked, or hand one over."""
+    """Share of their time in which they make a batch, 0 to 1; otherwise they wait for a request or hand a batch
+    over."""
     functions: tuple[WorkerFunction, ...]
-    """Most time first: the user's own, and the first function of a library where none of those is above it."""
+    """Most time first: the user's functions, and a library's outermost function if no user function calls it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +87,12 @@ class Host:
 
     samples: Positive[int]
     steps: Positive[int]
-    """Steps that were sampled."""
+    """Number of sampled steps."""
     step_ns: float
     """The mean step of the sampled stretch."""
     unread: int
-    """Samples that made no sense and are left out."""
+    """Samples that could not be read consistently and are left out."""
     functions: tuple[HostFunction, ...]
-    """Those that only run a pass (runs) last; then by what the step gains if they were free, then by their time."""
+    """Those that only run a pass (`runs`) last; then by how much the step gains without them, then by their time."""
     workers: LoaderWorkers | None = None
-    """What the DataLoader's workers do, with --sample-workers; None where they were not sampled."""
+    """What the DataLoader's workers do (--sample-workers); None if they were not sampled."""

@@ -1,9 +1,9 @@
-"""Where in the replayed steps the samples of unprofiled ones lie.
+"""Maps samples of unprofiled steps to their places in the replayed steps.
 
 Both go through the same parts: a batch is fetched, the model is called, a backward pass runs, the optimizer steps. The
-recording has ranges around these, the sampled steps have marks at the same moments. Between two of them a sample lies
-at the same share of the way. Of the samples around a moment of the replayed step, the share with a function in their
-stack is the share of the CPU's time there that the function takes.
+recording has ranges around these, and the sampled steps have marks at the same moments. Between two marks, times are
+mapped linearly. The share of samples around a moment with a function in their stack is that function's share of the CPU
+time there.
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ from gpuprof.replay.graph import Graph
 from gpuprof.timeline.intervals import complement, union
 from gpuprof.tracefile.samples import HostSamples
 from gpuprof.tracefile.trace import ANNOTATION, F64, I64, Mask
+from gpuprof.units import Assumed, Entries, Ratio, Samples
 
-IN_BIN = 15
-"""Samples in a bin, at least on average."""
-MOST_BINS = 400
-ODD = 2.0
-"""A sampled step that is this many times as long as the usual one, and as any replayed one, holds what these do not."""
+SAMPLES_IN_BIN: Assumed[Samples] = 15
+"""Samples per bin, at least on average."""
+MOST_BINS: Assumed[Entries] = 400
+ODD_STEP: Assumed[Ratio] = 2.0
+"""A sampled step this many times as long as the usual step and as every replayed step contains other work."""
 _STARTS = {"data": ("data", "data_end"), "backward": ("backward", "backward_end"), "forward": ("forward",),
            "optimizer": ("optimizer",)}  # fmt: skip
 _DROPPED = ((), ("forward",), ("forward", "optimizer"), ("forward", "optimizer", "data", "data_end"))
-"""Marks that are left out, one set after the other, until both sides have the same."""
+"""Sets of marks to leave out, tried in order until both sides have the same marks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +35,11 @@ class Places:
     """Bins of the sampled step, and where each lies in the replayed ones."""
 
     bin_of: I64
-    """Per sample its bin; -1: in a step that is unlike the recorded ones."""
+    """Bin of each sample; -1: in a step that is unlike the recorded ones."""
     count: I64
     """Samples per bin."""
     part: tuple[str, ...]
-    """Per bin the mark that its part of the step begins with: step, data, data_end, forward, …"""
+    """Per bin the mark at the beginning of its part of the step: step, data, data_end, forward, …"""
     edges: F64
     """Ascending moments of the replayed round, ns: bins of the first step, of the second, …"""
     bin_at: I64
@@ -83,7 +84,7 @@ def _matched(case: Analysis, samples: HostSamples) -> _Matched | None:
 
 
 def places(case: Analysis, samples: HostSamples) -> Places | None:
-    """None where the sampled steps and the recorded ones have no parts in common, or there is no main thread."""
+    """The samples' places; None if sampled and recorded steps have no parts in common, or without a main thread."""
     graph, schedule = case.graph, case.schedule
     main = np.flatnonzero(graph.lane == case.timeline.main_thread)
     found = _matched(case, samples) if len(main) and len(samples) else None
@@ -102,7 +103,7 @@ def places(case: Analysis, samples: HostSamples) -> Places | None:
 
 @dataclass(frozen=True, slots=True)
 class AsRecorded:
-    """Samples by their place in the steps as recorded."""
+    """Samples by their place in the recorded steps."""
 
     _begins_ns: list[F64]
     """Per recorded step the beginnings of its parts, and its end, ns from the window's start."""
@@ -110,7 +111,7 @@ class AsRecorded:
     _way: F64
 
     def within(self, start_ns: int, end_ns: int) -> I64:
-        """Samples at the places of an interval of the recording, ns from the window's start."""
+        """Indices of the samples at the place of an interval of the recording, ns from the window's start."""
         inside = np.zeros(len(self._part), bool)
         for begins in self._begins_ns:
             length = np.maximum(np.diff(begins), 1.0)
@@ -121,7 +122,7 @@ class AsRecorded:
 
 
 def as_recorded(case: Analysis, samples: HostSamples) -> AsRecorded | None:
-    """None where the sampled steps and the recorded ones have no parts in common."""
+    """The samples placed in the recorded steps; None if sampled and recorded steps have no parts in common."""
     steps = case.timeline.steps
     found = _matched(case, samples) if len(samples) and len(steps.start_ns) else None
     if found is None:
@@ -136,10 +137,10 @@ def as_recorded(case: Analysis, samples: HostSamples) -> AsRecorded | None:
 
 
 def _part_and_way(samples: HostSamples, found: _Matched, longest_ns: float) -> tuple[I64, F64]:
-    """Per sample its part of the step (-1: in a step that is unlike the recorded ones), and the share of the way
-    through it. longest_ns: of the recorded steps."""
+    """(part of the step, position in that part from 0 to 1) per sample; part -1: in a step that is unlike the recorded
+    ones. longest_ns: the longest recorded step."""
     lengths = np.diff(samples.steps_ns)
-    odd = np.flatnonzero(lengths > ODD * max(float(np.median(lengths)), longest_ns)).tolist()
+    odd = np.flatnonzero(lengths > ODD_STEP * max(float(np.median(lengths)), longest_ns)).tolist()
     step = (np.searchsorted(samples.steps_ns, samples.at_ns, side="right") - 1).clip(0, samples.steps - 1)
     part, way = np.full(len(samples), -1), np.zeros(len(samples))
     for i in found.alike - set(odd):
@@ -152,11 +153,11 @@ def _part_and_way(samples: HostSamples, found: _Matched, longest_ns: float) -> t
 
 
 def _bins(samples: HostSamples, moments: F64, found: _Matched) -> Places:
-    """moments: per replayed step the beginnings of its parts, and its end."""
+    """The bins. moments: per replayed step the beginnings of its parts, and its end."""
     parts = ("step", *found.names)
     part, way = _part_and_way(samples, found, float((moments[:, -1] - moments[:, 0]).max()))
     in_part = np.bincount(part[part >= 0], minlength=len(parts))
-    bins = (in_part // IN_BIN).clip(1, MOST_BINS)
+    bins = (in_part // SAMPLES_IN_BIN).clip(1, MOST_BINS)
     first = np.concatenate([[0], np.cumsum(bins)])
     bin_of = np.where(part >= 0, first[part] + np.minimum((way * bins[part]).astype(np.int64), bins[part] - 1), -1)
     edges, bin_at = [float(moments[0, 0])], []
@@ -202,8 +203,8 @@ def _recorded_marks(case: Analysis) -> list[list[tuple[str, int]]]:
 
 
 def gpu_waits_until(graph: Graph, start_ns: F64, end_ns: F64, launched_by: I64, moments: F64) -> F64:
-    """How long the GPU has waited for the CPU up to each moment of the replayed round, ns: of several devices the one
-    that waits longest. launched_by: per node its launching node, -1 for none."""
+    """How long the GPU has waited for the CPU up to each moment of the replayed round, ns; of several devices, for the
+    one that waits longest. launched_by: per node its launching node, -1 for none."""
     gpu = np.flatnonzero(graph.on_gpu)
     device = graph.timeline.trace.gpu.device[graph.gpu_row[gpu]]
     best = np.zeros(len(moments))

@@ -9,16 +9,18 @@ from gpuprof.diagnosis.host_calls import Frame, Stacks
 from gpuprof.diagnosis.host_model import LoaderWorkers, WorkerFunction
 from gpuprof.diagnosis.value_range import Range
 from gpuprof.tracefile.samples import Function, HostSamples
+from gpuprof.units import Assumed, Convention, Functions, Ratio, Share
 
-LEAST_SHARE, MOST = 0.02, 10
-_Z80 = 1.2816
+LEAST_SAMPLED_SHARE: Assumed[Share] = 0.02
+MOST_FUNCTIONS: Convention[Functions] = 10
+_Z80: Convention[Ratio] = 1.2816
 _FETCH = "torch/utils/data/_utils/fetch.py"
 _TORCH_DATA = "torch/utils/data/"
 
 
 def loader_workers(samples: HostSamples, stacks: Stacks) -> LoaderWorkers | None:
-    """None where none was sampled. A worker is busy from the moment that torch's fetcher asks the data set until the
-    batch is collated."""
+    """What the workers do; None if none was sampled. A worker is busy from the moment torch's fetcher asks the data set
+    until the batch is collated."""
     n = len(samples.worker_node)
     if not n:
         return None
@@ -34,7 +36,9 @@ def loader_workers(samples: HostSamples, stacks: Stacks) -> LoaderWorkers | None
         for frame in _listed(path[fetch + 1 :], stacks.functions):
             times[frame.function] += count
             lines[frame] += count
-    listed = [(function, count) for function, count in times.most_common(MOST) if count >= LEAST_SHARE * n]
+    listed = [
+        (function, count) for function, count in times.most_common(MOST_FUNCTIONS) if count >= LEAST_SAMPLED_SHARE * n
+    ]
     return LoaderWorkers(
         workers=samples.workers,
         samples=n,
@@ -44,8 +48,8 @@ def loader_workers(samples: HostSamples, stacks: Stacks) -> LoaderWorkers | None
 
 
 def _listed(path: tuple[Frame, ...], functions: tuple[Function, ...]) -> list[Frame]:
-    """The innermost call of each of the user's functions; without any, the first of a library other than torch's
-    loader."""
+    """The innermost call of each of the user's functions; if there is none, the first function of a library other than
+    torch's loader."""
     own = {frame.function: frame for frame in path if functions[frame.function].kind == "own"}
     if own:
         return list(own.values())

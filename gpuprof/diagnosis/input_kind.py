@@ -1,7 +1,7 @@
-"""What the trained model goes through: the tokens of a text, or something else (images, latents, sound).
+"""Whether the trained model reads tokens of text, or something else (images, latents, sound).
 
 Advice for language models, and sentences that count tokens, are for the former only. Text that a frozen encoder reads,
-the captions of a diffusion model say, is not what the model is trained on.
+such as a diffusion model's captions, is not what the model is trained on.
 """
 
 from __future__ import annotations
@@ -16,20 +16,21 @@ from gpuprof.diagnosis.run_model import Run
 from gpuprof.replay.stretches import place
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.trace import OP, Mask
+from gpuprof.units import Assumed, Calls
 
-CONVOLUTIONAL = 8
-"""Convolutions of images in a step that gradients go through, from which on a model is not one of language, even if
-it embeds tokens: those that read images too have one, to cut them into patches."""
+FEWEST_CONVOLUTIONS: Assumed[Calls] = 8
+"""From this number of trained image convolutions per step on, a model is not a language model even if it embeds tokens:
+language models that also read images have one, which cuts the image into patches."""
 _OF_IMAGES = frozenset({"aten::conv2d", "aten::conv3d", "aten::conv_transpose2d", "aten::conv_transpose3d"})
 _OF_ANYTHING = frozenset({"aten::convolution", "aten::cudnn_convolution"})
 _BACKWARD = "ConvolutionBackward0"
 
 
 def trains_on_tokens(timeline: Timeline, run: Run | None) -> bool:
-    """Whether the trained model takes the tokens of a text; True where nothing in the recording speaks against it.
+    """Whether the trained model reads tokens of text; True unless the recording shows otherwise.
 
-    The run's model tells by its vocabulary. A recording tells by what is convolved and what is embedded: a model of
-    images convolves them, and has no token indices or leaves them to a module that nothing trains.
+    A run says so by its model's vocabulary, a recording by what is convolved and what is embedded: an image model
+    convolves images, and has no token indices or only those of a module that is not trained.
     """
     if run is not None and (run.model or {}).get("vocabulary"):
         return True
@@ -41,8 +42,8 @@ def trains_on_tokens(timeline: Timeline, run: Run | None) -> bool:
 
 
 def without_tokens(run: Run) -> Run:
-    """What a run says of a model that is not trained on tokens: those that its batches hold are no measure of its
-    work."""
+    """The run without token counts, for a model that is not trained on tokens: tokens in its batches are no measure of
+    its work."""
     return replace(
         run,
         work=replace(run.work, tokens=None, real_tokens=None, real_share=None, useful_pairs=None),
@@ -52,7 +53,7 @@ def without_tokens(run: Run) -> Run:
 
 
 def _convolves_images(timeline: Timeline) -> Mask:
-    """Rows of the window's ops that convolve in two dimensions or more, forward."""
+    """Rows of the window's forward convolutions in two dimensions or more."""
     ops, (low, high) = timeline.trace.ops, timeline.window
     inside = (ops.kind == OP) & (ops.start_ns >= low) & (ops.start_ns < high) & (ops.forward_thread <= 0)
     found = timeline.trace.rows_named(ops.name, lambda text: text in _OF_IMAGES)
@@ -65,7 +66,7 @@ def _convolves_images(timeline: Timeline) -> Mask:
 
 
 def _embeds_tokens(timeline: Timeline) -> Mask:
-    """Rows of the window's ops that embed sequences of indices in a pass that is not known to train nothing."""
+    """Rows of the window's ops that embed sequences of indices, except in passes known to train nothing."""
     ops, (low, high) = timeline.trace.ops, timeline.window
     found = timeline.trace.rows_named(ops.name, lambda text: text == "aten::embedding")
     found &= (ops.start_ns >= low) & (ops.start_ns < high)
@@ -82,9 +83,9 @@ def _embeds_tokens(timeline: Timeline) -> Mask:
 
 
 def _trains_convolutions(timeline: Timeline, images: Mask) -> bool:
-    """Whether gradients go through many of the convolutions, in each step."""
+    """Whether each step computes gradients of many convolutions."""
     ops, (low, high) = timeline.trace.ops, timeline.window
     back = timeline.trace.rows_named(ops.name, lambda text: text == _BACKWARD)
     back &= (ops.start_ns >= low) & (ops.start_ns < high)
     steps = max(len(timeline.steps.start_ns), 1)
-    return min(int(back.sum()), int(images.sum())) >= CONVOLUTIONAL * steps
+    return min(int(back.sum()), int(images.sum())) >= FEWEST_CONVOLUTIONS * steps

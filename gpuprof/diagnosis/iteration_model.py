@@ -1,4 +1,4 @@
-"""What is said of an iteration: one frozen dataclass per concept. Times are whole nanoseconds of the mean iteration."""
+"""The iteration of a diagnosis: one frozen dataclass per concept. Times are whole nanoseconds of the mean iteration."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from gpuprof.diagnosis.fix import Patch, Setting
 
 @dataclass(frozen=True, slots=True)
 class PhaseBudget:
-    """A phase of the mean iteration; all of them sum to it exactly."""
+    """A phase of the mean iteration; the phases sum to it exactly."""
 
     phase: Annotated[str, OneOf(("training",), of="gpuprof.record.phase_names:TIMED")]
     """One of `gpuprof.record.phase_names.TIMED`."""
     ns: int
     low_ns: int
-    """Tenth percentile over the iterations; of fewer than five the least."""
+    """10th percentile over the iterations; the minimum if there are fewer than five."""
     high_ns: int
-    """The tenth and ninetieth percentile over the iterations; of few of them the least and the most."""
+    """90th percentile over the iterations; the maximum if there are fewer than five."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class RewardTime:
     name: str
     ns: int
     cpu_ns: int | None
-    """CPU time of its thread; what is far less than `ns` waits."""
+    """CPU time of its thread; if it is far less than `ns`, the function mostly waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,28 +39,28 @@ class GenerationBudget:
     prefill_ns: int
     """Until the first token of each generate loop."""
     decode_ns: int
-    """After it."""
+    """After the first token."""
     forwards: float
-    """Forward passes of the loops."""
+    """Forward passes in the generate loops."""
     sequences: float
     token_ns: int | None
-    """Host time of one forward pass of decoding; None where no loop was seen (a serving engine)."""
+    """CPU wall time of one decoding forward pass; None if no loop was seen (a serving engine)."""
     tokens: float | None
-    """Of all completions; None where the trainer does not keep them in host memory."""
+    """Tokens of all completions; None if the trainer does not keep them in host memory."""
     tokens_per_s: float | None
-    """Of completions, over the time of generation."""
+    """Tokens of completions / time of generation."""
     ended_share: Share | None
-    """Of the tokens that the loops computed, those of sequences that had ended."""
+    """Share of the computed tokens that belong to sequences that had already ended."""
     longest: float | None
     """Tokens of the longest completion."""
     p95: float | None
-    """Tokens of the longest completion, and of the one that 95 % are not longer than."""
+    """95th percentile of the completions' tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class CacheCopies:
-    """Concatenations that copy the key-value cache whole for each token. Extrapolated from the recorded decode steps
-    to all of the mean iteration, by their share of the recorded generation."""
+    """Concatenations that copy the whole key-value cache for each token, extrapolated from the recorded decode steps to
+    the mean iteration by their share of the recorded generation."""
 
     count: int
     cpu_ns: int
@@ -69,18 +69,18 @@ class CacheCopies:
 
 @dataclass(frozen=True, slots=True)
 class RecordedPhase:
-    """A phase in the recorded window, per iteration: host time of its ranges, without what was not recorded, and the
-    part of it in which a GPU was at work."""
+    """A phase in the recorded window, per iteration: CPU wall time of its ranges, without unrecorded parts, and the
+    part of it in which a GPU was busy."""
 
     phase: Annotated[str, OneOf(of="gpuprof.record.phase_names:TIMED")]
     ns: int
     busy_ns: int
-    """Part of it in which a GPU was at work."""
+    """Part of it in which a GPU was busy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unrecorded:
-    """What the window left out of generate loops, per iteration."""
+    """The part of generate loops that was not recorded, per iteration."""
 
     ns: int
     forwards: float
@@ -133,7 +133,7 @@ class Iteration:
     recorded: tuple[RecordedPhase, ...]
     """Phases in the recorded window, per iteration, without what was not recorded."""
     unrecorded: Unrecorded | None
-    """What the window left out of generate loops, per iteration."""
+    """The part of generate loops that was not recorded, per iteration."""
     changes: tuple[Change, ...]
     """What would shorten the iteration, computed from its budget; the largest gain first."""
     log_probability_passes: float | None = None

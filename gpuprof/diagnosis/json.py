@@ -1,8 +1,7 @@
-"""A Diagnosis as `gpuprof.diagnosis/1`: the keys of the dataclasses, in the order in which a person reads.
+"""A Diagnosis as `gpuprof.diagnosis/1`: the dataclasses' fields as keys, in reading order.
 
-What a trace cannot tell is null. The ends of the window are decimal strings: they exceed what a JavaScript number holds
-exactly.
-"""
+What a trace does not show is null. The ends of the window are decimal strings: they exceed the integers that a
+JavaScript number holds exactly."""
 
 from __future__ import annotations
 
@@ -69,7 +68,7 @@ def schema() -> dict[str, Any]:
 
 
 def _memory(memory: MemoryReport | None) -> dict[str, Any] | None:
-    """As `gpuprof.memory/1`, but for the series over time, which `gpuprof memory` prints."""
+    """As `gpuprof.memory/1` without the series over time, which `gpuprof memory` prints."""
     found = plain(memory)
     if found is not None:
         found["devices"] = [{key: one[key] for key in one if key != "series"} for one in found["devices"]]

@@ -16,7 +16,7 @@ _MOVES = ("communication", "memcpy", "memset", "other")
 
 
 def category_bound(category: str, roof: Roofline | None = None) -> str | None:
-    """What limits a category: most of its time by the roofline; where that is not known what usually does."""
+    """What limits a category: most of its time by the roofline, or else what usually limits it."""
     found = category_bounds(roof).get(category) if roof else None
     if found is not None:
         return found
@@ -32,7 +32,7 @@ def durations(timeline: Timeline) -> I64:
 
 
 def kernel_summary(timeline: Timeline, top: int, roof: Roofline | None = None) -> Kernels:
-    """The window's GPU work, with the `top` kernels by time; `roof`: its FLOPs and bytes, where the GPU is known."""
+    """The window's GPU work, with the `top` kernels by time; `roof`: its FLOPs and bytes, if the GPU is known."""
     trace, links, rows = timeline.trace, timeline.links, timeline.members
     ns = durations(timeline)
     op_name = np.where(links.op[rows] >= 0, trace.ops.name[links.op[rows]] if len(trace.ops) else -1, -1)
@@ -62,9 +62,9 @@ def kernel_summary(timeline: Timeline, top: int, roof: Roofline | None = None) -
 
 
 def _grouped(keys: np.ndarray, ns: I64, names: Trace | None = None) -> list[tuple[int, int, int]]:
-    """(key, ns, count) per distinct key, most time first. Sums are exact (no float in between).
+    """(key, ns, count) per distinct key, most time first. Sums are exact integers.
 
-    Keys with the same time come in their own order, or, being string ids of `names`, in that of their texts.
+    Keys with equal time are sorted by value, or by their text if `names` says that they are string ids.
     """
     which = numbered(keys)
     values = distinct(keys)
@@ -77,7 +77,7 @@ def _grouped(keys: np.ndarray, ns: I64, names: Trace | None = None) -> list[tupl
 
 
 def _top(timeline: Timeline, ns: I64, op_name: I64, top: int, roof: Roofline | None) -> tuple[KernelTime, ...]:
-    """The kernels that take most time, each with the op that launches most of it."""
+    """The kernels with most time, each with the op that launches most of it."""
     trace, rows = timeline.trace, timeline.members
     names = trace.gpu.name[rows]
     roofs = {group.key: group for group in roof.by_name} if roof else {}

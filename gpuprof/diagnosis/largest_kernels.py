@@ -1,4 +1,4 @@
-"""Which kernels of a step Nsight Compute should count: the ten largest items, each at least once."""
+"""Which kernels of a step Nsight Compute should profile: the ten largest items, each at least once."""
 
 from __future__ import annotations
 
@@ -11,30 +11,31 @@ import numpy as np
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.timeline.categories import COMMUNICATION
 from gpuprof.tracefile.trace import KERNEL
+from gpuprof.units import Assumed, Convention, Entries, Launches
 
-ITEMS = 10
+MOST_ITEMS: Convention[Entries] = 10
 """Kernels of one name with the same launch are one item."""
-MOST_LAUNCHES = 200
-"""No more kernels are counted: each is launched again for every group of counters."""
+MOST_LAUNCHES: Assumed[Launches] = 200
+"""Most kernels to profile: each is launched again for every group of counters."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What to count."""
+    """The kernels to profile."""
 
     functions: tuple[str, ...]
     """Names of kernels without return type, namespaces, template arguments and parameters."""
     launches: int
-    """Kernels of these functions, from the begin of a step, until each item has come once."""
+    """Number of these functions' kernels from the start of a step until each item has been launched once."""
     share: float
-    """Of all kernels' time, 0 to 1, that of the items."""
+    """The items' share of all kernels' time, 0 to 1."""
 
 
 def largest_kernels(case: Analysis) -> Wanted | None:
-    """The functions of the ten items that take most time, without communication, whose kernels wait for other ranks.
+    """The functions of the ten items that take most time; communication is left out, since it waits for other ranks.
 
-    Where that would need more than MOST_LAUNCHES launches, those of the items that together take most time within as
-    many. None where there is no kernel.
+    If they need more than MOST_LAUNCHES launches, the items that take most time within that number. None if there is no
+    kernel.
     """
     gpu, rows = case.trace.gpu, case.timeline.members
     rows = rows[gpu.kind[rows] == KERNEL]
@@ -46,10 +47,10 @@ def largest_kernels(case: Analysis) -> Wanted | None:
     item = item.reshape(-1)
     counts = case.timeline.category[rows] != COMMUNICATION
     size = np.bincount(item, took * counts)
-    # The steps are alike: the first of them stands for the one that is counted.
+    # Steps are alike, so the first recorded step represents the profiled one.
     first = slice(0, max(len(rows) // max(case.steps, 1), 1))
     functions = np.array([own[name] for name in gpu.name[rows[first]].tolist()], dtype=object)
-    at = {one: int(np.argmax(item[first] == one)) for one in np.argsort(-size, kind="stable")[:ITEMS].tolist()}
+    at = {one: int(np.argmax(item[first] == one)) for one in np.argsort(-size, kind="stable")[:MOST_ITEMS].tolist()}
     items = [
         (at[one], str(functions[at[one]]), float(size[one])) for one in at if item[at[one]] == one and size[one] > 0
     ]
@@ -57,7 +58,7 @@ def largest_kernels(case: Analysis) -> Wanted | None:
 
 
 def _best(items: list[tuple[int, str, float]], launched: dict[str, np.ndarray], all_ns: float) -> Wanted | None:
-    """Of all sets of functions, counted up to any item, the one that covers most time; of like ones the shortest.
+    """The set of functions, profiled up to some item, that covers most time; of equal ones that with fewest launches.
 
     items: (place of its first launch in the step, function, ns) each; launched: places of each function's kernels.
     """
@@ -79,7 +80,8 @@ _MANGLED = re.compile(r"_ZN?K?(?=\d)")
 
 
 def own_name(name: str) -> str:
-    """A kernel's function: of `void at::native::vectorized_elementwise_kernel<4, …>(…)` the last name before `<`."""
+    """A kernel's function name: for `void at::native::vectorized_elementwise_kernel<4, …>(…)` the last name before
+    `<`."""
     mangled = _MANGLED.match(name)
     if mangled:
         return _last_part(name[mangled.end() :]) or name
@@ -88,8 +90,8 @@ def own_name(name: str) -> str:
 
 
 def _last_part(mangled: str) -> str:
-    """The function of `7cutlass13device_kernelI…`: the last of the names with their lengths that follow each other
-    (the C++ ABI that GCC, Clang and nvcc share)."""
+    """The function name in `7cutlass13device_kernelI…`: the last of the leading length-prefixed names (the C++ ABI that
+    GCC, Clang and nvcc share)."""
     found = ""
     while (length := re.match(r"\d+", mangled)) is not None:
         end = length.end() + int(length[0])

@@ -20,14 +20,14 @@ from gpuprof.replay.sensitivity import Sensitivities
 from gpuprof.runfile import open_regular
 
 _NAMES = {one.__name__: one for one in (Advice, Iteration, Job, MemoryReport, RankSummary, RareStep, Sensitivities)}
-"""Types of fields that the modules of these fields import for type checkers only."""
+"""Types of fields that the defining modules import for type checkers only."""
 _HOW = "gpuprof diagnose --json writes a diagnosis"
 
 
 def load_diagnosis(source: str | os.PathLike[str] | Mapping[str, Any]) -> Diagnosis:
-    """The Diagnosis of a file, a text of JSON or an object parsed from it, of this version's or an older one's.
+    """The Diagnosis in a file, a JSON text or an object parsed from it, written by this version or an older one.
 
-    Raises GpuprofError, one line, for what is none.
+    Raises GpuprofError, one line, for anything that is not a diagnosis.
     """
     if isinstance(source, Mapping):
         return _diagnosis(dict(source), "the object")
@@ -37,7 +37,7 @@ def load_diagnosis(source: str | os.PathLike[str] | Mapping[str, Any]) -> Diagno
     try:
         with open_regular(path) as file:
             text = file.read()
-    except (OSError, ValueError) as error:  # ValueError: no path, such as one with a NUL
+    except (OSError, ValueError) as error:  # ValueError: not a valid path, such as one with a NUL
         why = getattr(error, "strerror", None) or error
         raise GpuprofError(f"{path}: cannot be read ({why})") from None
     return _diagnosis(_parsed(text, str(path)), str(path))
@@ -63,8 +63,8 @@ def _diagnosis(document: Any, name: str) -> Diagnosis:
 
 
 def _as_now(document: dict[str, Any]) -> dict[str, Any]:
-    """The sentences of a verdict, which older versions wrote as one, and the ends of the window as numbers, which JSON
-    has as text."""
+    """The document in today's form: the verdict as a list of sentences, which older versions wrote as one text, and the
+    ends of the window as numbers, which JSON holds as text."""
     verdict = document.get("verdict")
     if isinstance(verdict, dict) and "sentences" not in verdict:
         document = document | {

@@ -1,4 +1,4 @@
-"""A single copy that blocks the CPU for most of an iteration: the answer names it, as what to look at first."""
+"""A single copy that blocks the CPU for most of an iteration: the verdict names it, as the first thing to look at."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from gpuprof.timeline.timeline import Timeline
 from gpuprof.timeline.unit import Unit
 from gpuprof.tracefile.remembered import remembered
 from gpuprof.tracefile.trace import MEMCPY
+from gpuprof.units import Assumed, Share
 
-MOST = 0.5
-"""Share of an iteration from which on a single copy is most of it."""
+MOST_OF_ITERATION: Assumed[Share] = 0.5
+"""Smallest share of an iteration that such a copy takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +30,9 @@ class LongCopy:
     op: str | None
     """The op that copies."""
     ns: int
-    """The copy, waiting for work before it not included."""
+    """Time of the copy, without waiting for earlier work."""
     step_ns: int
-    """The iteration that it is most of."""
+    """The iteration that contains it."""
     steps: int
     """Iterations with such a copy."""
     of: int
@@ -41,7 +42,7 @@ class LongCopy:
 
     @property
     def share(self) -> float:
-        """Of its iteration."""
+        """The copy's share of its iteration."""
         return self.ns / self.step_ns
 
     @property
@@ -67,8 +68,8 @@ def copy_sentence(timeline: Timeline) -> Sentences:
 def long_copy(timeline: Timeline) -> LongCopy | None:
     """The longest copy that blocks the CPU for most of an iteration; None where no copy does.
 
-    Its time is that of its call in which the devices do no other work: a copy to the CPU also waits for what was
-    launched before it, which is not its own.
+    Its time is the part of its call in which the devices do no other work: a copy to the CPU also waits for work
+    launched before it, and that wait is not counted.
     """
     trace, links, steps = timeline.trace, timeline.links, timeline.steps
     calls, gpu = trace.calls, trace.gpu
@@ -85,7 +86,7 @@ def long_copy(timeline: Timeline) -> LongCopy | None:
     busy = Cover(union(gpu.start_ns[others], gpu.end_ns[others]))
     own = (end - begin - busy.between(begin, end)).clip(0)
     took = steps.end_ns[step] - steps.start_ns[step]
-    long = np.flatnonzero(own >= MOST * took)
+    long = np.flatnonzero(own >= MOST_OF_ITERATION * took)
     if not len(long):
         return None
     first = int(long[own[long].argmax()])

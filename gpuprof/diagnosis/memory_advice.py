@@ -1,5 +1,5 @@
-"""What a recorded run's peak is made of, and what each change would save and cost: memory from the footprint, time from
-`memory_time`."""
+"""What the memory peak of a run consists of, and what each change would save and cost: memory from the footprint, time
+from `memory_time`."""
 
 from __future__ import annotations
 
@@ -25,21 +25,22 @@ from gpuprof.projection.memory_fixes import (
 from gpuprof.projection.paging import moved_ns
 from gpuprof.projection.projection import MemoryFit
 from gpuprof.projection.subject import Subject
+from gpuprof.units import Assumed, Ratio
 
 TOGETHER = "together"
-MUCH_UNUSED = 1.05
-"""Reserved over allocated from which on it is worth a word."""
+MUCH_UNUSED: Assumed[Ratio] = 1.05
+"""Reserved / allocated memory from which on expandable segments are suggested."""
 
 
 def memory_advice(diagnosis: Diagnosis, gpus: Sequence[Gpu] = (), together: Sequence[str] = ()) -> Advice | None:
-    """The advice for a run, for the recorded GPU and further `gpus`; None where it did not measure its peak, or cannot
-    be replayed.
+    """The advice for a run, for the recorded GPU and further `gpus`; None if the run did not measure its peak, or
+    cannot be replayed.
 
-    together: ids of changes that are made at once, as one more remedy. Raises GpuprofError for one that this recording
-    does not offer, or whose effect is not known.
+    together: ids of changes to combine into one more remedy. Raises GpuprofError for one that this recording does not
+    offer, or whose effect is unknown.
     """
     case = analysis_of(diagnosis)
-    if case is None or diagnosis.run is None or case.devices > 1:  # whose peak it is would not be known
+    if case is None or diagnosis.run is None or case.devices > 1:  # it would be unknown which GPU the peak belongs to
         return None
     try:
         subject = subject_of(diagnosis)
@@ -75,14 +76,14 @@ def _peak(memory: RecordedMemory) -> int:
 
 
 def fits(gpu: Gpu, found: Footprint, subject: Subject, paged_bytes: float = 0.0) -> Fits:
-    """The largest batch and the longest samples that a GPU holds of a footprint, next to which the optimizer's state
-    takes `paged_bytes` where there is room."""
+    """The largest batch and the longest samples of a footprint that fit a GPU; the optimizer's paged state takes
+    `paged_bytes` in addition, if there is room."""
     assert subject.memory is not None
     tokens, batch = subject.memory.recorded.tokens, subject.pass_samples
     own = subject.memory_bytes if gpu == subject.gpu else None
     use = found.usage()
     one = fit(gpu, use, tokens, batch, own)
-    # Samples as long as a pass of one; written-out scores grow faster than that, so that nothing is said with them.
+    # The length that one sample can have. Attention scores grow faster with length, so with them it is unknown.
     known = batch and not found.likely.scores
     length = _largest(fit(gpu, use, tokens, tokens / batch, own)) if known and batch else None
     return Fits(gpu.name, one.usable_bytes, _largest(one), length, _moved(gpu, paged_bytes))
@@ -109,7 +110,7 @@ def _remedy(
     case: Analysis,
     places: Sequence[Gpu],
 ) -> Remedy:
-    """One change, or several as one, which it is made of."""
+    """The remedy of one change, or of several combined; `made_of`: the single changes."""
     memory = subject.memory
     assert memory is not None
     changes = fix.changes_training or None
@@ -135,14 +136,14 @@ def _remedy(
 
 
 def _with_paging(step: Bounds, state_bytes: float, gpu: Gpu, room_bytes: float) -> Bounds:
-    """The recorded step with paged state for which there is so much room."""
+    """The recorded step with paged optimizer state if `room_bytes` of GPU memory are free."""
     more = moved_ns(gpu, state_bytes, room_bytes) or (0.0, 0.0, 0.0)
     return Bounds(*(round(ns + each) for ns, each in zip((step.low, step.expected, step.high), more, strict=True)))
 
 
 def _chosen(fixes: Sequence[MemoryFix], names: Sequence[str], memory: RecordedMemory) -> list[MemoryFix]:
-    """The changes with these ids. Raises GpuprofError for one that is not there, or not known, and for two of which
-    only one can be made."""
+    """The changes with these ids. Raises GpuprofError for one that is not offered or has an unknown effect, and for two
+    that exclude each other."""
     known = {one.id: one for one in fixes}
     chosen: list[MemoryFix] = []
     for name in dict.fromkeys(names):
@@ -159,7 +160,7 @@ def _chosen(fixes: Sequence[MemoryFix], names: Sequence[str], memory: RecordedMe
 
 
 def _together(chosen: Sequence[MemoryFix]) -> MemoryFix:
-    """Several changes as one, in the order in which they are named."""
+    """Several changes combined into one, in the order given."""
     other_optimizer = any(one.replaces == OPTIMIZER for one in chosen)
 
     def change(found: Footprint) -> Footprint:
@@ -175,7 +176,7 @@ def _together(chosen: Sequence[MemoryFix]) -> MemoryFix:
 
 
 def _segments(memory: RecordedMemory) -> list[Remedy]:
-    """Expandable segments, where much is reserved that no tensor uses."""
+    """Expandable segments, if much memory is reserved that no tensor uses."""
     peak = _peak(memory)
     left = round(peak * (1 + calibrated.EXPANDABLE_LEFT.value))
     if memory.reserved_bytes is None or memory.reserved_bytes < MUCH_UNUSED * left:
@@ -189,7 +190,7 @@ def _segments(memory: RecordedMemory) -> list[Remedy]:
 
 
 def _owners(memory: RecordedMemory, found: Footprint, model: dict) -> tuple[Part, ...]:
-    """What holds the recorded peak: sizes of weights, state and gradients as they are, the rest by the footprint."""
+    """Who holds memory at the recorded peak: weights, state and gradients by their sizes, the rest by the footprint."""
     recorded, trained, peak = memory.recorded, memory.trained, _peak(memory)
     left = memory.allocated_bytes
     parts: dict[str, int] = {}
@@ -216,7 +217,7 @@ def _owners(memory: RecordedMemory, found: Footprint, model: dict) -> tuple[Part
             "logits" if now.logits >= now.backward else "backward_temporaries":
                 max(now.logits, now.backward) * recorded.tokens,
         }  # fmt: skip
-        # In a loss there are no gradients yet: what was allocated between steps was not all there.
+        # At a peak in the loss there are no gradients yet, though they are part of what is allocated between steps.
         parts["gradients"] -= min(parts["gradients"], round(max(-now.fixed_bytes, 0.0)))
         for owner, size in shares.items():
             parts[owner] = parts.get(owner, 0) + int(size)

@@ -1,4 +1,4 @@
-"""The changes that a recording offers to save memory: what each finding declares of it, in one list."""
+"""The changes that would save memory in a recording, collected from what the findings declare."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ ORDER = (
     "fused_attention", "fused_optimizer", "eight_bit_optimizer", "paged_optimizer", "paged_eight_bit_optimizer",
     "offloaded_optimizer", "half_adapters", "half_micro_batch", "half_length", "equal_passes",
 )  # fmt: skip
-"""In which they are listed where they save the same; others follow."""
+"""Order of changes that save the same; others follow."""
 
 
 def memory_fixes(memory: RecordedMemory, mean_tokens: float | None = None) -> tuple[MemoryFix, ...]:
-    """The changes that have something to act on; mean_tokens: of a pass, padding included."""
+    """The changes that apply to this recording; mean_tokens: tokens of a pass, padding included."""
     found = [fix for one in declarations() if one.memory is not None for fix in one.memory.offers(memory, mean_tokens)]
     return tuple(sorted(found, key=lambda fix: ORDER.index(fix.id) if fix.id in ORDER else len(ORDER)))
 
 
 def offered_by(fix: MemoryFix) -> Declaration:
-    """The finding whose change it is. Raises KeyError for a change that none declares."""
+    """The finding that declares a change. Raises KeyError if none does."""
     name = "checkpointing" if EVERY.fullmatch(fix.id) else fix.id
     for one in declarations():
         if one.memory is not None and name in one.memory.ids:

@@ -22,7 +22,7 @@ from gpuprof.tracefile.trace import Trace
 def with_memory(
     diagnosis: Diagnosis, run: RunFolder | None, trace: Trace | None = None, timeline: Timeline | None = None
 ) -> Diagnosis:
-    """The diagnosis with its memory, where a snapshot or memory events were recorded."""
+    """The diagnosis with its memory, if a snapshot or memory events were recorded."""
     try:
         found = _recorded(run, trace, timeline, diagnosis.source)
     except UnreadableTrace:  # gpuprof memory says why
@@ -43,8 +43,8 @@ def _recorded(
 
 
 def memory_of(diagnosis: Diagnosis, gpus: Sequence[Gpu] = (), together: Sequence[str] = ()) -> MemoryReport | None:
-    """All that is known of a diagnosed recording's memory, with what fits on further GPUs and with several changes
-    `together`; None: nothing."""
+    """Everything known about a diagnosed recording's memory, with what fits on further GPUs and with several changes
+    `together`; None if nothing is known."""
     advice = memory_advice(diagnosis, gpus, together)
     if diagnosis.memory is not None:
         return replace(diagnosis.memory, advice=advice)

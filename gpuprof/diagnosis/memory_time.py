@@ -1,4 +1,4 @@
-"""What a change that saves memory does to the mean step, by what its finding says of it."""
+"""The mean step with a change that saves memory, as priced by the finding that declares it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpuprof.projection.memory_fixes import MemoryFix
 
 
 def step_with(fixes: Sequence[MemoryFix], case: Analysis, memory: RecordedMemory) -> tuple[Bounds | None, str | None]:
-    """The mean step for the recorded work with one change, or several at once, ns; or why it is not known."""
+    """The mean step for the recorded work with one or several changes, ns; or why it is unknown."""
     found: list[Priced] = []
     for fix in fixes:
         priced = _priced(fix, case, memory)
@@ -30,9 +30,9 @@ def step_with(fixes: Sequence[MemoryFix], case: Analysis, memory: RecordedMemory
 
 
 def _priced(fix: MemoryFix, case: Analysis, memory: RecordedMemory) -> Priced | str:
-    """One change; or why its time is not known."""
+    """The price of one change, or why it is unknown."""
     one = offered_by(fix)
     if one.memory is not None and one.memory.price is not None:
         return one.memory.price(fix, case, memory)
     proposal = next(iter(one.find(case)), None) if one.find is not None else None
-    return Priced((proposal,)) if proposal else "its finding does not see in this recording what it would replace"
+    return Priced((proposal,)) if proposal else "its finding does not find in this recording what it would replace"

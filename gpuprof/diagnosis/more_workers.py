@@ -1,4 +1,4 @@
-"""The mean step with more input workers where nothing was replayed: the loader is a queue all the same."""
+"""The mean step with more input workers without a replay: the loader alone is simulated as a queue."""
 
 from __future__ import annotations
 
@@ -12,22 +12,23 @@ from gpuprof.replay.loader_queue import Loader, fed_step_ns
 from gpuprof.replay.mean_step import FETCH_NS, least_on_cores, slowed_by_sharing
 from gpuprof.replay.noise import PROCESS_NOISE
 from gpuprof.tracefile.run import RunFolder
+from gpuprof.units import Assumed, Workers
 
-WORKERS = 4
-"""Input workers that are proposed where no finding says how many; no more than there are cores."""
+USUAL_WORKERS: Assumed[Workers] = 4
+"""Number of input workers to propose if no finding says how many; limited by the number of cores."""
 
 
 def usual_workers(run: RunFolder) -> int:
-    """WORKERS, and no more than the run had cores; at least one."""
-    return max(min(WORKERS, int(run.cpus or WORKERS)), 1)
+    """WORKERS, limited by the run's cores; at least one."""
+    return max(min(USUAL_WORKERS, int(run.cpus or USUAL_WORKERS)), 1)
 
 
 def with_more_workers(run: RunFolder, wanted: int, has_gpu: bool) -> tuple[Range, Range] | None:
-    """The mean step with `wanted` input workers, ns, and how many times as fast it is, from what the run measured in
-    its loader; None where it has as many, or did not measure that.
+    """(mean step with `wanted` input workers in ns, speedup), from what the run measured in its loader; None if it
+    already has that many workers, or did not measure its loader.
 
-    All of them share the cores that were there: a step is no shorter than the CPU time of its batches and of the
-    training's own part, over these. `has_gpu`: whether that part used one core, as next to a GPU.
+    All workers share the machine's cores: a step takes at least the CPU time of its batches and of the training's own
+    part, divided by the cores. `has_gpu`: whether that part used one core, as it does with a GPU.
     """
     made = (run.own.loader or {}).get("made")
     workers = int((run.own.loader or {}).get("num_workers") or 0)
@@ -46,7 +47,7 @@ def with_more_workers(run: RunFolder, wanted: int, has_gpu: bool) -> tuple[Range
     cpu_ns = float(made.get("batch_cpu_ns") or batch_ns)
     then = slowed_by_sharing(loader, wanted, cpu_ns, run.cpus)
     fed_ns = fed_step_ns(then, consumer_ns, batches, FETCH_NS)
-    # The training's own part may use one core, as next to a GPU, or all of them, as torch's CPU kernels do.
+    # The training's own part may use one core, as with a GPU, or all of them, as torch's CPU kernels do.
     threads = max(run.cpus, 1.0) if run.cpus and not has_gpu else 1.0
     least = [least_on_cores(cpu_ns * batches, consumer_ns * cores, run.cpus) for cores in (1.0, threads)]
     ends = [max(fed_ns, ns) for ns in least]

@@ -1,4 +1,4 @@
-"""Both kinds of recording of one program, taken together, and what is to be said of that."""
+"""Combines a Nsight Systems export and a torch.profiler recording of the same program."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from gpuprof.tracefile.trace import Trace
 def both_kinds(
     timed: Timeline | None, named: Trace, step: str | None, skip: int
 ) -> tuple[Timeline | None, list[Issue]]:
-    """The timeline of an export with the ops of the other recording; where the two are not of one program, that of the
-    other recording.
+    """(the timeline of an export with the ops of the other recording, issues about that); if the two are not of the
+    same program, the timeline of the other recording.
 
-    `step`, `skip`: which of the export's steps count; the other recording's are found out, and all may lend.
+    `step`, `skip`: select the export's steps; the other recording's are detected, and all of them may supply ops.
     """
     other = build_timeline(named)
     if timed is None or other is None:

@@ -1,4 +1,4 @@
-"""A Diagnosis out of an analysis: what was recorded, summed up, with what was concluded from it."""
+"""Makes a Diagnosis of an analysis: a summary of the recording, with the conclusions."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def plain_diagnosis(
     worth_trying: Sequence[Finding] = (),
     above_reach: AboveReach | None = None,
 ) -> Diagnosis:
-    """All of a diagnosis of recorded steps; `profiler` and `budget`: where more is concluded than was recorded."""
+    """The diagnosis of recorded steps; `profiler` and `budget` replace the analysis's own if given."""
     timeline, folder, on_gpu = analysis.whole, analysis.folder, bool(analysis.device_times)
     note = missing_kernels.note(analysis.run, analysis if analysis.is_replayed else None)
     return Diagnosis(
@@ -86,7 +86,7 @@ def plain_diagnosis(
 
 
 def without_steps(analysis: Analysis, quality: Quality) -> Diagnosis:
-    """Without a timeline: what is wrong with the recording, and what the run knows."""
+    """The diagnosis without a timeline: what is wrong with the recording, and what the run's files say."""
     return Diagnosis(
         source=analysis.source, quality=quality, environment=analysis.environment, run=analysis.run, steps=None,
         budget=analysis.budget, window=None, devices=(), devices_estimated=None, gaps=None, kernels=None, phases=(),

@@ -3,7 +3,7 @@
     [project.entry-points."gpuprof.findings"]
     my_finding = "my_package.my_finding:FINDING"
 
-One that cannot be loaded is left out, and said in one line.
+A plug-in that cannot be loaded is left out and reported in one line.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ from pathlib import Path
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.findings import BUILT_IN
 from gpuprof.record.patches import NAMES
+from gpuprof.units import Characters, Convention
 
 GROUP = "gpuprof.findings"
-LONGEST = 200
-"""Letters of an error that are shown."""
+LONGEST_ERROR: Convention[Characters] = 200
+"""Characters of an error that are shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlugIns:
-    """What the installed packages add."""
+    """Findings that installed packages add."""
 
     findings: tuple[Declaration, ...] = ()
     failures: tuple[str, ...] = ()
@@ -39,13 +40,13 @@ def declarations() -> tuple[Declaration, ...]:
 
 
 def patches() -> dict[str, Path]:
-    """Name → file of the patches that plug-ins bring; a patch is named as its finding."""
+    """Name → file of the plug-ins' patches; a patch has the name of its finding."""
     return {one.id: one.patch for one in plug_ins().findings if one.patch is not None}
 
 
 @cache
 def plug_ins() -> PlugIns:
-    """Those of the environment that gpuprof runs in, loaded once."""
+    """The plug-ins of the environment that gpuprof runs in, loaded once."""
     taken = {one.id for one in BUILT_IN} | set(NAMES)
     found: list[Declaration] = []
     failures: list[str] = []
@@ -59,7 +60,7 @@ def plug_ins() -> PlugIns:
         except Exception as error:
             if os.environ.get("GPUPROF_DEBUG"):
                 raise
-            said = " ".join(f"{type(error).__name__}: {error}".split())[:LONGEST]
+            said = " ".join(f"{type(error).__name__}: {error}".split())[:LONGEST_ERROR]
             failures.append(f"The plug-in {name} ({value}) could not be loaded ({said}): its finding is left out.")
         else:
             taken.add(one.id)
@@ -68,7 +69,8 @@ def plug_ins() -> PlugIns:
 
 
 def _loaded(value: str) -> Declaration:
-    """The declaration that an entry names. Raises whatever its package raises, and TypeError for anything else."""
+    """The declaration that an entry names. Raises whatever its package raises, and TypeError if it is no
+    Declaration."""
     from importlib.metadata import EntryPoint
 
     one = EntryPoint("", value, GROUP).load()
@@ -80,7 +82,7 @@ def _loaded(value: str) -> Declaration:
 def entries(path: list[str]) -> Iterator[tuple[str, str]]:
     """(name, module:object) of the group's entries in the packages on a path.
 
-    importlib.metadata reads the same files, but takes ten times as long as looking for one group needs.
+    importlib.metadata reads the same files but takes ten times as long.
     """
     for folder in dict.fromkeys(path):
         try:

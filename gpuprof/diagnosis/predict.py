@@ -1,4 +1,4 @@
-"""From proposals to findings: each fix is made in the graph, the step replayed, and what does not gain is left out."""
+"""From proposals to findings: apply each fix to the graph, replay the step, and drop fixes that do not gain."""
 
 from __future__ import annotations
 
@@ -12,7 +12,15 @@ from gpuprof.diagnosis.acts_on import acts_on
 from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.budget_model import Budget
 from gpuprof.diagnosis.chance import probability, time_left, with_odds
-from gpuprof.diagnosis.detect.proposal import CERTAIN, EVEN, MARKED, SEVERE, SURE, WORTH, Proposal
+from gpuprof.diagnosis.detect.proposal import (
+    CERTAIN_CHANCE,
+    LEAST_CHANCE,
+    LEAST_GAIN,
+    MARKED_GAIN,
+    SEVERE_GAIN,
+    SURE_GAIN,
+    Proposal,
+)
 from gpuprof.diagnosis.diagnosis import Combined, Considered, Finding, Range, Remaining
 from gpuprof.diagnosis.findings import ABSENT, FINDINGS
 from gpuprof.diagnosis.plug_ins import plug_ins
@@ -25,25 +33,26 @@ from gpuprof.replay.loader_queue import Loader
 from gpuprof.replay.mean_step import MeanStep
 from gpuprof.replay.noise import GAIN_NOISE, change_noise, process_noise
 from gpuprof.replay.other_processes import other_processes
-from gpuprof.replay.simulate import LARGE
+from gpuprof.replay.simulate import FEWEST_IN_THREAD
 from gpuprof.replay.transform import scale
 from gpuprof.tracefile.background import Background
+from gpuprof.units import Assumed, Entries
 
-MOST_COMBINED = 4
+MOST_COMBINED: Assumed[Entries] = 4
 _LISTS: tuple[Literal["fixes", "worth_trying"], ...] = ("fixes", "worth_trying")
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What a fix does to the mean step.
+    """Predicted effect of a fix on the mean step.
 
-    How well the mean step itself is known counts for the step after a fix; what scales with it cancels in the gain.
+    The uncertainty of the mean step counts for the step after the fix; in the gain, what scales with it cancels out.
     """
 
     step: Range
     """The mean step with the fix and its 80 % interval, ns."""
     speedup: Range
-    """Of the training, with its 80 % interval: the step as it is over that with the fix, for equal work."""
+    """Of the training, with its 80 % interval: unchanged step / step with the fix, for equal work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,66 +66,67 @@ class _Predicted:
     @property
     def probability(self) -> float:
         """That it gains 2 % or more."""
-        return self.proposal.odds * probability(self.prediction.speedup, SURE)
+        return self.proposal.odds * probability(self.prediction.speedup, SURE_GAIN)
 
     @property
     def time_left(self) -> float:
-        """What the work takes with it as a share of what it takes now; where it does not work, as long as now."""
+        """Expected time with the fix / time now; 1 in the cases in which the fix does not work."""
         odds = self.proposal.odds
         return odds * time_left(self.prediction.speedup) + 1 - odds
 
     def shown(self, now_ns: float) -> Prediction:
-        """What is said of it: a chain may also change nothing of the step as it is, `now_ns`."""
+        """The prediction to show; `now_ns`: the unchanged step, which a chain of fixes may also leave as it is."""
         if self.proposal.odds >= 1:
             return self.prediction
         gain, step = self.prediction.speedup, self.prediction.step
         mixed = with_odds(gain, self.proposal.odds)
         usual = round(step.expected * gain.expected / mixed.expected)
-        # Of ten outcomes the slowest is left out: that it changes nothing counts where it is more likely than that.
-        as_it_is = round(now_ns * self.proposal.work) if self.proposal.odds < CERTAIN else 0
+        # The slowest of ten outcomes is outside the interval: "no change" counts if it is more likely than that.
+        as_it_is = round(now_ns * self.proposal.work) if self.proposal.odds < CERTAIN_CHANCE else 0
         return Prediction(Range(min(step.low, usual), usual, max(step.high, as_it_is, usual)), mixed)
 
     @property
     def list(self) -> Literal["fixes", "worth_trying"] | None:
-        """Where it is advised; None: nowhere."""
+        """The list in which it is advised; None: it is not advised."""
         speedup = self.prediction.speedup
-        if speedup.expected >= WORTH and speedup.low >= SURE and self.probability >= CERTAIN:
+        if speedup.expected >= LEAST_GAIN and speedup.low >= SURE_GAIN and self.probability >= CERTAIN_CHANCE:
             return "fixes"
-        return "worth_trying" if 1 / self.time_left >= WORTH and self.probability >= EVEN else None
+        return "worth_trying" if 1 / self.time_left >= LEAST_GAIN and self.probability >= LEAST_CHANCE else None
 
     def share_left(self, left_ns: float | None) -> float:
-        """What the rest of the run, `left_ns`, is expected to take with it, what it costs once included, as a share."""
+        """Expected time of the rest of the run, `left_ns`, with the fix and its one-off cost, as a share of that
+        rest."""
         return self.time_left + (self.proposal.once_ns[1] / left_ns if left_ns else 0.0)
 
     def rank(self, left_ns: float | None) -> tuple[bool, int, bool]:
-        """The smaller, the further up: what leaves the training as it is before what changes it, then by what is
-        expected of it over the rest of the run, `left_ns`; among those that differ by less than a hundredth of it first
-        what the verdict names."""
+        """Sort key, smallest first: fixes that leave the training unchanged before those that change it, then by the
+        expected rest of the run, `left_ns`; within 1 % of that, those that remove what the verdict names."""
         return bool(self.proposal.changes), round(100 * self.share_left(left_ns)), not self.named
 
 
 @dataclass(frozen=True, slots=True)
 class Fixes:
-    """What is advised, and what could not be computed."""
+    """The advised fixes, and those that could not be evaluated."""
 
     findings: tuple[Finding, ...]
-    """Nine of ten gain. Those that leave the training as it is first, then by what is expected of them over the rest of
-    the run."""
+    """Fixes of which nine in ten gain: those that leave the training unchanged first, then by the expected rest of the
+    run."""
     combined: Combined | None
-    """What the best of them do together."""
+    """The best fixes together."""
     failed: tuple[tuple[str, str], ...]
-    """(finding, error) of those that could not be evaluated."""
+    """(finding, error) for findings that could not be evaluated."""
     considered: tuple[Considered, ...] = ()
-    """What is ruled out although it often helps, and why."""
+    """Usual remedies that are ruled out, with the reason."""
     worth_trying: tuple[Finding, ...] = ()
-    """What more likely gains than not, and much if so, in the same order; each with what settles it."""
+    """Fixes that probably gain, and much if they do, in the same order; each with the command that settles it."""
 
 
 def fixes(case: Analysis, bound: Bound | None = None, tried: Mapping[str, str] | None = None) -> Fixes:
-    """All fixes that are worth their expected gain; `bound`: the verdict, which decides between those that gain the
-    same. `tried`: finding → why its fix failed when it was tried; such a one is considered, and not advised again.
+    """All fixes whose expected gain is worth it; `bound`: the verdict, which decides between fixes with equal gain.
+    `tried`: finding → why its fix failed when it was tried; such a fix is listed as considered and not advised again.
 
-    One that fails takes neither the diagnosis nor the others with it, and is reported; GPUPROF_DEBUG=1 raises.
+    A finding that raises is reported and stops neither the diagnosis nor the other findings; with GPUPROF_DEBUG=1 it
+    raises.
     """
     steps, added = Steps(case), plug_ins().findings
     found: list[_Predicted] = []
@@ -149,18 +159,18 @@ def fixes(case: Analysis, bound: Bound | None = None, tried: Mapping[str, str] |
 
 
 def _named_first(found: list[_Predicted], left_ns: float | None) -> list[_Predicted]:
-    """Fixes in their order, with the first that removes what the verdict names on top where the one there gains too
-    little more to be distinguished from it."""
+    """Fixes in order, but the first that removes what the verdict names comes on top if the top one gains too little
+    more to be distinguished from it."""
     at = next((i for i, one in enumerate(found) if one.named), 0)
     if not at or bool(found[at].proposal.changes) != bool(found[0].proposal.changes):
         return found
-    if found[at].share_left(left_ns) > WORTH * found[0].share_left(left_ns):
+    if found[at].share_left(left_ns) > LEAST_GAIN * found[0].share_left(left_ns):
         return found
     return [found[at], *found[:at], *found[at + 1 :]]
 
 
 def _considered(case: Analysis, finding: str, proposals: list[_Predicted], failure: str) -> list[Considered]:
-    """Why a finding advises nothing: what it predicts, or that its problem is not there."""
+    """Why a finding advises nothing: its prediction, or the absence of its problem."""
     if proposals:
         best = max(proposals, key=lambda one: one.prediction.speedup.expected)
         found = best.prediction
@@ -174,10 +184,12 @@ def _considered(case: Analysis, finding: str, proposals: list[_Predicted], failu
 def _why_not(case: Analysis, one: _Predicted) -> str:
     """Why a fix is not advised; empty if it is."""
     speedup = one.prediction.speedup
-    if one.list is None and one.proposal.needs and time_left(speedup) * WORTH <= 1:
+    if one.list is None and one.proposal.needs and time_left(speedup) * LEAST_GAIN <= 1:
         return f"works with a probability of {one.proposal.odds:.2f} only; needs: {one.proposal.needs}"
-    if one.list is None and speedup.expected >= WORTH and one.probability < EVEN:
-        return f"shortens {case.unit.a} by {100 * (SURE - 1):.0f} % with a probability of {one.probability:.2f} only"
+    if one.list is None and speedup.expected >= LEAST_GAIN and one.probability < LEAST_CHANCE:
+        return (
+            f"shortens {case.unit.a} by {100 * (SURE_GAIN - 1):.0f} % with a probability of {one.probability:.2f} only"
+        )
     if one.list is None:
         return small_change(case, one.proposal, speedup)
     cost, left = one.proposal.once_ns[1], _steps_left(case)
@@ -191,8 +203,8 @@ def _why_not(case: Analysis, one: _Predicted) -> str:
 
 
 def _steps_left(case: Analysis) -> int | None:
-    """Steps that a fix has to earn back what it costs once: those left of the run, or of the next one like it; None
-    where no one says how many these are."""
+    """Steps in which a fix has to earn back its one-off cost: the rest of this run, or the next run like it; None if
+    their number is unknown."""
     run = case.run
     if run is None or run.steps_total is None:
         return None
@@ -200,30 +212,30 @@ def _steps_left(case: Analysis) -> int | None:
 
 
 def _left_ns(case: Analysis) -> float | None:
-    """The same as time, as the training runs now."""
+    """The remaining steps as time at today's step time, ns."""
     left = _steps_left(case)
     return None if left is None or left <= 0 else left * case.mean_ns
 
 
 class Steps:
-    """The mean step of a case after fixes; each is simulated once."""
+    """Computes the mean step of a case after fixes; each combination is simulated once."""
 
     def __init__(self, case: Analysis) -> None:
         self.case = case
         self._known: dict[tuple[int, ...], tuple[object, Callable[[], float]]] = {}
-        self._background = Background(worth_it=len(case.graph) >= LARGE)
+        self._background = Background(worth_it=len(case.graph) >= FEWEST_IN_THREAD)
         self.other_processes = other_processes(case.graph)
-        """The graph in processes with a quicker or slower CPU."""
+        """The graph as in processes with a faster or slower CPU."""
 
     def begin(
         self, graph: Graph, changes: Sequence[Change], proposals: Sequence[Proposal], mean: MeanStep | None = None,
         made: Graph | None = None, count: int = 0,
     ) -> Callable[[], float]:  # fmt: skip
-        """Begins to simulate a graph after some changes, of these proposals; what waits for its mean step, ns. What
-        they do to batches and lumps counts, too. A larger batch takes its workers longer.
+        """Starts to simulate a graph after the changes of some proposals; returns a function that waits for the mean
+        step, ns. Effects on batches and lumps count, too; a larger batch takes its workers longer.
 
-        `mean`: how the mean step follows, if not as it does for the case; `made`: the graph with the first `count` of
-        the changes, where it is there already.
+        `mean`: how to compute the mean step, if not as for the case; `made`: the graph with the first `count` changes
+        applied, if it exists already.
         """
         mean = mean or self.case.mean
         lumps = _lumps(proposals)
@@ -236,8 +248,8 @@ class Steps:
         return step_ns
 
     def begin_host_share(self, proposals: Sequence[Proposal]) -> Callable[[], float]:
-        """The same for the share of the step after some proposals that scales with the CPU's time, which batches take,
-        too."""
+        """The same for the share of the step after some proposals that scales with CPU time, including that of
+        batches."""
         mean, changes = self.case.mean, [p.change for p in proposals]
         now = self.begin(self.case.graph, changes, proposals)
         simulated = self._simulated(self.case.graph, [*changes, _half_the_cpu], proposals)
@@ -254,7 +266,7 @@ class Steps:
         self, graph: Graph, changes: Sequence[Change], proposals: Sequence[Proposal], made: Graph | None = None,
         count: int = 0,
     ) -> Callable[[], float]:  # fmt: skip
-        """Makes the changes and begins to simulate what they lead to; what waits for its step."""
+        """Applies the changes and starts to simulate the result; returns a function that waits for its step, ns."""
         key = (id(graph), *map(id, changes))
         if key not in self._known:
             changed = graph if made is None else made
@@ -265,12 +277,12 @@ class Steps:
                 simulated = self._background.begin(mean.with_faster_cpu, graph, changed)
             else:
                 simulated = self._background.begin(mean.simulated, changed)
-            self._known[key] = (graph, changes), simulated  # kept with what the ids are of
+            self._known[key] = (graph, changes), simulated  # keeps the objects alive, so that their ids stay unique
         return self._known[key][1]
 
     def ends_of_step(self) -> tuple[tuple[MeanStep, float], ...]:
-        """How the mean step follows at either end of its own 80 % interval, and a factor on every step there: that by
-        which even the usual step is shorter. None where the mean was not timed."""
+        """(mean step model, factor on every step) at either end of the mean step's 80 % interval; the factor is how
+        much shorter even the usual step is there. Empty if the mean was not timed."""
         found, mean = self._timed, self.case.mean
         if found is None:
             return ()
@@ -281,12 +293,12 @@ class Steps:
         return (less, min(max(found.low, 1) / usual_ns, 1.0)), (more, found.high / more.now_ns())
 
     def ends_of_excess(self) -> tuple[MeanStep, ...]:
-        """How the mean step follows with as little and as much excess of some steps over the usual one as they may
-        have; none where there is none, or the mean was not timed.
+        """Mean step models with the smallest and the largest excess of some steps over the usual one that the timed
+        steps allow; empty if there is no excess, or if the mean was not timed.
 
-        That excess was seen, so it is never 0: of the lower end it keeps e^(-h/excess), where h is half the interval of
-        the mean, and if it is that of k steps e^(-1.28/√k) at least: near the lower end of a Poisson rate after k
-        events.
+        The excess was observed, so it is never 0: the lower end is the excess times e^(-h/excess), where h is half the
+        interval of the mean, and at least e^(-1.28/√k) of it if it comes from k steps, which is close to the lower end
+        of a Poisson rate after k events.
         """
         found, excess = self._timed, self._excess
         if found is None or excess <= 0:
@@ -298,18 +310,18 @@ class Steps:
 
     @property
     def _timed(self) -> Budget | None:
-        """The mean step as it was timed."""
+        """The budget of the mean step, if it was timed."""
         found = self.case.budget
         return None if found is None or found.mean_ns <= 0 else found
 
     @property
     def _excess(self) -> float:
-        """By what the mean step is longer than the usual one, ns."""
+        """Mean step − usual step, ns."""
         return self.case.mean_ns - (self.case.mean.usual_ns or self.case.mean_ns)
 
 
 def _lumps(proposals: Sequence[Proposal]) -> dict[str, float]:
-    """Cause → what some proposals together leave of it."""
+    """Cause → share of it that remains with all these proposals."""
     left: dict[str, float] = {}
     for proposal in proposals:
         for cause, factor in proposal.lumps.items():
@@ -322,7 +334,7 @@ def _half_the_cpu(graph: Graph) -> Graph:
 
 
 def _loader(now: MeanStep, mean: MeanStep, proposals: Sequence[Proposal]) -> Loader | None:
-    """The workers after some fixes, which were proposed for those of `now`, where the mean step follows as `mean`."""
+    """The loader after some fixes that were proposed for the loader of `now`, if the mean step follows `mean`."""
     loader = next((p.loader for p in proposals if p.loader is not None), now.loader)
     if loader is None:
         return None
@@ -338,20 +350,19 @@ def predict(case: Analysis, proposal: Proposal) -> Range:
 
 
 def predict_together(case: Analysis, proposals: Sequence[Proposal]) -> Range:
-    """The step after several fixes at once with its 80 % interval, ns; without any, the step as it is."""
+    """The step after several fixes together with its 80 % interval, ns; the unchanged step if there are none."""
     return prediction(Steps(case), proposals).step
 
 
 def prediction(steps: Steps, proposals: Sequence[Proposal]) -> Prediction:
-    """What some fixes together do to the step, with 80 % intervals.
+    """Predicted effect of some fixes together on the step, with 80 % intervals.
 
-    Independent sources of uncertainty add up as squares of logarithms. The step after the fixes has all: how well each
-    fix works (its best and worst case, the others being as expected), what the profiler cost, the noise between
-    processes, and how well the mean step is known. In the gain, what is unsure of the step itself is drawn on both
-    sides: a faster or slower CPU (here, and from one process to the next), or more or less excess of some steps,
-    shortens the step as it is and the step after the fixes, and widens the gain only as far as these change by
-    different factors. Where all that leaves an interval narrower than measured gains scatter around replayed ones, it
-    is as wide as that.
+    Independent sources of uncertainty add as squares of logarithms. The step after the fixes has all of them: how well
+    each fix works (its best and worst case, the others as expected), the profiler's cost, the noise between processes,
+    and the uncertainty of the mean step. For the gain, an uncertainty of the step itself counts on both sides: a faster
+    or slower CPU (here, and from one process to the next), or more or less excess of some steps, changes the unchanged
+    step and the step after the fixes, and widens the gain only if it changes them by different factors. The interval
+    is at least as wide as measured gains scatter around replayed ones.
     """
     case, ordered = steps.case, _in_order(proposals)
     usual = [p.change for p in ordered]
@@ -360,7 +371,7 @@ def prediction(steps: Steps, proposals: Sequence[Proposal]) -> Prediction:
         changes = usual if change is None else [*usual[:at], change, *usual[at + 1 :]]
         return steps.begin(graph, changes, ordered)
 
-    # All are begun before the first is asked for: they are simulated in another thread.
+    # Start all simulations before waiting for the first: they run in another thread.
     now = step(case.graph)
     ends = (case.removal.quicker, case.removal.slower, *steps.other_processes)
     paces = [(steps.begin(graph, [], []), step(graph)) for graph in ends]
@@ -375,7 +386,7 @@ def prediction(steps: Steps, proposals: Sequence[Proposal]) -> Prediction:
     quick, slow = (math.log(then() / expected) for _, then in paces[:2])
     most = math.log(expected / shortest) if shortest > 0 else math.inf
     steps_then, gains_then = _with_other_means(steps, ordered, expected)
-    # Another process may be quicker with a larger batch, too; that gains no more than its work.
+    # Another process may be faster with a larger batch, too, but gains no more than the batch's work.
     noise = math.log1p(process_noise(host_share()))
     scatter = change_noise(case.mean_ns / expected)
     down = min(max(_away(*shorter, max(-quick, 0.0)), scatter), most)
@@ -390,7 +401,7 @@ def prediction(steps: Steps, proposals: Sequence[Proposal]) -> Prediction:
 
 
 def _with_other_means(steps: Steps, ordered: list[Proposal], expected: float) -> tuple[list[float], list[float]]:
-    """Steps and gains with the mean step as it is and at its ends, as logarithms of what is expected."""
+    """Steps and gains at the mean step and at its interval's ends, as logarithms relative to the expected value."""
     case, usual = steps.case, [p.change for p in ordered]
 
     def then(mean: MeanStep) -> float:
@@ -408,8 +419,8 @@ def _around(expected: float, down: tuple[float, ...], up: tuple[float, ...]) -> 
 
 
 def _without_more_work(steps: Steps, ordered: list[Proposal], mean: MeanStep | None = None) -> float:
-    """The step with the fixes that leave its batch as it is, and what a larger batch makes rarer, ns: no larger batch
-    makes a step shorter than that, which is the same machine's. 0 where no batch grows."""
+    """The step with only the fixes that keep the batch size, and with events that a larger batch makes rarer, ns: on
+    the same machine, no larger batch makes a step shorter than this. 0 if no batch grows."""
     others = [p for p in ordered if p.same_batch or p.work <= 1]
     if len(others) == len(ordered):
         return 0.0
@@ -422,8 +433,8 @@ def _in_order(proposals: Sequence[Proposal]) -> list[Proposal]:
 
 
 def _least_ns(proposals: Sequence[Proposal]) -> float:
-    """No step is shorter: the longest of what each fix leaves outside the graph, for all the work that the others put
-    into a step."""
+    """Lower bound of the step, ns: the longest time that a fix leaves outside the graph, scaled by the work that the
+    other fixes add to a step."""
     work = math.prod(p.work for p in proposals)
     return max((p.least_ns * work / p.work for p in proposals), default=0.0)
 
@@ -438,7 +449,7 @@ def _finding(case: Analysis, one: _Predicted) -> Finding:
     return Finding(
         id=one.id,
         title=proposal.title,
-        severity="high" if speedup.expected >= SEVERE else "medium" if speedup.expected >= MARKED else "low",
+        severity="high" if speedup.expected >= SEVERE_GAIN else "medium" if speedup.expected >= MARKED_GAIN else "low",
         evidence=proposal.evidence,
         fix=str(proposal.fix),
         fix_lines=proposal.fix.lines,
@@ -459,8 +470,7 @@ def _finding(case: Analysis, one: _Predicted) -> Finding:
 
 
 def _remaining(case: Analysis, speedup: Range, once_ns: tuple[float, float, float]) -> Remaining | None:
-    """The rest of the run with a fix: what that costs once, and starting again where the training still runs, are in
-    it."""
+    """The rest of the run with a fix, including its one-off cost and, if the training still runs, a restart."""
     run = case.run
     left = run.remaining_ns if run else None
     if run is None or not left:
@@ -471,7 +481,7 @@ def _remaining(case: Analysis, speedup: Range, once_ns: tuple[float, float, floa
 
 
 def _combined(steps: Steps, predicted: Iterable[_Predicted]) -> Combined | None:
-    """Adds fix after fix, the one that gains most on top of those before it, while it still gains."""
+    """Adds fixes one by one, each time the one that gains most on top of those chosen, while there is a gain."""
     case, chosen = steps.case, list[_Predicted]()
     graph, before, left = case.graph, case.mean_ns, list(predicted)
     while left and len(chosen) < MOST_COMBINED:
@@ -490,7 +500,7 @@ def _combined(steps: Steps, predicted: Iterable[_Predicted]) -> Combined | None:
         gains = [p.proposal.work * before / step for (p, _), step in zip(trials, steps_then, strict=True)]
         most = max(range(len(gains)), key=gains.__getitem__)
         gain, step, best = gains[most], steps_then[most], trials[most][0]
-        if gain < WORTH:
+        if gain < LEAST_GAIN:
             break
         chosen.append(best)
         if not best.proposal.last:

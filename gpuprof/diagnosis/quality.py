@@ -1,4 +1,4 @@
-"""How far a recording can be relied on: its issues, and the status that follows from them."""
+"""How reliable a recording is: its issues, and the status that follows from them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _ON_CPU = (
     "This training ran on the CPU, and too few of its steps were timed for a verdict: let it run longer. If there is a"
     " GPU, move the model and the batches to it."
 )
-"""In place of how to record a GPU: `gpuprof trace` would have."""
+"""Replaces the advice on how to record a GPU, since `gpuprof trace` would have recorded one."""
 _OF_KERNELS = ("no_shapes",)
-"""What a recording lacks for its kernels: of no use where there are none."""
+"""Issues about kernels, which are pointless without kernels."""
 _TIMED_ITERATIONS = "This training ran on the CPU: its iterations were timed; there are no kernels to show."
 _TIMED = "This training ran on the CPU: the verdict comes from its timed steps; there are no kernels to show."
 
@@ -25,8 +25,8 @@ _TIMED = "This training ran on the CPU: the verdict comes from its timed steps; 
 def quality_of(
     trace: Trace, timeline: Timeline | None, of_run: Sequence[Issue], on_cpu: bool, timed: bool = False
 ) -> Quality:
-    """What is wrong with a trace and, `of_run`, with the run that it is of. `on_cpu`: whether that run used no GPU; if
-    its steps were `timed`, that is no fault."""
+    """The issues of a trace and, `of_run`, of its run. `on_cpu`: whether that run used no GPU, which is no fault if its
+    steps were `timed`."""
     found = [
         Issue(f.id, f.severity, f.message) if not (on_cpu and f.id == "no_gpu_events")  # type: ignore[arg-type]
         else Issue(f.id, "info" if timed else "error", _TIMED if timed else _ON_CPU)
@@ -43,32 +43,32 @@ def of_timed_iterations(quality: Quality) -> Quality:
 
 
 def judged(issues: tuple[Issue, ...]) -> Quality:
-    """The issues, worst first, and the status that the worst gives."""
+    """The issues, worst first, with the status that follows from the worst."""
     severities = {issue.severity for issue in issues}
     status = "unusable" if "error" in severities else "degraded" if "warning" in severities else "ok"
     return Quality(status, _worst_first(issues))
 
 
 def _worst_first(issues: Iterable[Issue]) -> tuple[Issue, ...]:
-    """Errors, then warnings, then what is only good to know."""
+    """Errors, then warnings, then information."""
     return tuple(sorted(issues, key=lambda issue: ("error", "warning", "info").index(issue.severity)))
 
 
 def with_issue(quality: Quality, issue: Issue | None) -> Quality:
-    """One more issue, if there is one, after the others; no worse than a warning."""
+    """The quality with one more issue, if there is one, at the end; it lowers the status to `degraded` at most."""
     if issue is None:
         return quality
     return Quality("degraded" if quality.status == "ok" else quality.status, (*quality.issues, issue))
 
 
 def no_verdict(quality: Quality) -> Verdict:
-    """In place of a verdict why there is none."""
+    """An empty verdict that says why there is none."""
     errors = (issue.message for issue in quality.issues if issue.severity == "error")
     return Verdict(bound=None, family=None, cause=None, confidence=None, sentences=tuple(errors)[:1])
 
 
 def of_start_up(verdict: Verdict, start_up: StartUp, unit: Unit) -> Verdict:
-    """In place of the verdict on a window that is mostly the program's start."""
+    """Replaces the verdict on a window that is mostly the program's start."""
     text = (
         f"{100 * start_up.share:.0f} % of this window is the program's start, {start_up.parts[0][0]} above all: it says"
         f" nothing about {unit.a}."

@@ -1,4 +1,4 @@
-"""The user's ranges and what they cost the GPU, summed up; and what its counters showed in each phase."""
+"""Sums of the user's ranges and their GPU time, and GPU counters per phase."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from gpuprof.timeline.phases import PHASES
 from gpuprof.timeline.range_gpu_work import project
 from gpuprof.timeline.range_names import unnumbered
 from gpuprof.timeline.timeline import Timeline
+from gpuprof.units import Assumed, Convention, Names, WholeNs
 
-MOST = 100
-"""Names that are listed; programs that number their ranges have a few dozen once the numbers are out."""
-SAMPLED_NS = 1_000_000
-"""Ten samples at the usual rate; of less work than this a mean says little."""
+MOST_NAMES: Convention[Names] = 100
+"""Most names that are listed; programs that number their ranges have a few dozen once the numbers are removed."""
+SAMPLED_NS: Assumed[WholeNs] = 1_000_000
+"""Least GPU time for a mean of counters: ten samples at the usual rate."""
 
 
 def range_times(timeline: Timeline) -> tuple[RangeTime, ...]:
-    """Ranges by name, the index at its end aside, most host time first."""
+    """Ranges by name without a trailing index, most CPU wall time first."""
     trace, found, (_, high) = timeline.trace, project(timeline), timeline.window
     ops = trace.ops
     ids, inverse = np.unique(ops.name[found.row], return_inverse=True)
@@ -34,11 +35,11 @@ def range_times(timeline: Timeline) -> tuple[RangeTime, ...]:
 
     columns = (np.ones(len(group), np.int64), host, found.gpu_ns, found.busy_ns, found.events)
     rows = [RangeTime(name, *row) for name, row in zip(numbers, zip(*map(summed, columns), strict=True), strict=True)]
-    return tuple(sorted(rows, key=lambda row: (-row.ns, row.name))[:MOST])
+    return tuple(sorted(rows, key=lambda row: (-row.ns, row.name))[:MOST_NAMES])
 
 
 def phase_activity(timeline: Timeline) -> tuple[PhaseActivity, ...] | None:
-    """The GPU's counters by phase, of phases whose work was sampled; None where none were recorded."""
+    """GPU counters per phase, for phases with enough samples; None if no counters were recorded."""
     if not len(timeline.trace.counters):
         return None
     found = activity(timeline, timeline.phase.astype(np.int64))

@@ -1,4 +1,4 @@
-"""From the path of one rank's recording to its digest, or to the reason why there is none."""
+"""Makes the digest of one rank's recording, or says why there is none."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from gpuprof.tracefile.traces_in_folder import rank_in_name
 def digest_of_trace(
     path: Path, read: Callable[[Path], Trace], step: str | None = None, skip: int = 0, source: str | None = None
 ) -> Digest | tuple[str, str]:
-    """The digest, or (id, sentence) where the recording cannot be used. `source`: what the path stands for."""
+    """The digest, or (id, sentence) if the recording cannot be used. `source`: the original place of a copied file."""
     try:
         trace = read(path)
     except UnreadableTrace as error:

@@ -1,4 +1,4 @@
-"""The digests of many ranks: in parallel where joblib is installed, and made once for each state of a recording."""
+"""The digests of many ranks, made in parallel if joblib is installed, and cached per state of a recording."""
 
 from __future__ import annotations
 
@@ -19,32 +19,34 @@ from gpuprof.tracefile.read import read_trace
 from gpuprof.tracefile.remote import content, end_of, local_copy, state_of, url_of
 from gpuprof.tracefile.trace import Trace
 from gpuprof.tracefile.traces_in_folder import is_digest
+from gpuprof.units import Assumed, Bytes, Entries, Measured, Published, Times
 
 Note = tuple[str, str]
-MANY = 8
-"""Recordings from which on digests are kept and made in parallel: a worker takes 0.4 s to start."""
-WORKER_BYTES, TIMES_SIZE = 100 << 20, 4
+FEWEST_IN_PARALLEL: Assumed[Entries] = 8
+"""From this number of recordings on, digests are cached and made in parallel: a worker takes 0.4 s to start."""
+WORKER_BYTES: Measured[Bytes] = 100 << 20
+TIMES_SIZE: Measured[Times] = 4
 """Memory of a worker: its imports, and this many times the size of an unpacked recording (160 MB over one of 40 MB)."""
-GZIP_END = 8
-"""Bytes of the checksum and the length at the end of a gzip file."""
-PACKED = 12
-"""How many times as large a gzipped recording is unpacked, at most."""
+GZIP_END: Published[Bytes] = 8
+"""Size of the checksum and length at the end of a gzip file, bytes."""
+MOST_PACKED: Assumed[Times] = 12
+"""Largest ratio of unpacked to gzipped size of a recording."""
 
 _LOCAL = ("LokyBackend", "MultiprocessingBackend", "SequentialBackend", "ThreadingBackend")
-"""joblib's backends whose workers share this machine's memory: no more of them run than fit."""
+"""joblib's backends whose workers share this machine's memory, which limits their number."""
 
 
 def digests_of(
     places: Sequence[str | Path], read: Callable[[Path], Trace], step: str | None = None, skip: int = 0
 ) -> Iterator[Digest | Note]:
-    """One digest per path or URL, in their order, or (id, sentence) where there can be none. None of them is kept here.
+    """One digest per path or URL, in order, or (id, sentence) if there can be none. Digests are not kept in memory
+    here.
 
-    A digest next to a recording (`digest_path`) is used if it is of that recording. Of MANY and more, digests go to
-    `cache_folder()`, and joblib makes them: with as many processes as cores and memory allow, or as the caller's
-    `joblib.parallel_config` says (Dask, Ray). Fewer are read here, with `read`.
-    """
+    A digest next to a recording (`digest_path`) is used if it belongs to that recording. For FEWEST_IN_PARALLEL or more
+    recordings, digests are cached in `cache_folder()` and made by joblib, with as many processes as cores and memory
+    allow or as the caller's `joblib.parallel_config` says (Dask, Ray). Fewer are read here, with `read`."""
     names = [os.fspath(place) for place in places]
-    if len(names) < MANY and not any(map(url_of, names)):
+    if len(names) < FEWEST_IN_PARALLEL and not any(map(url_of, names)):
         for name in names:
             found = _there(name, step, skip)
             yield _made(name, step, skip, read) if found is None else _digest(found, name)
@@ -55,12 +57,12 @@ def digests_of(
         import joblib
     except ImportError:
         joblib = None
-    if joblib is None or len(places) < MANY:
+    if joblib is None or len(places) < FEWEST_IN_PARALLEL:
         yield from (_digest(make(*one), name) for one, name in zip(arguments, names, strict=True))
         return
     active: tuple[Any, Any] = joblib.parallel.get_active_backend()
     backend, configured = active
-    workers = -1 if configured is None else int(configured)  # joblib's own default is one, of Ray too
+    workers = -1 if configured is None else int(configured)  # joblib's default is one, also for Ray
     if type(backend).__name__ in _LOCAL:
         workers = min(_workers(places), joblib.effective_n_jobs(workers))
     made = joblib.Parallel(n_jobs=workers)(joblib.delayed(make)(*one) for one in arguments)
@@ -68,7 +70,7 @@ def digests_of(
 
 
 def make(place: str, step: str | None, skip: int) -> bytes | Note:
-    """One digest, packed: one that is there, that in the cache, or made and put there. Runs in a process of its own."""
+    """One packed digest: an existing one, the cached one, or a new one that is then cached. Runs in its own process."""
     found = _there(place, step, skip)
     if found is not None:
         return found
@@ -85,7 +87,7 @@ def make(place: str, step: str | None, skip: int) -> bytes | Note:
 
 
 def _there(place: str, step: str | None, skip: int) -> bytes | Note | None:
-    """The packed digest that another node sent, or the one next to the recording if it is of these steps."""
+    """The packed digest that another node sent, or the one next to the recording if it covers the same steps."""
     url = url_of(place)
     if not url and is_digest(place):
         return _sent(Path(place))
@@ -95,7 +97,7 @@ def _there(place: str, step: str | None, skip: int) -> bytes | Note | None:
 
 
 def _made(place: str, step: str | None, skip: int, read: Callable[[Path], Trace]) -> Digest | Note:
-    """The digest of a recording that is read now, with a note where the one next to it cannot be used."""
+    """Reads a recording and returns its digest, with a note if the existing digest next to it cannot be used."""
     url = url_of(place)
     try:
         with local_copy(place) as path:
@@ -117,15 +119,15 @@ def _sent(path: Path) -> bytes | Note:
 
 
 def _read(path: Path, name: str, key: str | None = None) -> tuple[bytes, Digest | None]:
-    """A digest, packed and unpacked; not unpacked where it is of another version or, where `key` is given, of another
-    state of its recording. Raises OSError, ValueError and UnreadableTrace, which calls it by `name`."""
+    """A digest, packed and unpacked; the latter is None if the digest is from another version or, if `key` is given,
+    from another state of its recording. Raises OSError, ValueError and UnreadableTrace, which names it `name`."""
     with open_regular(path) as file:
         data = file.read()
     return data, from_bytes(data, name, key)
 
 
 def digest_path(recording: Path) -> Path:
-    """Where the digest of a recording is looked for first: next to it."""
+    """Path next to a recording where its digest is looked for first."""
     return recording.with_name(_digest_name(recording.name))
 
 
@@ -144,7 +146,7 @@ def write_digest(recording: Path) -> str | None:
 
 
 def cache_folder() -> Path:
-    """Where digests are kept: `GPUPROF_CACHE`, else gpuprof in the user's cache folder."""
+    """Folder of cached digests, inside `GPUPROF_CACHE` or else gpuprof's folder in the user's cache."""
     own = os.environ.get("GPUPROF_CACHE")
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
     return (Path(own) if own else base / "gpuprof") / "digests"
@@ -155,21 +157,21 @@ def _digest_name(recording: str) -> str:
 
 
 def _cached(place: str, step: str | None, skip: int) -> tuple[Path | None, str]:
-    """Where the cache has the digest of a recording, and the state of the recording."""
+    """(path of a recording's digest in the cache, state of the recording); path None without a usable cache."""
     state = state_of(place) if url_of(place) else _state(Path(place))
     try:
         place = place if url_of(place) else str(Path(place).resolve())
         folder = cache_folder()
-    except (OSError, ValueError, RuntimeError):  # a path that is none, no one's home
+    except (OSError, ValueError, RuntimeError):  # an invalid path, or a user without a home
         return None, ""
-    # Names of files are bytes, and not all are UTF-8.
+    # File names are bytes, and not all are UTF-8.
     name = hashlib.sha256(f"{place}\0{step}\0{skip}".encode("utf-8", "surrogateescape")).hexdigest()[:32]
     return folder / f"{name}.npz", state
 
 
 def _state(recording: Path) -> str:
-    """What changes when a local file does: of gzip, which ends with a checksum and the length of what is packed, these,
-    so that a copy is the same; else the time of change. Empty where there is no file."""
+    """A text that changes when a local file does: for gzip its size, checksum and unpacked length, which a copy shares;
+    otherwise size and modification time. Empty if there is no file."""
     try:
         found = recording.stat()
         if not recording.name.endswith(".gz"):
@@ -186,7 +188,7 @@ def _gzip_state(size: int, end: bytes) -> str:
 
 
 def _kept(path: Path, key: str) -> bytes | None:
-    """The packed digest there, if it is one of a recording in this state."""
+    """The packed digest at `path`, if it belongs to a recording in this state."""
     try:
         data, found = _read(path, str(path), key)
         return data if key and found is not None else None
@@ -195,7 +197,7 @@ def _kept(path: Path, key: str) -> bytes | None:
 
 
 def _with_damage(made: Digest | Note, path: Path) -> Digest | Note:
-    """What was made of a recording, with a note where the digest next to it cannot be used."""
+    """The digest made of a recording, with a note if the digest next to it cannot be used."""
     try:
         _read(path, path.name)
     except FileNotFoundError:
@@ -209,7 +211,7 @@ def _with_damage(made: Digest | Note, path: Path) -> Digest | Note:
 
 
 def _kept_at(url: str) -> bytes | None:
-    """The packed digest next to a gzipped recording in an object store, if it is of that recording."""
+    """The packed digest next to a gzipped recording in an object store, if it belongs to that recording."""
     if not url.endswith(".gz") or (data := content(_digest_name(url))) is None:
         return None
     size, end = end_of(url, GZIP_END)
@@ -220,7 +222,7 @@ def _kept_at(url: str) -> bytes | None:
 
 
 def _keep(path: Path, data: bytes) -> None:
-    """Writes the digest, if that is possible: what cannot be kept is made again."""
+    """Writes the digest to the cache if possible; otherwise it will be made again."""
     partial = path.with_suffix(f".{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -232,7 +234,8 @@ def _keep(path: Path, data: bytes) -> None:
 
 
 def _digest(made: bytes | Note, name: str) -> Digest | Note:
-    """`name`: the recording as it is called now, which may not be where it was when the digest was made."""
+    """The unpacked digest. `name`: the recording's current path, which may differ from that when the digest was
+    made."""
     if isinstance(made, tuple):
         return made
     found = from_bytes(made, name)
@@ -242,14 +245,14 @@ def _digest(made: bytes | Note, name: str) -> Digest | Note:
 
 
 def _workers(places: Sequence[str | Path]) -> int:
-    """Processes that fit into the free memory."""
+    """Number of processes that fit into free memory."""
     largest = 0
     for place in places:
         try:
             size = Path(place).stat().st_size
         except (OSError, ValueError):
             size = 4 << 20
-        largest = max(largest, size * (PACKED if str(place).endswith(".gz") else 1))
+        largest = max(largest, size * (MOST_PACKED if str(place).endswith(".gz") else 1))
     try:
         free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, AttributeError):

@@ -1,7 +1,7 @@
-"""Several ranks of one training: whom the others wait for, and what that rank does more than they do.
+"""Several ranks of one training: which one the others wait for, and what that rank does more than they do.
 
-Each recording is read once and becomes a digest; the digests are replayed together, as recorded and without the
-profiler, and with every rank, host, group and stage as fast as its like.
+Each recording is read once and becomes a digest; the digests are replayed together, as recorded, without the profiler,
+and with each rank, host, group and stage as fast as its peers.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Note = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Excess:
-    """What a rank does more per step than the median of the others."""
+    """Work of a rank per step beyond the median of the other ranks."""
 
     doing: Doing
     ns: float
@@ -43,28 +43,28 @@ class Gang:
 
     ranks: tuple[RankSummary, ...]
     shown: int
-    """Index of the rank whose own diagnosis speaks for all: the one that the others wait for."""
+    """Index of the rank whose diagnosis is shown: the one that the others wait for."""
     slow: int | None
-    """The same where it is a straggler, slower by SLOWER than any other; None where there is none."""
+    """The same index if that rank is a straggler, slower than every other by a set factor; None if there is none."""
     step_ns: float | None
     low_ns: float | None
     high_ns: float | None
-    """Eight of ten steps lie between the two."""
+    """`low_ns` and `high_ns`: ends of the step's 80 % interval."""
     next_pace_ns: float | None
     """The second slowest pace."""
     without_ns: float | None
-    """The step of all if the straggler did its work as the others do."""
+    """The step of all ranks if the straggler did its work as fast as the others."""
     profiled: tuple[float, float]
-    """The straggler's own step over that of a usual other rank, where recording cost more, and less, than it is taken
-    to have: each as a factor on what it is; 1 where there is no straggler."""
+    """How the ratio of the straggler's step to a usual rank's would change if recording had cost more, and less, than
+    estimated: two factors; 1 without a straggler."""
     excess: tuple[Excess, ...]
-    """The straggler's, most first."""
+    """Excess work of the straggler, most first."""
     excess_bound: str | None
-    """Of which resource most of that is."""
+    """Resource with most of the excess."""
     missing: tuple[int, ...]
-    """Ranks of the training that are not among these."""
+    """Ranks of the training without a recording."""
     notes: tuple[tuple[str, str], ...]
-    """(id, sentence) about recordings that could not be used, or not wholly."""
+    """(id, sentence) about recordings that could not be used, or only in part."""
     job: Job
     """The joint replay of all."""
 
@@ -80,15 +80,15 @@ class Gang:
 
     @property
     def known_step_ns(self) -> float | None:
-        """The step of all, where their joint replay gives the recorded step."""
+        """The step of all ranks, if their joint replay reproduces the recorded step."""
         return None if self.job.even_ns is None else self.step_ns
 
 
 def survey(paths: Sequence[str | Path], read: Read, step: str | None = None, skip: int = 0) -> Gang:
-    """Reads the ranks' traces, each once, and says who waits for whom. Many are read in parallel.
+    """Reads each rank's trace once and finds which ranks wait for which. Many traces are read in parallel.
 
-    `read`: what makes a Trace of a path, where they are few; `step`, `skip`: as for `diagnose`. Raises
-    GpuprofError, one line, for two recordings of one rank and where fewer than two can be read.
+    `read`: reads a Trace from a path, used for a small number of them; `step`, `skip`: as for `diagnose`. Raises
+    GpuprofError, one line, if two recordings are of the same rank or fewer than two can be read.
     """
     return gang_of(digests_of(paths, read, step, skip), [str(path).rsplit("/", 1)[-1] for path in paths])
 
@@ -96,15 +96,15 @@ def survey(paths: Sequence[str | Path], read: Read, step: str | None = None, ski
 def gang_of(made: Iterable[Digest | Note], names: Sequence[str]) -> Gang:
     """What the digests of the ranks of one training show together; a Note in place of one says why there is none.
 
-    `made`: of many, an iterator that keeps none of them, so that their rows are freed once they are in the job.
-    `names`: what the recordings are called in messages. Raises GpuprofError as `survey` does.
+    `made`: should be an iterator that keeps no digest, so that their rows are freed once they are in the job. `names`:
+    names of the recordings in messages. Raises GpuprofError as `survey` does.
     """
     job, notes = _job(made, names)
     return _together(job, judge(job), tuple(notes))
 
 
 def _job(made: Iterable[Digest | Note], names: Sequence[str]) -> tuple[Joined, list[Note]]:
-    """All digests as one job. Their rows are free when this returns."""
+    """All digests as one job. Their rows are freed when this returns."""
     digests, notes = [], []
     for one in made:
         (digests if isinstance(one, Digest) else notes).append(one)
@@ -164,7 +164,7 @@ def _together(joined: Joined, found: Found, notes: tuple[Note, ...]) -> Gang:
 
 
 def _profiled(digests: Sequence[Digest], slow: int | None) -> tuple[float, float]:
-    """By what the step of a rank changes, over that of the others, where recording cost more and less."""
+    """Factors by which a rank's step changes relative to the others if recording cost more, and less."""
     if slow is None:
         return 1.0, 1.0
     away = np.array([[_of_cost(one.own.low), _of_cost(one.own.high)] for one in digests])
@@ -173,13 +173,13 @@ def _profiled(digests: Sequence[Digest], slow: int | None) -> tuple[float, float
 
 
 def _of_cost(end: float) -> float:
-    """The end of a rank's interval, a share of its step, as the logarithm of what the profiler's cost alone does."""
+    """Log of an end of a rank's interval (a share of its step), keeping only the part due to the profiler's cost."""
     away = math.log(max(end, 1e-9))
     return math.copysign(math.sqrt(max(away**2 - math.log1p(GPU_PROCESS_NOISE) ** 2, 0.0)), away)
 
 
 def _excess(doings: tuple[Doing, ...], others: list[tuple[Doing, ...]]) -> tuple[Excess, ...]:
-    """What is more than the others' median, most first."""
+    """Work beyond the others' median, most first."""
     tables = [{(d.resource, d.phase, d.what): d.ns for d in table} for table in others]
     found = []
     for doing in doings:

@@ -1,4 +1,4 @@
-"""The steps of a recording as a graph that can be replayed, without the profiler's cost, or why there is none."""
+"""The steps of a recording as a graph without the profiler's cost, or why they cannot be replayed."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from gpuprof.replay.profiler_fit import Removal, at_step, remove_profiler
 from gpuprof.replay.simulate import simulate, step_of
 from gpuprof.replay.transform import scale
 from gpuprof.timeline.timeline import Timeline
+from gpuprof.units import Assumed, Share
 
-WORST_ERROR = 0.05
-"""A graph that misses the recorded steps by more than this predicts nothing."""
-UNLAUNCHED = 0.25
-"""With more of the GPU's time than this in work whose launch was not recorded, nothing about the host can be
-replayed."""
+WORST_ERROR: Assumed[Share] = 0.05
+"""If the replay misses the recorded steps by more than this share, nothing is predicted."""
+MOST_UNLAUNCHED: Assumed[Share] = 0.25
+"""If more than this share of GPU time is in work whose launch was not recorded, the CPU's side cannot be replayed."""
 
 UNEXPLAINED = calibrated.UNEXPLAINED.value
-"""The same for time that no work accounts for."""
+"""The same for time that no recorded work explains."""
 
 
 def replayed(
@@ -34,12 +34,11 @@ def replayed(
     plans_apart: bool = False,
     shares: Parts | None = None,
 ) -> tuple[Replay, Removal | None]:
-    """Recorded steps as a graph without the profiler's cost; none where they cannot be replayed, and why.
+    """Recorded steps as a graph without the profiler's cost; None if they cannot be replayed, with the reason.
 
-    `measured_ns`, `spread`: an unprofiled step and its 80 % interval, where it was timed; `of_all_ns`: the step of all
-    ranks, replayed together, which that of one is taken to be where none was timed; `plans_apart`: the unprofiled step
-    is one without new shapes, so what the recorded steps planned for theirs is taken out; `shares`: the parts of an
-    unprofiled step.
+    `measured_ns`, `spread`: an unprofiled step and its 80 % interval, if timed; `of_all_ns`: the step of all ranks
+    replayed together, used as this rank's step if none was timed; `plans_apart`: the unprofiled step has no new shapes,
+    so planning for them is removed from the recorded steps; `shares`: the parts of an unprofiled step.
     """
     if not len(recorded) or not recorded.on_gpu.any():
         return Replay(None, False, "no GPU work to replay"), None
@@ -49,7 +48,7 @@ def replayed(
         text = f"the replay misses the recorded {timeline.unit}s by {100 * error:.0f} %"
         return Replay(error, False, text), None
     lost = _unlaunched_share(timeline)
-    if lost > UNLAUNCHED:
+    if lost > MOST_UNLAUNCHED:
         text = f"{100 * lost:.0f} % of the GPU's time is in work whose launch was not recorded"
         return Replay(error, False, text), None
     unknown = 1 - _explained(graph)
@@ -68,7 +67,7 @@ def replayed(
 
 
 def replay_error(graph: Graph) -> float:
-    """How far the untouched graph's steps end from where they ended, at most, as a share of the window."""
+    """Largest error of a step's end in the unchanged graph's replay, as a share of the window."""
     low, _ = graph.timeline.window
     recorded = (graph.timeline.steps.end_ns - low).astype(np.float64)
     found = simulate(graph).step_end_ns
@@ -76,7 +75,8 @@ def replay_error(graph: Graph) -> float:
 
 
 def _explained(graph: Graph) -> float:
-    """The part of a step that its work accounts for: with all work twice as fast a step of nothing else is halved."""
+    """The share of a step that its work explains: if all of it is work, the step halves when all work is twice as
+    fast."""
     step = step_of(graph)
     faster = scale(graph, host=0.5, input=0.5, transfer=0.5, communication=0.5, device=0.5)
     return 2 * (1 - step_of(faster) / step) if step > 0 else 0.0

@@ -1,4 +1,4 @@
-"""Some steps in place of all, where a recording holds more than replaying them all is worth."""
+"""Selects representative steps of a recording that is too long to replay as a whole."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ import numpy as np
 from gpuprof.timeline.devices import device_timelines
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.trace import ABSENT
+from gpuprof.units import Assumed, Events, Steps
 
-MOST_EVENTS = 400_000
-"""Ops, calls and GPU events that are replayed: all fixes together then take some seconds."""
-FEWEST_STEPS = 2
-"""One step would be treated as all, and its accidents with it."""
+MOST_EVENTS: Assumed[Events] = 400_000
+"""Most ops, calls and GPU events that are replayed: all fixes together then take some seconds."""
+FEWEST_STEPS: Assumed[Steps] = 2
+"""A single step may be an outlier."""
 
 
 def representative(timeline: Timeline, most_events: int = MOST_EVENTS) -> Timeline:
-    """The timeline of as many steps in a row as hold `most_events`: of all such rows the one whose steps take most
-    nearly the median time. The timeline itself, if it holds no more.
+    """The timeline of consecutive steps that hold about `most_events` events, chosen so that their times are closest to
+    the median. The timeline itself if it has no more events.
     """
     steps = timeline.steps
     count = len(steps.start_ns)

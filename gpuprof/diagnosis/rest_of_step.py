@@ -1,4 +1,4 @@
-"""What the device waits for in the rest of a step, as a sentence that the shares bear out."""
+"""The sentence on what the device waits for in the rest of a step."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ from collections.abc import Mapping
 
 from gpuprof.diagnosis.diagnosis import Kernels
 from gpuprof.diagnosis.sentences import duration
+from gpuprof.units import Assumed, Share
 
-MOST = 0.5
-"""Share of the idle time from which on a cause is "most of the rest"; the largest of several smaller ones is not."""
+MOST_OF_REST: Assumed[Share] = 0.5
+"""Share of the idle time from which on a cause is "most of the rest"."""
 BY_CPU = ("launch", "cpu_compute", "python", "sync")
-"""Causes that are one wait, for the CPU between its launches: they count together, here and in the headline."""
+"""Causes that are all waits for the CPU between its launches; they count together, here and in the headline."""
 BY_HOST = ("slow_call", *BY_CPU)
-"""Causes that a host which compiles code shows as."""
+"""Causes under which compiling appears."""
 
 
 def first_cause(idle_ns: Mapping[str, float]) -> str:
-    """The cause of most idle time; those of BY_CPU count together, and stand for it by the largest of them."""
+    """The cause of most idle time. Those of BY_CPU count together; the largest of them is returned for all."""
     pooled = sum(idle_ns.get(cause, 0.0) for cause in BY_CPU)
     return max(idle_ns, key=lambda c: (pooled if c in BY_CPU else idle_ns[c], idle_ns[c]), default="")
 
@@ -24,11 +25,11 @@ def first_cause(idle_ns: Mapping[str, float]) -> str:
 def rest_of_step(
     idle_ns: Mapping[str, float], kernels: Kernels, compiling_ns: float, alone: bool, each: str = " a step"
 ) -> str:
-    """`Most of the rest is waiting for the next batch.`: the largest cause, and how much of the idle time that is.
+    """`Most of the rest is waiting for the next batch.`: the largest cause and its part of the idle time.
     Those of BY_CPU count together; the largest of them is named.
 
-    `idle_ns`: idle time of a step by cause; `compiling_ns`: host time of a step in which code is compiled; `alone`:
-    whether there is one GPU and one rank; `each`: said of counts and times in a step.
+    `idle_ns`: idle time of a step by cause; `compiling_ns`: CPU time of a step spent compiling; `alone`: whether there
+    is one GPU and one rank; `each`: words after counts and times of a step.
     """
     idle = sum(idle_ns.values())
     pooled = sum(idle_ns.get(cause, 0.0) for cause in BY_CPU)
@@ -43,8 +44,8 @@ def rest_of_step(
 
 
 def _part(ns: float, idle: float) -> str:
-    """How much of the rest: most of it, or the largest of several parts, with its size."""
-    if ns >= MOST * idle:
+    """How much of the rest: most of it, or the largest part with its size."""
+    if ns >= MOST_OF_REST * idle:
         return "Most of the rest"
     return f"The largest part of the rest, {duration(ns)} of {duration(idle)},"
 

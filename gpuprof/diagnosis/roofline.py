@@ -1,4 +1,4 @@
-"""The roofline in the diagnosis's own words."""
+"""The roofline as part of a diagnosis."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def summarize(found: Roofline, step_ns: float) -> RooflineSummary:
 
 
 def beyond_peak(found: RooflineSummary | None, unit: Unit) -> Issue | None:
-    """What to say of more FLOPs than the device can do: something that they were computed from is wrong."""
+    """The issue if FLOPs exceed what the device can do, so that one of the inputs must be wrong."""
     most = max((value for value in (found.mfu, found.hfu) if value is not None), default=0.0) if found else 0.0
     if found is None or most <= 1:
         return None

@@ -8,7 +8,16 @@ from pathlib import Path
 import numpy as np
 
 from gpuprof.calibration import thresholds as calibrated
-from gpuprof.diagnosis.baseline import EQUAL, OUTLIER, RareStep, StepTime, durations, rare_step, step_time, steps_alike
+from gpuprof.diagnosis.baseline import (
+    EQUAL_WORK,
+    OUTLIER,
+    RareStep,
+    StepTime,
+    durations,
+    rare_step,
+    step_time,
+    steps_alike,
+)
 from gpuprof.diagnosis.budget import budget, mean_ahead
 from gpuprof.diagnosis.budget_model import Budget
 from gpuprof.diagnosis.energy import measured_energy
@@ -32,15 +41,16 @@ from gpuprof.runfile import NSYS, STAGES
 from gpuprof.tracefile.run import Rank, RunFolder, StepColumns
 from gpuprof.tracefile.telemetry import TelemetryColumns
 from gpuprof.tracefile.trace import ABSENT, F64, I64
+from gpuprof.units import Assumed, Steps
 
 WORK = ("tokens", "real_tokens", "samples")
-"""What the work of a step is measured by, best first: padding is computed like any token, and a batch of samples can be
-short or long. Where none is known, steps of other numbers of backward passes do other work all the same."""
+"""Measures of a step's work, best first: padding is computed like any token, and samples can be short or long. If none
+is known, the number of backward passes is used."""
 
 STILL_SLOW = calibrated.STILL_SLOW.value
-"""A profiler that was taken down leaves the step as it was; one that was not costs more than this."""
-FEWEST_AFTER = 5
-"""Of the steps after those, the number that distinguishes a lasting change from an accident."""
+"""If steps after the recording are slower by more than this share, the profiler is still active."""
+FEWEST_AFTER: Assumed[Steps] = 5
+"""Fewest steps after the recording that distinguish a lasting change from an outlier."""
 
 _UNPROFILED_STAGES = ("settle", "baseline_free", "baseline_sync", "sampling", "after")
 
@@ -52,22 +62,22 @@ class RunFacts:
     folder: RunFolder
     run: Run
     unprofiled: StepTime | None
-    """The step that its trace is compared with."""
+    """The step that the trace is compared with."""
     free: StepTime | None
     """The free-running step before the recording."""
     after: StepTime | None
     """The step after the recording."""
     profiled: int
-    """Steps that were to be timed without a profiler, and had one."""
+    """Steps meant to be timed without a profiler that had one."""
     unprofiled_steps: int
-    """Those that had none."""
+    """Steps timed without a profiler."""
     budget: Budget | None
-    """Of the mean step of the free-running stretch."""
+    """The budget of the mean step of the free-running stretch."""
     timed: TimedSteps | None
-    """The steps that it is of."""
+    """The steps that the budget describes."""
     feed: Feed | None
     under_nsys: bool
-    """Whether it was timed while Nsight Systems waited in the process."""
+    """Whether the steps were timed while Nsight Systems waited in the process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +92,7 @@ class _Timed:
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
-    """The timed steps of a folder, stage by stage, and what is comparable about them."""
+    """The timed steps of a folder by stage, with the measure of work by which they are compared."""
 
     folder: RunFolder
     steps: StepColumns
@@ -92,27 +102,27 @@ class _Measured:
     traced: I64
     """Rows of the recorded steps."""
     work: F64 | None
-    """Of every step, by the measure that recorded and unprofiled steps share."""
+    """Work of every step, by the measure that recorded and unprofiled steps share."""
     target: float | None
-    """The recorded steps' mean of it."""
+    """Mean work of the recorded steps."""
 
     @property
     def base(self) -> _Timed:
-        """The baseline that says most."""
+        """The better baseline: the free-running one if there is one."""
         return self.free if len(self.free.rows) else self.sync
 
 
 @dataclass(frozen=True, slots=True)
 class _StepTimes:
-    """The usual step of each stage, at the work of the recorded ones."""
+    """The usual step of each stage, scaled to the work of the recorded steps."""
 
     free: StepTime | None
     sync: StepTime | None
     after: StepTime | None
 
     def unprofiled(self, synchronised: bool) -> StepTime | None:
-        """That which recorded steps are compared with. One that ends in a synchronisation lets the host run ahead of
-        nothing, and so should its like."""
+        """The step that recorded steps are compared with. If recorded steps end in a synchronisation, the CPU cannot
+        run ahead, so they are compared with synchronised steps."""
         free, sync = self.free, self.sync
         if synchronised and free and sync and sync.steps >= free.steps:
             return sync
@@ -122,8 +132,8 @@ class _StepTimes:
 def run_facts(folder: RunFolder, synchronised: bool = False, devices: int = 1) -> RunFacts:
     """Everything about the run of a folder, seen from the rank that is diagnosed.
 
-    `synchronised`: each recorded step ends in a synchronisation, so the synchronised baseline is its like. `devices`:
-    GPUs that the recorded process uses.
+    `synchronised`: each recorded step ends in a synchronisation, so it is compared with the synchronised baseline.
+    `devices`: number of GPUs that the recorded process uses.
     """
     measured = _measured(folder)
     times = _step_times(measured)
@@ -132,7 +142,7 @@ def run_facts(folder: RunFolder, synchronised: bool = False, devices: int = 1) -
     rare = _rare(folder, free, sync, measured.work, measured.target)
     stretch = stretch_of(replace(folder, steps=measured.steps), measured.work, rare)
     found_budget = None if stretch is None else budget(stretch)
-    # The mean step is that of the timed steps, which may accumulate fewer batches than the recorded ones.
+    # The timed steps may accumulate fewer batches than the recorded ones.
     passes = _work(measured.steps, measured.base.rows).micro_steps
     return RunFacts(
         folder,
@@ -160,7 +170,7 @@ def _measured(folder: RunFolder) -> _Measured:
 def _step_times(measured: _Measured) -> _StepTimes:
     work, target, after = measured.work, measured.target, measured.after
     free, sync = _with_known_shapes(measured.folder, measured.free, measured.sync)
-    # No one counts tokens any more once the recording is over; backward passes are counted.
+    # Tokens are no longer counted once the recording is over; backward passes are.
     counted = work is not None and len(after.rows) > 0 and bool(np.isfinite(work[after.rows]).all())
     return _StepTimes(
         free=step_time(free.ns, *_at_work(free, sync, work, target)),
@@ -173,7 +183,7 @@ def _run(
     measured: _Measured, times: _StepTimes, rare: RareStep | None, found: Budget | None, shown_ns: float | None,
     devices: int,
 ) -> Run:  # fmt: skip
-    """The run as it is shown. found: the budget of the mean step; shown_ns: the step that the report names first."""
+    """The run as it is shown. found: the budget of the mean step; shown_ns: the main step time of the report."""
     folder, own, steps, base, after = (
         measured.folder,
         measured.folder.own,
@@ -181,7 +191,7 @@ def _run(
         measured.base,
         measured.after,
     )
-    # Lines of steps are thinned out, so the last one may be behind.
+    # Step lines are thinned out, so the last one may lag behind.
     seen = max(int(steps.step[steps.rank == folder.rank].max(initial=0)), own.steps_seen or 0)
     work = _work(steps, measured.traced if len(measured.traced) else base.rows)
     tokens = work.tokens if work.real_tokens is None else work.real_tokens
@@ -216,14 +226,14 @@ def _run(
 
 
 def _shown_ns(found: Budget | None, unprofiled: StepTime | None) -> float | None:
-    """The step that the report names first: the mean of freely timed ones, else the usual unprofiled one."""
+    """The main step time of the report: the mean of free-running steps, or else the usual unprofiled step."""
     if found is not None and (found.source == "free" or unprofiled is None):
         return found.mean_ns
     return None if unprofiled is None else unprofiled.ns
 
 
 def _with_known_shapes(folder: RunFolder, free: _Timed, sync: _Timed) -> tuple[_Timed, _Timed]:
-    """The timed steps without what new shapes cost them: the usual step has shapes that were seen before."""
+    """The timed steps without the cost of new shapes: the usual step has only shapes that were seen before."""
     rows, ns = np.concatenate([free.rows, sync.rows]), np.concatenate([free.ns, sync.ns])
     first, shapes = first_seen(folder), new_shapes(folder, rows, ns)
     if first is None or shapes is None:
@@ -238,8 +248,8 @@ def _with_known_shapes(folder: RunFolder, free: _Timed, sync: _Timed) -> tuple[_
 
 
 def unprofiled_steps(folder: RunFolder, unprofiled_ns: int | None) -> F64:
-    """How long each of the steps took that an unprofiled step was estimated from, in their order; none where it was not
-    estimated from steps of this run."""
+    """Times of the steps from which an unprofiled step was estimated, in order; empty if it was not estimated from
+    steps of this run."""
     free, sync = _with_known_shapes(folder, _timed(folder, "baseline_free"), _timed(folder, "baseline_sync"))
     steps = _with_samples(folder.steps, folder.own)
     work, target = _equal_work(steps, _traced(folder), free.rows if len(free.rows) else sync.rows)
@@ -253,8 +263,7 @@ def unprofiled_steps(folder: RunFolder, unprofiled_ns: int | None) -> F64:
 def _at_work(
     timed: _Timed, other: _Timed, work: F64 | None, target: float | None
 ) -> tuple[F64 | None, float | None, tuple[F64, F64] | None]:
-    """What `step_time` is given in addition to the durations: the steps' work, that of the wanted one, and the other
-    steps."""
+    """Arguments of `step_time` after the durations: the steps' work, the wanted work, and the other steps."""
     if work is None:
         return None, None, None
     return work[timed.rows], target, (other.ns, work[other.rows])
@@ -264,7 +273,7 @@ def _at_work(
 
 
 def _timed(folder: RunFolder, stage: str, skip_ns: int = 0) -> _Timed:
-    """The steps of a stage, but for those that began in its first `skip_ns`."""
+    """The steps of a stage, except those that began in its first `skip_ns`."""
     steps, own = folder.steps, folder.own
     rows = steps.rows(stage, folder.rank)
     whole = own.stage(stage)
@@ -290,7 +299,7 @@ def _traced(folder: RunFolder) -> I64:
 
 
 def _known(values: I64) -> F64:
-    """Amounts as numbers; what is not known, or nothing, is NaN."""
+    """Amounts as floats; unknown or zero is NaN."""
     return np.where(values > 0, values, np.nan).astype(np.float64)
 
 
@@ -308,10 +317,10 @@ def _equal_work(steps: StepColumns, traced: I64, baseline: I64) -> tuple[F64 | N
 
 
 def _rare(folder: RunFolder, free: _Timed, sync: _Timed, work: F64 | None, target: float | None) -> RareStep | None:
-    """What comes back among the unprofiled steps, of those that do the work of the recorded ones."""
+    """The long step that recurs among unprofiled steps with the work of the recorded ones."""
     rows, ns = np.concatenate([free.rows, sync.rows]), np.concatenate([free.ns, sync.ns])
     if work is not None and target:
-        same = np.abs(work[rows] - target) <= EQUAL * target
+        same = np.abs(work[rows] - target) <= EQUAL_WORK * target
         rows, ns = rows[same], ns[same]
     order = np.argsort(folder.steps.step[rows], kind="stable")
     rows, ns = rows[order], ns[order]
@@ -334,15 +343,15 @@ def _baseline(free: StepTime | None, sync: StepTime | None, rare: RareStep | Non
 
 
 def _usual(timed: _Timed) -> np.ndarray:
-    """Mask of the steps that took a usual time: no evaluation and no checkpoint in them."""
+    """Mask of the steps of usual length, without an evaluation or checkpoint."""
     if not np.isfinite(timed.ns).any():
         return np.zeros(len(timed.ns), bool)
     return np.isfinite(timed.ns) & (np.nan_to_num(timed.ns, nan=np.inf) <= OUTLIER * np.nanmedian(timed.ns))
 
 
 def _remaining(folder: RunFolder, seen: int, timed: _Timed, found: Budget | None) -> int | None:
-    """The time for the steps left: at the mean step; where those timed last stay slower, or nothing else is known, at
-    theirs."""
+    """Time for the remaining steps, ns: at the mean step, or at that of the steps timed last if these are lastingly
+    slower or nothing else is known."""
     total = folder.own.steps_total
     if total is None:
         return None
@@ -356,7 +365,7 @@ def _remaining(folder: RunFolder, seen: int, timed: _Timed, found: Budget | None
 
 
 def _goodput(folder: RunFolder) -> Goodput | None:
-    """What the whole run loses outside of usual steps."""
+    """Time that the whole run loses outside usual steps."""
     found = goodput(Path(folder.path), folder.rank)
     if found is None:
         return None
@@ -364,7 +373,7 @@ def _goodput(folder: RunFolder) -> Goodput | None:
 
 
 def _startup(folder: RunFolder) -> int | None:
-    """From the start of the program to its first step."""
+    """Time from the program's start to its first step, ns."""
     steps = folder.steps
     first = np.flatnonzero((steps.rank == folder.rank) & (steps.step == 1) & (steps.unix_ns > 0))
     if folder.started_ns is None or not len(first):
@@ -374,11 +383,11 @@ def _startup(folder: RunFolder) -> int | None:
 
 
 def _with_samples(steps: StepColumns, rank: Rank) -> StepColumns:
-    """The steps with the samples of the trainer's micro-batches, else those that the sampler or the loader says.
+    """The steps with their numbers of samples, from the trainer's micro-batches or else from the sampler or loader.
 
-    Older recordings count rows of the first tensor that the model was called with. These are samples where the loader's
-    batch size says so: as many, a multiple (the two texts of a preference pair, the columns of a contrastive loss), or
-    one for a batch that is packed. Else they are unknown.
+    Older recordings count rows of the first tensor passed to the model. Rows are samples if they match the loader's
+    batch size: the same number, a multiple (the two texts of a preference pair, the columns of a contrastive loss), or
+    one for a packed batch. Otherwise samples are unknown.
     """
     loader = rank.loader or {}
     declared = (rank.program.settings if rank.program else {}).get("per_device_train_batch_size")
@@ -399,7 +408,7 @@ def _with_samples(steps: StepColumns, rank: Rank) -> StepColumns:
 
 
 def _throughput(steps: StepColumns, timed: _Timed, ranks: int, mean_ns: int | None) -> Throughput:
-    """Work per second: that of a timed step over the mean step, where that is known, else over the steps' own times."""
+    """Work per second: work of a timed step / the mean step, or / the steps' own times if the mean is unknown."""
     usual = _usual(timed)
 
     def rate(name: str) -> float | None:
@@ -423,8 +432,8 @@ def _work(steps: StepColumns, rows: I64) -> Work:
 
 
 def _shares_of_work(steps: StepColumns) -> tuple[float | None, float | None, float | None]:
-    """Of the tokens of all ranks' steps those that are no padding, of the pairs of tokens in a row those that attention
-    has to compare, and of the tokens those with a label; None where no step tells both."""
+    """Shares over all ranks' steps: non-padding tokens among tokens, pairs that attention has to compare among pairs of
+    tokens in a row, and labelled tokens among tokens; None if no step has both numbers."""
 
     def share(part: I64, whole: I64) -> float | None:
         some, every = _known(part), _known(whole)
@@ -442,7 +451,7 @@ def _shares_of_work(steps: StepColumns) -> tuple[float | None, float | None, flo
 
 
 def _memory(steps: StepColumns, rank: int) -> RunMemory:
-    """A profiler keeps tensors alive, so the recorded steps count only where there are no others."""
+    """Memory of the run. A profiler keeps tensors alive, so recorded steps count only if there are no others."""
     own = steps.rank == rank
     bare = own & np.isin(steps.stage, [STAGES.index(stage) for stage in _UNPROFILED_STAGES]) & ~steps.profiled
 

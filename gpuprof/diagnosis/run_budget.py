@@ -12,49 +12,51 @@ import numpy as np
 from gpuprof.calibration import loader as loader_calibrated
 from gpuprof.calibration import thresholds as calibrated
 from gpuprof.diagnosis.baseline import RareStep, durations, step_time
-from gpuprof.diagnosis.budget import SEEN, Stretch
-from gpuprof.diagnosis.budget_model import LONG, Budget
+from gpuprof.diagnosis.budget import LEAST_CAUSE_SHARE, Stretch
+from gpuprof.diagnosis.budget_model import LONG_STEP, Budget
 from gpuprof.diagnosis.new_shapes import NewShapes, first_seen, new_shapes
 from gpuprof.diagnosis.unseen_lengths import unseen_lengths
 from gpuprof.record.free_run_length import AFTERMATH_NS
 from gpuprof.replay.loader_queue import Loader
-from gpuprof.replay.mean_step import NEAR
+from gpuprof.replay.mean_step import SAME_PACE
 from gpuprof.tracefile.run import RunFolder
 from gpuprof.tracefile.trace import ABSENT, F64, I64
+from gpuprof.units import Assumed, Batches, Convention, Ratio
 
 LUMPS = ("save", "evaluation", "logging", "garbage_collection", "compile")
 ALLOCATION_NS = calibrated.ALLOCATION_NS.value
-"""Of a step's excess that no other cause explains, at most this much is due to each cudaMalloc or cudaFree in it: more
-where they wait for the GPU."""
+"""Most excess time of a step that is attributed to each cudaMalloc or cudaFree in it, if no other cause explains it;
+they take longer if they wait for the GPU."""
 SAME = calibrated.STILL_SLOW.value
-"""Steps after the windows continue the free stretch if their median differs by less than this from its own, or by less
-than its scatter: a profiler that was taken down leaves the step as it was; one that was not costs more."""
+"""Steps after the recorded windows extend the free-running stretch if their median differs from its median by less than
+this share, or by less than its scatter: a profiler that is still active costs more than this."""
 SPREAD = loader_calibrated.SPREAD.value
-Z80 = 1.2816
-"""Half an 80 % interval is this many standard deviations."""
-FEWEST_MADE = 4
-"""Batches whose making was measured, at least, for a mean of them."""
+Z80: Convention[Ratio] = 1.2816
+"""Half an 80 % interval, in standard deviations."""
+FEWEST_MADE: Assumed[Batches] = 4
+"""Fewest measured batches whose mean is used."""
 
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """What feeds the training."""
+    """The loader that feeds the training."""
 
     loader: Loader
     cpu_ns: float
-    """Processor time for a batch."""
+    """CPU time for a batch, ns."""
     cpus: float | None
-    """Processors that the run may use."""
+    """CPU cores that the run may use."""
     batches: float
-    """Batches in a step."""
+    """Batches per step."""
     measured: bool
-    """Whether the time for a batch was measured in the workers; else it follows from how often the training waited."""
+    """Whether the time for a batch was measured in the workers; otherwise it is inferred from how often training
+    waited."""
 
 
 def stretch_of(folder: RunFolder, work: F64 | None, rare: RareStep | None = None) -> Stretch | None:
-    """The run's free-running stretch, steps in their order; None where it was not timed as a whole.
+    """The run's free-running stretch, steps in order; None if it was not timed as a whole.
 
-    `work`: of every step of the run, as far as it is known; `rare`: what comes back at a fixed distance among them.
+    `work`: of every step of the run, if known; `rare`: the long step that recurs at a fixed distance.
     """
     steps, own = folder.steps, folder.own
     found = _whole_stage(folder, "baseline_free")
@@ -96,13 +98,13 @@ def stretch_of(folder: RunFolder, work: F64 | None, rare: RareStep | None = None
 
 
 def _whole_stage(folder: RunFolder, name: str) -> tuple[I64, F64, float] | None:
-    """Rows of a stage's steps in their order, how long each took and the whole stage, ns; None where the stage was not
-    timed as a whole, or a profiler was active in it."""
+    """(rows of a stage's steps in order, time of each, time of the whole stage), ns; None if the stage was not timed as
+    a whole, or if a profiler was active in it."""
     steps, stage = folder.steps, folder.own.stage(name)
     if stage is None or not stage.ns or not stage.steps or stage.first_step is None:
         return None
     rows = steps.rows(name, folder.rank)
-    # Of the steps that follow the last stage some have lines, too.
+    # Some steps after the last stage have lines, too.
     rows = rows[steps.step[rows] < stage.first_step + stage.steps]
     if stage.steps != len(rows) or steps.profiled[rows].any():
         return None
@@ -112,8 +114,8 @@ def _whole_stage(folder: RunFolder, name: str) -> tuple[I64, F64, float] | None:
 
 
 def _continued(folder: RunFolder, before_ns: F64) -> tuple[I64, F64]:
-    """The steps after the windows that continue the free stretch: the recording's own costs are over, the batches that
-    workers made ahead in the pause are used up, and the recorder still measured what delays a step."""
+    """The steps after the recorded windows that extend the free-running stretch: the recording's own costs are over,
+    batches that workers prepared during the pause are used up, and the recorder still measures what delays a step."""
     none = np.empty(0, np.int64), np.empty(0, np.float64)
     found = _whole_stage(folder, "after")
     if found is None:
@@ -123,7 +125,7 @@ def _continued(folder: RunFolder, before_ns: F64) -> tuple[I64, F64]:
     begun = steps.unix_ns[rows] - steps.ns[rows]
     ahead = workers_of(folder) * max(_whole((folder.own.loader or {}).get("prefetch_factor")), 1)
     counted = (begun - begun.min() >= AFTERMATH_NS) & (np.arange(len(rows)) >= ahead)
-    # Without its hooks the recorder does not see calls of the model, and not what a step waited for either.
+    # Without its hooks the recorder sees neither calls of the model nor what a step waited for.
     counted &= np.isfinite(ns) & (steps.new_shapes[rows] != ABSENT)
     rows, ns = rows[counted], ns[counted]
     if not len(rows):
@@ -137,8 +139,8 @@ def _continued(folder: RunFolder, before_ns: F64) -> tuple[I64, F64]:
 
 
 def _allocating(calls: I64, left_over: F64) -> F64:
-    """Host time of each step that calls of cudaMalloc and cudaFree explain, ns. calls: counted since the program
-    started, ABSENT where not asked; what came between two readings belongs to the longest step among those."""
+    """CPU wall time of each step that is explained by calls of cudaMalloc and cudaFree, ns. calls: count since the
+    program started, ABSENT if not read; calls between two readings are attributed to the longest step in between."""
     found = np.zeros(len(calls))
     asked = np.flatnonzero(calls != ABSENT)
     for before, at in pairwise(asked.tolist()):
@@ -150,7 +152,7 @@ def _allocating(calls: I64, left_over: F64) -> F64:
 
 
 def _elsewhere(folder: RunFolder, kind: str, rows: I64) -> F64:
-    """Host time of each event of a kind in unprofiled steps outside the stretch."""
+    """CPU wall time of each event of a kind in unprofiled steps outside the stretch, ns."""
     steps = folder.steps
     others = (steps.rank == folder.rank) & ~steps.profiled
     others[rows] = False
@@ -159,7 +161,7 @@ def _elsewhere(folder: RunFolder, kind: str, rows: I64) -> F64:
 
 
 def _recorded(folder: RunFolder, measured: dict[str, F64], usual_ns: int) -> dict[str, int]:
-    """Cause → recorded steps that had it, for causes that the recorder measures in recorded steps, too."""
+    """Cause → number of recorded steps that had it, for causes that are also measured in recorded steps."""
     steps = folder.steps
     rows = steps.rows(folder.window, folder.rank)
     if not len(rows):
@@ -167,11 +169,12 @@ def _recorded(folder: RunFolder, measured: dict[str, F64], usual_ns: int) -> dic
     columns = {kind: _known(getattr(steps, f"{kind}_ns")[rows]) for kind in LUMPS if kind in measured}
     usually_waits = float(np.median(measured["input"])) if "input" in measured else 0.0
     columns["input"] = _known(steps.data_ns[rows]) - usually_waits
-    return {cause: int(np.count_nonzero(ns >= SEEN * usual_ns)) for cause, ns in columns.items()}
+    return {cause: int(np.count_nonzero(ns >= LEAST_CAUSE_SHARE * usual_ns)) for cause, ns in columns.items()}
 
 
 def _ahead(folder: RunFolder, shapes: NewShapes | None) -> dict[str, int]:
-    """What new lengths will still cost, where each step is one call of the model and the training's end is known."""
+    """Cost of new lengths in the remaining steps, if each step is one call of the model and the training's end is
+    known."""
     steps, own = folder.steps, folder.own
     if shapes is None or own.steps_total is None or (steps.micro_steps > 1).any():
         return {}
@@ -183,7 +186,7 @@ def _ahead(folder: RunFolder, shapes: NewShapes | None) -> dict[str, int]:
 
 
 def _expected(ns: F64, work: F64 | None) -> tuple[int | None, F64]:
-    """The usual step at the mean work of the steps, and what each of them would take for its own work."""
+    """(usual step at the steps' mean work, expected time of each step for its own work), ns."""
     if work is not None and np.isfinite(work).all():
         target = float(work.mean())
         whole = step_time(ns, work, target)
@@ -195,10 +198,10 @@ def _expected(ns: F64, work: F64 | None) -> tuple[int | None, F64]:
 
 
 def _periodic(rare: RareStep | None, ns: F64, excess: F64) -> F64:
-    """What steps that come back at a fixed distance take more than others: of runs that did not measure what it is."""
+    """Excess of the steps that recur at a fixed distance, for runs that did not measure the cause, ns."""
     if rare is None:
         return np.zeros(len(ns))
-    return np.where(ns > LONG * rare.usual_ns, excess.clip(0), 0.0)
+    return np.where(ns > LONG_STEP * rare.usual_ns, excess.clip(0), 0.0)
 
 
 def _known(values: I64) -> F64:
@@ -206,8 +209,7 @@ def _known(values: I64) -> F64:
 
 
 def _timed(folder: RunFolder, rows: I64, ns: F64) -> tuple[I64, F64]:
-    """All steps that were timed without a profiler: the free-running ones, and those that each ended in a
-    synchronisation."""
+    """All steps timed without a profiler: the free-running ones, and those that each ended in a synchronisation."""
     more = folder.steps.rows("baseline_sync", folder.rank)
     more = more[~folder.steps.profiled[more]]
     return np.concatenate([rows, more]), np.concatenate([ns, folder.steps.ns[more].astype(np.float64)])
@@ -223,12 +225,12 @@ def workers_of(folder: RunFolder) -> int:
 
 
 def _pace(made_ns: float, error: float, paced_ns: float, found: Budget) -> float:
-    """A worker's time for a batch where the training waits for its workers, ns: from what was measured in them and from
-    what the training got, each weighted by how well it is known.
+    """A worker's time for a batch if the training waits for its workers, ns: from the time measured in the workers and
+    from the rate at which the training got batches, weighted by their certainty.
 
-    made_ns, error: mean of the batches whose making was measured, and its standard error as a share of it. paced_ns:
-    the time with which the workers would deliver no faster than the mean step takes batches. A mean step of few steps
-    may hold the start of an epoch, where every batch is waited for. Workers are no slower than the training shows.
+    made_ns, error: mean time of the measured batches, and its standard error as a share of it. paced_ns: the time per
+    batch at which workers deliver exactly as fast as the mean step takes batches. A mean over few steps may contain the
+    start of an epoch, where every batch is waited for. Workers are no slower than paced_ns.
     """
     made = (Z80 * error) ** 2 + math.log(SPREAD) ** 2
     paced = math.log(max(found.high, 1) / max(found.mean_ns, 1)) ** 2
@@ -237,9 +239,9 @@ def _pace(made_ns: float, error: float, paced_ns: float, found: Budget) -> float
 
 
 def feed_of(folder: RunFolder, found: Budget, micro_steps: float | None) -> Feed | None:
-    """The workers that feed the training, where their pace is known: measured, or because the training waited for it.
+    """The workers that feed the training; None unless their pace was measured, or the training waited for them.
 
-    Workers that keep up show nothing of their pace unless it was measured.
+    The pace of workers that keep up is unknown unless it was measured.
     """
     workers = workers_of(folder)
     facts = folder.own.loader or {}
@@ -250,7 +252,7 @@ def feed_of(folder: RunFolder, found: Budget, micro_steps: float | None) -> Feed
     made: dict[str, Any] = said if isinstance(said, dict) else {}
     number = made.get("batches") or 0
     waited = sum(one.mean_ns or 0 for one in found.excess if one.cause == "input")
-    starved = waited > NEAR * found.mean_ns
+    starved = waited > SAME_PACE * found.mean_ns
     lumps = sum(one.mean_ns or 0 for one in found.excess if one.cause != "input")
     paced = workers * max(found.mean_ns - lumps, 1) / batches
     if number >= FEWEST_MADE and made.get("batch_ns"):

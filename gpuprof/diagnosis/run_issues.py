@@ -1,4 +1,4 @@
-"""What is odd about a run, in sentences: its unprofiled steps, its end, its GPU's clock, and why it has no trace."""
+"""Issues of a run, in sentences: its unprofiled steps, its end, its GPU's clock, and why it has no trace."""
 
 from __future__ import annotations
 
@@ -14,23 +14,24 @@ from gpuprof.diagnosis.sentences import capital, duration
 from gpuprof.runfile import LOG, NSYS, STAGES, WINDOWS
 from gpuprof.timeline.unit import STEP, Unit
 from gpuprof.tracefile.run import UNKNOWN_STAGE, RunFolder
+from gpuprof.units import Assumed, Samples, Share
 
-SPREAD = 0.30
-"""Eight of ten steps of one training lie within 10–20 % of each other on a quiet host; from here on the median is one
-of many."""
-SKEWED = 0.10
-"""The mean exceeds the usual step by more than this, and no measured cause explains it: worth a note."""
-THROTTLED = 0.10
-"""Share of samples with the clock held back that moves the mean clock noticeably."""
-FEWEST_SAMPLES = 2
-"""One sample of a short baseline is an accident."""
+WIDE_SPREAD: Assumed[Share] = 0.30
+"""If the 80 % interval of the steps is wider than this share of the median, the median says little; on a quiet machine
+it is 10–20 %."""
+SKEWED_MEAN: Assumed[Share] = 0.10
+"""If the mean exceeds the usual step by more than this share without a measured cause, a note says so."""
+THROTTLED_SAMPLES: Assumed[Share] = 0.10
+"""Share of samples with a throttled clock from which on the mean clock drops noticeably."""
+FEWEST_SAMPLES: Assumed[Samples] = 2
+"""Fewest throttled samples: a single one in a short baseline may be chance."""
 
 _SEVERE = re.compile(r"thermal|brake|hw_slowdown", re.IGNORECASE)
 _POWER_CAP = re.compile(r"power_?cap", re.IGNORECASE)
 
 
 def run_issues(facts: RunFacts, unit: Unit = STEP) -> tuple[Issue, ...]:
-    """Everything that is odd about a run but that it has no trace; `unit`: what its steps are called."""
+    """All issues of a run except a missing trace; `unit`: what its steps are called."""
     return (
         *_waiting_issue(facts, unit),
         *_baseline_issues(facts, unit),
@@ -70,7 +71,7 @@ def no_trace(folder: RunFolder, run: Run, failure: str) -> Issue:
 
 
 def how_to_record_sooner(run: Run | None) -> str:
-    """What to type for a shorter baseline; a run without a command is of a notebook's cell or of a Recorder."""
+    """What to type for a shorter baseline; a run without a command comes from a notebook cell or a Recorder."""
     if run is not None and not run.command:
         return "%%gpuprof --settle 2 --baseline 3, or gpuprof.Recorder(settle=2, baseline=3)"
     return "gpuprof trace --settle 2 --baseline 3 …"
@@ -88,7 +89,7 @@ _STAGE_NAMES = {
 
 
 def _own_stages(folder: RunFolder) -> list[int]:
-    """Of each step of this rank, as an index of STAGES."""
+    """Stage of each step of this rank, as an index of STAGES."""
     steps = folder.steps
     return steps.stage[(steps.rank == folder.rank) & (steps.stage != UNKNOWN_STAGE)].tolist()
 
@@ -149,7 +150,7 @@ def _baseline_issues(facts: RunFacts, unit: Unit) -> Iterator[Issue]:
             f" {unprofiled.steps:,} {unit}s (time against work).",
         )
     spread = unprofiled.high_ns - unprofiled.low_ns
-    if spread > SPREAD * unprofiled.ns and not _explained(found):
+    if spread > WIDE_SPREAD * unprofiled.ns and not _explained(found):
         yield Issue(
             "baseline_varies",
             "warning",
@@ -158,7 +159,7 @@ def _baseline_issues(facts: RunFacts, unit: Unit) -> Iterator[Issue]:
             f" the machine, or some {unit}s do more (logging, input).",
         )
         return
-    if found is not None and found.residual_ns > SKEWED * found.usual_ns:
+    if found is not None and found.residual_ns > SKEWED_MEAN * found.usual_ns:
         yield Issue(
             "baseline_skewed",
             "info",
@@ -168,11 +169,11 @@ def _baseline_issues(facts: RunFacts, unit: Unit) -> Iterator[Issue]:
 
 
 def _explained(found: Budget | None) -> bool:
-    """Whether steps differ for causes that were measured."""
+    """Whether measured causes explain how steps differ."""
     if found is None:
         return False
     excess = sum(one.mean_ns or 0 for one in found.excess)
-    return excess > SKEWED * found.usual_ns and excess > abs(found.residual_ns)
+    return excess > SKEWED_MEAN * found.usual_ns and excess > abs(found.residual_ns)
 
 
 def _waiting_issue(facts: RunFacts, unit: Unit) -> Iterator[Issue]:
@@ -208,7 +209,7 @@ def _throttling(telemetry: Telemetry | None, unit: Unit) -> Iterator[Issue]:
         for pattern, severity in ((_SEVERE, "warning"), (_POWER_CAP, "info")):
             held = {reason: share for reason, share in gpu.throttled.items() if pattern.search(reason)}
             share = max(held.values(), default=0.0)
-            if share <= THROTTLED or share * telemetry.samples < FEWEST_SAMPLES:
+            if share <= THROTTLED_SAMPLES or share * telemetry.samples < FEWEST_SAMPLES:
                 continue
             often = f"in {100 * share:.0f} % of the samples"
             if severity == "info":
@@ -246,7 +247,7 @@ def _run_issues(folder: RunFolder, run: Run, unit: Unit) -> Iterator[Issue]:
 
 
 def _not_adapted(model: dict | None) -> list[str]:
-    """Modules that LoRA was asked for on by name, and that got none."""
+    """Modules that were requested for LoRA by name and have no adapters."""
     lora = (model or {}).get("lora")
     if not isinstance(lora, dict):
         return []

@@ -1,6 +1,6 @@
-"""What a diagnosis says of the run that `gpuprof trace` made: its steps without a profiler, work, memory and GPUs.
+"""The run of `gpuprof trace` in a diagnosis: its steps without a profiler, work, memory and GPUs.
 
-One frozen dataclass per concept, as in `model`: times are whole nanoseconds, None means "cannot be known".
+One frozen dataclass per concept, as in `diagnosis`: times are whole nanoseconds, None means "cannot be known".
 """
 
 from __future__ import annotations
@@ -29,37 +29,37 @@ class Baseline:
     """Steps of the run timed before any profiler ran in it."""
 
     free_ns: int | None
-    """A free-running step, at the work of the recorded ones."""
+    """A free-running step, scaled to the work of the recorded ones."""
     free_low_ns: int | None
-    """10th percentile of the steps."""
+    """10th percentile of these steps."""
     free_high_ns: int | None
-    """Eight of ten steps lie between the two."""
+    """90th percentile of these steps."""
     free_steps: int
-    """Steps that it was estimated from."""
+    """Number of steps from which it was estimated."""
     synchronised_ns: int | None
-    """The same where every step was closed by a device synchronisation."""
+    """The same for steps that each end in a device synchronisation."""
     synchronised_steps: int
     equal_work: bool | None
-    """Whether the steps counted do the work of the recorded ones; None: work is not known."""
+    """Whether these steps do the same work as the recorded ones; None: work is unknown."""
     fitted: bool
-    """Whether the step is read off a line of time over work."""
+    """Whether the step time is read off a line of time over work."""
     rare: RareStep | None = None
-    """Steps that come back at a fixed distance and take longer: they save, evaluate, log."""
+    """Longer steps that recur at a fixed distance: they save, evaluate or log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Throughput:
-    """Of all ranks together, over the unprofiled steps."""
+    """Throughput of all ranks together, over the unprofiled steps."""
 
     tokens_per_s: float | None
-    """Without padding where the attention mask shows it, else with it."""
+    """Without padding if the attention mask shows it, otherwise with padding."""
     padded_tokens_per_s: float | None
     samples_per_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a recorded step of one rank goes through, on average."""
+    """Mean work of a recorded step of one rank."""
 
     samples: float | None
     tokens: float | None
@@ -67,18 +67,18 @@ class Work:
     real_tokens: float | None
     micro_steps: float | None
     real_share: float | None = None
-    """Of the tokens of all steps that the run counted, 0 to 1, those that are no padding: few recorded steps can have
-    batches of other lengths than the training has."""
+    """Share of non-padding tokens in all steps that the run counted, 0 to 1: a few recorded steps may not be typical of
+    the training's lengths."""
     useful_pairs: float | None = None
-    """Of the pairs of tokens in one row, those within one document and without padding; None where masks, positions and
-    lengths in host memory do not show it."""
+    """Share of pairs of tokens in one row that lie within one document and are not padding; None if masks, positions
+    and lengths in host memory do not show it."""
     labelled_share: float | None = None
-    """Of the tokens, those with a label; None where that is not known."""
+    """Share of tokens with a label; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunMemory:
-    """torch's allocator over the steps of one rank: medians, and the highest peak."""
+    """torch's allocator over the steps of one rank: medians, and the highest peak, bytes."""
 
     allocated_bytes: int | None
     reserved_bytes: int | None
@@ -111,34 +111,34 @@ class Telemetry:
 
 @dataclass(frozen=True, slots=True)
 class Energy:
-    """What an unprofiled step takes of the board's energy: the mean power times the mean step. One GPU's, of several
-    ranks the mean; of a process that uses several GPUs the sum."""
+    """Energy of an unprofiled step: mean power of the board × the mean step. For one GPU; with several ranks the mean
+    over their GPUs; for a process that uses several GPUs the sum."""
 
     source: Annotated[str, OneOf(("counter", "samples"))]
-    """counter: NVML's energy counter; samples: the power that it reports, averaged."""
+    """counter: NVML's energy counter; samples: the average of the power that NVML reports."""
     gpus: Positive[int]
-    """GPUs that were sampled; the figures are their mean, or the sum of `boards` of them."""
+    """Number of sampled GPUs; the figures are their mean, or the sum over `boards` of them."""
     steps: Positive[int]
-    """Steps of the stretch that was measured, which lasted for `ns`."""
+    """Steps of the measured stretch, which lasted for `ns`."""
     ns: int
-    """How long that stretch lasted."""
+    """Duration of that stretch."""
     power_w: float
     idle_w: float | None
-    """Before the first step, without work; None where it was not sampled."""
+    """Power before the first step, without work; None if it was not sampled."""
     step_j: float
-    """Of a step, one GPU's board: the mean power times the mean step."""
+    """Energy per step: the mean power × the mean step."""
     step_low_j: float
-    """Ends of its interval: the sensor's error, and the ends of the stretch."""
+    """Ends of its interval, from the sensor's error and the ends of the stretch."""
     step_high_j: float
     work_j: float | None
-    """Of a step, without what the board takes idle."""
+    """Energy per step without the board's idle power."""
     token_j: float | None
-    """Of a token, without padding where that is known."""
+    """Energy per token, without padding if that is known."""
     work_token_j: float | None
     estimated_w: float | None = None
-    """By the model of power that projections use; None where nothing was recorded, or the GPU is not in the table."""
+    """Power by the projections' power model; None if nothing was recorded, or if the GPU is not in the table."""
     boards: Positive[int] = 1
-    """GPUs that the figures are the sum of: those of one process."""
+    """Number of GPUs that the figures are summed over: those of one process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,16 +150,16 @@ class Goodput:
     usual_ns: int
     """The median free-running step of the rank."""
     productive_ns: int
-    """`steps` × `usual_ns`, as far as the training's loop took that long."""
+    """`steps` × `usual_ns`, at most the time of the training loop."""
     share: Share
     """Productive share of the wall time, 0 to 1."""
     lost_ns: dict[Words, int]
-    """By cause; other is what no measurement explains, of either sign."""
+    """Lost time by cause; `other` is unexplained, of either sign."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What `gpuprof trace` knows of the run that a recording is from, as the diagnosed rank has it."""
+    """The run that a recording belongs to, as `gpuprof trace` recorded it on the diagnosed rank."""
 
     path: str
     status: Annotated[str, OneOf(of="gpuprof.tracefile.run:STATUSES")] | None
@@ -170,15 +170,15 @@ class Run:
     steps_seen: int
     steps_total: int | None
     remaining_ns: int | None
-    """Steps left times a current unprofiled step; for a run that has ended early, what was left."""
+    """Remaining steps × the current unprofiled step; for a run that ended early, what was left."""
     baseline: Baseline
-    """A step timed before any profiler ran in the process, at the work of the recorded ones."""
+    """A step timed before any profiler ran in the process, scaled to the work of the recorded ones."""
     after_ns: int | None
-    """An unprofiled step after the recording, at the same work."""
+    """An unprofiled step after the recording, scaled to the same work."""
     throughput: Throughput
-    """Of the whole run: steps count samples and tokens per rank, these are times world_size."""
+    """Throughput of the whole run: samples and tokens of one rank × world_size."""
     work: Work
-    """A recorded step of one rank, on average; tokens with padding, real_tokens without."""
+    """Mean work of a recorded step of one rank; tokens with padding, real_tokens without."""
     model: dict[Words, Any] | None
     """As recorded."""
     optimizer: dict[Words, Any] | None
@@ -190,15 +190,15 @@ class Run:
     telemetry: Telemetry | None
     notes: tuple[str, ...]
     startup_ns: int | None = None
-    """From the start of the program to its first step: imports, loading the model and the data."""
+    """Time from the program's start to its first step: imports, loading the model and the data."""
     goodput: Goodput | None = None
     """The wall time of the whole run: productive_ns and lost_ns add up to wall_ns exactly."""
     program: Program | None = None
     """As recorded: classes of the trainer and its arguments, flags, warnings of slow paths."""
     energy: Energy | None = None
-    """Measured over unprofiled steps; None where they were not sampled for long enough."""
+    """Measured over unprofiled steps; None if they were not sampled for long enough."""
     compiler: Compiler | None = None
     """What torch.compile did: functions with their failed guards, graph breaks with their calls, CUDA graph skips; None
-    where nothing was compiled or the run does not say."""
+    if nothing was compiled or the run does not say."""
     command: tuple[str, ...] | None = None
-    """Words of the recorded command, secrets masked; None where the program recorded itself."""
+    """Words of the recorded command, secrets masked; None if the program recorded itself."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 Sentences = tuple[str, ...]
-"""What is said, sentence by sentence: who needs fewer of them takes the first."""
+"""Sentences, the most important first, so that a caller can take fewer."""
 _UNITS = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"), (1, "ns"))
 
 
 def capital(text: str) -> str:
-    """The text with a capital first letter; the rest stays as it is."""
+    """The text with a capital first letter; the rest unchanged."""
     return text[:1].upper() + text[1:]
 
 
@@ -20,7 +20,7 @@ def listed(names: Sequence[str]) -> str:
 
 
 def gpu_named(number: int, of: int) -> str:
-    """`GPU 1` of several; one alone needs no number: `GPU`."""
+    """`GPU 1` if there are several, otherwise `GPU`."""
     return f"GPU {number}" if of > 1 else "GPU"
 
 

@@ -1,9 +1,9 @@
-"""The verdict on recordings that cannot be replayed, from what the step was spent on.
+"""The verdict on recordings that cannot be replayed, from where the step's time went.
 
-Halving the time of something that takes the share s of the step and that nothing overlaps shortens the step by s / 2:
-its sensitivity, by definition, is s. So shares of the step stand for sensitivities here, and the same rule judges them.
-Of what overlaps, only the device's work behind a critical path of the host is known (`hidden_work`): it counts for the
-host and not for the device. The rest is taken as if nothing overlapped.
+If something takes the share s of the step and overlaps with nothing, halving its time shortens the step by s / 2: its
+sensitivity is s by definition. So shares of the step are used as sensitivities here, and judged by the same rule. The
+only overlap that is known is device work during the CPU's critical path (`hidden_work`): it counts for the CPU and not
+for the device. Everything else is treated as not overlapping.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gpuprof.diagnosis.diagnosis import Profiler, Verdict
 from gpuprof.diagnosis.sentences import Sentences
 from gpuprof.diagnosis.shares import HOST_CAUSES, PAUSE_NS, Shares, without_profiler
 from gpuprof.diagnosis.verdict import family_of, stays
-from gpuprof.replay.bound import CLOSE, PARTS, Bound, bound_of
+from gpuprof.replay.bound import EQUAL_SENSITIVITY, PARTS, Bound, bound_of
 from gpuprof.replay.sensitivity import Sensitivities
 from gpuprof.timeline.unit import STEP, Unit
 
@@ -27,10 +27,10 @@ Parts = Mapping[str, float]
 def judge_shares(
     shares: Shares, parts: Parts, profiler: Profiler | None, whole: bool, said: Sentences, unit: Unit = STEP
 ) -> Verdict:
-    """What binds the step; without the profiler's cost, and that is said where it makes a difference.
+    """What limits the step without the profiler's cost; a sentence says so if that cost changes the verdict.
 
     `profiler`: the cost that is still in the shares, None if they are of a step timed without it. `whole`: no event
-    is missing; `said`: of the step.
+    is missing; `said`: sentences about the step.
     """
     recorded = bound = bound_of_shares(shares, parts)
     if profiler is not None:
@@ -53,7 +53,7 @@ def judge_shares(
 
 
 def bound_of_shares(shares: Shares, parts: Parts) -> Bound | None:
-    """What binds a step that is spent like this; None for damaged times, too."""
+    """What limits a step with these shares; None if that is unclear, or if times are damaged."""
     if shares.step_ns <= 0:
         return None
     found, unknown = gains_of_shares(shares, parts)
@@ -61,9 +61,9 @@ def bound_of_shares(shares: Shares, parts: Parts) -> Bound | None:
 
 
 def gains_of_shares(shares: Shares, parts: Parts) -> tuple[Sensitivities, float]:
-    """The sensitivities of a step that is spent like this, and the share of it that may be due to any resource.
+    """(sensitivities of a step with these shares, share of it that may be due to any resource).
 
-    Pauses between work that is already launched are the device's latency if they are short, else no one knows.
+    Pauses between launched work are the device's latency if they are short; long ones are unknown.
     """
     step, idle = shares.step_ns, shares.idle_ns
     waits = {
@@ -72,8 +72,8 @@ def gains_of_shares(shares: Shares, parts: Parts) -> tuple[Sensitivities, float]
         "transfer": idle.get("transfer", 0) / step,
     }
     waiting = sum(waits.values())
-    hidden = shares.hidden_ns / step if waiting >= CLOSE else 0.0
-    # A host twice as fast halves its path, the waits and what they hide, but not the device's work next to it.
+    hidden = shares.hidden_ns / step if waiting >= EQUAL_SENSITIVITY else 0.0
+    # A CPU twice as fast halves its path, the waits and what they hide, but not the device work outside it.
     path = {name: min(share * (1 + hidden / waiting), 2 * waiting) if share else 0.0 for name, share in waits.items()}
     seen = 1 - hidden * step / shares.busy_ns if hidden else 1.0
     compute = shares.compute_ns / step * seen
@@ -93,20 +93,20 @@ def gains_of_shares(shares: Shares, parts: Parts) -> tuple[Sensitivities, float]
 
 
 def holds_with_missing_events(bound: Bound | None, shares: Shares) -> bool:
-    """Whether a verdict holds however much of the idle time is work whose events are missing."""
+    """Whether a verdict holds even if all idle time is work whose events are missing."""
     idle = {"unknown": sum(shares.idle_ns.values())}
     device = bound_of_shares(replace(shares, idle_ns=idle), {"memory": 1.0})
     return device is not None and (bound == device or (device == "memory" and bound in (*PARTS, "balanced")))
 
 
 def undecided(verdict: Verdict) -> Verdict:
-    """No verdict on a file that lost events, since a device that waits may only seem to."""
+    """No verdict on a file that lost events, since a device may only seem to wait."""
     why = "Events are missing from this file, and a missing kernel looks like a wait: no verdict."
     return Verdict(bound=None, family=None, cause=None, confidence=None, sentences=(*verdict.sentences, why))
 
 
 def _cause(shares: Shares) -> str:
-    """The host's part that costs most; the profiler's own time is no one's cause."""
+    """The CPU's most expensive part; the profiler's own time is not a cause."""
     return max((c for c in HOST_CAUSES if c != "profiler"), key=lambda c: shares.idle_ns.get(c, 0))
 
 

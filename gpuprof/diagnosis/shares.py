@@ -13,29 +13,30 @@ from gpuprof.replay.host_pace import pace_and_spread
 from gpuprof.replay.mean_step import HOST_LUMPS
 from gpuprof.replay.profiler_cost import recorded_in_window, with_left_out
 from gpuprof.timeline.timeline import Timeline
+from gpuprof.units import Assumed, Share, WholeNs
 
 HOST_CAUSES = ("launch", "sync", "python", "allocator", "cpu_compute", "slow_call", "profiler", COLLECTING)
 
 _SLOWED_FIRST = (("profiler",), ("launch", "python", "sync", "allocator", "slow_call"))
-"""Where the profiler's cost is taken out, in turn: its hooks run in ops, calls and Python. What is left then comes out
-of exposed communication: the other ranks are slowed too, and this one waits for them inside its collectives."""
+"""Causes from which the profiler's cost is subtracted, in this order: its hooks run in ops, calls and Python. The rest
+is subtracted from exposed communication: other ranks are slowed too, and this one waits for them in its collectives."""
 _SLOWED_LAST = (("input", "transfer", "cpu_compute"), IDLE_CAUSES)
-"""Where a measured step says that still more must go."""
+"""Causes to subtract from next, if the measured step is still shorter."""
 
 
 _EXCESS = dict.fromkeys(HOST_LUMPS, "python") | {
     "input": "input", "allocator": "allocator", "new_shapes": "slow_call", "compile": "slow_call",
 }  # fmt: skip
-"""What the device waits for while a step does what only some do; not known of evaluation, which runs on both."""
+"""What the device waits for during events of some steps; unknown for evaluation, which uses CPU and GPU."""
 
-UNKNOWN_SHARE = 0.25
-"""With more of the idle time unexplained than this, the CPU-bound fraction is not small, it is not known."""
+UNKNOWN_SHARE: Assumed[Share] = 0.25
+"""If a larger share of the idle time than this is unexplained, the CPU-bound fraction is unknown."""
 
 
-PAUSE_NS = 50_000
-"""From one kernel to the next a device takes some µs: latency. Where it pauses for ten times as long after a launch, it
-waits for a stream, a rank or a device that the recording does not explain. Assumed; recorded pauses are below 6 µs or
-above 55 µs on average."""
+PAUSE_NS: Assumed[WholeNs] = 50_000
+"""Pauses between launched kernels shorter than this, ns, are latency, which is a few µs. A device that pauses ten times
+as long waits for a stream, a rank or a device that the recording does not show. Assumed; recorded pauses are below 6 µs
+or above 55 µs on average."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +50,9 @@ class Shares:
     copy_ns: float
     idle_ns: dict[str, float]
     pause_ns: float = 0
-    """Mean length of the pauses in which launched work waited."""
+    """Mean length of the pauses during which launched work waited."""
     hidden_ns: float = 0
-    """The part of `busy_ns` in which the critical path was the host's (`hidden_work`)."""
+    """The part of `busy_ns` in which the critical path was on the CPU (`hidden_work`)."""
 
     @property
     def busy_ns(self) -> float:
@@ -59,7 +60,7 @@ class Shares:
 
     @property
     def host_ns(self) -> float:
-        """Idle time that the host's own work causes."""
+        """Idle time caused by the CPU's own work."""
         return sum(self.idle_ns.get(cause, 0) for cause in HOST_CAUSES)
 
 
@@ -77,7 +78,7 @@ def average_step(device: Device, steps: int) -> Shares:
 
 
 def without_profiler(shares: Shares, cost_ns: float) -> Shares:
-    """The step when the profiler no longer takes `cost_ns`, as far as the host's waits and communication allow."""
+    """The step without `cost_ns` of profiler cost, as far as waits for the CPU and communication allow."""
     left = max(cost_ns, 0)
     idle, left = _take(shares.idle_ns, _SLOWED_FIRST, left)
     waited = min(left, shares.communication_ns)
@@ -91,7 +92,7 @@ def without_profiler(shares: Shares, cost_ns: float) -> Shares:
 
 
 def _take(idle: dict[str, float], pools: Iterable[Iterable[str]], left: float) -> tuple[dict[str, float], float]:
-    """Idle times less `left` ns, pool after pool and in proportion within one; and what could not be taken."""
+    """(idle times − `left` ns, taken from one pool after another and in proportion within a pool; the rest, ns)."""
     idle = dict(idle)
     for causes in pools:
         pool = sum(idle.get(c, 0) for c in causes)
@@ -104,7 +105,7 @@ def _take(idle: dict[str, float], pools: Iterable[Iterable[str]], left: float) -
 
 
 def with_excess(shares: Shares, budget: Budget) -> Shares:
-    """The mean step: the usual one with what some steps have in addition, as time in which the device is idle."""
+    """The mean step: the usual one plus the excess of some steps, as idle time of the device."""
     idle = dict(shares.idle_ns)
     for one in budget.excess:
         cause = _EXCESS.get(one.cause, "unknown")
@@ -115,10 +116,10 @@ def with_excess(shares: Shares, budget: Budget) -> Shares:
 
 
 def with_step(shares: Shares, step_ns: int) -> Shares:
-    """The step at its measured length: kernels keep their time, the host's waits give way.
+    """The step scaled to its measured length: kernels keep their time, waits for the CPU shrink.
 
-    A measured step that is shorter than the device's work (another batch, another clock) scales the work to fit; one
-    that is longer than the recorded step waits for something that the recording does not show.
+    If the measured step is shorter than the device's work (another batch, another clock), the work is scaled to fit; if
+    it is longer than the recorded step, the rest is waiting for something that the recording does not show.
     """
     shorter = without_profiler(shares, shares.step_ns - step_ns)
     idle, _ = _take(shorter.idle_ns, _SLOWED_LAST, max(shorter.step_ns - step_ns, 0))
@@ -155,7 +156,7 @@ def estimate(shares: Shares) -> DeviceEstimate:
     idle = step - sum(work)
     causes = {cause: int(ns) for cause, ns in shares.idle_ns.items()}
     if causes:
-        # What rounding leaves over goes to the largest.
+        # The rounding error goes to the largest.
         causes[max(causes, key=lambda c: causes[c])] += idle - sum(causes.values())
     waiting = idle - causes.get("device", 0) - causes.get("unknown", 0)
     return DeviceEstimate(
@@ -201,9 +202,9 @@ def devices(timeline: Timeline, columns: GapColumns) -> tuple[Device, ...]:
 
 
 def profiler_cost(timeline: Timeline, found: tuple[Device, ...]) -> Profiler | None:
-    """What recording may have added to a step: the cost of the events on the threads that drive the devices.
+    """Time that recording may have added to a step: the cost of events on the threads that drive the devices.
 
-    At most what the host's waits and the waits for slowed peers come to, on the device that has least of them.
+    At most the waits for the CPU and for slowed peers, on the device that has least of them.
     """
     recorded = recorded_in_window(timeline)
     events = int((recorded.ops + recorded.calls + recorded.frames).sum())

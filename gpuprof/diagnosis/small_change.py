@@ -1,30 +1,38 @@
-"""Why a fix is ruled out that does something, but too little, or what it does is not known well enough."""
+"""Why a fix that changes the step is ruled out: it changes too little, or its effect is too uncertain."""
 
 from __future__ import annotations
 
 from gpuprof.diagnosis.analysis import Analysis
-from gpuprof.diagnosis.detect.proposal import NEGLIGIBLE, Proposal
+from gpuprof.diagnosis.detect.proposal import NEGLIGIBLE_CHANGE, Proposal
 from gpuprof.diagnosis.diagnosis import Range
 from gpuprof.diagnosis.sentences import duration
+from gpuprof.units import Assumed, Ratio, Share
 
-SAME_WORK = 0.01
-"""Factors of work that differ by less are the same."""
-FAR_MORE = 2.0
-"""A step that gets shorter by more than this times what is taken off loses waits, too."""
+SAME_WORK: Assumed[Share] = 0.01
+"""Factors of work that differ by less than this count as equal."""
+FAR_MORE: Assumed[Ratio] = 2.0
+"""If the step gets shorter by more than this multiple of the removed time, waits disappear, too."""
 
 
 def small_change(case: Analysis, proposal: Proposal, gain: Range) -> str:
-    """`takes 0.003 ms of GPU time off a step of 288 ms, under 1 %`; of a larger batch how much longer its step is."""
+    """`takes 0.003 ms of GPU time off a step of 288 ms, under 1 %`; for a larger batch, how much longer its step is."""
     if abs(proposal.work - 1) > SAME_WORK:
         longer = proposal.work / gain.expected
         return f"{proposal.work:.3g} times the work takes {longer:.3g} times as long"
     named = tuple(zip(_taken_off(case, proposal), ("GPU", "CPU"), strict=True))
     takes = [f"{duration(ns)} of {name} time" for ns, name in named if ns > 0]
-    added = " and ".join(f"{duration(-ns)} of {name} time" for ns, name in named if ns < -NEGLIGIBLE * case.mean_ns)
+    added = " and ".join(
+        f"{duration(-ns)} of {name} time" for ns, name in named if ns < -NEGLIGIBLE_CHANGE * case.mean_ns
+    )
     change = 1 - 1 / gain.expected
     wait_ns = change * case.shown_ns - sum(ns for ns, _ in named if ns > 0)
     only_taken = not (added or proposal.lumps or proposal.loader or proposal.least_ns)
-    if takes and only_taken and change >= NEGLIGIBLE and wait_ns > (FAR_MORE - 1) * (change * case.shown_ns - wait_ns):
+    if (
+        takes
+        and only_taken
+        and change >= NEGLIGIBLE_CHANGE
+        and wait_ns > (FAR_MORE - 1) * (change * case.shown_ns - wait_ns)
+    ):
         takes.append(f"a wait of {duration(wait_ns)}")
     taken = " and ".join((", ".join(takes[:-1]), takes[-1]) if len(takes) > 1 else takes)
     step = f"{case.unit.a} of {duration(case.shown_ns)}"
@@ -36,8 +44,8 @@ def small_change(case: Analysis, proposal: Proposal, gain: Range) -> str:
 
 
 def _becomes(step: str, change: float) -> str:
-    """`shortens it by 4.7 %`; `makes it 3.7 times as long`. change: the share that goes, negative where some comes."""
-    if abs(change) < NEGLIGIBLE:
+    """`shortens it by 4.7 %`; `makes it 3.7 times as long`. change: the share that is removed; negative: added."""
+    if abs(change) < NEGLIGIBLE_CHANGE:
         return f"changes {step} by less than 1 %"
     if change < -0.995:
         return f"makes {step} {1 - change:.2g} times as long"
@@ -46,7 +54,7 @@ def _becomes(step: str, change: float) -> str:
 
 
 def _taken_off(case: Analysis, proposal: Proposal) -> tuple[float, float]:
-    """GPU and CPU time that a fix removes, ns a step; negative where it adds some."""
+    """(GPU time, CPU time) that a fix removes, ns per step; negative if it adds some."""
     now, then = case.graph, proposal.change(case.graph)
     if len(now) != len(then):
         return 0.0, 0.0

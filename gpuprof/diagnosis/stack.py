@@ -1,9 +1,8 @@
-"""With what a training was written, as far as the run or the trace tells: fixes are written for it.
+"""The libraries a training was written with, from the run or the trace: fixes are written for them.
 
-A run of `gpuprof trace` tells the class of the trainer's arguments with its fields, the flags that the program
-declared, and where the model's class comes from: then a fix names nothing else. Older runs, and traces alone, tell the
-kind, and TRL's trainer where its files or class are among the recorded names.
-"""
+A run of `gpuprof trace` has the class of the trainer's arguments with its fields, the flags that the program declared,
+and the origin of the model's class: a fix then names nothing else. Older runs, and traces alone, only show the kind,
+and TRL's trainer if its files or class are among the recorded names."""
 
 from __future__ import annotations
 
@@ -35,7 +34,7 @@ _BUILDS_ON = {
     "lightning": ("lightning",),
     "inference": ("inference",),
 }
-"""Kinds whose text fits a kind, the best first."""
+"""Kind → kinds whose fixes fit it, the best first."""
 _LIGHTNING = frozenset(("lightning", "pytorch_lightning"))
 _SAME = {
     "torch_compile": ("compile", "use_compile"),
@@ -48,7 +47,7 @@ _SAME = {
     "tf32": ("allow_tf32",),
     "use_liger_kernel": ("use_liger",),
 }
-"""Field of transformers' arguments → names that programs' own flags have for the same."""
+"""Field of transformers' arguments → names of programs' own flags for the same."""
 CAUSAL = "AutoModelForCausalLM"
 _TASK = re.compile(r"For(CausalLM|MaskedLM|SequenceClassification|TokenClassification|QuestionAnswering)$")
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w{0,99}", re.ASCII)
@@ -61,47 +60,47 @@ class OwnFlag:
     name: str
     value: Any
     words: tuple[str, ...]
-    """What is typed; empty: the option is left out."""
+    """Words to type; empty: the option is removed."""
 
     @property
     def fix(self) -> Fix:
-        """The same as a fix; a word with blanks is quoted."""
+        """The flag as a fix; a word with blanks is quoted."""
         text = " ".join(json.dumps(word) if " " in word else word for word in self.words) or f"without {self.name}"
         return option(text, self.name, self.value if self.words else None)
 
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """What drives the training loop. `torch`: a loop of one's own, or one that leaves no mark in the trace.
+    """What drives the training loop. `torch`: the user's own loop, or one that cannot be recognised in the trace.
     `inference`: nothing is trained."""
 
     kind: str
     peft: bool
     own_arguments: str | None = None
-    """Class of the trainer's arguments, where the run has it or the trace shows the trainer."""
+    """Class of the trainer's arguments; None unless the run has it or the trace shows the trainer."""
     fields: frozenset[str] | None = None
-    """Its fields; None where they are not known."""
+    """Its fields; None if unknown."""
     trainer: str | None = None
-    """Class of the trainer, where the run has it or the trace shows it."""
+    """Class of the trainer; None unless the run has it or the trace shows it."""
     flags: tuple[Flag, ...] = ()
-    """That the program declared."""
+    """Flags that the program declared."""
     model_class: str | None = None
     package: str | None = None
-    """The package that made the model's class; None where it is not known."""
+    """The package that defines the model's class; None if unknown."""
     attentions: frozenset[str] | None = None
-    """What `attn_implementation` of the model's class may be; None where that is not known."""
+    """Values that `attn_implementation` of the model's class may have; None if unknown."""
 
     def takes_attention(self, name: str) -> bool:
-        """Whether the model can be loaded with this `attn_implementation`, or that is not known."""
+        """Whether the model can be loaded with this `attn_implementation`; True if unknown."""
         has_option = self.from_transformers or self.package == "sentence_transformers"
         return has_option and (self.attentions is None or name in self.attentions)
 
     def fix(self, torch: Fix | str, setting: Fix | str = "", **others: Fix | str) -> Fix:
         """The fix for this stack.
 
-        setting: what `setting` returned; it counts for every kind that has no text of its own. others: fixes by kind.
-        One that names a class of arguments that the program is not known to use, or a field that this class lacks, is
-        not taken. Of a kind without a fix, that of the kind that it builds on.
+        setting: the result of `setting`, used for every kind without a fix of its own. others: fixes by kind. A fix is
+        not used if it names a class of arguments that the program is not known to use, or a field that this class
+        lacks. A kind without a fix gets that of the kind it builds on.
         """
         if setting and self.kind in ("lightning", "torch"):
             return as_fix(setting)
@@ -113,11 +112,11 @@ class Stack:
 
     @property
     def arguments(self) -> str:
-        """The class that holds the training arguments; empty where it is one of TRL's, and not known which."""
+        """The class that holds the training arguments; empty if it is one of TRL's and it is unknown which one."""
         return shown_name(self.own_arguments, self.kind)
 
     def has(self, name: str) -> bool | None:
-        """Whether the arguments have a field; None where they are not known."""
+        """Whether the arguments have a field; None if unknown."""
         return None if self.fields is None else name in self.fields
 
     @property
@@ -126,10 +125,10 @@ class Stack:
         return "activation_checkpointing" if self.has("activation_checkpointing") else "gradient_checkpointing"
 
     def setting(self, values: Mapping[str, Any], extra: Mapping[str, Any] | None = None, note: Fix | str = "") -> Fix:
-        """How these fields are set: by the program's own flags if it declared one for each, else in the class of its
-        arguments. Empty where they cannot be set so.
+        """The fix that sets these fields: by the program's own flags if it declared one for each, else in the class of
+        its arguments. Empty if they cannot be set in either way.
 
-        extra: further fields, left out where there are none of that name. note: prose behind it, where there is a fix.
+        extra: further fields, left out if they do not exist. note: prose to append to a fix.
         """
         flags = [self.flag(name, value) for name, value in values.items()]
         if all(flags):
@@ -165,13 +164,13 @@ class Stack:
                 "boolean": (name, str(value).lower()),
             }
             words = by_kind.get(flag.kind)
-        # Words mean what the field's do only where the flag is the field's own.
+        # A text value means the same only if the flag is the field's own.
         elif flag.kind == "value" and (isinstance(value, int) or (isinstance(value, str) and self.has(field))):
             words = name, str(value)
         return None if words is None else OwnFlag(name, value, words)
 
     def fits(self, fix: Fix) -> bool:
-        """Whether a fix names no arguments but the program's own, and of these no field that they lack."""
+        """Whether a fix names only the program's own arguments, and only fields that they have."""
         for one in fix.settings:
             if one.surface != "argument" or one.of is None:
                 continue
@@ -183,25 +182,25 @@ class Stack:
 
     @property
     def from_transformers(self) -> bool:
-        """Whether transformers made the model's class, or that is not known."""
+        """Whether transformers defines the model's class; True if unknown."""
         return self.package in (None, "transformers")
 
     @property
     def is_causal(self) -> bool:
-        """Whether the model is transformers' for the next token, or that is not known."""
+        """Whether the model is one of transformers' causal language models; True if unknown."""
         name = self.model_class
         known = name is not None and _TASK.search(name) is not None
         return self.from_transformers and (not known or str(name).endswith("ForCausalLM"))
 
     @property
     def labels_rows(self) -> bool:
-        """Whether the model is known to give one output for each row of a batch (a classifier, a reward model): then a
+        """Whether the model is known to give one output per row of a batch (a classifier, a reward model), so that a
         row cannot hold several samples."""
         return bool(re.search(r"For(SequenceClassification|MultipleChoice)$", self.model_class or ""))
 
     def loaded(self, causal: bool = True, **options: Any) -> Fix:
-        """How the model is loaded with these options of `from_pretrained`; empty where transformers did not make it.
-        causal: whether it predicts the next token, where its own class is not known."""
+        """The fix that loads the model with these options of `from_pretrained`; empty if it is not a transformers
+        model. causal: whether it predicts the next token, used if its class is unknown."""
         if "attn_implementation" in options and not self.takes_attention(options["attn_implementation"]):
             return Fix()
         if self.package == "sentence_transformers":
@@ -217,8 +216,8 @@ class Stack:
 def stack_of(
     trace: Trace, run: Run | None, packages: frozenset[str] = frozenset(), *, inference: bool = False
 ) -> Stack:
-    """From what the run says of its program, else from what it imported and how its steps were counted; without a run
-    from names in the trace. inference: nothing is trained."""
+    """The stack, from what the run recorded about its program, else from its imports and how its steps were counted;
+    without a run from names in the trace. inference: nothing is trained."""
     if inference:
         return Stack("inference", peft=False)
     if run is None:
@@ -257,8 +256,8 @@ def _kind(run: Run, program: Program, packages: frozenset[str]) -> str:
 
 
 def _attentions(model: Mapping[str, Any]) -> frozenset[str] | None:
-    """The implementations of attention that a model's class offers, as the run has it: none for a class without that
-    option. None where the run does not say, as older ones do not."""
+    """The attention implementations of a model's class, from the run: empty for a class without that option. None if
+    the run does not say, as for older runs."""
     if "attention_options" not in model:
         return None
     options = model["attention_options"]

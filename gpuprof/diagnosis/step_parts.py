@@ -1,4 +1,4 @@
-"""The step split into what a device works and waits for: the usual step, and the mean step that a user pays for."""
+"""The step split into a device's work and waits: the usual step, and the mean step."""
 
 from __future__ import annotations
 
@@ -9,25 +9,26 @@ from gpuprof.diagnosis.budget_model import Budget, Excess
 from gpuprof.diagnosis.diagnosis import Device, DeviceEstimate, Diagnosis
 from gpuprof.diagnosis.shares import PAUSE_NS
 from gpuprof.diagnosis.timed_steps import PAUSES, VARIATION
+from gpuprof.units import Assumed, Share
 
 IDLE = "idle"
 NEITHER = (VARIATION, PAUSES, "evaluation", "save", "logging", "periodic")
-"""What is neither the step's own work nor waiting: work that comes in some steps only, in which the GPU may work, and
-what no cause explains."""
-LEAST_EXCESS = 0.005
-"""Share of the mean step from which on a cause of excess is a part of its own; less is counted as variation."""
+"""Parts that are neither the step's own work nor waiting: events of some steps during which the GPU may work, and
+unexplained time."""
+LEAST_EXCESS: Assumed[Share] = 0.005
+"""Smallest share of the mean step at which a cause of excess is shown separately; smaller ones count as variation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One stretch of the bar: `key` names it and its colour, `idle` tells the causes of waiting from work. What is in
-    NEITHER is neither: what the device did meanwhile is not known."""
+    """One stretch of the bar: `key` is its name and colour, `idle` distinguishes waiting from work. Keys in NEITHER are
+    neither: what the device did meanwhile is unknown."""
 
     key: str
     ns: int
     idle: bool
     on_streams: bool = False
-    """Of `device`: it waits for work on other streams or GPUs, rather than from one kernel to the next."""
+    """For key `device`: whether it waits for other streams or GPUs, rather than between consecutive kernels."""
 
     @property
     def works(self) -> bool:
@@ -52,22 +53,22 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Beyond:
-    """What the mean step takes beyond the usual one; the causes, pauses and variation sum to it."""
+    """Mean step − usual step, as causes, pauses and variation, which sum to it."""
 
     causes: tuple[Excess, ...]
-    """That are worth a part of their own."""
+    """Causes large enough to be shown separately."""
     pauses_ns: int
     variation_ns: int
-    """What is left, of either sign."""
+    """The rest, of either sign."""
 
 
 def estimated(diagnosis: Diagnosis) -> bool:
-    """Whether the bars show the step without the profiler rather than as recorded."""
+    """Whether the bars show the step without the profiler's cost rather than as recorded."""
     return bool(diagnosis.devices_estimated)
 
 
 def bars(diagnosis: Diagnosis) -> tuple[Bar, ...]:
-    """One bar per device, of one step; idle is split by cause where the causes are known."""
+    """One bar per device, for one step; idle time is split by cause if the causes are known."""
     waiting = frozenset(d.device for d in diagnosis.devices if _waits_for_streams(d))
     if diagnosis.devices_estimated:
         budget = diagnosis.budget
@@ -77,18 +78,18 @@ def bars(diagnosis: Diagnosis) -> tuple[Bar, ...]:
 
 
 def _waits_for_streams(device: Device) -> bool:
-    """Whether a device pauses for longer after launched work than it does from one kernel to the next."""
+    """Whether a device's pauses before launched work are longer than those between consecutive kernels."""
     return any(one.cause == "device" and one.ns >= PAUSE_NS * max(one.count, 1) for one in device.idle_by_cause)
 
 
 def _per_step(bar: Bar, steps: int) -> Bar:
-    """The mean of the steps that a bar is of."""
+    """The bar of several steps divided by their number."""
     total = round(bar.total_ns / steps)
     return Bar(bar.device, total, _scaled(bar.parts, total))
 
 
 def _scaled(parts: tuple[Part, ...], total_ns: int) -> tuple[Part, ...]:
-    """The parts, made to sum to a total. Rounding the running sum keeps the sum."""
+    """The parts scaled to sum to a total. Rounding the running sum keeps the sum exact."""
     until = [0, *accumulate(part.ns for part in parts)]
     at = [round(ns * total_ns / until[-1]) if until[-1] else 0 for ns in until]
     return tuple(replace(part, ns=at[i + 1] - at[i]) for i, part in enumerate(parts))
@@ -111,7 +112,7 @@ def _bar(device: Device | DeviceEstimate, total_ns: int, on_streams: frozenset[i
 
 
 def beyond_usual(budget: Budget) -> Beyond:
-    """What makes the mean step longer, or shorter, than the usual one, in parts that are worth showing."""
+    """Difference between mean and usual step, in parts that are large enough to show."""
     least = LEAST_EXCESS * budget.mean_ns
     causes = tuple(one for one in budget.excess if one.mean_ns and abs(one.mean_ns) >= least)
     pauses = budget.paused_ns if budget.paused_ns >= least else 0
@@ -120,18 +121,17 @@ def beyond_usual(budget: Budget) -> Beyond:
 
 
 def differs(budget: Budget) -> bool:
-    """Whether anything that is seen distinguishes the mean step from the usual one."""
+    """Whether any shown part distinguishes the mean step from the usual one."""
     found = beyond_usual(budget)
     varies = abs(found.variation_ns) >= LEAST_EXCESS * budget.mean_ns
     return bool(found.causes or found.pauses_ns or varies)
 
 
 def _of_mean_step(bar: Bar, budget: Budget | None) -> Bar:
-    """The mean step: the usual one, and what the causes, pauses and variation add to it; they sum to it exactly.
+    """The mean step: the usual one plus causes, pauses and variation; the parts sum to it exactly.
 
-    A cause of waiting in the usual step that also comes in some steps only is one part. Where steps are shorter on
-    average than the usual one, all that the usual one consists of is shorter.
-    """
+    A cause of waiting that occurs both in the usual step and as excess is one part. If steps are shorter on average
+    than the usual one, all parts of the usual step are scaled down."""
     if budget is None or budget.source != "free" or not bar.parts:
         return bar
     beyond = beyond_usual(budget)

@@ -1,4 +1,4 @@
-"""A verdict's summary: how much of the step the device works, and what it waits for."""
+"""A verdict's summary: the share of the step in which the device works, and what it waits for."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gpuprof.diagnosis.diagnosis import Kernels
 from gpuprof.diagnosis.rest_of_step import rest_of_step
 from gpuprof.diagnosis.sentences import Sentences, duration, share
 from gpuprof.diagnosis.shares import Shares
-from gpuprof.replay.bound import SMALL
+from gpuprof.replay.bound import LEAST_SENSITIVITY
 from gpuprof.timeline.unit import STEP, Unit
 
 
@@ -24,22 +24,21 @@ def summary(
     budget: Budget | None = None,
     unit: Unit = STEP,
 ) -> Sentences:
-    """Two or three sentences: how much of the step the device works, and what it waits for.
+    """Two or three sentences: the share of the step in which the device works, and what it waits for.
 
-    `stepless`: no steps were found, so it is all that was recorded. `budget`: of the mean step, which the headline
-    states, where a run timed its steps. No step time is said: the headline does.
-    """
+    `stepless`: no steps were found, so the sentences are about the whole recording. `budget`: of the mean step, if a
+    run timed its steps. The step time is not mentioned, since the headline gives it."""
     of, each = ("of the recording", "") if stepless else (_which_step(budget, unit), f" {unit.a}")
     return _summary(shares, kernels, limits, turns, compiling_ns, alone, of, each, _part_of_mean(budget))
 
 
 def _which_step(budget: Budget | None, unit: Unit) -> str:
-    """Which step the sentence is about: the mean one, or the usual one where that differs."""
+    """The step that the sentence is about: the mean one, or the usual one if that differs."""
     return f"of the usual {unit}" if budget is not None and budget.has_usual_step else f"of the {unit}"
 
 
 def _part_of_mean(budget: Budget | None) -> float:
-    """How much of the mean step is the usual one, where only the mean step is said; the step bar shows that, too."""
+    """The usual step's share of the mean step, if only the mean step is shown; as in the step bar."""
     if budget is None or budget.source != "free" or budget.has_usual_step or budget.mean_ns <= 0:
         return 1.0
     return budget.usual_in_mean_ns / budget.mean_ns
@@ -56,12 +55,12 @@ def _summary(
     each: str,
     part: float = 1.0,
 ) -> Sentences:
-    """Of a step.
+    """The sentences about one step.
 
-    `limits`: compute | memory | latency → its share of the kernels' time, where that is known. `turns`: how many GPUs
-    of the process work one after the other. `compiling_ns`: host time of a step in which code is compiled. `alone`: one
-    GPU and one rank, so that no others are spoken of. `of`: which step, `of the usual step`. `each`: ` a step`,
-    said of counts in it. `part`: how much of that step this one is.
+    `limits`: compute | memory | latency → its share of the kernels' time, if known. `turns`: number of the process's
+    GPUs that work one after the other. `compiling_ns`: CPU time of a step spent compiling. `alone`: one GPU and one
+    rank, so others are not mentioned. `of`: which step, `of the usual step`. `each`: ` a step`, after counts. `part`:
+    share of the step in `of` that `shares` covers.
     """
     step = shares.step_ns
     text = f"The {'busiest ' if turns else ''}GPU works {share(part * shares.busy_ns, step)} {of}"
@@ -73,7 +72,7 @@ def _summary(
     idle = sum(shares.idle_ns.values())
     if idle <= 0.05 * step:
         limited = _limited(shares, limits or {})
-        waits_for_ranks = not alone and shares.communication_ns >= SMALL * step
+        waits_for_ranks = not alone and shares.communication_ns >= LEAST_SENSITIVITY * step
         if not waits_for_ranks and shares.copy_ns > shares.compute_ns:
             return (works, *limited, "It spends more time on copies than on computation.")
         why = "That includes waiting for other ranks." if waits_for_ranks else "The CPU (host) keeps it busy."
@@ -87,7 +86,7 @@ _LIMITS = {"compute": "arithmetic", "memory": "memory traffic", "latency": "kern
 
 
 def _limited(shares: Shares, limits: Mapping[str, float]) -> Sentences:
-    """`Memory traffic limits 370 ms of that, arithmetic 238 ms.`: what a device that always works is slowed by."""
+    """`Memory traffic limits 370 ms of that, arithmetic 238 ms.`: what limits a device that is always busy."""
     times = sorted(((of * shares.compute_ns, key) for key, of in limits.items()), reverse=True)
     worth_saying = [(ns, _LIMITS[key]) for ns, key in times if ns > 0.05 * shares.step_ns]
     if not worth_saying:

@@ -26,16 +26,16 @@ _ENDS = ("low", "expected", "high")
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """DataFrames of one diagnosis, each made when it is asked for."""
+    """DataFrames of one diagnosis, each made on demand."""
 
     timeline: Timeline
     columns: GapColumns
     roofline: Roofline | None = None
-    """None where the device's ceilings are not known."""
+    """None if the device's ceilings are unknown."""
     project: Callable[..., Projection] | None = None
     """Projects a diagnosis: its arguments are the diagnosis, the names of GPUs, and options."""
     diagnosis: Any = None
-    """The `gpuprof.diagnosis.diagnosis.Diagnosis` that these tables are of."""
+    """The `gpuprof.diagnosis.diagnosis.Diagnosis` behind these tables."""
 
     def gaps(self) -> pd.DataFrame:
         """Every gap: start_ns, ns, device, main_cause, phase, op, module, frame, and its ns by cause."""
@@ -91,7 +91,7 @@ class Tables:
         return pd.DataFrame({"start_ns": steps.start_ns - self.timeline.window[0], "ns": steps.end_ns - steps.start_ns})
 
     def ops(self) -> pd.DataFrame:
-        """Every op and user range of the window; `parent` is the row of the span around it, -1 where there is none."""
+        """Every op and user range of the window; `parent` is the row of the enclosing span, -1 without one."""
         import pandas as pd
 
         trace = self.timeline.trace
@@ -140,7 +140,7 @@ class Tables:
         """A row per GPU of `to`, best first: the step there in ns with its 80 % interval, work per time relative to the
         recorded GPU, what limits it, whether the batch fits (None: not known), work per hour, dollars and watts.
 
-        to, options: as for `gpuprof.project`. Raises GpuprofError where the recording cannot be projected.
+        to, options: as for `gpuprof.project`. Raises GpuprofError if the recording cannot be projected.
         """
         import pandas as pd
 
@@ -169,12 +169,12 @@ class Tables:
 
 
 def _range(name: str, interval: Any, number: Callable[[float], float]) -> dict[str, float]:
-    """The ends and the middle of an interval as columns; `name` has {} where their names go."""
+    """The ends and the middle of an interval as columns; `name` has {} in place of low, expected or high."""
     return {name.format(end): number(getattr(interval, end)) for end in _ENDS}
 
 
 def _known(values: I64, origin: int = 0) -> pd.api.extensions.ExtensionArray:
-    """Whole numbers counted from `origin`, <NA> where the recording gives none."""
+    """Whole numbers relative to `origin`, <NA> if the recording has none."""
     import pandas as pd
 
     absent = values == ABSENT

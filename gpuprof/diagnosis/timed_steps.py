@@ -1,4 +1,4 @@
-"""The steps that a run timed free-running, one by one: what each took, and what it waited for."""
+"""The free-running steps that a run timed, one by one: the time of each, and what it waited for."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from gpuprof.diagnosis.budget import PAUSE, Stretch, attributed
 from gpuprof.tracefile.trace import I64
 
 USUAL, PAUSES, VARIATION = "usual", "pauses", "variation"
-"""Parts of a step that are no cause: what its work explains, and what nothing explains, in steps that paused and in the
-others."""
+"""Parts of a step that are no cause: the time that its work explains, and unexplained time in steps that paused and in
+the others."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimedSteps:
-    """Timed steps in their order, those of unknown duration left out; one row per step in every column."""
+    """Timed steps in order, without those of unknown duration; one row per step in every column."""
 
     number: I64
-    """As the run counts its steps."""
+    """Step numbers as the run counts them."""
     ns: I64
     parts: Mapping[str, I64]
-    """`usual`, then each cause that any step had, most time first, then `pauses` and `variation`: ns, ≥ 0, summing to
+    """`usual`, then each cause that occurred, most time first, then `pauses` and `variation`: ns ≥ 0, which sum to
     `ns`."""
 
 
 def timed_steps(stretch: Stretch) -> TimedSteps:
     """The steps of a stretch, each split into whole nanoseconds that sum to it.
 
-    A step that took less than is usual for its work is all `usual`.
+    A step shorter than usual for its work is entirely `usual`.
     """
     known = np.isfinite(stretch.step_ns)
     ns = _whole(stretch.step_ns[known])
     usual = np.minimum(ns, _whole(stretch.expected_ns[known]))
     causes = {cause: column[known] for cause, column in attributed(stretch).items()}
     causes = dict(sorted(causes.items(), key=lambda item: -float(item[1].sum())))
-    # Rounding the running sums instead of the parts keeps the sum.
+    # Rounding the running sums instead of the parts keeps the sum exact.
     filled, parts = np.zeros(len(ns)), {USUAL: usual}
     below = np.zeros(len(ns), np.int64)
     for cause, column in causes.items():

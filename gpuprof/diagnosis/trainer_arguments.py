@@ -1,7 +1,7 @@
-"""The class that holds a trainer's settings: what it is called, and which fields it has.
+"""The class that holds a trainer's settings: its name and fields.
 
-From what the recorder saw; where it did not, of TRL's trainers by the names in the trace, their files and classes; else
-what usual programs of that kind have.
+They come from the recorder; otherwise, for TRL's trainers, from file and class names in the trace; otherwise from what
+programs of that kind usually have.
 """
 
 from __future__ import annotations
@@ -15,36 +15,37 @@ import numpy as np
 from gpuprof.record.trainer_arguments import CLASS as USUAL
 from gpuprof.tracefile.program import Program
 from gpuprof.tracefile.trace import Trace
+from gpuprof.units import Characters, Convention
 
 _FILE = re.compile(r"(?:^|/)trl/(?:trainer|experimental/\w+)/(\w+)_trainer\.py\b(?!.*<module>)")
 _CLASS = re.compile(r"\b([A-Z]\w*)Trainer\b(?!.*<module>)")
 _WORDS = frozenset(("async", "distillation", "iterative", "nash", "online", "reward", "server"))
-"""Parts of files' names that are words; the others are acronyms."""
-_LONGEST_ACRONYM = 5
+"""Parts of file names that are words; the others are acronyms."""
+_LONGEST_ACRONYM: Convention[Characters] = 5
 _BASE = "base"
 
 INFERRED = ("SFTConfig", USUAL)
-"""Classes that fixes name where the program's own is not known."""
+"""Classes that fixes name if the program's own is unknown."""
 _COPY = "Unsloth"
-"""Begins the names of unsloth's copies of TRL's classes, which programs know by TRL's own names."""
+"""Prefix of unsloth's copies of TRL's classes; programs use them by TRL's names."""
 _OF_TRL = ("trl", "unsloth")
-"""Kinds of programs whose arguments are of one of TRL's classes."""
+"""Kinds of programs that use one of TRL's argument classes."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainerArguments:
-    """What is known of a program's trainer and of the class of its arguments."""
+    """A program's trainer and the class of its arguments, as far as known."""
 
     name: str | None = None
-    """Of the class; None where it is not known."""
+    """Name of the arguments' class; None if unknown."""
     fields: frozenset[str] | None = None
     """Its fields; None where they are not known."""
     trainer: str | None = None
-    """The trainer's class; None where it is not known."""
+    """The trainer's class; None if unknown."""
 
 
 def trainer_arguments(kind: str, program: Program, trace: Trace) -> TrainerArguments:
-    """Of a program of a kind of `stack`: as it was recorded, else as the trace shows it."""
+    """The arguments of a program of this kind (see `stack`), as recorded or else as the trace shows."""
     arguments, trainer = program.arguments, program.trainer
     name = trainer and trainer.name.removeprefix(_COPY)
     if arguments is not None:
@@ -57,13 +58,13 @@ def trainer_arguments(kind: str, program: Program, trace: Trace) -> TrainerArgum
 
 
 def shown_name(own: str | None, kind: str) -> str:
-    """The class to name in advice: the program's own, else the usual one; empty where it is one of TRL's, and not known
-    which."""
+    """The class to name in advice: the program's own, or else the usual one; empty if it is one of TRL's and it is
+    unknown which one."""
     return own or ("" if kind in _OF_TRL else USUAL)
 
 
 def trl_trainer(trace: Trace) -> str | None:
-    """`DPO` of DPOTrainer, whose arguments are a DPOConfig; None where the trace shows none."""
+    """`DPO` for DPOTrainer, whose arguments are a DPOConfig; None if the trace shows no trainer of TRL."""
     names, counts = np.unique(np.concatenate([trace.ops.name, trace.frames.name]), return_counts=True)
     found: Counter[str] = Counter()
     for name, count in zip(names.tolist(), counts.tolist(), strict=True):
@@ -81,7 +82,7 @@ def _named(text: str) -> str | None:
 
 
 def of_file(name: str) -> str | None:
-    """The class of `online_dpo`, without Trainer; None where its spelling is not known."""
+    """The class for `online_dpo`, without Trainer: `OnlineDPO`; None if its spelling is unknown."""
     parts = name.split("_")
     if name == _BASE or any(part not in _WORDS and len(part) > _LONGEST_ACRONYM for part in parts):
         return None

@@ -1,4 +1,4 @@
-"""What `gpuprof try` measured of a run's findings, read from the file that it left in the run's folder."""
+"""What `gpuprof try` measured for a run's findings, read from its file in the run's folder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SAME = ("bitwise", "within_scatter", "other_random_numbers", "different")
 
 
 def with_measured(findings: Sequence[Finding], folder: str | None) -> tuple[Finding, ...]:
-    """The findings with what was measured of each; as they are where nothing was tried."""
+    """The findings with their measurements; unchanged if nothing was tried."""
     document = runfile.read_json(Path(folder) / runfile.TRIAL) if folder else None
     if document is None:
         return tuple(findings)
@@ -27,7 +27,7 @@ def with_measured(findings: Sequence[Finding], folder: str | None) -> tuple[Find
 
 
 def failures(folder: str | None) -> dict[str, str]:
-    """Finding → why its fix failed when `gpuprof try` made it; of the fixes that the run remembers as failed."""
+    """Finding → why its fix failed in `gpuprof try`, for fixes that failed."""
     document = runfile.read_json(Path(folder) / runfile.TRIAL) if folder else None
     found: dict[str, str] = {}
     for row in _rows(document or {}):
@@ -45,7 +45,7 @@ def _rows(document: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _measured(row: dict[str, Any]) -> Measured | None:
-    """None of a row that was not tried, or is damaged."""
+    """The measurement in a row; None if the row was not tried or is damaged."""
     status = row.get("status")
     if status not in STATUSES:
         return None

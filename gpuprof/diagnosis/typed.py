@@ -1,4 +1,4 @@
-"""Frozen dataclasses out of plain JSON, by their type hints."""
+"""Frozen dataclasses from plain JSON, by their type hints."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ Made = TypeVar("Made")
 
 
 class NotOfType(ValueError):
-    """A value that is not of its type; the text says which, and where."""
+    """A value does not have its type; the text says which value, and where."""
 
 
 def typed(kind: type[Made], value: Any, names: Mapping[str, Any], where: str = "") -> Made:
-    """A dataclass made of a JSON object; `names`: types that its hints name and its module does not import.
+    """A dataclass made from a JSON object; `names`: types in its hints that its module does not import.
 
-    Keys that the dataclass lacks are passed over: newer versions write them. Those that the object lacks have the
-    default of their field, else None where that may be: older versions did not write them. Raises NotOfType.
+    Unknown keys are ignored: newer versions write them. Missing keys get the field's default, or None if the type
+    allows it: older versions did not write them. Raises NotOfType.
     """
     return _value(kind, value, _Names(names), where or kind.__name__)
 
 
 class _Names(dict):
-    """Names of types, which are found in the end; hashed by what it is, for the cache."""
+    """Names of types, hashed by identity for the cache."""
 
     def __hash__(self) -> int:  # type: ignore[override]
         return id(self)
@@ -105,7 +105,7 @@ def _fields(kind: Any, names: _Names) -> dict[str, tuple[Any, bool, bool]]:
 
 
 def _plain(kind: Any, value: Any, where: str) -> Any:
-    """A number, a text or a truth value; a whole number may be written as one, where a float is meant."""
+    """A number, text or boolean; a float may be written as a whole number."""
     is_bool = isinstance(value, bool)
     if kind is float and isinstance(value, (int, float)) and not is_bool:
         return value

@@ -1,33 +1,35 @@
-"""How many lengths a training has yet to see, from the distribution of those it has seen."""
+"""Number of sequence lengths that a training has yet to see, from the distribution of those seen so far."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from gpuprof.tracefile.trace import F64, I64
+from gpuprof.units import Assumed, Ratio, Steps
 
-FEWEST = 8
-"""Steps whose lengths are known, at least, for a distribution."""
-REACH = 4.0
-"""Bandwidths around the lengths seen that the estimated distribution covers."""
+FEWEST_STEPS: Assumed[Steps] = 8
+"""Fewest steps of known length for a distribution."""
+BANDWIDTHS_BEYOND: Assumed[Ratio] = 4.0
+"""Range of the estimated distribution beyond the lengths seen, in bandwidths."""
 
 
 def unseen_lengths(lengths: I64, steps: int) -> float | None:
-    """Expected number of the next `steps` steps whose length no step had before; None where too few are known.
+    """Expected number of new lengths in the next `steps` steps; None if too few lengths are known.
 
-    lengths: of the steps so far, in tokens a sample. Their distribution is estimated with a Gaussian kernel (bandwidth
-    by Silverman's rule, at least one grid step) on the grid of lengths that occur (multiples of 8, say). A length not
-    yet seen that has probability p comes up in those steps with probability 1 - (1 - p)^steps.
-    """
+    lengths: of the steps so far, in tokens per sample. Their distribution is estimated with a Gaussian kernel
+    (bandwidth by Silverman's rule, at least one grid step) on the grid of lengths that occur (multiples of 8, say). A
+    length not yet seen that has probability p comes up in those steps with probability 1 - (1 - p)^steps."""
     lengths = lengths[lengths > 0]
-    if len(lengths) < FEWEST or steps <= 0:
-        return None if len(lengths) < FEWEST else 0.0
+    if len(lengths) < FEWEST_STEPS or steps <= 0:
+        return None if len(lengths) < FEWEST_STEPS else 0.0
     grid = max(int(np.gcd.reduce(lengths)), 1)
     cells = (lengths // grid).astype(np.float64)
     width = max(_bandwidth(cells), 1.0) if np.ptp(cells) else 0.0
     if not width:
         return 0.0
-    places = np.arange(max(np.floor(cells.min() - REACH * width), 1), np.ceil(cells.max() + REACH * width) + 1)
+    places = np.arange(
+        max(np.floor(cells.min() - BANDWIDTHS_BEYOND * width), 1), np.ceil(cells.max() + BANDWIDTHS_BEYOND * width) + 1
+    )
     density = np.exp(-0.5 * ((places[:, None] - cells[None, :]) / width) ** 2).sum(axis=1)
     probability = density / density.sum()
     unseen = ~np.isin(places, cells)

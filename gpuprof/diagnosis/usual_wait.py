@@ -1,4 +1,4 @@
-"""What every step waits for its batches, in words: of runs whose recording has no GPU work to compare it with."""
+"""The sentence on how long every step waits for its batches, for runs whose recording has no GPU work."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from gpuprof.tracefile.run import RunFolder
 
 
 def usual_wait(folder: RunFolder | None, found: Budget, unit: Unit) -> Sentences:
-    """`Waiting for batches takes 33 ms of a usual step.`; none where it is less than 5 % of that, or not known.
+    """`Waiting for batches takes 33 ms of a usual step.`; none if it is less than 5 % of that, or unknown.
 
-    The median over the free-running steps. Beyond it, waiting is one of the causes of the budget.
+    This is the median over the free-running steps. Waiting beyond it is a cause in the budget.
     """
     if folder is None:
         return ()

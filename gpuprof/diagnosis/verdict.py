@@ -1,4 +1,4 @@
-"""The verdict on replayed steps: what binds them (`replay.bound`), what of that it is, and how sure that is."""
+"""The verdict on replayed steps: what limits them (`replay.bound`), its cause, and the confidence."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from gpuprof.calibration import noise as calibrated
-from gpuprof.diagnosis.diagnosis import UNCLEAR, Family, Verdict
+from gpuprof.diagnosis.diagnosis import UNCLEAR_CONFIDENCE, Family, Verdict
 from gpuprof.diagnosis.doubts import Doubt, remaining
 from gpuprof.diagnosis.estimate import host_causes
 from gpuprof.diagnosis.gaps import CAUSES
 from gpuprof.diagnosis.sentences import Sentences
-from gpuprof.replay.bound import CLOSE, PARTS, RESOURCES, SMALL, Bound, bound_of
+from gpuprof.replay.bound import EQUAL_SENSITIVITY, LEAST_SENSITIVITY, PARTS, RESOURCES, Bound, bound_of
 from gpuprof.replay.collectives import communication_cause
 from gpuprof.replay.graph import SYNC, Graph
 from gpuprof.replay.mean_step import HOST_LUMPS, MeanStep
@@ -24,16 +24,17 @@ from gpuprof.replay.transform import scale, scaled, without_edges
 from gpuprof.timeline.slow_calls import KINDS, UNKNOWN, slow_calls
 from gpuprof.timeline.unit import STEP, Unit
 from gpuprof.tracefile.trace import F64
+from gpuprof.units import Assumed, Draws
 
-DRAWS = 40
+DRAWS: Assumed[Draws] = 40
 ERROR = calibrated.SENSITIVITY.value
-"""Standard deviation of a sensitivity for what the graph does not know: gaps between kernels, clocks, other
+"""Standard deviation of a sensitivity from what the graph does not model: gaps between kernels, clocks, other
 processes."""
 CEILING_ERROR = calibrated.CEILING.value
-"""The same of the kernels' split, relative: ceilings of one kind of GPU differ between sources."""
+"""Relative standard deviation of the kernels' split: ceilings of one GPU differ between sources."""
 
 _CLOSE = "what would gain most differs within the noise of what was measured"
-"""Why a verdict is unclear of a recording that lacks nothing."""
+"""Why the verdict is unclear if the recording lacks nothing."""
 
 FAMILIES: dict[str, Family] = {
     "compute": "compute", "memory": "memory", "host": "host", "input": "host", "transfer": "host",
@@ -48,7 +49,7 @@ def family_of(bound: str | None) -> Family | None:
 def bound_and_cause(
     graph: Graph, found: Sensitivities, mean: MeanStep | None = None
 ) -> tuple[Bound | None, str | None]:
-    """What binds the mean step of a graph, and what of the host or of communication it is."""
+    """What limits the mean step of a graph, with the cause if that is the CPU or communication."""
     mean = mean or MeanStep(graph)
     bound = bound_of(found, gain_without(graph, mean))
     if bound == "host":
@@ -57,11 +58,10 @@ def bound_and_cause(
 
 
 def host_cause(graph: Graph) -> str | None:
-    """What of the host's time binds: launching work, Python in between, allocations, or waiting itself for the device.
+    """Which part of the CPU's time limits the step: launches, Python, allocations, or waiting for the device.
 
-    The waits of synchronising calls count with what the step gains without them, refilling the queue included; those
-    of calls that give memory back (cudaFree waits for the device) are the allocator's. None where it is time of which
-    nothing was recorded.
+    Waits of synchronising calls count with the gain of the step without them, including refilling the queue; waits of
+    calls that free memory (cudaFree waits for the device) count for the allocator. None if most is unrecorded time.
     """
     step = step_of(graph)
     cause = host_causes(graph)
@@ -84,8 +84,8 @@ def host_cause(graph: Graph) -> str | None:
 
 
 def slow_kind(graph: Graph) -> str:
-    """What the slow calls of a graph do most of their time: planning, loading, compile, allocator, locking, or
-    slow_call where that is not known."""
+    """What the slow calls of a graph spend most of their time on: planning, loading, compile, allocator, locking, or
+    slow_call if unknown."""
     found = slow_calls(graph.timeline)
     ns = np.bincount(found.kind, weights=found.own_ns, minlength=len(KINDS))
     return "slow_call" if not ns.any() or int(ns.argmax()) == UNKNOWN else KINDS[int(ns.argmax())]
@@ -101,7 +101,7 @@ def judge(
 ) -> Verdict:
     """The verdict on the mean step with its cause and how sure it is.
 
-    `said`: of the step; `ends`: of the 80 % interval of the mean.
+    `said`: sentences about the step; `ends`: of the 80 % interval of the mean step, ns.
     """
     graph = removal.graph
     bound, cause = bound_and_cause(graph, found, mean)
@@ -125,15 +125,15 @@ def with_doubts(
     exposed: float = 0.0,
     unit: Unit = STEP,
 ) -> Verdict:
-    """The verdict with the confidence that the doubts leave; below UNCLEAR with its runner-up, if any, and what would
-    decide.
+    """The verdict with the confidence that the doubts leave; below UNCLEAR with its runner-up, if any, and
+    what would decide.
 
-    `timed`: whether steps were timed without a profiler; `exposed`: the share of the step in communication that nothing
+    `timed`: whether steps were timed without a profiler; `exposed`: share of the step in communication that nothing
     overlaps.
     """
     sure = (verdict.confidence or 0.0) * remaining(doubted)
     texts = tuple(one.text for one in doubted)
-    if sure >= UNCLEAR:
+    if sure >= UNCLEAR_CONFIDENCE:
         return dataclasses.replace(verdict, confidence=sure, doubts=texts)
     texts = texts or (_CLOSE if timed else f"{_CLOSE}: time {unit}s without a profiler, as gpuprof trace does",)
     return dataclasses.replace(
@@ -153,14 +153,18 @@ def runner_up(found: Sensitivities, bound: Bound | None, exposed: float = 0.0) -
     parts: dict[Bound, float] = {name: getattr(found, name) or 0.0 for name in PARTS}
     values |= parts if found.compute is not None else {"memory": found.device}
     values.pop(bound, None)  # type: ignore[arg-type]
-    if exposed >= SMALL and max(values.values(), default=0.0) < SMALL and bound != "communication":
+    if (
+        exposed >= LEAST_SENSITIVITY
+        and max(values.values(), default=0.0) < LEAST_SENSITIVITY
+        and bound != "communication"
+    ):
         return "communication"
     second = max(values, key=lambda name: (values[name], name in PARTS), default=None)
-    return second if second is not None and values[second] >= CLOSE else None
+    return second if second is not None and values[second] >= EQUAL_SENSITIVITY else None
 
 
 def _lump(graph: Graph, mean: MeanStep) -> str | None:
-    """The work that comes in some steps only, where that costs more than the host does in the usual step."""
+    """The largest event of some steps only, if it costs more than the CPU does in the usual step."""
     lumps = {cause: ns for cause, ns in mean.lumps_ns.items() if cause in HOST_LUMPS}
     largest = max(lumps, key=lambda cause: lumps[cause], default=None)
     if largest is None:
@@ -180,8 +184,8 @@ def confidence(
 ) -> float:
     """The share of draws in which the verdict stays.
 
-    A draw takes the host's time as it is, or at either end of what it may be, the mean step likewise where some steps
-    are longer than the usual one, and adds noise to every sensitivity.
+    A draw takes the CPU's time as it is or at either end of its range, likewise the mean step if some steps are longer
+    than the usual one, and adds noise to every sensitivity.
     """
     cases = [found, found, *(sensitivities(graph, parts_ns, mean) for graph in (removal.quicker, removal.slower))]
     if mean is not None and ends is not None and mean.has_excess:
@@ -190,7 +194,7 @@ def confidence(
 
 
 def stays(cases: Sequence[Sensitivities], bound: Bound, unknown: float = 0.0) -> float:
-    """The share of draws in which `bound` stays: sensitivities with noise, of each case in turn.
+    """The share of draws in which `bound` stays, with noise on the sensitivities of each case in turn.
 
     unknown: as `bound_of` takes it.
     """
@@ -203,6 +207,6 @@ def stays(cases: Sequence[Sensitivities], bound: Bound, unknown: float = 0.0) ->
         if one.compute is None:
             parts = dict.fromkeys(PARTS)
         drawn = bound_of(dataclasses.replace(one, **whole, **parts), unknown=unknown)
-        # A draw that cannot tell two apart is half for each.
+        # A draw that is undecided between two counts half for each.
         same += 1.0 if drawn == bound else 0.5 if drawn == "balanced" else 0.0
     return same / DRAWS

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from gpuprof.doctor.machine_facts import Check, Facts
+from gpuprof.units import Assumed, Cores, Percent
 
-BUSY_PERCENT = 5.0
+BUSY_PERCENT: Assumed[Percent] = 5.0
 """Utilization above which a GPU without a known process is still called busy."""
-FEWEST_CPUS = 4
+FEWEST_CPUS: Assumed[Cores] = 4
 """CPUs per GPU that a training needs: one for Python, one for autograd, two for DataLoader workers. A guess."""
 
 

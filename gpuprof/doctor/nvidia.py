@@ -8,13 +8,14 @@ import subprocess
 from pathlib import Path
 
 from gpuprof.doctor.machine_facts import Gpu
+from gpuprof.units import Assumed, Seconds
 
 FIELDS = (
     "index", "name", "pci.bus_id", "driver_version", "power.limit", "power.default_limit", "clocks.max.sm",
     "clocks.applications.graphics", "compute_mode", "mig.mode.current", "memory.used", "utilization.gpu",
     "clocks_throttle_reasons.active",
 )  # fmt: skip
-TIMEOUT_S = 20.0
+TIMEOUT_S: Assumed[Seconds] = 20.0
 SLOWDOWNS = {
     0x8: "hardware slowdown", 0x20: "software thermal slowdown", 0x40: "hardware thermal slowdown",
     0x80: "power brake",

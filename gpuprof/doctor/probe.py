@@ -6,10 +6,11 @@ import json
 import subprocess
 
 from gpuprof.doctor.machine_facts import Torch
+from gpuprof.units import Assumed, Characters, Convention, Seconds
 
-TIMEOUT_S = 120.0
+TIMEOUT_S: Assumed[Seconds] = 120.0
 """Importing torch from a cold network disk and starting CUDA takes up to a minute."""
-_LONGEST_ERROR = 300
+_LONGEST_ERROR: Convention[Characters] = 300
 
 _CODE = r"""
 import json, sys, warnings

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 
 from gpuprof.doctor.machine_facts import Check, Facts
+from gpuprof.units import Assumed, Version
 
-OLDEST_TORCH = (2, 4)
+OLDEST_TORCH: Assumed[tuple[Version, Version]] = (2, 4)
 """Oldest torch that is supported for recording. Its profiler is the first that writes times to the nanosecond; older
 ones round to whole microseconds, as long as a short kernel takes. Their traces can still be read."""
 _COUNTERS = "https://developer.nvidia.com/ERR_NVGPUCTRPERM"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from gpuprof.doctor.machine_facts import Check, Facts
 from gpuprof.record.window import LEAST_DISK_BYTES
+from gpuprof.units import Assumed, Bytes
 
-SCARCE_DISK_BYTES = 8 << 30
+SCARCE_DISK_BYTES: Assumed[Bytes] = 8 << 30
 """Space that a long recording of a large step may need before it is compressed. A guess."""
-LEAST_SHARED_BYTES = 1 << 30
+LEAST_SHARED_BYTES: Assumed[Bytes] = 1 << 30
 """Docker's default of 64 MB is too small for a few workers' batches."""
 NETWORK = (
     "nfs", "cifs", "smb", "lustre", "gpfs", "ceph", "beegfs", "glusterfs", "afs", "9p", "virtiofs", "orangefs", "pvfs",

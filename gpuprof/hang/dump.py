@@ -21,13 +21,14 @@ from gpuprof.errors import UnreadableTrace
 from gpuprof.hang.recent import COALESCED, json_without_oldest, without_oldest
 from gpuprof.runfile import open_regular
 from gpuprof.tracefile import plain_pickle
+from gpuprof.units import Assumed, Calls, Entries
 
-KEPT = 32
+CALLS_A_GROUP: Assumed[Calls] = 32
 """Calls of a group that are read: the last ones, or this many before and after the first that is not done. Ranks that
 differ by more cannot be compared."""
-FRAMED = 4
+CALLS_WITH_FRAMES: Assumed[Calls] = 4
 """The stack of the call is read for this many of the last of them."""
-LOOKED_AT = 128
+MOST_ENTRIES: Assumed[Entries] = 128
 """Entries of a dump that are read: the last ones, and up to this many older ones that are not done. A recorder holds
 2,000 or more."""
 _RANK_IN_NAME = re.compile(r"(\d+)(?:\.(?:pickle|pkl|json|bin|dump))?$")
@@ -160,7 +161,7 @@ def _document(path: Path, data: bytes) -> tuple[Any, int]:
     if not data:
         raise UnreadableTrace(f"{path} is empty: the dump was not written")
     if data[:1] == b"\x80":
-        fewer, looked_at = without_oldest(data, LOOKED_AT, KEPT)
+        fewer, looked_at = without_oldest(data, MOST_ENTRIES, CALLS_A_GROUP)
         try:
             return plain_pickle.loads(fewer), looked_at
         except plain_pickle.NamesAGlobal as error:
@@ -168,11 +169,11 @@ def _document(path: Path, data: bytes) -> tuple[Any, int]:
         except plain_pickle.Damaged:
             raise UnreadableTrace(f"{path} is damaged or was cut off") from None
     try:
-        return json_without_oldest(data, LOOKED_AT), LOOKED_AT
+        return json_without_oldest(data, MOST_ENTRIES), MOST_ENTRIES
     except ValueError:
         pass  # not as torch writes it: Python's own reader may accept it
     try:
-        return json.loads(data), LOOKED_AT
+        return json.loads(data), MOST_ENTRIES
     except (ValueError, RecursionError):
         raise UnreadableTrace(f"{path} is damaged or was cut off, or no flight recorder dump") from None
 
@@ -201,15 +202,15 @@ def _groups(document: Mapping[str, Any], entries: list[Any], looked_at: int) -> 
         done = max([0, int(state.get("last_completed_collective") or 0), *finished])
         at = next((i for i, one in enumerate(numbered) if not one[-1].done), None)
         pending = None if at is None else numbered[at][-1].number
-        kept = numbered[-KEPT:] if at is None else numbered[max(at - KEPT, 0) : at + KEPT]
+        kept = numbered[-CALLS_A_GROUP:] if at is None else numbered[max(at - CALLS_A_GROUP, 0) : at + CALLS_A_GROUP]
         one = GroupState(
             name=name,
             description=described.get(name, ""),
             ranks=members.get(name) or members.get(described.get(name, "")),
             enqueued=enqueued,
             completed=done if pending is None else max(pending - 1, 0),
-            calls=tuple(_collective(one, framed=i >= len(kept) - FRAMED) for i, one in enumerate(kept)),
-            transfers=tuple(call for one in sent[-KEPT:] for call in _transfers(one)),
+            calls=tuple(_collective(one, framed=i >= len(kept) - CALLS_WITH_FRAMES) for i, one in enumerate(kept)),
+            transfers=tuple(call for one in sent[-CALLS_A_GROUP:] for call in _transfers(one)),
         )
         found.append(one)
     return tuple(found)
@@ -248,7 +249,7 @@ def _process_group(found: Any) -> tuple[str, str]:
 
 
 def _looked_at(entries: list[Any], last: int) -> list[_Row]:
-    """The last entries, with all parts of coalesced operations, and up to LOOKED_AT older ones that are not done.
+    """The last entries, with all parts of coalesced operations, and up to MOST_ENTRIES older ones that are not done.
     Operations that NCCL coalesced have the state of the entry that ends them."""
     begin = max(len(entries) - last, 0)
     rows = [_row(entry) for entry in entries[begin:]]
@@ -259,7 +260,7 @@ def _looked_at(entries: list[Any], last: int) -> list[_Row]:
     if older:
         ended = {_key(row) for row in map(_row, entries[:begin]) if row.ends and row.done}
         older = [row for row in older if _key(row) not in ended]
-    return older[:LOOKED_AT] + rows
+    return older[:MOST_ENTRIES] + rows
 
 
 def _key(row: _Row) -> tuple[str, bool, int]:

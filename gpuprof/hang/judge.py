@@ -19,6 +19,7 @@ from gpuprof.hang.dump import Call, Frame, GroupState
 from gpuprof.hang.groups import Group, groups_of
 from gpuprof.hang.rank_state import RankState
 from gpuprof.hang.stacks import own_frame
+from gpuprof.units import Assumed, WholeNs
 
 Kind = Literal[
     "mismatch",
@@ -34,7 +35,7 @@ Kind = Literal[
     "late",
     "none",
 ]
-LATE_NS = 10_000_000_000
+LATE_NS: Assumed[WholeNs] = 10_000_000_000
 """A rank that others have waited for less than this is late, not yet missing."""
 _PEER_GONE = re.compile(
     r"closed by peer|reset by peer|broken pipe|remote (?:worker|process)|peer (?:is )?gone|communicator was aborted"

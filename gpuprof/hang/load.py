@@ -16,11 +16,12 @@ from gpuprof.hang.dump import Dump, frames_of, is_dump, merged, rank_of, read
 from gpuprof.hang.rank_state import RankState
 from gpuprof.hang.stacks import Stack, is_stack, parse
 from gpuprof.tracefile.recording import resolve
+from gpuprof.units import Assumed, Bytes, Seconds
 
-MOST_TEXT = 4 << 20
+MOST_TEXT_BYTES: Assumed[Bytes] = 4 << 20
 """Most bytes of a stack file that are read."""
-_TAIL = 64 << 10
-ANSWER_S = 20.0
+_TAIL_BYTES: Assumed[Bytes] = 64 << 10
+ANSWER_S: Assumed[Seconds] = 20.0
 """Seconds that the processes of a run get to write their stacks: for the first dump torch imports its compiler, which
 takes seconds. A process that holds the GIL never answers."""
 _PHASES = (("save_ns", "save"), ("evaluation_ns", "evaluation"), ("logging_ns", "logging"))
@@ -37,7 +38,13 @@ def states_of(places: Sequence[str], may_ask: bool = True) -> tuple[list[RankSta
                 f"{places[0]}: processes are not asked for their stacks here; gpuprof hang PID does that"
             )
         return states_of_processes([int(place) for place in places]), time.time_ns()
-    named = resolve(places[0] if places else None) if len(places) < 2 else None
+    try:
+        named = resolve(places[0] if places else None) if len(places) < 2 else None
+    except GpuprofError as error:
+        if places:
+            raise
+        why = str(error).partition(": make one")[0]
+        raise GpuprofError(f"{why}: name dumps, or a process: gpuprof hang DUMPS, gpuprof hang PID") from None
     folder = named and named.run_folder
     if folder is not None and (folder / runfile.MANIFEST).is_file():
         asked = may_ask and ask(folder)
@@ -178,7 +185,7 @@ def _head(file: Path) -> bytes:
 
 def _text(file: Path) -> str:
     with runfile.open_regular(file) as opened:
-        return opened.read(MOST_TEXT).decode("utf-8", "replace")
+        return opened.read(MOST_TEXT_BYTES).decode("utf-8", "replace")
 
 
 def _with_dump(state: RankState, file: Path) -> RankState:
@@ -196,7 +203,7 @@ def _last_steps(folder: Path) -> dict[int, dict[str, object]]:
     try:
         with runfile.open_regular(folder / runfile.STEPS) as file:
             file.seek(0, 2)
-            file.seek(max(file.tell() - _TAIL, 0))
+            file.seek(max(file.tell() - _TAIL_BYTES, 0))
             lines = file.read().splitlines()
     except OSError:
         return {}

@@ -11,8 +11,9 @@ from pathlib import Path
 from gpuprof.errors import GpuprofError
 from gpuprof.hang.rank_state import Life
 from gpuprof.hang.stacks import Stack, parse
+from gpuprof.units import Assumed, Seconds
 
-SPY_S = 20.0
+SPY_S: Assumed[Seconds] = 20.0
 """Seconds that py-spy gets for one process."""
 
 

@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 
 from gpuprof.tracefile.compiled import compiled
+from gpuprof.units import Assumed, Bytes, Code, Convention, Entries
 
 COALESCED = "coalesced"
 """In the name of an entry that ends a coalesced operation."""
@@ -22,12 +23,12 @@ _KEYS = ("retired", "collective_seq_id", "p2p_seq_id", "pg_id", "is_p2p", "profi
 RETIRED, NUMBER, TRANSFER_NUMBER, GROUP, IS_TRANSFER, NAME = range(1, 7)
 """Columns of facts about an entry: the values of these keys, -1 where one is not known. NAME: whether the name ends a
 coalesced operation."""
-DEFINES = 0
+DEFINES: Convention[Code] = 0
 """Column: whether the entry fills a place of the memo."""
 _LIST = b"X\x07\x00\x00\x00entries"
-LEAST_BYTES = 32
+LEAST_BYTES: Assumed[Bytes] = 32
 """Fewest bytes of an entry, which has more than half this number of keys."""
-_PLACES = 1 << 16
+_PLACES: Assumed[Entries] = 1 << 16
 """Places of a pickle's memo that are followed; a pickle with more is decoded whole."""
 _OTHER, _TEXT, _LONG = -1, -2, -3
 

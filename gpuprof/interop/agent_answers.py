@@ -6,9 +6,11 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-MOST_ROWS = 50
-MOST_BYTES = 100_000
-_NAMES_OF_CUT = 2_000
+from gpuprof.units import Bytes, Convention, Rows
+
+MOST_ROWS: Convention[Rows] = 50
+MOST_BYTES: Convention[Bytes] = 100_000
+_NAMES_OF_CUT: Convention[Bytes] = 2_000
 """Bytes reserved for the names of the lists that were cut."""
 
 

@@ -14,10 +14,11 @@ from gpuprof.timeline.intervals import Cover
 from gpuprof.timeline.phases import PHASES
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.trace import I64, NO_TEXT, OP, U8
+from gpuprof.units import Convention, Points
 
 OURS = "gpuprof"
 """Key of the group."""
-BUSY_BINS = 1000
+BUSY_BINS: Convention[Points] = 1000
 """Points of a GPU's utilization over the window."""
 
 

@@ -18,12 +18,13 @@ from gpuprof.trial.fixes import Candidate, advised, lines_for
 from gpuprof.trial.patches import names
 from gpuprof.trial.subject import START_S, Subject, with_workers
 from gpuprof.trial.trial import Fix
+from gpuprof.units import Characters, Convention, Entries
 
 BEFORE_COMMAND = " -- "
 """Between gpuprof's part of a line and the training's own command."""
-MOST_EXPLAINED = 3
+MOST_EXPLAINED: Convention[Entries] = 3
 """Fixes whose page a diagnosis names."""
-_LONGEST = 300
+_LONGEST_FIX: Convention[Characters] = 300
 """Longest text of a fix by hand, or of a command in a sentence; the findings have it in full."""
 
 
@@ -166,4 +167,4 @@ def _known(finding: str, diagnosis: Diagnosis) -> Finding | None:
 
 def _short(text: str) -> str:
     text = " ".join(text.split())
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+    return text if len(text) <= _LONGEST_FIX else f"{text[: _LONGEST_FIX - 1]}…"

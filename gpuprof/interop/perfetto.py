@@ -21,11 +21,12 @@ from gpuprof.interop.slices import Placement, place
 from gpuprof.interop.trace_events import FARTHEST_NS, JsonTexts, Spans, filled, json_text, json_value, lines, micros
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.trace import ABSENT, FLOW_FWDBWD, I64, Trace
+from gpuprof.units import Assumed, Bytes, Convention, Level, WholeNs
 
-LEVEL = 2
+COMPRESSION_LEVEL: Convention[Level] = 2
 """Compression level; higher levels of this library gain little."""
-_CHUNK = 1 << 16
-_FARTHEST_FROM_WINDOW_NS = 86_400 * 10**9
+_CHUNK_BYTES: Convention[Bytes] = 1 << 16
+_FARTHEST_FROM_WINDOW_NS: Assumed[WholeNs] = 86_400 * 10**9
 """An event a day before the window has a wrong time, and must not be the origin."""
 
 
@@ -40,7 +41,7 @@ def write_events(head: dict[str, Any], parts: Iterable[list[str]], file: BinaryI
     from isal import igzip_threaded
 
     events = 0
-    opened: Any = igzip_threaded.open(file, "wb", compresslevel=LEVEL)  # its type hints wrongly say text
+    opened: Any = igzip_threaded.open(file, "wb", compresslevel=COMPRESSION_LEVEL)  # its type hints wrongly say text
     with opened as out:
         texts = {key: json_value(value) for key, value in head.items()}
         written = ",".join(f"{json.dumps(key)}:{text}" for key, text in texts.items() if text is not None)
@@ -159,8 +160,8 @@ def _names(drawing: Drawing) -> list[str]:
 def _complete(drawing: Drawing) -> Iterator[list[str]]:
     """All spans, track by track, ordered by start: viewers rely on the order if two begin together."""
     firsts, tables = np.array(list(drawing.first.values())), list(drawing.tables.values())
-    for at in range(0, len(drawing.start_ns), _CHUNK):
-        spans = drawing.placement.order[at : at + _CHUNK]
+    for at in range(0, len(drawing.start_ns), _CHUNK_BYTES):
+        spans = drawing.placement.order[at : at + _CHUNK_BYTES]
         table = np.searchsorted(firsts, spans, side="right") - 1
         out = np.empty(len(spans), object)
         for number in np.unique(table).tolist():
@@ -208,8 +209,8 @@ def _flow(
     kind: str, before: int, source: I64, target: I64, begin: I64, end: I64, drawing: Drawing
 ) -> Iterator[list[str]]:
     """Both ends of the arrows between spans; ids continue from `before`."""
-    for at in range(0, len(source), _CHUNK):
-        part = slice(at, at + _CHUNK)
+    for at in range(0, len(source), _CHUNK_BYTES):
+        part = slice(at, at + _CHUNK_BYTES)
         ids = before + 1 + np.arange(len(source))[part]
         for ph, more, spans, ns in (("s", "", source[part], begin[part]), ("f", ',"bp":"e"', target[part], end[part])):
             times, ts = micros(ns)
@@ -237,8 +238,8 @@ def _memory(trace: Trace, drawing: Drawing) -> Iterator[list[str]]:
         where = f"GPU {device}" if kind else "host"
         for key, column in (("allocated", memory.allocated_bytes), ("reserved", memory.reserved_bytes)):
             counted = rows[column[rows] != ABSENT]
-            for at in range(0, len(counted), _CHUNK):
-                part = counted[at : at + _CHUNK]
+            for at in range(0, len(counted), _CHUNK_BYTES):
+                part = counted[at : at + _CHUNK_BYTES]
                 ns = memory.time_ns[part].clip(-FARTHEST_NS, FARTHEST_NS)
                 times, ts = micros(ns - drawing.origin_ns)
                 name = f'"name":"{where} memory {key}"'

@@ -11,8 +11,9 @@ from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.interop.perfetto import Taken, draw, events_of, first_event_ns, write_events
 from gpuprof.ranks.summary import RankSummary
 from gpuprof.timeline.timeline import Timeline
+from gpuprof.units import Convention, Entries
 
-_ARROWS = 1 << 32
+_MOST_ARROWS: Convention[Entries] = 1 << 32
 """More arrows than any recording has."""
 
 
@@ -66,7 +67,7 @@ def _events(
         diagnosis = diagnose(rank.path)
         drawing = draw(diagnosis, f"rank {rank.rank}: ", taken, origin - shift)
         yield from events_of(diagnosis, drawing)
-        taken = Taken(taken.pids + len(drawing.groups), taken.tids + len(drawing.tracks), taken.arrows + _ARROWS)
+        taken = Taken(taken.pids + len(drawing.groups), taken.tids + len(drawing.tracks), taken.arrows + _MOST_ARROWS)
 
 
 def _head(ranks: Sequence[RankSummary], clocks: Sequence[Clock], shifts: Sequence[int], origin: int) -> dict[str, Any]:

@@ -20,9 +20,10 @@ from gpuprof.interop.trace_events import filled, json_text
 from gpuprof.timeline.phases import PHASES
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.trace import ANNOTATION, I64
+from gpuprof.units import Bytes, Convention
 
 SCHEMA = "https://www.speedscope.app/file-format-schema.json"
-_CHUNK = 1 << 16
+_CHUNK_BYTES: Convention[Bytes] = 1 << 16
 _PYTHON = re.compile(r"(?P<file>[^()]+)\((?P<line>\d{1,9})\): (?P<name>.+)", re.DOTALL)
 """The profiler's name of a Python frame."""
 
@@ -224,8 +225,8 @@ def _evented(
         at[place_], frame[place_], kind[place_] = moment[rows], number[rows], letter
     yield f'{{"type":"evented","name":{json_text(name)},"unit":"nanoseconds",'
     yield f'"startValue":0,"endValue":{length},"events":[\n'
-    for low in range(0, len(at), _CHUNK):
-        part = slice(low, low + _CHUNK)
+    for low in range(0, len(at), _CHUNK_BYTES):
+        part = slice(low, low + _CHUNK_BYTES)
         events = filled('{"type":"%s","frame":%d,"at":%d}', [kind[part], frame[part], at[part]])
         yield (",\n" if low else "") + ",\n".join(events)
     yield "]}"

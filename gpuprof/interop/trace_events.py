@@ -11,11 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuprof.tracefile.trace import I64, Mask
+from gpuprof.units import Convention, WholeNs
 
 Texts = NDArray[np.object_]
 """Per row a JSON text."""
 
-FARTHEST_NS = 2**61
+FARTHEST_NS: Convention[WholeNs] = 2**61
 """Larger times are damage, and their difference would not fit into 64 bits: they are clipped to this."""
 
 

@@ -1,4 +1,4 @@
-"""From a snapshot to what is said about it."""
+"""From a memory snapshot to its report."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuprof.memory.leaks import growing
-from gpuprof.memory.lifetimes import BEFORE, Allocations, allocations, in_use, reserved
+from gpuprof.memory.lifetimes import UNRECORDED_START, Allocations, allocations, in_use, reserved
 from gpuprof.memory.memory_report import (
     UNUSED,
     Device,
@@ -27,14 +27,15 @@ from gpuprof.memory.snapshot import ABSENT_TIME, NO_STACK, OOM, DeviceMemory, Fr
 from gpuprof.memory.stacks import AWAITING_FREE, OWNERS, PHASES, Readings, read_stacks
 from gpuprof.tracefile.source import Issue, Source
 from gpuprof.tracefile.trace import I32, I64
+from gpuprof.units import Convention, Lines
 
-LINES = 50
+MOST_LINES: Convention[Lines] = 50
 """Lines that are kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One device's memory with what was derived from it."""
+    """One device's memory with derived data."""
 
     memory: DeviceMemory
     found: Allocations
@@ -47,7 +48,7 @@ class Case:
     """Bytes reserved, likewise."""
 
 
-def analyse(snapshot: Snapshot, lines: int = LINES) -> MemoryReport:
+def analyse(snapshot: Snapshot, lines: int = MOST_LINES) -> MemoryReport:
     """Peak, owners, steps and leaks of every device of a snapshot. lines: lines of Python to keep."""
     readings = read_stacks(snapshot.stacks)
     cases = [case_of(memory, readings) for memory in snapshot.devices]
@@ -61,7 +62,7 @@ def analyse(snapshot: Snapshot, lines: int = LINES) -> MemoryReport:
 
 
 def case_of(memory: DeviceMemory, readings: Readings) -> Case:
-    """All that the report of one device is read from."""
+    """The data from which the report of one device is made."""
     found = allocations(memory)
     passes = find_passes(memory.events, readings)
     return Case(
@@ -76,7 +77,7 @@ def case_of(memory: DeviceMemory, readings: Readings) -> Case:
 
 
 def device_report(case: Case, lines: int) -> Device:
-    """What is said of one device."""
+    """The report of one device."""
     memory, held = case.memory, case.held
     moment = int(np.argmax(case.used)) - 1
     return Device(
@@ -229,7 +230,7 @@ def _issues(case: Case) -> list[Issue]:
         message = "the snapshot has no history: the peak is the moment at which it was taken. Call "
         message += "torch.cuda.memory._record_memory_history() before what is to be seen"
         return [Issue("no_history", "warning", of + message)]
-    unknown = int(found.size[(found.stack == NO_STACK) & (found.start == BEFORE)].sum())
+    unknown = int(found.size[(found.stack == NO_STACK) & (found.start == UNRECORDED_START)].sum())
     if unknown >= 2**20:
         message = (
             f"{unknown / 2**20:,.0f} MiB were allocated before the history and freed in it: who held them is unknown"

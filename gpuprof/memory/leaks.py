@@ -8,16 +8,17 @@ import numpy as np
 
 from gpuprof.memory.lifetimes import Allocations
 from gpuprof.tracefile.trace import I64
+from gpuprof.units import Assumed, Bytes, Share, Steps
 
-WARM_UP = 1
+WARM_UP: Assumed[Steps] = 1
 """Boundaries left out at the beginning: the first steps allocate the optimizer's state."""
-LEAST = 4
+FEWEST_BOUNDARIES: Assumed[Steps] = 4
 """Boundaries that it takes to call a growth a leak."""
-SHARE = 0.8
+GROWING_STEPS: Assumed[Share] = 0.8
 """Share of the steps in which it must have grown."""
-LEAST_BYTES = 1024
+LEAST_BYTES: Assumed[Bytes] = 1024
 """A smaller growth a step is not reported."""
-MOST_BOUNDARIES = 512
+MOST_BOUNDARIES: Assumed[Steps] = 512
 """Of a longer history the last ones are looked at."""
 
 
@@ -37,7 +38,7 @@ def growing(found: Allocations, group: np.ndarray, boundaries: I64) -> list[Grow
     group: a number from 0 for each piece of memory, -1 for those to leave out. boundaries: events at which steps begin.
     """
     moments = boundaries[WARM_UP:][-MOST_BOUNDARIES:] - 1
-    if len(moments) < LEAST:
+    if len(moments) < FEWEST_BOUNDARIES:
         return []
     # In use at the moments [first, last).
     first, last = np.searchsorted(moments, found.start), np.searchsorted(moments, found.end)
@@ -51,7 +52,7 @@ def growing(found: Allocations, group: np.ndarray, boundaries: I64) -> list[Grow
     held = np.cumsum(change, axis=1)[:, :-1]
     steps = np.diff(held, axis=1)
     median = np.median(steps, axis=1).astype(np.int64)
-    leaking = (steps >= 0).all(axis=1) & ((steps > 0).mean(axis=1) >= SHARE) & (median >= LEAST_BYTES)
+    leaking = (steps >= 0).all(axis=1) & ((steps > 0).mean(axis=1) >= GROWING_STEPS) & (median >= LEAST_BYTES)
     leaks = [
         Growth(int(groups[row]), int(median[row]), steps.shape[1], int(held[row, -1]))
         for row in np.flatnonzero(leaking).tolist()

@@ -20,8 +20,9 @@ from gpuprof.memory.snapshot import (
     Events,
 )
 from gpuprof.tracefile.trace import I32, I64
+from gpuprof.units import Code, Convention
 
-BEFORE = -1
+UNRECORDED_START: Convention[Code] = -1
 """`start` of memory that was allocated before the recorded history."""
 
 
@@ -51,12 +52,12 @@ class Allocations:
 
 
 def allocations(memory: DeviceMemory) -> Allocations:
-    """All memory of a device that the history or the blocks at the end contain."""
+    """All memory of a device in the history or among the blocks at the end."""
     return _with_blocks(_of_events(memory.events, memory.blocks), memory.blocks, len(memory.events))
 
 
 def _of_events(events: Events, blocks: Blocks) -> Allocations:
-    """Pairs allocations with what frees them: the events of one address, in order."""
+    """Pairs allocations with their frees: the events of one address, in order."""
     never = len(events)
     rows = np.flatnonzero(events.action <= FREE_COMPLETED)
     if not len(rows):
@@ -78,14 +79,14 @@ def _of_events(events: Events, blocks: Blocks) -> Allocations:
         last = np.append(address[begins][1:] != address[begins][:-1], True)
         completed = np.where(last & np.isin(address[begins], blocks.address[blocks.awaiting]), never, requested)
     # Memory whose first event is that it was freed had been asked for before the history.
-    requested = np.where((completed < requested) & ~allocated, BEFORE, np.minimum(requested, completed))
+    requested = np.where((completed < requested) & ~allocated, UNRECORDED_START, np.minimum(requested, completed))
     # Freed at once: no event lies between, and no one waited.
-    requested = np.where((requested != BEFORE) & (completed == requested + 1), completed, requested)
+    requested = np.where((requested != UNRECORDED_START) & (completed == requested + 1), completed, requested)
     return Allocations(
         address=address[begins],
         size=events.size[opening],
         stack=np.where(allocated, events.stack[opening], NO_STACK).astype(np.int32),
-        start=np.where(allocated, opening, BEFORE),
+        start=np.where(allocated, opening, UNRECORDED_START),
         requested=requested,
         end=completed,
     )
@@ -107,8 +108,8 @@ def _with_blocks(found: Allocations, blocks: Blocks, never: int) -> Allocations:
         address=np.concatenate([found.address, blocks.address[new]]),
         size=np.concatenate([found.size, blocks.size[new]]),
         stack=np.concatenate([stack, blocks.stack[new]]),
-        start=np.concatenate([found.start, np.full(count, BEFORE)]),
-        requested=np.concatenate([requested, np.where(blocks.awaiting[new], BEFORE, never)]),
+        start=np.concatenate([found.start, np.full(count, UNRECORDED_START)]),
+        requested=np.concatenate([requested, np.where(blocks.awaiting[new], UNRECORDED_START, never)]),
         end=np.concatenate([found.end, np.full(count, never)]),
     )
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuprof.errors import UnreadableTrace
-from gpuprof.memory.analyse import LINES, analyse
+from gpuprof.memory.analyse import MOST_LINES, analyse
 from gpuprof.memory.difference import with_difference
 from gpuprof.memory.memory_report import MemoryReport
 from gpuprof.memory.snapshot import read_snapshot
@@ -18,12 +18,13 @@ from gpuprof.tracefile.read import read_trace
 from gpuprof.tracefile.recording import Recording, resolve
 from gpuprof.tracefile.remote import local_copy
 from gpuprof.tracefile.trace import Trace
+from gpuprof.units import Convention, Lines
 
 if TYPE_CHECKING:
     from gpuprof.tracefile.recording import Given
 
 _GZIP, _PICKLE = b"\x1f\x8b", b"\x80"
-_ALL = 1 << 62
+_ALL_LINES: Convention[Lines] = 1 << 62
 """As many lines as there are."""
 
 
@@ -34,10 +35,10 @@ def load_memory(recording: Given, after: Given = None, lines: int | None = None)
     lines: lines of Python to keep (50). Raises UnreadableTrace, one line, for what cannot be read and for several
     ranks.
     """
-    kept = lines or LINES
+    kept = lines or MOST_LINES
     if after is None:
         return _report(resolve(recording), kept)
-    return with_difference(_report(resolve(recording), _ALL), _report(resolve(after), _ALL), kept)
+    return with_difference(_report(resolve(recording), _ALL_LINES), _report(resolve(after), _ALL_LINES), kept)
 
 
 def _report(recording: Recording, lines: int) -> MemoryReport:

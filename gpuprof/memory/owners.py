@@ -1,10 +1,10 @@
-"""What each piece of memory is for: from its stack, and where that leaves it open from how long it lives."""
+"""What each allocation is for: from its stack, or from its lifetime if the stack does not say."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from gpuprof.memory.lifetimes import BEFORE, Allocations
+from gpuprof.memory.lifetimes import UNRECORDED_START, Allocations
 from gpuprof.memory.passes import Passes, ends_of
 from gpuprof.memory.snapshot import NO_STACK, OOM, Events
 from gpuprof.memory.stacks import (
@@ -26,11 +26,12 @@ from gpuprof.memory.stacks import (
     Readings,
 )
 from gpuprof.tracefile.trace import I32
+from gpuprof.units import Assumed, Bytes, Published
 
-CUBLAS_WORKSPACES = (33_554_432, 8_519_680)
+CUBLAS_WORKSPACES: Published[tuple[Bytes, Bytes]] = (33_554_432, 8_519_680)
 """Bytes of torch's default workspace for cuBLAS, one for each handle and stream: 32 MiB on Hopper, else :4096:2:16:8 of
 CUBLAS_WORKSPACE_CONFIG (aten/src/ATen/cuda/CublasHandlePool.cpp)."""
-LARGE = 1 << 20
+LARGE_BYTES: Assumed[Bytes] = 1 << 20
 """Bytes from which on equal sizes are treated as the same thing."""
 
 
@@ -42,7 +43,7 @@ def owners(found: Allocations, readings: Readings, passes: Passes, events: Event
     phase = _phase(found, readings, passes)
     bare = known & readings.bare[found.stack]
     owner[bare & (phase == BACKWARD) & (owner == OTHER)] = BY_LIFETIME
-    owner[bare & (found.start == BEFORE) & (owner == OTHER)] = BEFORE_HISTORY
+    owner[bare & (found.start == UNRECORDED_START) & (owner == OTHER)] = BEFORE_HISTORY
     _logits_by_size(owner, found, readings, phase, known, events)
     owner = _by_lifetime(owner, found, passes, phase)
     _libraries(owner, found, passes)
@@ -66,7 +67,7 @@ def _logits_by_size(
     """
     in_vain = (events.action == OOM) & (readings.owner[events.stack] == LOGITS)
     asked = np.append(found.size[owner == LOGITS], events.size[in_vain])
-    sizes = np.unique(asked[asked >= LARGE])
+    sizes = np.unique(asked[asked >= LARGE_BYTES])
     if not len(sizes):
         return
     same = np.isin(found.size, sizes)
@@ -87,7 +88,7 @@ def _by_lifetime(owner: I32, found: Allocations, passes: Passes, phase: I32) -> 
         if not len(rows):
             continue
         never = len(passes.phase)
-        after = np.full(len(rows), BEFORE)  # from before the history: it has outlived its phase
+        after = np.full(len(rows), UNRECORDED_START)  # from before the history: it has outlived its phase
         recorded = found.start[rows] >= 0
         after[recorded] = ends_of(passes.phase, phases)[found.start[rows[recorded]]]
         decided = (after < never) | (found.end[rows] < never)

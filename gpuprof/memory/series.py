@@ -10,13 +10,20 @@ from gpuprof.memory.passes import Passes
 from gpuprof.memory.snapshot import ABSENT_TIME, Events
 from gpuprof.memory.stacks import AWAITING_FREE, OWNERS, PHASES
 from gpuprof.tracefile.trace import I32, I64
+from gpuprof.units import Convention, Points
 
-POINTS = 900
+MOST_POINTS: Convention[Points] = 900
 """About how many moments are kept."""
 
 
 def series(
-    found: Allocations, owner: I32, passes: Passes, events: Events, used: I64, held: I64 | None, points: int = POINTS
+    found: Allocations,
+    owner: I32,
+    passes: Passes,
+    events: Events,
+    used: I64,
+    held: I64 | None,
+    points: int = MOST_POINTS,
 ) -> Series:
     """What each owner holds over time; of every stretch its first moment, its least and its most."""
     moments = _moments(used, points)

@@ -14,6 +14,7 @@ import numpy as np
 from gpuprof.errors import UnreadableTrace
 from gpuprof.memory.unpickle import load
 from gpuprof.tracefile.trace import I32, I64
+from gpuprof.units import Assumed, Bytes, Code, Convention, Gpus
 
 ALLOC, FREE_REQUESTED, FREE_COMPLETED, SEGMENT_ALLOC, SEGMENT_FREE, SEGMENT_MAP, SEGMENT_UNMAP, OOM, OTHER = range(9)
 """What an event is."""
@@ -30,13 +31,13 @@ _ACTIONS = {
     "oom": OOM,
 }
 
-ABSENT_TIME = -1
-NO_STACK = -1
+ABSENT_TIME: Convention[Code] = -1
+NO_STACK: Convention[Code] = -1
 """The stack of memory that was allocated before the recorded history."""
 
 _BAD = (TypeError, ValueError, KeyError, AttributeError, OverflowError, IndexError, RecursionError)
-_MOST_DEVICES = 4096
-_LARGEST = 1 << 63
+_MOST_DEVICES: Assumed[Gpus] = 4096
+_LARGEST_BYTES: Convention[Bytes] = 1 << 63
 
 
 class Frame(NamedTuple):
@@ -153,7 +154,7 @@ def from_data(data: Any, path: str = "", size: int = 0) -> Snapshot:
         own = segments.get(device, [])
         if len(entries) or own:
             reserved = sum(int(segment["total_size"]) for segment in own) if has_segments else None
-            if reserved is not None and not 0 <= reserved < _LARGEST:
+            if reserved is not None and not 0 <= reserved < _LARGEST_BYTES:
                 raise ValueError("no number of bytes")
             devices.append(DeviceMemory(device, _events(entries, interned), _blocks(own, interned), reserved))
     return Snapshot(path, size, interned.stacks(), tuple(devices))

@@ -1,4 +1,4 @@
-"""What whole stacks say: the phase, what the memory is for, and the line of Python that it is from."""
+"""What whole stacks say: the phase, the owner of the memory, and the line of Python."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 from gpuprof.memory import frames as f
 from gpuprof.memory.snapshot import Frame, Stacks
 from gpuprof.tracefile.trace import I32
+from gpuprof.units import Code, Convention
 
 UNKNOWN, SETUP, FORWARD, RECOMPUTE, BACKWARD, OPTIMIZER = range(6)
 PHASES = ("other", "setup", "forward", "recompute", "backward", "optimizer")
@@ -24,7 +25,7 @@ OWNERS = (
 )  # fmt: skip
 """Keys of what holds allocated memory, by number."""
 
-BY_LIFETIME = -1
+BY_LIFETIME: Convention[Code] = -1
 """What the memory is for depends on how long it lives."""
 
 

@@ -11,7 +11,7 @@ import re
 import numpy as np
 
 from gpuprof.errors import UnreadableTrace
-from gpuprof.memory.analyse import LINES, Case, device_report
+from gpuprof.memory.analyse import MOST_LINES, Case, device_report
 from gpuprof.memory.lifetimes import allocations, in_use
 from gpuprof.memory.memory_report import MemoryReport
 from gpuprof.memory.owners import owners
@@ -47,8 +47,9 @@ from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.timeline import Timeline, build_timeline
 from gpuprof.tracefile.source import Issue, Source
 from gpuprof.tracefile.trace import ABSENT, ANNOTATION, I32, I64, Trace
+from gpuprof.units import Code, Published
 
-_CUDA = 1
+_CUDA: Published[Code] = 1
 """Type of device of a GPU, as torch counts them."""
 _PHASES = {
     phases.FORWARD: FORWARD,
@@ -61,7 +62,7 @@ _LOSS = re.compile(r"cross_entropy|log_softmax|nll_loss|(LogSoftmax|NllLoss|Cros
 
 
 def analyse_trace(
-    trace: Trace, path: str, size: int, lines: int = LINES, timeline: Timeline | None = None
+    trace: Trace, path: str, size: int, lines: int = MOST_LINES, timeline: Timeline | None = None
 ) -> MemoryReport:
     """Peak, owners, steps and leaks of every GPU that a trace has memory events of.
 

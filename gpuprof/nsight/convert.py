@@ -10,11 +10,12 @@ from pathlib import Path
 from gpuprof.nsight.call import Answer, NsysError, call
 from gpuprof.nsight.find import Nsys, find
 from gpuprof.nsight.strip import strip_environment
+from gpuprof.units import Assumed, Seconds
 
 REPORT, STREAM = ".nsys-rep", ".qdstrm"
 REPORTS = (REPORT, STREAM)
 """Endings of what can be converted."""
-CONVERSION_S = 900.0
+CONVERSION_S: Assumed[Seconds] = 900.0
 """Seconds that a conversion may take: a report of gigabytes takes minutes."""
 READ_ONLY = "GPUPROF_READ_ONLY"
 """Environment variable that forbids conversions, which run a program and write a file."""

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gpuprof.nsight.call import NsysError, call
+from gpuprof.units import Assumed, Seconds
 
 VARIABLE = "GPUPROF_NSYS"
 """Environment variable with the path of the nsys to use."""
-ANSWER_S = 20.0
+ANSWER_S: Assumed[Seconds] = 20.0
 """Seconds that nsys gets to print its version; it has been seen to hang at its first start."""
 
 _PLACES = (

@@ -11,6 +11,7 @@ import sqlite3
 from pathlib import Path
 
 from gpuprof.nsight.call import NsysError
+from gpuprof.units import Assumed, Entries
 
 _TABLES = ("META_DATA_CAPTURE", "TARGET_INFO_SYSTEM_ENV", "ANALYSIS_FILE", "ProcessStreams")
 """Environment and arguments, environment of the machine, files kept in the report, what the program printed."""
@@ -19,7 +20,7 @@ _CONTENTS = ("ANALYSIS_FILE", "ProcessStreams")
 _EXPORT_KEPT = ("EXPORT_PRODUCT", "EXPORT_SCHEMA", "EXPORT_PLATFORM", "EXPORT_ARCH")
 """Keys of META_DATA_EXPORT that stay; user, host and paths do not."""
 _ASSIGNMENT = re.compile(rb"(?:\A|[\0\n])[A-Za-z_]\w*=")
-_ENVIRONMENT = 3
+_FEWEST_VARIABLES: Assumed[Entries] = 3
 """A string with this many variables is an environment."""
 
 
@@ -57,7 +58,7 @@ def _strip(file: sqlite3.Connection) -> None:
 
 def _is_one(text: bytes | None) -> bool:
     """Whether a string is an environment or part of one; no name of a kernel, call or range looks like that."""
-    return text is not None and (b"\0" in text or len(_ASSIGNMENT.findall(text)) >= _ENVIRONMENT)
+    return text is not None and (b"\0" in text or len(_ASSIGNMENT.findall(text)) >= _FEWEST_VARIABLES)
 
 
 def _columns(file: sqlite3.Connection, table: str) -> set[str]:

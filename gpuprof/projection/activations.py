@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gpuprof.calibration import memory as calibrated
+from gpuprof.units import Assumed, Convention, Ratio, Share
 
 LOGIT_BYTES = calibrated.LOGIT_BYTES.rising
 """Of each logit at the peak of a loss, at least, usually, at most: in single precision logits, their logarithms and
@@ -29,11 +30,11 @@ ONE_LAYER = calibrated.ONE_LAYER.rising
 """The same of the one layer that is being recomputed, with the gradients that pass through it."""
 KEPT_MAY = calibrated.KEPT_MAY.rising
 """What layers keep over what is counted of their ops."""
-SCORE_BYTES = 6.0
+SCORE_BYTES: Convention[Ratio] = 6.0
 """Of each score of attention that writes them out: softmax in single precision and its copy in half."""
-OPTIMIZER_PEAK = 1.1
+OPTIMIZER_PEAK: Assumed[Ratio] = 1.1
 """A peak above what stays that is within this of the optimizer's temporary copy of the parameters is that copy."""
-LITTLE = 0.1
+LEAST_ABOVE_GRADIENTS: Assumed[Share] = 0.1
 """Of the gradients' size: a peak above them by less is where the last of them is made, not where activations are."""
 LINE_MAY = calibrated.LINE_MAY.value
 """A slope read off a run's own peaks holds within this."""
@@ -173,7 +174,10 @@ def _through(recorded: Recorded, slope: float) -> Line:
 
 def _of_optimizer(recorded: Recorded) -> bool:
     above, copy = recorded.above_bytes, recorded.temporary_bytes
-    return copy / OPTIMIZER_PEAK <= above <= OPTIMIZER_PEAK * copy or above < LITTLE * recorded.gradient_bytes
+    return (
+        copy / OPTIMIZER_PEAK <= above <= OPTIMIZER_PEAK * copy
+        or above < LEAST_ABOVE_GRADIENTS * recorded.gradient_bytes
+    )
 
 
 def _by_shape(recorded: Recorded) -> tuple[float, float, float] | None:

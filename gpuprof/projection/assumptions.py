@@ -1,4 +1,4 @@
-"""What a projection rests on, in sentences that its reader can disagree with."""
+"""The assumptions of a projection, as sentences."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ from gpuprof.projection.memory import CONTEXT_BYTES, FRAGMENTS
 from gpuprof.projection.projected_step import ProjectedStep
 from gpuprof.projection.projection import MemoryFit
 from gpuprof.projection.sustained_rates import Reach, reach_of
+from gpuprof.units import Assumed, Share
 
-HALF_KNOWN = 0.15
+MOST_UNMODELLED: Assumed[Share] = 0.15
 """Of the GPU's time; with more than this unmodelled it is worth saying."""
-LONGER = 0.03
+MEAN_LONGER: Assumed[Share] = 0.03
 """By how much the mean step is longer than the usual one where it is worth saying that they differ."""
 
 
 def of_all(projected: ProjectedStep) -> tuple[str, ...]:
-    """What holds for every GPU of the projection, what matters most first."""
+    """Assumptions for every GPU of the projection, the most important first."""
     unit = projected.subject.unit
     s, q = projected.subject, projected.question
     return tuple(filter(None, (
@@ -27,7 +28,7 @@ def of_all(projected: ProjectedStep) -> tuple[str, ...]:
         "Launch latency stays the same. Libraries may choose better kernels for another GPU.",
         f"{100 * s.roofline.unmodelled_share:.0f} % of the GPU's time is in kernels whose work is not known; they "
         "are scaled like others of their name or category, and widen the interval."
-        if s.roofline.unmodelled_share > HALF_KNOWN else "",
+        if s.roofline.unmodelled_share > MOST_UNMODELLED else "",
         "" if s.memory else "Memory use, or the tokens of a batch, were not recorded (gpuprof trace records what it "
         "can): what fits is not known.",
         _memory(projected),
@@ -43,7 +44,7 @@ def of_all(projected: ProjectedStep) -> tuple[str, ...]:
 
 
 def of_gpu(projected: ProjectedStep, there: Reach, memory: MemoryFit | None, share: float) -> tuple[str, ...]:
-    """What holds for one GPU."""
+    """Assumptions for one GPU."""
     unit = projected.subject.unit
     gpu, found = there.gpu, []
     if there.half_source == "power":
@@ -124,7 +125,7 @@ def usual_ns(projected: ProjectedStep) -> float | None:
     """The usual step, where usual steps are compared, since some steps of the recorded training are much longer."""
     mean = projected.subject.step_ns.expected
     usual = min((projected.recorded_ns(reach_of(gpu)) for gpu in projected.question.gpus), default=mean)
-    return usual if mean >= (1 + LONGER) * usual else None
+    return usual if mean >= (1 + MEAN_LONGER) * usual else None
 
 
 def _usual(projected: ProjectedStep) -> str:

@@ -1,4 +1,4 @@
-"""Another batch: what each piece of a step takes with more tokens, or fewer."""
+"""Another batch: the time of each part of a step with more or fewer tokens."""
 
 from __future__ import annotations
 
@@ -25,17 +25,18 @@ from gpuprof.timeline.nesting import inside
 from gpuprof.timeline.phases import BACKWARD, DATA, FORWARD, OPTIMIZER, RECOMPUTE
 from gpuprof.tracefile.remembered import remembered
 from gpuprof.tracefile.trace import AUTOGRAD_ENGINE, F64, I64, Mask
+from gpuprof.units import Assumed, Bytes, Share
 
 if TYPE_CHECKING:
     from gpuprof.costs.roofline import Roofline
     from gpuprof.timeline.timeline import Timeline
 
-PERSISTENT = 0.9
+PERSISTENT_BLOCKS: Assumed[Share] = 0.9
 """Blocks for each SM. A kernel with just about one goes through its tiles in a loop, and has fewer to do
 for fewer tokens."""
 GROWS = calibrated.GROWS.rising
 """Exponent of a kernel's growth with its work, at least, usually and at most."""
-SCALARS = 1024
+LARGEST_SCALAR_BYTES: Assumed[Bytes] = 1024
 """Bytes of a copy to the host up to which it is of single values: the loss, a norm, a flag."""
 EXCHANGE = re.compile(r"all_?to_?all|all2all|SendRecv|a2a|dispatch_combine|deep_?ep", re.IGNORECASE)
 _OF_WEIGHTS = [KINDS.index(name) for name in ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce")]
@@ -65,7 +66,7 @@ def another_batch(
     per_event = np.append(growth, 1.0)[graph.gpu_row]
     to_device = np.append(trace.rows_named(trace.gpu.name, lambda text: "HtoD" in text), False)[graph.gpu_row]
     results = np.append(trace.rows_named(trace.gpu.name, lambda text: "DtoH" in text), False)[graph.gpu_row]
-    results &= np.append(trace.gpu.bytes, 0)[graph.gpu_row] > SCALARS
+    results &= np.append(trace.gpu.bytes, 0)[graph.gpu_row] > LARGEST_SCALAR_BYTES
     batch_copy = (graph.resource == TRANSFER) & (to_device | results | ~graph.on_gpu) & (graph.phase != OPTIMIZER)
     by_node = np.where(graph.on_gpu & (model_phases(graph) | (graph.phase == DATA)), per_event, 1.0)
     more = (factor if samples is None else samples) - 1
@@ -120,7 +121,7 @@ class Grown:
     """Per GPU event what `factor` times the tokens make of it, on the GPU that it was recorded on."""
 
     growth: F64
-    """How many times as long it takes."""
+    """Its time with the other batch / now."""
     compute_ns: F64
     """Of its arithmetic at what the GPU reaches, then; likewise `memory_ns`. 0 where its work is not known."""
     memory_ns: F64
@@ -187,7 +188,7 @@ def _filled(timeline: Timeline, factor: F64) -> F64:
     ]
     waves = named[0] * named[1] * named[2] / recorded_sms(timeline)
     ratio = np.maximum(1.0, factor * waves) / np.maximum(1.0, waves)
-    persistent = (waves > PERSISTENT) & (waves <= 1) & (factor < 1)
+    persistent = (waves > PERSISTENT_BLOCKS) & (waves <= 1) & (factor < 1)
     return np.where((gpu.grid_x > 0) & ~persistent, ratio, factor)
 
 

@@ -1,4 +1,4 @@
-"""Several GPUs of one kind in one host, each with a batch of its own: what exchanging gradients adds to the step.
+"""Several GPUs of one kind in one machine, each with its own batch: the cost of exchanging gradients.
 
 A ring all-reduce sends 2·(n−1)/n times the gradients' bytes over each GPU's link, in buckets as DDP makes them, while
 the backward pass goes on; what it does not hide, and the last bucket in any case, is waited for.
@@ -11,8 +11,9 @@ import math
 from gpuprof.calibration import collectives as calibrated
 from gpuprof.costs.hardware import Gpu
 from gpuprof.projection.projection import Scaling
+from gpuprof.units import Bytes, Published
 
-BUCKET_BYTES = 25 * 2**20
+BUCKET_BYTES: Published[Bytes] = 25 * 2**20
 """DDP's."""
 LINK_SHARE, PCIE_SHARE = calibrated.RING_SHARE.value, calibrated.RING_PCIE_SHARE.value
 """Of one direction's rate what a ring is taken to reach: over NVLink with large messages; over PCIe, where GPUs share

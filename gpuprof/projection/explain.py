@@ -16,10 +16,11 @@ from gpuprof.projection.projected_step import ProjectedStep
 from gpuprof.projection.projection import Explanation, Interval, OnGpu, Reason
 from gpuprof.projection.sustained_rates import reach_of
 from gpuprof.timeline.unit import Unit
+from gpuprof.units import Assumed, Share
 
-SAME = 0.03
+EQUAL_STEPS: Assumed[Share] = 0.03
 """Two that differ by less are said to be the same."""
-FLOOR = 0.5
+HOST_FLOOR: Assumed[Share] = 0.5
 """Of a step; a host's floor above it holds back either GPU."""
 
 
@@ -63,7 +64,7 @@ def _time(ns: float) -> str:
 
 
 def _by(factor: float) -> str:
-    return ": no difference" if abs(math.log(factor)) < SAME else f": {factor:.2f}×"
+    return ": no difference" if abs(math.log(factor)) < EQUAL_STEPS else f": {factor:.2f}×"
 
 
 def _floor(first: OnGpu, second: OnGpu, unit: Unit) -> Reason:
@@ -72,9 +73,9 @@ def _floor(first: OnGpu, second: OnGpu, unit: Unit) -> Reason:
         f"with an infinitely fast GPU the {unit} would still take {_time(first.host_floor_ns)}: "
         f"{100 * shares[0]:.0f} % of the {unit} on {first.gpu}, {100 * shares[1]:.0f} % on {second.gpu}"
     )
-    if min(shares) > FLOOR:
+    if min(shares) > HOST_FLOOR:
         text += f"; on either GPU the CPU (host) takes most of the {unit}"
-    elif max(shares) < FLOOR / 2:
+    elif max(shares) < HOST_FLOOR / 2:
         text += "; the CPU (host) hardly matters"
     return Reason("host_floor", None, text)
 
@@ -91,7 +92,9 @@ def _capacity(first: OnGpu, second: OnGpu, factor: float, unit: Unit) -> Reason:
     only = f", {less.gpu} only {less.batch:,.0f}" if less.batch else ""
     floor = less.host_floor_ns / less.step_ns.expected
     why = (
-        f"; {unit.a} with fewer samples costs the CPU the same, so each sample costs more" if floor > FLOOR / 2 else ""
+        f"; {unit.a} with fewer samples costs the CPU the same, so each sample costs more"
+        if floor > HOST_FLOOR / 2
+        else ""
     )
     return Reason("capacity", factor, f"{more.gpu} holds {size}{only}{why}{_by(factor)}")
 
@@ -128,8 +131,12 @@ def _bandwidth_text(first: OnGpu, second: OnGpu, factor: float, unit: Unit) -> s
 def _summary(first: OnGpu, second: OnGpu, whole: float, reasons: tuple[Reason, ...], unit: Unit) -> str:
     by = {reason.id: reason.factor or 1.0 for reason in reasons}
     floors = [one.host_floor_ns / one.step_ns.expected for one in (first, second)]
-    if abs(math.log(whole)) < 2 * SAME:
-        why = f"the CPU (host) takes most of the {unit} on both" if min(floors) > FLOOR else "neither has an advantage"
+    if abs(math.log(whole)) < 2 * EQUAL_STEPS:
+        why = (
+            f"the CPU (host) takes most of the {unit} on both"
+            if min(floors) > HOST_FLOOR
+            else "neither has an advantage"
+        )
         return f"{first.gpu} and {second.gpu} are equally fast: {why}."
     better, worse = (first.gpu, second.gpu) if whole > 1 else (second.gpu, first.gpu)
     factors = {name: factor if whole > 1 else 1 / factor for name, factor in by.items()}
@@ -137,7 +144,7 @@ def _summary(first: OnGpu, second: OnGpu, whole: float, reasons: tuple[Reason, .
         "capacity": "it holds the larger batch", "compute": "its arithmetic is faster",
         "bandwidth": "its memory is faster", "rest": "its SMs and link",
     }  # fmt: skip
-    order = sorted((name for name in words if factors[name] > 1 + SAME), key=lambda name: -factors[name])
+    order = sorted((name for name in words if factors[name] > 1 + EQUAL_STEPS), key=lambda name: -factors[name])
     listed = ", then ".join(f"{words[name]} ({factors[name]:.2f}×)" for name in order) or "many small differences"
-    held = " The CPU (host) limits both." if min(floors) > FLOOR else ""
+    held = " The CPU (host) limits both." if min(floors) > HOST_FLOOR else ""
     return f"{better} gets {max(whole, 1 / whole):.2f}× as much done as {worse}: {listed}.{held}"

@@ -1,4 +1,4 @@
-"""GPUs as people call them."""
+"""GPUs by the names that people use."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import re
 
 from gpuprof.costs.hardware import Gpu, find, load_gpus
 from gpuprof.errors import GpuprofError
+from gpuprof.units import Convention, Names
 
-MOST_NAMED = 6
+MOST_NAMED: Convention[Names] = 6
 _VARIANT = re.compile(r"sxm\d*|pcie|nvl|\d+gb|workstation|max|q|server")
 """Words of a name that tell variants of one model apart."""
 

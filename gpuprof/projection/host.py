@@ -1,4 +1,4 @@
-"""Another host: all its work takes a factor as long."""
+"""Another CPU: all its work is scaled by a factor."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import numpy as np
 from gpuprof.costs.measured_rates import Measurement
 from gpuprof.replay.graph import HANDOVER, Graph
 from gpuprof.replay.transform import scale
+from gpuprof.units import Assumed, Convention, Ratio
 
-RANGE = (0.5, 1.0, 2.0)
+SHOWN_FACTORS: Convention[tuple[Ratio, Ratio, Ratio]] = (0.5, 1.0, 2.0)
 """Host factors for which every projection is shown. Hosts of H200s differed by 1.3 among themselves."""
-LIMITS = (0.05, 20.0)
+FACTOR_LIMITS: Assumed[tuple[Ratio, Ratio]] = (0.05, 20.0)
 """No two hosts that train differ by more."""
 
 

@@ -13,13 +13,15 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from gpuprof.units import Bytes, Published
+
 Shape = tuple[int, ...]
 
 FUSED_ATTENTION = "aten::scaled_dot_product_attention"
 GATES, ACTIVATIONS = ("aten::silu", "aten::gelu"), ("aten::silu", "aten::gelu", "aten::relu")
 DROPOUT = "aten::native_dropout"
 NORMS = ("aten::native_layer_norm", "aten::_fused_rms_norm")
-SIZES = {"float": 4, "double": 8, "c10::BFloat16": 2, "c10::Half": 2}
+FORMAT_BYTES: Published[dict[str, Bytes]] = {"float": 4, "double": 8, "c10::BFloat16": 2, "c10::Half": 2}
 SHARED_INPUTS = (frozenset({"q_proj", "k_proj", "v_proj"}), frozenset({"gate_proj", "up_proj"}))
 """Linear layers of one input."""
 OF_ATTENTION = frozenset({"o_proj"})
@@ -79,7 +81,7 @@ def kept(ops: Iterable[OpUse], training: Training) -> Kept | None:
 def _first(op: OpUse) -> tuple[Shape, int] | None:
     """Shape and bytes of an element of the first argument."""
     shape = op.shapes[0] if op.shapes else None
-    size = SIZES.get(op.types[0]) if op.types else None
+    size = FORMAT_BYTES.get(op.types[0]) if op.types else None
     return None if not shape or size is None else (shape, size)
 
 

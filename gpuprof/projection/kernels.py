@@ -31,8 +31,9 @@ from gpuprof.replay.graph import Graph
 from gpuprof.timeline.categories import CATEGORIES, COMMUNICATION, TENSOR_CATEGORIES
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.trace import F64, U8
+from gpuprof.units import Assumed, Share
 
-FEW_BLOCKS = 0.5
+FEW_BLOCKS: Assumed[Share] = 0.5
 """Of the SMs. A kernel with fewer blocks leaves most of the chip idle, on any GPU as many SMs
 work on it; larger ones are cut again for another chip (persistent kernels have a block for each)."""
 USUAL_REACH = calibrated.USUAL_REACH.value

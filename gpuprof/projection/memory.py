@@ -13,6 +13,7 @@ from gpuprof.calibration import thresholds as thresholds_calibrated
 from gpuprof.costs.hardware import Gpu
 from gpuprof.projection.activations import Activations, Line, Recorded, activations
 from gpuprof.projection.projection import MemoryFit
+from gpuprof.units import Assumed, Samples
 
 GIB_OF_GB = 2**30 * thresholds_calibrated.GIB_OF_GB.value / 1e9
 """What drivers report over the gigabytes of a GPU's name, which are binary ones."""
@@ -22,13 +23,13 @@ FRAGMENTS = calibrated.FRAGMENTS.value
 """Reserved over allocated at the peak."""
 UNSEEN_STATIC = calibrated.UNSEEN_STATIC.value
 """Weights of layers and experts that were not recorded are this much more or less."""
-MOST_BATCH = 1_000_000
+MOST_BATCH: Assumed[Samples] = 1_000_000
 """A batch that is larger is one that memory does not limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """What an optimizer holds of what is trained."""
+    """The optimizer's state for the trained parameters."""
 
     parameters: float
     state_bytes: float
@@ -54,7 +55,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class RecordedMemory:
-    """What a run says of its memory and its model."""
+    """Memory and model of a run."""
 
     allocated_bytes: int
     """Between steps, the median."""

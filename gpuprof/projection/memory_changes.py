@@ -1,4 +1,4 @@
-"""What a change of the training does to its memory, each a function Footprint → Footprint; they compose.
+"""Effects of changes on a training's memory, each a function Footprint → Footprint; they compose.
 
 Sizes of checkpointing, chunked losses and 8-bit state are formulas with the constants of `calibration.memory`.
 """
@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from gpuprof.calibration import memory as calibrated
 from gpuprof.projection.footprint import BACKWARD_BYTES, Footprint, Parts
+from gpuprof.units import Assumed, Convention, Ratio
 
 MemoryChange = Callable[[Footprint], Footprint]
 
@@ -17,9 +18,9 @@ CHUNK_BYTES = calibrated.CHUNK_BYTES.rising
 EIGHT_BIT_STATE = calibrated.EIGHT_BIT_STATE.value
 OFFLOADED_LAYERS = calibrated.OFFLOADED_LAYERS.rising
 KEPT_MAY = calibrated.KEPT_MAY.rising
-INPUT_BYTES = 2.0
+INPUT_BYTES_AN_ELEMENT: Assumed[Ratio] = 2.0
 """Of an element of a layer's input, which checkpointing keeps."""
-SINGLE_LESS = 2.0
+BYTES_LESS_IN_HALF: Convention[Ratio] = 2.0
 """Of a parameter in single precision, what it takes less in half; of each of Adam's two moments likewise."""
 
 
@@ -32,7 +33,7 @@ def each_end(found: Footprint, change: Callable[[Parts, int], Parts]) -> Footpri
 def checkpointed(layers: int, hidden: int, share: float = 1.0) -> MemoryChange:
     """Gradient checkpointing of a `share` of the layers: these keep their input, and while one of them goes backward,
     what it has computed again."""
-    inputs = INPUT_BYTES * hidden
+    inputs = INPUT_BYTES_AN_ELEMENT * hidden
 
     def change(parts: Parts, end: int) -> Parts:
         each = parts.layers / layers
@@ -99,7 +100,7 @@ def shorter_passes(share: float) -> MemoryChange:
 
 
 def fused_attention() -> MemoryChange:
-    """Attention that writes no scores."""
+    """Attention that does not write scores."""
     return lambda found: each_end(found, lambda parts, _: replace(parts, scores=0.0, backward=0.0))
 
 
@@ -119,7 +120,7 @@ def eight_bit_state(state_bytes: float, parameters: float) -> MemoryChange:
 
 
 def less_static(saved_bytes: float, without_temporaries: bool = False) -> MemoryChange:
-    """Less of what stays between steps."""
+    """Less memory that stays between steps."""
 
     def change(found: Footprint) -> Footprint:
         less = replace(found, static_bytes=max(found.static_bytes - saved_bytes, 0.0))
@@ -131,7 +132,7 @@ def less_static(saved_bytes: float, without_temporaries: bool = False) -> Memory
 def half_adapters(parameters: float, cast_bytes: float, with_state: bool = True) -> MemoryChange:
     """Adapters in half precision: their weights, gradients and state take half; `cast_bytes` per token less of inputs
     that were cast for them and kept. with_state: the state of Adam is of their precision."""
-    static = less_static((3 if with_state else 1) * SINGLE_LESS * parameters)
+    static = less_static((3 if with_state else 1) * BYTES_LESS_IN_HALF * parameters)
 
     def change(parts: Parts, _: int) -> Parts:
         floor = parts.floor_bytes / 2

@@ -1,4 +1,4 @@
-"""Puts a projection together: for each GPU the step, what binds, what fits, what it costs, and how sure all that is."""
+"""Makes a projection: for each GPU the step, its limit, what fits, the cost, and the uncertainty."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gpuprof.projection.cost import cost, mean_power_w, price_of
 from gpuprof.projection.data_parallel import scaling
 from gpuprof.projection.explain import explain
 from gpuprof.projection.footprint import footprint
-from gpuprof.projection.host import RANGE
+from gpuprof.projection.host import SHOWN_FACTORS
 from gpuprof.projection.memory import fit, share_that_fits
 from gpuprof.projection.per_sample_attention import ROUND
 from gpuprof.projection.projected_step import LIKELIEST, ProjectedStep, combined
@@ -99,7 +99,7 @@ def on_gpu(projected: ProjectedStep, gpu: Gpu) -> OnGpu:
     work = projected.factor(share) / projected.longer if samples is not None else projected.factor(share)
     hosts = tuple(
         HostStep(factor, projected.step_ns(there, share, replace(LIKELIEST, host=factor / projected.host_factor)))
-        for factor in RANGE
+        for factor in SHOWN_FACTORS
     )
     backward = subject.backward_ns / ratio.expected
     gradients = (
@@ -219,7 +219,7 @@ def _batch(projected: ProjectedStep, share: float) -> float | None:
 
 
 def _bound(projected: ProjectedStep, graph: Graph, there: Reach, share: float) -> tuple[Bound | None, dict[str, float]]:
-    """What binds the step there, and what each resource would gain."""
+    """What limits the step there, and what each resource would gain."""
     gpu = graph.timeline.trace.gpu
     whole = (gpu.end_ns - gpu.start_ns).clip(0).astype(np.float64)
     bound, mean = projected.bound(there, share), projected.mean(share, there)

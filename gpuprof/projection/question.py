@@ -1,4 +1,4 @@
-"""What a user asks, checked: every mistake is one line that says what would be right."""
+"""Checks a user's question: every mistake gives one line that says what would be right."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from typing import Any
 from gpuprof.costs.hardware import Gpu
 from gpuprof.errors import GpuprofError
 from gpuprof.projection.gpu_names import gpu_named
-from gpuprof.projection.host import LIMITS
+from gpuprof.projection.host import FACTOR_LIMITS
+from gpuprof.units import Convention, Ranks
 
-MOST_RANKS = 1024
+MOST_RANKS: Convention[Ranks] = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +53,10 @@ class Question:
         ):  # fmt: skip
             if value is not None and not (math.isfinite(value) and value >= 1):
                 raise GpuprofError(f"{name}: {value:g} is less than 1")
-        if self.host_factor is not None and not LIMITS[0] <= self.host_factor <= LIMITS[1]:
+        if self.host_factor is not None and not FACTOR_LIMITS[0] <= self.host_factor <= FACTOR_LIMITS[1]:
             raise GpuprofError(
-                f"a host factor is host time there over host time here, between {LIMITS[0]:g} and {LIMITS[1]:g}; "
-                f"{self.host_factor:g} is not"
+                "a host factor is host time there over host time here, between "
+                f"{FACTOR_LIMITS[0]:g} and {FACTOR_LIMITS[1]:g}; {self.host_factor:g} is not"
             )
         for count in self.ranks:
             if not 1 <= count <= MOST_RANKS:

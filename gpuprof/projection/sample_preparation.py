@@ -18,10 +18,11 @@ from gpuprof.timeline.phases import DATA, FORWARD
 from gpuprof.timeline.startup import start_up_spans
 from gpuprof.tracefile.remembered import remembered
 from gpuprof.tracefile.trace import OP, Mask, Trace
+from gpuprof.units import Assumed, Share, WholeNs
 
-LONG_NS = 2_000_000
+LONG_NS: Assumed[WholeNs] = 2_000_000
 """Between two launches a thread that runs a model spends up to some 100 µs, and up to a millisecond in Python."""
-SHARE = 0.3
+PREPARING_SHARE: Assumed[Share] = 0.3
 """Of a stretch the part that must be ops on the CPU, or Python code that prepares samples. The rest is Python between
 them."""
 
@@ -51,7 +52,7 @@ def preparing(graph: Graph) -> Mask:
     took = graph.recorded_end_ns[rows] - graph.recorded_start_ns[rows]
     known = np.maximum(_in_preparing_code(graph, rows), np.where(_in_cpu_ops(graph, rows), took, 0.0))
     whole, preparing_ns = (np.bincount(stretch, weights=ns) for ns in (took, known))
-    found[rows[(preparing_ns >= SHARE * whole)[stretch]]] = True
+    found[rows[(preparing_ns >= PREPARING_SHARE * whole)[stretch]]] = True
     return found
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from gpuprof.projection.projection import OnGpu
 from gpuprof.timeline.unit import STEP, Unit
+from gpuprof.units import Assumed, Ratio
 
-TIED = 1.05
-"""GPUs that differ by less get the same done."""
+TIED_GPUS: Assumed[Ratio] = 1.05
+"""GPUs that differ by less than this share count as equal."""
 
 
 def summarize(gpus: list[OnGpu], unit: Unit = STEP) -> str:
@@ -15,7 +16,7 @@ def summarize(gpus: list[OnGpu], unit: Unit = STEP) -> str:
         return ""
     best, worst = gpus[0], gpus[-1]
     held = [one for one in gpus if one.bound == "host"]
-    if len(gpus) > 1 and len(held) == len(gpus) and best.speedup.expected < TIED * worst.speedup.expected:
+    if len(gpus) > 1 and len(held) == len(gpus) and best.speedup.expected < TIED_GPUS * worst.speedup.expected:
         return f"The CPU (host) limits the {unit} on all of them: a faster GPU would not make it shorter."
     text = _best(best, len(gpus))
     if best.bound == "host":

@@ -29,6 +29,7 @@ from gpuprof.costs.ceilings import (
 from gpuprof.costs.hardware import Gpu
 from gpuprof.costs.measured_rates import Measurement
 from gpuprof.projection.projection import Rates
+from gpuprof.units import Assumed, Ratio
 
 FAMILIES = {
     "Volta": "12 nm", "Turing": "12 nm", "Ampere": "7 nm", "Ada": "4 nm", "Hopper": "4 nm", "Blackwell": "4 nm",
@@ -49,8 +50,8 @@ MEASURED_HERE, MEASURED_SUCH, BY_POWER = (
     calibrated.BY_POWER.value,
 )
 """Spread of a tensor rate by where it is from; one that is only stated has the last."""
-BANDWIDTH_SPREAD = {"measured": 1.02, "table": 1.03, "stated": 1.06}
-CONFIDENCE_SPREAD = {"A": 1.0, "B": 1.03, "C": 1.15}
+BANDWIDTH_SPREAD: Assumed[dict[str, Ratio]] = {"measured": 1.02, "table": 1.03, "stated": 1.06}
+CONFIDENCE_SPREAD: Assumed[dict[str, Ratio]] = {"A": 1.0, "B": 1.03, "C": 1.15}
 """On top of it: how sure the stated figures are."""
 _NEAREST = {"bf16": ("fp16",), "fp16": ("bf16",), "tf32": ("fp32",), "fp8": ("bf16", "fp16"), "int8": ("bf16", "fp16"),
             "fp4": ("fp8", "bf16", "fp16"), "fp64": ("fp32",)}  # fmt: skip
@@ -60,7 +61,7 @@ _EMULATED = {"bf16": ("fp32",)}
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """What one GPU sustains, with how sure that is."""
+    """The rates that one GPU sustains, with their uncertainty."""
 
     gpu: Gpu
     flops: dict[str, float]

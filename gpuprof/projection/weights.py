@@ -13,13 +13,14 @@ from gpuprof.timeline.categories import CATEGORIES
 from gpuprof.timeline.phases import FORWARD
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.trace import OP, Mask
+from gpuprof.units import Dimensions, Place, Published
 
 Shape = tuple[int, ...]
 
 STREAMED = ("elementwise", "cast/copy", "reduction", "triton_fused", "memcpy", "memset")
 """Categories of work that goes over its tensors, whose shapes so tell all of it. What picks rows of a weight by indices
 is none of it: a list of indices may not have been recorded, and it is those that count."""
-FACTORS = {
+FACTORS: Published[dict[str, tuple[Place, Place]]] = {
     "aten::linear": (0, 1),
     "aten::mm": (0, 1),
     "aten::matmul": (0, 1),
@@ -32,7 +33,7 @@ FACTORS = {
 """Products of rows with a weight, and where among the arguments the two are. Stacks of matmuls with one matrix each
 (bmm) are left out: attention's are between activations, whose lengths need not be the tokens'."""
 EMBEDDING, ACCUMULATED = "aten::embedding", "torch::autograd::AccumulateGrad"
-SLICES = {"aten::_grouped_mm": 3}
+SLICES: Published[dict[str, Dimensions]] = {"aten::_grouped_mm": 3}
 """Dimensions of the weight, where they are not two."""
 
 

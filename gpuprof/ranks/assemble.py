@@ -13,8 +13,9 @@ from gpuprof.ranks.order import in_order
 from gpuprof.timeline.collectives import Collectives
 from gpuprof.timeline.matching import Matched
 from gpuprof.tracefile.trace import ABSENT, U8, Mask
+from gpuprof.units import Assumed, Ratio
 
-MOST_PACE_SPREAD = 1.2
+MOST_PACE_SPREAD: Assumed[Ratio] = 1.2
 """A CPU pace that differs from the job's median by more than this factor is a wrong measurement, not a slower CPU."""
 
 

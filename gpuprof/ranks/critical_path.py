@@ -13,11 +13,12 @@ from gpuprof.ranks.digest_data import WORK, previous
 from gpuprof.ranks.job import Job
 from gpuprof.ranks.joint import Played
 from gpuprof.ranks.summary import OnPath
+from gpuprof.units import Convention, Parts, Share
 
 COMMUNICATION = "communication"
-MOST = 400
+MOST_PARTS: Convention[Parts] = 400
 """Most parts that are kept; further short parts are merged into the part before them."""
-LEAST_SHARE = 0.05
+LEAST_KIND_SHARE: Convention[Share] = 0.05
 """Kinds of work with a smaller share of a stretch are not shown separately."""
 
 
@@ -70,7 +71,7 @@ def _label(job: Job, row: int, source: int) -> int:
 def _split(rank: int, shares: np.ndarray, begin: float, end: float) -> list[tuple[int, str, float, float]]:
     """A stretch split by kinds of work, last first. Their real order is not known."""
     part = shares / max(float(shares.sum()), 1.0)
-    part = np.where(part >= LEAST_SHARE, part, 0.0)
+    part = np.where(part >= LEAST_KIND_SHARE, part, 0.0)
     if not part.any():
         part[-1] = 1.0
     bounds = begin + (end - begin) * np.concatenate([[0.0], np.cumsum(part / part.sum())])
@@ -89,7 +90,7 @@ def _kept(job: Job, parts: list[tuple[int, str, float, float]], low: float) -> t
             joined[-1][2] += ns
         else:
             joined.append([rank, work, ns])
-    least = sorted(one[2] for one in joined)[-MOST] if len(joined) > MOST else 0.0
+    least = sorted(one[2] for one in joined)[-MOST_PARTS] if len(joined) > MOST_PARTS else 0.0
     found, at = [], 0.0
     for rank, work, ns in joined:
         if found and ns < least:

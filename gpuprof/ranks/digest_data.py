@@ -17,18 +17,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuprof.tracefile.trace import U8
+from gpuprof.units import Code, Convention, Entries, Version
 
 Floats = NDArray[np.floating]
 Ints = NDArray[np.integer]
 
-VERSION = 2
-LABELS = 4
+FORMAT_VERSION: Convention[Version] = 2
+LABELS: Convention[Entries] = 4
 """Predecessors kept per row. `fit` is the resulting error of a digest's replay against its whole graph."""
 WORK = ("forward", "backward", "optimizer", "other")
 """Kinds of work that a lag consists of; `other` is data, communication calls and the time between steps."""
 FORWARD, BACKWARD, OPTIMIZER, OTHER = range(len(WORK))
-NO_ROW = -1
-LOCAL = -1
+NO_ROW: Convention[Code] = -1
+LOCAL: Convention[Code] = -1
 """Group of a mark that no other rank shares."""
 
 

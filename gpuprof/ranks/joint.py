@@ -11,8 +11,9 @@ import numpy as np
 from gpuprof.calibration import collectives as calibrated
 from gpuprof.ranks.digest_data import WORK, Floats, Ints, Ways
 from gpuprof.ranks.job import Job, Times
+from gpuprof.units import Assumed, Rounds
 
-ROUNDS = 3
+ROUNDS: Assumed[Rounds] = 3
 """Rounds of the window before a step is measured, as for one rank."""
 SETTLING = int(calibrated.SETTLING_STEPS.value)
 """Fewest steps in these rounds: until then, ranks that run ahead are not yet limited by their queues."""

@@ -11,8 +11,9 @@ from gpuprof.timeline.frames import FrameIndex
 from gpuprof.timeline.phases import PHASES
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.trace import ANNOTATION, Trace
+from gpuprof.units import Convention, Entries
 
-MOST_KEPT = 300
+MOST_KEPT: Convention[Entries] = 300
 """Kinds of work kept per rank; they cover practically all of a step."""
 
 

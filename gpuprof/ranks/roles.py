@@ -12,6 +12,7 @@ from gpuprof.ranks.job import Job
 from gpuprof.timeline.collectives import described_as
 from gpuprof.timeline.point_to_point import is_exchange, p2p_pair
 from gpuprof.tracefile.trace import ABSENT
+from gpuprof.units import Assumed, Times
 
 ROLES = ("world", "pipeline", "tensor", "data", "expert", "context")
 WORLD, PIPELINE, TENSOR, DATA, EXPERT, CONTEXT = range(len(ROLES))
@@ -24,7 +25,7 @@ _WORDS = {
 }
 """Words of the descriptions that DeviceMesh (`mesh_tp`, `mesh_dp_shard`), torchtitan and Megatron-LM
 (`TENSOR_MODEL_PARALLEL_GROUP`) give their process groups."""
-OFTEN = 4
+TENSOR_COLLECTIVES: Assumed[Times] = 4
 """Tensor groups have at least this many times as many collectives as data groups: a layer has two in each direction."""
 
 
@@ -53,8 +54,8 @@ def roles_of(job: Job) -> Roles:
 
 def _roles(job: Job, members: tuple[Ints, ...]) -> Ints:
     """Groups with sends and receives are the pipeline; others follow their description. Without one, a group of all
-    ranks is the world; of the rest, those with the most collectives per rank are tensor groups if others have OFTEN
-    times fewer: activations are exchanged in every layer, gradients once a step.
+    ranks is the world; of the rest, those with the most collectives per rank are tensor groups if others have
+    TENSOR_COLLECTIVES times fewer: activations are exchanged in every layer, gradients once a step.
     """
     found = np.full(len(job.groups), DATA)
     shared = job.group >= 0
@@ -75,7 +76,7 @@ def _roles(job: Job, members: tuple[Ints, ...]) -> Ints:
             each[g] = rows[g] / max(len(members[g]), 1)
     if each:
         most = max(each.values())
-        frequent = [g for g, count in each.items() if count * OFTEN > most]
+        frequent = [g for g, count in each.items() if count * TENSOR_COLLECTIVES > most]
         if len(frequent) < len(each):
             found[frequent] = TENSOR
     return found

@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 
 from gpuprof.errors import UnreadableTrace
-from gpuprof.ranks.digest_data import LABELS, VERSION, WORK, Digest, Doing, Labels, Own, Rows, Ways
+from gpuprof.ranks.digest_data import FORMAT_VERSION, LABELS, WORK, Digest, Doing, Labels, Own, Rows, Ways
 from gpuprof.timeline.collectives import KINDS
+from gpuprof.units import Assumed, Bytes
 
 FORMAT = "gpuprof.digest"
-LARGEST_BYTES = 1 << 30
+LARGEST_BYTES: Assumed[Bytes] = 1 << 30
 """Largest unpacked digest; most have less than 1 MB."""
 _PLAIN = (
     "source", "rank", "world_size", "host", "gpus", "gpu", "clock_ns", "begin_ns", "looped", "groups", "dtypes",
@@ -28,7 +29,7 @@ _PLAIN = (
 def to_bytes(digest: Digest, key: str = "") -> bytes:
     """`key`: state of the recording when the digest was made (size, modification time), compared by `from_bytes`."""
     head = {name: getattr(digest, name) for name in _PLAIN}
-    head |= {"format": FORMAT, "version": VERSION, "key": key}
+    head |= {"format": FORMAT, "version": FORMAT_VERSION, "key": key}
     head |= {"own": dataclasses.asdict(digest.own), "doings": [dataclasses.asdict(one) for one in digest.doings]}
     columns: dict[str, np.ndarray] = {
         "head": np.frombuffer(json.dumps(head, default=_number).encode(), np.uint8),
@@ -52,7 +53,7 @@ def from_bytes(data: bytes, name: str, key: str | None = None) -> Digest | None:
             head: dict[str, Any] = json.loads(bytes(file["head"]))
             if head.get("format") != FORMAT:
                 raise UnreadableTrace(f"{name} is no digest of a rank: give the recording, or delete the file")
-            if head["version"] != VERSION or (key is not None and head["key"] != key):
+            if head["version"] != FORMAT_VERSION or (key is not None and head["key"] != key):
                 return None
             tables: dict[str, Any] = {
                 table: kind(**{f.name: file[f"{table}.{f.name}"] for f in fields(kind)})

@@ -20,17 +20,20 @@ from gpuprof.ranks.shapes import Shapes, shapes_of
 from gpuprof.ranks.summary import Change, Exposed, Member
 from gpuprof.ranks.summary import Job as Summary
 from gpuprof.ranks.what_if import EVEN, OF_ROLE, Alternative, alternatives
+from gpuprof.units import Assumed, Ratio, Share, Steps
 
-WORST_ERROR = 0.02
+WORST_ERROR: Assumed[Share] = 0.02
 """A replay with a larger error against the recording is not used for predictions."""
-SLOWER = 1.05
-"""A rank this much slower than comparable ranks is slow: steps of one program differ by less (see `proposal.WORTH`).
-With fewer than three steps the limit is larger, as their mean scatters more: √3 times as much for one step."""
-MOSTLY_LAST, THROUGHOUT = 2 / 3, 3
+SLOW_RANK: Assumed[Ratio] = 1.05
+"""A rank this much slower than comparable ranks is slow: steps of one program differ by less (see
+`proposal.LEAST_GAIN`). With fewer than three steps the limit is larger, as their mean scatters more: √3 times as much
+for one step."""
+MOSTLY_LAST: Assumed[Share] = 2 / 3
+FEWEST_SLOWER_STEPS: Assumed[Steps] = 3
 """A straggler arrives last in at least MOSTLY_LAST of the collectives with a wait, or is slower in every one of at
-least THROUGHOUT steps. Of two ranks whose steps merely scatter, each arrives last in half and is slower now and
-then."""
-MOST_OF_IT = 0.8
+least FEWEST_SLOWER_STEPS steps. Of two ranks whose steps merely scatter, each arrives last in half and is slower now
+and then."""
+CULPRIT_SHARE: Assumed[Share] = 0.8
 """The smallest culprit that explains at least this share of what the largest explains is named: a slow rank also makes
 its host look slow."""
 VERDICTS = {
@@ -136,7 +139,7 @@ def _culprit(
         return None
     most = max(step - one.step_ns for one in worth)
     order = {kind: i for i, kind in enumerate(("link", "rank", "group", "host", "stage", "batches"))}
-    enough = [one for one in worth if step - one.step_ns >= MOST_OF_IT * most]
+    enough = [one for one in worth if step - one.step_ns >= CULPRIT_SHARE * most]
     best = max(enough, key=lambda one: one.speedup)
     if best.kind in ("batches", "link"):
         return best
@@ -145,7 +148,7 @@ def _culprit(
 
 def least_slower(steps: int) -> float:
     """Smallest slowdown that counts, with this many steps."""
-    return 1 + (SLOWER - 1) * math.sqrt(max(1.0, THROUGHOUT / max(steps, 1)))
+    return 1 + (SLOW_RANK - 1) * math.sqrt(max(1.0, FEWEST_SLOWER_STEPS / max(steps, 1)))
 
 
 def _throughout(job: Job, shapes: Shapes, one: Change, own: Floats, late_share: Floats) -> bool:
@@ -159,8 +162,8 @@ def _throughout(job: Job, shapes: Shapes, one: Change, own: Floats, late_share: 
         return False
     if one.kind == "rank" and late_share[mine][0] >= MOSTLY_LAST:
         return True
-    least = SLOWER if job.steps >= THROUGHOUT or one.kind == "rank" else least_slower(job.steps)
-    return (job.steps >= THROUGHOUT or one.kind != "rank") and float(ratio.min()) >= least
+    least = SLOW_RANK if job.steps >= FEWEST_SLOWER_STEPS or one.kind == "rank" else least_slower(job.steps)
+    return (job.steps >= FEWEST_SLOWER_STEPS or one.kind != "rank") and float(ratio.min()) >= least
 
 
 def _members(job: Job, roles: Roles, played: Played, own: Floats) -> tuple[Member, ...]:
@@ -197,6 +200,6 @@ def _exposed(tried: list[_Tried], step_ns: float, own: Floats) -> Exposed:
     waiting = float(np.maximum(step_ns - np.median(own, axis=1), 0.0).mean())
     by_role = [(one.name, max(round(step_ns - one.step_ns), 0)) for one in tried if one.kind == OF_ROLE]
     # Waiting while a pipeline fills is not lateness; what counts is whether anything can be gained.
-    matters = max(transfer, waiting) >= (SLOWER - 1) * step_ns
+    matters = max(transfer, waiting) >= (SLOW_RANK - 1) * step_ns
     cause = None if not matters else "transfer" if transfer >= waiting else "peer_wait"
     return Exposed(round(transfer), round(waiting), cause, tuple(sorted(by_role, key=lambda one: -one[1])))

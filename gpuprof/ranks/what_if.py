@@ -19,14 +19,15 @@ from gpuprof.ranks.joint import AsItIs
 from gpuprof.ranks.roles import ROLES, TENSOR, Roles
 from gpuprof.ranks.shapes import Shapes
 from gpuprof.tracefile.trace import Mask
+from gpuprof.units import Assumed, Convention, Entries, Ratio, Share
 
-FARTHEST = 20.0
+SAME_KIND_RATIO: Assumed[Ratio] = 20.0
 """Ranks whose work of a kind differs by more than this factor do different things."""
-LEAST_SHARE = 0.02
+LEAST_KIND_SHARE: Assumed[Share] = 0.02
 """A kind of work with a smaller share of a step is not compared between classes of ranks."""
-TRIED = 16
+MOST_TRIED: Convention[Entries] = 16
 """Most ranks, hosts and groups that are tried; those with the slowest members come first."""
-SLOW_LINK = 1.5
+SLOW_LINK: Assumed[Ratio] = 1.5
 """A group is tried as a slow link if its transfers take this many times the usual time for their kind and size."""
 EVEN, OF_ROLE = "even", "transfers of a role"
 """Alternatives that serve as measures, not as advice."""
@@ -202,20 +203,20 @@ def alternatives(job: Job, roles: Roles, shapes: Shapes, now: AsItIs) -> Iterato
     yield Alternative(EVEN, "", None, even)
     slower = _over_their_class(own, shapes)
     every = np.arange(job.ranks)
-    for r in np.argsort(-slower, kind="stable")[:TRIED].tolist():
+    for r in np.argsort(-slower, kind="stable")[:MOST_TRIED].tolist():
         if job.ranks > 1:
             only = every == r
             times = asked.without(only, _stage_work(roles, only))
             yield Alternative("rank", f"rank {job.digests[r].rank}", only, times)
     for kind, named in (("host", _by_host(roles)), ("group", _by_group(job, roles))):
         named.sort(key=lambda one: -float(slower[one[1]].mean()))
-        for name, mask in named[:TRIED]:
+        for name, mask in named[:MOST_TRIED]:
             keeping = _stage_work(roles, mask) if kind == "group" else ()
             yield Alternative(kind, name, mask, asked.without(mask, keeping))
     if roles.stage.any():
         yield Alternative("stage", *_longest_stage(roles, own), asked.balanced())
     yield Alternative("batches", "batches of equal work", None, asked.steady())
-    for g in _slow_links(asked)[:TRIED]:
+    for g in _slow_links(asked)[:MOST_TRIED]:
         only = np.arange(len(job.groups)) == g
         mask = np.isin(every, roles.members[g])
         yield Alternative("link", f"links of group {job.groups[g]}", mask, asked.usual_transfers(only))
@@ -354,10 +355,10 @@ def _mean_by(values: Floats, of: Ints) -> Floats:
 def _ratio(wanted: Floats, there: Floats) -> Floats:
     """Factor of change for each kind of work; 1 if there is too little of it to compare."""
     whole = np.maximum(there.sum(axis=-1, keepdims=True), wanted.sum(axis=-1, keepdims=True))
-    least = LEAST_SHARE * np.broadcast_to(whole, np.broadcast_shapes(wanted.shape, there.shape))
+    least = LEAST_KIND_SHARE * np.broadcast_to(whole, np.broadcast_shapes(wanted.shape, there.shape))
     ratio = wanted / np.maximum(there, 1.0)
     small = (there < least) | (np.broadcast_to(wanted, least.shape) < least)
-    return np.where(small | (ratio > FARTHEST) | (ratio < 1 / FARTHEST), 1.0, ratio)
+    return np.where(small | (ratio > SAME_KIND_RATIO) | (ratio < 1 / SAME_KIND_RATIO), 1.0, ratio)
 
 
 def _usual_transfers(job: Job, roles: Roles) -> Floats:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-RESERVE_BYTES = 2 << 30
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpuprof.units import Assumed, Bytes
+
+
+RESERVE_BYTES: Assumed[Bytes] = 2 << 30
 """Always left to the training: for steps longer than those before, for fragmentation, and for the arguments of calls,
 which the recording also keeps and whose size is not known beforehand."""
-GROWTH_BYTES = 16 << 20
+GROWTH_BYTES: Assumed[Bytes] = 16 << 20
 """Growth within a window that is normal for any program: many keep each step's loss."""
 
 

@@ -32,15 +32,20 @@ from .session import Session
 from .step_clock import OPTIMIZER, StepClock
 from .trainer import announce, armed_callback_class, steps_left
 
-KEPT = 4096
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpuprof.units import Assumed, Convention, Entries, Steps
+
+
+STEPS_KEPT: Convention[Steps] = 4096
 """Steps whose times are remembered, for `gpuprof attach --watch`: it asks once a second or so."""
-MOST_SENT = 1000
+MOST_SENT: Convention[Steps] = 1000
 """Step times in one answer."""
-RATED = 33
+RATED_STEPS: Assumed[Steps] = 33
 """The rate is computed from the ends of this many last steps."""
-LOOKED_AT = 16
+FOLLOWED_STEPS: Assumed[Steps] = 16
 """Backward passes are followed for this many steps, to see whether the ends of steps can be found without them."""
-MOST_RECORDINGS = 64
+MOST_RECORDINGS: Convention[Entries] = 64
 """First and last step are remembered for this many of the latest recordings."""
 
 
@@ -61,7 +66,7 @@ class Armed:
     def __init__(self, sessions: Holder) -> None:
         self._sessions = sessions
         self._clock: StepClock | None = None
-        self._ends_ns: deque[int] = deque(maxlen=KEPT)
+        self._ends_ns: deque[int] = deque(maxlen=STEPS_KEPT)
         """Ends of the last steps, on the monotonic clock."""
         self._server: Server | None = None
         self._request: Request | None = None
@@ -221,7 +226,12 @@ class Armed:
 
     def _leave_backwards(self) -> None:
         clock = self._clock
-        if clock is not None and clock.step >= LOOKED_AT and not clock.needs_backwards and self._backward is not None:
+        if (
+            clock is not None
+            and clock.step >= FOLLOWED_STEPS
+            and not clock.needs_backwards
+            and self._backward is not None
+        ):
             self._backward.undo()
             self._backward = None
             clock.without_backwards()
@@ -292,7 +302,7 @@ class Armed:
         return {"error": "unknown request"}
 
     def _status(self) -> Message:
-        ends = list(self._ends_ns)[-RATED:]
+        ends = list(self._ends_ns)[-RATED_STEPS:]
         took_ns = ends[-1] - ends[0] if len(ends) > 1 else 0
         clock, session, pending = self._clock, self._session, self._request
         at_hand = self._recording or pending

@@ -12,8 +12,13 @@ from typing import Any
 from .timing import Ration
 from .useful_pairs import labelled_tokens, useful_pairs
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpuprof.units import Assumed, Batches, Entries, Levels, Share
+
+
 _TOKENS = ("input_ids", "decoder_input_ids", "tokens", "inputs_embeds")
-_DEEPEST = 3
+_DEEPEST: Assumed[Levels] = 3
 Tensors = list[tuple[str | None, Any]]
 """Tensors with their keys."""
 
@@ -53,11 +58,11 @@ def _sum(a: int | None, b: int | None) -> int | None:
     return None if a is None or b is None else a + b
 
 
-MOST_SHAPES = 10_000
+MOST_SHAPES: Assumed[Entries] = 10_000
 """Distinct shapes that are remembered; a training with more of them has new ones all the time."""
-MOST_FETCHED = 64
+MOST_FETCHED: Assumed[Batches] = 64
 """Batches that may have been fetched and not been used yet."""
-READING = 0.003
+READING_SHARE: Assumed[Share] = 0.003
 """Share of the time that is spent reading values of masks, positions and labels, at most: steps of 2 ms take a tenth of
 a millisecond longer where each is read. Shapes are looked at in each step."""
 
@@ -66,7 +71,7 @@ class WorkMeter:
     """Adds up the work of a step: as the model was called, or else as batches were fetched."""
 
     def __init__(self) -> None:
-        self._ration = Ration(READING)
+        self._ration = Ration(READING_SHARE)
         self._reads = True
         """Whether values are read in the step at hand."""
         self._reading_ns = 0

@@ -7,6 +7,10 @@ import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpuprof.units import Characters, Convention
+
 
 class CannotStart(ValueError):
     """The command cannot be started; one line says why and what to do."""
@@ -29,7 +33,7 @@ class Target(NamedTuple):
 
 _INTERPRETER = r"(python|pypy)[\d.]*t?d?"
 _ARCHIVES = (".pyz", ".zip")
-_LONGEST_STEM = 60
+_LONGEST_STEM: Convention[Characters] = 60
 _LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch", "deepspeed")
 """Modules that start the program that is named behind them."""
 

@@ -18,12 +18,19 @@ from .code_paths import shortened
 from .performance_warnings import warned
 from .redact import redact_text
 
-MOST_COMPILATIONS = 1000
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpuprof.units import Characters, Convention, Entries, Functions, Levels
+
+
+MOST_COMPILATIONS: Convention[Entries] = 1000
 """Compilations whose facts Dynamo is asked to keep. Its default is 64; a model of 30 layers with a graph break in each
 exceeds that."""
-MOST_FUNCTIONS, MOST_BREAKS, MOST_REASONS = 200, 100, 20
-LONGEST_TEXT = 300
-DEEPEST = 8
+MOST_FUNCTIONS: Convention[Functions] = 200
+MOST_BREAKS: Convention[Entries] = 100
+MOST_REASONS: Convention[Entries] = 20
+LONGEST_TEXT: Convention[Characters] = 300
+DEEPEST: Convention[Levels] = 8
 """Calls of the user's code that are kept of each break, the innermost ones."""
 
 _COMPILE_ID = re.compile(r"(?:\[?!?\d+/)?(\d+)/(\d+)(?:_\d+)?\]?")

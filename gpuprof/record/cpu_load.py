@@ -9,7 +9,13 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
-_BUSY, _IDLE = (0, 1, 2, 5, 6, 7), (3, 4)
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpuprof.units import Place, Published
+
+
+_BUSY_PLACES: Published[tuple[Place, ...]] = (0, 1, 2, 5, 6, 7)
+_IDLE_PLACES: Published[tuple[Place, ...]] = (3, 4)
 """Places in the first line of /proc/stat: user, nice, system, irq, softirq, steal; idle and waiting for a disk."""
 
 
@@ -35,7 +41,7 @@ def cpu_times() -> CpuTimes | None:
         with open("/proc/stat", encoding="ascii") as file:
             ticks = [int(word) for word in file.readline().split()[1:9]]
         tick = os.sysconf("SC_CLK_TCK")
-        busy, idle = (sum(ticks[place] for place in places) / tick for places in (_BUSY, _IDLE))
+        busy, idle = (sum(ticks[place] for place in places) / tick for places in (_BUSY_PLACES, _IDLE_PLACES))
         return CpuTimes(busy, idle, sum(os.times()[:4]) + sum(_ticks(pid) for pid in _below(os.getpid())) / tick)
     except (OSError, ValueError, IndexError):
         return None

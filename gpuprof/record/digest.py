@@ -9,13 +9,18 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
-BATCHES = 32
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpuprof.units import Assumed, Batches, Bytes, Convention, Levels, Steps
+
+
+BATCHES: Convention[Batches] = 32
 """Batches that are hashed."""
-STEPS = 20
+STEPS: Convention[Steps] = 20
 """Steps whose losses and gradient norms are kept."""
-_LARGEST = 1 << 26
+_LARGEST_BYTES: Convention[Bytes] = 1 << 26
 """Bytes of a batch that are hashed; of a larger batch, the first bytes of each tensor."""
-_DEEPEST = 4
+_DEEPEST: Assumed[Levels] = 4
 
 
 class Digests:
@@ -115,7 +120,7 @@ def _bytes(tensor: Any) -> bytes:
     import torch
 
     flat = tensor.detach().cpu().contiguous().reshape(-1)
-    flat = flat[: max(_LARGEST // max(flat.element_size(), 1), 1)]
+    flat = flat[: max(_LARGEST_BYTES // max(flat.element_size(), 1), 1)]
     return flat.view(torch.uint8).numpy().tobytes()
 
 

@@ -10,14 +10,19 @@ import sys
 from collections.abc import Sequence
 from statistics import fmean
 
-NODE_NS = 200_000
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpuprof.units import Assumed, Measured, Share, Steps, WholeNs
+
+
+NODE_NS: Measured[WholeNs] = 200_000
 """Time that stopping the profiler takes per op that autograd records: 8 to 17 events of about 15 µs (medians of 37
 recorded programs, H200 machines, torch 2.11)."""
-STALL_NS = 2_000_000_000
+STALL_NS: Assumed[WholeNs] = 2_000_000_000
 """The training should not stall for longer than this, or than one of its steps."""
-ALIKE = 0.1
+MEAN_DIFFERS: Assumed[Share] = 0.1
 """Relative difference up to which the means of the recorded and the baseline steps count as equal."""
-FEWEST_TIMED = 2
+FEWEST_TIMED: Assumed[Steps] = 2
 """With fewer steps in the baseline, the usual step is not known."""
 
 
@@ -57,7 +62,7 @@ def _alike(some: Sequence[int], usual: Sequence[int]) -> bool:
     """Whether the means agree; true if either is unknown."""
     if not some or not usual:
         return not some and not usual
-    return abs(fmean(some) - fmean(usual)) <= ALIKE * fmean(usual)
+    return abs(fmean(some) - fmean(usual)) <= MEAN_DIFFERS * fmean(usual)
 
 
 def ops_followed() -> int:

@@ -12,11 +12,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from gpuprof.units import Code, Convention
+
     Handlers = dict[str, Callable[[tuple[Any, ...]], None]]
 
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 """Flags of `open` that a reader never gives."""
-_HERE = -1
+_HERE: Convention[Code] = -1
 """In an event, the folder descriptor where none was given."""
 
 

@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
 
-MOST_FLAGS = 500
-_LONGEST_NAME = 100
+    from gpuprof.units import Characters, Convention, Entries
+
+MOST_FLAGS: Convention[Entries] = 500
+_LONGEST_NAME: Convention[Characters] = 100
 _TRUE_OR_FALSE = ("bool", "truth")
 """Parts of the names of functions that read true or false."""
 

@@ -10,11 +10,17 @@ from __future__ import annotations
 import sys
 from typing import NamedTuple
 
-BYTES_OF_HEADER = 16
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpuprof.units import Bytes, Published
+
+
+BYTES_OF_HEADER: Published[Bytes] = 16
 """Reference count and type, at the start of every object."""
-TYPE = 8
-LENGTH_OF_BYTES, LENGTH_OF_TEXT = 16, 16
-STATE_OF_TEXT = 32
+TYPE_AT: Published[Bytes] = 8
+LENGTH_OF_BYTES: Published[Bytes] = 16
+LENGTH_OF_TEXT: Published[Bytes] = 16
+STATE_OF_TEXT: Published[Bytes] = 32
 """Bits of a str: 2 to 4 are the bytes per character, 5 is "compact", 6 is "ASCII"."""
 
 

@@ -10,21 +10,26 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-PRECISE = 0.05
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpuprof.units import Assumed, Blocks, Convention, Measured, Ratio, Seconds, Share, Steps, WholeNs
+
+
+PRECISE_MEAN: Assumed[Share] = 0.05
 """Half the width of the 80 % interval of the mean step, as a share of it, at which the stretch may end."""
-MOST_STEPS = 200
-MOST_S = 20.0
+MOST_STEPS: Assumed[Steps] = 200
+LONGEST_S: Assumed[Seconds] = 20.0
 """The stretch ends after this many steps or seconds in any case; its interval is then wide."""
-GROWTH = 1.4
+GROWTH: Assumed[Ratio] = 1.4
 """The stretch is checked again after this many times the steps: the check costs CPU time."""
-LEAST_BLOCKS = 3
+FEWEST_BLOCKS: Assumed[Blocks] = 3
 """Fewer blocks say nothing about how blocks differ, so a short stretch uses shorter blocks than asked for."""
 
-AFTERMATH_NS = 5_000_000_000
+AFTERMATH_NS: Measured[WholeNs] = 5_000_000_000
 """The first steps after a recording are slower: memory is freed and the trace is read at the same time. That took 3 s
 for 130 MB, and made launch-bound steps up to 30 % longer (H200 host, 16 cores)."""
 
-_Z80 = 1.2816
+_Z80: Convention[Ratio] = 1.2816
 """90th percentile of the normal distribution: eight of ten lie within this many standard deviations."""
 
 
@@ -34,14 +39,14 @@ def block_of(workers: int | None) -> int:
 
 
 def half_width(step_ns: Sequence[float], block: int) -> float:
-    """Half the 80 % interval of the mean of `step_ns`, in ns; infinite for fewer than LEAST_BLOCKS steps.
+    """Half the 80 % interval of the mean of `step_ns`, in ns; infinite for fewer than FEWEST_BLOCKS steps.
 
-    `block`: steps in a block; shorter blocks are used where there would be fewer than LEAST_BLOCKS.
+    `block`: steps in a block; shorter blocks are used where there would be fewer than FEWEST_BLOCKS.
     """
     n = len(step_ns)
-    if n < LEAST_BLOCKS:
+    if n < FEWEST_BLOCKS:
         return math.inf
-    length = max(min(block, n // LEAST_BLOCKS), 1)
+    length = max(min(block, n // FEWEST_BLOCKS), 1)
     mean = math.fsum(step_ns) / n
     sums = [0.0]
     for ns in (*step_ns, *step_ns[: length - 1]):
@@ -85,9 +90,9 @@ class AfterWindows:
 def more_steps(step_ns: Sequence[float], workers: int | None) -> int:
     """Further steps that the stretch needs before it is looked at again; 0 when it may end."""
     n, total = len(step_ns), math.fsum(step_ns)
-    if n >= MOST_STEPS or total >= MOST_S * 1e9 or not n:
+    if n >= MOST_STEPS or total >= LONGEST_S * 1e9 or not n:
         return 0
-    if half_width(step_ns, block_of(workers)) <= PRECISE * total / n:
+    if half_width(step_ns, block_of(workers)) <= PRECISE_MEAN * total / n:
         return 0
-    left = min(MOST_STEPS - n, math.ceil((MOST_S * 1e9 - total) / (total / n)))
+    left = min(MOST_STEPS - n, math.ceil((LONGEST_S * 1e9 - total) / (total / n)))
     return max(min(math.ceil((GROWTH - 1) * n), left), 1)

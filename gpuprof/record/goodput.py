@@ -14,7 +14,12 @@ from typing import Any, NamedTuple
 from ..runfile import MANIFEST, STEPS, rank_file, read_json, read_lines
 from .lumps import KINDS
 
-MOST_NS = 1 << 62
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpuprof.units import Assumed, Convention, Share, WholeNs
+
+
+LATEST_NS: Convention[WholeNs] = 1 << 62
 _RECORDING = ("baseline_sync", "sampling", "warmup", "trace", "stacks", "memory", "nsys")
 CAUSES = (
     "imports", "loading", "first_steps", "compile", "evaluation", "save", "logging", "garbage_collection", "input",
@@ -130,7 +135,7 @@ def _beyond(steps: list[dict[str, Any]], stages: tuple[str, ...], usual: int, us
 
 def _whole(value: Any) -> int:
     """A valid time or count; 0 for anything else."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < MOST_NS else 0
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < LATEST_NS else 0
 
 
 NAMES = {
@@ -140,7 +145,7 @@ NAMES = {
     "other": "no measured cause",
 }  # fmt: skip
 """Cause → its printed name."""
-WORTH_SAYING = 0.01
+WORTH_SAYING: Assumed[Share] = 0.01
 
 
 def sentence(found: Goodput) -> str:

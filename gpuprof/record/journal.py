@@ -10,7 +10,12 @@ from ..runfile import SCHEMA, STEPS, append_lines, log, rank_file, write_json
 from .redact import redact_text
 from .say import say
 
-FLUSH_NS = 1_000_000_000
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpuprof.units import Assumed, WholeNs
+
+
+FLUSH_NS: Assumed[WholeNs] = 1_000_000_000
 """Lines of steps.jsonl are written at least this often; a killed process loses no more than this."""
 
 

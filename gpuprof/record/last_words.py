@@ -11,7 +11,12 @@ from .. import runfile
 from .folder import point_latest
 from .tell import tell
 
-FRESH_S = 10.0
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpuprof.units import Assumed, Seconds
+
+
+FRESH_S: Assumed[Seconds] = 10.0
 """A verdict printed less than this long ago is still on the screen and is not repeated."""
 VERDICT = "verdict.txt"
 """The verdict in two lines, left in the run folder by what reads the recording."""

@@ -15,7 +15,12 @@ from typing import Any
 
 from .hooks import Patch
 
-MOST_WORKERS = 255
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpuprof.units import Assumed, Workers
+
+
+MOST_WORKERS: Assumed[Workers] = 255
 _SLOT = struct.Struct("qqqd")
 """Batches, wall ns, processor ns, and the sum of squares of the wall ms of one worker."""
 

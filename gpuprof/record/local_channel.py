@@ -19,15 +19,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-MOST_BYTES = 1 << 16
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpuprof.units import Assumed, Bytes, Published, Seconds
+
+
+MOST_BYTES: Assumed[Bytes] = 1 << 16
 """A longer request or answer is refused."""
-TIMEOUT_S = 2.0
+TIMEOUT_S: Assumed[Seconds] = 2.0
 """A request or an answer takes no longer than this."""
-LOOK_S = 5.0
+LOOK_S: Assumed[Seconds] = 5.0
 """How often a training checks that its socket still exists: the system may empty the folder at a logout."""
 NAME = re.compile(r"(\d{1,10})-(\d{1,20})\.sock")
 """Process id and number of its pid namespace."""
-_LONGEST_PATH = 100
+_LONGEST_PATH: Published[Bytes] = 100
 """Of a socket; Linux takes 107 bytes."""
 _CREDENTIALS = struct.Struct("3i")
 

@@ -13,13 +13,18 @@ from typing import Any, Protocol
 
 from ..runfile import open_regular, whole_file
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpuprof.units import Assumed, Bytes, Entries
+
+
 PREFIX = "gpuprof"
 """Before our keys in the job's store, and the name of our folder in a shared one."""
-CHUNK_BYTES = 256 << 10
+CHUNK_BYTES: Assumed[Bytes] = 256 << 10
 """Size of one value in the store: its libuv server refuses more than 8 MB, and a large value would delay others."""
 
 
-MOST_CHUNKS = 64
+MOST_CHUNKS: Assumed[Entries] = 64
 """More than any message has."""
 
 

@@ -9,7 +9,12 @@ from typing import Any
 
 from .timing import devices_in_use
 
-MOST_HOST_BYTES = 16 << 30
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpuprof.units import Assumed, Bytes
+
+
+MOST_HOST_BYTES: Assumed[Bytes] = 16 << 30
 """The host memory that a recording may take before its window is closed early."""
 
 

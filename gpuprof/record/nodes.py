@@ -47,25 +47,31 @@ from .signed import (
     unseal,
 )
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpuprof.units import Assumed, Bytes, Seconds
+
+
 SHARED = "GPUPROF_SHARED"
 """Environment variable with a folder that all nodes share, used in place of the job's store; or with a URL, which the
 process that reads the recording uses, if its Python has the library for it (cli/several_nodes.py)."""
 WAIT = "GPUPROF_NODES_WAIT"
 """Environment variable with the seconds that rank 0 waits for the other ranks."""
-WAIT_S = 60.0
+WAIT_S: Assumed[Seconds] = 60.0
 """Seconds that rank 0 waits once its own digest is there."""
-OWN_S = 600.0
+OWN_S: Assumed[Seconds] = 600.0
 """Seconds that a node's own digests may take: they are made at the lowest priority while the training runs."""
-FAILED_S = 10.0
+FAILED_S: Assumed[Seconds] = 10.0
 """Seconds that a process waits for its exchange when its program has failed: others may wait for its end."""
-AGREE_S = 5.0
+AGREE_S: Assumed[Seconds] = 5.0
 """Seconds that a rank waits for rank 0's step time, by which the window is planned. Collectives keep the ranks in the
 same step, so it is late by no more than the ranks' steps end apart."""
-LAST_S = 2.0
+LAST_S: Assumed[Seconds] = 2.0
 """Seconds that rank 0 then has to write down which ranks did not answer."""
-LOOK_S, SOON_S = 0.25, 0.01
+LOOK_S: Assumed[Seconds] = 0.25
+SOON_S: Assumed[Seconds] = 0.01
 CALL, PLANNED = "call", "plan"
-_ENVELOPE_BYTES = 64
+_ENVELOPE_BYTES: Assumed[Bytes] = 64
 """Upper bound for the size of a signature and a kind."""
 _JOB = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "TORCHELASTIC_RESTART_COUNT")
 """Variables that tell one job in a shared folder from another, the same on every node."""

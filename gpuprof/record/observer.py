@@ -19,11 +19,16 @@ from typing import Any
 from ..runfile import PARTIAL, log, snapshot_file
 from .environment import place_among_ranks
 
-MOST_EVENTS = 200_000
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpuprof.units import Assumed, Bytes, Events, Seconds
+
+
+MOST_EVENTS: Assumed[Events] = 200_000
 """The history keeps this many of the last events: ten steps or more of most fine-tunes, about 150 MB of host memory."""
-LEAST_DISK_BYTES = 2 << 30
+LEAST_DISK_BYTES: Assumed[Bytes] = 2 << 30
 """Nothing is written with less than this free."""
-MOST_S = 60.0
+LONGEST_S: Assumed[Seconds] = 60.0
 """All snapshots of a process together take no longer than this: a program that tries batch sizes fails often."""
 
 
@@ -94,7 +99,7 @@ class Observer:
             self._log(f"the allocator's history was not written down: {error!r}")
 
     def _write(self, failed: bool) -> None:
-        if self._run is None or self._spent_s > MOST_S:
+        if self._run is None or self._spent_s > LONGEST_S:
             return
         if shutil.disk_usage(self._run).free < LEAST_DISK_BYTES:
             self._log("the allocator's history was not written down: the disk is nearly full")

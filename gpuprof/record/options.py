@@ -13,13 +13,18 @@ from typing import Any, NamedTuple
 
 from ..runfile import MANIFEST, read_json
 
-STEPS = 3
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpuprof.units import Convention, Entries, Levels, Steps
+
+
+STEPS: Convention[Steps] = 3
 """Steps recorded by default; fewer if a step has many ops (enough_steps.py)."""
-MODULES = 1
+MODULES: Convention[Levels] = 1
 """Levels of modules that get ranges."""
-ALONE = 2
+STEPS_ALONE: Convention[Steps] = 2
 """Steps that --stacks and --memory record where no number is given."""
-LARGEST = 100_000
+LARGEST_NUMBER: Convention[Entries] = 100_000
 """No number on the command line may be larger."""
 
 
@@ -59,15 +64,20 @@ OPTIONS = (
     ),
     Option("steps", None, f"Record N steps (default {STEPS}; fewer where each has many ops).", 1, "N"),
     Option(
-        "stacks", 0, f"Then record N more with Python stacks (default off; N defaults to {ALONE}).", 0, "[N]", ALONE
+        "stacks",
+        0,
+        f"Then record N more with Python stacks (default off; N defaults to {STEPS_ALONE}).",
+        0,
+        "[N]",
+        STEPS_ALONE,
     ),
     Option(
         "memory",
         0,
-        f"Then record N more with memory events, and the allocator's history (default off; {ALONE}).",
+        f"Then record N more with memory events, and the allocator's history (default off; {STEPS_ALONE}).",
         0,
         "[N]",
-        ALONE,
+        STEPS_ALONE,
     ),
     Option("sampling", True, "Sample the Python functions of unprofiled steps (default yes)."),
     Option("sample_workers", False, "Also sample the processes of the DataLoader."),
@@ -108,7 +118,7 @@ def why_not(options: Any) -> str | None:
         if isinstance(option.default, bool):
             known = isinstance(value, bool)
         elif option.least is not None:
-            counts = isinstance(value, int) and not isinstance(value, bool) and option.least <= value <= LARGEST
+            counts = isinstance(value, int) and not isinstance(value, bool) and option.least <= value <= LARGEST_NUMBER
             known = counts or (value is None and option.default is None)
         else:
             known = value is None or (isinstance(value, list) and all(isinstance(one, int) for one in value))

@@ -15,12 +15,17 @@ from typing import Any
 
 from .redact import redact_text
 
-MOST_WARNINGS = 20
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpuprof.units import Characters, Convention, Entries
+
+
+MOST_WARNINGS: Convention[Entries] = 20
 """Different texts that are kept."""
-LONGEST_TEXT = 300
-_LOOKED_AT = 2_000
+LONGEST_TEXT: Convention[Characters] = 300
+_MOST_CHARACTERS: Convention[Characters] = 2_000
 """Characters of a text that are searched."""
-_MOST_LOOKS = 20_000
+_MOST_LOOKS: Convention[Entries] = 20_000
 """Texts that are searched in all; by then a program has given every warning it will."""
 
 COSTS_TIME = re.compile(
@@ -75,10 +80,10 @@ class Warned:
 
     def _matches(self, text: str) -> bool:
         self._looks += 1
-        return self._looks <= _MOST_LOOKS and COSTS_TIME.search(text[:_LOOKED_AT]) is not None
+        return self._looks <= _MOST_LOOKS and COSTS_TIME.search(text[:_MOST_CHARACTERS]) is not None
 
     def _add(self, source: str, text: str) -> None:
-        text = redact_text(" ".join(text[:_LOOKED_AT].split()))[:LONGEST_TEXT]
+        text = redact_text(" ".join(text[:_MOST_CHARACTERS].split()))[:LONGEST_TEXT]
         key = source[:100], text
         if key in self._found or len(self._found) < MOST_WARNINGS:
             self._found[key] = self._found.get(key, 0) + 1

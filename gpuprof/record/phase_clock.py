@@ -7,7 +7,12 @@ from typing import Any
 
 from .phase_names import BACKWARD, FORWARD, GENERATION, LOG_PROBABILITIES, OPTIMIZER, OTHER, TRAINING, WHOLE
 
-MOST_PARTS = 64
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpuprof.units import Convention, Names
+
+
+MOST_PARTS: Convention[Names] = 64
 """Names of parts that are kept per step."""
 
 

@@ -14,9 +14,14 @@ from typing import Any
 
 from ..runfile import append_lines, phases_file
 
-MOST_SPANS = 50_000
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpuprof.units import Assumed, Convention, Spans, WholeNs
+
+
+MOST_SPANS: Convention[Spans] = 50_000
 """Spans that are kept per process: an iteration has about ten."""
-FLUSH_NS = 200_000_000
+FLUSH_NS: Assumed[WholeNs] = 200_000_000
 """Spans are written at least this often while phases end; a killed process loses the last ones."""
 
 

@@ -24,9 +24,14 @@ from .phase_names import (
     SURROUNDED,
 )
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpuprof.units import Convention, Sequences
+
+
 WITH_LENGTHS = "_generate"
 """The method that returns all completions of an iteration."""
-MOST_COMPLETIONS = 65_536
+MOST_COMPLETIONS: Convention[Sequences] = 65_536
 """Completions of one step whose lengths are read."""
 
 

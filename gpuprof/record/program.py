@@ -12,7 +12,12 @@ from .flags import flags
 from .performance_warnings import warned
 from .trainer_arguments import describe_arguments, describe_class
 
-_FRAMES = 24
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpuprof.units import Assumed, Levels
+
+
+_MOST_FRAMES: Assumed[Levels] = 24
 """Calls between a trainer and its callbacks, at most."""
 _FUNCTION = re.compile(r"[A-Za-z]\w*_\w+")
 """A function's name in a warning's text."""
@@ -76,7 +81,7 @@ def switches_on() -> list[str]:
 def _trainer_above(args: Any) -> Any:
     """The trainer with these arguments, found as `self` of a method further up the stack."""
     frame = sys._getframe(1)
-    for _ in range(_FRAMES):
+    for _ in range(_MOST_FRAMES):
         if frame is None:
             return None
         # Reading f_locals keeps a frame's locals alive as long as the frame, so only frames of methods are read.

@@ -13,7 +13,12 @@ from ..runfile import REPORT, RUN_VARIABLE, log
 from .scalars import in_words, scalars
 from .trackers import Trackers
 
-TIMEOUT_S = 300.0
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpuprof.units import Assumed, Seconds
+
+
+TIMEOUT_S: Assumed[Seconds] = 300.0
 
 _CODE = """\
 import json, sys

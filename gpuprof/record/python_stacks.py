@@ -22,21 +22,28 @@ from .frame_layout import (
     LENGTH_OF_BYTES,
     LENGTH_OF_TEXT,
     STATE_OF_TEXT,
-    TYPE,
+    TYPE_AT,
     Layout,
 )
 
-DEEPEST = 400
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpuprof.units import Assumed, Bytes, Convention, Count, Entries, Levels, Published, Threads
+
+
+DEEPEST: Convention[Levels] = 400
 """Most frames of a stack; a deeper one is cut at its outer end."""
-PAGE = 4096
-PAGES = 4
+PAGE_BYTES: Published[Bytes] = 4096
+PAGES_AT_ONCE: Convention[Entries] = 4
 """Memory pages read at once, down from the innermost frame: frames of nested calls are adjacent."""
-BLOCK_BYTES = PAGE * PAGES
-LONGEST_TEXT, LONGEST_TABLE = 4096, 1 << 20
-INTERPRETER = 3
+BLOCK_BYTES = PAGE_BYTES * PAGES_AT_ONCE
+LONGEST_TEXT: Assumed[Bytes] = 4096
+LONGEST_TABLE: Assumed[Bytes] = 1 << 20
+INTERPRETER: Published[Count] = 3
 """Owner of a frame that the interpreter pushes for itself."""
-MOST_THREADS = 4096
-LOWEST, HIGHEST = 1 << 12, 1 << 63
+MOST_THREADS: Assumed[Threads] = 4096
+LOWEST_ADDRESS: Published[Bytes] = 1 << 12
+HIGHEST_ADDRESS: Published[Bytes] = 1 << 63
 """Addresses outside of this range are not valid in user space."""
 
 
@@ -52,7 +59,7 @@ class _Span(ctypes.Structure):
     _fields_ = [("base", ctypes.c_void_p), ("length", ctypes.c_size_t)]
 
 
-_ZERO, _ONE, _PAGES_ = ctypes.c_ulong(0), ctypes.c_ulong(1), ctypes.c_ulong(PAGES)
+_ZERO, _ONE, _PAGES_ = ctypes.c_ulong(0), ctypes.c_ulong(1), ctypes.c_ulong(PAGES_AT_ONCE)
 
 
 class Memory:
@@ -65,7 +72,7 @@ class Memory:
         self._here = _Span(ctypes.addressof(self._buffer), 0)
         self._there = _Span(0, 0)
         self._pid = ctypes.c_int(pid)
-        self._pages = (_Span * PAGES)(), (_Span * PAGES)()
+        self._pages = (_Span * PAGES_AT_ONCE)(), (_Span * PAGES_AT_ONCE)()
         self._refs = (ctypes.byref(self._here), ctypes.byref(self._there))
 
     def read(self, address: int, count: int) -> bytes:
@@ -73,7 +80,7 @@ class Memory:
         if count > BLOCK_BYTES:
             parts = range(0, count, BLOCK_BYTES)
             return b"".join(self.read(address + at, min(BLOCK_BYTES, count - at)) for at in parts)
-        if not LOWEST < address < HIGHEST:
+        if not LOWEST_ADDRESS < address < HIGHEST_ADDRESS:
             raise Unreadable
         self._here.length = self._there.length = count
         self._there.base = address
@@ -82,22 +89,22 @@ class Memory:
         raise self._error()
 
     def below(self, end: int) -> tuple[int, bytes]:
-        """(start address, bytes) of up to PAGES pages before an address, as far as they are mapped. Raises as
+        """(start address, bytes) of up to PAGES_AT_ONCE pages before an address, as far as they are mapped. Raises as
         `read`."""
-        if not LOWEST < end < HIGHEST:
+        if not LOWEST_ADDRESS < end < HIGHEST_ADDRESS:
             raise Unreadable
-        last = end - 1 & -PAGE
+        last = end - 1 & -PAGE_BYTES
         here, there = self._pages
         base = ctypes.addressof(self._buffer)
-        for i in range(PAGES):
-            there[i].base, there[i].length = last - i * PAGE, PAGE if i else end - last
-            here[i].base, here[i].length = base + BLOCK_BYTES - (i + 1) * PAGE, there[i].length
+        for i in range(PAGES_AT_ONCE):
+            there[i].base, there[i].length = last - i * PAGE_BYTES, PAGE_BYTES if i else end - last
+            here[i].base, here[i].length = base + BLOCK_BYTES - (i + 1) * PAGE_BYTES, there[i].length
         count = self._call(self._pid, here, _PAGES_, there, _PAGES_, _ZERO)
         if count < end - last:
             raise self._error()
-        pages = (count - (end - last)) // PAGE
-        start = BLOCK_BYTES - (pages + 1) * PAGE
-        return last - pages * PAGE, ctypes.string_at(base + start, pages * PAGE + end - last)
+        pages = (count - (end - last)) // PAGE_BYTES
+        start = BLOCK_BYTES - (pages + 1) * PAGE_BYTES
+        return last - pages * PAGE_BYTES, ctypes.string_at(base + start, pages * PAGE_BYTES + end - last)
 
     def _error(self) -> Exception:
         number = ctypes.get_errno()
@@ -219,7 +226,7 @@ class StackReader:
         """The function and its lines: from which offset on which line."""
         layout = self._layout
         head = self._memory.read(address, self._instructions)
-        if _POINTER.unpack_from(head, TYPE)[0] != self._code_type:
+        if _POINTER.unpack_from(head, TYPE_AT)[0] != self._code_type:
             raise Unreadable
         file, name, table = (
             _POINTER.unpack_from(head, at)[0] for at in (layout.filename, layout.name, layout.line_table)

@@ -15,9 +15,14 @@ from .hooks import Hook
 from .phase_names import REPEATED_RANGE
 from .trained_model import is_compiled
 
-MOST_MODELS = 8
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpuprof.units import Calls, Convention, Modules
+
+
+MOST_MODELS: Convention[Modules] = 8
 """Number of models that are watched: the largest of the process."""
-MOST_CALLS = 256
+MOST_CALLS: Convention[Calls] = 256
 """Calls of a step that are remembered; a generation makes one for each token."""
 _Open = Callable[[str], "Callable[[], None] | None"]
 

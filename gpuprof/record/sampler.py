@@ -27,16 +27,21 @@ from .code_paths import shortened
 from .frame_layout import layout
 from .python_stacks import Code, Memory, StackReader, Unreadable
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpuprof.units import Assumed, Calls, Convention, Count, Samples, Seconds
+
+
 SCHEMA = "gpuprof.samples/1"
-ATTEMPTS = 3
+ATTEMPTS: Assumed[Calls] = 3
 """How often a stack that makes no sense is read."""
-MOST_SAMPLES = 20_000
-LOOK_S = 0.5
+MOST_SAMPLES: Convention[Samples] = 20_000
+LOOK_S: Assumed[Seconds] = 0.5
 """Seconds between two searches for autograd threads."""
 _IGNORED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 _AUTOGRAD = "pt_autograd"
 """torch's name of the threads that compute backward passes."""
-MOST_WORKERS = 256
+MOST_WORKERS: Assumed[Count] = 256
 _WORKER_FILE = "torch/utils/data/_utils/worker.py"
 _AUTOGRAD_FILES = ("torch/autograd/", "torch/utils/checkpoint")
 

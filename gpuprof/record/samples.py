@@ -11,10 +11,15 @@ from typing import Any
 
 from .hooks import Patch
 
-MOST_AHEAD = 1024
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpuprof.units import Assumed, Batches, Code, Convention, Levels
+
+
+MOST_AHEAD: Assumed[Batches] = 1024
 """Most batches that were requested and not delivered yet; more belong to an abandoned iterator."""
-_DEEPEST = 4
-_LAST = -1
+_DEEPEST: Assumed[Levels] = 4
+_LAST: Convention[Code] = -1
 
 
 class SamplerMeter:

@@ -19,22 +19,41 @@ from typing import Any
 from ..runfile import RUN_VARIABLE, samples_file
 from .frame_layout import layout
 
-ENOUGH_S = 4.0
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpuprof.units import (
+        Assumed,
+        Code,
+        Convention,
+        Cores,
+        Entries,
+        Measured,
+        Published,
+        Samples,
+        Seconds,
+        Times,
+        WholeNs,
+    )
+
+
+ENOUGH_S: Assumed[Seconds] = 4.0
 """The stretch lasts at least this long, if the training has enough steps."""
-SAMPLES = 2000
+USUAL_SAMPLES: Assumed[Samples] = 2000
 """Samples of a stretch: for a function that takes 20 % of a step, 2,000 samples give its share to within 5 % of its
 value (80 % interval, binomial), 1,500 to within 6 %."""
-LEAST_PERIOD_NS, LARGEST_PERIOD_NS = 1_000_000, 50_000_000
-SHORT_S, MANY_CORES = 1.0, 8
+LEAST_PERIOD_NS: Assumed[WholeNs] = 1_000_000
+LARGEST_PERIOD_NS: Assumed[WholeNs] = 50_000_000
+SHORT_S: Assumed[Seconds] = 1.0
+MANY_CORES: Assumed[Cores] = 8
 """A stretch shorter than this is sampled twice as often on machines with at least this many cores."""
-SLOW_READING = 2
+SLOW_READING: Measured[Times] = 2
 """Factor of the shortest period in Python 3.10, where each frame is an object: a sample of 50 frames takes the
 sampling process 200 µs there, and 60 µs in later versions."""
-REPLY_S = 3.0
-MOST_MARKS = 5000
+REPLY_S: Assumed[Seconds] = 3.0
+MOST_MARKS: Convention[Entries] = 5000
 DENIED = "denied"
 """The sampler's answer where the system does not let it read."""
-_PR_SET_PTRACER = 0x59616D61
+_PR_SET_PTRACER: Published[Code] = 0x59616D61
 
 _START = """\
 import sys, types
@@ -130,7 +149,7 @@ class Sampling:
         least = LEAST_PERIOD_NS * (SLOW_READING if self._is_slow else 1)
         if expected_s < SHORT_S and (os.cpu_count() or 1) >= MANY_CORES:
             least //= 2
-        period = min(max(int(expected_s * 1e9 / SAMPLES), least), LARGEST_PERIOD_NS)
+        period = min(max(int(expected_s * 1e9 / USUAL_SAMPLES), least), LARGEST_PERIOD_NS)
         self._steps_ns = [time.monotonic_ns()]
         self._send({"go": {"period_ns": period, "workers": self._workers}})
         self.is_on = True

@@ -10,13 +10,19 @@ from dataclasses import dataclass, replace
 from .free_run_length import MOST_STEPS
 from .options import STEPS
 
-SETTLE = 5
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpuprof.units import Assumed, Iterations, Measured, Seconds, Steps
+
+
+SETTLE: Assumed[Steps] = 5
 """First steps, which allocate, compile and autotune, and are unlike later ones."""
-SETTLE_S, LONGEST_SETTLE = 2.0, 10
+SETTLE_S: Assumed[Seconds] = 2.0
+LONGEST_SETTLE: Assumed[Steps] = 10
 """Short steps settle for this long, or this many steps: GPU clocks rise over seconds, not steps."""
-WARM_UP = 2
+WARM_UP: Assumed[Steps] = 2
 """Steps recorded and discarded: the first one includes the start of CUPTI."""
-AFTER = 15
+STEPS_AFTER: Assumed[Steps] = 15
 """Steps timed after the windows, to see whether the run is as fast as before; the first few are still slower."""
 BASELINES = ((2.0, 10), (10.0, 4), (float("inf"), 2))
 """(seconds a step, steps of each kind of baseline): enough to see the spread, and under a minute for most runs.
@@ -24,20 +30,20 @@ Coarse on purpose: the ranks of one run must choose alike, each from its own clo
 SAMPLED = ((0.05, 50), (0.25, 25), (1.0, 10), (5.0, 4), (float("inf"), 2))
 """(seconds a step, steps that are sampled), as coarse as BASELINES and for the same reason. A single process continues
 until sampling.ENOUGH_S have passed."""
-LONG_ITERATION_S = 1.0
+LONG_ITERATION_S: Assumed[Seconds] = 1.0
 """RL iterations shorter than this are treated like ordinary steps."""
 ITERATIONS = ((2.0, 6), (8.0, 3), (float("inf"), 2))
 """(seconds an iteration, iterations that are timed), as coarse as BASELINES."""
-RECORDED_S = 1.0
+RECORDED_S: Measured[Seconds] = 1.0
 """Iterations that generate are recorded for this long, or one iteration: decoding launches kernels without a break.
 Two iterations of 1.2 s, with only parts of their decode loops recorded, stalled the training for 2.6 s (RLOO) and 3.3 s
 (online DPO, H100)."""
-LONG_TIMED_S = 16.0
+LONG_TIMED_S: Assumed[Seconds] = 16.0
 """Long iterations are timed for at most this long, even if their mean is not known well: with four of 4 s the verdict
 comes within a minute."""
-LONG_SETTLE = 2
+LONG_SETTLE: Assumed[Iterations] = 2
 """Settling iterations where iterations are long."""
-WINDOW_S = 60.0
+WINDOW_S: Assumed[Seconds] = 60.0
 """A window records for at most this long, if fewer steps suffice."""
 
 
@@ -73,7 +79,7 @@ class Plan:
             *([] if self.samples_late else [("sampling", self.sample)]),
             *windows,
             *([("sampling", self.sample)] if self.samples_late else []),
-            ("after", AFTER),
+            ("after", STEPS_AFTER),
         ]
         return [(name, n) for name, n in stages if n > 0]
 
@@ -140,7 +146,15 @@ def iterations_left(iteration_s: float, timed_s: float) -> int:
     return max(int((LONG_TIMED_S - timed_s) / iteration_s), 0) if iteration_s > LONG_ITERATION_S else MOST_STEPS
 
 
-_FLOORS = {"sample": 0, "memory": 0, "stacks": 0, "baseline": 1, "settle": 1, "warm_up": 1, "trace": 1}
+_FLOORS: Assumed[dict[str, Steps]] = {
+    "sample": 0,
+    "memory": 0,
+    "stacks": 0,
+    "baseline": 1,
+    "settle": 1,
+    "warm_up": 1,
+    "trace": 1,
+}
 """Fewest steps of each stage; of equally long stages the one listed first is shortened first."""
 
 

@@ -17,6 +17,11 @@ from typing import Any
 
 from .file_events import database_path, full_path, handlers, text_of
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpuprof.units import Assumed, Bytes, Code, Published
+
+
 BLOCKED = "blocked.log"
 """File in the trial's folder with one line for each refusal."""
 FILES = "files"
@@ -28,8 +33,8 @@ COVERED = (
 )  # fmt: skip
 """Functions of `os` that are redirected in a trial, where this Python has them."""
 CHANGES = os.O_WRONLY | os.O_RDWR
-_SQLITE_ATTACH = 24
-COPIED = 1 << 28
+_SQLITE_ATTACH: Published[Code] = 24
+LARGEST_COPIED_BYTES: Assumed[Bytes] = 1 << 28
 """Largest file, in bytes, that is copied so that it can be appended to."""
 
 
@@ -144,7 +149,7 @@ class Scratch:
             return copy
         self.place_for("writes", text)
         if keep and not self.is_gone(text) and exists(self.real["stat"], text):
-            if self.real["stat"](text).st_size > COPIED:
+            if self.real["stat"](text).st_size > LARGEST_COPIED_BYTES:
                 self.refuse(f"changes {text}, which is large")
             shutil.copyfile(text, copy)
         return copy
@@ -278,7 +283,7 @@ class Scratch:
             size = 0 if full is None or self._is_real(full) else os.stat(full).st_size
         except OSError:
             return
-        if size > COPIED:
+        if size > LARGEST_COPIED_BYTES:
             self.refuse(f"changes {full}, which is large")
 
     def _is_real(self, path: str) -> bool:

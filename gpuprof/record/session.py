@@ -41,7 +41,12 @@ from .timing import devices_in_use, synchronise
 from .training import Training
 from .window import Window
 
-THINNED_NS = 1_000_000_000
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpuprof.units import Assumed, WholeNs
+
+
+THINNED_NS: Assumed[WholeNs] = 1_000_000_000
 """After the windows, steps.jsonl gets a line for one step in each interval of this length."""
 
 

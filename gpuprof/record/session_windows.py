@@ -18,14 +18,19 @@ from .memory import gpu_bytes_to_spare
 from .nodes import NodeExchange
 from .observer import observer
 from .other_profilers import profiler_is_alive
-from .schedule import AFTER
+from .schedule import STEPS_AFTER
 from .step_clock import StepClock
 from .timing import synchronise
 from .window import SHAPES_GPU_BYTES, Window, room_for_window
 
-PATIENCE = 100
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpuprof.units import Assumed, Seconds, Steps
+
+
+PATIENCE_STEPS: Assumed[Steps] = 100
 """Steps that a window waits for the program's own profiler to end before it gives up."""
-HANDOVER_S = 30.0
+HANDOVER_S: Assumed[Seconds] = 30.0
 """Seconds that a profiler of another thread waits for ours to end; ours ends at the end of a step."""
 
 BASELINES = ("baseline_free", "baseline_sync")
@@ -56,7 +61,7 @@ class Windows:
         name, steps = queue[0]
         if profiler_is_alive():
             self._waited += 1
-            if self._waited > PATIENCE:
+            if self._waited > PATIENCE_STEPS:
                 return self._skip(queue, "the program's own profiler did not end: gpuprof recorded nothing")
             if self._waited == 1:
                 self._journal.note("the program's own profiler is active: gpuprof waits for it to end")
@@ -102,7 +107,7 @@ class Windows:
     def _skip(self, queue: list[Stage], why: str) -> Stage:
         self._journal.note(why)
         queue.clear()
-        return "after", AFTER
+        return "after", STEPS_AFTER
 
     def add_step(self, stage: str, tokens: int | None, ops: int) -> None:
         """A step has ended, of this stage."""

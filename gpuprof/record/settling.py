@@ -14,9 +14,14 @@ from .step_meter import StepMeter
 from .training import Training
 from .window import why_no_stacks
 
-DRAIN_S = 20.0
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpuprof.units import Assumed, Seconds, Steps
+
+
+DRAIN_S: Assumed[Seconds] = 20.0
 """Settling waits at most this long for the batches that the loader's workers have prefetched to be used up."""
-LAST = 3
+LAST_STEPS: Assumed[Steps] = 3
 """The fastest of this many last settling steps gives the duration of a step."""
 
 
@@ -87,7 +92,7 @@ class Settling:
 
     def step_s(self, nodes: NodeExchange | None) -> float:
         """Seconds per step; the ranks of several nodes agree on one value."""
-        own = min(self._step_ns[-LAST:], default=0) / 1e9
+        own = min(self._step_ns[-LAST_STEPS:], default=0) / 1e9
         return own if nodes is None else nodes.agree(own)
 
     def plan(self, step_s: float, left: int | None) -> Plan:

@@ -18,6 +18,11 @@ import time
 from collections.abc import Callable, Iterable
 from typing import NoReturn
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpuprof.units import Assumed, Code, Published, Seconds
+
+
 OURS = frozenset(
     signal.valid_signals()
     - {signal.SIGKILL, signal.SIGSTOP}
@@ -29,18 +34,18 @@ OURS = frozenset(
 
 ENDING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT})
 """Signals that ask the whole job to end."""
-TICK_S = 0.2
+TICK_S: Assumed[Seconds] = 0.2
 """Seconds after which a wait for signals is interrupted to look after everything else."""
 RESTORED = tuple(getattr(signal, name) for name in ("SIGPIPE", "SIGXFZ", "SIGXFSZ") if hasattr(signal, name))
 """Signals that Python itself ignores; the target starts with their default."""
 
-MOMENT_S = 0.03
+MOMENT_S: Assumed[Seconds] = 0.03
 """How far apart a signal reaches the processes of a group, at most: `pkill` and cgroups go from one to the next."""
-_EARLY_S = 0.2
-_ANSWER_S = 2.0
+_EARLY_S: Assumed[Seconds] = 0.2
+_ANSWER_S: Assumed[Seconds] = 2.0
 
 _ASK, _WATCH, _GOODBYE = b"?", b"w", b"x"
-_KERNEL = 0x80  # si_code of a signal that the kernel itself sent: a terminal's, so to the whole group
+_KERNEL: Published[Code] = 0x80  # si_code of a signal that the kernel itself sent: a terminal's, so to the whole group
 
 
 class Guard:

@@ -11,13 +11,18 @@ import hmac
 import os
 from typing import NamedTuple
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpuprof.units import Assumed, Bytes, Characters, Convention
+
+
 TOKEN = "GPUPROF_TOKEN"
 """Environment variable with the secret, the same on every node."""
-LEAST_CHARACTERS = 16
+LEAST_CHARACTERS: Assumed[Characters] = 16
 """Shortest token."""
-LARGEST_BYTES = 4 << 20
+LARGEST_BYTES: Assumed[Bytes] = 4 << 20
 """Largest message. A digest takes less than 1 MB."""
-CALL_BYTES = 16
+CALL_BYTES: Convention[Bytes] = 16
 _MAC_BYTES = hashlib.sha256().digest_size
 DIGEST, NOTE, PLAN = b"d", b"n", b"p"
 """Kinds of message: a rank's digest; a sentence that says why it has none; rank 0's step time for the plan."""

@@ -31,15 +31,20 @@ from ..runfile import (
 )
 from .redact import redact_text
 
-LOOK_S = 1.0
-LEAST_S = 60.0
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpuprof.units import Assumed, Convention, Levels, Seconds, Steps, Times
+
+
+LOOK_S: Assumed[Seconds] = 1.0
+SHORTEST_STALL_S: Assumed[Seconds] = 60.0
 """A step that takes no longer than this is not a stall, however short the usual step is."""
-TIMES_USUAL = 20
+TIMES_USUAL: Assumed[Times] = 20
 """A stall takes at least this many times the usual step: evaluation and saving take less in most trainings."""
-MOST_FRAMES = 50
+MOST_FRAMES: Convention[Levels] = 50
 _OF_ENTRY = b"profiling_name"
 """Contained in every dump that holds a collective."""
-USUAL_OF = 32
+USUAL_OF: Assumed[Steps] = 32
 """Number of last steps whose median is the usual step."""
 
 
@@ -99,7 +104,7 @@ class StallWatch(threading.Thread):
 
     def _patience_s(self) -> float:
         usual = sorted(self._steps)[len(self._steps) // 2] if self._steps else 0.0
-        return max(LEAST_S, TIMES_USUAL * usual)
+        return max(SHORTEST_STALL_S, TIMES_USUAL * usual)
 
     def _write(self) -> None:
         self._make_folder()

@@ -12,7 +12,12 @@ from .. import runfile
 from .exit_status import reap
 from .signals import RESTORED
 
-AFTER_S = 3.0
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpuprof.units import Assumed, Seconds
+
+
+AFTER_S: Assumed[Seconds] = 3.0
 """Seconds for the other ranks to write what they know: their steps end at about the same time."""
 _START = "import sys; sys.path[0] = {root!r}; from gpuprof.cli.stall_verdict import main; main({folder!r})"
 

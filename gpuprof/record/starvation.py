@@ -5,8 +5,13 @@ from __future__ import annotations
 import os
 import time
 
-WINDOW_S = 1.0
-LEAST_SHARE = 0.2
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpuprof.units import Assumed, Seconds, Share
+
+
+WINDOW_S: Assumed[Seconds] = 1.0
+LEAST_CPU_SHARE: Assumed[Share] = 0.2
 """Share of a CPU: with less, a process of normal priority finishes sooner even if it starts again. The lowest priority
 gets 1.5 % of a CPU that another program uses all the time."""
 
@@ -19,7 +24,7 @@ class Starvation:
         self._since: tuple[float, float] | None = None
 
     def begins(self) -> bool:
-        """Whether it was runnable throughout the last second, and got less than LEAST_SHARE of a CPU."""
+        """Whether it was runnable throughout the last second, and got less than LEAST_CPU_SHARE of a CPU."""
         now, found = time.monotonic(), _state_and_cpu_s(self._pid)
         if found is None or found[0] != "R":  # it waits for a disk, or has ended
             self._since = None
@@ -30,7 +35,7 @@ class Starvation:
         if elapsed < WINDOW_S:
             return False
         self._since = now, found[1]
-        return ran < LEAST_SHARE * elapsed
+        return ran < LEAST_CPU_SHARE * elapsed
 
 
 def _state_and_cpu_s(pid: int) -> tuple[str, float] | None:

@@ -14,9 +14,14 @@ from . import forks
 from .step_finder import INSIDE, StepFinder
 from .timing import is_capturing, is_in_backward, training_thread
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpuprof.units import Code, Convention
+
+
 OPTIMIZER = "optimizer"
 """The source of steps where neither a trainer nor a Recorder counts them."""
-_NO_THREAD = -1
+_NO_THREAD: Convention[Code] = -1
 
 
 class StepClock:

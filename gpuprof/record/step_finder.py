@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections import Counter, deque
 
-MEMORY = 64
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpuprof.units import Assumed, Code, Convention, Events
+
+
+REMEMBERED_EVENTS: Assumed[Events] = 64
 """Optimizer events that are remembered: enough for a critic that trains dozens of times per generator."""
 
 
-INSIDE = 0
+INSIDE: Convention[Code] = 0
 """Key for all optimizers that step inside a backward pass (perhaps one per parameter): together they count as one that
 steps at its end."""
-UNKNOWN_GAP = 8
+UNKNOWN_GAP: Assumed[Events] = 8
 """Events within which an optimizer that has ended once is expected again."""
 
 
@@ -22,7 +27,7 @@ class StepFinder:
     """
 
     def __init__(self) -> None:
-        self._recent: deque[int] = deque(maxlen=MEMORY)
+        self._recent: deque[int] = deque(maxlen=REMEMBERED_EVENTS)
         self._order: list[int] = []
         self._count = 0
         self._last: dict[int, int] = {}
@@ -72,7 +77,7 @@ class StepFinder:
 
     def _note(self, optimizer: int) -> None:
         if len(self._order) == 1:  # a single optimizer is not recorded in the order
-            self._recent.extend([self._order[0]] * min(self._count, MEMORY // 2))
+            self._recent.extend([self._order[0]] * min(self._count, REMEMBERED_EVENTS // 2))
         self._count += 1
         if optimizer in self._last:
             self._gap[optimizer] = max(self._gap.get(optimizer, 0), self._count - self._last[optimizer])

@@ -27,15 +27,20 @@ from .stall_reader import StallReader
 from .target_under_nsys import TargetUnderNsys
 from .tell import PATIENCE_S, tell
 
-TELEMETRY_AFTER_NS = 500_000_000
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpuprof.units import Assumed, Seconds, WholeNs
+
+
+TELEMETRY_AFTER_NS: Assumed[WholeNs] = 500_000_000
 """A target that has run this long may train. One that imports torch takes longer to its first step, so what starts now
 disturbs no timing."""
-SAMPLING_PATIENCE_S = 8.0
+SAMPLING_PATIENCE_S: Assumed[Seconds] = 8.0
 """Seconds that reading the recording waits for steps that are sampled after it: twice the duration of sampling, where
 steps are not long."""
-REPORT_S = 300.0
+REPORT_S: Assumed[Seconds] = 300.0
 """Seconds within which Nsight Systems must write its report after the target's end."""
-SOON_S = 0.02
+SOON_S: Assumed[Seconds] = 0.02
 """Seconds between two looks for a target that another process starts."""
 NOTHING = (
     "nothing was recorded: the target took no optimizer step in a Python with torch "

@@ -23,13 +23,20 @@ from typing import Any
 
 from .. import runfile
 
-KEPT_BACK_S = 1.0
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpuprof.units import Assumed, Bytes, Seconds
+
+
+KEPT_BACK_S: Assumed[Seconds] = 1.0
 """Lines are buffered for this long, so that the file is opened once a second and not for each line."""
 
-OFTEN_S, SELDOM_S, RARELY_S = 0.25, 1.0, 10.0
+OFTEN_S: Assumed[Seconds] = 0.25
+SELDOM_S: Assumed[Seconds] = 1.0
+RARELY_S: Assumed[Seconds] = 10.0
 """Seconds between lines: in the first minutes, after that, and when the file has become large."""
-OFTEN_FOR_S = 600.0
-LARGEST_BYTES = 50 << 20
+OFTEN_FOR_S: Assumed[Seconds] = 600.0
+LARGEST_BYTES: Assumed[Bytes] = 50 << 20
 """No line is added to a file of this size; from half of it on, lines are rare."""
 
 REASONS = (

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import os
 
-PATIENCE_S = 3.0
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpuprof.units import Assumed, Seconds
+
+
+PATIENCE_S: Assumed[Seconds] = 3.0
 """Seconds after the target's end without a word from us."""
 
 

@@ -11,10 +11,15 @@ from typing import Any
 from .program import library_of
 from .samples import batch_size_of
 
-_ITERABLE = 1
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpuprof.units import Assumed, Code, Convention, Levels, Names, Published
+
+
+_ITERABLE: Published[Code] = 1
 """torch's number for a dataset that is only iterated over."""
-_MOST_NAMES = 64
-_MOST_WRAPPERS = 8
+_MOST_NAMES: Convention[Names] = 64
+_MOST_WRAPPERS: Assumed[Levels] = 8
 
 
 def find_model(parameters: Iterable[Any]) -> Any:

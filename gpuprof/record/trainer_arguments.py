@@ -8,13 +8,18 @@ import dataclasses
 import re
 from typing import Any
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpuprof.units import Convention, Entries, Levels
+
+
 CLASS, MODULE = "TrainingArguments", "transformers.training_args"
 BATCH, ACCUMULATION = "per_device_train_batch_size", "gradient_accumulation_steps"
 BF16, FP16 = "bf16", "fp16"
 LOGGING_STEPS, LOSS_FILTER = "logging_steps", "logging_nan_inf_filter"
 
-MOST_FIELDS = 600
-MOST_BASES = 10
+MOST_FIELDS: Convention[Entries] = 600
+MOST_BASES: Convention[Levels] = 10
 _SETTINGS = (
     BATCH, ACCUMULATION, BF16, FP16, "tf32", "gradient_checkpointing",
     "activation_checkpointing",

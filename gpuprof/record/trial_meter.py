@@ -34,22 +34,28 @@ from .step_clock import OPTIMIZER, StepClock
 from .stretch import Stretch
 from .timing import devices_in_use, synchronise
 
-SETTLE = 10
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpuprof.units import Assumed, Seconds, Steps, WholeNs
+
+
+SETTLING_STEPS: Assumed[Steps] = 10
 """At least this many steps are left out."""
-QUIET = 10
+QUIET_STEPS: Assumed[Steps] = 10
 """Steps without compilation that must pass before the stretch begins."""
-LONGEST_SETTLE = 400
+LONGEST_SETTLE: Assumed[Steps] = 400
 """After this many steps a training is timed even if it still compiles."""
-FEWEST = 5
+FEWEST_STEPS: Assumed[Steps] = 5
 """Steps that a stretch must have to say anything."""
-LEAST = 20
+STEPS_BEFORE_LOOKING: Assumed[Steps] = 20
 """Steps of a stretch before it is looked at for the first time."""
-SHORTEST_NS, MOST_SHORT = 1_500_000_000, 1000
+SHORTEST_NS: Assumed[WholeNs] = 1_500_000_000
+MOST_SHORT: Assumed[Steps] = 1000
 """A stretch lasts at least this long, if it is allowed to and this takes no more than MOST_SHORT steps."""
 ARRIVED = ".arrived"
 """Suffix of a gate's name: the file says that a process waits there."""
-GATE_S = 0.02
-STAYS_S = 600.0
+GATE_S: Assumed[Seconds] = 0.02
+STAYS_S: Assumed[Seconds] = 600.0
 """How long the process waits to be killed; then it ends itself."""
 
 
@@ -274,15 +280,15 @@ class TrialMeter:
             return self._step >= self._settle
         if self._settle and self._step <= self._ahead() and not self._is_short():
             return False
-        if self._step < SETTLE and not self._is_short():
+        if self._step < SETTLING_STEPS and not self._is_short():
             return False
         if self._is_short() and self._total is not None:
             return self._step >= max(self._total // 3, 1)
         if self._step >= LONGEST_SETTLE:
             return True
-        if self._compiled_at and self._step - self._compiled_at < QUIET:
+        if self._compiled_at and self._step - self._compiled_at < QUIET_STEPS:
             return False
-        return bool(self._settle) or self._step > SETTLE + self._ahead()
+        return bool(self._settle) or self._step > SETTLING_STEPS + self._ahead()
 
     def _ahead(self) -> int:
         """Steps for which the loader's workers may have prefetched batches during the slow first steps."""
@@ -292,14 +298,14 @@ class TrialMeter:
 
     def _is_short(self) -> bool:
         """Whether the training is known to have too few steps for settling and a stretch."""
-        return self._total is not None and self._total < 2 * SETTLE + LEAST
+        return self._total is not None and self._total < 2 * SETTLING_STEPS + STEPS_BEFORE_LOOKING
 
     def _begin_stretch(self) -> None:
         self._devices = devices_in_use()
         synchronise(self._devices)
         self._first_unix_ns = time.time_ns()
         self._settle = self._step
-        self._left = self._steps or LEAST
+        self._left = self._steps or STEPS_BEFORE_LOOKING
         self._cpu_begun = cpu_times()
         self._stretch = Stretch(self._devices)
         self._free_ns = self._stretch.step_ns
@@ -327,7 +333,7 @@ class TrialMeter:
     # -- the end
 
     def _too_short(self) -> None:
-        if len(self._free_ns) >= FEWEST:
+        if len(self._free_ns) >= FEWEST_STEPS:
             self._end_stretch()
             self.finish(None)
         else:

@@ -9,14 +9,19 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpuprof.units import Assumed, Code, Elements, Published
+
+
 LENGTHS = ("cu_seq_lens_q", "cu_seqlens", "cu_seqlens_q", "cu_seq_lens")
 """Keys of cumulative lengths, as variable-length attention takes them."""
 EACH = ("seq_lengths", "seq_lens", "sequence_lengths")
 """Keys of the lengths of the documents."""
-MOST_SCORES = 1 << 18
+MOST_SCORES: Assumed[Elements] = 1 << 18
 """A mask over all pairs is counted in at most this many scores, in evenly spaced rows, because this happens in each
 step, on the training's thread."""
-IGNORED = -100
+IGNORED: Published[Code] = -100
 """The label of a token without one (torch's `ignore_index`)."""
 
 

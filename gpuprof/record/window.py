@@ -25,11 +25,16 @@ from .pause import Pause
 from .ranges import Ranges
 from .transforms import Transforms
 
-LEAST_DISK_BYTES = 2 << 30
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpuprof.units import Assumed, Bytes
+
+
+LEAST_DISK_BYTES: Assumed[Bytes] = 2 << 30
 """A window of some heavy steps is 100 MB to 1 GB of JSON before it is compressed."""
-LEAST_GPU_BYTES = 256 << 20
+LEAST_GPU_BYTES: Assumed[Bytes] = 256 << 20
 """CUPTI keeps its buffers on the GPU; with less free memory than this it is not started."""
-SHAPES_GPU_BYTES = 2 << 30
+SHAPES_GPU_BYTES: Assumed[Bytes] = 2 << 30
 """With less free memory, shapes are left out. Recording them keeps no plain tensor alive, but wrapper tensors are: of
 torch.func (see `transforms`), and others that are not watched."""
 

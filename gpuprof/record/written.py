@@ -18,14 +18,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
+    from gpuprof.units import Assumed, Bytes, Characters, Convention, Files, Names, Seconds
+
 FILE = "written.jsonl"
 """In the run's folder."""
-MOST = 200
+MOST_PATHS: Convention[Names] = 200
 """Paths that a process notes."""
-MOST_BYTES = 200_000
+MOST_BYTES: Convention[Bytes] = 200_000
 """Largest size of the file; forks and ranks share it."""
-LONGEST = 1000
-MOST_LOOKED_AT, LONGEST_S = 20_000, 0.5
+LONGEST_PATH: Convention[Characters] = 1000
+MOST_LOOKED_AT: Convention[Files] = 20_000
+LONGEST_S: Assumed[Seconds] = 0.5
 """At the end of the run at most this many files of the working directory are checked, for at most this long."""
 _NO_ONES = ("/dev/", "/proc/", "/sys/")
 _SKIPPED = frozenset({".git", "__pycache__", ".venv", "node_modules"})
@@ -43,8 +46,8 @@ class Written:
         self._full = False
 
     def watch(self) -> None:
-        """Watches this process and its forks from now on. An audit hook cannot be removed; after MOST paths it does
-        nothing."""
+        """Watches this process and its forks from now on. An audit hook cannot be removed; after MOST_PATHS paths it
+        does nothing."""
         find = handlers(self.note).get
 
         def hook(event: str, arguments: tuple[Any, ...]) -> None:
@@ -63,7 +66,7 @@ class Written:
             return
         self._seen.add((verb, path))
         append(self._file, [(verb, path, os.getpid())])
-        self._full = len(self._seen) >= MOST
+        self._full = len(self._seen) >= MOST_PATHS
 
     def _is_no_ones(self, path: str) -> bool:
         """Whether it is in a cache, a temporary file, or compiled Python."""
@@ -77,7 +80,7 @@ def append(file: str, found: Iterable[tuple[str, str, int | None]]) -> None:
     import json  # only where something was written
 
     keys = "verb", "path", "pid"
-    text = "".join(json.dumps(dict(zip(keys, (v, p[:LONGEST], i), strict=True))) + "\n" for v, p, i in found)
+    text = "".join(json.dumps(dict(zip(keys, (v, p[:LONGEST_PATH], i), strict=True))) + "\n" for v, p, i in found)
     descriptor = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     try:
         if os.fstat(descriptor).st_size < MOST_BYTES:
@@ -105,7 +108,7 @@ def changed_since(
             except OSError:
                 continue
             is_new = status.st_ctime_ns >= since_ns and (status.st_dev, status.st_ino) not in outputs
-            if is_new and path not in known and len(found) < MOST:
+            if is_new and path not in known and len(found) < MOST_PATHS:
                 found.append(path)
         left -= len(files)
         if left < 0 or time.monotonic() > end:

@@ -13,11 +13,16 @@ from typing import Any
 
 from .phase_names import ZEROED_RANGE
 
-MOST_NODES = 100_000
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpuprof.units import Assumed, Code, Nodes, Published
+
+
+MOST_NODES: Assumed[Nodes] = 100_000
 """A larger graph is not walked."""
-FEWEST = 10
+FEWEST_NODES: Assumed[Nodes] = 10
 """Work of fewer nodes is not marked: sums of parameters times zero, as DDP needs them, have fewer each."""
-_NUMBERED = 1 << 62
+_NUMBERED: Published[Code] = 1 << 62
 """Nodes that accumulate gradients report a sequence number above this, which is not a real one."""
 _Open = Callable[[str], "Callable[[], None] | None"]
 
@@ -67,7 +72,7 @@ def zeroed(root: Any) -> list[tuple[int, int]]:
     numbers |= {_number(node): True for node in live.values() if not _multiplies_by_zero(node)}
     ordered = sorted((number, alive) for number, alive in numbers.items() if number is not None)
     stretches = [[number for number, _ in group] for alive, group in groupby(ordered, lambda one: one[1]) if not alive]
-    return [(each[0], each[-1]) for each in stretches if len(each) >= FEWEST]
+    return [(each[0], each[-1]) for each in stretches if len(each) >= FEWEST_NODES]
 
 
 def _reached(nodes: list[Any], through_zero: bool) -> dict[int, Any] | None:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Literal, TypeVar
 
+from gpuprof.units import Assumed, Share
+
 if TYPE_CHECKING:
     from gpuprof.replay.sensitivity import Sensitivities
 
@@ -20,9 +22,10 @@ Part = Literal["compute", "memory", "latency"]
 RESOURCES: tuple[Resource, ...] = ("host", "input", "transfer", "communication", "device")
 PARTS: tuple[Part, ...] = ("compute", "memory", "latency")
 
-CLOSE, SMALL = 0.05, 0.1
+EQUAL_SENSITIVITY: Assumed[Share] = 0.05
+LEAST_SENSITIVITY: Assumed[Share] = 0.1
 """Sensitivities that differ by less than the first cannot be distinguished; below the second nothing much is gained."""
-KNOWN = 0.5
+EXPLAINED_SENSITIVITY: Assumed[Share] = 0.5
 """Of the device's sensitivity, the share that its parts must explain; with less, what limits the rest would decide."""
 
 _Name = TypeVar("_Name")
@@ -31,7 +34,7 @@ _Name = TypeVar("_Name")
 def bound_of(
     found: Sensitivities, without: Callable[[Resource], float] | None = None, unknown: float = 0.0
 ) -> Bound | None:
-    """What binds the step: a resource, a part of the device, or `balanced`. None where that cannot be known.
+    """What limits the step: a resource, a part of the device, or `balanced`. None if that cannot be known.
 
     `without`: the share of the step that is gained when a resource takes no time at all; it decides between close
     ones, which are balanced without it. `unknown`: the share of the step that may be due to any resource; where it
@@ -39,7 +42,7 @@ def bound_of(
     """
     values: dict[Resource, float] = {name: getattr(found, name) for name in RESOURCES}
     first = _resource(values, without)
-    if unknown >= CLOSE:
+    if unknown >= EQUAL_SENSITIVITY:
         for name in RESOURCES:
             if _resource({**values, name: values[name] + unknown}, without) != first:
                 return None
@@ -49,7 +52,7 @@ def bound_of(
 def _resource(
     values: Mapping[Resource, float], without: Callable[[Resource], float] | None
 ) -> Resource | Literal["balanced"]:
-    if max(values.values()) < SMALL:
+    if max(values.values()) < LEAST_SENSITIVITY:
         return "balanced"
     close = largest(values)
     if len(close) > 1 and without is not None:
@@ -64,13 +67,13 @@ def _device_part(found: Sensitivities) -> Bound | None:
     parts: dict[Part, float] = {name: value for name in PARTS if (value := getattr(found, name)) is not None}
     if len(parts) < len(PARTS):
         return "memory"
-    if sum(parts.values()) < KNOWN * found.device:
+    if sum(parts.values()) < EXPLAINED_SENSITIVITY * found.device:
         return None
     close = largest(parts)
     return close[0] if len(close) == 1 else "balanced"
 
 
 def largest(values: Mapping[_Name, float]) -> list[_Name]:
-    """The names whose value differs from the largest by less than CLOSE, in their order."""
+    """The names whose value differs from the largest by less than EQUAL_SENSITIVITY, in their order."""
     first = max(values.values())
-    return [name for name in values if first - values[name] < CLOSE]
+    return [name for name in values if first - values[name] < EQUAL_SENSITIVITY]

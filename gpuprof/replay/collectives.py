@@ -1,4 +1,4 @@
-"""Collectives as what they are: coming there, waiting for the last rank to come, and moving the data.
+"""Splits collectives into waiting for the last rank to arrive and moving the data.
 
 A recorded collective lasts from this rank's arrival to the end, which all ranks share: most of it can be waiting. It
 is split into two nodes: the waiting, which begins when this rank is ready and lasts as long as the last peer is later
@@ -26,6 +26,7 @@ from gpuprof.replay.transform import scaled
 from gpuprof.timeline.collectives import KINDS, Collectives, find_collectives
 from gpuprof.timeline.phases import COMMUNICATION as COMMUNICATION_PHASE
 from gpuprof.tracefile.trace import ABSENT, F64, I64, Mask
+from gpuprof.units import Assumed, Gpus, Ns, Ratio
 
 if TYPE_CHECKING:
     from gpuprof.timeline.timeline import Timeline
@@ -36,10 +37,10 @@ LINK_SHARE = calibrated.LINK_SHARE.value
 """Of one direction of a GPU's link in an all-reduce of a usual bucket."""
 BETWEEN_HOSTS_BYTES_PER_S = calibrated.BETWEEN_HOSTS_BYTES_PER_S.value
 """Where no fast link is known. The recording's own collectives go first."""
-GPUS_OF_A_HOST = 8
-APART = 4.0
+GPUS_OF_A_HOST: Assumed[Gpus] = 8
+SIZES_APART: Assumed[Ratio] = 4.0
 """Sizes this many times apart tell by the difference of their durations how fast the link is."""
-LEAST_WAIT_NS = 5_000.0
+LEAST_WAIT_NS: Assumed[Ns] = 5_000.0
 """Less than this is no waiting: collectives of one kind differ by some µs on their own."""
 
 
@@ -65,19 +66,19 @@ def model_collectives(graph: Graph, transfer_ns: F64 | None = None) -> Graph:
 
 
 def waiting(graph: Graph) -> Mask:
-    """The nodes that stand for waiting for a peer."""
+    """The nodes that represent waiting for a peer."""
     mask = np.zeros(len(graph), bool)
     mask[graph.edges.source[graph.edges.kind == PEER]] = True
     return mask
 
 
 def without_waiting(graph: Graph) -> Graph:
-    """The graph of this rank where no peer is ever late: its own pace."""
+    """The graph of this rank if no peer were ever late: its own pace."""
     return scaled(graph, waiting(graph), 0.0)
 
 
 def communication_cause(graph: Graph) -> str | None:
-    """`peer_wait` or `transfer`: which of the two twice as short would gain more; None if neither gains."""
+    """`peer_wait` or `transfer`: the one that would gain more at half its time; None if neither gains."""
     late = waiting(graph)
     step = step_of(graph)
     gains = {
@@ -203,7 +204,7 @@ def _usual_rate(timeline: Timeline, group_size: int) -> float:
 
 def _slope(moved: F64, took: F64) -> float | None:
     """Bytes per second by which the shortest of large collectives last longer than the shortest of small ones."""
-    small, large = moved <= moved.max() / APART, moved >= moved.max() / 2
+    small, large = moved <= moved.max() / SIZES_APART, moved >= moved.max() / 2
     if not small.any():
         return None
     extra = took[large].min() - took[small].min()

@@ -18,6 +18,7 @@ import numpy as np
 
 from gpuprof.tracefile.remembered import remembered
 from gpuprof.tracefile.trace import F64, I32, I64, U8, Mask
+from gpuprof.units import Convention, Ns
 
 if TYPE_CHECKING:
     from gpuprof.timeline.timeline import Timeline
@@ -32,7 +33,7 @@ stream, a stream waiting for an event, a synchronising call, a copy that blocks 
 within a CUDA graph, another rank, a recorded moment of work whose launch was not recorded."""
 LANE, HANDOVER, LAUNCH, STREAM, EVENT, SYNC, COPY, QUEUE, GRAPH, PEER, ANCHOR = range(len(EDGES))
 
-NEVER = -1e18
+NEVER: Convention[Ns] = -1e18
 """Before all time."""
 UNBOUND = -np.inf
 """Lag of an edge that no longer holds anything up."""

@@ -1,4 +1,4 @@
-"""How fast the host of a recording records: its pace, by which the cost of a recorded event is scaled."""
+"""How fast the CPU of a recording records events: its pace, by which the cost of an event is scaled."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from gpuprof.calibration import profiler as calibrated
 from gpuprof.timeline.dispatch import lacks_inner_ops
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.trace import Calls, Ops
+from gpuprof.units import Assumed, Count, Measured, Ratio
 
 PROBES = (
     ("aten::as_strided", calibrated.STRIDED_NS.value, 0.05),
@@ -27,8 +28,8 @@ NSYS_SPREAD = calibrated.NSYS_SPREAD.value
 LEFT_OUT_SPREAD = calibrated.LEFT_OUT_SPREAD.value
 """Where inner ops are missing from the file, what `profiler_cost.LEFT_OUT` adds for them is right to within this many
 times."""
-FEWEST_OPS = 30
-PACES = (0.6, 3.0)
+FEWEST_OPS: Assumed[Count] = 30
+PACES: Measured[tuple[Ratio, Ratio]] = (0.6, 3.0)
 """Hosts that were seen lie between 0.8 and 2.6; beyond, something else makes the op long."""
 SPREAD = calibrated.SPREAD.value
 """The cost of an event may be this many times less or more than the pace of its ops says."""

@@ -11,11 +11,12 @@ import numpy as np
 
 from gpuprof.calibration import latency as calibrated
 from gpuprof.tracefile.trace import F64, Mask
+from gpuprof.units import Assumed, Launches, WholeNs
 
-CLEAR_NS = 20_000
+CLEAR_NS: Assumed[WholeNs] = 20_000
 """One of two reasons came this much later than the other: far above any launch latency or gap, which take some µs."""
-FEWEST = 4
-"""Starts that a usual lag is estimated from."""
+FEWEST_STARTS: Assumed[Launches] = 4
+"""Fewest starts from which a usual lag is estimated."""
 LATENCY_NS, GAP_NS, RETURN_NS = calibrated.LAUNCH_NS.value, calibrated.GAP_NS.value, calibrated.RETURN_NS.value
 """Where the recording shows none: from the end of a launch to its start on an idle stream, from one kernel to the next,
 and from the end of awaited work to the return of the waiting call."""
@@ -24,8 +25,8 @@ EVENT_LAG_NS = calibrated.EVENT_NS.value
 
 
 def usual(lag_ns: F64, clear: Mask, fallback_ns: float) -> float:
-    """The median of the lags that are `clear`, with at least FEWEST of them."""
-    return float(np.median(lag_ns[clear])) if np.count_nonzero(clear) >= FEWEST else fallback_ns
+    """The median of the lags that are `clear`, with at least FEWEST_STARTS of them."""
+    return float(np.median(lag_ns[clear])) if np.count_nonzero(clear) >= FEWEST_STARTS else fallback_ns
 
 
 def prompt(latency_ns: F64, clear: Mask) -> Mask:
@@ -33,9 +34,9 @@ def prompt(latency_ns: F64, clear: Mask) -> Mask:
     known. Soon is estimated from the recording's own smallest latencies, for the clocks of host and device may
     differ; where these do not agree with each other, nothing says which start was soon."""
     alone = clear & ~np.isnan(latency_ns)
-    if np.count_nonzero(alone) < FEWEST:
+    if np.count_nonzero(alone) < FEWEST_STARTS:
         return alone
-    smallest = np.partition(latency_ns[alone], FEWEST - 1)[:FEWEST]
+    smallest = np.partition(latency_ns[alone], FEWEST_STARTS - 1)[:FEWEST_STARTS]
     if np.ptp(smallest) > CLEAR_NS:
         return np.zeros_like(alone)
     floor = max(float(smallest[-1]), 0.0)

@@ -1,4 +1,4 @@
-"""From a graph to the mean step that a user pays for.
+"""Computes the mean step from a graph.
 
 Simulating a graph gives the usual step: the one whose batch is ready and in which nothing is saved or logged. The mean
 step follows from it: batches may come slower than the training takes them (a queue: a faster step then only waits
@@ -19,14 +19,15 @@ from gpuprof.replay.graph import INPUT, Graph
 from gpuprof.replay.loader_queue import Loader, fed_step_ns, hidden_ns
 from gpuprof.replay.simulate import step_of
 from gpuprof.replay.transform import scaled
+from gpuprof.units import Assumed, Share
 
 FETCH_NS = calibrated.FETCH_NS.value
 """What the training process still does for a batch that a worker has prepared (take it from the queue, map its memory,
 hand it to the pinning thread), usually."""
-NEAR = 0.03
-"""Paces that differ by less are the same: workers this close to the training's pace keep up with it."""
+SAME_PACE: Assumed[Share] = 0.03
+"""Paces that differ by less than this share count as equal: such workers keep up with the training."""
 HOST_LUMPS = ("save", "logging", "garbage_collection", "allocator", "new_shapes", "compile")
-"""Lumps that a faster host shortens."""
+"""Lumps that a faster CPU shortens."""
 WAITS = "waits"
 """Lump: what a step waits for batches beyond what the pace of the workers explains, as at the start of an epoch. A
 faster input shortens it, more workers of the same pace do not."""
@@ -39,7 +40,7 @@ class MeanStep:
     graph: Graph
     """As it is."""
     usual_ns: float | None = None
-    """Its usual step as it was measured; None: as it is simulated."""
+    """Its usual step as measured; None: as simulated."""
     mean_ns: float | None = None
     """Its mean step as it was measured; None: the usual step, nothing else being known."""
     loader: Loader | None = None
@@ -47,7 +48,7 @@ class MeanStep:
     batches: float = 1.0
     """Batches in a step."""
     lumps_ns: Mapping[str, float] = field(default_factory=dict)
-    """What each cause but the pace of the workers adds to the mean step."""
+    """Cause → time that it adds to the mean step, except the workers' pace."""
     every: Mapping[str, float] = field(default_factory=dict)
     """Steps from one lump of a cause to the next, where that is known."""
     overlap: float = 0.0
@@ -100,7 +101,7 @@ class MeanStep:
 
     @property
     def has_excess(self) -> bool:
-        """Whether something known makes the mean step longer than the usual one."""
+        """Whether known causes make the mean step longer than the usual one."""
         return self.starved or any(ns > 0 for ns in self.lumps_ns.values())
 
     @cached_property
@@ -196,7 +197,7 @@ def resource_of_lump(cause: str) -> str:
 
 
 def _fetching(graph: Graph) -> Graph:
-    """The graph in which every batch is there when it is asked for."""
+    """The graph in which every batch is ready when it is requested."""
     nodes = graph.resource == INPUT
     total = float(graph.duration_ns[nodes].sum()) / max(graph.steps, 1)
     return scaled(graph, nodes, FETCH_NS / total) if total > FETCH_NS else graph
@@ -229,4 +230,4 @@ def useful_workers(loader: Loader, step_ns: float, batches: float, cpu_ns: float
     if not counts:
         return loader.workers
     found = [fed_step_ns(slowed_by_sharing(loader, n, cpu_ns, cpus), step_ns, batches) for n in counts]
-    return next(n for n, ns in zip(counts, found, strict=True) if ns <= (1 + NEAR) * float(np.min(found)))
+    return next(n for n, ns in zip(counts, found, strict=True) if ns <= (1 + SAME_PACE) * float(np.min(found)))

@@ -16,12 +16,13 @@ from gpuprof.replay.simulate import ROUNDS, Schedule, simulate, step_of
 from gpuprof.replay.transform import scale
 from gpuprof.timeline.phases import BACKWARD, RECOMPUTE
 from gpuprof.tracefile.trace import F64, I64, Mask
+from gpuprof.units import Assumed, Ratio, Rounds, Share
 
-TIMES = 4
+FIT_ROUNDS: Assumed[Rounds] = 4
 """Rounds of the fit: each part's time follows its factor nearly as a line, so that a few are enough."""
-FARTHEST = 2.0
+MOST_FACTOR: Assumed[Ratio] = 2.0
 """A part gets no more than this many times as slow or quick: beyond, the recorded steps do other work."""
-LIMITED = 0.05
+CPU_LIMITED: Assumed[Share] = 0.05
 """A step that a CPU of 0.9 of the time shortens by less than this is not limited by the CPU alone: its parts have
 waits for the GPU in them."""
 
@@ -39,18 +40,18 @@ def fitted_to_parts(graph: Graph, shares: Parts) -> Graph:
     """The graph with the CPU's time scaled part by part until the parts have these shares of the step, which stays as
     long as it is; unchanged where the CPU is not the limit, or there is no backward pass."""
     step = step_of(graph)
-    if step <= 0 or step_of(scale(graph, host=0.9)) > (1 - LIMITED) * step:
+    if step <= 0 or step_of(scale(graph, host=0.9)) > (1 - CPU_LIMITED) * step:
         return graph
     nodes, last = _nodes(graph)
     if not all(mask.any() for mask in nodes):
         return graph
     factors, fitted = np.ones(3), graph
-    for _ in range(TIMES):
+    for _ in range(FIT_ROUNDS):
         found = _parts(simulate(fitted, ROUNDS), nodes[1], last)
         if found is None or min(found) <= 0:
             return graph
         wanted = np.array(shares) * sum(found)
-        factors = np.clip(factors * wanted / np.array(found), 1 / FARTHEST, FARTHEST)
+        factors = np.clip(factors * wanted / np.array(found), 1 / MOST_FACTOR, MOST_FACTOR)
         by_node = np.ones(len(graph))
         for mask, factor in zip(nodes, factors.tolist(), strict=True):
             by_node[mask] = factor

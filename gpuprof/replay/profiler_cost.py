@@ -20,6 +20,7 @@ from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.compiled import compiled
 from gpuprof.tracefile.distinct import distinct, ordered
 from gpuprof.tracefile.trace import F64, I32, I64, Calls, Frames, Mask, Ops
+from gpuprof.units import Assumed, Code, Convention, Share
 
 RECORDED_EVENT_NS = calibrated.EVENT_NS.value
 """What a recorded op or call costs, with shapes recorded, on a host of pace 1. A call or range recorded by Nsight
@@ -38,7 +39,7 @@ DIFFUSE = calibrated.DIFFUSE.value
 profiler writes takes the caches from it."""
 REFILL_NS = calibrated.REFILL_NS.value
 """After so long in one piece the host has its caches back."""
-LEAST = 0.1
+LEAST_LEFT: Assumed[Share] = 0.1
 """Share of a piece's recorded time that is left at least."""
 
 
@@ -58,7 +59,7 @@ class Recorded:
     graph_nodes: F64
 
     def cost_ns(self, scale: float) -> F64:
-        """What recording added to each node."""
+        """Time that recording added to each node, ns."""
         events = (self.ops + self.calls) * RECORDED_EVENT_NS + self.frames * FRAME_NS
         return scale * (events + self.kernel_ranges * KERNEL_RANGE_NS + self.graph_nodes * GRAPH_NODE_NS)
 
@@ -105,7 +106,7 @@ def recorded_in_window(timeline: Timeline) -> Recorded:
 
 
 def with_left_out(recorded: Recorded, timeline: Timeline) -> Recorded:
-    """The same with the ops that were left out of the file after the recording."""
+    """The same including ops that were left out of the file after recording."""
     if not lacks_inner_ops(timeline):
         return recorded
     return replace(recorded, ops=recorded.ops * (1 + LEFT_OUT))
@@ -120,7 +121,7 @@ class _Events:
     end_ns: I64
 
 
-_FRAMES = 2
+_FRAMES: Convention[Code] = 2
 
 
 def _recorded_tables(timeline: Timeline) -> tuple[_Events, _Events, _Events, _Events]:
@@ -189,14 +190,16 @@ def without(graph: Graph, cost_ns: F64) -> Graph:
     host = (graph.lane >= 0) & ~graph.waits
     cold = np.where(host, np.minimum(placed, REFILL_NS), 0.0)
     diffuse = float((placed - whole).sum()) / max(float(cold.sum()), 1.0)
-    return graph.with_durations(np.maximum(placed - diffuse * cold, np.where(host, LEAST * graph.duration_ns, placed)))
+    return graph.with_durations(
+        np.maximum(placed - diffuse * cold, np.where(host, LEAST_LEFT * graph.duration_ns, placed))
+    )
 
 
 def _reduced(graph: Graph, cost_ns: F64) -> F64:
     """The durations of nodes after the cost of each is taken out of it, or where it is too short out of the next."""
     left = graph.duration_ns.copy()
     debt = np.zeros(int(graph.lane.max(initial=0)) + 1)
-    _reduce(graph.duration_ns, cost_ns, graph.lane, LEAST, left, debt)
+    _reduce(graph.duration_ns, cost_ns, graph.lane, LEAST_LEFT, left, debt)
     return left
 
 

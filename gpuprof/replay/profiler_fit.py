@@ -19,28 +19,30 @@ from gpuprof.replay.simulate import step_of
 from gpuprof.replay.transform import scale as by_resource
 from gpuprof.replay.transform import scaled
 from gpuprof.tracefile.trace import Mask
+from gpuprof.units import Assumed, Ratio, Share
 
 MOST = SPREAD
 """A measured step can ask for this many times the cost that is usual on such a host before the host's own speed must
 explain it."""
-FARTHEST = 1.6
+MOST_EXPONENT: Assumed[Ratio] = 1.6
 """Beyond that the host itself was quicker or slower: by e to the power of this at most."""
-FLAT = 5e-3
+FLAT_GAIN: Assumed[Share] = 5e-3
 """Where taking out more gains less than this the step does not wait for what recording cost."""
-QUICKER, CLEAR = 0.9, 0.01
+QUICKER_HOST: Assumed[Share] = 0.9
+CPU_LIMITED: Assumed[Share] = 0.01
 """A step that a host of 0.9 of the time does not shorten by a hundredth says no more of the host: the GPU is the limit
 it."""
-FITTED = 1e-3
+FIT_TOLERANCE: Assumed[Share] = 1e-3
 """A fit is good when the step is this near to the measured one."""
-NARROW = 1e-4
+KNOWN_TO: Assumed[Share] = 1e-4
 """The cost of an event and the speed of a host are known no better than to this share."""
-NEAR = 0.01
+NEAR_ENOUGH: Assumed[Share] = 0.01
 """A step that is only estimated needs no fit where it is this near already."""
 
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """The graph without the profiler's cost, and what is known of that cost."""
+    """The graph without the profiler's cost, and the facts about that cost."""
 
     graph: Graph
     step_ns: float
@@ -48,7 +50,7 @@ class Removal:
     high_ns: float
     """Eight of ten steps lie between the two."""
     fitted: bool
-    """Whether a measured step says what the cost was."""
+    """Whether the cost was fitted to a measured step."""
     cost_ns: float
     """Removed from the host's work per step."""
     scale: float
@@ -86,7 +88,7 @@ def remove_profiler(
     if shares is not None:
         reduced = fitted_to_parts(reduced, shares)
     step = step_of(reduced)
-    if abs(step - measured_ns) > FITTED * measured_ns:
+    if abs(step - measured_ns) > FIT_TOLERANCE * measured_ns:
         # Another clock, or what the graph does not know of.
         reduced = _by_one_factor(reduced, reduced.duration_ns > 0, measured_ns)
         step = step_of(reduced)
@@ -99,7 +101,7 @@ def remove_profiler(
 def at_step(graph: Graph, removal: Removal, step_ns: float) -> Removal:
     """A removal without a measured step where other recordings say what the step is: the host's time is fitted to
     `step_ns`, and its ends and those of the step are as far away as they were."""
-    if abs(step_ns - removal.step_ns) <= NEAR * step_ns or removal.step_ns <= 0:
+    if abs(step_ns - removal.step_ns) <= NEAR_ENOUGH * step_ns or removal.step_ns <= 0:
         return removal
     found = remove_profiler(graph, step_ns)
 
@@ -141,24 +143,24 @@ def _fitted(graph: Graph, events: Recorded, pace: float, least: float, measured_
 
     def determined(level: float, device: float) -> bool:
         graph = at(level, device)
-        quicker = by_resource(graph, host=QUICKER, input=QUICKER)
-        return step_of(quicker) < (1 - CLEAR) * step_of(graph)
+        quicker = by_resource(graph, host=QUICKER_HOST, input=QUICKER_HOST)
+        return step_of(quicker) < (1 - CPU_LIMITED) * step_of(graph)
 
     level, device, slow, fast = pace, 1.0, 1 + RUN_NOISE, 1 / (1 + RUN_NOISE)
     if step(pace, slow) < measured_ns:
         insensitive = step(0.0, slow) < (1 + 2 * RUN_NOISE) * step(pace, slow)
-        device, lowest = slow, least if insensitive else -FARTHEST
+        device, lowest = slow, least if insensitive else -MOST_EXPONENT
         if step(0.0, slow) >= measured_ns or determined(0.0, slow):
             level = _first(lambda u: step(u, slow) <= measured_ns, lowest, pace)
     elif step(pace, fast) > measured_ns:
         # What taking out more does not help with is not the cost's.
-        least = step(most, fast) * (1 + FLAT)
+        least = step(most, fast) * (1 + FLAT_GAIN)
         most = _first(lambda u: step(u, fast) <= least, pace, most)
-        level = _first(lambda u: step(u, fast) <= measured_ns or not determined(u, fast), pace, most + FARTHEST)
+        level = _first(lambda u: step(u, fast) <= measured_ns or not determined(u, fast), pace, most + MOST_EXPONENT)
         device = fast
     else:
         device = 1 / _first(lambda quicker: step(pace, 1 / quicker) <= measured_ns, fast, slow)
-    if abs(step(level, 1.0) - measured_ns) <= FITTED * measured_ns:
+    if abs(step(level, 1.0) - measured_ns) <= FIT_TOLERANCE * measured_ns:
         device = 1.0
     return pace if differs is not None and level < pace else min(max(level, 0.0), most), at(level, device)
 
@@ -200,11 +202,11 @@ def _wider(step: float, bound: float, side: int) -> float:
 
 
 def _first(holds: Callable[[float], bool], low: float, high: float) -> float:
-    """From where on something holds that once it does holds for all that is larger; `high` if it never does."""
+    """Smallest value for which a monotone predicate holds; `high` if it never does."""
     if holds(low):
         return low
     for _ in range(16):
-        if high - low <= NARROW:
+        if high - low <= KNOWN_TO:
             break
         middle = (low + high) / 2
         low, high = (low, middle) if holds(middle) else (middle, high)
@@ -212,7 +214,7 @@ def _first(holds: Callable[[float], bool], low: float, high: float) -> float:
 
 
 def _by_one_factor(graph: Graph, nodes: Mask, target: float) -> Graph:
-    """The graph with these nodes all so much faster or slower that its step comes nearest to the target."""
+    """The graph with these nodes scaled by one factor, so that its step is nearest to the target."""
 
     def by(factor: float) -> Graph:
         return graph.with_durations(np.where(nodes, graph.duration_ns * factor, graph.duration_ns))

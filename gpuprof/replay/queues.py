@@ -10,19 +10,22 @@ from gpuprof.calibration import thresholds as calibrated
 from gpuprof.replay.calls import Calls
 from gpuprof.replay.work import Work
 from gpuprof.tracefile.trace import F64, I64
+from gpuprof.units import Assumed, Launches, Ratio, Share
 
 QUEUE_ITEMS = int(calibrated.QUEUE_ITEMS.value)
 """Launched and unfinished items that a stream takes, where the recording does not show it filled."""
-FEWEST_FULL = 5
-NEARLY_ALL = 0.9
-OTHERS = 1 / 64
+FEWEST_FULL: Assumed[Launches] = 5
+FULL_SHARE: Assumed[Share] = 0.9
+UNRECORDED_ITEMS: Assumed[Share] = 1 / 64
 """Of a queue's room what items that are not recorded as work (events, markers) take, at most."""
-LONG = 2.0
-"""A queue was full at some depth if launches at that depth were seen at least FEWEST_FULL times, NEARLY_ALL of them
-returned no earlier than the item ended that had to make room, and half took LONG times the usual time of their name."""
-SOON, DEEP = 4.0, 0.5
-"""Where all launches wait, no usual time is known: then, in a queue of at least DEEP of the usual items, half of the
-calls took SOON times as long as was left of them when that item ended."""
+LONG_CALL: Assumed[Ratio] = 2.0
+"""A queue was full at some depth if launches at that depth were seen at least FEWEST_FULL times, FULL_SHARE of them
+returned no earlier than the item ended that had to make room, and half took LONG_CALL times the usual time of their
+name."""
+SOON_CALL: Assumed[Ratio] = 4.0
+DEEP_QUEUE: Assumed[Share] = 0.5
+"""Where all launches wait, no usual time is known: then, in a queue of at least DEEP_QUEUE of the usual items, half of
+the calls took SOON_CALL times as long as was left of them when that item ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +97,7 @@ class _Items:
         last = np.searchsorted(ended, self.returned, side="right") - 1
         last = np.minimum(last, item + len(self.queued) + most)
         usual = np.array([own.get(name, np.inf) for name in self.names.tolist()])
-        found = (self.returned - self.begun > LONG * usual) & (last >= 0) & (last > item + len(self.queued))
+        found = (self.returned - self.begun > LONG_CALL * usual) & (last >= 0) & (last > item + len(self.queued))
         found &= ended[np.maximum(last, 0)] > self.begun
         return np.where(found, last - len(self.queued), item)
 
@@ -106,7 +109,7 @@ def _edges(items: _Items, own: dict[int, float], limit: int) -> tuple[I64, I64, 
         return none, none, never, never, never
     source = np.arange(count) - limit
     free = items.freed_ns(source)
-    source = np.where(free <= items.begun, items.freed_within(source, own, int(limit * OTHERS)), source)
+    source = np.where(free <= items.begun, items.freed_within(source, own, int(limit * UNRECORDED_ITEMS)), source)
     free = items.freed_ns(source)
     waited = (free > items.begun) & (free <= items.returned)
     possible = (free <= items.begun) | waited  # a launch that returned earlier shows that there was room
@@ -119,7 +122,7 @@ def _edges(items: _Items, own: dict[int, float], limit: int) -> tuple[I64, I64, 
 
 
 def _last_of(work: Work, items: I64) -> I64:
-    """The work with which each launch's work is done: of a CUDA graph the node that ends last, on whatever stream."""
+    """The last work of each launch: for a CUDA graph the node that ends last, on any stream."""
     others = np.flatnonzero(~work.head & (work.piece >= 0))
     if not len(others) or not len(items):
         return items
@@ -146,7 +149,7 @@ def _usual_own(streams: list[_Items]) -> dict[int, float]:
 
 
 def _limit(streams: list[_Items], own: dict[int, float]) -> int:
-    """The depth at which launches block, on whatever stream."""
+    """The depth at which launches block, on any stream."""
     most = max(int(items.depth.max()) for items in streams)
     waited, longer, soon = [], [], []
     for items in streams:
@@ -157,6 +160,8 @@ def _limit(streams: list[_Items], own: dict[int, float]) -> int:
         took = (items.returned - items.begun)[at]
         longer += (took / np.maximum(usual, 1)).tolist()
         soon += (took / np.maximum(left, 1)).tolist()
-    full = most >= 1 and len(waited) >= FEWEST_FULL and np.mean(waited) >= NEARLY_ALL
-    full = full and (np.median(longer) >= LONG or (most >= DEEP * QUEUE_ITEMS and np.median(soon) >= SOON))
+    full = most >= 1 and len(waited) >= FEWEST_FULL and np.mean(waited) >= FULL_SHARE
+    full = full and (
+        np.median(longer) >= LONG_CALL or (most >= DEEP_QUEUE * QUEUE_ITEMS and np.median(soon) >= SOON_CALL)
+    )
     return most if full else max(QUEUE_ITEMS, most + 1)

@@ -1,4 +1,4 @@
-"""What would shorten the step: it is simulated with each resource twice as fast."""
+"""What would shorten the step: simulates it with each resource twice as fast."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from gpuprof.bounds import Signed
 from gpuprof.replay.graph import DEVICE, Graph
 from gpuprof.replay.mean_step import MeanStep
-from gpuprof.replay.simulate import LARGE
+from gpuprof.replay.simulate import FEWEST_IN_THREAD
 from gpuprof.replay.transform import scale
 from gpuprof.tracefile.background import Background
 from gpuprof.tracefile.trace import F64
@@ -43,7 +43,7 @@ def sensitivities(graph: Graph, parts_ns: dict[str, F64] | None = None, mean: Me
     mean = mean or MeanStep(graph)
     step = mean.of(graph)
 
-    background = Background(worth_it=len(graph) >= LARGE)
+    background = Background(worth_it=len(graph) >= FEWEST_IN_THREAD)
 
     def gain(faster: Graph, resource: str = "device") -> float:
         then = mean.of_step(_simulated(mean, graph, faster, resource), faster={resource: 0.5})

@@ -11,11 +11,12 @@ from gpuprof.replay.graph import NEVER, Graph, gpu_nodes
 from gpuprof.tracefile.compiled import compiled
 from gpuprof.tracefile.remembered import remembered
 from gpuprof.tracefile.trace import F64
+from gpuprof.units import Assumed, Nodes, Rounds
 
-ROUNDS = 3
+ROUNDS: Assumed[Rounds] = 3
 """Rounds of the loop after which a step is read off: the second fills the queues, the third repeats."""
 
-LARGE = 100_000
+FEWEST_IN_THREAD: Assumed[Nodes] = 100_000
 """Nodes from which on a graph is worth simulating in another thread, while the next one is made."""
 
 

@@ -11,13 +11,14 @@ from gpuprof.replay.lanes import Pieces
 from gpuprof.replay.latencies import CLEAR_NS, RETURN_NS, usual
 from gpuprof.replay.work import Work
 from gpuprof.tracefile.trace import F64, I64, Mask
+from gpuprof.units import Assumed, Code, Convention, Entries, WholeNs
 
-SLACK_NS = 1_000
+SLACK_NS: Assumed[WholeNs] = 1_000
 """Host and device clocks agree to about this."""
-LOOK_BACK = 16
+LOOK_BACK: Assumed[Entries] = 16
 """Records of events that are tried, from the last backwards, to find the one that a stream waits for."""
-_NO_STREAM = -2
-"""A stream on which nothing was launched."""
+_NO_STREAM: Convention[Code] = -2
+"""Number of a stream on which nothing was launched."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,11 @@ from gpuprof.replay.lanes import Pieces
 from gpuprof.replay.latencies import CLEAR_NS, EVENT_LAG_NS, GAP_NS, LATENCY_NS, bind, prompt, usual
 from gpuprof.replay.work import Work
 from gpuprof.tracefile.trace import F64, I64
+from gpuprof.units import Assumed, WholeNs
 
 _BY_LAUNCH, _BY_STREAM, _BY_EVENT = range(3)
 """Columns of lags: the three reasons that the start of GPU work waits for."""
-NEAR_NS = 5_000
+NEAR_NS: Assumed[WholeNs] = 5_000
 """Work that starts this soon after the end of other work, and late for every reason of its own, waited for it."""
 
 

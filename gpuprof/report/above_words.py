@@ -6,11 +6,12 @@ from gpuprof.diagnosis.above_reach import AboveReach, Item
 from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.report.names import escape, shown
 from gpuprof.report.numbers import duration
+from gpuprof.units import Cells, Convention, Rows, Share
 
-SHOWN = 3
-LEAST = 0.02
+MOST_SHOWN: Convention[Rows] = 3
+LEAST_NAMED_SHARE: Convention[Share] = 0.02
 """Share of the step below which an item is not named."""
-NAME = 60
+NAME_WIDTH: Convention[Cells] = 60
 SAME_OPS = ("accumulation", "recompute")
 """Fixes that run the same ops less often, in other batches, or keep results: they replace no ops."""
 
@@ -25,7 +26,7 @@ def title(diagnosis: Diagnosis) -> str:
     below = goes_below(diagnosis)
     if below:
         text += " with the ops that it runs"
-    if found.unknown_ns >= LEAST * found.usual_ns:
+    if found.unknown_ns >= LEAST_NAMED_SHARE * found.usual_ns:
         text += f", or less: how long {duration(found.unknown_ns)} of it should take is not known"
     return f"{text}; fixes that replace ops go below that" if below else text
 
@@ -42,7 +43,7 @@ def goes_below(diagnosis: Diagnosis) -> bool:
     return any(step.expected < found.reach_ns for step in steps)
 
 
-def named(found: AboveReach, most: int = SHOWN, least: float = LEAST) -> tuple[Item, ...]:
+def named(found: AboveReach, most: int = MOST_SHOWN, least: float = LEAST_NAMED_SHARE) -> tuple[Item, ...]:
     """The largest items, down to a share `least` of the step."""
     return tuple(item for item in found.largest[:most] if item.ns >= least * found.usual_ns)
 
@@ -54,14 +55,14 @@ def own_line(item: Item) -> str:
         return ""
     file, colon, function = where.function.partition(": ")
     known = colon and where.line is not None
-    return shown(f"{file}:{where.line} {function}" if known else where.function, NAME)
+    return shown(f"{file}:{where.line} {function}" if known else where.function, NAME_WIDTH)
 
 
 def place(item: Item) -> str:
     """`LlamaMLP, aten::mm`; empty where it was not recorded."""
     where = item.where
     op = where.op if where.op and where.op not in item.what else None
-    return ", ".join(shown(one, NAME) for one in (where.module, op) if one)
+    return ", ".join(shown(one, NAME_WIDTH) for one in (where.module, op) if one)
 
 
 def line(item: Item) -> str:
@@ -72,7 +73,7 @@ def line(item: Item) -> str:
     return f"{duration(item.ns)}  {first}{escape(item.what)}{f' ({at})' if at else ''}: {escape(why)}"
 
 
-def lines(diagnosis: Diagnosis, most: int = SHOWN, least: float = LEAST) -> list[str]:
+def lines(diagnosis: Diagnosis, most: int = MOST_SHOWN, least: float = LEAST_NAMED_SHARE) -> list[str]:
     """The reach of the step and the largest items above it; none where there is nothing to say."""
     found = diagnosis.above_reach
     items = () if found is None else named(found, most, least)

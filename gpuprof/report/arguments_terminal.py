@@ -9,11 +9,12 @@ from rich.text import Text
 from gpuprof.diagnosis.iteration_model import IterationRange
 from gpuprof.diagnosis.iterations.with_arguments import PhaseChange, WithArguments
 from gpuprof.report.fixes import times_range
-from gpuprof.report.iteration_words import SEEN
+from gpuprof.report.iteration_words import LEAST_IN_LEGEND
 from gpuprof.report.names import escape
 from gpuprof.report.numbers import duration, duration_range
+from gpuprof.units import Cells, Convention
 
-LABEL = 20
+LABEL_WIDTH: Convention[Cells] = 20
 
 
 def render(found: WithArguments, width: int = 80) -> Group:
@@ -23,7 +24,7 @@ def render(found: WithArguments, width: int = 80) -> Group:
     lines.append(_line("iteration", found.was_ns, found.iteration_ns, "bold"))
     if found.completions != 1.0:
         gain = times_range(found.speedup)
-        lines.append(Text(f"{'':{LABEL}}{found.completions:g}× the completions; {gain} per completion"))
+        lines.append(Text(f"{'':{LABEL_WIDTH}}{found.completions:g}× the completions; {gain} per completion"))
     lines += [_line(one.phase, one.ns, one.then) for one in found.phases if _is_seen(one, found.was_ns)]
     lines.append(Text())
     lines += [Padding(Text(escape(text)), (0, 0, 0, 2)) for text in found.basis]
@@ -32,9 +33,9 @@ def render(found: WithArguments, width: int = 80) -> Group:
 
 def _is_seen(one: PhaseChange, whole_ns: int) -> bool:
     """Whether a phase may change by more than the least share that has an entry in a legend."""
-    return max(abs(one.then.low - one.ns), abs(one.then.high - one.ns)) >= SEEN * whole_ns
+    return max(abs(one.then.low - one.ns), abs(one.then.high - one.ns)) >= LEAST_IN_LEGEND * whole_ns
 
 
 def _line(name: str, was_ns: int, then: IterationRange, style: str = "") -> Text:
-    text = f"{name:{LABEL}}{duration(was_ns)} → {duration(then.expected)}   {duration_range(then.low, then.high)}"
+    text = f"{name:{LABEL_WIDTH}}{duration(was_ns)} → {duration(then.expected)}   {duration_range(then.low, then.high)}"
     return Text(text, style)

@@ -15,14 +15,15 @@ from gpuprof.report import labels, stepbar
 from gpuprof.report.lines import Column, flow, table
 from gpuprof.report.names import escape, shorten_kernel, shown, shown_kernel
 from gpuprof.report.numbers import count, duration
-from gpuprof.report.rank_lines import SHOWN
-from gpuprof.report.terminal import GUTTER, WIDEST, issues, paragraph, section, spaced
+from gpuprof.report.rank_lines import MOST_RANKS
+from gpuprof.report.terminal import GUTTER, WIDEST_PAGE, issues, paragraph, section, spaced
+from gpuprof.units import Cells, Convention, Rows
 
-ROWS = 5
+ROWS: Convention[Rows] = 5
 """Kernels and ops shown by default."""
-MECHANISMS = 5
-WIDEST_BAR = 60
-NAMED = 90
+MOST_MECHANISMS: Convention[Rows] = 5
+WIDEST_BAR: Convention[Cells] = 60
+NAMED_FROM_WIDTH: Convention[Cells] = 90
 """From this width on there is room for the phases next to a bar."""
 
 _STYLES = {"faster": "green", "slower": "red", "same": ""}
@@ -31,7 +32,7 @@ _FILLS = {"total": ("█", "dim"), "less": ("░", "green"), "more": ("▓", "re
 
 def render(comparison: Comparison, width: int = 80, rows: int = ROWS) -> Group:
     """The comparison for a terminal of `width` columns, with `rows` kernels and as many ops."""
-    width = max(40, min(width, WIDEST))
+    width = max(40, min(width, WIDEST_PAGE))
     inner = width - GUTTER
     warnings = [note for note in comparison.notes if note.severity != "info"]
     others = [note for note in comparison.notes if note.severity == "info"]
@@ -99,7 +100,7 @@ def _steps(comparison: Comparison, width: int) -> list[Text]:
 def _mechanisms(comparison: Comparison) -> list[Text | Table]:
     """What changed, largest difference first, each with its prediction."""
     lines: list[Text | Table] = []
-    for number, one in enumerate(words.shown_mechanisms(comparison)[:MECHANISMS], 1):
+    for number, one in enumerate(words.shown_mechanisms(comparison)[:MOST_MECHANISMS], 1):
         grid = Table.grid(padding=0)
         grid.add_column(width=3)
         grid.add_column(overflow="fold")
@@ -126,7 +127,7 @@ def _waterfall(comparison: Comparison, width: int) -> list[Text]:
     if len(falls) < 3:
         return []
     labels = max(len(fall.label) for fall in falls)
-    named = width >= NAMED
+    named = width >= NAMED_FROM_WIDTH
     room = max(min(width - labels - (46 if named else 12), WIDEST_BAR), 12)
     low, high = bars.lowest(falls), bars.extent(falls)
     lines = []
@@ -172,9 +173,9 @@ def _ranks(comparison: Comparison, width: int) -> list[Text]:
     ranks = comparison.ranks or ()
     rows = [
         (name, f"{pace} by itself" if pace else "", f"waits {waits}" if waits else "")
-        for name, pace, waits in map(words.rank, ranks[:SHOWN])
+        for name, pace, waits in map(words.rank, ranks[:MOST_RANKS])
     ]
-    more = [Text(f"and {len(ranks) - SHOWN} more ranks", "dim")] if len(ranks) > SHOWN else []
+    more = [Text(f"and {len(ranks) - MOST_RANKS} more ranks", "dim")] if len(ranks) > MOST_RANKS else []
     return [*table(rows, (Column("bold"), Column(right=True), Column(right=True)), width), *more]
 
 

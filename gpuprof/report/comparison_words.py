@@ -13,7 +13,7 @@ from gpuprof.diagnosis.comparison.comparison import (
 )
 from gpuprof.diagnosis.comparison.leftovers import WORK
 from gpuprof.diagnosis.comparison.notes import OTHER_PROGRAM
-from gpuprof.diagnosis.comparison.significance import LEVEL, LIKELY
+from gpuprof.diagnosis.comparison.significance import LIKELY_P, SIGNIFICANT_P
 from gpuprof.diagnosis.detect.pair.side import Side
 from gpuprof.diagnosis.sentences import capital
 from gpuprof.replay.noise import PROCESS_NOISE
@@ -21,6 +21,7 @@ from gpuprof.report import labels
 from gpuprof.report.names import shown
 from gpuprof.report.numbers import count, duration, duration_range, gib, share
 from gpuprof.timeline.frames import MODULE
+from gpuprof.units import Assumed, Convention, Ratio, Share
 
 KNOWN = {
     "unprofiled": "timed without a profiler",
@@ -31,16 +32,17 @@ TRAINING = "training"
 """In runs without a GPU: everything in every step except waiting for batches."""
 HOST_WAITS = ("launch", "cpu_compute", "slow_call", "python", "sync", "allocator", "input", "transfer")
 """Causes of idle time on the CPU side."""
-CLEAR = 1.3
+FACTOR_FROM: Convention[Ratio] = 1.3
 """From this ratio on a factor is given instead of a percentage."""
-SEEN = 0.1
+LEAST_PHASE_SHARE: Convention[Share] = 0.1
 """A phase with less than this share of a mechanism's difference is not named."""
-OTHER_SCALE = 0.02
+OTHER_SCALE: Assumed[Share] = 0.02
 """Work within this share of the predicted work counts as the same."""
-HOST_MATTERS = 0.05
+HOST_MATTERS: Assumed[Share] = 0.05
 """CPU ops are shown if the GPU waits for the CPU for at least this share of a step: below it the CPU runs ahead of the
 GPU, so its op times do not determine the step."""
-WORTH_SHARE, WORTH_OF_STEP = 0.02, 0.005
+WORTH_SHARE: Convention[Share] = 0.02
+WORTH_OF_STEP: Convention[Share] = 0.005
 """A part below this share of the difference and this share of the longer step gets no line."""
 
 
@@ -50,8 +52,8 @@ def different_programs(comparison: Comparison) -> bool:
 
 
 def outcome(comparison: Comparison) -> str:
-    """`B IS 2.2× AS FAST`, `B TAKES 2.8× AS LONG`, `B IS LIKELY 12 % SLOWER (p = 0.07)`, `NO DIFFERENCE`, `NO CLEAR
-    DIFFERENCE`; `DIFFERENT PROGRAMS` where no factor means anything."""
+    """`B IS 2.2× AS FAST`, `B TAKES 2.8× AS LONG`, `B IS LIKELY_P 12 % SLOWER (p = 0.07)`, `NO DIFFERENCE`, `NO
+    FACTOR_FROM DIFFERENCE`; `DIFFERENT PROGRAMS` where no factor means anything."""
     if different_programs(comparison):
         return "DIFFERENT PROGRAMS"
     step, work, tested = comparison.step, comparison.work, comparison.significance
@@ -64,7 +66,7 @@ def outcome(comparison: Comparison) -> str:
     other = work is not None and not work.equal and work.measure != "product FLOPs"
     each = f" PER {work.measure.removesuffix('s').upper()}" if work and other else ""
     times = step.speedup if step.outcome == "faster" else 1 / step.speedup
-    if times < CLEAR:
+    if times < FACTOR_FROM:
         return f"B {is_} {100 * (times - 1):.{0 if times >= 1.095 else 1}f} % {step.outcome.upper()}{each}{p}"
     return (
         f"B {is_} {_times(times)}× AS FAST{each}{p}"
@@ -167,7 +169,7 @@ def sentence(one: Mechanism) -> str:
 def _mostly(one: Mechanism) -> str:
     """`; forward −17 ms, backward −1.0 ms`, if a mechanism is in several phases."""
     parts = sorted(one.phases, key=lambda p: -abs(p.difference_ns))
-    seen = [p for p in parts if abs(p.difference_ns) >= SEEN * abs(one.difference_ns)]
+    seen = [p for p in parts if abs(p.difference_ns) >= LEAST_PHASE_SHARE * abs(one.difference_ns)]
     if len(parts) < 2 or not seen:
         return ""
     return "; " + ", ".join(f"{p.phase} {signed(p.difference_ns)}" for p in seen[:3])
@@ -176,7 +178,7 @@ def _mostly(one: Mechanism) -> str:
 def phases_of(one: Term) -> str:
     """`backward −9.1 ms, forward −6.0 ms`: the phases with most of a term's difference."""
     parts = sorted(one.phases, key=lambda p: -abs(p.difference_ns))
-    seen = [p for p in parts if abs(p.difference_ns) >= SEEN * abs(one.difference_ns)]
+    seen = [p for p in parts if abs(p.difference_ns) >= LEAST_PHASE_SHARE * abs(one.difference_ns)]
     return ", ".join(f"{p.phase} {signed(p.difference_ns)}" for p in seen[:3])
 
 
@@ -277,15 +279,15 @@ def test(comparison: Comparison) -> str:
         return ""
     of = f"{count(found.a_steps)} and {count(found.b_steps)} {found.of} {comparison.unit}s"
     if found.significant is None:
-        return f"{of} are too few to test the difference: four of each are needed (gpuprof trace times more)"
+        return f"{of} are too few to test the difference: four on each side are needed (gpuprof trace times more)"
     value, of_what = found.p, ""
     if found.p_each is not None and comparison.work is not None:
         value, of_what = found.p_each, f", by the time for each {comparison.work.measure.removesuffix('s')}"
     p = "p < 0.0001" if value < 1e-4 else f"p = {value:.2g}"
-    said = "a difference" if value < LEVEL else "no difference beyond noise"
-    if LEVEL <= value < LIKELY and not comparison.step.sure:
+    said = "a difference" if value < SIGNIFICANT_P else "no difference beyond noise"
+    if SIGNIFICANT_P <= value < LIKELY_P and not comparison.step.sure:
         said = "likely a difference, but it may be scatter"
-    if value >= LIKELY and not comparison.step.sure:
+    if value >= LIKELY_P and not comparison.step.sure:
         said = f"only the means differ, by more than {OTHER_MEAN:.0f}×"
     return f"{p} over {of}{of_what} (rank-sum test): {said}"
 

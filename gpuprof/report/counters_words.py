@@ -5,12 +5,14 @@ from __future__ import annotations
 from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.report.names import shown_kernel
 from gpuprof.report.numbers import duration, percent
+from gpuprof.units import Cells, Convention, Rows
 
-SHOWN, MOST = 5, 10
-NAME = 36
+ROWS: Convention[Rows] = 5
+MOST_ROWS: Convention[Rows] = 10
+NAME: Convention[Cells] = 36
 
 
-def lines(diagnosis: Diagnosis, most: int = SHOWN) -> list[str]:
+def lines(diagnosis: Diagnosis, most: int = ROWS) -> list[str]:
     """How much agrees, and the largest kernels; empty without a table of counters."""
     found = diagnosis.counters
     if found is None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gpuprof.units import Cells, Convention
+
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-WIDTH = 80
+WIDTH: Convention[Cells] = 80
 """Columns where the width is not known."""
 
 

@@ -7,7 +7,7 @@ from rich.text import Text
 
 from gpuprof.report.lines import Column, table
 from gpuprof.report.memory_words import size
-from gpuprof.report.terminal import GUTTER, WIDEST, section
+from gpuprof.report.terminal import GUTTER, WIDEST_PAGE, section
 from gpuprof.trial.fit import Cell, FitReport
 
 OF = {
@@ -19,7 +19,7 @@ OF = {
 
 def render(report: FitReport, width: int = 80) -> Group:
     """The table, what fits, and what is not known."""
-    inner = max(40, min(width, WIDEST)) - GUTTER
+    inner = max(40, min(width, WIDEST_PAGE)) - GUTTER
     changed = ", ".join(f"{kind} by {how}" for kind, how in report.changed.items())
     measured = [
         Text(f"batch {one.batch}{_of_length(report, one.length)}: {size(one.peak_bytes)}") for one in report.measured

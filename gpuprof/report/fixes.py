@@ -18,14 +18,15 @@ from gpuprof.report.lines import flow, prose
 from gpuprof.report.names import escape, shown
 from gpuprof.report.numbers import amount, duration, duration_range, long_duration
 from gpuprof.report.settle import commands, settle
+from gpuprof.units import Assumed, Cells, Convention, Share
 
 RESOURCES = ("host", "input", "transfer", "communication", "device", "compute", "memory", "latency")
 PARTS = ("compute", "memory", "latency")
-NUMBER = 3
+NUMBER_WIDTH: Convention[Cells] = 3
 """Width of the column with a fix's number."""
-UNSURE = 0.10
+UNSURE_MEAN: Assumed[Share] = 0.10
 """If half the mean step's 80 % interval is at least this share of it, a note says that predictions are as uncertain."""
-LINE = 80
+LINE_WIDTH: Convention[Cells] = 80
 """Width of a line of the user's code with its file; longer paths are shortened in the middle."""
 
 
@@ -61,8 +62,8 @@ def fixes(diagnosis: Diagnosis, width: int, brevity: Brevity) -> list[Text | Tab
         return []
     lines: list[Text | Table] = []
     for number, finding in enumerate(diagnosis.findings[: brevity.fixes], 1):
-        head = _head(finding, gain(finding, now), width - NUMBER)
-        how = _written(_shortened(finding, brevity), width - NUMBER)
+        head = _head(finding, gain(finding, now), width - NUMBER_WIDTH)
+        how = _written(_shortened(finding, brevity), width - NUMBER_WIDTH)
         about = [*own_lines(finding), *conditions(finding, diagnosis)]
         lines.append(_numbered(number, [*head, *(Text(line, "dim") for line in about), *how]))
     more = diagnosis.findings[brevity.fixes :]
@@ -75,7 +76,7 @@ def fixes(diagnosis: Diagnosis, width: int, brevity: Brevity) -> list[Text | Tab
     both = diagnosis.combined
     if both and brevity.together:
         lines.append(Text.assemble((_together(diagnosis, both, brevity), "bold"), f" together   {gain(both, now)}"))
-    if brevity.fixes > NUMBER and (why := why_first(diagnosis)):
+    if brevity.fixes > NUMBER_WIDTH and (why := why_first(diagnosis)):
         lines.append(Text(why, "dim"))
     if diagnosis.findings and brevity.together and (unsure := uncertain_mean(diagnosis)):
         lines.append(Text(unsure, "dim"))
@@ -151,16 +152,16 @@ def chance(finding: Finding) -> str:
 
 
 def _written_out(number: int, one: Finding, diagnosis: Diagnosis, now: float, width: int) -> Table:
-    head = _head(one, f"{gain(one, now)}   {chance(one)}", width - NUMBER)
+    head = _head(one, f"{gain(one, now)}   {chance(one)}", width - NUMBER_WIDTH)
     notes = [*own_lines(one), *conditions(one, diagnosis), f"settled by {settle(one)}"]
-    how = _written(one.shown_lines, width - NUMBER)
+    how = _written(one.shown_lines, width - NUMBER_WIDTH)
     return _numbered(number, [*head, *(Text(line, "dim") for line in notes), *how])
 
 
 def uncertain_mean(diagnosis: Diagnosis) -> str:
     """A note that predicted steps are uncertain because the mean step is; empty if the mean is well known."""
     found = diagnosis.budget
-    if found is None or found.source != "free" or found.high - found.mean_ns < UNSURE * found.mean_ns:
+    if found is None or found.source != "free" or found.high - found.mean_ns < UNSURE_MEAN * found.mean_ns:
         return ""
     timed = amount(found.steps, f"timed {diagnosis.unit}")
     return (
@@ -204,7 +205,7 @@ def known_lines(finding: Finding) -> tuple[str, ...]:
 
 def own_lines(finding: Finding) -> list[str]:
     """`in train.py:42 step and train.py:43 step`, without folders; empty if they are not known."""
-    known = [shown(line.rpartition("/")[2], LINE) for line in known_lines(finding)]
+    known = [shown(line.rpartition("/")[2], LINE_WIDTH) for line in known_lines(finding)]
     return [f"in {listed(known)}"] if known else []
 
 
@@ -247,7 +248,7 @@ def _together(diagnosis: Diagnosis, both: Combined, brevity: Brevity) -> str:
 def _numbered(number: int, lines: list[Text]) -> Table:
     """Lines behind a number; what wraps stays behind it."""
     grid = Table.grid(padding=0)
-    grid.add_column(width=NUMBER)
+    grid.add_column(width=NUMBER_WIDTH)
     grid.add_column(overflow="fold")
     for i, line in enumerate(lines):
         grid.add_row(Text(str(number) if i == 0 else "", "bold"), prose(line))

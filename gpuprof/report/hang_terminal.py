@@ -12,8 +12,9 @@ from gpuprof.hang.rank_state import RankState
 from gpuprof.report import hang_words as words
 from gpuprof.report.names import escape
 from gpuprof.report.terminal import paragraph, section
+from gpuprof.units import Convention, Rows
 
-ROWS = 8
+ROWS: Convention[Rows] = 8
 """Ranks listed by default."""
 
 

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from gpuprof.hang.dump import Frame
 from gpuprof.hang.judge import Hang, Waiting
 from gpuprof.hang.rank_state import RankState
+from gpuprof.units import Convention, Ranks
 
-MOST_RANKS = 8
+MOST_RANKS: Convention[Ranks] = 8
 """Up to this many ranks are named one by one."""
 _HEADLINES = {
     "mismatch": "MISMATCH", "deadlock": "DEADLOCK", "dead": "A PROCESS IS DEAD",

@@ -15,20 +15,22 @@ from gpuprof.record.scalars import PREFIX, scalars
 from gpuprof.report.names import shorten
 from gpuprof.report.numbers import duration, joules, percent, rate
 from gpuprof.runfile import SUMMARY, read_json, write_json
+from gpuprof.units import Assumed, Cells, Convention, Entries, Ratio
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.diagnosis import Diagnosis
 
 SCHEMA = "gpuprof.history/1"
 ENTRY_SCHEMA = "gpuprof.history_entry/1"
-BAR, SHORT_BAR = 20, 6
+BAR_WIDTH: Convention[Cells] = 20
+SHORT_BAR_WIDTH: Convention[Cells] = 6
 """Length of the longest bar, in a wide and in a narrow table."""
-NARROW = 110
+NARROW_WIDTH: Convention[Cells] = 110
 """Columns below which the table is narrow."""
 HEAD = ("run", "began", "step", "", "verdict", "GPU busy", "tokens/s")
-SLOWER = 1.05
+SLOWER_STEP: Assumed[Ratio] = 1.05
 """A step that takes this many times as long as before counts as slower."""
-NEIGHBOURS = 3
+NEIGHBOURS: Assumed[Entries] = 3
 """Number of entries before and after a jump whose medians are compared."""
 
 
@@ -115,7 +117,7 @@ def _jumps(entries: list[Entry], runs: list[int]) -> list[tuple[float, Slower]]:
         # The lower median: of two runs the faster one must be slower, too.
         after = median_low(values[i] for i in runs[k : k + NEIGHBOURS])
         jump = min(after, values[at]) / usual if usual > 0 else 0.0
-        if jump >= SLOWER:
+        if jump >= SLOWER_STEP:
             step = _cost(entries[before]) or 0.0
             found.append((jump, Slower(before, at, step, step * values[at] / values[before], of_tokens)))
     return found
@@ -173,7 +175,7 @@ def _energy(entries: list[Entry]) -> str | None:
 def rows(entries: list[Entry], bar: str = "█", width: int = 1000) -> list[tuple[str, ...]]:
     """A row of texts per entry, with the columns of `head`; the bar shows the mean step. width: of the table."""
     longest = max((one.values.get("mean_step_ms", 0.0) for one in entries), default=0.0)
-    most, from_ = (BAR, 0) if width >= NARROW else (SHORT_BAR, 5)
+    most, from_ = (BAR_WIDTH, 0) if width >= NARROW_WIDTH else (SHORT_BAR_WIDTH, 5)
     found, energy = [], _energy(entries)
     for one in entries:
         step, busy, tokens = (one.values.get(name) for name in ("mean_step_ms", "gpu_busy", "tokens_per_s"))
@@ -184,7 +186,7 @@ def rows(entries: list[Entry], bar: str = "█", width: int = 1000) -> list[tupl
                 (one.began or "–")[from_ if one.began else 0 : 16].replace("T", " "),
                 duration(step * 1e6) if step else "–",
                 bar * cells,
-                one.verdict if width >= NARROW else one.verdict.partition(" · ")[0].removesuffix("-BOUND"),
+                one.verdict if width >= NARROW_WIDTH else one.verdict.partition(" · ")[0].removesuffix("-BOUND"),
                 percent(busy) if busy is not None else "–",
                 rate(tokens) if tokens else "–",
                 *(() if energy is None else (joules(one.values[energy]) if energy in one.values else "–",)),

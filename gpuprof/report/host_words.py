@@ -9,15 +9,16 @@ from gpuprof.diagnosis.host_model import HostFunction
 from gpuprof.report.lines import Column, table
 from gpuprof.report.names import shown
 from gpuprof.report.numbers import amount, duration, share
+from gpuprof.units import Assumed, Cells, Convention, Rows, Share
 
-TOP = 3
-WORTH_SAYING = 0.02
+TOP_ROWS: Convention[Rows] = 3
+WORTH_SAYING: Convention[Share] = 0.02
 """Smallest gain, as a share of the step, for which a function gets a line in the answer; if its gain is not known, its
 time must be at least WORTH_LONG of the step."""
-WORTH_LONG = 0.1
-WITH_GAIN = 46
+WORTH_LONG: Convention[Share] = 0.1
+GAIN_FROM_WIDTH: Convention[Cells] = 46
 """From this width on a row has room for the function's gain."""
-LIKE = 0.1
+SAME_STEP: Assumed[Share] = 0.1
 """Times of the sampled steps are shown next to the stated step if the two differ by at most this share."""
 PASSES = {"forward": "forward pass", "backward": "backward pass"}
 
@@ -52,7 +53,7 @@ def lines(diagnosis: Diagnosis, width: int, functions: list[HostFunction]) -> li
     ]
     columns = (Column("bold", elastic=True), Column(elastic=True), Column(right=True), Column("dim"))
     # Without a GPU no gain is known, which needs no column; a narrow screen has no room for one.
-    if width < WITH_GAIN or all(one.step_ns is None for one in functions):
+    if width < GAIN_FROM_WIDTH or all(one.step_ns is None for one in functions):
         rows, columns = [row[:3] for row in rows], columns[:3]
     return table(rows, columns, width)
 
@@ -60,7 +61,7 @@ def lines(diagnosis: Diagnosis, width: int, functions: list[HostFunction]) -> li
 def time(one: HostFunction, diagnosis: Diagnosis) -> str:
     """`15 ms` a step; if the sampled steps' time differs from the stated step, the share of theirs."""
     host, now = diagnosis.host, diagnosis.step_ns
-    if host is None or not now or abs(host.step_ns - now) <= LIKE * now:
+    if host is None or not now or abs(host.step_ns - now) <= SAME_STEP * now:
         return duration(one.ns.expected)
     return share(one.ns.expected, host.step_ns)
 
@@ -78,7 +79,7 @@ def workers(diagnosis: Diagnosis) -> str:
         return ""
     each = ", ".join(
         f"{shown(one.function, 60)} {_percent(one.share.expected)} ({shown(_short(one.place), 60)})"
-        for one in found.functions[:TOP]
+        for one in found.functions[:TOP_ROWS]
     )
     busy = (
         f"{amount(found.workers, 'worker')} make{'s' * (found.workers == 1)} batches {_percent(found.busy)} of the time"

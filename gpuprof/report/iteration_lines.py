@@ -11,8 +11,9 @@ from gpuprof.report import iteration_words as words
 from gpuprof.report.lines import flow
 from gpuprof.report.names import escape
 from gpuprof.report.stepbar import cells
+from gpuprof.units import Cells, Convention
 
-NUMBER = 3
+NUMBER_WIDTH: Convention[Cells] = 3
 """Width of the column with a change's number."""
 
 
@@ -45,7 +46,7 @@ def details(iteration: Iteration) -> dict[str, list[Text]]:
     return {name: [Text(text)] for name, text in said.items() if text}
 
 
-def changes(iteration: words.Phased, width: int, most: int = words.CHANGES) -> list[Text | Table]:
+def changes(iteration: words.Phased, width: int, most: int = words.MOST_CHANGES) -> list[Text | Table]:
     """What would shorten it: title and gain, what it changes, and how, in a column next to its number. The gain gets
     its own line if both do not fit in one; no time is broken between number and unit."""
     lines: list[Text | Table] = []
@@ -54,7 +55,7 @@ def changes(iteration: words.Phased, width: int, most: int = words.CHANGES) -> l
         grid.add_column(no_wrap=True)
         grid.add_column(overflow="fold")
         title, gain = Text(escape(one.title), "bold"), words.gain(one, iteration)
-        fits = NUMBER + title.cell_len + 3 + len(gain) <= width
+        fits = NUMBER_WIDTH + title.cell_len + 3 + len(gain) <= width
         grid.add_row(str(number), title.append(f"   {gain}", "not bold") if fits else title)
         if not fits:
             grid.add_row("", Text(gain))

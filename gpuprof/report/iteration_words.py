@@ -13,6 +13,7 @@ from gpuprof.report.fixes import times_range
 from gpuprof.report.names import escape
 from gpuprof.report.numbers import amount, count, duration, duration_range, share
 from gpuprof.report.stepbar import Paint
+from gpuprof.units import Convention, Names, Rows, Share
 
 PAINTS: dict[str, Paint] = {
     GENERATION: Paint("yellow", "#c98a00", "█"),
@@ -30,9 +31,10 @@ PAINTS: dict[str, Paint] = {
 }
 """Colour and fill of each phase; fills differ, so that the bar can be read without colour."""
 _TRAINING = (FORWARD, BACKWARD, OPTIMIZER)
-SEEN = 0.005
+LEAST_IN_LEGEND: Convention[Share] = 0.005
 """Smallest share of the iteration for which a phase has an entry in the legend."""
-REWARDS, CHANGES = 4, 4
+MOST_REWARDS: Convention[Names] = 4
+MOST_CHANGES: Convention[Rows] = 4
 """Reward functions and changes that are named."""
 
 
@@ -73,7 +75,9 @@ def bar(iteration: Phased) -> tuple[BarPhase, ...]:
 
 def legend(iteration: Phased) -> list[tuple[str, str]]:
     """(phase, its share) of the visible phases, largest first, with the parts of training in brackets."""
-    seen = sorted((one for one in bar(iteration) if one.ns >= SEEN * iteration.mean_ns), key=lambda one: -one.ns)
+    seen = sorted(
+        (one for one in bar(iteration) if one.ns >= LEAST_IN_LEGEND * iteration.mean_ns), key=lambda one: -one.ns
+    )
     return [(one.phase, share(one.ns, iteration.mean_ns) + (f" ({one.detail})" if one.detail else "")) for one in seen]
 
 
@@ -96,13 +100,13 @@ def generation(iteration: Iteration) -> str:
     ]
     if found.tokens_per_s:
         said.append(f"{count(found.tokens_per_s)} tokens/s")
-    if found.ended_share and found.ended_share >= SEEN:
+    if found.ended_share and found.ended_share >= LEAST_IN_LEGEND:
         said.append(f"{share(found.ended_share, 1)} of the computed tokens are of sequences that had ended")
     busy = decode_busy_share(iteration)
     if busy is not None:
         said.append(f"the GPU works {share(busy, 1)} of it")
     copies = iteration.cache_copies
-    if copies is not None and copies.cpu_ns >= SEEN * iteration.mean_ns:
+    if copies is not None and copies.cpu_ns >= LEAST_IN_LEGEND * iteration.mean_ns:
         said.append(f"copying the cache takes {duration(copies.cpu_ns)} of CPU time (extrapolated)")
     return "; ".join(said)
 
@@ -116,10 +120,10 @@ def _engine(found: GenerationBudget | None) -> str:
 def rewards(iteration: Iteration) -> str:
     """The reward functions, longest first, and which of them wait; empty if their names are not known."""
     named = []
-    for one in iteration.rewards[:REWARDS]:
-        waits = one.cpu_ns is not None and one.cpu_ns < WAITS * one.ns and one.ns >= SEEN * iteration.mean_ns
+    for one in iteration.rewards[:MOST_REWARDS]:
+        waits = one.cpu_ns is not None and one.cpu_ns < WAITS * one.ns and one.ns >= LEAST_IN_LEGEND * iteration.mean_ns
         named.append(f"{escape(one.name)} {duration(one.ns)}" + (" (waits)" if waits else ""))
-    more = len(iteration.rewards) - REWARDS
+    more = len(iteration.rewards) - MOST_REWARDS
     return " · ".join(named) + (f" and {more} more" if more > 0 else "")
 
 
@@ -130,8 +134,8 @@ def unrecorded(iteration: Iteration) -> str:
         return ""
     passes = amount(round(found.forwards), "decode step")
     return (
-        f"{duration(found.ns)} of generation ({passes} an iteration) was not recorded: of a long loop the first, the"
-        " middle and the last steps are. What is said of generation's kernels is of those"
+        f"{duration(found.ns)} of generation ({passes} an iteration) was not recorded: of a long loop only the first,"
+        " middle and last steps are. What is said of generation's kernels is about those"
     )
 
 

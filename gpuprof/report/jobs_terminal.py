@@ -11,10 +11,11 @@ from rich.text import Text
 from gpuprof.attach.jobs import Job
 from gpuprof.report.names import escape
 from gpuprof.report.numbers import duration
+from gpuprof.units import Assumed, Times, WholeNs
 
-STANDS_TIMES = 20
+STANDS_TIMES: Assumed[Times] = 20
 """A job stalls if its current step takes this many times the usual one, and at least 60 s."""
-LEAST_STANDING_NS = 60_000_000_000
+LEAST_STANDING_NS: Assumed[WholeNs] = 60_000_000_000
 
 
 def render(jobs: Sequence[Job], width: int = 80) -> Group:

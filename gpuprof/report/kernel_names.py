@@ -11,9 +11,11 @@ import re
 from collections.abc import Iterator
 from functools import lru_cache
 
-_SHOWN_FUNCTORS = 2
-_LONGEST_PARSED = 1 << 16
-_DEEPEST = 8
+from gpuprof.units import Characters, Convention, Levels, Names
+
+_SHOWN_FUNCTORS: Convention[Names] = 2
+_LONGEST_PARSED: Convention[Characters] = 1 << 16
+_DEEPEST: Convention[Levels] = 8
 
 _LOOKS_LIKE_CPP = re.compile(r"^[\w:~]+[<(]|^\w[\w:<>, ]* [\w:]+[<(]|::")
 _NOT_A_KERNEL = re.compile(r"^(Memcpy|Memset|CopyDevice|CopyHost|FillBuffer)")

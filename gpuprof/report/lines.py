@@ -12,8 +12,9 @@ from rich.containers import Lines as RichLines
 from rich.text import Text
 
 from gpuprof.report.names import shorten
+from gpuprof.units import Cells, Convention
 
-GAP = 2
+GAP_WIDTH: Convention[Cells] = 2
 """Blank cells between columns and between items."""
 
 
@@ -69,7 +70,7 @@ def table(rows: Sequence[Sequence[str]], columns: Sequence[Column], width: int) 
 def _squeeze(widths: list[int], columns: Sequence[Column], width: int) -> None:
     """Takes cells from the widest elastic column until the row fits, or none has any to give."""
     used = [i for i, w in enumerate(widths) if w]
-    over = sum(widths) + GAP * (len(used) - 1) - width
+    over = sum(widths) + GAP_WIDTH * (len(used) - 1) - width
     elastic = [i for i in used if columns[i].elastic]
     while over > 0 and elastic:
         widest = max(elastic, key=lambda i: widths[i])
@@ -86,7 +87,7 @@ def _row(row: Sequence[str], columns: Sequence[Column], widths: Sequence[int]) -
             continue
         text = column.shorten(cell, width) if column.elastic else cell
         blank = " " * (width - cell_len(text))
-        line.append(" " * GAP if line else "")
+        line.append(" " * GAP_WIDTH if line else "")
         line.append(f"{blank}{text}" if column.right else f"{text}{blank}", column.style)
     line.rstrip()
     return line
@@ -96,8 +97,8 @@ def flow(items: Sequence[Text], width: int) -> list[Text]:
     """Items side by side, a new line where the next does not fit; no item is broken."""
     lines: list[Text] = []
     for item in items:
-        if lines and lines[-1].cell_len + GAP + item.cell_len <= width:
-            lines[-1].append(" " * GAP).append_text(item)
+        if lines and lines[-1].cell_len + GAP_WIDTH + item.cell_len <= width:
+            lines[-1].append(" " * GAP_WIDTH).append_text(item)
         else:
             lines.append(item.copy())
     return lines

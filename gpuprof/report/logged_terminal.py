@@ -10,12 +10,12 @@ from rich.text import Text
 
 from gpuprof.diagnosis.iterations.logged_model import LoggedIterations, Quantity, Role
 from gpuprof.report import iteration_lines
-from gpuprof.report.iteration_words import CHANGES
+from gpuprof.report.iteration_words import MOST_CHANGES
 from gpuprof.report.names import escape
 from gpuprof.report.numbers import amount, count, duration, duration_range, share
-from gpuprof.report.terminal import GUTTER, WIDEST, paragraph, section
+from gpuprof.report.terminal import GUTTER, WIDEST_PAGE, paragraph, section
 
-ROWS = CHANGES
+ROWS = MOST_CHANGES
 """Changes shown by default."""
 _QUANTITIES: dict[str, tuple[str, Callable[[float], str]]] = {
     "completion_mean": ("lengths", lambda mean: f"{count(mean)} tokens a completion"),
@@ -31,7 +31,7 @@ _QUANTITIES: dict[str, tuple[str, Callable[[float], str]]] = {
 
 def render(found: LoggedIterations, width: int = 80, rows: int = ROWS) -> Group:
     """The iterations for a terminal of `width` columns, with `rows` changes."""
-    width = max(40, min(width, WIDEST))
+    width = max(40, min(width, WIDEST_PAGE))
     inner = width - GUTTER
     kind = "generates while it trains" if found.asynchronous else "generates and trains in turns"
     between = duration_range(found.low_ns, found.high_ns)

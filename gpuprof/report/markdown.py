@@ -14,10 +14,11 @@ from gpuprof.report import comparison_words, fixes, labels, run_words, words
 from gpuprof.report.code_lines import blocks
 from gpuprof.report.names import escape, shown
 from gpuprof.report.numbers import duration, share
+from gpuprof.units import Convention, Rows, Share
 
-ROWS = 5
+ROWS: Convention[Rows] = 5
 """Findings, and terms of a difference, listed by default."""
-_LEAST = 0.01
+_LEAST_PART_SHARE: Convention[Share] = 0.01
 """Share of the step below which a part is not listed."""
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~@&])")
 
@@ -66,7 +67,7 @@ def _steps(found: Diagnosis) -> str:
     rows = []
     for bar in bars:
         for part in bar.parts:
-            if part.ns >= _LEAST * bar.total_ns:
+            if part.ns >= _LEAST_PART_SHARE * bar.total_ns:
                 name = f"waiting: {labels.part(part)}" if part.idle else labels.part(part)
                 rows.append((f"GPU {bar.device}: {name}" if several else name, share(part.ns, bar.total_ns)))
     return table(("the step", "share"), rows) if rows else ""

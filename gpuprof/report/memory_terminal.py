@@ -15,11 +15,12 @@ from gpuprof.report import memory_words as words
 from gpuprof.report.lines import Column, flow, table
 from gpuprof.report.numbers import share
 from gpuprof.report.stepbar import cells
-from gpuprof.report.terminal import GUTTER, WIDEST, paragraph, section
+from gpuprof.report.terminal import GUTTER, WIDEST_PAGE, paragraph, section
+from gpuprof.units import Convention, Rows
 
-ROWS = 4
+ROWS: Convention[Rows] = 4
 """Lines of Python shown by default."""
-LEAKS = 3
+MOST_LEAKS: Convention[Rows] = 3
 MARKS = {
     "weights": ("W", "blue"),
     "adapters": ("D", "bright_blue"),
@@ -42,7 +43,7 @@ MARKS = {
 
 def render(report: MemoryReport, width: int = 80, rows: int = ROWS) -> Group:
     """The report for a terminal of `width` columns, with `rows` lines of Python."""
-    width = max(40, min(width, WIDEST))
+    width = max(40, min(width, WIDEST_PAGE))
     inner = width - GUTTER
     return Group(*_of_device(report, width, rows), *advised(report.advice, inner, alone=not report.devices))
 
@@ -59,7 +60,7 @@ def _of_device(report: MemoryReport, width: int, rows: int) -> list[Text | Table
         *section("owners", _owners(device, inner)),
         *section("lines", _lines(device, inner, rows)),
         *section("phases", _phases(device, inner)),
-        *section("each step", [Text(words.leak(one)) for one in device.leaks[:LEAKS]]),
+        *section("each step", [Text(words.leak(one)) for one in device.leaks[:MOST_LEAKS]]),
         *section("difference", [] if report.difference is None else _difference(report.difference, inner, rows)),
         *section("other GPUs", [Text(line) for line in words.others(report)]),
         *section("note", [Text(issue.message, "yellow" if issue.severity == "warning" else "dim")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from gpuprof.report.names import escape
 from gpuprof.report.numbers import amount, duration, duration_range, round_ticks, share
 from gpuprof.report.palette import OWNER_PAINTS
+from gpuprof.units import Convention, Entries, Share
 
 if TYPE_CHECKING:
     from gpuprof.memory.advice import Advice, Bounds, Fits, Remedy
@@ -16,7 +17,7 @@ NAMES = {key: paint.label for key, paint in OWNER_PAINTS.items()}
 """Owner → its label."""
 
 
-TICKS = 6
+MOST_TICKS: Convention[Entries] = 6
 """Marks of an axis of memory, at most."""
 
 
@@ -34,7 +35,7 @@ def size(value: int) -> str:
 def ticks(top: int) -> list[tuple[str, float]]:
     """(`1.5 GiB`, bytes) of the marks of an axis from 0 to `top`: round in the unit of the largest."""
     scale, unit = next(((s, u) for s, u in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")) if top >= s), (1, "B"))
-    return [(f"{at:g} {unit}" if at else "0", at * scale) for at in round_ticks(top / scale, TICKS)]
+    return [(f"{at:g} {unit}" if at else "0", at * scale) for at in round_ticks(top / scale, MOST_TICKS)]
 
 
 def signed(value: int) -> str:
@@ -150,7 +151,7 @@ def lines(report: MemoryReport) -> list[str]:
 
 SEGMENTS = "expandable_segments"
 """The change that saves reserved memory, not allocated peak."""
-WORTH = 0.01
+LEAST_SHOWN_CHANGE: Convention[Share] = 0.01
 """A change is shown if it saves or costs at least this share of the peak."""
 
 
@@ -164,7 +165,7 @@ def measured(advice: Advice) -> str:
 
 def worth(advice: Advice) -> list[Remedy]:
     """The changes whose effect on the peak is known and large enough to be shown."""
-    least = WORTH * advice.peak_bytes
+    least = LEAST_SHOWN_CHANGE * advice.peak_bytes
     return [one for one in advice.remedies if one.saved_bytes is not None and abs(one.saved_bytes) >= least]
 
 

@@ -11,6 +11,7 @@ import unicodedata
 from rich.cells import cell_len
 
 from gpuprof.report.kernel_names import readable_kernel
+from gpuprof.units import Cells, Characters, Convention
 
 _INVISIBLE = frozenset("\u115f\u1160\u3164\uffa0\u2800")
 """Characters that Unicode counts as letters or symbols but that look blank: Hangul fillers, the empty Braille cell."""
@@ -18,13 +19,13 @@ _INVISIBLE = frozenset("\u115f\u1160\u3164\uffa0\u2800")
 _UNSAFE = frozenset({"Cc", "Cf", "Cs", "Cn", "Co", "Zl", "Zp"})
 """Unicode categories: controls, format (bidi, zero-width), surrogates, unassigned, private, line ends."""
 
-_MARKS_IN_A_ROW = 2
+_MARKS_IN_A_ROW: Convention[Characters] = 2
 """Combining marks that a letter may carry; more would run into neighbouring lines."""
 
-_SHORTEST_BASE = 5
+_SHORTEST_BASE: Convention[Cells] = 5
 """Cells that a kernel's own name is cut to before its functors are cut as well."""
 
-_LONG = 4096
+_LONG_NAME: Convention[Characters] = 4096
 """Characters beyond which only the ends of a name are looked at."""
 
 
@@ -72,7 +73,7 @@ def shown(name: str | None, width: int = 80) -> str:
     """Any name from a trace, ready to print; a dash if unknown."""
     if name is None:
         return "–"
-    ends = name if len(name) <= _LONG else f"{name[: _LONG // 2]}…{name[-_LONG // 2 :]}"
+    ends = name if len(name) <= _LONG_NAME else f"{name[: _LONG_NAME // 2]}…{name[-_LONG_NAME // 2 :]}"
     return shorten(escape(ends), width)
 
 

@@ -17,14 +17,15 @@ from gpuprof.report.as_text import predicted
 from gpuprof.report.code_lines import blocks
 from gpuprof.report.names import escape, shown, shown_kernel
 from gpuprof.report.numbers import amount, duration, duration_range, percent, share
+from gpuprof.units import Convention, Rows, Share
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.comparison.comparison import Comparison
     from gpuprof.projection.projection import Projection
     from gpuprof.tracefile.trace import Trace
 
-ROWS = 8
-WORTH_NAMING = 0.005
+ROWS: Convention[Rows] = 8
+WORTH_NAMING: Convention[Share] = 0.005
 """Smallest share for which a part of the bar has an entry in the legend."""
 
 # Colours of the text come from the page, so that its theme, light or dark, holds here too.

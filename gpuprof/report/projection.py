@@ -13,10 +13,11 @@ from gpuprof.projection.projection import Explanation, MemoryFit, OnGpu, Project
 from gpuprof.report.lines import Column, table
 from gpuprof.report.names import escape
 from gpuprof.report.numbers import duration, duration_range, gib, share
+from gpuprof.units import Cells, Convention
 
-WIDEST = 160
-GUTTER = 2
-NAME_WIDTH = 16
+WIDEST_PAGE: Convention[Cells] = 160
+GUTTER: Convention[Cells] = 2
+NAME_WIDTH: Convention[Cells] = 16
 """Width that a GPU's name needs, such as `H100 SXM5 80GB`."""
 _NAMES = {
     "host_floor": "host floor", "capacity": "memory holds", "host_speed": "host speed", "compute": "compute",
@@ -26,7 +27,7 @@ _NAMES = {
 
 def render(projection: Projection, width: int = 80) -> Group:
     """The projection for a terminal of `width` columns."""
-    width = max(60, min(width, WIDEST))
+    width = max(60, min(width, WIDEST_PAGE))
     blocks: list[Text] = [*_paragraph(projection.summary, width, ""), Text(), *_head(projection), Text()]
     blocks += _steps(projection, width)
     for title, lines in (

@@ -10,16 +10,19 @@ from rich.text import Text
 
 from gpuprof.report.lines import Column, table
 from gpuprof.report.numbers import duration, share
+from gpuprof.units import Convention, Ranks, Ratio, Rows
 
 if TYPE_CHECKING:
     from gpuprof.ranks.summary import Job, RankSummary
 
-SHOWN, SHOWN_OF_MANY, MANY = 8, 4, 16
-"""Ranks in the table; fewer for jobs of MANY ranks, where the lines above say what matters."""
-CHANGES = 4
-ON_PATH = 3
+MOST_RANKS: Convention[Ranks] = 8
+SHOWN_OF_MANY: Convention[Ranks] = 4
+MANY_RANKS: Convention[Ranks] = 16
+"""Ranks in the table; fewer for jobs of MANY_RANKS ranks, where the lines above say what matters."""
+MOST_CHANGES: Convention[Rows] = 4
+ON_PATH: Convention[Ranks] = 3
 """Ranks that are named of the critical path."""
-WORTH = 1.02
+LEAST_GAIN: Convention[Ratio] = 1.02
 """What-ifs that gain less are not listed."""
 _WORDS = {
     "tensor": "tensor groups",
@@ -31,11 +34,11 @@ _WORDS = {
 
 
 def lines(ranks: Sequence[RankSummary] | None, width: int, job: Job | None = None) -> list[Text]:
-    """One row per rank, slowest first, up to SHOWN. `job`: their joint replay."""
+    """One row per rank, slowest first, up to MOST_RANKS. `job`: their joint replay."""
     if not ranks:
         return []
     slowest = sorted(ranks, key=lambda rank: (-(rank.pace_ns or 0), rank.rank))
-    shown = SHOWN if len(ranks) <= MANY else SHOWN_OF_MANY
+    shown = MOST_RANKS if len(ranks) <= MANY_RANKS else SHOWN_OF_MANY
     rows = [
         (
             f"rank {rank.rank}",
@@ -63,7 +66,7 @@ def _of_job(job: Job | None, width: int) -> list[Text]:
     ]
     text = f"{duration(job.step_ns)} a step, {duration(job.even_ns)} if work were spread evenly ({job.slowdown:.2f}×)"
     found = [Text(", ".join(parts) + ": " + text)]
-    gains = [one for one in job.changes if one.speedup >= WORTH and one.kind != "transfers"][:CHANGES]
+    gains = [one for one in job.changes if one.speedup >= LEAST_GAIN and one.kind != "transfers"][:MOST_CHANGES]
     rows = [(f"without {one.name}'s delay" if one.kind in ("rank", "host", "group") else
              f"{one.name} of equal work" if one.kind == "stage" else one.name,
              duration(one.step_ns), f"{one.speedup:.2f}×") for one in gains]  # fmt: skip

@@ -10,18 +10,19 @@ from gpuprof.diagnosis.roles.model import Role, Roles, Span
 from gpuprof.report.lines import flow
 from gpuprof.report.names import escape
 from gpuprof.report.numbers import duration, share
-from gpuprof.report.roles_words import LEAST, PAINT_OF_WAITING, paint, phases_there, queue, wait
-from gpuprof.report.terminal import GUTTER, WIDEST, paragraph, section
+from gpuprof.report.roles_words import LEAST_IN_LEGEND, PAINT_OF_WAITING, paint, phases_there, queue, wait
+from gpuprof.report.terminal import GUTTER, WIDEST_PAGE, paragraph, section
+from gpuprof.units import Convention, Iterations, Rows
 
-ROWS = 5
+ROWS: Convention[Rows] = 5
 """Lines of who waits for whom, shown by default."""
-SHOWN = 4
+MOST_ITERATIONS: Convention[Iterations] = 4
 """Iterations that the lanes show, from the middle of the window; all where there are fewer."""
 
 
 def render(found: Roles, width: int = 80, rows: int = ROWS) -> Group:
     """The roles for a terminal of `width` columns, with `rows` lines of who waits for whom."""
-    width = max(40, min(width, WIDEST))
+    width = max(40, min(width, WIDEST_PAGE))
     inner = width - GUTTER
     each = f"{duration(found.iteration_ns)} an iteration   " if found.iteration_ns else ""
     of = f"{len(found.roles)} processes on one timeline of {duration(found.window_ns)}"
@@ -30,7 +31,7 @@ def render(found: Roles, width: int = 80, rows: int = ROWS) -> Group:
     for one in found.roles:
         lines += section(one.role, [lane(one.lane, low, high, inner), Text(_times(one), "dim")])
     lines += section("", [*flow(_legend(found), inner), Text(f"the lanes are {duration(high - low)} long", "dim")])
-    waits = [one for one in found.waits if one.ns >= LEAST * found.window_ns][:rows]
+    waits = [one for one in found.waits if one.ns >= LEAST_IN_LEGEND * found.window_ns][:rows]
     lines += section("waits", [Text(wait(one, found.window_ns)) for one in waits])
     lines += section("queue", [Text(queue(found))] if found.queue else [])
     notes = [Text(one.message, "yellow" if one.severity == "warning" else "dim") for one in found.issues]
@@ -38,8 +39,8 @@ def render(found: Roles, width: int = 80, rows: int = ROWS) -> Group:
 
 
 def part_shown(found: Roles) -> tuple[int, int]:
-    """The part of the window that lanes show: SHOWN iterations around its middle."""
-    long = min(found.window_ns, SHOWN * (found.iteration_ns or found.window_ns))
+    """The part of the window that lanes show: MOST_ITERATIONS iterations around its middle."""
+    long = min(found.window_ns, MOST_ITERATIONS * (found.iteration_ns or found.window_ns))
     low = (found.window_ns - long) // 2
     return low, low + long
 

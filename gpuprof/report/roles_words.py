@@ -10,9 +10,10 @@ from gpuprof.report.logged_terminal import quantity
 from gpuprof.report.names import escape
 from gpuprof.report.numbers import amount, duration, share
 from gpuprof.report.stepbar import Paint
+from gpuprof.units import Convention, Share
 
 PAINT_OF_WAITING = Paint("bright_black", "#c9ced4", "·")
-LEAST = 0.005
+LEAST_IN_LEGEND: Convention[Share] = 0.005
 """Share of the window below which a phase or a wait has no entry."""
 
 
@@ -37,7 +38,7 @@ def summary(found: Roles) -> str:
 
 def phases_there(found: Roles) -> list[str]:
     """The phases that have an entry, in the order of an iteration; waiting comes last."""
-    there = {one.phase for role in found.roles for one in role.phases if one.ns >= LEAST * found.window_ns}
+    there = {one.phase for role in found.roles for one in role.phases if one.ns >= LEAST_IN_LEGEND * found.window_ns}
     return [*(phase for phase in PAINTS if phase in there), WAITING]
 
 

@@ -12,12 +12,13 @@ from gpuprof.record.goodput import Goodput as Whole
 from gpuprof.record.goodput import sentence
 from gpuprof.report.names import shown
 from gpuprof.report.numbers import amount, duration, duration_range, gib, joules, long_duration, rate, scaled, share
+from gpuprof.units import Cells, Convention, Share
 
-_NAME = 40
+_NAME_WIDTH: Convention[Cells] = 40
 """Cells for any one name."""
-WORTH_SAYING = 0.02
+WORTH_SAYING: Convention[Share] = 0.02
 """Share of padding below which it is not mentioned."""
-_ENERGY_UNSURE = 0.1
+_ENERGY_UNSURE: Convention[Share] = 0.1
 """Energy that is known to within this share is given without an interval."""
 
 _DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float64": "fp64", "float8_e4m3fn": "fp8"}
@@ -219,7 +220,7 @@ def tokens(diagnosis: Diagnosis) -> str:
 
 
 def _name(value: Any) -> str:
-    return shown(value, _NAME) if isinstance(value, str) and value else ""
+    return shown(value, _NAME_WIDTH) if isinstance(value, str) and value else ""
 
 
 def _number(value: Any) -> float | None:

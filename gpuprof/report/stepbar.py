@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpuprof.diagnosis.step_parts import Bar, Part
+from gpuprof.units import Convention, Share
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +17,7 @@ class Paint:
     fill: str
 
 
-LISTED = 0.005
+LEAST_LISTED: Convention[Share] = 0.005
 """Share of a bar below which a part is neither drawn nor in its legend."""
 
 # Pages: around the palette of Okabe and Ito, distinguished under the common kinds of colour blindness; no other thing
@@ -65,7 +66,7 @@ def cells(bar: Bar, width: int) -> list[int]:
     total = sum(part.ns for part in bar.parts)
     if not total:
         return [0] * len(bar.parts)
-    listed = [i for i, part in enumerate(bar.parts) if part.ns >= LISTED * total]
+    listed = [i for i, part in enumerate(bar.parts) if part.ns >= LEAST_LISTED * total]
     whole = sum(bar.parts[i].ns for i in listed)
     given = [bar.parts[i].ns * width // whole if i in listed else 0 for i in range(len(bar.parts))]
     left = sorted(listed, key=lambda i: (-(bar.parts[i].ns * width % whole), i))

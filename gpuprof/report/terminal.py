@@ -35,28 +35,29 @@ from gpuprof.report.drawn import drawn
 from gpuprof.report.lines import Column, Prose, flow, prose, table
 from gpuprof.report.names import escape, shorten_kernel, shown, shown_kernel
 from gpuprof.report.numbers import amount, count, duration, share
+from gpuprof.units import Cells, Convention, Lines, Rows, Share
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.comparison.comparison import Note
 
-GUTTER = 13
+GUTTER: Convention[Cells] = 13
 """Columns to the left of the content, for the name of the section."""
-WIDEST = 160
+WIDEST_PAGE: Convention[Cells] = 160
 """Widest output, in columns: longer lines are hard to read."""
-ROWS = 5
+ROWS: Convention[Rows] = 5
 """Kernels shown by default."""
-FIXES = 5
-ANSWER_LINES = 18
+MOST_FIXES: Convention[Rows] = 5
+ANSWER_LINES: Convention[Lines] = 18
 """Lines of the answer, which fit on any terminal without scrolling. What matters least is left out."""
-GAPS = 3
-NOTES = 5
+MOST_GAPS: Convention[Rows] = 3
+MOST_NOTES: Convention[Rows] = 5
 """Notes of the run that are shown."""
-PHASES = 4
-CATEGORIES = 6
-DEVICES = 8
+MOST_PHASES: Convention[Rows] = 4
+MOST_CATEGORIES: Convention[Rows] = 6
+MOST_DEVICES: Convention[Rows] = 8
 SEEN = Brevity().least_part
 """Share below which a line that names several things leaves one out."""
-WORTH_A_LINE = 0.02
+WORTH_A_LINE: Convention[Share] = 0.02
 """Share of the idle time from which on a phase gets its own line."""
 
 _BOUND_STYLES = {
@@ -79,7 +80,7 @@ def render(
 
     `next_step` replaces the advice in the last lines; an empty one leaves it out.
     """
-    width = max(40, min(width, WIDEST))
+    width = max(40, min(width, WIDEST_PAGE))
     blocks = _everything(diagnosis, width, rows, next_step) if verbose else _answer(diagnosis, width, next_step)
     return Group(*spaced(block for block in blocks if block))
 
@@ -104,7 +105,7 @@ def _answer(diagnosis: Diagnosis, width: int, next_step: str | None) -> list[Blo
         *later,
         section(
             "functions",
-            host_words.lines(diagnosis, width - GUTTER, host_words.worth_saying(diagnosis)[: host_words.TOP]),
+            host_words.lines(diagnosis, width - GUTTER, host_words.worth_saying(diagnosis)[: host_words.TOP_ROWS]),
         )
         + section("workers", paragraph(host_words.workers(diagnosis))),
     ]
@@ -150,17 +151,17 @@ def _everything(diagnosis: Diagnosis, width: int, rows: int, next_step: str | No
     inner = width - GUTTER
     notes = [i for i in diagnosis.quality.issues if i.severity == "info"]
     if diagnosis.run:
-        notes += [Issue("run_note", "info", note) for note in diagnosis.run.notes[:NOTES]]
+        notes += [Issue("run_note", "info", note) for note in diagnosis.run.notes[:MOST_NOTES]]
     advice = words.next_step(diagnosis) if next_step is None else next_step
     return [
         *_top(diagnosis, width),
         section("run", [Text(line) for line in run_words.lines(diagnosis)]),
         *_iteration(diagnosis, inner),
         section(diagnosis.unit, _step(diagnosis, inner)) + section("2× as fast", fixes.sensitivities(diagnosis, inner)),
-        section("reach", _above(diagnosis, inner, most=max(rows, above_words.SHOWN), least=SEEN)),
-        section("ncu", _counted(diagnosis, max(rows, counters_words.SHOWN))),
+        section("reach", _above(diagnosis, inner, most=max(rows, above_words.MOST_SHOWN), least=SEEN)),
+        section("ncu", _counted(diagnosis, max(rows, counters_words.ROWS))),
         section("ranks", rank_lines.lines(diagnosis.ranks, inner, diagnosis.job)),
-        section("fixes", fixes.fixes(diagnosis, inner, Brevity(fixes=max(len(diagnosis.findings), FIXES)))),
+        section("fixes", fixes.fixes(diagnosis, inner, Brevity(fixes=max(len(diagnosis.findings), MOST_FIXES)))),
         section("try", fixes.worth_trying(diagnosis, inner)),
         section("ruled out", fixes.considered(diagnosis)),
         section("functions", _functions(diagnosis, inner, rows)),
@@ -184,13 +185,13 @@ def _functions(diagnosis: Diagnosis, width: int, rows: int) -> list[Text]:
     return [] if diagnosis.host is None else host_words.lines(diagnosis, width, list(diagnosis.host.functions[:rows]))
 
 
-def _counted(diagnosis: Diagnosis, most: int = counters_words.SHOWN) -> list[Text]:
+def _counted(diagnosis: Diagnosis, most: int = counters_words.ROWS) -> list[Text]:
     """Counters of Nsight Compute next to what was predicted for the same kernels."""
     return [Text(text, "" if i else "dim") for i, text in enumerate(counters_words.lines(diagnosis, most))]
 
 
 def _above(
-    diagnosis: Diagnosis, width: int, most: int = above_words.SHOWN, least: float = above_words.LEAST
+    diagnosis: Diagnosis, width: int, most: int = above_words.MOST_SHOWN, least: float = above_words.LEAST_NAMED_SHARE
 ) -> list[Text]:
     """What the step should cost, and the largest costs above that."""
     found = above_words.lines(diagnosis, most, least)
@@ -296,12 +297,12 @@ def _step(diagnosis: Diagnosis, width: int, least_part: float = SEEN) -> list[Te
         return []
     several = len(bars) > 1
     lines = []
-    for bar in bars[:DEVICES]:
+    for bar in bars[:MOST_DEVICES]:
         name = f"GPU {bar.device}  " if several else ""
         lines.append(Text(f"{name:<7}" if several else "").append_text(_bar(bar, width - 7 * several)))
         lines += _legend(bar, width, least_part)
-    if len(bars) > DEVICES:
-        lines.append(Text(f"and {len(bars) - DEVICES} more devices", "dim"))
+    if len(bars) > MOST_DEVICES:
+        lines.append(Text(f"and {len(bars) - MOST_DEVICES} more devices", "dim"))
     if not step_parts.estimated(diagnosis) and _differs_from_recording(diagnosis):
         lines.append(Text("as recorded, under the profiler", "dim"))
     return lines
@@ -341,7 +342,7 @@ def _legend(bar: Bar, width: int, least_part: float) -> list[Text]:
 
 
 def _drawn(parts: Sequence[Part], bar: Bar) -> list[Part]:
-    return [part for part in parts if part.ns >= stepbar.LISTED * bar.total_ns]
+    return [part for part in parts if part.ns >= stepbar.LEAST_LISTED * bar.total_ns]
 
 
 def _entries(parts: Sequence[Part], bar: Bar, least_part: float) -> list[Text]:
@@ -401,7 +402,7 @@ def _waits(diagnosis: Diagnosis, width: int) -> list[Text]:
             amount(phase.count / steps, "gap"),
             words.waits_for(phase),
         )
-        for phase in gaps.by_phase[:PHASES]
+        for phase in gaps.by_phase[:MOST_PHASES]
         if phase.ns >= WORTH_A_LINE * gaps.total_ns
     ]
     columns = (Column("bold"), Column(right=True), Column("dim", right=True), Column(elastic=True))
@@ -423,7 +424,7 @@ def _longest(diagnosis: Diagnosis, width: int) -> list[Text]:
             words.waits_for(gap),
             shown(gap.frame, 120) if gap.frame else "",
         )
-        for gap in gaps.largest[:GAPS]
+        for gap in gaps.largest[:MOST_GAPS]
     ]
     columns = (
         Column(right=True),
@@ -456,7 +457,7 @@ def _kernels(diagnosis: Diagnosis, width: int, rows: int) -> list[Text]:
     if kernels.unattributed_ns > SEEN * kernels.total_ns and not without_ops:
         total.append(f", {share(kernels.unattributed_ns, kernels.total_ns)} unattributed")
     categories = sorted(kernels.by_category, key=lambda c: -c.ns)
-    named = [c for c in categories[:CATEGORIES] if c.ns >= SEEN * kernels.total_ns]
+    named = [c for c in categories[:MOST_CATEGORIES] if c.ns >= SEEN * kernels.total_ns]
     items = [_category(labels.category(c.category), c.ns, kernels.total_ns) for c in named]
     rest = sum(c.ns for c in categories[len(named) :])
     if rest >= SEEN * kernels.total_ns:

@@ -10,9 +10,11 @@ from gpuprof.report.lines import Column, table
 from gpuprof.report.names import escape
 from gpuprof.report.numbers import amount, duration, duration_range, long_duration, percent
 from gpuprof.trial.trial import Fix, Interval, Next, Row, Trial
+from gpuprof.units import Cells, Convention
 
-WIDEST = 160
-WIDE, NARROW = 120, 78
+WIDEST_PAGE: Convention[Cells] = 160
+WIDE_FROM: Convention[Cells] = 120
+NARROW_FROM: Convention[Cells] = 78
 """From these widths on there is room for whether the training is the same, and for memory and start."""
 STATUS = {
     "confirmed": "confirmed", "slower": "slower", "no_difference": "no gain", "unconfirmed": "unconfirmed",
@@ -32,7 +34,7 @@ PASTE = "paste   "
 
 def render(trial: Trial, width: int = 80) -> Group:
     """The trial for a terminal of `width` columns."""
-    width = max(60, min(width, WIDEST))
+    width = max(60, min(width, WIDEST_PAGE))
     lines = [*_best(trial), Text(), *_table(trial, width)]
     for row in trial.rows:
         lines += _details(row)
@@ -92,7 +94,7 @@ def _table(trial: Trial, width: int) -> list[Text]:
     ]
     right = Column(right=True)
     columns = [Column("bold", elastic=True), right, right, right, Column(), right, right, Column("dim", elastic=True)]
-    kept = 8 if width >= WIDE else 7 if width >= NARROW else 5
+    kept = 8 if width >= WIDE_FROM else 7 if width >= NARROW_FROM else 5
     found = table([row[:kept] for row in rows], columns[:kept], width)
     found[0].stylize("dim")
     for line, row in zip(found[2:], trial.rows, strict=True):

@@ -11,12 +11,13 @@ from typing import Any
 
 from gpuprof.report.kernel_names import readable_kernel
 from gpuprof.report.names import escape, shorten
+from gpuprof.units import Characters, Convention
 
 BEGIN, END = "⟦", "⟧"
 """The fence around text from a recording. Inside a name these are escaped, so that it cannot end its fence."""
-LONGEST = 120
+LONGEST_NAME: Convention[Characters] = 120
 """Characters of a name."""
-LONGEST_TEXT = 1500
+LONGEST_TEXT: Convention[Characters] = 1500
 """Characters of a sentence, which may quote names."""
 NAMES = frozenset({
     "name", "names", "op", "ops", "module", "modules", "frame", "frames", "function", "functions", "caller", "kernel",
@@ -28,19 +29,19 @@ OWN = frozenset({"fix", "fixes", "settings", "patch"})
 """Keys of objects whose names are gpuprof's own."""
 CODE = frozenset({"fix", "fix_lines", "lines", "settle", "command", "patch", "settings", "value", "arguments"})
 """Keys of values to be pasted or called: a fence would break them."""
-SHORTEST = 4
+SHORTEST_SOUGHT: Convention[Characters] = 4
 """Shortest name that is searched for in sentences."""
-_QUOTED = 40
+_QUOTED_FROM: Convention[Characters] = 40
 """From this length on a sentence may quote only the ends of a name."""
-_ENDS = 8
+_ENDS_LENGTH: Convention[Characters] = 8
 """Characters at each end by which such a quotation is recognised."""
 PATHS = frozenset({"path", "paths"})
 """Keys of values that an agent passes back to a tool: escaped, not fenced."""
 
 
 def fenced(name: str) -> str:
-    """A name from a recording in a fence: at most LONGEST characters, all of them visible."""
-    return f"{BEGIN}{_short(_without_fence(name), LONGEST)}{END}"
+    """A name from a recording in a fence: at most LONGEST_NAME characters, all of them visible."""
+    return f"{BEGIN}{_short(_without_fence(name), LONGEST_NAME)}{END}"
 
 
 def unfenced(text: str) -> str:
@@ -87,13 +88,18 @@ def _quotations(names: Iterable[str], text: str) -> re.Pattern[str] | None:
     """A pattern for the names that the text quotes, whole or with the middle left out; None if it quotes none."""
     found = set()
     for name in names:
-        if len(name) < SHORTEST or name.isalpha() or not any(map(str.isalpha, name)):
+        if len(name) < SHORTEST_SOUGHT or name.isalpha() or not any(map(str.isalpha, name)):
             continue
         for form in {name, readable_kernel(name)} if "(" in name or "<" in name else (name,):
             if form in text:
                 found.add(re.escape(escape(_without_fence(form))))
-            elif len(form) >= _QUOTED and form[:_ENDS] in text and form[-_ENDS:] in text and "…" in text:
-                ends = (re.escape(escape(_without_fence(end))) for end in (form[:_ENDS], form[-_ENDS:]))
+            elif (
+                len(form) >= _QUOTED_FROM
+                and form[:_ENDS_LENGTH] in text
+                and form[-_ENDS_LENGTH:] in text
+                and "…" in text
+            ):
+                ends = (re.escape(escape(_without_fence(end))) for end in (form[:_ENDS_LENGTH], form[-_ENDS_LENGTH:]))
                 found.add("[^…\n]*…[^…\n]*?".join(ends))
     if not found:
         return None

@@ -14,14 +14,15 @@ from gpuprof.report.numbers import amount, duration, duration_range
 from gpuprof.report.settle import settle
 from gpuprof.timeline.frames import MODULE
 from gpuprof.timeline.unit import Unit
+from gpuprof.units import Assumed, Cells, Convention, Share
 
-WORTH_MENTIONING = 0.05
+WORTH_MENTIONING: Convention[Share] = 0.05
 """Share of a step below which the profiler's cost does not matter to the reader."""
 
-SAME = 0.03
+SAME_STEPS: Assumed[Share] = 0.03
 """Share by which steps of one process differ by chance."""
 
-_SHORTEST_PATH = 24
+_SHORTEST_PATH: Convention[Cells] = 24
 
 
 def label(diagnosis: Diagnosis) -> str:

@@ -1,4 +1,4 @@
-"""What the GPU's counters showed while given work ran: how busy its SMs, tensor cores and memory were.
+"""GPU counters while given work ran: utilisation of SMs, tensor cores and memory.
 
 Counters are sampled over the whole device, some thousand times a second, so a sample holds many kernels and the pauses
 between them. Each sample's value is shared out over what ran in it by time; a pause shows nothing. Values are whole
@@ -14,11 +14,12 @@ import numpy as np
 from gpuprof.timeline.intervals import Cover, union
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.trace import F64, I64
+from gpuprof.units import Assumed, Code, Convention, Share
 
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """Mean percentages of what the device can do, while the work ran; None where it was not sampled."""
+    """Mean percentages of the device's peak while the work ran; None if it was not sampled."""
 
     busy_ns: int
     """Of the work, as far as it was sampled: in samples of which work filled half at least."""
@@ -28,13 +29,13 @@ class Activity:
     """Read and written together."""
 
 
-FILLED = 0.5
+LEAST_FILLED: Assumed[Share] = 0.5
 """Of a sample that is to count. A percent of rounding is then at most two of the work's."""
 
 _COUNTERS = {"sm": ("sm_active",), "tensor": ("tensor_active",), "dram": ("dram_read", "dram_write")}
 
 
-_OTHERS = -1
+_OTHER_WORK: Convention[Code] = -1
 
 
 def activity(timeline: Timeline, key: I64) -> dict[int, Activity]:
@@ -92,14 +93,14 @@ def _shared(timeline: Timeline, key: I64, device: int, time: I64, percent: F64) 
     of_window = np.zeros(len(gpu), bool)
     of_window[timeline.members] = True
     # What overlaps the window's work, or is of no group, has its share of a sample too.
-    group = np.where(of_window & (key >= 0), key, _OTHERS)
+    group = np.where(of_window & (key >= 0), key, _OTHER_WORK)
     covered = {}
     for one in np.unique(group[here]).tolist():
         rows = here & (group == one)
         covered[one] = Cover(union(gpu.start_ns[rows], gpu.end_ns[rows])).between(begin, end).astype(np.float64)
     total = np.sum(list(covered.values()), axis=0) if covered else np.zeros(len(begin))
-    covered.pop(_OTHERS, None)
-    filled = total >= FILLED * (end - begin)
+    covered.pop(_OTHER_WORK, None)
+    filled = total >= LEAST_FILLED * (end - begin)
     # What was sampled is of the whole interval, pauses included: its sum is the work's.
     weight = np.divide(value * (end - begin), total, out=np.zeros(len(begin)), where=filled)
     return {group: (float((ns * weight).sum()), float(ns[filled].sum())) for group, ns in covered.items()}

@@ -1,4 +1,4 @@
-"""The thread of the backward pass where nothing names it: no op of autograd, no range, no name of the thread.
+"""Finds the backward pass's thread if nothing names it: no autograd op, no range, no thread name.
 
 In a training two threads launch work in turns: the one that runs the program launches the forward pass and the
 optimizer, autograd's launches the backward pass while the other waits in `backward()`.
@@ -12,6 +12,7 @@ import numpy as np
 
 from gpuprof.timeline.links import Links, annotating_thread
 from gpuprof.tracefile.trace import KERNEL, Trace
+from gpuprof.units import Assumed, Share
 
 GRADIENT_KERNEL = re.compile(r"backward|[^a-z](?<!igemm_)bwd[^a-z]|wgrad|igemm_wrw", re.IGNORECASE)
 """Kernels of a backward pass. Not `dgrad` (MIOpen: `igemm_bwd`): the forward pass of a transposed convolution is the
@@ -19,12 +20,12 @@ gradient of a convolution's input."""
 OPTIMIZER_KERNEL = re.compile(r"adam(?!ax)|multi_tensor_lamb", re.IGNORECASE)
 _OPTIMIZER = re.compile(r"^Optimizer\.|^aten::_fused_(adamw?|sgd|adagrad)|^aten::_foreach_addc")
 
-LEAST = 0.1
+LEAST_LAUNCHES: Assumed[Share] = 0.1
 """Both threads launch at least this share of the work."""
-TURNS = 0.9
+LAUNCHES_IN_A_ROW: Assumed[Share] = 0.9
 """Of each thread's launches this share follow a launch of the same thread. Threads that work independently of each
 other mix theirs."""
-NEARLY_ALL = 0.95
+GRADIENT_KERNELS: Assumed[Share] = 0.95
 """Of the kernels that are named as gradients the share that the thread launches."""
 
 
@@ -37,13 +38,13 @@ def backward_threads(trace: Trace, links: Links) -> frozenset[int]:
     rows = np.flatnonzero((links.call >= 0) & (links.thread >= 0) & (gpu.kind == KERNEL))
     rows = rows[np.argsort(links.begun_ns[rows], kind="stable")]
     threads, counts = np.unique(links.thread[rows], return_counts=True)
-    working = threads[counts >= LEAST * len(rows)]
+    working = threads[counts >= LEAST_LAUNCHES * len(rows)]
     if len(working) != 2:
         return frozenset()
     launching = links.thread[rows]
     launching = launching[np.isin(launching, working)]
     same = launching[1:] == launching[:-1]
-    if any(same[launching[1:] == thread].mean() < TURNS for thread in working.tolist()):
+    if any(same[launching[1:] == thread].mean() < LAUNCHES_IN_A_ROW for thread in working.tolist()):
         return frozenset()
     first = int(launching[0])
     main = annotating_thread(trace)
@@ -52,7 +53,7 @@ def backward_threads(trace: Trace, links: Links) -> frozenset[int]:
     found = frozenset({other})
     gradients = rows[trace.rows_named(gpu.name, GRADIENT_KERNEL.search)[rows]]
     if len(gradients):
-        return found if float(np.mean(links.thread[gradients] == other)) >= NEARLY_ALL else frozenset()
+        return found if float(np.mean(links.thread[gradients] == other)) >= GRADIENT_KERNELS else frozenset()
     return found if _optimizes(trace, links, rows, main) else frozenset()
 
 

@@ -1,4 +1,4 @@
-"""How the clocks of ranks differ, from pairs of ranks whose collectives were matched."""
+"""Differences between the clocks of ranks, from pairs of ranks with matched collectives."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuprof.tracefile.trace import F64, I64
+from gpuprof.units import Assumed, Ns, Rounds
 
-ROUNDS = 200
-FLOOR_NS = 1_000.0
+ROUNDS: Assumed[Rounds] = 200
+FLOOR_NS: Assumed[Ns] = 1_000.0
 """Ends of one collective on two GPUs differ by about 1 µs whatever their clocks do."""
 
 

@@ -18,9 +18,10 @@ from gpuprof.timeline.slow_calls import UNKNOWN, slow_calls
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.remembered import remembered
 from gpuprof.tracefile.trace import I64, OP, Mask
+from gpuprof.units import Assumed, Elements
 
 LEAST_NS = int(calibrated.COMPUTES_NS.value)
-LARGE = 10_000
+FEWEST_ELEMENTS: Assumed[Elements] = 10_000
 """Elements of a tensor from which on an op that launches nothing takes time to compute on it."""
 _LIBRARY = re.compile(r"^(?!autograd::|c10d::|torch::|cuda)\w+::")
 """Ops of torch and its extensions, such as `aten::add_`; none of autograd's, which call others."""
@@ -39,7 +40,7 @@ def computing(timeline: Timeline) -> Mask:
     for dims in np.unique(ops.dims[found]).tolist():
         shapes = _SHAPE.findall(trace.text(int(dims)) or "")
         sizes = [math.prod(map(int, filter(None, text[1:-1].split(",")))) for text in shapes if text != "[]"]
-        if sizes and max(sizes) < LARGE:
+        if sizes and max(sizes) < FEWEST_ELEMENTS:
             found &= ops.dims != dims
     return found
 
@@ -58,7 +59,7 @@ def _launching(timeline: Timeline) -> Mask:
 
 
 def _own_ns(timeline: Timeline) -> I64:
-    """What ops take without those in them."""
+    """Self time of ops, without nested ops, ns."""
     ops, parent = timeline.trace.ops, timeline.nesting.parent
     whole = (ops.end_ns - ops.start_ns).clip(0)
     children = np.flatnonzero(parent >= 0)
@@ -66,7 +67,7 @@ def _own_ns(timeline: Timeline) -> I64:
 
 
 def spans_of(timeline: Timeline, thread: int) -> Intervals:
-    """When a thread is in such ops, but for the calls in them."""
+    """When a thread is in such ops, without the calls in them."""
     ops, calls = timeline.trace.ops, timeline.trace.calls
     rows = computing(timeline) & (ops.thread == thread)
     if not rows.any():
@@ -80,7 +81,7 @@ def spans_of(timeline: Timeline, thread: int) -> Intervals:
 
 
 def computes(timeline: Timeline) -> str | None:
-    """The phase in which the CPU computes most of the time that it does so; None where it never does."""
+    """The phase with most of the CPU's computing; None if it never computes."""
     ops, (low, high) = timeline.trace.ops, timeline.window
     rows = np.flatnonzero(computing(timeline) & (ops.start_ns >= low) & (ops.start_ns < high))
     if not len(rows):

@@ -11,6 +11,7 @@ from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.distinct import ordered
 from gpuprof.tracefile.remembered import remembered
 from gpuprof.tracefile.trace import OP, Mask, Trace
+from gpuprof.units import Assumed, Ops
 
 DISPATCH_NS = int(calibrated.DISPATCH_NS.value)
 """Between the calls of two ops a thread that launches spends less than this. In a longer stretch the host does
@@ -19,7 +20,7 @@ something else."""
 FAR = np.iinfo(np.int64).max
 """After the end of every recording."""
 
-FEWEST_OPS = 500
+FEWEST_OPS: Assumed[Ops] = 500
 """Fewer ops than this do not show whether some were left out."""
 SILENT_SHARE = calibrated.SILENT_SHARE.value
 """Of PyTorch's ops a third to a half lie in another and make no call (views, allocations, checks of types); where fewer

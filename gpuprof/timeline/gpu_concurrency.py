@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from gpuprof.timeline.intervals import join
 from gpuprof.timeline.timeline import Timeline
+from gpuprof.units import Assumed, Ratio, Share
 
-BUSY_SHARE = 0.1
+BUSY_SHARE: Assumed[Share] = 0.1
 """A GPU that works less than this part of the time that any works holds little of the model."""
-AT_ONCE = 1.2
+GPUS_AT_ONCE: Assumed[Ratio] = 1.2
 """GPUs busy on average while any is, below which they take turns. With a batch cut in only two, as the plainest
 pipeline does it, it is 1.33 on two GPUs, and more on more."""
 
 
 def take_turns(timeline: Timeline) -> int:
-    """How many GPUs of this process work one after the other; 0 where they work together, or there is one."""
+    """Number of this process's GPUs that work one after the other; 0 if they work at the same time, or if there is
+    one."""
     busy = [device.busy for device in timeline.devices]
     any_busy = join(*busy).total
     at_work = [one.total for one in busy if one.total >= BUSY_SHARE * any_busy]
-    return len(at_work) if len(at_work) > 1 and sum(at_work) < AT_ONCE * any_busy else 0
+    return len(at_work) if len(at_work) > 1 and sum(at_work) < GPUS_AT_ONCE * any_busy else 0

@@ -25,6 +25,7 @@ from gpuprof.timeline.intervals import Cover, Intervals, clip, complement, join,
 from gpuprof.timeline.nesting import busiest_thread
 from gpuprof.tracefile.trace import ANNOTATION, I64, Trace
 from gpuprof.tracefile.training_logs.frameworks import OWN_RANGES, RANGES
+from gpuprof.units import Assumed, Names
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +38,14 @@ class PhaseSpan:
 
 
 def phase_of(name: str) -> str | None:
-    """The phase that a range of this name marks."""
+    """The phase marked by a range of this name."""
     if name in (BACKWARD, OPTIMIZER):  # the recorder's own ranges of any training
         return name
     phase = name[len(RANGE) :] if name.startswith(RANGE) else None
     return phase if phase in TIMED or phase == TRAINING else None
 
 
-LEAST_NAMES = 3
+FEWEST_NAMES: Assumed[Names] = 3
 """Names of one framework in a recording, generation among them, from which on it is taken to be that framework's: one
 such name alone may be anything, but for OWN_RANGES."""
 
@@ -53,14 +54,14 @@ def _framework(names: set[str]) -> dict[str, str]:
     """Name of a range → its phase, for the framework that marked the recording; empty where none did."""
     for table in RANGES.values():
         found = names & table.keys()
-        several = len(found) >= LEAST_NAMES and any(table[name] == GENERATION for name in found)
+        several = len(found) >= FEWEST_NAMES and any(table[name] == GENERATION for name in found)
         if several or found & OWN_RANGES:
             return table
     return {}
 
 
 def is_pause(name: str) -> bool:
-    """Whether a range of this name is around what the recorder left out."""
+    """Whether a range of this name covers a part that the recorder left out."""
     return name.startswith(UNRECORDED_RANGE)
 
 

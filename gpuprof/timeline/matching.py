@@ -17,17 +17,18 @@ from gpuprof.timeline.clocks import Link, clock_offsets
 from gpuprof.timeline.collectives import KINDS, TOGETHER, UNKNOWN_GROUP, Collectives
 from gpuprof.timeline.point_to_point import p2p_pair
 from gpuprof.tracefile.trace import ABSENT, F64, I64, Mask
+from gpuprof.units import Assumed, Events, Ns, Ratio
 
-NOISE_NS = 20_000.0
+NOISE_NS: Assumed[Ns] = 20_000.0
 """Ends of one collective on two ranks of a host differ by some µs, and clocks drift by as much within a recording."""
-NEAR_NS = 50e6
+NEAR_NS: Assumed[Ns] = 50e6
 """Clocks of hosts that follow a time server differ by less; tried first where too few collectives overlap to decide."""
-FEWEST = 3
+FEWEST_ENDS: Assumed[Events] = 3
 """Ends of one or two collectives fit any shift."""
-UNNAMED_SPREAD_NS = 300_000.0
+UNNAMED_SPREAD_NS: Assumed[Ns] = 300_000.0
 """Groups that no recording names are of one group only if their ends agree as well as this. Two recordings of 2023 with
 dropped events agree to 0.26 ms; unrelated groups to no better than their steps vary."""
-BELIEVED = 3.0
+LONGEST_TRANSFER: Assumed[Ratio] = 3.0
 """Where some ranks of a group are missing, the shortest duration is the transfer if it is at most this many times what
 the message and the link suggest: else the missing rank may be the one that is waited for."""
 _ALIKE = [KINDS.index(k) for k in ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "send_recv")]
@@ -147,7 +148,7 @@ def _believed(shortest: F64, expected: F64, kind: I64, moved: I64) -> F64:
     floor = np.full(int(sort.max(initial=-1)) + 1, np.inf)
     np.minimum.at(floor, sort.reshape(-1), shortest)
     least = np.minimum(least, floor[sort.reshape(-1)])
-    return np.where(least <= BELIEVED * expected, least, np.nan)
+    return np.where(least <= LONGEST_TRANSFER * expected, least, np.nan)
 
 
 def _rows(found: Collectives, text: str) -> I64:
@@ -239,7 +240,7 @@ def _shift(a: I64, b: I64, a_end: F64, b_end: F64, together: Mask, zero: int) ->
 
     Half of the shorter one has to overlap. Of shifts whose ends fit about equally well, as they do where every step is
     as long as the next, the one with most in common, then the one for which the clocks differ least. Where fewer than
-    FEWEST overlap, although there are more, they decide nothing: then the clocks must agree to NEAR_NS.
+    FEWEST_ENDS overlap, although there are more, they decide nothing: then the clocks must agree to NEAR_NS.
     """
     if len(a) == len(b):
         whole = _fit(a, b, a_end, b_end, together, 0)
@@ -248,7 +249,7 @@ def _shift(a: I64, b: I64, a_end: F64, b_end: F64, together: Mask, zero: int) ->
     least = (min(len(a), len(b)) + 1) // 2
     tried = (_fit(a, b, a_end, b_end, together, shift) for shift in range(least - len(b), len(a) - least + 1))
     fits = [fit for fit in tried if fit is not None]
-    sure = [fit for fit in fits if fit.overlap >= FEWEST or fit.overlap == len(a) == len(b)]
+    sure = [fit for fit in fits if fit.overlap >= FEWEST_ENDS or fit.overlap == len(a) == len(b)]
     if sure:
         best = min(fit.spread_ns for fit in sure)
         sure = [fit for fit in sure if fit.spread_ns <= 2 * best + NOISE_NS / 2]

@@ -8,8 +8,9 @@ import numpy as np
 
 from gpuprof.tracefile.compiled import compiled, read_only
 from gpuprof.tracefile.trace import I32, I64, Mask
+from gpuprof.units import Convention, WholeNs
 
-ROUNDING_NS = 1000
+ROUNDING_NS: Convention[WholeNs] = 1000
 """A span may end this much later than the one that contains it: recordings in whole microseconds round start and
 duration down, each for itself."""
 

@@ -15,8 +15,9 @@ import numpy as np
 
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.trace import ABSENT, I64, KERNEL, NO_TEXT, OP, Ops, Trace
+from gpuprof.units import Assumed, Share
 
-ENOUGH = 0.5
+LEAST_PAIRED: Assumed[Share] = 0.5
 """Of the export's launches that must be found in the other recording: with fewer it is of another program."""
 
 
@@ -52,7 +53,7 @@ def pair(timed: Timeline, named: Timeline) -> Pairing | None:
         in_order += len(names) if alike else 0
         by_name += len(at) if alike is None else int((~mine.kernel[at]).sum())
     launches = sum(len(mine.rows) for mine in own)
-    if not launches or in_order + by_name < ENOUGH * launches or not placed:
+    if not launches or in_order + by_name < LEAST_PAIRED * launches or not placed:
         return None
     trace = timed.trace
     strings, columns = _with_texts(trace, named.trace, placed)

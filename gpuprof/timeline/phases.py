@@ -25,10 +25,11 @@ from gpuprof.timeline.nesting import Nesting, inherit, inside
 from gpuprof.timeline.steps import Steps
 from gpuprof.tracefile.distinct import ordered
 from gpuprof.tracefile.trace import ABSENT, ANNOTATION, AUTOGRAD_ENGINE, I32, I64, OP, U8, Mask, Trace
+from gpuprof.units import Assumed, Code, Convention, Share
 
 PHASES = ("data", "forward", "backward", "recompute", "optimizer", "communication", "other", "generation")
 DATA, FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, COMMUNICATION, OTHER, GENERATION = range(len(PHASES))
-_UNSET = 255
+_UNSET: Convention[Code] = 255
 
 _AUTOGRAD_NAME = re.compile(r"^(thread \d+ \()?pt_autograd_")
 """What PyTorch calls the threads of its engine, followed by the device, since version 1.9; Kineto puts it in brackets
@@ -37,7 +38,7 @@ CHECKPOINT = re.compile("heckpoint")
 """Autograd functions that compute a block again: torch's CheckpointFunction, Unsloth's, DeepSpeed's."""
 _AUTOGRAD_NODE = re.compile(r"^(torch::autograd::)?(\w*Backward\d*|AccumulateGrad)$")
 """Nodes of autograd's graph, as recordings without the engine's ranges name their ops."""
-WITHIN = 0.95
+CALLS_IN_BACKWARD: Assumed[Share] = 0.95
 """A thread with this share of its calls inside the ranges of backward is the engine's. The first and last calls of a
 recording may lie outside of a range that it cut; a thread with other work has far more of it elsewhere."""
 
@@ -232,7 +233,7 @@ def autograd_threads(trace: Trace, backward: Intervals) -> frozenset[int]:
     for thread in np.setdiff1d(np.unique(calls.thread), marking).tolist():
         begun = calls.start_ns[calls.thread == thread]
         within = float(np.mean(_inside(backward, begun))) if len(backward) else 0.0
-        if _AUTOGRAD_NAME.search(trace.threads[thread].name) or within >= WITHIN:
+        if _AUTOGRAD_NAME.search(trace.threads[thread].name) or within >= CALLS_IN_BACKWARD:
             found.add(thread)
     return frozenset(found)
 

@@ -21,28 +21,30 @@ from gpuprof.timeline.steps import LONGEST_NS, whole_ns
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.timeline.unit import STEP, Unit
 from gpuprof.tracefile.trace import ABSENT, KERNEL, NO_TEXT, OP, WHOLE_GRAPH, Trace
+from gpuprof.units import Assumed, Events, Share, WholeNs
 
 LAUNCH_CALL = re.compile(r"^(cuda|hip|cu)((Ext|Module)*Launch(?!HostFunc)|GraphLaunch)")
 """Calls that must lead to GPU work. Copies and sets need not: those of no bytes leave none."""
 
-LOST_SHARE = 0.02
+LOST_SHARE: Assumed[Share] = 0.02
 """Launches without GPU work up to this share are ordinary: the last ones before the recording stopped."""
-MOSTLY = 0.5
+MOST_LOST: Assumed[Share] = 0.5
 """With more of the launches without GPU work than this the recording says nothing of the device."""
-FEW_EVENTS, LITTLE_SHARE = 10, 0.01
+FEWEST_EVENTS: Assumed[Events] = 10
+LITTLE_SHARE: Assumed[Share] = 0.01
 """Fewer GPU events than this that fill less than this of the window are not a step's work."""
-LEAST_WORK_NS = 1_000
+LEAST_WORK_NS: Assumed[WholeNs] = 1_000
 """Nor is what takes less than the launch of one kernel."""
-OVERHEAD_SHARE = 0.01
+OVERHEAD_SHARE: Assumed[Share] = 0.01
 """Overhead that the profiler reports of itself is reported from this share of the window on."""
-OVERHEAD_SEVERE = 0.05
-AT_THE_END = 0.02
+OVERHEAD_SEVERE: Assumed[Share] = 0.05
+END_OF_RECORDING: Assumed[Share] = 0.02
 """Part of the recording in which the last GPU work must end for what was launched after it to be waiting still."""
-TOUCHING_SHARE = 0.9
+TOUCHING_SHARE: Assumed[Share] = 0.9
 """Steps follow each other; what they leave out is logging and saving, some per cent."""
-START_UP_SHARE = 0.02
+START_UP_SHARE: Assumed[Share] = 0.02
 """The program's start is mentioned from this share of the window on."""
-AHEAD_SHARE = 0.25
+AHEAD_SHARE: Assumed[Share] = 0.25
 """Work that ends this share of the window after it: then the host's steps are not the device's."""
 
 
@@ -143,7 +145,7 @@ def _no_gpu(trace: Trace, launches: np.ndarray, unit: Unit) -> tuple[str, str, s
     count = int(launches.sum())
     if count:
         captured = int(within(captures(trace), trace.calls.start_ns[launches]).sum())
-        if captured > MOSTLY * count:
+        if captured > MOST_LOST * count:
             return _captured("error", captured, count, unit)
         return (
             "no_gpu_events",
@@ -212,7 +214,7 @@ def _lost(trace: Trace, timeline: Timeline, launches: np.ndarray) -> Iterator[tu
     queued = _queued(trace, calls.start_ns[inside][~in_capture], answered[~in_capture])
     lost = total - int(answered.sum()) - captured - queued
     if captured > LOST_SHARE * total:
-        mostly = captured > MOSTLY * total or graphs.total > MOSTLY * (high - low)
+        mostly = captured > MOST_LOST * total or graphs.total > MOST_LOST * (high - low)
         yield _captured("error" if mostly else "warning", captured, total, timeline.unit)
     if queued > LOST_SHARE * total:
         yield (
@@ -221,7 +223,7 @@ def _lost(trace: Trace, timeline: Timeline, launches: np.ndarray) -> Iterator[tu
             f"The recording ends while the GPU is busy: {queued:,} of {total:,} launches had not run by then.",
         )
     if total and lost > LOST_SHARE * total:
-        severe = lost > MOSTLY * total
+        severe = lost > MOST_LOST * total
         before = int(np.sum(calls.start_ns[inside] < trace.gpu.start_ns.min()))
         where = f" {before:,} of them lie before the first GPU event." if before > 0.5 * lost else ""
         yield (
@@ -248,7 +250,7 @@ def _queued(trace: Trace, begun: np.ndarray, answered: np.ndarray) -> int:
     if not answered.any():
         return 0
     ends = [int(table.end_ns.max()) for table in (trace.gpu, trace.calls, trace.ops) if len(table)]
-    if max(ends) - ends[0] > AT_THE_END * whole_ns(trace):
+    if max(ends) - ends[0] > END_OF_RECORDING * whole_ns(trace):
         return 0
     return int(np.sum(begun > begun[answered].max()))
 
@@ -302,7 +304,7 @@ def _little(timeline: Timeline) -> Iterator[tuple[str, str, str]]:
     unit = timeline.unit
     gpu, rows, (low, high) = timeline.trace.gpu, timeline.members, timeline.window
     worked = int((gpu.end_ns - gpu.start_ns)[rows].clip(0).sum())
-    few = len(rows) < FEW_EVENTS and worked < LITTLE_SHARE * (high - low)
+    few = len(rows) < FEWEST_EVENTS and worked < LITTLE_SHARE * (high - low)
     if few or worked < LEAST_WORK_NS:
         yield (
             "little_gpu_work",
@@ -319,7 +321,7 @@ def _silent_end(trace: Trace, timeline: Timeline) -> Iterator[tuple[str, str, st
     spans = ((trace.ops, trace.ops.kind == OP), *((t, slice(None)) for t in (trace.calls, trace.gpu, trace.frames)))
     ends = [table.end_ns[rows][table.start_ns[rows] < high] for table, rows in spans]
     last = max((int(found.max()) for found in ends if len(found)), default=low)
-    if high - last > MOSTLY * (high - low):
+    if high - last > MOST_LOST * (high - low):
         yield (
             "silent_end",
             "error",

@@ -13,11 +13,12 @@ from gpuprof.timeline.intervals import EMPTY, Intervals, complement, union
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.remembered import remembered
 from gpuprof.tracefile.trace import OP
+from gpuprof.units import Assumed, Share, WholeNs
 
-MOST_OF = 0.5
+HOLE_OF_STEP: Assumed[Share] = 0.5
 """A hole is at least this part of the usual step; shorter silence is Python code between two ops."""
-LEAST_NS = 1_000_000
-ALIKE = 0.5
+SHORTEST_HOLE_NS: Assumed[WholeNs] = 1_000_000
+SAME_STRETCH: Assumed[Share] = 0.5
 """In most steps a stretch of at least this part of its length: it is something that the program does in each."""
 
 
@@ -39,10 +40,12 @@ def holes(timeline: Timeline) -> Intervals:
     took = free.end - free.start
     usual = float(np.median(steps.end_ns - steps.start_ns))
     last = seen.end[-1] if len(seen) else low
-    rows = np.flatnonzero((took >= max(MOST_OF * usual, LEAST_NS)) & (free.end <= last))
+    rows = np.flatnonzero((took >= max(HOLE_OF_STEP * usual, SHORTEST_HOLE_NS)) & (free.end <= last))
     count = len(steps.start_ns)
     if count > 1:
-        rows = np.array([k for k in rows.tolist() if not _recurs(free, took >= ALIKE * took[k], timeline)], np.int64)
+        rows = np.array(
+            [k for k in rows.tolist() if not _recurs(free, took >= SAME_STRETCH * took[k], timeline)], np.int64
+        )
     return Intervals(free.start[rows], free.end[rows])
 
 

@@ -21,6 +21,7 @@ from gpuprof.timeline.startup import COMPILING, LOADING
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.remembered import remembered
 from gpuprof.tracefile.trace import F64, I64, OP, U8, Mask
+from gpuprof.units import Assumed, Ops, Share, WholeNs
 
 KINDS = ("planning", "loading", "compile", "allocator", "locking", "unknown")
 """What a slow op does: plans (silence in an op that launches work), loads code, compiles, allocates memory, waits while
@@ -32,13 +33,13 @@ TIMES = calibrated.TIMES.value
 USUAL_NS = calibrated.USUAL_NS.value
 PLANNING_NS = int(thresholds.PLANNING_NS.value)
 LONG_PLANNING = calibrated.LONG_PLANNING.value
-FEWEST_LIKE = 2
+FEWEST_LIKE: Assumed[Ops] = 2
 """Other ops of the same name, at least, whose median is what is usual; with fewer it is the calibrated time."""
-SILENT_NS = LEAST_NS // 2
+SILENT_NS: Assumed[WholeNs] = LEAST_NS // 2
 """Stretches that are shorter are Python code between calls."""
-MOST_OF = 0.5
+NAMING_SHARE: Assumed[Share] = 0.5
 """Share of a slow op's own time that a kind of call must take to be what it does."""
-ALL_ALONG = 0.8
+OTHER_THREAD_SHARE: Assumed[Share] = 0.8
 """Share of it during which another thread must run ops, to be what it waits for."""
 
 _SETS_UP = re.compile(r"^(cuda|hip|cu)(FuncGet|FuncSet|LibraryGet|ModuleGet|KernelGet|Occupancy|OccupancyMax)")
@@ -151,13 +152,13 @@ def _judged(timeline: Timeline, row: int, usual_ns: float) -> tuple[int, int, fl
     stretches = silence.end - silence.start
     silent = int(stretches[stretches >= SILENT_NS].sum())
     loads = join(spans(LOADING), spans(_SETS_UP)).total
-    if loads >= MOST_OF * own_ns:
+    if loads >= NAMING_SHARE * own_ns:
         kind = LOADS
-    elif spans(_ALLOCATES).total >= MOST_OF * own_ns:
+    elif spans(_ALLOCATES).total >= NAMING_SHARE * own_ns:
         kind = ALLOCATES
-    elif silent < MOST_OF * own_ns:
+    elif silent < NAMING_SHARE * own_ns:
         return None  # many short stretches between its calls: Python code, not one thing that is slow
-    elif _elsewhere(timeline, thread, silence) >= ALL_ALONG * silence.total:
+    elif _elsewhere(timeline, thread, silence) >= OTHER_THREAD_SHARE * silence.total:
         kind = LOCKS
     elif _plans(timeline, row, own_ns):
         kind = PLANNING

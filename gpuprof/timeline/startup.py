@@ -13,25 +13,28 @@ import numpy as np
 from gpuprof.timeline.intervals import EMPTY, Cover, Intervals, clip, complement, join, union
 from gpuprof.timeline.links import Links
 from gpuprof.tracefile.trace import I64, OP, Mask, Trace
+from gpuprof.units import Assumed, Share, WholeNs
 
 LIBRARIES, CONTEXT, ALLOCATIONS, COMPILATION = "loading code", "creating the context", "first allocations", "compiling"
 
-LONG_NS = 1_000_000
+LONG_NS: Assumed[WholeNs] = 1_000_000
 """Calls that create or ask something take some µs, and a launch up to some hundred: longer ones wait for a library, a
 context or a lock."""
-MUCH_START_UP, MOST_START_UP = 0.2, 0.5
+MUCH_START_UP: Assumed[Share] = 0.2
+MOST_START_UP: Assumed[Share] = 0.5
 """From the first share of the window on nothing is predicted from it, from the second on there is no verdict."""
-ONCE = 0.9
+IN_FIRST_STEP: Assumed[Share] = 0.9
 """Share of it in the first of several steps: what comes again in later ones is no start-up."""
-IDLE_SHARE = 0.9
+IDLE_SHARE: Assumed[Share] = 0.9
 """A launch blocks, too, where the queue is full: then the GPU is at work meanwhile."""
-FIRST_NS = 10_000_000
+FIRST_NS: Assumed[WholeNs] = 10_000_000
 """What the first of its kind takes longer than this outside of calls, while the GPU has nothing to do, is a context
 that is created or a library that is loaded: profilers record neither, only that the op or call around them lasts.
 Contexts take 100 ms and more, libraries some 10 ms."""
 _PLANS = re.compile(r"cudnn|miopen|convolution", re.IGNORECASE)
 """Ops of libraries that plan for every new shape: that comes again with the next one."""
-OF_LATER, HALF = 0.1, 0.5
+LATER_OVER_FIRST: Assumed[Share] = 0.1
+LATER_OVER_EARLIEST: Assumed[Share] = 0.5
 """Later ones of its kind take at most this part of the first, of one that comes before all GPU work the second: what
 lasts again is no start-up."""
 
@@ -89,7 +92,7 @@ def start_up(trace: Trace, links: Links, start_ns: I64, end_ns: I64, allocations
         each = Cover(spans).between(start_ns, end_ns)
         anywhere = name in (LIBRARIES, CONTEXT) and each.max() >= FIRST_NS
         most = each.max() if anywhere else each[0]
-        if len(start_ns) > 1 and most < ONCE * clip(spans, low, high).total:
+        if len(start_ns) > 1 and most < IN_FIRST_STEP * clip(spans, low, high).total:
             continue
         before = seen.total
         seen = join(seen, clip(spans, low, high))
@@ -182,7 +185,7 @@ def _within_first_ops(trace: Trace) -> tuple[Intervals, Intervals]:
         if not creates and (_PLANS.search(trace.strings[name]) or COMPILING.search(trace.strings[name])):
             continue
         longest = int(again.max()) if len(again) else (0 if creates else took[row])
-        if took[row] < FIRST_NS or longest > (HALF if creates else OF_LATER) * took[row]:
+        if took[row] < FIRST_NS or longest > (LATER_OVER_EARLIEST if creates else LATER_OVER_FIRST) * took[row]:
             continue
         for low, high in _own_stretches(trace, row, min(end, first_work) if creates else end):
             if busy.between(np.array([low]), np.array([high]))[0] <= (1 - IDLE_SHARE) * (high - low):

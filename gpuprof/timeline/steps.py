@@ -21,15 +21,16 @@ from gpuprof.timeline.serving import is_iteration
 from gpuprof.timeline.startup import start_up_spans
 from gpuprof.tracefile.distinct import ordered
 from gpuprof.tracefile.trace import ABSENT, ANNOTATION, I64, LATEST_NS, Trace
+from gpuprof.units import Assumed, Share, WholeNs
 
-CUT_SHARE = 0.7
+CUT_SHARE: Assumed[Share] = 0.7
 """A step with less than this share of the usual launches was cut by the recording: steps of one training differ by
 sequence lengths and logging, which move kernel sizes but hardly their number."""
 
-START_UP_SHARE = (0.05, 0.25)
+START_UP_SHARE: Assumed[tuple[Share, Share]] = (0.05, 0.25)
 """The program's start takes less than the first of a steady step, and at least the second of one that is left out."""
 
-LONGEST_NS = 86_400 * 10**9
+LONGEST_NS: Assumed[WholeNs] = 86_400 * 10**9
 """A window longer than a day is no recording but a wrong time: profilers write some MB a second."""
 
 _STEP_WORD = re.compile(r"(^|[^a-z])(train(ing)?[ _-]?)?(step|iter(ation)?|batch)([^a-z]|$)", re.IGNORECASE)

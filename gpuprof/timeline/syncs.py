@@ -8,8 +8,9 @@ from gpuprof.timeline.runtime_calls import SYNC_CALL
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.distinct import ordered
 from gpuprof.tracefile.trace import Trace
+from gpuprof.units import Assumed, Share
 
-_END_SHARE = 0.05
+_END_SHARE: Assumed[Share] = 0.05
 """A wait that ends within this last part of a step leaves the host no time to run ahead."""
 
 

@@ -21,6 +21,7 @@ from gpuprof.timeline.steps import Steps
 from gpuprof.timeline.unit import ITERATION, REQUEST, STEP, TOKEN, Unit
 from gpuprof.tracefile.distinct import ordered
 from gpuprof.tracefile.trace import ANNOTATION, I64, NO_TEXT, OP, U8, Trace
+from gpuprof.units import Assumed, Share
 
 Kind = Literal["training", "inference", "unknown"]
 
@@ -32,7 +33,7 @@ _DECODE_KERNEL = re.compile(
 )
 """Attention of one new token against a cache."""
 
-MODEL_SHARE = 0.05
+MODEL_SHARE: Assumed[Share] = 0.05
 """Of the GPU's time the part that multiplies, from which on ops are those of a model."""
 _EMBEDDING = "aten::embedding"
 _ATTENTION = "aten::scaled_dot_product_attention"

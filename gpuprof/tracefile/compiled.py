@@ -23,12 +23,14 @@ from typing import Any
 
 import numpy as np
 
-TRIED = (0, 60), (0, 68)
+from gpuprof.units import Bytes, Convention, Measured, Version
+
+TRIED_VERSIONS: Measured[tuple[tuple[Version, Version], tuple[Version, Version]]] = (0, 60), (0, 68)
 """The oldest and the newest numba with which the tests passed; with others numba runs the functions itself."""
 SYMBOL = "gpuprof_kernel"
 OK, OK_NONE = 0, -2
 """Return codes of successful machine code; the result is written to its first argument."""
-CHECKSUM_BYTES = 32
+CHECKSUM_BYTES: Convention[Bytes] = 32
 MATHEMATICS = {"pow", "powi", "exp", "exp2", "log", "log2", "log10", "sin", "cos", "tan"}
 """Functions that LLVM takes from the C library."""
 
@@ -158,7 +160,7 @@ def _compile(function: Any, arguments: Sequence[Any], types: Types) -> tuple[byt
     """(machine code of a function for such arguments, or None if numba has to run it; numba's compiled function)."""
     import numba
 
-    if not TRIED[0] <= tuple(map(int, numba.__version__.split(".")[:2])) <= TRIED[1]:
+    if not TRIED_VERSIONS[0] <= tuple(map(int, numba.__version__.split(".")[:2])) <= TRIED_VERSIONS[1]:
         return None, _run_by_numba(function)
     bare = jitted(function)
     bare.compile(tuple(numba.typeof(_plain(value)) for value in arguments))

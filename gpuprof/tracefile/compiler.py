@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpuprof.tracefile.untrusted import dicts, whole
+from gpuprof.units import Characters, Convention
 
-LONGEST_TEXT = 300
+LONGEST_TEXT: Convention[Characters] = 300
 
 
 @dataclass(frozen=True, slots=True)

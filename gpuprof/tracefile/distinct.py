@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from gpuprof.units import Assumed, Values
+
 
 def ordered(values: np.ndarray) -> np.ndarray:
     """The values, ascending.
@@ -32,7 +34,7 @@ def distinct(values: Any) -> np.ndarray:
     return ascending[first]
 
 
-WIDEST = 4_000_000
+WIDEST_TABLE: Assumed[Values] = 4_000_000
 """Up to this range of values a lookup table is faster than sorting."""
 
 
@@ -46,7 +48,7 @@ def numbered(values: np.ndarray) -> np.ndarray:
         return np.empty(0, np.int64)
     least = int(values.min())
     width = int(values.max()) - least + 1
-    if width > WIDEST:
+    if width > WIDEST_TABLE:
         return np.unique(values, return_inverse=True)[1]
     place = np.zeros(width, np.int64)
     place[values - least] = 1

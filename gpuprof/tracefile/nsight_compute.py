@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpuprof.errors import GpuprofError
+from gpuprof.units import Assumed, Bytes, Convention, Ratio
 
 DURATION = "gpu__time_duration.sum"
 TENSOR = "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active"
@@ -39,12 +40,12 @@ _SAME = {
 which depend on the version."""
 _TENSOR_PIPE = re.compile(r"sm__(inst_executed_)?pipe_tensor_\w+\.avg\.pct_of_peak_sustained_active$")
 """Tensor pipe metrics by operand type; they share one pipe, so the busiest is used."""
-_UNITS = {
+_UNITS: Convention[dict[str, Ratio]] = {
     "second": 1e9, "s": 1e9, "msecond": 1e6, "ms": 1e6, "usecond": 1e3, "us": 1e3, "nsecond": 1.0, "ns": 1.0,
     "byte": 1.0, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9,
 }  # fmt: skip
 _NUMBER = re.compile(r"\d+")
-MOST_BYTES = 1 << 30
+MOST_BYTES: Assumed[Bytes] = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)

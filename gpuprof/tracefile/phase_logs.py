@@ -11,8 +11,9 @@ from gpuprof import runfile
 from gpuprof.errors import UnreadableTrace
 from gpuprof.record.phase_names import GENERATION, TIMED, TRAINING
 from gpuprof.tracefile.untrusted import whole
+from gpuprof.units import Convention, WholeNs
 
-_LATEST = 2**62
+_LATEST_NS: Convention[WholeNs] = 2**62
 _PHASES = frozenset((*TIMED, TRAINING))
 
 
@@ -80,7 +81,7 @@ def _read(path: Path) -> PhaseLog | None:
     head = next((line for line in lines if "boot" in line), None)
     if head is None:
         return None
-    moments = [whole(head.get(key), most=_LATEST) for key in ("unix_ns", "monotonic_ns", "pid")]
+    moments = [whole(head.get(key), most=_LATEST_NS) for key in ("unix_ns", "monotonic_ns", "pid")]
     if None in moments:
         return None
     unix_ns, monotonic_ns, pid = (moment or 0 for moment in moments)
@@ -92,7 +93,7 @@ def _read(path: Path) -> PhaseLog | None:
 def _marks(lines: Iterable[dict[str, Any]]) -> Iterable[Mark]:
     for line in lines:
         keys = ("thread", "begin_ns", "ns", "cpu_begin_ns", "cpu_ns")
-        thread, begin, ns, cpu_begin, cpu = (whole(line.get(key), most=_LATEST) for key in keys)
+        thread, begin, ns, cpu_begin, cpu = (whole(line.get(key), most=_LATEST_NS) for key in keys)
         if line.get("phase") not in _PHASES or None in (thread, begin, ns, cpu_begin, cpu):
             continue
         begin, cpu_begin = begin or 0, cpu_begin or 0

@@ -8,9 +8,10 @@ from typing import Any
 
 from gpuprof.record.phase_names import TIMED
 from gpuprof.tracefile.untrusted import whole
+from gpuprof.units import Characters, Convention, Names
 
-_MOST_REWARDS = 64
-_LONGEST_NAME = 200
+_MOST_REWARDS: Convention[Names] = 64
+_LONGEST_NAME: Convention[Characters] = 200
 
 
 @dataclass(frozen=True, slots=True)

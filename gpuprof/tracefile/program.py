@@ -8,11 +8,12 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpuprof.tracefile.untrusted import LARGEST, dicts, whole
+from gpuprof.tracefile.untrusted import LARGEST_NUMBER, dicts, whole
+from gpuprof.units import Characters, Convention, Entries, Names
 
-MOST_NAMES = 1000
-MOST_WARNINGS = 20
-LONGEST_TEXT = 300
+MOST_NAMES: Convention[Names] = 1000
+MOST_WARNINGS: Convention[Entries] = 20
+LONGEST_TEXT: Convention[Characters] = 300
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w{0,99}", re.ASCII)
 _DOTTED = re.compile(r"[A-Za-z_][\w.]{0,199}", re.ASCII)
 _FLAG = re.compile(r"--?[A-Za-z][\w.-]{0,99}", re.ASCII)
@@ -147,7 +148,7 @@ def _settings(value: Any) -> dict[str, bool | int | float | str]:
 def _is_setting(value: Any) -> bool:
     if isinstance(value, str):
         return _CHOICE.fullmatch(value) is not None
-    return isinstance(value, (bool, int, float)) and -LARGEST < value < LARGEST  # False for NaN
+    return isinstance(value, (bool, int, float)) and -LARGEST_NUMBER < value < LARGEST_NUMBER  # False for NaN
 
 
 def _name(value: Any, pattern: re.Pattern[str]) -> str | None:

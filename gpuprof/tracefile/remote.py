@@ -12,10 +12,11 @@ from typing import Any
 
 from gpuprof.errors import GpuprofError, UnreadableTrace
 from gpuprof.tracefile.traces_in_folder import traces_among
+from gpuprof.units import Assumed, Bytes
 
 MOST_BYTES = "GPUPROF_MOST_DOWNLOADED_BYTES"
 """Environment variable: most bytes to fetch of one URL. Without it there is no limit."""
-_CHUNK = 1 << 20
+_CHUNK_BYTES: Assumed[Bytes] = 1 << 20
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]+):/{1,2}(.+)", re.DOTALL)
 
 
@@ -107,7 +108,7 @@ def local_copy(place: str) -> Iterator[Path]:
 
 def _copy(source: Any, target: Any, url: str) -> None:
     most, copied = _most(), 0
-    while chunk := source.read(_CHUNK):
+    while chunk := source.read(_CHUNK_BYTES):
         copied += len(chunk)
         if most is not None and copied > most:
             raise UnreadableTrace(f"{url}: holds more than the {most:,} bytes that may be fetched ({MOST_BYTES})")

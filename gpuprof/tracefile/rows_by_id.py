@@ -7,7 +7,9 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-SHORT = 2**15
+from gpuprof.units import Assumed, Values
+
+FIRST_LONG_ID: Assumed[Values] = 2**15
 """Ids below this fit two bytes, which numpy radix-sorts in a sixth of the time."""
 
 
@@ -15,7 +17,7 @@ class RowsById:
     """ids: the id of each row, -1 for none; count: upper bound of the ids."""
 
     def __init__(self, ids: NDArray[np.int32], count: int) -> None:
-        self._rows = np.argsort(ids.astype(np.int16) if count <= SHORT else ids, kind="stable")
+        self._rows = np.argsort(ids.astype(np.int16) if count <= FIRST_LONG_ID else ids, kind="stable")
         each = np.bincount(ids + 1, minlength=count + 1)
         self._first = np.cumsum(each)  # without an id: those before the first
         self.present: list[int] = np.flatnonzero(each[1:]).tolist()

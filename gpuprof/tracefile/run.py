@@ -29,15 +29,16 @@ from gpuprof.tracefile.phased_steps import PhasedStep, phased_steps
 from gpuprof.tracefile.program import Program, program_of
 from gpuprof.tracefile.telemetry import TelemetryColumns, bare_uuid, telemetry_of, uuids
 from gpuprof.tracefile.trace import ABSENT, I32, I64, LATEST_NS, U8, Columns, Mask
-from gpuprof.tracefile.untrusted import LARGEST, dicts, items, mapping, of_counts, string, whole
+from gpuprof.tracefile.untrusted import LARGEST_NUMBER, dicts, items, mapping, of_counts, string, whole
+from gpuprof.units import Assumed, Bytes, Code, Convention
 
-UNKNOWN_STAGE = 255
+UNKNOWN_STAGE: Convention[Code] = 255
 """A stage unknown to this version."""
 
 STATUSES = ("running", "finished", "failed", "killed", "interrupted")
 
 
-_LONGEST_DOCUMENT = 4 * 2**20
+_LONGEST_DOCUMENT: Assumed[Bytes] = 4 * 2**20
 """Bytes of a manifest or of what a rank says of itself: some KB, and what users' own notes and options add."""
 _GZIP, _EVENTS = b"\x1f\x8b", b'"traceEvents"'
 _SCHEMAS = runfile.SCHEMA.partition("/")[0] + "/"
@@ -240,7 +241,7 @@ def read_run(folder: Path, rank: int | None = None) -> RunFolder:
     return RunFolder(
         path=str(folder),
         status=status,
-        exit_code=whole(exit_.get("code"), least=-LARGEST),
+        exit_code=whole(exit_.get("code"), least=-LARGEST_NUMBER),
         exit_signal=_signal(exit_.get("signal")),
         ranks=ranks,
         steps=steps,
@@ -269,7 +270,9 @@ def _cpus(host: Any) -> float | None:
     """The smaller of the processors and the quota in a manifest's host."""
     found = host if isinstance(host, dict) else {}
     values = [found.get(name) for name in ("cpus", "cpu_quota")]
-    known = [float(v) for v in values if isinstance(v, (int, float)) and not isinstance(v, bool) and 0 < v < LARGEST]
+    known = [
+        float(v) for v in values if isinstance(v, (int, float)) and not isinstance(v, bool) and 0 < v < LARGEST_NUMBER
+    ]
     return min(known, default=None)
 
 
@@ -452,7 +455,7 @@ def _steps(lines: list[dict[str, Any]]) -> StepColumns:
     )
 
 
-def _column(rows: list[dict[str, Any]], key: str, most: int = LARGEST) -> I64:
+def _column(rows: list[dict[str, Any]], key: str, most: int = LARGEST_NUMBER) -> I64:
     found = [whole(row.get(key), most=most) for row in rows]
     return np.array([ABSENT if value is None else value for value in found], np.int64)
 

@@ -13,12 +13,13 @@ import numpy as np
 
 from gpuprof import runfile
 from gpuprof.tracefile.trace import I64
+from gpuprof.units import Assumed, Bytes, WholeNs
 
 SCHEMA = "gpuprof.samples/"
 KINDS = ("own", "library", "standard", "generated", "gpuprof")
 """Owner of a function: the user, an installed package, Python, generated at run time, gpuprof."""
-_MOST_BYTES = 200 << 20
-_MOST_NS = 1 << 53
+_MOST_BYTES: Assumed[Bytes] = 200 << 20
+_MOST_NS: Assumed[WholeNs] = 1 << 53
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,9 @@ import numpy as np
 
 from gpuprof.tracefile.trace import F64, I32, I64, LATEST_NS, Columns
 from gpuprof.tracefile.untrusted import dicts, items, number, string, whole
+from gpuprof.units import Assumed, Bits, Convention
 
-_MOST_REASONS = 62
+_MOST_REASONS: Convention[Bits] = 62
 """Throttle reasons are bits of an int64."""
 
 
@@ -32,7 +33,14 @@ class TelemetryColumns(Columns):
     """Bit n: `RunFolder.throttle_reasons[n]` limited the clock."""
 
 
-_SENSORS = {"power_w": 1e5, "energy_j": 1e13, "limit_w": 1e5, "sm_mhz": 1e5, "temperature_c": 1e3, "utilization": 100.0}
+_SENSOR_LIMITS: Assumed[dict[str, float]] = {
+    "power_w": 1e5,
+    "energy_j": 1e13,
+    "limit_w": 1e5,
+    "sm_mhz": 1e5,
+    "temperature_c": 1e3,
+    "utilization": 100.0,
+}
 """Values read for each GPU → the largest plausible value."""
 
 
@@ -42,7 +50,7 @@ def telemetry_of(lines: list[dict[str, Any]], used: set[str]) -> tuple[Telemetry
     others = seen - used if seen & used else set()
     reasons: dict[str, int] = {}
     times, gpus, loads, throttle = [], [], [], []
-    sensors: dict[str, list[float]] = {name: [] for name in _SENSORS}
+    sensors: dict[str, list[float]] = {name: [] for name in _SENSOR_LIMITS}
     for line in lines:
         moment = whole(line.get("unix_ns"), most=LATEST_NS)
         if moment is None:
@@ -53,7 +61,7 @@ def telemetry_of(lines: list[dict[str, Any]], used: set[str]) -> tuple[Telemetry
             index = whole(gpu.get("index"), most=2**31 - 1)
             gpus.append(-1 if index is None else index)
             loads.append(number(line.get("load1"), 1e6))
-            for name, most in _SENSORS.items():
+            for name, most in _SENSOR_LIMITS.items():
                 sensors[name].append(number(gpu.get(name), most))
             bits = 0
             for reason in {text for item in items(gpu.get("throttle")) if (text := string(item))}:

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuprof.tracefile.rows_by_id import RowsById
+from gpuprof.units import Code, Convention, WholeNs
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -28,8 +29,8 @@ F64 = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 ABSENT = np.iinfo(np.int64).min  # lies outside every value's range: negative thread ids and correlations exist
-NO_TEXT = -1
-LATEST_NS = 2**62
+NO_TEXT: Convention[Code] = -1
+LATEST_NS: Convention[WholeNs] = 2**62
 """Unix time reaches this in 2116. The difference of any two earlier times fits into 64 bits."""
 
 _DTYPES = {

@@ -6,14 +6,17 @@ import math
 from typing import Any
 
 from gpuprof.tracefile.trace import LATEST_NS
+from gpuprof.units import Assumed, Characters, Entries, Levels, Values
 
-LARGEST = 2**53
+LARGEST_NUMBER: Assumed[Values] = 2**53
 """Larger numbers are damage: as nanoseconds this is 104 days, as bytes 9 PB."""
-_DEEPEST, _MOST_ITEMS, _LONGEST_TEXT = 6, 1000, 2000
+_DEEPEST: Assumed[Levels] = 6
+_MOST_ITEMS: Assumed[Entries] = 1000
+_LONGEST_TEXT: Assumed[Characters] = 2000
 """Limits for parts of a file that are passed on unchanged."""
 
 
-def whole(value: Any, least: int = 0, most: int = LARGEST) -> int | None:
+def whole(value: Any, least: int = 0, most: int = LARGEST_NUMBER) -> int | None:
     """An integer between two limits; else None."""
     if isinstance(value, float) and math.isfinite(value):
         value = round(value)

@@ -6,16 +6,16 @@ The rule, for *faster*; *slower* is its mirror image:
 latter, and the gap between the two groups is larger than both the scatter of the unchanged processes (max − min of
 their logarithms) and PROCESS_NOISE, each divided by m − 1, m being the number of processes with the fix.
 2. Or by rank: with at least four processes with the fix, the exact one-sided Wilcoxon rank-sum test of the two groups
-has p ≤ LEVEL / m². It is repeated after every round, so the level falls with m, which bounds the probability that any
-round confirms by chance.
-3. And the gain agrees: its 80 % interval lies above 1.
-Neither 1 nor 2 assumes a distribution of the noise: if a fix does nothing, its processes and the unchanged ones are
-exchangeable. Unchanged processes run before, between and after those with the fix, so that a machine that only gets
-slower, or faster, does not separate the groups. Without any effect a fix is confirmed by chance in at most 5 of
-100 trials (`tests/property/test_decision.py` draws normal, heavy-tailed, skewed, two-valued and drifting noise), in 2
-of 100 where noise is normal. That holds for each fix, not for all fixes of a trial together.
+has p ≤ RANK_SUM_P / m². It is repeated after every round, so the level falls with m, which bounds the probability that
+any round confirms by chance. 3. And the gain agrees: its 80 % interval lies above 1. Neither 1 nor 2 assumes a
+distribution of the noise: if a fix does nothing, its processes and the unchanged ones are exchangeable. Unchanged
+processes run before, between and after those with the fix, so that a machine that only gets slower, or faster, does not
+separate the groups. Without any effect a fix is confirmed by chance in at most 5 of 100 trials
+(`tests/property/test_decision.py` draws normal, heavy-tailed, skewed, two-valued and drifting noise), in 2 of 100 where
+noise is normal. That holds for each fix, not for all fixes of a trial together.
 
-*No difference*: after three rounds the 80 % interval of the gain ends below SURE, the smallest gain that is advised.
+*No difference*: after three rounds the 80 % interval of the gain ends below SURE_GAIN, the smallest gain that is
+advised.
 """
 
 from __future__ import annotations
@@ -25,14 +25,17 @@ import math
 from collections.abc import Sequence
 from typing import Literal
 
-from gpuprof.diagnosis.detect.proposal import SURE
+from gpuprof.diagnosis.detect.proposal import SURE_GAIN
 from gpuprof.replay.noise import PROCESS_NOISE
 from gpuprof.trial.trial import Interval
+from gpuprof.units import Assumed, Measured, Processes, Share
 
-LEVEL = 0.2
-"""The rank-sum test decides at p ≤ LEVEL / m². Chosen by simulation so that all rounds together stay below 5 % (see
-above)."""
-CLEAR, BY_RANK, ENOUGH = 2, 4, 3
+RANK_SUM_P: Measured[Share] = 0.2
+"""The rank-sum test decides at p ≤ RANK_SUM_P / m². Chosen by simulation so that all rounds together stay below 5 %
+(see above)."""
+FEWEST_CLEAR: Assumed[Processes] = 2
+FEWEST_BY_RANK: Assumed[Processes] = 4
+FEWEST_OF_NONE: Assumed[Processes] = 3
 """Fewest processes with the fix for each part of the rule, and for *no difference*."""
 
 Decision = Literal["confirmed", "slower", "no_difference"]
@@ -41,14 +44,14 @@ Decision = Literal["confirmed", "slower", "no_difference"]
 def decide(plain: Sequence[float], fixed: Sequence[float], gain: Interval) -> Decision | None:
     """The decision from the mean steps of processes without (`plain`) and with a fix (`fixed`), in any unit; None:
     undecided. gain: the speedup relative to neighbouring processes, with its 80 % interval."""
-    if gain.low is None or gain.high is None or len(fixed) < CLEAR or len(plain) <= CLEAR:
+    if gain.low is None or gain.high is None or len(fixed) < FEWEST_CLEAR or len(plain) <= FEWEST_CLEAR:
         return None
     without, with_it = [math.log(step) for step in plain], [math.log(step) for step in fixed]
     if gain.low > 1 and _faster(without, with_it):
         return "confirmed"
     if gain.high < 1 and _faster([-log for log in without], [-log for log in with_it]):
         return "slower"
-    return "no_difference" if len(fixed) >= ENOUGH and gain.high < SURE else None
+    return "no_difference" if len(fixed) >= FEWEST_OF_NONE and gain.high < SURE_GAIN else None
 
 
 def _faster(plain: Sequence[float], fixed: Sequence[float]) -> bool:
@@ -56,7 +59,7 @@ def _faster(plain: Sequence[float], fixed: Sequence[float]) -> bool:
     gap, scatter = min(plain) - max(fixed), max(plain) - min(plain)
     if gap * (len(fixed) - 1) > max(scatter, PROCESS_NOISE):
         return True
-    return len(fixed) >= BY_RANK and rank_sum_probability(plain, fixed) <= LEVEL / len(fixed) ** 2
+    return len(fixed) >= FEWEST_BY_RANK and rank_sum_probability(plain, fixed) <= RANK_SUM_P / len(fixed) ** 2
 
 
 def rank_sum_probability(plain: Sequence[float], fixed: Sequence[float]) -> float:

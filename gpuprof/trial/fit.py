@@ -18,10 +18,12 @@ from gpuprof.errors import GpuprofError
 from gpuprof.record.patches import PROBE
 from gpuprof.trial.processes import Outcome, Starter
 from gpuprof.trial.trial import Fix
+from gpuprof.units import Assumed, Seconds, Steps
 
 SCHEMA = "gpuprof.fit/1"
-SETTLE, STEPS = 2, 2
-LIMIT_S = 600.0
+SETTLING_STEPS: Assumed[Steps] = 2
+TIMED_STEPS: Assumed[Steps] = 2
+LIMIT_S: Assumed[Seconds] = 600.0
 LEAST_SPREAD, UNSEEN_LENGTH = calibrated.FIT_SPREAD.value, calibrated.FIT_UNSEEN_LENGTH.value
 
 
@@ -188,7 +190,9 @@ def _of(rank: dict[str, Any]) -> str:
 def _probe(starter: Starter, value: str, fake: bool = False) -> _Probed | None:
     """One process; None if it runs out of memory or ends before it was measured. Raises GpuprofError if the unchanged
     program fails."""
-    outcome = starter.run((Fix(PROBE, f"{value} fake" if fake else value),), SETTLE, STEPS, 1.0, LIMIT_S, brief=True)
+    outcome = starter.run(
+        (Fix(PROBE, f"{value} fake" if fake else value),), SETTLING_STEPS, TIMED_STEPS, 1.0, LIMIT_S, brief=True
+    )
     facts, error = _facts(outcome), outcome.process.error
     if error is not None or facts is None:
         if value == "1x1" and error is not None:

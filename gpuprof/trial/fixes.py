@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from gpuprof.diagnosis.chance import probability, time_left
-from gpuprof.diagnosis.detect.proposal import CERTAIN, SURE
+from gpuprof.diagnosis.detect.proposal import CERTAIN_CHANCE, SURE_GAIN
 from gpuprof.diagnosis.diagnosis import Diagnosis, Finding, Range
 from gpuprof.errors import GpuprofError
 from gpuprof.trial.own_flags import OwnFlags
@@ -113,9 +113,9 @@ def of_iteration(diagnosis: Diagnosis | None) -> list[IterationChange]:
         speedup = Interval(mean_ns / whole.high, mean_ns / whole.expected, mean_ns / whole.low)
         fix = Fix(change.patch.name, change.patch.value)
         gain = Range(mean_ns / whole.high, mean_ns / whole.expected, mean_ns / whole.low)
-        odds = probability(gain, SURE)
+        odds = probability(gain, SURE_GAIN)
         candidate = Candidate(
-            fix, change.id, step_ns, speedup, change.fix, advised="fixes" if odds >= CERTAIN else "worth_trying",
+            fix, change.id, step_ns, speedup, change.fix, advised="fixes" if odds >= CERTAIN_CHANCE else "worth_trying",
             probability=round(odds, 3), saves=saving(gain),
         )  # fmt: skip
         found.append(IterationChange(candidate, change.changes is None))

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from gpuprof.record.session_files import FileId
 from gpuprof.runfile import RUNS
+from gpuprof.units import Assumed, Files
 
-MOST = 50_000
+MOST_FILES: Assumed[Files] = 50_000
 """Most files of a tree that is checked."""
 _SKIPPED = frozenset({RUNS, ".git", "__pycache__", ".venv", "node_modules"})
 
@@ -18,7 +19,7 @@ State = dict[str, tuple[int, int, int]]
 
 
 def state_of(folder: Path, without: Path | None = None, outputs: Container[FileId] = ()) -> State | None:
-    """The files and folders of a tree, except `without`; None if there are more than MOST.
+    """The files and folders of a tree, except `without`; None if there are more than MOST_FILES.
     outputs: files that may change, because the user has redirected output there.
     """
     found: State = {}
@@ -35,7 +36,7 @@ def state_of(folder: Path, without: Path | None = None, outputs: Container[FileI
             if is_file and (status.st_dev, status.st_ino) in outputs:
                 continue
             found[path] = (status.st_size if is_file else 0, status.st_mtime_ns if is_file else 0, status.st_ino)
-        if len(found) > MOST:
+        if len(found) > MOST_FILES:
             return None
     return found
 

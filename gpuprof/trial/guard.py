@@ -14,11 +14,13 @@ import sys
 import time
 from pathlib import Path
 
+from gpuprof.units import Assumed, Seconds
+
 VARIABLE = "GPUPROF_TRIAL="
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-OWN_END_S = 5.0
+OWN_END_S: Assumed[Seconds] = 5.0
 """Seconds that the processes get to end by themselves."""
-STARTING_S = 0.5
+STARTING_S: Assumed[Seconds] = 0.5
 """A starting process shows its environment after this many seconds at the latest."""
 
 

@@ -7,14 +7,15 @@ from collections.abc import Sequence
 
 from gpuprof.replay.noise import PROCESS_NOISE
 from gpuprof.trial.fixes import Candidate
+from gpuprof.units import Assumed, Processes, Rounds
 
-ROUNDS = 2
+FEWEST_ROUNDS: Assumed[Rounds] = 2
 """Fewest rounds that can decide anything."""
-MOST_ROUNDS = 8
+MOST_ROUNDS: Assumed[Rounds] = 8
 """Most rounds planned for one fix, though more may follow."""
-UNKNOWN_ROUNDS = 3
+UNKNOWN_ROUNDS: Assumed[Rounds] = 3
 """Rounds planned for a fix without a prediction."""
-TOGETHER = 2
+PROCESSES_TOGETHER: Assumed[Processes] = 2
 """Processes in a round that tries several fixes together: one with them, one without."""
 
 
@@ -25,7 +26,7 @@ def rounds_to_decide(gain: float | None) -> int:
         return UNKNOWN_ROUNDS
     if gain <= 1:
         return MOST_ROUNDS
-    return min(max(ROUNDS, 1 + math.ceil(PROCESS_NOISE / math.log(gain))), MOST_ROUNDS)
+    return min(max(FEWEST_ROUNDS, 1 + math.ceil(PROCESS_NOISE / math.log(gain))), MOST_ROUNDS)
 
 
 def saved_per_minute(candidate: Candidate, process_s: float) -> float:
@@ -43,17 +44,17 @@ def in_order(candidates: Sequence[Candidate], process_s: float) -> list[Candidat
 
 def seconds(fixes: int, rounds: int, process_s: float) -> float:
     """Time for this many fixes: an unchanged process before each round, one at the end, and the combination."""
-    processes = rounds * (fixes + 1) + 1 + (rounds * TOGETHER if fixes > 1 else 0)
+    processes = rounds * (fixes + 1) + 1 + (rounds * PROCESSES_TOGETHER if fixes > 1 else 0)
     return processes * process_s
 
 
-def fitting(costs: Sequence[float], process_s: float, room_s: float, rounds: int = ROUNDS) -> int:
+def fitting(costs: Sequence[float], process_s: float, room_s: float, rounds: int = FEWEST_ROUNDS) -> int:
     """How many of the first fixes can be decided in the remaining time, including their combination. costs: duration of
     a process with each."""
     count, total = 0, 0.0
     for cost in costs:
         total += cost
-        more = rounds * TOGETHER * process_s if count else 0.0
+        more = rounds * PROCESSES_TOGETHER * process_s if count else 0.0
         if rounds * (total + process_s) + more > room_s:
             break
         count += 1

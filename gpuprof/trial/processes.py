@@ -32,29 +32,32 @@ from gpuprof.trial.own_process import own_command
 from gpuprof.trial.sandbox.kinds import HOOKS, VARIABLE, Sandbox, sandbox, write_plan
 from gpuprof.trial.sandbox.kinds import command as sandboxed
 from gpuprof.trial.trial import Fix, Process
+from gpuprof.units import Assumed, Bytes, Convention, Lines, MiB, Names, Seconds
 
 LOG = "output.log"
-TICK_S = 0.05
-SHOWN = 5
+TICK_S: Assumed[Seconds] = 0.05
+MOST_SHOWN: Convention[Names] = 5
 """Most changed paths that are named."""
 BOX = "box"
 """Name of the sandbox's folder, in a process's folder."""
-ENDING_S = 10.0
+ENDING_S: Assumed[Seconds] = 10.0
 """Seconds that a sandbox gets to end its processes."""
-RANKS_S = 60.0
+RANKS_S: Assumed[Seconds] = 60.0
 """Seconds that the other ranks get to write their results after the first has."""
-RECORDING_LIMIT_S = 1800.0
+RECORDING_LIMIT_S: Assumed[Seconds] = 1800.0
 """Seconds after which the recording that `gpuprof try` makes itself is given up."""
-MEMORY_S, MEMORY_MIB = 30.0, 256
+MEMORY_S: Assumed[Seconds] = 30.0
+MEMORY_MIB: Assumed[MiB] = 256
 """Seconds to wait until GPU memory is free again, and how much more than before still counts as free."""
 _OUT_OF_MEMORY = re.compile(r"OutOfMemoryError|MemoryError|out of memory|Cannot allocate memory", re.IGNORECASE)
 OUT_OF_MEMORY = "out of memory"
 """Prefix of the error of a process that ran out of memory."""
 NO_INPUT = "EOFError"
 """Raised by Python in a program that reads empty standard input."""
-_LAST = 300
-SHORT, LONGEST = "/tmp", 44
-"""Scratch folders go to SHORT if the usual path is longer than LONGEST bytes; multiprocessing adds 60."""
+_LAST_LINES: Convention[Lines] = 300
+SHORT = "/tmp"
+LONGEST_FOLDER: Assumed[Bytes] = 44
+"""Scratch folders go to SHORT if the usual path is longer than LONGEST_FOLDER bytes; multiprocessing adds 60."""
 
 QUIET = {
     "PYTHONDONTWRITEBYTECODE": "1", "WANDB_MODE": "disabled", "DISABLE_MLFLOW_INTEGRATION": "TRUE",
@@ -249,16 +252,16 @@ class Starter:
         if before is None and not self._is_large:
             self._is_large = True
             self._tell(
-                f"{self._tree} holds more than {folder_state.MOST:,} files: they are not compared before and after a "
-                "process, so that it is not seen what native code or another program changes"
+                f"{self._tree} holds more than {folder_state.MOST_FILES:,} files: they are not compared before and "
+                "after a process, so that it is not seen what native code or another program changes"
             )
         yield
         changed = folder_state.changes(before, folder_state.state_of(self._tree, self.scratch, outputs))
         if changed:
-            more = f" and {len(changed) - SHOWN} more" if len(changed) > SHOWN else ""
+            more = f" and {len(changed) - MOST_SHOWN} more" if len(changed) > MOST_SHOWN else ""
             raise GpuprofError(
-                f"while the program ran it {', '.join(changed[:SHOWN])}{more}, past the scratch folder (native code or "
-                "another program did it): --yes goes on all the same"
+                f"while the program ran it {', '.join(changed[:MOST_SHOWN])}{more}, past the scratch folder (native "
+                "code or another program did it): --yes continues anyway"
             )
 
     def _copied(self, fix: Fix) -> str | None:
@@ -399,7 +402,7 @@ def _make_caches() -> list[Path]:
 def _short_folder() -> str | None:
     """Parent of the scratch folder: it must be short, as sockets below it may have paths of at most 107 bytes."""
     usual = tempfile.gettempdir()
-    short = len(os.fsencode(usual)) <= LONGEST or not os.access(SHORT, os.W_OK | os.X_OK)
+    short = len(os.fsencode(usual)) <= LONGEST_FOLDER or not os.access(SHORT, os.W_OK | os.X_OK)
     return None if short else SHORT
 
 
@@ -444,7 +447,7 @@ def _lines(path: Path) -> list[str]:
 
 def _why(folder: Path, code: int) -> str:
     """Why a process ended without having been timed: its last error, or the last line of its output."""
-    lines = [line.strip() for line in _lines(folder / LOG)[-_LAST:] if line.strip()]
+    lines = [line.strip() for line in _lines(folder / LOG)[-_LAST_LINES:] if line.strip()]
     for line in reversed(lines):
         if _OUT_OF_MEMORY.search(line) or line.startswith(NO_INPUT):
             return _explained(line)

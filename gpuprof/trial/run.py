@@ -16,11 +16,13 @@ from gpuprof.trial.fixes import Candidate, combination
 from gpuprof.trial.processes import Starter
 from gpuprof.trial.rows import baseline_of, name_of, row_left_out, row_of
 from gpuprof.trial.trial import Fix, Next, Row, Stop, Trial
-from gpuprof.trial.turns import LEAST_LIMIT_S, SLOWER, Tell, Turns
+from gpuprof.trial.turns import LEAST_LIMIT_S, SLOWER_THAN_FIRST, Tell, Turns
+from gpuprof.units import Assumed, Seconds, Steps
 
-STRETCH_S = 15.0
+STRETCH_S: Assumed[Seconds] = 15.0
 """Longest timed stretch, s; it ends earlier once its mean is known well enough."""
-RANKS_SETTLE, RANKS_STEPS = 20, 40
+RANKS_SETTLE: Assumed[Steps] = 20
+RANKS_STEPS: Assumed[Steps] = 40
 """Settling and timed steps with several ranks, which cannot agree on numbers while they run."""
 
 
@@ -57,7 +59,7 @@ def run_trial(
         raise GpuprofError(f"the command as it is could not be timed: {first.process.error}{hint}")
     turns.settle, turns.steps = int(first.ranks[0]["settle"]), first.process.steps
     process_s = first.process.wall_ns / 1e9
-    turns.limit_s = max(LEAST_LIMIT_S, SLOWER * process_s)
+    turns.limit_s = max(LEAST_LIMIT_S, SLOWER_THAN_FIRST * process_s)
     game = _Game(turns, candidates, process_s, None if rounds else begun + budget_s, rounds, until, clock)
     stop = game.play(budget_s)
     rank = first.ranks[0]
@@ -143,8 +145,8 @@ class _Game:
             count = len(self._waiting)
         else:
             active = [arm for arm in self._arms if not arm.ended]
-            missing = [max(plan.ROUNDS - arm.rounds, 0) * self._cost(arm) for arm in active]
-            base = plan.ROUNDS * self._process_s if active else 0.0
+            missing = [max(plan.FEWEST_ROUNDS - arm.rounds, 0) * self._cost(arm) for arm in active]
+            base = plan.FEWEST_ROUNDS * self._process_s if active else 0.0
             room = self._left_s() - sum(missing) - base
             count = plan.fitting([self._cost(arm) for arm in self._waiting], self._process_s, room)
             if not self._arms and not count:
@@ -172,7 +174,7 @@ class _Game:
         else:
             room = self._left_s()
             if active and all(len(arm.fixes) == 1 for arm in active) and self._combination():
-                room -= plan.ROUNDS * plan.TOGETHER * self._process_s
+                room -= plan.FEWEST_ROUNDS * plan.PROCESSES_TOGETHER * self._process_s
         while active and sum(map(self._cost, active)) + self._process_s > room:
             active.pop()
         return active
@@ -182,7 +184,7 @@ class _Game:
         fixes = self._combination()
         if not fixes:
             return False
-        needed = (self._rounds or plan.ROUNDS) * plan.TOGETHER * self._process_s
+        needed = (self._rounds or plan.FEWEST_ROUNDS) * plan.PROCESSES_TOGETHER * self._process_s
         if self._end is not None and needed > self._left_s():
             return False
         lines = "\n".join(row.lines for row in self._confirmed() if row.fixes[0] in fixes)
@@ -225,7 +227,7 @@ class _Game:
         together = self._combination()
         if together:
             expected = math.prod(_gain(row) for row in self._confirmed() if row.fixes[0] in together)
-            seconds = (plan.ROUNDS * plan.TOGETHER + 1) * self._process_s
+            seconds = (plan.FEWEST_ROUNDS * plan.PROCESSES_TOGETHER + 1) * self._process_s
             best = self._best()
             gained = expected / best.speedup.expected if best and best.speedup else expected
             found.append(((1 - 1 / gained) / seconds, Next(together, "together", expected, None, seconds)))

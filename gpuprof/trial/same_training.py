@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpuprof.trial.trial import Sameness
+from gpuprof.units import Assumed, Ratio, Share
 
-ROUNDING = 1e-5
+ROUNDING: Assumed[Share] = 1e-5
 """Relative difference of a loss that always counts as rounding: sums in another order differ by this much in fp32
 (2^-24 for each of about 10^4 additions, most of which cancel), so that a fused kernel counts as the same."""
-SPREAD = 3.0
+SPREAD_RATIO: Assumed[Ratio] = 3.0
 """A difference may be this many times that of two processes without the fix, which are only one sample of it."""
-LIKELY = 3.0
+STANDARD_ERRORS: Assumed[Ratio] = 3.0
 """Mean losses within this many standard errors count as the same distribution."""
 
 Computed = dict[str, Any]
@@ -40,9 +41,9 @@ def compare(fixed: Sequence[Computed], first: Sequence[Computed], second: Sequen
     same_samples = same_bytes or all(_same_samples(a, b) for a, b in pairs)
     if same_bytes and apart == 0:
         return Sameness("bitwise", "the same batches, losses and gradients to the last bit", apart, scatter)
-    allowed = max(SPREAD * (scatter or 0.0), ROUNDING)
+    allowed = max(SPREAD_RATIO * (scatter or 0.0), ROUNDING)
     if same_samples and apart is not None and apart <= allowed:
-        of = "of two runs as they are" if (scatter or 0.0) * SPREAD >= ROUNDING else "of rounding"
+        of = "of two runs as they are" if (scatter or 0.0) * SPREAD_RATIO >= ROUNDING else "of rounding"
         return Sameness("within_scatter", f"the same samples; losses differ within the scatter {of}", apart, scatter)
     if same_samples:
         changed = "" if apart is None else f"; losses or gradients differ by up to {percent(apart)}"
@@ -111,10 +112,10 @@ def _random(pairs: Sequence[tuple[Computed, Computed]]) -> bool:
     """Whether the first losses differ by more than another number format can explain."""
     first = _largest([_difference({"losses": a.get("losses", [])[:1]}, {"losses": b.get("losses", [])[:1]})
                       for a, b in pairs])  # fmt: skip
-    return first is not None and first > FORMAT
+    return first is not None and first > FORMAT_DIFFERENCE
 
 
-FORMAT = 0.02
+FORMAT_DIFFERENCE: Assumed[Share] = 0.02
 """Relative difference of the first loss: bf16 arithmetic (8 bits) changes it by less, other dropout masks by more
 (assumed)."""
 
@@ -126,7 +127,7 @@ def _alike(pairs: Sequence[tuple[Computed, Computed]]) -> bool:
         if len(x) < 2 or len(y) < 2:
             return False
         error = math.sqrt(_variance(x) / len(x) + _variance(y) / len(y))
-        if abs(_mean(x) - _mean(y)) > LIKELY * error:
+        if abs(_mean(x) - _mean(y)) > STANDARD_ERRORS * error:
             return False
     return True
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gpuprof import runfile
 from gpuprof.diagnosis.chance import probability
-from gpuprof.diagnosis.detect.proposal import CERTAIN, SURE
+from gpuprof.diagnosis.detect.proposal import CERTAIN_CHANCE, SURE_GAIN
 from gpuprof.diagnosis.diagnose_recording import diagnose_recording
 from gpuprof.diagnosis.diagnosis import Diagnosis, Range
 from gpuprof.diagnosis.more_workers import usual_workers, with_more_workers
@@ -21,8 +21,9 @@ from gpuprof.tracefile.run import RunFolder, read_run
 from gpuprof.trial.fixes import Candidate, saving
 from gpuprof.trial.own_flags import own_flags
 from gpuprof.trial.trial import Fix, Interval
+from gpuprof.units import Assumed, Seconds
 
-START_S = 20.0
+START_S: Assumed[Seconds] = 20.0
 """Assumed time from the start of a training to its first step, if no run has measured it."""
 
 
@@ -123,5 +124,7 @@ def with_workers(subject: Subject, candidates: Sequence[Candidate]) -> list[Cand
     gain = predicted.speedup
     if gain is None or not gain.low or not gain.high or gain.low <= 1:
         return []
-    odds = probability(Range(gain.low, gain.expected, gain.high), SURE)
-    return [replace(predicted, advised="fixes" if odds >= CERTAIN else "worth_trying", probability=round(odds, 3))]
+    odds = probability(Range(gain.low, gain.expected, gain.high), SURE_GAIN)
+    return [
+        replace(predicted, advised="fixes" if odds >= CERTAIN_CHANCE else "worth_trying", probability=round(odds, 3))
+    ]

@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from gpuprof.bounds import Above0, Items, OneOf, Positive, Share, Signed, Within
+from gpuprof.units import Assumed, Cpus
 
 SCHEMA = "gpuprof.trial/1"
 
-OTHERS, IDLE = 0.25, 0.5
-"""A measurement counts as disturbed if other programs use more than OTHERS CPUs and fewer than IDLE CPUs are idle
-(assumed)."""
+CPUS_OF_OTHERS: Assumed[Cpus] = 0.25
+LEAST_IDLE_CPUS: Assumed[Cpus] = 0.5
+"""A measurement counts as disturbed if other programs use more than CPUS_OF_OTHERS CPUs and fewer than LEAST_IDLE_CPUS
+CPUs are idle (assumed)."""
 
 Status = Literal["confirmed", "slower", "no_difference", "unconfirmed", "not_applied", "failed", "not_tried"]
 Same = Literal["bitwise", "within_scatter", "other_random_numbers", "different"]
@@ -134,7 +136,7 @@ class Process:
     def is_disturbed(self) -> bool:
         """Whether other programs kept the CPUs full while it was timed."""
         return self.other_cpus is not None and self.idle_cpus is not None and (
-            self.other_cpus > OTHERS and self.idle_cpus < IDLE
+            self.other_cpus > CPUS_OF_OTHERS and self.idle_cpus < LEAST_IDLE_CPUS
         )  # fmt: skip
 
 

@@ -8,10 +8,13 @@ from dataclasses import dataclass, field
 from gpuprof.trial.own_flags import OwnFlags
 from gpuprof.trial.processes import Outcome, Starter
 from gpuprof.trial.trial import Fix, Process
+from gpuprof.units import Assumed, Ratio, Seconds
 
-FIRST_LIMIT_S, SLOWER = 600.0, 4.0
-"""Time limits of processes: the first gets FIRST_LIMIT_S seconds, the others SLOWER times as long as the first took."""
-LEAST_LIMIT_S = 120.0
+FIRST_LIMIT_S: Assumed[Seconds] = 600.0
+SLOWER_THAN_FIRST: Assumed[Ratio] = 4.0
+"""Time limits of processes: the first gets FIRST_LIMIT_S seconds, the others SLOWER_THAN_FIRST times as long as the
+first took."""
+LEAST_LIMIT_S: Assumed[Seconds] = 120.0
 """Compiling a small model on a busy CPU takes more than a minute."""
 
 Tell = Callable[[str], None]

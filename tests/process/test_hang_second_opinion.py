@@ -16,7 +16,7 @@ from helpers.torch_pickle import dumps
 from helpers.warm_torch import warm_python
 
 from gpuprof.errors import UnreadableTrace
-from gpuprof.hang.dump import KEPT, LOOKED_AT, read
+from gpuprof.hang.dump import CALLS_A_GROUP, MOST_ENTRIES, read
 from gpuprof.hang.judge import Hang, judge
 from gpuprof.hang.load import states_of
 from gpuprof.hang.recent import without_oldest
@@ -64,7 +64,7 @@ def test_generated_jobs_of_nccl(tmp_path: Path):
             assert theirs["others"] or known.spoiled.op == COALESCED
 
 
-CALLS = 3 * LOOKED_AT
+CALLS = 3 * MOST_ENTRIES
 LONG = f"""
 import sys
 import torch
@@ -90,10 +90,10 @@ def long_dump(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 def test_only_the_last_entries_are_loaded(long_dump: bytes, tmp_path: Path):
     whole = pickle.loads(long_dump)
-    data, looked_at = without_oldest(long_dump, LOOKED_AT, KEPT)
+    data, looked_at = without_oldest(long_dump, MOST_ENTRIES, CALLS_A_GROUP)
     fewer = pickle.loads(data)
-    assert len(whole["entries"]) == CALLS and KEPT <= looked_at <= len(fewer["entries"]) < KEPT + 10
-    assert fewer["entries"][-KEPT:] == whole["entries"][-KEPT:]
+    assert len(whole["entries"]) == CALLS and CALLS_A_GROUP <= looked_at <= len(fewer["entries"]) < CALLS_A_GROUP + 10
+    assert fewer["entries"][-CALLS_A_GROUP:] == whole["entries"][-CALLS_A_GROUP:]
     assert fewer | {"entries": 0} == whole | {"entries": 0}
     assert dumps(whole) == long_dump, "the tests' pickler writes what torch's does"
 
@@ -105,7 +105,7 @@ def test_what_is_not_done_stays(long_dump: bytes):
     for _ in range(50):
         at = long_dump.index(of_entry, at + 1)
     waits = long_dump[: at + 2] + b"\x89" + long_dump[at + 3 :]
-    entries = pickle.loads(without_oldest(waits, LOOKED_AT, KEPT)[0])["entries"]
+    entries = pickle.loads(without_oldest(waits, MOST_ENTRIES, CALLS_A_GROUP)[0])["entries"]
     assert [entry["collective_seq_id"] for entry in entries[:-1] if not entry["retired"]] == [51]
 
 

@@ -80,7 +80,7 @@ def test_a_history_as_text_and_markdown():
     done = in_process("history", A, B, COLUMNS="120")
     head, before, after = done.stdout.splitlines()
     assert head.split()[:3] == ["run", "began", "step"]
-    assert before.count("█") == history.BAR > after.count("█") > 0
+    assert before.count("█") == history.BAR_WIDTH > after.count("█") > 0
     done = in_process("history", A, B, "--markdown")
     assert len(done.stdout.strip().splitlines()) == 4 and "HOST" in done.stdout
 
@@ -121,7 +121,7 @@ def test_on_a_narrow_screen_names_stay_apart_and_verdicts_whole():
     assert history.told_apart("a" * 30, ["a" * 30, "b" * 30], 9) == "aaaa…aaaa"
     one = history.Entry("run", None, "ok", "HOST-BOUND · launch", {"mean_step_ms": 80.0})
     assert history.rows([one], width=80)[0][4] == "HOST"
-    assert history.rows([one], width=history.NARROW)[0][4] == "HOST-BOUND · launch"
+    assert history.rows([one], width=history.NARROW_WIDTH)[0][4] == "HOST-BOUND · launch"
 
 
 def runs_of(folder: Path, *steps_ms: float) -> Path:

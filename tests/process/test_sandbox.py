@@ -170,7 +170,7 @@ def test_a_training_is_timed_in_a_namespace(tmp_path: Path):
 
 
 def test_a_tree_that_is_too_large_to_compare_is_reported_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(folder_state, "MOST", 3)
+    monkeypatch.setattr(folder_state, "MOST_FILES", 3)
     monkeypatch.setenv(VARIABLE, HOOKS)
     for number in range(5):
         (tmp_path / str(number)).touch()

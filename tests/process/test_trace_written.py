@@ -15,7 +15,7 @@ from helpers.started import finished
 from helpers.trainings import trace, variables
 
 from gpuprof.record.supervise import INJECT
-from gpuprof.record.written import FILE, MOST
+from gpuprof.record.written import FILE, MOST_PATHS
 from gpuprof.trial.written import changes_of
 
 need("torch")
@@ -49,7 +49,7 @@ def test_what_a_program_changes_is_noted_and_bounded(tmp_path: Path):
     assert errors_in(run.folder) == []
     lines = [json.loads(line) for line in (run.folder / FILE).read_text().splitlines()]
     by_python = [(line["verb"], line["path"]) for line in lines if line["pid"] is not None]
-    assert len(by_python) == MOST
+    assert len(by_python) == MOST_PATHS
     expected = [
         ("writes", here / "log.txt"), ("deletes", here / "gone.txt"), ("renames", here / "before.txt"),
         ("renames", here / "after.txt"), ("writes", elsewhere / "results.json"), ("deletes", here / "old/weights.bin"),

@@ -16,7 +16,7 @@ from gpuprof.diagnosis.gaps import find_gaps
 from gpuprof.diagnosis.hidden_work import hidden_ns
 from gpuprof.diagnosis.share_verdict import bound_of_shares, gains_of_shares
 from gpuprof.diagnosis.shares import average_step, devices
-from gpuprof.replay.bound import CLOSE, PARTS, RESOURCES, SMALL, bound_of
+from gpuprof.replay.bound import EQUAL_SENSITIVITY, LEAST_SENSITIVITY, PARTS, RESOURCES, bound_of
 from gpuprof.replay.sensitivity import Sensitivities
 
 SHARES = st.floats(0, 1.2, allow_nan=False)
@@ -80,12 +80,12 @@ def test_the_verdict_is_among_the_largest_and_worth_naming(found, absent):
     values = {name: getattr(found, name) for name in RESOURCES}
     bound = resource(found, absent)
     assert bound is not None
-    assert (bound == "balanced") or values[bound] > max(values.values()) - CLOSE
-    if max(values.values()) < SMALL:
+    assert (bound == "balanced") or values[bound] > max(values.values()) - EQUAL_SENSITIVITY
+    if max(values.values()) < LEAST_SENSITIVITY:
         assert bound == "balanced"
 
 
-@given(gains(), absences, st.floats(CLOSE, 0.4), st.lists(st.floats(0, 1), min_size=5, max_size=5))
+@given(gains(), absences, st.floats(EQUAL_SENSITIVITY, 0.4), st.lists(st.floats(0, 1), min_size=5, max_size=5))
 def test_a_verdict_holds_whatever_the_unknown_time_turns_out_to_be(found, absent, unknown, parts):
     bound = resource(found, absent, unknown)
     if bound is None:
@@ -141,6 +141,6 @@ def test_shares_and_sensitivities_agree_where_nothing_overlaps(tmp_path_factory:
         assert getattr(case.sensitivities, name) == pytest.approx(exact, abs=0.03), name
         assert getattr(by_shares, name) == pytest.approx(exact, abs=0.03), name
     first, second = sorted(took.values())[:-3:-1]
-    if first - second > 2 * CLOSE * total:
+    if first - second > 2 * EQUAL_SENSITIVITY * total:
         one_part = replace(case.sensitivities, compute=case.sensitivities.device, memory=0.0, latency=0.0)
         assert bound_of_shares(shares, {"compute": 1.0}) == bound_of(one_part)

@@ -16,7 +16,7 @@ from gpuprof.diagnosis.unseen_lengths import unseen_lengths
 from gpuprof.record.free_run_length import (
     AFTERMATH_NS,
     MOST_STEPS,
-    PRECISE,
+    PRECISE_MEAN,
     AfterWindows,
     block_of,
     half_width,
@@ -206,4 +206,4 @@ def test_the_stretch_ends_when_it_is_precise_or_long_enough():
     assert more_steps(lumpy, 4) > 0
     assert more_steps(lumpy * 20, 4) == 0, "200 steps are enough"
     assert more_steps([15_000.0 * MS, 6_000.0 * MS], None) == 0, "20 s are enough"
-    assert MOST_STEPS == 200 and PRECISE == 0.05
+    assert MOST_STEPS == 200 and PRECISE_MEAN == 0.05

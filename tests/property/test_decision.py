@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuprof.trial import judge
-from gpuprof.trial.decision import LEVEL, decide, rank_sum_probability
+from gpuprof.trial.decision import RANK_SUM_P, decide, rank_sum_probability
 from gpuprof.trial.trial import Interval, Process
 
 TRIALS, ROUNDS = 1000, 10
@@ -138,7 +138,7 @@ def _at_the_edge(plain: list[float], fixed: list[float]) -> bool:
     gap = math.log(min(plain)) - math.log(max(fixed))
     scatter = math.log(max(plain)) - math.log(min(plain))
     p = rank_sum_probability(plain, fixed)
-    limit = LEVEL / len(fixed) ** 2
+    limit = RANK_SUM_P / len(fixed) ** 2
     return abs(gap * (len(fixed) - 1) - max(scatter, 0.06)) < 1e-9 or abs(p - limit) < 1e-9 or bool(
         {1 / x for x in plain} & {1 / x for x in fixed}
     )  # fmt: skip

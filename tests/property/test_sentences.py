@@ -15,9 +15,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gpuprof.diagnosis.analysis import Analysis
-from gpuprof.diagnosis.detect.evidence import SHOWN, spans
+from gpuprof.diagnosis.detect.evidence import MOST_PARTS, spans
 from gpuprof.diagnosis.diagnosis import Kernels
-from gpuprof.diagnosis.rest_of_step import MOST, rest_of_step
+from gpuprof.diagnosis.rest_of_step import MOST_OF_REST, rest_of_step
 
 KERNELS = Kernels(300, 100.0, 0, 3_000, 0, (), (), (), ())
 idle = st.dictionaries(st.sampled_from(sorted(SUBJECTS)), st.integers(1_000, 10**9), min_size=1)
@@ -42,7 +42,7 @@ def test_the_subject_is_the_largest_part_and_most_is_half_at_least(idle_ns, comp
         part = parts[named[0]]
         assert part == max(parts.values())
         assert idle_ns[named[0]] == max(idle_ns.get(one, 0) for one in mine[named[0]])
-    assert (match[2] is None) == (part >= MOST * whole)
+    assert (match[2] is None) == (part >= MOST_OF_REST * whole)
     if match[2] is not None:
         units = {"s": 1e9, "ms": 1e6, "µs": 1e3}
         assert value(match[2]) == pytest.approx(part / units[match["own"] or match["unit"]], rel=0.05)
@@ -76,7 +76,7 @@ def test_places_are_the_longest_of_the_parts_that_hold_most(data, waits):
     nodes = np.zeros(len(graph), bool)
     nodes[chosen] = True
     statement, *places = spans(case, "something", nodes, waits=waits)
-    assert statement.text == "something" and len(places) <= SHOWN
+    assert statement.text == "something" and len(places) <= MOST_PARTS
     mine = nodes & (graph.waits == waits)
     assert bool(places) == bool(mine.any())
     if not places:

@@ -8,9 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuprof.attach.changes import BLOCK, LEAST, RECENT, REFERENCE, SETTLE, Change, Watch, advance
+from gpuprof.attach.changes import (
+    BLOCK_STEPS,
+    LEAST,
+    RECENT_BLOCKS,
+    REFERENCE_BLOCKS,
+    SETTLING_STEPS,
+    Change,
+    Watch,
+    advance,
+)
 
-BEFORE = SETTLE + BLOCK * REFERENCE
+BEFORE = SETTLING_STEPS + BLOCK_STEPS * REFERENCE_BLOCKS
 """Steps until the usual level is known."""
 seeds = st.integers(0, 2**32)
 
@@ -42,10 +51,10 @@ def test_a_level_is_seen_once_and_soon(seed: int, ratio: float, begins: int):
     steps = [ns * (ratio if i >= begins else 1) for i, ns in enumerate(noise(seed, begins + 800))]
     (at, change), *more = [pair for pair in seen(steps) if pair[1].is_new]
     assert not more
-    assert begins < at <= begins + 2 * BLOCK * RECENT
+    assert begins < at <= begins + 2 * BLOCK_STEPS * RECENT_BLOCKS
     assert change.kind == "level"
     assert change.ratio == pytest.approx(ratio, rel=0.15)
-    assert abs((at - change.steps) - begins) <= 4 * BLOCK
+    assert abs((at - change.steps) - begins) <= 4 * BLOCK_STEPS
 
 
 @given(seed=seeds, per_step=st.sampled_from([2e-4, 5e-4, -2e-4]))
@@ -65,7 +74,11 @@ def test_a_level_that_comes_back_is_known(seed: int):
 
 
 @given(
-    steps=st.lists(st.floats(1, 1e12), min_size=BEFORE + BLOCK * RECENT, max_size=BEFORE + BLOCK * RECENT + 100),
+    steps=st.lists(
+        st.floats(1, 1e12),
+        min_size=BEFORE + BLOCK_STEPS * RECENT_BLOCKS,
+        max_size=BEFORE + BLOCK_STEPS * RECENT_BLOCKS + 100,
+    ),
     scale=st.sampled_from([2.0**-10, 2.0**10]),
 )
 def test_the_unit_does_not_matter(steps: list[float], scale: float):
@@ -88,7 +101,7 @@ def test_steps_without_a_time_are_passed_over(steps: list[float], seed: int):
         assert change is None
     assert watch.is_ready and watch.level_ns == pytest.approx(1e8, rel=0.1)
     after = watch.after_recording()
-    for _ in range(SETTLE):
+    for _ in range(SETTLING_STEPS):
         after, change = advance(after, 1e12)
         assert change is None
     assert after.reference == watch.reference and not after.since

@@ -7,7 +7,7 @@ from helpers.diagnosed import diagnosed
 from helpers.paths import ROOT
 from helpers.present import present
 
-from gpuprof.diagnosis.detect.evidence import AND_ON, BEGIN_NS, MOST
+from gpuprof.diagnosis.detect.evidence import AND_ON, BEGIN_NS, NAMING_OP_SHARE
 
 RUNS = ROOT / "tests" / "data" / "runs"
 
@@ -37,7 +37,7 @@ def test_places_are_named_after_what_begins_them(run):
             if place.text.endswith(AND_ON):
                 assert int(here["ns"].min()) < present(place.ns), place
             else:
-                assert longest >= MOST * present(place.ns), place
+                assert longest >= NAMING_OP_SHARE * present(place.ns), place
     assert seen >= 3
 
 

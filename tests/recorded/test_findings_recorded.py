@@ -38,7 +38,7 @@ from gpuprof.diagnosis.findings import (
     tf32,
     throttling,
 )
-from gpuprof.diagnosis.predict import WORTH, fixes, predict
+from gpuprof.diagnosis.predict import LEAST_GAIN, fixes, predict
 
 ON_THE_HOST = (
     compile,
@@ -74,7 +74,7 @@ def recorded(name: str) -> Analysis:
 
 def shown(module, case: Analysis) -> list:
     """The proposals that are worth showing."""
-    return [p for p in module.find(case) if p.work * case.step_ns / predict(case, p).expected >= WORTH]
+    return [p for p in module.find(case) if p.work * case.step_ns / predict(case, p).expected >= LEAST_GAIN]
 
 
 @pytest.mark.parametrize("path", RUNS, ids=lambda path: path.parent.name)
@@ -111,7 +111,7 @@ def test_recordings_without_experts_or_eager_attention_get_neither(name: str):
 def test_a_launch_bound_step_gains_nothing_from_tf32():
     case = recorded("h200/tiny_lora_small_batch")
     for proposal in tf32.find(case):
-        assert case.step_ns / predict(case, proposal).expected < WORTH
+        assert case.step_ns / predict(case, proposal).expected < LEAST_GAIN
 
 
 @pytest.mark.parametrize(("torch", "turns_it_off"), [("2.11.0+cu130", True), ("2.9.1", False), ("", False)])

@@ -11,7 +11,6 @@ import pytest
 from helpers.paths import ROOT
 
 from benchmarks import calibrate, fit_or_test
-from benchmarks.constants import constants, constants_of
 from gpuprof.calibration import (
     allocator,
     batch,
@@ -39,40 +38,6 @@ NUMBERS = numbers()
 
 BOUNDED = {"allocator.PINNED_RATE": "a share that cannot exceed 1, and at worst 0.7"}
 """Assumed numbers whose interval is narrower than 1.5 times, with the reason."""
-
-DEFINITIONS = {
-    "gpuprof/trial/sandbox/view.py:KEPT_CAPABILITIES": "numbers of Linux",
-    "gpuprof/costs/work.py:UNKNOWN_L2_BYTES, UNKNOWN_MULTIPROCESSORS": "an A100's datasheet",
-    "gpuprof/diagnosis/limits.py:READS_WEIGHTS": "from datasheets: operations for each byte",
-    "gpuprof/projection/sample_preparation.py:LONG_NS": "what is long enough to look at",
-    "gpuprof/diagnosis/projection_input/subject.py:POWER_RATIO": "what is taken over of a measurement",
-    "gpuprof/diagnosis/rank_digests.py:MANY": "from how many recordings on they are read in parallel",
-    "gpuprof/timeline/matching.py:UNNAMED_SPREAD_NS": "how far ends of one collective may lie apart",
-    "gpuprof/doctor/storage.py:SCARCE_DISK_BYTES": "what is worth a warning",
-    "gpuprof/doctor/hardware.py:FEWEST_CPUS": "what is worth a warning",
-    "gpuprof/trial/trial.py:OTHERS, IDLE": "what is worth a note",
-    "gpuprof/diagnosis/detect/attention_planning.py:FIRST_TORCH": "a version of torch",
-    "gpuprof/diagnosis/comparison/compare.py:OTHER_MEAN": "what is never called alike",
-    "gpuprof/diagnosis/comparison/leftovers.py:HOST_SCATTER": "up to where a remark is made",
-    "gpuprof/diagnosis/comparison/same_model.py:MORE_PARAMETERS": "what is called another program",
-    "gpuprof/trial/same_training.py:FORMAT": "the resolution of number formats",
-    "gpuprof/diagnosis/baseline.py:REACH": "how far a line may be drawn out",
-    "gpuprof/diagnosis/findings/pageable_copies.py:MUCH_BYTES": "what two recordings must differ by",
-    "gpuprof/diagnosis/run_issues.py:SKEWED": "what is worth a note",
-    "gpuprof/diagnosis/run_budget.py:FEWEST_MADE": "a sample's least size",
-    "gpuprof/projection/host.py:RANGE": "the factors that are shown",
-    "gpuprof/record/schedule.py:BASELINES": "how much is timed",
-    "gpuprof/record/schedule.py:RECORDED_S": "how much is recorded",
-    "gpuprof/record/decode_window.py:PART_NS": "how much is recorded",
-    "gpuprof/record/enough_steps.py:NODE_NS": "measured, but record/ imports nothing of gpuprof but runfile",
-    "gpuprof/record/free_run_length.py:AFTERMATH_NS": "measured, but record/ imports nothing of gpuprof but runfile",
-    "gpuprof/diagnosis/shares.py:PAUSE_NS": "assumed, between pauses that are short and those that are long",
-    "gpuprof/replay/profiler_fit.py:FITTED": "when an iteration may end",
-    "gpuprof/report/projection.py:NAME_WIDTH": "a column's width",
-    "gpuprof/report/charts/groups.py:BEYOND": "room for what a measured ceiling is off",
-    "gpuprof/timeline/nesting.py:ROUNDING_NS": "the resolution of a file format",
-}
-"""Constants that speak of runs, recordings or GPUs and yet are no measured numbers, with what they are."""
 
 
 @pytest.mark.parametrize("name", NUMBERS)
@@ -167,22 +132,6 @@ def test_fitting_is_guarded(monkeypatch, capsys):
     finally:
         monkeypatch.undo()
         fit_or_test.roles.cache_clear()
-
-
-def test_measured_constants_are_in_the_table():
-    outside = {one.key: one.text for one in constants() if one.says_measured and not one.in_table}
-    assert set(outside) - set(DEFINITIONS) == set(), "move them to gpuprof/calibration, or say here what they are"
-    assert set(DEFINITIONS) - set(outside) == set(), "no longer there"
-
-
-def test_a_measured_constant_outside_of_the_table_is_found():
-    source = (
-        'A = 2.5\n"""Fitted to three runs."""\nB = calibrated.B.value\n"""Of 3 recordings."""\nC = 3\n"""Taste."""\n'
-    )
-    found = {one.name: (one.says_measured, one.in_table) for one in constants_of(source, "gpuprof/x.py")}
-    assert found == {"A": (True, False), "B": (True, True), "C": (False, False)}
-    commented = next(constants_of("# A guess.\nD = (1, 2.0)\n", "gpuprof/x.py"))
-    assert commented.says_measured and not commented.in_table
 
 
 def test_every_number_is_used():

@@ -16,7 +16,7 @@ from gpuprof.costs.attention import attention
 from gpuprof.costs.ceilings import ceilings
 from gpuprof.costs.cost import Cost, Kernel
 from gpuprof.costs.dtypes import CODE, UNKNOWN
-from gpuprof.costs.foreach import CHUNK, chunk_fill, over_lists
+from gpuprof.costs.foreach import CHUNK_ELEMENTS, chunk_fill, over_lists
 from gpuprof.costs.from_kernel_name import by_name
 from gpuprof.costs.gemm import function_name, gemm, tile
 from gpuprof.costs.hardware import find
@@ -140,9 +140,9 @@ def test_lists_of_tensors():
     assert (known.read_bytes, known.write_bytes, known.whole) == (1024 * 4 * 4, 1024 * 3 * 4, True)
     left_out = over_lists(arguments("aten::_fused_adamw_", [[]] * 5, names), adam, 0.25)
     assert left_out is not None
-    assert (left_out.read_bytes, left_out.whole) == (20 * CHUNK * 0.25 * 16, False)
-    assert chunk_fill([CHUNK // 2, CHUNK // 4]) == 0.375
-    assert chunk_fill([CHUNK + 1]) == pytest.approx(0.5, rel=1e-3)
+    assert (left_out.read_bytes, left_out.whole) == (20 * CHUNK_ELEMENTS * 0.25 * 16, False)
+    assert chunk_fill([CHUNK_ELEMENTS // 2, CHUNK_ELEMENTS // 4]) == 0.375
+    assert chunk_fill([CHUNK_ELEMENTS + 1]) == pytest.approx(0.5, rel=1e-3)
     assert chunk_fill([]) == 1.0
 
 

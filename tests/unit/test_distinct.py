@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuprof.tracefile.distinct import WIDEST, distinct, numbered
+from gpuprof.tracefile.distinct import WIDEST_TABLE, distinct, numbered
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1)), st.sampled_from(["int64", "int32", "uint8", "bool"]))
@@ -32,6 +32,6 @@ def test_numbers_are_those_of_numpy(values: list[int], dtype: str):
     assert numbered(column).tolist() == np.unique(column, return_inverse=True)[1].tolist()
 
 
-@pytest.mark.parametrize("width", [WIDEST - 1, WIDEST, WIDEST + 1])
+@pytest.mark.parametrize("width", [WIDEST_TABLE - 1, WIDEST_TABLE, WIDEST_TABLE + 1])
 def test_numbers_of_wide_and_narrow_columns(width: int):
     assert numbered(np.array([7 + width, 7, 9, 7])).tolist() == [2, 0, 1, 0]

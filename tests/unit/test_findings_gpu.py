@@ -15,7 +15,7 @@ from helpers.program import BF16, FLOAT, GB, MS, PLAIN, PRODUCT, US, Program, ch
 from gpuprof.costs.matmul_rates import half_precision_ns
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect import fused_sequences
-from gpuprof.diagnosis.detect.proposal import CERTAIN
+from gpuprof.diagnosis.detect.proposal import CERTAIN_CHANCE
 from gpuprof.diagnosis.findings import (
     ABSENT,
     adapter_casts,
@@ -447,7 +447,7 @@ def test_where_the_host_limits_the_step_fused_kernels_are_no_fix(tmp_path):
     for _ in range(3):
         program.step(body)
     found = list(fused_elementwise.find(program.case(tmp_path)))
-    assert all(one.odds < CERTAIN and one.needs for one in found)
+    assert all(one.odds < CERTAIN_CHANCE and one.needs for one in found)
 
 
 # -- memory for time

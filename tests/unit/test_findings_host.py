@@ -27,14 +27,14 @@ from gpuprof.diagnosis.findings import (
     recompiles,
     syncs,
 )
-from gpuprof.diagnosis.predict import WORTH, fixes, predict
+from gpuprof.diagnosis.predict import LEAST_GAIN, fixes, predict
 from gpuprof.diagnosis.verdict import host_cause
 from gpuprof.replay.mean_step import MeanStep
 
 
 def shown(module, case: Analysis) -> list:
     """The proposals that are worth showing."""
-    return [p for p in module.find(case) if p.work * case.step_ns / predict(case, p).expected >= WORTH]
+    return [p for p in module.find(case) if p.work * case.step_ns / predict(case, p).expected >= LEAST_GAIN]
 
 
 LAYERS, CHAIN, PAUSE = 60, 4, 20 * US

@@ -311,6 +311,13 @@ def test_what_is_none_of_them_is_one_line(words: list[str]):
     assert found.returncode == 2 and len(found.stderr.strip().splitlines()) == 1
 
 
+def test_without_a_run_it_says_what_else_it_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    found = in_process("hang")
+    assert found.returncode == 2 and found.stderr.count("\n") == 1
+    assert "holds no run" in found.stderr and "gpuprof hang PID" in found.stderr and "diagnose" not in found.stderr
+
+
 def test_the_screen(tmp_path: Path):
     dumps = {rank: [entry(1), entry(2, done=False)] for rank in range(4)}
     dumps[3] = [entry(1)]

@@ -12,7 +12,7 @@ import pytest
 from helpers.command import in_process
 from helpers.paths import ROOT
 
-from gpuprof.hang.dump import KEPT, read
+from gpuprof.hang.dump import CALLS_A_GROUP, read
 from gpuprof.record.stall import flight_recorders
 
 DUMPS = ROOT / "tests" / "data" / "nccl_dumps"
@@ -32,8 +32,8 @@ def test_calls_sizes_and_states_are_those_that_torch_reads(case: str):
     elif len(groups) == 1:
         states = [state for *_, state in found]
         at = next((i for i, state in enumerate(states) if state != "completed"), len(found))
-        window = found[max(at - KEPT, 0) : at + KEPT]
-        assert ours == window[-len(ours) :] and len(ours) >= min(KEPT, len(window))
+        window = found[max(at - CALLS_A_GROUP, 0) : at + CALLS_A_GROUP]
+        assert ours == window[-len(ours) :] and len(ours) >= min(CALLS_A_GROUP, len(window))
     else:  # it prints group by group
         assert sorted(ours) == sorted(found)
 

@@ -10,7 +10,7 @@ import pytest
 from helpers.cpu_time import times_as_long
 
 import gpuprof
-from gpuprof.record.decode_window import LEAST, MOST, SHORT, DecodeWindow
+from gpuprof.record.decode_window import FEWEST_PASSES, MOST_PASSES, SHORT_LOOP_PASSES, DecodeWindow
 from gpuprof.record.free_run_length import MOST_STEPS
 from gpuprof.record.phase_clock import PhaseClock
 from gpuprof.record.phase_patches import completion_lengths
@@ -121,9 +121,9 @@ def test_a_long_loop_is_recorded_at_its_ends_and_in_the_middle():
     window = DecodeWindow(0)
     assert all(window.records(number) for number in range(1, 500))  # nothing is known of its length
     window.seen(400)
-    check_parts(window, MOST)
-    window.seen(SHORT)
-    assert all(window.records(number) for number in range(1, SHORT + 1))
+    check_parts(window, MOST_PASSES)
+    window.seen(SHORT_LOOP_PASSES)
+    assert all(window.records(number) for number in range(1, SHORT_LOOP_PASSES + 1))
 
 
 def check_parts(window: DecodeWindow, part: int) -> None:
@@ -134,7 +134,9 @@ def check_parts(window: DecodeWindow, part: int) -> None:
     assert len(recorded) == 3 * part
 
 
-@pytest.mark.parametrize(("token_ms", "part"), [(2, MOST), (12, MOST), (20, 5), (40, 2), (300, LEAST)])
+@pytest.mark.parametrize(
+    ("token_ms", "part"), [(2, MOST_PASSES), (12, MOST_PASSES), (20, 5), (40, 2), (300, FEWEST_PASSES)]
+)
 def test_of_long_decode_steps_fewer_are_recorded(token_ms: int, part: int):
     """What a step takes goes into kernels to launch; the profiler needs time for each when it stops."""
     window = DecodeWindow(0)

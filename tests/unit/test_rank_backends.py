@@ -11,7 +11,7 @@ from gpuprof.diagnosis import rank_digests
 from gpuprof.diagnosis.ranks import Gang, survey
 from gpuprof.tracefile.read import read_trace
 
-RANKS = rank_digests.MANY
+RANKS = rank_digests.FEWEST_IN_PARALLEL
 
 
 @pytest.fixture

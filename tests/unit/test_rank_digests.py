@@ -18,7 +18,7 @@ import gpuprof
 from gpuprof.cli import after_recording
 from gpuprof.cli.trace import closing_command
 from gpuprof.diagnosis.rank_digest import digest_of_trace
-from gpuprof.diagnosis.rank_digests import MANY, cache_folder, digest_path, digests_of, make
+from gpuprof.diagnosis.rank_digests import FEWEST_IN_PARALLEL, cache_folder, digest_path, digests_of, make
 from gpuprof.diagnosis.ranks import survey
 from gpuprof.errors import GpuprofError, UnreadableTrace
 from gpuprof.ranks import storage
@@ -70,7 +70,7 @@ def test_a_digest_of_another_state_or_version_is_not_used(tmp_path: Path, monkey
     digest = digest_at(write(tmp_path, [RankProgram(), RankProgram()])[0])
     data = storage.to_bytes(digest, "size 1")
     assert storage.from_bytes(data, "x", "size 2") is None
-    monkeypatch.setattr(storage, "VERSION", 0)
+    monkeypatch.setattr(storage, "FORMAT_VERSION", 0)
     assert storage.from_bytes(data, "x", "size 1") is None
 
 
@@ -112,12 +112,12 @@ def test_a_file_whose_name_is_not_utf8_has_a_digest_that_is_found_again(tmp_path
 
 def test_many_ranks_in_parallel_say_the_same(tmp_path: Path):
     """One of them unreadable, which is a note."""
-    programs = [RankProgram(extra_ns=(r == 5) * 30 * MS) for r in range(MANY + 1)]
+    programs = [RankProgram(extra_ns=(r == 5) * 30 * MS) for r in range(FEWEST_IN_PARALLEL + 1)]
     paths = write(tmp_path, programs)
     paths[2].write_text('{"a": 1}')
     alone = [digest_of_trace(path, read_trace) for path in paths]
     together = list(digests_of(paths, read_trace))
-    assert len(together) == MANY + 1
+    assert len(together) == FEWEST_IN_PARALLEL + 1
     assert all(same(a, b) for a, b in zip(alone, together, strict=True))
     gang = survey(paths, read_trace)
     assert [id_ for id_, _ in gang.notes] == ["rank_unreadable"]
@@ -205,9 +205,9 @@ def test_a_run_of_one_rank_has_no_digest_and_a_damaged_one_says_why(tmp_path: Pa
 
 
 def test_a_kept_digest_leads_to_where_the_recording_is_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    write(tmp_path, [RankProgram(extra_ns=(r == 3) * 40 * MS) for r in range(MANY)])
+    write(tmp_path, [RankProgram(extra_ns=(r == 3) * 40 * MS) for r in range(FEWEST_IN_PARALLEL)])
     monkeypatch.chdir(tmp_path)
-    names = [f"rank{r}.json.gz" for r in range(MANY)]
+    names = [f"rank{r}.json.gz" for r in range(FEWEST_IN_PARALLEL)]
     assert gpuprof.diagnose(names).verdict.cause == "straggler"
     monkeypatch.chdir(tmp_path.parent)
     assert gpuprof.diagnose(tmp_path).verdict.cause == "straggler", "digests of relative paths, made elsewhere"

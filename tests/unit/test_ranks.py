@@ -509,4 +509,4 @@ def test_fewer_steps_must_differ_by_more_to_name_a_straggler():
     margins = [verdicts.least_slower(steps) for steps in (1, 2, 3, 12)]
     assert margins == sorted(margins, reverse=True)
     assert margins[0] == pytest.approx(1 + 0.05 * math.sqrt(3))
-    assert margins[2] == margins[3] == verdicts.SLOWER
+    assert margins[2] == margins[3] == verdicts.SLOW_RANK

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from helpers.torch_pickle import dumps
 
-from gpuprof.hang.dump import KEPT, LOOKED_AT, read
+from gpuprof.hang.dump import CALLS_A_GROUP, MOST_ENTRIES, read
 from gpuprof.hang.recent import json_without_oldest, without_oldest
 
-MANY = 4 * LOOKED_AT
+MANY = 4 * MOST_ENTRIES
 
 
 def history(seed: int) -> dict[str, Any]:
@@ -72,10 +72,13 @@ def test_most_entries_are_left_out():
     left = {}
     for seed in range(10):
         whole = history(seed)
-        assert without_oldest(pickle.dumps(whole, 2), LOOKED_AT, KEPT) == (pickle.dumps(whole, 2), LOOKED_AT)
-        data, looked_at = without_oldest(dumps(whole), LOOKED_AT, KEPT)
+        assert without_oldest(pickle.dumps(whole, 2), MOST_ENTRIES, CALLS_A_GROUP) == (
+            pickle.dumps(whole, 2),
+            MOST_ENTRIES,
+        )
+        data, looked_at = without_oldest(dumps(whole), MOST_ENTRIES, CALLS_A_GROUP)
         fewer = pickle.loads(data)["entries"]
-        assert all(one in whole["entries"] for one in fewer) and looked_at <= LOOKED_AT
-        left[seed] = len(fewer), len(json_without_oldest(json.dumps(whole).encode(), LOOKED_AT)["entries"])
+        assert all(one in whole["entries"] for one in fewer) and looked_at <= MOST_ENTRIES
+        left[seed] = len(fewer), len(json_without_oldest(json.dumps(whole).encode(), MOST_ENTRIES)["entries"])
     assert max(fewer for fewer, _ in left.values()) < MANY * 0.6, left
     assert max(fewer for _, fewer in left.values()) < MANY * 0.9, left

@@ -31,7 +31,7 @@ from gpuprof.replay.graph import (
 )
 from gpuprof.replay.latencies import prompt
 from gpuprof.replay.profiler_cost import recorded_events, without
-from gpuprof.replay.profiler_fit import FITTED, NEAR, at_step, remove_profiler
+from gpuprof.replay.profiler_fit import FIT_TOLERANCE, NEAR_ENOUGH, at_step, remove_profiler
 from gpuprof.replay.sensitivity import sensitivities
 from gpuprof.replay.simulate import simulate
 from gpuprof.replay.transform import removed, scale, scaled, without_edges, without_waits
@@ -496,7 +496,7 @@ def test_a_step_that_other_recordings_give_is_met_and_stays_as_uncertain(by: flo
     alone = remove_profiler(graph)
     found = at_step(graph, alone, by * alone.step_ns)
     assert not found.fitted
-    assert found.step_ns == pytest.approx(by * alone.step_ns, rel=FITTED)
+    assert found.step_ns == pytest.approx(by * alone.step_ns, rel=FIT_TOLERANCE)
     assert found.low_ns / found.step_ns == pytest.approx(alone.low_ns / alone.step_ns)
     assert found.high_ns / found.step_ns == pytest.approx(alone.high_ns / alone.step_ns)
     ends = [simulate(one, 3).step_ns / one_step for one, one_step in (
@@ -505,7 +505,7 @@ def test_a_step_that_other_recordings_give_is_met_and_stays_as_uncertain(by: flo
     )]  # fmt: skip
     assert ends[0] == pytest.approx(ends[1], rel=0.02) and ends[0] < 0.95
     assert ends[2] == pytest.approx(ends[3], rel=0.02) and ends[2] > 1.05
-    assert at_step(graph, alone, (1 + NEAR / 2) * alone.step_ns) is alone
+    assert at_step(graph, alone, (1 + NEAR_ENOUGH / 2) * alone.step_ns) is alone
 
 
 @pytest.mark.parametrize("kernel_us", [3, 15, 30])
@@ -517,7 +517,7 @@ def test_a_measured_step_is_met(kernel_us: int, tmp_path: Path):
     for share in (1.2, 1.0, 0.95, 0.85, 0.7, 0.4):
         found = remove_profiler(graph, share * recorded, (share * recorded * 0.99, share * recorded * 1.01))
         assert found.fitted
-        assert found.step_ns == pytest.approx(share * recorded, rel=FITTED)
+        assert found.step_ns == pytest.approx(share * recorded, rel=FIT_TOLERANCE)
         assert found.low_ns <= found.step_ns <= found.high_ns
         assert simulate(found.quicker, 3).step_ns <= found.step_ns + 1
         assert found.step_ns <= simulate(found.slower, 3).step_ns + 1

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuprof.tracefile.rows_by_id import SHORT, RowsById
+from gpuprof.tracefile.rows_by_id import FIRST_LONG_ID, RowsById
 
 
 @given(st.lists(st.integers(-1, 9), max_size=40), st.sets(st.integers(0, 9)))
-@pytest.mark.parametrize("count", [10, SHORT, SHORT + 1])
+@pytest.mark.parametrize("count", [10, FIRST_LONG_ID, FIRST_LONG_ID + 1])
 def test_masks(count: int, ids: list[int], wanted: set[int]):
     column = np.array(ids, np.int32)
     rows = RowsById(column, count)
@@ -20,4 +20,7 @@ def test_masks(count: int, ids: list[int], wanted: set[int]):
 
 
 def test_the_largest_short_id():
-    assert RowsById(np.array([SHORT - 1, 0], np.int32), SHORT).mask([SHORT - 1]).tolist() == [True, False]
+    assert RowsById(np.array([FIRST_LONG_ID - 1, 0], np.int32), FIRST_LONG_ID).mask([FIRST_LONG_ID - 1]).tolist() == [
+        True,
+        False,
+    ]

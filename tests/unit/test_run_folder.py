@@ -615,7 +615,8 @@ def test_steps_that_pause_for_no_measured_cause_are_counted(tmp_path):
     found = facts(RunBuilder().stage("baseline_free", ms).stage("trace", [160.0] * 3), tmp_path).budget
     assert found is not None
     assert (found.pauses, found.paused_ns) == (2, pytest.approx((1200 + 600) * MS / 12, rel=0.01))
-    assert "Pauses of no measured cause add 150 ms to the mean step (2 of 12 timed steps)." in " ".join(in_words(found))
+    said = " ".join(in_words(found))
+    assert "Pauses without a measured cause add 150 ms to the mean step (2 of 12 timed steps)." in said
 
 
 @pytest.mark.parametrize(("pause_ms", "owed_ms"), [(380.0, 4 * 40 + 900), (1000.0, 5 * 40)])

@@ -20,7 +20,7 @@ from gpuprof.diagnosis.gaps import find_gaps
 from gpuprof.diagnosis.hidden_work import hidden_ns
 from gpuprof.diagnosis.share_verdict import PAUSE_NS, bound_of_shares, judge_shares
 from gpuprof.diagnosis.shares import Shares, average_step, devices, profiler_cost
-from gpuprof.replay.bound import CLOSE, SMALL, bound_of
+from gpuprof.replay.bound import EQUAL_SENSITIVITY, LEAST_SENSITIVITY, bound_of
 from gpuprof.replay.build import build
 from gpuprof.replay.host_pace import pace_and_spread
 from gpuprof.replay.profiler_cost import recorded_events, recorded_in_window, with_left_out
@@ -29,7 +29,14 @@ from gpuprof.timeline.timeline import build_timeline
 from gpuprof.tracefile.recording import resolve
 
 MEMORY = {"memory": 1.0}
-THRESHOLDS = {"SMALL", "CLOSE", "BALANCED", "WAITING_SHARE", "EVENT_COST_NS", "RECORDED_EVENT_NS"}
+THRESHOLDS = {
+    "LEAST_SENSITIVITY",
+    "EQUAL_SENSITIVITY",
+    "BALANCED",
+    "WAITING_SHARE",
+    "EVENT_COST_NS",
+    "RECORDED_EVENT_NS",
+}
 
 
 def found(host=0.0, input=0.0, transfer=0.0, communication=0.0, device=0.0, **parts) -> Sensitivities:
@@ -50,10 +57,10 @@ def decides(**absent: float):
     ("gains", "absent", "bound"),
     [
         (found(host=0.9, device=0.1), None, "host"),
-        (found(host=SMALL - 0.01, device=SMALL - 0.02), None, "balanced"),
-        (found(host=0.5, input=0.5 - CLOSE / 2), None, "balanced"),
-        (found(host=0.5, input=0.5 - CLOSE / 2), decides(host=0.3, input=0.6), "input"),
-        (found(host=0.5, input=0.5 - CLOSE / 2), decides(host=0.6, input=0.6), "balanced"),
+        (found(host=LEAST_SENSITIVITY - 0.01, device=LEAST_SENSITIVITY - 0.02), None, "balanced"),
+        (found(host=0.5, input=0.5 - EQUAL_SENSITIVITY / 2), None, "balanced"),
+        (found(host=0.5, input=0.5 - EQUAL_SENSITIVITY / 2), decides(host=0.3, input=0.6), "input"),
+        (found(host=0.5, input=0.5 - EQUAL_SENSITIVITY / 2), decides(host=0.6, input=0.6), "balanced"),
         (found(host=0.5, input=0.48, transfer=0.46), decides(host=0.3, input=0.4, transfer=0.6), "transfer"),
         (found(device=0.9), None, "memory"),
         (found(device=0.9, compute=0.1, memory=0.2, latency=0.0), None, None),
@@ -175,7 +182,11 @@ def test_no_second_copy_of_the_thresholds():
                     if isinstance(name, ast.Name) and name.id in THRESHOLDS:
                         homes.setdefault(name.id, []).append(f"{room}/{path.name}")
     rule = ["replay/bound.py"]
-    assert homes == {"SMALL": rule, "CLOSE": rule, "RECORDED_EVENT_NS": ["replay/profiler_cost.py"]}
+    assert homes == {
+        "LEAST_SENSITIVITY": rule,
+        "EQUAL_SENSITIVITY": rule,
+        "RECORDED_EVENT_NS": ["replay/profiler_cost.py"],
+    }
 
 
 def test_the_table_of_changes_holds_what_changed_and_nothing_else(tmp_path: Path):

@@ -11,9 +11,14 @@ import statistics
 import sys
 import time
 
-ROUNDS = 5
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpuprof.units import Convention, Elements, Rounds
+
+
+ROUNDS: Convention[Rounds] = 5
 """Of each measurement; the best rate counts, as a ceiling is what can be reached."""
-SIZE = 8192
+MATRIX_SIDE: Convention[Elements] = 8192
 """Side of the matrices: large enough that what surrounds the matmul costs under 1 %."""
 
 
@@ -101,7 +106,7 @@ def main():
         return "torch sees no GPU"
     try:
         free, _ = torch.cuda.mem_get_info()
-        size = SIZE if free > 4 << 30 else SIZE // 2
+        size = MATRIX_SIDE if free > 4 << 30 else MATRIX_SIDE // 2
         properties = torch.cuda.get_device_properties(0)
         with torch.no_grad():
             result = {

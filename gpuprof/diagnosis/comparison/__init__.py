@@ -1,1 +1,1 @@
-"""Two recordings side by side: where the difference of their steps comes from."""
+"""Compares two recordings: where the difference between their steps comes from."""

@@ -1,4 +1,4 @@
-"""The few numbers of a comparison that a program or an agent decides by, as `gpuprof.comparison_brief/1` in 4 kB."""
+"""The few numbers of a comparison that a program or agent needs for decisions: `gpuprof.comparison_brief/1`, 4 kB."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpuprof import documents
+from gpuprof.units import Characters, Convention, Rows
 
 SCHEMA = "gpuprof.comparison_brief/1"
 _SIDE = ("path", "quality", "bound", "cause", "gpu", "steps", "step_ns", "kernels", "launches", "syncs", "peak_bytes")
@@ -21,14 +22,14 @@ _LISTS = {
 }
 """Key of the brief → (its rows' name in the comparison's schema, their keys, what they are)."""
 _WORDS = ("side", "step", "work", "significance")
-_ROWS = 6
-_KERNEL_NAME = 80
+_MOST_ROWS: Convention[Rows] = 6
+_LONGEST_KERNEL_NAME: Convention[Characters] = 80
 
 
 def brief(document: dict[str, Any]) -> dict[str, Any]:
-    """What a program decides by of a comparison's JSON: both steps, what changed and by how much; in about 4 kB.
+    """The short form of a comparison's JSON: both steps, what changed and by how much; about 4 kB.
 
-    Terms, kernels and ops are the first few, which are the largest, without their phases.
+    Only the first and largest terms, kernels and ops are kept, without their phases.
     """
     kernels = document.get("kernels") or {}
     short: dict[str, Any] = {"schema": SCHEMA}
@@ -36,10 +37,10 @@ def brief(document: dict[str, Any]) -> dict[str, Any]:
     short |= {side: {key: document[side][key] for key in _SIDE} for side in ("a", "b")}
     rows = {"mechanisms": document["mechanisms"], "terms": document["terms"], "kernels": kernels.get("rows", [])}
     for name, (_, keys, _) in _LISTS.items():
-        short[name] = [{key: one[key] for key in keys} for one in rows[name][:_ROWS]]
+        short[name] = [{key: one[key] for key in keys} for one in rows[name][:_MOST_ROWS]]
     for one in short["kernels"]:
-        one["name"] = one["name"][:_KERNEL_NAME]
-    short["notes"] = [one["message"] for one in document["notes"][:_ROWS]]
+        one["name"] = one["name"][:_LONGEST_KERNEL_NAME]
+    short["notes"] = [one["message"] for one in document["notes"][:_MOST_ROWS]]
     return short
 
 
@@ -49,7 +50,7 @@ def schema() -> dict[str, Any]:
 
 
 def schema_of(comparison: dict[str, Any]) -> dict[str, Any]:
-    """The JSON Schema of the brief: the part of the comparison's that it has."""
+    """The JSON Schema of the brief, made of parts of the comparison's schema."""
     whole, words = comparison["properties"], comparison["$defs"]
     side = {"$ref": "#/$defs/side"}
     properties = {
@@ -58,13 +59,13 @@ def schema_of(comparison: dict[str, Any]) -> dict[str, Any]:
         "a": side,
         "b": side,
         **{
-            key: {"description": text, "type": "array", "maxItems": _ROWS, "items": _part(words[name], keys)}
+            key: {"description": text, "type": "array", "maxItems": _MOST_ROWS, "items": _part(words[name], keys)}
             for key, (name, keys, text) in _LISTS.items()
         },
         "notes": {
             "description": "What to know of the comparison.",
             "type": "array",
-            "maxItems": _ROWS,
+            "maxItems": _MOST_ROWS,
             "items": {"type": "string"},
         },
     }

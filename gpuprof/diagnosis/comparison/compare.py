@@ -23,7 +23,7 @@ from gpuprof.diagnosis.comparison.leftovers import WORK
 from gpuprof.diagnosis.comparison.mechanisms import explain, mechanisms
 from gpuprof.diagnosis.comparison.notes import notes, other_program, same_program
 from gpuprof.diagnosis.comparison.same_model import other_model
-from gpuprof.diagnosis.comparison.significance import LIKELY, significance
+from gpuprof.diagnosis.comparison.significance import LIKELY_P, significance
 from gpuprof.diagnosis.comparison.timed_runs import are_timed_only, timed_facts, timed_mechanisms
 from gpuprof.diagnosis.detect.pair.cells import Cells
 from gpuprof.diagnosis.detect.pair.facts import Facts, best_known, facts, usable
@@ -35,21 +35,23 @@ from gpuprof.errors import GpuprofError
 from gpuprof.replay.noise import PROCESS_NOISE
 from gpuprof.timeline.phases import PHASES
 from gpuprof.timeline.unit import Unit, common_unit
+from gpuprof.units import Assumed, Convention, Ratio, Rows, Share
 
-TOP = 10
-EQUAL_WORK = 0.02
-"""Tokens or samples that differ by less are the same work."""
-OTHER_FLOPS = 0.25
-"""FLOPs are computed from shapes, and libraries count matmuls differently: less says nothing of the batch."""
-OTHER_MEAN = 2.0
-"""Means that differ by a larger factor are never called alike, whatever the ranks of a few steps say. Assumed."""
-OTHER_PRODUCTS = 0.1
-"""Programs whose numbers of matmuls differ by more do not do the same to their batches."""
+TOP_ROWS: Convention[Rows] = 10
+EQUAL_WORK: Assumed[Share] = 0.02
+"""Tokens or samples that differ by less than this share count as the same work."""
+OTHER_FLOPS: Assumed[Share] = 0.25
+"""Smallest log ratio of FLOPs that shows another batch: FLOPs come from shapes, and libraries count matmuls
+differently."""
+OTHER_MEAN: Assumed[Ratio] = 2.0
+"""Means that differ by a larger factor are never called the same, even if a rank test of few steps says so. Assumed."""
+OTHER_MATMULS: Assumed[Share] = 0.1
+"""Programs whose numbers of matmuls differ by more than this share do different things with their batches."""
 
 Pair = tuple[float | None, float | None]
 
 
-def compare(a: Diagnosis, b: Diagnosis, top: int = TOP) -> Comparison:
+def compare(a: Diagnosis, b: Diagnosis, top: int = TOP_ROWS) -> Comparison:
     """Where B's step differs from A's; `top`: how many kernels and ops to name.
 
     Raises GpuprofError, one line, for recordings that cannot be compared.
@@ -93,13 +95,13 @@ def compare(a: Diagnosis, b: Diagnosis, top: int = TOP) -> Comparison:
 
 
 def _recorded_facts(a: Diagnosis, b: Diagnosis, unit: Unit) -> tuple[Facts, Facts]:
-    """What is compared of two recordings. Raises GpuprofError, one line, for one that cannot be compared."""
+    """The facts to compare. Raises GpuprofError, one line, for a recording that cannot be compared."""
     known_a, known_b = _known(usable(a, "A"), usable(b, "B"))
     return facts(a, "A", known_a, unit), facts(b, "B", known_b, unit)
 
 
 def _known(a: Steps, b: Steps) -> tuple[Known, Known]:
-    """In which way the step of each is compared: never a recorded one with one without the profiler."""
+    """Which step of each is compared: never a recorded one with one without the profiler."""
     if (a.source == "none") != (b.source == "none"):
         which = "A" if a.source == "none" else "B"
         raise GpuprofError(f"no steps were found in {which}: name the range or op that is a step, --step REGEX")
@@ -111,8 +113,8 @@ def _known(a: Steps, b: Steps) -> tuple[Known, Known]:
 
 
 def compare_work(a: Side, b: Side) -> Work | None:
-    """How much more B does in a step, by the measure that both know; None where neither tells, or nothing hints at
-    another batch."""
+    """How much more work B does in a step, by the best measure that both have; None if there is none, or if nothing
+    hints at another batch."""
     measures: tuple[tuple[Literal["tokens", "samples"], Pair, Pair], ...] = (
         ("tokens", counted_tokens(a, b), (a.token_ns, b.token_ns)),
         ("samples", (a.samples, b.samples), (a.sample_ns, b.sample_ns)),
@@ -125,18 +127,18 @@ def compare_work(a: Side, b: Side) -> Work | None:
                 each = before_ns, after_ns
             return Work(measure, before, after, ratio, equal, *each)
     before, after = a.product_flops, b.product_flops
-    # Other products (grouped ones, those of other modules) have other FLOPs without another batch.
-    if before and after and abs(b.products - a.products) <= OTHER_PRODUCTS * a.products:
+    # Other matmuls (grouped ones, those of other modules) have other FLOPs without another batch.
+    if before and after and abs(b.products - a.products) <= OTHER_MATMULS * a.products:
         ratio = after / before
         return Work("product FLOPs", before, after, ratio, abs(math.log(ratio)) <= OTHER_FLOPS, None, None)
     return None
 
 
 def counted_tokens(a: Side, b: Side) -> Pair:
-    """Tokens of a step that count: without padding where either side knows.
+    """Tokens of a step that count: without padding if either side knows it.
 
-    Batches that carry no mask are not padded as a rule: packed rows have none. So where only one side tells, all tokens
-    of the other count, which `notes` says.
+    Batches without a mask are usually not padded: packed rows have none. So if only one side knows its padding, all
+    tokens of the other count, and `notes` says so.
     """
     if a.real_tokens or b.real_tokens:
         return a.real_tokens or a.tokens, b.real_tokens or b.tokens
@@ -144,7 +146,7 @@ def counted_tokens(a: Side, b: Side) -> Pair:
 
 
 def compare_steps(a: Side, b: Side, work: Work | None, tested: Significance | None) -> Step:
-    """The steps and which is faster: by the time for the same work, where that is known to differ."""
+    """The steps and which is faster, by the time for the same work if the work is known to differ."""
     ratio = b.step_ns / a.step_ns
     other_work = work is not None and not work.equal and work.measure != "product FLOPs"
     speedup = 1.0 / ratio
@@ -152,17 +154,17 @@ def compare_steps(a: Side, b: Side, work: Work | None, tested: Significance | No
         speedup = work.a_ns_per / work.b_ns_per
     difference = b.step_ns - a.step_ns
     outcome: Outcome = "faster" if speedup > 1 else "slower"
-    # Untested, a difference has to exceed what processes of one program differ by.
+    # Without a test, a difference has to exceed the noise between processes of one program.
     small = difference == 0 or abs(ratio - 1) < PROCESS_NOISE
     alike, sure = small, True
     if tested is not None and tested.significant is not None and difference:
         contrary = (tested.b_median_ns - tested.a_median_ns) * difference < 0
-        likely = not small and not contrary and tested.p is not None and tested.p < LIKELY
+        likely = not small and not contrary and tested.p is not None and tested.p < LIKELY_P
         alike, sure = (not tested.significant and not likely) or contrary, tested.significant or not likely
         if alike and max(ratio, 1 / ratio) > OTHER_MEAN:
             alike = sure = False
     if other_work:
-        sure = True  # the test is of the steps, the outcome of the time for the same work
+        sure = True  # the test compares steps, the outcome compares the time for the same work
     elif alike:
         outcome = "same"
     return Step(a.step_ns, b.step_ns, difference, ratio, speedup, outcome, a.known == b.known, sure)
@@ -172,7 +174,7 @@ def compare_steps(a: Side, b: Side, work: Work | None, tested: Significance | No
 
 
 def terms(a: Cells, b: Cells) -> tuple[Term, ...]:
-    """The cells of both by category and by cause, largest difference first."""
+    """The cells of both, grouped by category and cause, largest difference first."""
     found = []
     for kind, name in dict.fromkeys(cell[:2] for cell in (*a, *b)):
         parts = tuple(
@@ -201,8 +203,8 @@ def phase_differences(a: Cells, b: Cells) -> tuple[PhaseDifference, ...]:
 
 
 def rank_differences(a: Diagnosis, b: Diagnosis) -> tuple[RankDifference, ...] | None:
-    """Ranks that both runs have, in their order: how long each needs by itself, and how long
-    it waits for the others; None where one is not a run of several."""
+    """Ranks that both runs have, in order: how long each needs by itself, and how long it waits for the others; None
+    unless both have several ranks."""
     if not (a.ranks and b.ranks):
         return None
     after = {one.rank: one for one in b.ranks}
@@ -236,7 +238,7 @@ def _summary(step: Step, work: Work | None, mechanisms: tuple[Mechanism, ...], u
 
 
 def _of_other_models(step: Step, differ: str, unit: Unit) -> str:
-    """What can be said of two programs of which neither is the other with a change."""
+    """The summary for two different programs, where neither is the other with a change."""
     return (
         f"A and B are different programs ({differ}): {duration(step.a_ns)} and {duration(step.b_ns)} {unit.a}."
         " Their difference is not the effect of a change."

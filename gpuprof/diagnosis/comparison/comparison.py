@@ -1,6 +1,6 @@
 """The Comparison of two recordings, A before and B after; `json` writes it as `gpuprof.comparison/1`.
 
-Times are whole nanoseconds a step, counts are means a step. A difference is B's less A's: negative where B is faster.
+Times are whole nanoseconds per step, counts are means per step. A difference is B − A: negative if B is faster.
 None means "cannot be known from these recordings", never zero.
 """
 
@@ -18,12 +18,12 @@ from gpuprof.tracefile.source import Severity
 SCHEMA = "gpuprof.comparison/1"
 
 Outcome = Literal["faster", "slower", "same"]
-"""Of B, seen from A."""
+"""How B compares with A."""
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """How much more B does in a step; of several measures the one that both know best."""
+    """How much more work B does in a step, by the best measure that both have."""
 
     measure: Literal["tokens", "samples", "product FLOPs"]
     a: float
@@ -31,8 +31,8 @@ class Work:
     ratio: float
     equal: bool
     a_ns_per: float | None
-    """Time per token or sample; None for FLOPs. Where the work differs, over all steps that were timed without a
-    profiler, if both have such; else the step's."""
+    """Time per token or sample; None for FLOPs. If the work differs and both were timed without a profiler, it is over
+    all timed steps; otherwise it is that of the compared step."""
     b_ns_per: float | None
 
 
@@ -44,14 +44,14 @@ class Step:
     b_ns: int
     difference_ns: Signed[int]
     ratio: float
-    """B's step over A's."""
+    """B's step / A's step."""
     speedup: float
-    """How many times as fast B trains, work counted: A's time per unit of work over B's."""
+    """How many times as fast B trains for equal work: A's time per unit of work / B's."""
     outcome: Outcome
     alike: bool
-    """Whether both steps are known in the same way."""
+    """Whether both step times were obtained in the same way."""
     sure: bool = True
-    """False: the outcome is likely, but the test does not rule out that it is scatter."""
+    """False: the outcome is likely, but the test does not rule out scatter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +66,12 @@ class Significance:
     p: Share | None
     """Two-sided; None where a side has no step."""
     significant: bool | None
-    """None where so few steps could not show any difference."""
+    """None if there are too few steps to show any difference."""
     exact: bool
     correlation: Signed[float] | None
-    """The larger of both sides' correlations of a step with the next."""
+    """Correlation of a step with the next, the larger of both sides."""
     p_each: Share | None = None
-    """p of the time for each token or sample; None where the work is the same or not known."""
+    """p for the time per token or sample; None if the work is the same or unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class Term:
 
     kind: Literal["busy", "idle"]
     name: str
-    """Of busy time the category of the kernels, of idle time its cause."""
+    """The kernels' category for busy time, the cause for idle time."""
     a_ns: int
     b_ns: int
     difference_ns: Signed[int]
@@ -99,7 +99,7 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class PhaseDifference:
-    """A phase of the step on the device; sums to the step like the terms."""
+    """A phase of the step on the device; the phases sum to the step, as the terms do."""
 
     phase: Annotated[str, OneOf(of="gpuprof.timeline.phases:PHASES")]
     a_ns: int
@@ -111,24 +111,24 @@ class PhaseDifference:
 
 @dataclass(frozen=True, slots=True)
 class KernelDifference:
-    """One kernel, launched from one op, in both; times as recorded, summed over streams."""
+    """One kernel launched from one op, in both recordings; times as recorded, summed over streams."""
 
     name: str
     category: str
     op: str | None
     module: str | None
-    """The class of the nn.Module around it, where both recordings tell."""
+    """The class of the nn.Module around it; None unless both recordings have modules."""
     change: Literal["new", "gone", "count", "duration", "both", "none"]
     a_ns: int
     b_ns: int
     a_count: float
     b_count: float
     difference_ns: Signed[int]
-    """The next two sum to it."""
+    """Equals `count_ns` + `duration_ns`."""
     count_ns: Signed[int]
-    """By running more or less often."""
+    """Part due to a different number of runs."""
     duration_ns: Signed[int]
-    """By taking more or less time each."""
+    """Part due to a different time per run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,7 @@ class KernelDifferences:
     count_ns: Signed[int]
     duration_ns: Signed[int]
     new: int
-    """Kernels that only B runs; below those that only A runs, and those that both do."""
+    """Kernels that only B runs; `gone`: only A; `both`: both."""
     gone: int
     both: int
     rows: tuple[KernelDifference, ...]
@@ -151,7 +151,7 @@ class KernelDifferences:
 
 @dataclass(frozen=True, slots=True)
 class OpDifference:
-    """A host op of one phase in both; its own time, without the ops in it, as recorded."""
+    """A CPU op of one phase in both; its self time, without nested ops, as recorded."""
 
     name: str
     phase: Annotated[str, OneOf(of="gpuprof.timeline.phases:PHASES")]
@@ -164,12 +164,12 @@ class OpDifference:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What one side's diagnosis predicted of a fix, next to what the other measured."""
+    """What one side's diagnosis predicted for a fix, next to what the other side measured."""
 
     finding: str
     title: str
     by: Literal["a", "b"]
-    """Whose diagnosis: A's of what B did, or B's of what A had done already."""
+    """Side whose diagnosis made the prediction: A's about what B did, or B's about what A had already done."""
     step_ns: Range
     measured_ns: int
     known: Known
@@ -178,9 +178,9 @@ class Prediction:
     error: Signed[float]
     """(expected − measured) ÷ measured."""
     scale: float = 1.0
-    """Work that was done over the work that the diagnosis predicted for; step_ns is for the work that was done."""
+    """Work done / work that was predicted for; step_ns is scaled to the work done."""
     tried_ns: int | None = None
-    """The step that gpuprof try measured with this fix alone, for the same work; None: not tried."""
+    """The step that gpuprof try measured with only this fix, for the same work; None: not tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,39 +193,39 @@ class PhaseShare:
 
 @dataclass(frozen=True, slots=True)
 class Mechanism:
-    """A change of what the program does, and the part of the difference that is where it acts."""
+    """A change of what the program does, with its part of the difference."""
 
     id: str
-    """Of a finding, where there is one of that kind; else `work`, `launches`, `host`, `kernels`, `gpu` or `memory`."""
+    """Id of a finding if there is one of that kind; else `work`, `launches`, `host`, `kernels`, `gpu` or `memory`."""
     title: str
     text: str
-    """The quantities that moved."""
+    """The quantities that changed."""
     difference_ns: Signed[int]
     share: Signed[float] | None
-    """Of the whole difference; None where that is nothing."""
+    """Share of the whole difference; None if that is 0."""
     phases: tuple[PhaseShare, ...]
-    """Sum to `difference_ns`."""
+    """They sum to `difference_ns`."""
     found: Literal["a", "b", "both", "none"]
-    """Whose diagnosis has the finding."""
+    """Side whose diagnosis has the finding."""
     predictions: tuple[Prediction, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class RankDifference:
-    """One rank of both runs, the profiler's cost removed; None where a recording does not say."""
+    """One rank in both runs, the profiler's cost removed; None if a recording does not say."""
 
     rank: int
     a_pace_ns: int | None
-    """The step that it would take if no other rank were ever late."""
+    """The step if no other rank were ever late."""
     b_pace_ns: int | None
     a_waiting_ns: int | None
-    """Of a step, for other ranks."""
+    """Waiting for other ranks per step."""
     b_waiting_ns: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Something that the reader of a comparison must know."""
+    """Something that a reader of the comparison must know."""
 
     id: str
     severity: Severity
@@ -245,18 +245,18 @@ class Comparison:
     mechanisms: tuple[Mechanism, ...]
     """Largest part of the difference first."""
     unexplained_ns: Signed[int]
-    """What no mechanism accounts for; with the mechanisms' it sums to the difference."""
+    """Part of the difference that no mechanism explains; mechanisms and this sum to the difference."""
     terms: tuple[Term, ...]
     phases: tuple[PhaseDifference, ...]
     kernels: KernelDifferences
     ops: tuple[OpDifference, ...]
     ranks: tuple[RankDifference, ...] | None = None
-    """Of runs of several ranks; all else is of one rank of each."""
+    """For runs with several ranks; everything else compares one rank of each."""
     notes: tuple[Note, ...] = ()
     diagnoses: tuple[Diagnosis, Diagnosis] | None = field(default=None, repr=False, compare=False)
-    """Of A and of B; not part of the JSON."""
+    """The diagnoses of A and B; not part of the JSON."""
 
     @property
     def unit(self) -> Unit:
-        """What to call a step of both."""
+        """What a step of both is called."""
         return common_unit(self.diagnoses[0].unit, self.diagnoses[1].unit) if self.diagnoses else STEP

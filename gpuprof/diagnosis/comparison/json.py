@@ -1,4 +1,4 @@
-"""A Comparison as `gpuprof.comparison/1`: the keys of the dataclasses, in the order in which a person reads."""
+"""A Comparison as `gpuprof.comparison/1`: the dataclasses' fields as keys, in reading order."""
 
 from __future__ import annotations
 

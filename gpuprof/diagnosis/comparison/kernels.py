@@ -7,17 +7,18 @@ from collections.abc import Iterator
 from gpuprof.diagnosis.comparison.comparison import KernelDifference, KernelDifferences, OpDifference
 from gpuprof.diagnosis.detect.pair.counts import OpTable
 from gpuprof.diagnosis.detect.pair.kernel_table import KernelTable, Key
+from gpuprof.units import Assumed, Share
 
-SAME = 0.02
-"""Counts and mean durations that differ by less are the same."""
+SAME_KERNELS: Assumed[Share] = 0.02
+"""Counts and mean durations that differ by less than this share count as equal."""
 
 
 def compare_kernels(a: KernelTable, b: KernelTable, top: int) -> KernelDifferences:
-    """All kernels of both; the `top` with the largest differences by name."""
+    """All kernels of both; the `top` with the largest differences are listed by name."""
     a, b = comparable(a, b)
     rows = sorted(_rows(a, b), key=lambda r: (-abs(r.difference_ns), r.name, r.category, r.op or "", r.module or ""))
     shown = [row for row in rows[:top] if row.difference_ns]
-    # In which modules a kernel runs does not make it another kernel.
+    # The same kernel in another module is not another kernel.
     before, after = ({key[:3] for key in side.count} for side in (a, b))
     difference = sum(row.difference_ns for row in rows)
     return KernelDifferences(
@@ -35,8 +36,8 @@ def compare_kernels(a: KernelTable, b: KernelTable, top: int) -> KernelDifferenc
 
 
 def exchanged(a: KernelTable, b: KernelTable) -> float:
-    """How far two recordings are from running the same kernels: the share of a side's GPU time that is of kernels which
-    only it runs, or the share by which the numbers of kernels differ, whichever is largest."""
+    """How different the kernels of two recordings are: the share of a side's GPU time in kernels that only it runs, or
+    the relative difference of the numbers of kernels, whichever is largest."""
     a, b = comparable(a, b)
     names = [{key[:3] for key in side.count} for side in (a, b)]
     alone = [
@@ -48,8 +49,8 @@ def exchanged(a: KernelTable, b: KernelTable) -> float:
 
 
 def comparable(a: KernelTable, b: KernelTable) -> tuple[KernelTable, KernelTable]:
-    """Both by what both say of their kernels: where one knows no ops, by the names alone, each in the category that
-    most of its time has where ops are known."""
+    """Both tables with keys that both know: if one has no ops, by name alone, each name in the category with most of
+    its time in the recording that has ops."""
     if a.has_ops == b.has_ops:
         if a.has_modules and b.has_modules:
             return a, b
@@ -76,14 +77,14 @@ def _rows(a: KernelTable, b: KernelTable) -> Iterator[KernelDifference]:
 
 
 def difference(key: Key, a_count: float, a_ns: int, b_count: float, b_ns: int) -> KernelDifference:
-    """One kernel. What it runs more often counts with the mean duration of both, so that A and B may change places;
-    what only one of them runs is all a matter of count."""
+    """The difference of one kernel. A different count is priced at the mean duration of both, so the result is
+    symmetric in A and B; a kernel that only one of them runs is a difference of count alone."""
     whole = b_ns - a_ns
     if a_count and b_count:
         mean = (a_ns / a_count + b_ns / b_count) / 2
         by_count = round((b_count - a_count) * mean)
-        often = abs(b_count - a_count) > SAME * a_count
-        slow = abs(b_ns / b_count - a_ns / a_count) > SAME * a_ns / a_count
+        often = abs(b_count - a_count) > SAME_KERNELS * a_count
+        slow = abs(b_ns / b_count - a_ns / a_count) > SAME_KERNELS * a_ns / a_count
         change = "both" if often and slow else "count" if often else "duration" if slow else "none"
     else:
         by_count, change = whole, "new" if b_count else "gone"
@@ -94,7 +95,7 @@ def difference(key: Key, a_count: float, a_ns: int, b_count: float, b_ns: int) -
 
 
 def compare_ops(a: OpTable, b: OpTable, top: int) -> tuple[OpDifference, ...]:
-    """The host's ops with the largest differences of own time; none where one side recorded no ops."""
+    """The CPU ops with the largest differences of self time; none if one side recorded no ops."""
     rows = []
     if not (a.count and b.count):
         return ()

@@ -1,4 +1,4 @@
-"""What accounts for the cells that no change claims: other work in a step, another GPU, the pace of the machine."""
+"""Candidates for cells that no change claims: other work in a step, another GPU, the speed of the machine."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from math import log
 from gpuprof.diagnosis.comparison.comparison import Work
 from gpuprof.diagnosis.detect.pair.candidates import (
     HOST_CAUSES,
-    WEAK,
-    WEAKER,
+    WEAK_WEIGHT,
+    WEAKER_WEIGHT,
     Candidate,
     claim_busy,
     claim_idle,
@@ -17,22 +17,24 @@ from gpuprof.diagnosis.detect.pair.candidates import (
     is_communication,
 )
 from gpuprof.diagnosis.detect.pair.facts import Facts
-from gpuprof.diagnosis.detect.pair.quantities import PACE, Quantity, idle_ns, number, quantity, times
+from gpuprof.diagnosis.detect.pair.quantities import SAME_PACE, Quantity, idle_ns, number, quantity, times
 from gpuprof.diagnosis.detect.pair.side import Side
 from gpuprof.diagnosis.findings.padding import LEAST_PADDING
 from gpuprof.timeline.unit import Unit
+from gpuprof.units import Assumed, Share
 
 WORK = ("larger_batch", "padding", "work")
 """Candidates that mean another batch."""
-HOST_SCATTER = 0.1
-"""Waiting for the host that differs by a larger share of itself is more than what processes differ by. Assumed."""
-MOST_OF = 0.5
-"""Tokens that count are all tokens times the share that is no padding: the share is what changed, if it has more than
-this of the change."""
+HOST_SCATTER: Assumed[Share] = 0.1
+"""If waiting for the CPU differs by more than this share of itself, it is more than noise between processes.
+Assumed."""
+PADDING_EXPLAINS: Assumed[Share] = 0.5
+"""Tokens that count = all tokens × the non-padding share. Padding is named as the change if that share explains more
+than this part of the change."""
 
 
 def leftovers(a: Facts, b: Facts, work: Work | None, changed: bool) -> Iterator[Candidate]:
-    """What claims where nothing better is known; `changed`: whether a change of the program was seen."""
+    """Candidates for the rest; `changed`: whether a change of the program was found."""
     padding = list(_padding(a.side, b.side, work, a.unit))
     yield from padding or _work(a.side, b.side, work, a.unit)
     yield from _communication(a, b)
@@ -51,15 +53,15 @@ def _work(a: Side, b: Side, work: Work | None, unit: Unit) -> Iterator[Candidate
         text = f"B's {unit} does {times(work.ratio)}× the work of A's: {Quantity(work.a, work.b)} {work.measure}"
         if a.tokens and b.tokens and work.measure == "tokens" and (a.tokens, b.tokens) != (work.a, work.b):
             text += f" ({Quantity(a.tokens, b.tokens)} with padding)"
-    yield Candidate(name, f"other work in {unit.a}", text, lambda cell: WEAK)
+    yield Candidate(name, f"other work in {unit.a}", text, lambda cell: WEAK_WEIGHT)
 
 
 def _padding(a: Side, b: Side, work: Work | None, unit: Unit) -> Iterator[Candidate]:
-    """Where another share of the tokens is padding, and that is most of what changed about the batch."""
+    """If the share of padding differs and explains most of the change of the batch."""
     if work is None or work.measure != "tokens" or not (a.tokens and b.tokens):
         return
     filled = Quantity(min(work.a / a.tokens, 1.0), min(work.b / b.tokens, 1.0))
-    if filled.difference < LEAST_PADDING or abs(log(filled.b / filled.a)) < MOST_OF * abs(log(work.ratio)):
+    if filled.difference < LEAST_PADDING or abs(log(filled.b / filled.a)) < PADDING_EXPLAINS * abs(log(work.ratio)):
         return
     shares = [_padded(name, 1 - part) for name, part in (("A", filled.a), ("B", filled.b))]
     yield Candidate(
@@ -68,7 +70,7 @@ def _padding(a: Side, b: Side, work: Work | None, unit: Unit) -> Iterator[Candid
         f"{shares[0]}, {shares[1]}: {Quantity(work.a, work.b)} tokens {unit.a} are real, of"
         f" {Quantity(a.tokens, b.tokens)}"
         " computed",
-        lambda cell: WEAK,
+        lambda cell: WEAK_WEIGHT,
     )
 
 
@@ -90,27 +92,27 @@ def _communication(a: Facts, b: Facts) -> Iterator[Candidate]:
 
 
 def _device(a: Facts, b: Facts) -> Iterator[Candidate]:
-    """The kernels' own speed and choice."""
-    # Collectives, most of which computation hides, have a line of their own.
+    """The kernels' own speed, and which kernels run."""
+    # Collectives mostly overlap with computation and have their own candidate.
     pieces = quantity(a, b, lambda side: side.counts.total - side.counts.count(("communication",)))
     took = quantity(a, b, lambda side: side.counts.ns() - side.counts.ns(("communication",)))
     clock = quantity(a, b, lambda side: side.clock_mhz or 0.0)
     if a.side.gpu and b.side.gpu and a.side.gpu != b.side.gpu:
-        yield Candidate("gpu", "another GPU", f"{a.side.gpu} → {b.side.gpu}", claim_busy(WEAK / 2))
-    elif clock.a and clock.b and clock.difference > PACE * clock.a and pieces.steady:
-        # Of other kernels the clock says little: it falls with the power that they draw, and they are faster for it.
+        yield Candidate("gpu", "another GPU", f"{a.side.gpu} → {b.side.gpu}", claim_busy(WEAK_WEIGHT / 2))
+    elif clock.a and clock.b and clock.difference > SAME_PACE * clock.a and pieces.steady:
+        # With other kernels the clock says little: faster kernels may draw more power and so lower the clock.
         text = f"the SM clock is at {clock} MHz"
-        yield Candidate("throttling", "the GPU's clock", text, claim_busy(WEAK / 2), -clock.more)
+        yield Candidate("throttling", "the GPU's clock", text, claim_busy(WEAK_WEIGHT / 2), -clock.more)
     counted = f"about the same number of kernels ({pieces})" if pieces.steady else f"{pieces} kernels"
     text = f"{counted}, {took.ms} ms of GPU time {a.unit.a}"
-    yield Candidate("kernels", "the kernels themselves", text, claim_busy(WEAKER))
+    yield Candidate("kernels", "the kernels themselves", text, claim_busy(WEAKER_WEIGHT))
 
 
 def _pace(a: Facts, b: Facts, changed: bool) -> Iterator[Candidate]:
-    """The host: more or fewer launches, or another pace."""
+    """The CPU: more or fewer launches, or another speed."""
     causes = (*HOST_CAUSES, "allocator")
     launches, waits = quantity(a, b, lambda side: side.counts.launches), idle_ns(a, b, *causes)
-    claim = claim_idle(*causes, weight=WEAKER)
+    claim = claim_idle(*causes, weight=WEAKER_WEIGHT)
     if changed:
         usual = waits.difference <= HOST_SCATTER * waits.largest
         scatter = "; CPU speed differs by several per cent from process to process" if usual else ""

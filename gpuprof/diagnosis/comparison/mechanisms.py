@@ -1,8 +1,8 @@
-"""What changed between two recordings, and the part of the difference that is there.
+"""What changed between two recordings, and which part of the difference each change explains.
 
-A candidate claims the cells of the waterfall in which such a change acts. A cell's difference goes to those who claim
-it, in proportion to their weights, so what the mechanisms account for and what none of them does sum to the difference
-exactly.
+A candidate claims the cells of the waterfall in which such a change acts. A cell's difference is divided among the
+candidates that claim it, in proportion to their weights, so the explained parts and the unexplained rest sum to the
+difference exactly.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from gpuprof.timeline.phases import PHASES
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """Candidates with their part of the difference, and what is left."""
+    """Candidates with their parts of the difference, and the unexplained rest."""
 
     parts: tuple[tuple[Candidate, dict[str, int]], ...]
-    """Phase → ns that are a candidate's; most of the difference first."""
+    """(candidate, phase → its ns); the largest part of the difference first."""
     rest_ns: int
 
 
 def explain(a: Facts, b: Facts, work: Work | None, related: bool = True) -> Explained:
-    """The changes between two recordings, and what of B's step less A's each accounts for; `related`: whether one may
-    be the other with a fix.
+    """The changes between two recordings, and the part of B's step − A's step that each explains; `related`: whether
+    one may be the other with a fix.
 
-    Less of what costs time cannot have made a step longer: a change whose part of the difference is contrary to it is
-    not what happened there, and its cells go to the others.
+    Less of something that costs time cannot make a step longer: a change whose part of the difference has the wrong
+    sign is dropped, and its cells go to the others.
     """
-    # By id: which of equals gets the nanoseconds that rounding leaves does not depend on how findings are registered.
+    # Sorted by id, so that rounding does not depend on the order in which findings are registered.
     changes = [one.change for one in declarations() if one.change is not None] if related else []
     strong = sorted((one for change in changes for one in change(a, b)), key=lambda one: one.id)
     dropped: set[str] = set()
@@ -53,14 +53,14 @@ def explain(a: Facts, b: Facts, work: Work | None, related: bool = True) -> Expl
         dropped.add(found[max(contrary, key=lambda i: abs(own[i]))].id)
     whole = b.side.step_ns - a.side.step_ns
     sign = -1 if whole < 0 else 1
-    # Of a batch of eight times the size it says little that a kernel or a wait takes longer.
+    # With a batch of eight times the size, it says little that a kernel or a wait takes longer.
     batch = work is not None and not work.equal and abs(log(work.ratio)) > abs(log(b.side.step_ns / a.side.step_ns))
     order = sorted(range(len(found)), key=lambda i: (not (batch and found[i].id in WORK), -sign * own[i], i))
     return Explained(tuple((found[i], shares[i]) for i in order if own[i]), rest)
 
 
 def _claimed(a: Facts, b: Facts, found: list[Candidate]) -> tuple[list[dict[str, int]], int]:
-    """The part of the difference that each candidate has, by phase, and what no one claims."""
+    """(each candidate's part of the difference by phase, the part that no candidate claims)."""
     own: list[dict[str, int]] = [{} for _ in found]
     rest = 0
     for cell in dict.fromkeys([*a.cells, *b.cells]):
@@ -76,8 +76,8 @@ def _claimed(a: Facts, b: Facts, found: list[Candidate]) -> tuple[list[dict[str,
 def mechanisms(
     explained: Explained, a: Facts, b: Facts, step: Step, work: Work | None, both: tuple[Diagnosis, Diagnosis] | None
 ) -> Iterator[Mechanism]:
-    """The explained parts, each with what either diagnosis of `both` predicted of such a fix; None: neither is the
-    other with a fix."""
+    """The explained parts, each with what either diagnosis in `both` predicted for such a fix; `both` None: neither is
+    the other with a fix."""
     names = [one.id for one, _ in explained.parts]
     given = False
     for one, phases in explained.parts:

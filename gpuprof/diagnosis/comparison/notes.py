@@ -1,11 +1,11 @@
-"""What the reader of a comparison must know in addition to its figures."""
+"""Notes that a reader of a comparison needs in addition to its figures."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from gpuprof.diagnosis.comparison.comparison import KernelDifferences, Mechanism, Note, Significance, Step, Work
-from gpuprof.diagnosis.comparison.kernels import SAME, exchanged
+from gpuprof.diagnosis.comparison.kernels import SAME_KERNELS, exchanged
 from gpuprof.diagnosis.comparison.significance import CORRELATED
 from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.quantities import number, times
@@ -15,7 +15,7 @@ from gpuprof.replay.noise import PROCESS_NOISE
 from gpuprof.timeline.unit import Unit
 
 OTHER_PROGRAM = "other_program"
-"""Of two programs that are not one program before and after a change."""
+"""Id of the note on two programs that are not one program before and after a change."""
 
 
 def notes(a: Facts, b: Facts, step: Step, work: Work | None, tested: Significance | None) -> Iterator[Note]:
@@ -36,7 +36,7 @@ def notes(a: Facts, b: Facts, step: Step, work: Work | None, tested: Significanc
 
 
 def other_program(differ: str | None, unit: Unit) -> Iterator[Note]:
-    """Where the models differ, and `differ` says how."""
+    """The note if the models differ; `differ` says how."""
     if differ is not None:
         yield Note(
             OTHER_PROGRAM,
@@ -47,7 +47,7 @@ def other_program(differ: str | None, unit: Unit) -> Iterator[Note]:
 
 
 def energy_notes(a: Energy | None, b: Energy | None, unit: Unit) -> Iterator[Note]:
-    """What both measured of the GPU's energy, in the same way."""
+    """The note on the GPU's energy, if both measured it in the same way."""
     if a is None or b is None or a.source != b.source or not (a.step_j and b.step_j):
         return
     how = "the GPU's energy counter" if a.source == "counter" else "samples of the GPU's power"
@@ -63,8 +63,8 @@ def energy_notes(a: Energy | None, b: Energy | None, unit: Unit) -> Iterator[Not
 
 
 def _differ(a: float, b: float, unsure_a: float, unsure_b: float) -> str:
-    """`-12%`; of two energies whose intervals overlap that they do not differ clearly, and how wide these are. unsure:
-    half an interval, as a share of its middle."""
+    """`-12%`; if the intervals overlap, that there is no clear difference, with their widths. unsure: half an interval,
+    as a share of its middle."""
     if a * (1 - unsure_a) > b * (1 + unsure_b) or b * (1 - unsure_b) > a * (1 + unsure_a):
         return f"{b / a - 1:+.0%}"
     return f"no clear difference: ±{100 * unsure_a:.0f} % and ±{100 * unsure_b:.0f} %"
@@ -131,7 +131,7 @@ def _timed_over(a: Side, b: Side, work: Work, unit: Unit) -> str:
 
 
 def _padding_notes(a: Side, b: Side) -> Iterator[Note]:
-    """Where one side does not say how much of it is padding."""
+    """The note if one side does not report its padding."""
     if bool(a.real_tokens) == bool(b.real_tokens):
         return
     tells, silent, known = ("A", "B", a) if a.real_tokens else ("B", "A", b)
@@ -188,35 +188,35 @@ def _place_notes(a: Side, b: Side) -> Iterator[Note]:
 
 
 def _flaws(name: str, one: Facts) -> Iterator[Note]:
-    """What a recording's own diagnosis warns of, in its words."""
+    """The warnings of a recording's own diagnosis, in its words."""
     for issue in one.warnings:
-        # Of a step that was timed apart, it does not matter when its recorded work ran.
+        # If the step was timed without the profiler, it does not matter when the recorded work ran.
         if not (issue.id == "host_ahead" and one.side.known == "unprofiled"):
-            yield Note("degraded", "info", f"Of {name}: {issue.message}")
+            yield Note("degraded", "info", f"{name}: {issue.message}")
 
 
 def same_program(
     step: Step, mechanisms: tuple[Mechanism, ...], kernels: KernelDifferences, a: Facts, b: Facts
 ) -> Iterator[Note]:
-    """Where no change of the program was named: whether the kernels say that there is none. Where they are the same, a
-    person should not look for it there."""
+    """The note if no change of the program was named: whether the kernels differ. If they are the same, a
+    change of the program is not the reason."""
     if not (mechanisms and step.difference_ns and {m.id for m in mechanisms} <= {"host", "kernels"}):
         return
     one_only = kernels.new or kernels.gone
     counted = f"{kernels.new:,} new, {kernels.gone:,} gone, {number(a.side.kernels)} → {number(b.side.kernels)}"
-    if exchanged(a.kernels, b.kernels) > SAME:
+    if exchanged(a.kernels, b.kernels) > SAME_KERNELS:
         yield Note(
             "other_kernels",
             "info",
-            f"The programs differ: they launch other kernels ({counted} {a.unit.a}). How much of the difference of the"
-            f" {a.unit}s that is, is not known.",
+            f"The programs differ: they launch other kernels ({counted} {a.unit.a}). It is unknown how much of the"
+            f" difference between the {a.unit}s that explains.",
         )
         return
     most = f"nearly the same kernels ({counted} {a.unit.a})" if one_only else "the same kernels"
     yield Note(
         "same_program",
         "info",
-        f"Both launch {most}: no difference between the programs was found. What differs is the pace"
-        " of the machine; of one host-bound program it differs by 10 to 50 % between hosts and processes, of one"
-        " that the GPU bounds by little.",
+        f"Both launch {most}: no difference between the programs was found. What differs is the speed"
+        " of the machine: for a host-bound program it varies by 10 to 50 % between machines and processes, for a"
+        " GPU-bound one by little.",
     )

@@ -1,4 +1,4 @@
-"""What one side's diagnosis predicted of a fix, next to what the other side has of it."""
+"""What one side's diagnosis predicted for a fix, next to what the other side measured with it."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from gpuprof.diagnosis.comparison.comparison import Prediction, Work
 from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.side import Side
 from gpuprof.diagnosis.diagnosis import Diagnosis, Range
+from gpuprof.units import Assumed, Share
 
-LIKE_PREDICTED = 0.2
-"""A prediction for so much more or less work than was done is not one of what was done."""
+LIKE_PREDICTED: Assumed[Share] = 0.2
+"""A prediction is used if its work differs from the work done by at most this share."""
 
 
 def predictions(name: str, a: Facts, b: Facts, work: Work | None) -> Iterator[Prediction]:
-    """What each side's diagnosis said of a fix that the other has."""
+    """What each side's diagnosis predicted for a fix that the other side has."""
     ratio = work.ratio if work else 1.0
     other_work = work is not None and not work.equal
     sides: tuple[tuple[Literal["a", "b"], Facts, Facts, float], ...] = (("a", a, b, ratio), ("b", b, a, 1 / ratio))
@@ -26,7 +27,7 @@ def predictions(name: str, a: Facts, b: Facts, work: Work | None) -> Iterator[Pr
             if finding.id == name and abs(finding.work / done - 1) <= LIKE_PREDICTED and other.finding(name) is None
         ]
         if name == "larger_batch":
-            # A larger batch is worth more still, so it is advised of both.
+            # An even larger batch gains more, so both sides may advise it.
             fitting = [f for f in advising.findings if f.id == name and abs(f.work / done - 1) <= LIKE_PREDICTED]
         if fitting:
             nearest = min(fitting, key=lambda f: abs(f.work / done - 1))
@@ -36,7 +37,7 @@ def predictions(name: str, a: Facts, b: Facts, work: Work | None) -> Iterator[Pr
 
 
 def combined(both: tuple[Diagnosis, Diagnosis], names: list[str], a: Facts, b: Facts) -> Iterator[Prediction]:
-    """What several fixes together were said to give, where all of them were made."""
+    """The prediction for several fixes together, if all of them were made."""
     sides: tuple[tuple[Literal["a", "b"], Diagnosis, Facts], ...] = (("a", both[0], b), ("b", both[1], a))
     for by, diagnosis, other in sides:
         predicted = diagnosis.combined
@@ -53,7 +54,7 @@ def _prediction(
     scale: float = 1.0,
     tried_ns: int | None = None,
 ) -> Prediction:
-    """`scale`: work that was done over the work that the prediction is for. `tried_ns`: what a trial measured."""
+    """`scale`: work done / work that was predicted for. `tried_ns`: the step that a trial measured."""
     ns = measured.step_ns
     step_ns = Range(predicted.low * scale, predicted.expected * scale, predicted.high * scale)
     return Prediction(

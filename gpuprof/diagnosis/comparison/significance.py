@@ -1,8 +1,8 @@
-"""Whether steps of two runs differ by more than their own scatter: the rank-sum test of Mann, Whitney and Wilcoxon.
+"""Whether steps of two runs differ by more than their own scatter: the Mann-Whitney-Wilcoxon rank-sum test.
 
-It asks nothing of the distribution of step times, works from a handful of steps on, and has no randomness in it. What
-it cannot know: steps of one process are not independent of each other, and another process of the same program may be
-faster or slower by some per cent for no reason in the program.
+The test assumes nothing about the distribution of step times, works with a handful of steps, and is deterministic. It
+cannot account for two things: steps of one process are not independent, and another process of the same program may be
+a few per cent faster or slower for no reason in the program.
 """
 
 from __future__ import annotations
@@ -16,26 +16,27 @@ from gpuprof.diagnosis.comparison.comparison import Significance, Work
 from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.diagnosis.run import unprofiled_steps
 from gpuprof.tracefile.trace import F64, I64
+from gpuprof.units import Assumed, Convention, Share, Steps
 
-LEVEL = 0.05
-"""p below which a difference counts as one."""
-LIKELY = 0.2
-"""p below which a large difference is more likely than none, though it may be scatter."""
-EXACT = 60
-"""Steps in all up to which every arrangement is counted; the normal distribution is near enough beyond."""
-CORRELATED = 0.3
-"""Correlation of one step with the next from which on p is said to be too small."""
+SIGNIFICANT_P: Convention[Share] = 0.05
+"""p below which a difference is significant."""
+LIKELY_P: Convention[Share] = 0.2
+"""p below which a large difference is called likely, though it may be scatter."""
+MOST_EXACT_STEPS: Assumed[Steps] = 60
+"""Up to this total number of steps p is exact, by counting arrangements; beyond it the normal approximation is used."""
+CORRELATED: Assumed[Share] = 0.3
+"""Correlation of a step with the next above which a note says that p is too small."""
 
 
 def significance(a: Diagnosis, b: Diagnosis, work: Work | None = None) -> Significance | None:
-    """The test over unprofiled steps where both have some, else over the recorded ones; None without steps."""
+    """The test over unprofiled steps if both have some, else over recorded ones; None without steps."""
     of, before, after = "unprofiled", unprofiled(a), unprofiled(b)
     if not (len(before) and len(after)):
         of, before, after = "recorded", recorded(a), recorded(b)
     ranked = rank_sum(before, after)
     if ranked is None:
         return None
-    decidable = ranked.least < LEVEL
+    decidable = ranked.least < SIGNIFICANT_P
     other_work = work is not None and not work.equal and work.a_ns_per is not None
     each = rank_sum(before / work.a, after / work.b) if work and other_work else None
     return Significance(
@@ -45,7 +46,7 @@ def significance(a: Diagnosis, b: Diagnosis, work: Work | None = None) -> Signif
         a_median_ns=_median(before),
         b_median_ns=_median(after),
         p=ranked.p,
-        significant=ranked.p < LEVEL if decidable else None,
+        significant=ranked.p < SIGNIFICANT_P if decidable else None,
         exact=ranked.exact,
         correlation=max((c for c in map(correlation, (before, after)) if c is not None), default=None),
         p_each=each.p if each else None,
@@ -57,8 +58,8 @@ def _median(ns: F64) -> int:
 
 
 def unprofiled(diagnosis: Diagnosis) -> F64:
-    """Durations in ns of the steps that were timed without a profiler, in their order, at the work of the recorded
-    ones; none where the recording has none, or the step was given by the user."""
+    """Durations in ns of the steps timed without a profiler, in order, scaled to the work of the recorded ones; empty
+    if there are none, or if the user gave the step."""
     if diagnosis.folder is None or diagnosis.run is None or diagnosis.steps is None:
         return np.empty(0, np.float64)
     return unprofiled_steps(diagnosis.folder, diagnosis.steps.unprofiled_ns)
@@ -77,11 +78,11 @@ class Ranked:
     """The outcome of one test."""
 
     p: float
-    """Chance of a difference at least so large, in either direction, if there were none."""
+    """Probability of a difference at least this large, in either direction, if there is none."""
     exact: bool
     """Whether all arrangements were counted."""
     least: float
-    """The smallest p that so few steps can give."""
+    """The smallest p that this number of steps can give."""
 
 
 def rank_sum(a: F64, b: F64) -> Ranked | None:
@@ -91,7 +92,7 @@ def rank_sum(a: F64, b: F64) -> Ranked | None:
         return None
     doubled = doubled_ranks(np.concatenate([a, b]))
     mine = int(doubled[:n].sum())
-    if n + m <= EXACT:
+    if n + m <= MOST_EXACT_STEPS:
         counts = arrangements(doubled, n)
         off = abs(2 * mine - n * (2 * (n + m + 1)))
         sums = np.arange(len(counts))
@@ -117,7 +118,7 @@ def doubled_ranks(values: F64) -> I64:
 
 
 def arrangements(doubled: I64, n: int) -> F64:
-    """How many choices of n of the ranks have each sum of doubled ranks, by sum."""
+    """Number of ways to choose n of the ranks, by the sum of their doubled ranks."""
     most = int(np.sort(doubled)[-n:].sum())
     ways = np.zeros((n + 1, most + 1), np.float64)
     ways[0, 0] = 1
@@ -128,7 +129,7 @@ def arrangements(doubled: I64, n: int) -> F64:
 
 
 def correlation(values: F64) -> float | None:
-    """Of each step with the one after it; None of fewer than eight, or of steps that are all alike."""
+    """Correlation of each step with the next; None for fewer than eight steps, or if all steps are equal."""
     if len(values) < 8:
         return None
     centred = values - values.mean()

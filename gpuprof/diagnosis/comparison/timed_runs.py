@@ -1,4 +1,4 @@
-"""Two runs without a GPU: their timed steps are compared, split into batches, the training itself and the rest."""
+"""Compares two runs without a GPU by their timed steps, split into batches, the training itself and the rest."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ INPUT, OWN, OTHER = ("idle", "input", "data"), ("busy", "training", "other"), ("
 
 
 def are_timed_only(a: Diagnosis, b: Diagnosis) -> bool:
-    """Whether both are runs without a GPU whose steps were timed. Raises GpuprofError where only one is."""
+    """Whether both are runs without a GPU whose steps were timed. Raises GpuprofError if only one is."""
     if (a.cpu_step is None) == (b.cpu_step is None):
         return a.cpu_step is not None
     cpu, other = ("A", b) if a.cpu_step is not None else ("B", a)
     if not other.devices:
-        return False  # that one cannot be compared with anything
+        return False  # the other one cannot be compared with anything
     raise GpuprofError(
         f"{cpu} ran on the CPU and {'B' if cpu == 'A' else 'A'} on a GPU: their steps cannot be compared"
     )
 
 
 def timed_facts(diagnosis: Diagnosis, unit: Unit) -> Facts:
-    """What is compared of a run without a GPU: nothing is counted, and its step is the timed mean."""
+    """The facts of a run without a GPU: nothing is counted, and its step is the timed mean."""
     step, run, where = diagnosis.cpu_step, diagnosis.run, diagnosis.environment
     assert step is not None
     per_s = run.throughput if run else None
@@ -84,7 +84,7 @@ def _cells(step: CpuStep) -> Cells:
 def timed_mechanisms(
     a: Diagnosis, b: Diagnosis, one: Facts, other: Facts, step: Step, work: Work | None
 ) -> Iterator[Mechanism]:
-    """Where the difference is, most of it first; with what either run's diagnosis predicted of more workers."""
+    """The parts of the difference, largest first, with what either run's diagnosis predicted for more workers."""
     rows = [
         ("input_workers", "batches", _input_text(a, b), INPUT),
         ("host", "the training itself", _moved("passes, optimizer and the Python of a step", one, other, OWN), OWN),

@@ -1,1 +1,1 @@
-"""Facts and types that several findings, the comparison, the projection or the memory advice need."""
+"""Facts and types shared by several findings, the comparison, the projection or the memory advice."""

@@ -1,4 +1,4 @@
-"""A step with another number of samples in each batch: how it scales, and how large a batch fits."""
+"""How a step scales with the number of samples in a batch, and how large a batch fits."""
 
 from __future__ import annotations
 
@@ -23,25 +23,26 @@ from gpuprof.replay.graph import Graph
 from gpuprof.replay.transform import scaled
 from gpuprof.timeline.categories import TENSOR_CATEGORIES
 from gpuprof.tracefile.trace import F64
+from gpuprof.units import Assumed, Convention, Ratio, Share, Times
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
 
-FACTORS = (2, 4, 8)
-DOUBLING = 1.2
-"""What the last doubling of a batch has to gain to be advised: less is not worth the memory."""
-MEMORY_SHARE = 0.9
-"""Of a GPU's memory what an allocator can give out before it begins to search for room."""
+FACTORS: Convention[tuple[Times, ...]] = (2, 4, 8)
+DOUBLING_GAIN: Assumed[Ratio] = 1.2
+"""Smallest gain of the last doubling of a batch to advise it: less is not worth the memory."""
+USABLE_MEMORY: Assumed[Share] = 0.9
+"""Share of a GPU's memory that the allocator can use before it has to search for room."""
 HOST_WORST = calibrated.HOST_WORST.value
-"""At worst the host is slower as well."""
+"""Factor on CPU time in the worst case."""
 
 
 def best_factor(case: Analysis, whatever_fits: bool = True) -> tuple[int, float] | None:
-    """The largest of the factors whose last doubling gains enough and fits in memory, and the step with it, ns; None
-    where none does. whatever_fits: False leaves memory out of account."""
+    """(the largest factor whose last doubling gains enough and fits in memory, the step with it in ns); None if there
+    is none. whatever_fits: False ignores memory."""
     graph = case.graph
     if not (model_phases(graph) & case.nodes_of_gpu(case.category(*TENSOR_CATEGORIES))).any():
-        return None  # what multiplies nothing is no model
+        return None  # without matmuls it is no model
     limit = largest_factor(case) if whatever_fits else None
     planned = _new_shapes_ns(case)
     chosen, before, found = 1, case.step_ns + planned, case.step_ns
@@ -51,20 +52,20 @@ def best_factor(case: Analysis, whatever_fits: bool = True) -> tuple[int, float]
             break
         step = case.step_of(scaled_batch(case, factor, longer=longer.tokens)(graph))
         mean = step + planned * longer.new_shapes
-        if (factor // chosen) * before < DOUBLING * mean:
+        if (factor // chosen) * before < DOUBLING_GAIN * mean:
             break
         chosen, before, found = factor, mean, step
     return None if chosen == 1 else (chosen, found)
 
 
 def _new_shapes_ns(case: Analysis) -> float:
-    """What planning and compiling for new shapes adds to the mean step."""
+    """Time that planning and compiling for new shapes adds to the mean step."""
     excess = case.budget.excess if case.budget else ()
     return float(sum(one.mean_ns or 0 for one in excess if one.cause == "new_shapes"))
 
 
 def slower_host(case: Analysis, then: Change) -> Change:
-    """A change at worst: the host is slower as well."""
+    """A change in the worst case: the CPU is slower as well."""
     host = (case.graph.lane >= 0) & ~case.graph.waits
 
     def change(graph: Graph) -> Graph:
@@ -74,14 +75,14 @@ def slower_host(case: Analysis, then: Change) -> Change:
 
 
 def scaled_batch(case: Analysis, factor: float, level: int = 1, longer: float = 1.0) -> Change:
-    """The same step with `factor` times the samples in each batch, each of `longer` times the tokens; level: 0 at best,
-    1 usually, 2 at worst."""
+    """The step with `factor` times the samples in each batch, each with `longer` times the tokens; level: 0 at best,
+    1 as expected, 2 at worst."""
     growth = _growth(case, factor, longer) ** GROWS[level]
     return another_batch(case.graph, growth, factor * longer, factor, of_a_round=ROUND[level])
 
 
 def _growth(case: Analysis, factor: float, longer: float) -> F64:
-    """`event_growth` of a factor, found once."""
+    """`event_growth` for a factor; computed once."""
     name = f"growth {factor} {longer}"
     if name not in case.memo:
         case.memo[name] = event_growth(case.timeline, case.roofline, factor * longer, _rows(case), longer)
@@ -89,8 +90,8 @@ def _growth(case: Analysis, factor: float, longer: float) -> F64:
 
 
 def _rows(case: Analysis) -> float | F64 | None:
-    """Rows that the matrix multiplications of every GPU event are over: the tokens of a pass, for an expert's those
-    that it gets on average. None where the tokens are not known."""
+    """Rows of the matrix multiplication of each GPU event: the tokens of a pass, or for an expert those that it gets on
+    average. None if the tokens are unknown."""
     if "rows of matrices" not in case.memo:
         tokens, experts = micro_tokens(case), (case.run.model or {}).get("experts") or {} if case.run else {}
         count, active = experts.get("count"), experts.get("active")
@@ -106,7 +107,7 @@ def _rows(case: Analysis) -> float | F64 | None:
 
 
 def micro_tokens(case: Analysis) -> int | None:
-    """Tokens of one forward pass: as the run counts them, else the indices of the embedding; None if not known, or if
+    """Tokens of one forward pass: as counted by the run, or else the number of embedded indices; None if unknown, or if
     the model is not trained on tokens."""
     if not case.trains_on_tokens:
         return None
@@ -118,19 +119,19 @@ def micro_tokens(case: Analysis) -> int | None:
 
 
 def micro_size(case: Analysis) -> int | None:
-    """Samples that the loader hands out for one forward and backward pass; None where no run reports it. Rows of the
-    forward tensors are something else: a preference pair has two, a packed batch one."""
+    """Samples that the loader returns for one forward and backward pass; None if no run reports it. This may differ
+    from the rows of the forward tensors: a preference pair has two, a packed batch one."""
     work = case.run.work if case.run else None
     return round(work.samples / (work.micro_steps or 1)) if work and work.samples else None
 
 
 def indices(case: Analysis) -> tuple[int, ...] | None:
-    """Shape of the indices that one forward pass embeds, the largest; None where it is not known."""
+    """The largest shape of indices that a forward pass embeds; None if unknown."""
     return max((shape for shape in index_shapes(case) if shape), key=math.prod, default=None)
 
 
 def index_shapes(case: Analysis) -> list[tuple[int, ...]]:
-    """Shapes of the indices that are embedded in the window, each as often as it is."""
+    """Shapes of the indices that are embedded in the window, one entry per embedding op."""
     ops = case.trace.ops
     low, high = case.timeline.window
     rows = np.flatnonzero(
@@ -144,18 +145,18 @@ def index_shapes(case: Analysis) -> list[tuple[int, ...]]:
 
 
 def room_note(case: Analysis) -> str:
-    """A comment behind a larger batch where it is not known whether that fits."""
+    """A comment after the fix of a larger batch if it is unknown whether that fits."""
     if largest_factor(case) is not None:
         return ""
     return "  # if memory allows" if len(case.trace.memory) else "  # if memory allows: its use was not recorded"
 
 
 def largest_factor(case: Analysis) -> float | None:
-    """How many times as large a batch may be; None where the run does not record what it uses."""
+    """Largest factor on the batch that fits in memory; None if the run did not record its memory."""
     run = case.run
     totals = [info.memory_bytes for info in case.trace.meta.gpus if info.memory_bytes]
     if run is None or not totals or not run.memory.peak_bytes or run.memory.allocated_bytes is None:
         return None
     fixed = min(run.memory.allocated_bytes, run.memory.peak_bytes)
     activations = run.memory.peak_bytes - fixed
-    return (MEMORY_SHARE * min(totals) - fixed) / activations if activations else None
+    return (USABLE_MEMORY * min(totals) - fixed) / activations if activations else None

@@ -1,4 +1,4 @@
-"""Work that is launched kernel by kernel, as CUDA graphs would launch it."""
+"""Changes that launch work with CUDA graphs instead of kernel by kernel."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Change
 
 LAUNCHED = calibrated.LAUNCHED.rising
-"""Launches that the host still makes one by one, where some part cannot be captured: at best, usually, at worst."""
+"""Share of launches that the CPU still makes one by one, since a part cannot be captured: at best, as expected, at
+worst."""
 NEXT_NS = calibrated.NEXT_NS.value
-"""From one kernel of a graph to the next."""
+"""Gap between consecutive kernels of a graph, ns."""
 GRAPH_NS = calibrated.GRAPH_NS.rising[:2]
-"""What the launch of a graph takes, and checking its inputs, at best and usually. Guards and the rest of a
-pass of compiled code are in its recording already."""
+"""Time to launch a graph and check its inputs, at best and as expected, ns. Guards and the rest of a pass of compiled
+code are already in its recording."""
 
 
 def graphed(found: Passes, way: int) -> Change:
-    """Eager passes compiled and in CUDA graphs; `way` as for `compiled`."""
+    """Eager passes, compiled and captured in CUDA graphs; `way` as for `compiled`."""
     inside = found.rest | (found.group >= 0)
     then = compiled(found, way, LAUNCHED[way])
 
@@ -40,8 +41,8 @@ def graphed(found: Passes, way: int) -> Change:
 
 
 def captured(graph: Graph, host: Mask, work: Mask, graphs: int, way: int) -> Change:
-    """GPU work in CUDA graphs, `graphs` of them a step, without the host work that launches it; `way` 0: at best, 1:
-    usually. graph: the recorded one, which tells the steps of the nodes."""
+    """GPU work in CUDA graphs, `graphs` of them per step, without the CPU work that launches it; `way` 0: at best, 1:
+    as expected. graph: the recorded graph, which has the nodes' steps."""
     first = np.unique(graph.step[host], return_index=True)[1]
     entries = np.flatnonzero(host)[first]
 
@@ -56,7 +57,7 @@ def captured(graph: Graph, host: Mask, work: Mask, graphs: int, way: int) -> Cha
 
 
 def partly_captured(host: Mask) -> Change:
-    """The same at worst: some launches are still made one by one."""
+    """The worst case: some launches are still made one by one."""
 
     def change(graph: Graph) -> Graph:
         return graph.with_durations(np.where(host, graph.duration_ns * LAUNCHED[2], graph.duration_ns))
@@ -65,7 +66,7 @@ def partly_captured(host: Mask) -> Change:
 
 
 def _edges_at_once(graph: Graph, inside: Mask) -> Edges:
-    """Kernels of the mask follow each other as they do in a graph."""
+    """The edges with kernels of the mask following each other as in a graph."""
     edges = graph.edges
     next_in_graph = inside[edges.target] & (edges.kind == STREAM) & (edges.lag_ns > NEXT_NS)
     return edges.with_lags(np.where(next_in_graph, NEXT_NS, edges.lag_ns))

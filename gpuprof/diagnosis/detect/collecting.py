@@ -1,4 +1,4 @@
-"""Python's garbage collection in every step: how long it was timed to take, and where the recorded steps have it."""
+"""Python's garbage collection in every step: its measured time, and its place in the recorded steps."""
 
 from __future__ import annotations
 
@@ -8,38 +8,38 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuprof.tracefile.trace import ANNOTATION, F64, I64
+from gpuprof.units import Assumed, Share
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
-LEAST = 0.02
-"""Share of the mean step from which on collecting is worth a word; young generations are collected in far less."""
-MOST_OF_IT = 0.5
-"""A stretch of Python that is shorter than this share of a collection is something else."""
+LEAST_COLLECTING_SHARE: Assumed[Share] = 0.02
+"""Smallest share of the mean step that garbage collection must take; young generations take far less."""
+PART_OF_COLLECTION: Assumed[Share] = 0.5
+"""A stretch of Python shorter than this share of a collection contains something else."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Collecting:
-    """Collections that every step has."""
+    """Garbage collections that occur in every step."""
 
     nodes: I64
-    """Of each recorded step the stretch of Python that they are in."""
+    """The stretch of Python that contains them, one node per recorded step."""
     usual_ns: float
-    """What they take in the usual timed step, ns."""
+    """Their time in the usual timed step, ns."""
 
 
 def collecting(case: Analysis) -> Collecting | None:
-    """Collections that take a noticeable part of the usual step and have a place in every recorded one."""
+    """Collections that take a noticeable part of the usual step and can be located in every recorded step."""
     usual_ns = usual_collection_ns(case)
-    if usual_ns <= 0 or usual_ns < LEAST * case.mean_ns:
+    if usual_ns <= 0 or usual_ns < LEAST_COLLECTING_SHARE * case.mean_ns:
         return None
     at = _stretches(case, usual_ns)
     return Collecting(at, usual_ns) if len(at) else None
 
 
 def usual_collection_ns(case: Analysis) -> float:
-    """What collecting garbage takes in the median of the steps that were timed without a profiler, ns; 0 where that was
-    not measured."""
+    """Median time of garbage collection in steps timed without a profiler, ns; 0 if it was not measured."""
     if case.folder is None or case.budget is None or case.budget.source != "free":
         return 0.0
     steps = case.folder.steps
@@ -48,14 +48,14 @@ def usual_collection_ns(case: Analysis) -> float:
 
 
 def _stretches(case: Analysis, usual_ns: float) -> I64:
-    """Of each recorded step the longest stretch of Python outside all ops, where it is long enough; none where any step
-    lacks one."""
+    """The longest stretch of Python outside all ops in each recorded step; empty unless every step has one that is long
+    enough."""
     graph = case.graph
     outside = np.append(case.trace.ops.kind == ANNOTATION, True)[graph.scope]
     python = np.flatnonzero(outside & ~graph.on_gpu & ~graph.waits & (graph.lane >= 0))
     longest: F64 = np.zeros(graph.steps)
     np.maximum.at(longest, graph.step[python], graph.duration_ns[python])
-    if not graph.steps or longest.min() < MOST_OF_IT * usual_ns:
+    if not graph.steps or longest.min() < PART_OF_COLLECTION * usual_ns:
         return np.empty(0, np.int64)
     return np.array([
         mine[int(np.argmax(graph.duration_ns[mine]))]

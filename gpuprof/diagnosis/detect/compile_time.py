@@ -1,4 +1,4 @@
-"""What torch.compile costs before the first compiled step, from what the eager passes launch."""
+"""Time that torch.compile takes before the first compiled step, from the launches of the eager passes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ def compile_ns(kernels: float, lengths_vary: bool, blocks: int = 1) -> tuple[flo
     """(low, expected, high) time that compiling takes, ns.
 
     kernels: launches of one eager forward and backward pass. lengths_vary: a second sequence length makes torch compile
-    again, with dynamic lengths. blocks: of this number of blocks one is compiled, and its code serves all. Figures:
+    again, with dynamic lengths. blocks: number of equal blocks, of which only one is compiled. Figures:
     gpuprof/calibration/compile.py.
     """
     once = (calibrated.TIME_S.value + calibrated.TIME_PER_KERNEL_S.value * kernels / max(blocks, 1)) * 1e9

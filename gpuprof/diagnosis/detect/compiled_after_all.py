@@ -1,4 +1,4 @@
-"""A model that was given to torch.compile and runs as plain Python after all: what it takes once it is compiled."""
+"""Proposals for a model that was passed to torch.compile but runs eagerly: what it takes once it is compiled."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpuprof.diagnosis.detect.compiled_passes import compiled, shapes_vary, whol
 from gpuprof.diagnosis.detect.foreseen_breaks import with_calls
 from gpuprof.diagnosis.detect.micro_batches import micro_batches
 from gpuprof.diagnosis.detect.passes import siblings
-from gpuprof.diagnosis.detect.proposal import WORTH, Proposal
+from gpuprof.diagnosis.detect.proposal import LEAST_GAIN, Proposal
 from gpuprof.diagnosis.diagnosis import Evidence
 from gpuprof.diagnosis.fix import Fix, call
 from gpuprof.projection.batch import model_phases
@@ -35,8 +35,7 @@ def compiled_after_all(
     needs: str = "",
     odds: float = 1.0,
 ) -> Iterator[Proposal]:
-    """The passes compiled, and with CUDA graphs after that. calls: of the function in a step, each of which is a graph
-    of its own."""
+    """The passes compiled, and then with CUDA graphs. calls: of the function per step; each is a separate graph."""
     found = whole_passes(case)
     if found is None:
         return
@@ -50,7 +49,7 @@ def compiled_after_all(
 
     whole = compile_to(1)
     both = [(title, fix, compile_to, key)]
-    if not shapes_vary(case) and WORTH * case.step_of(capture_to(1)(case.graph)) < case.step_of(whole(case.graph)):
+    if not shapes_vary(case) and LEAST_GAIN * case.step_of(capture_to(1)(case.graph)) < case.step_of(whole(case.graph)):
         with_graphs = fix + "\nand then " + call("torch.compile", ..., mode="reduce-overhead")
         both.append((f"{title}, and CUDA graphs", with_graphs, capture_to, f"{key}_graphs"))
     for name, how, change, each in both:
@@ -72,8 +71,8 @@ def compiled_after_all(
 
 
 def calls_of(case: Analysis, function: CompiledFunction) -> float:
-    """How often a step calls a function that runs as plain Python: ops of the forward passes that lie in no other, over
-    the ops of the function's graph; 1 where it is most of a pass, or nothing is known of its graph."""
+    """Calls per step of a function that runs eagerly: outermost ops of the forward passes / ops of the function's
+    graph; 1 if it is most of a pass, or if its graph is unknown."""
     if not function.ops:
         return 1.0
     ops, parent = case.trace.ops, case.timeline.nesting.parent

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuprof.calibration import compile as calibrated
-from gpuprof.diagnosis.detect.compiled_code import FUSABLE, MOST_COMPILED, compiled_share
+from gpuprof.diagnosis.detect.compiled_code import COMPILED_SHARE, FUSABLE, compiled_share
 from gpuprof.diagnosis.detect.compiler_names import COMPILED
 from gpuprof.diagnosis.detect.opaque_functions import opaque_nodes
 from gpuprof.diagnosis.detect.passes import shapes_in
@@ -21,6 +21,7 @@ from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.phases import BACKWARD, FORWARD, RECOMPUTE
 from gpuprof.tracefile.remembered import remembered
 from gpuprof.tracefile.trace import AUTOGRAD_ENGINE, F64, I64, NO_TEXT, Mask
+from gpuprof.units import Assumed, Entries
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
@@ -28,90 +29,90 @@ if TYPE_CHECKING:
 
 REWRITTEN = (*FUSABLE, "triton_fused", "gather/scatter/index", "embedding", "memset", "memcpy")
 """Categories of work that differs between compiled code and eager code."""
-MOST_BREAKS = 4
-"""Waits for a value in one forward and backward, more of which part the graph too often: a model's own checks of its
-inputs are one or two, a loop over experts or a hook per layer is many."""
+MOST_BREAKS: Assumed[Entries] = 4
+"""Most waits for a value in one forward and backward pass; more would split the graph too often. A model's own checks
+of its inputs are one or two, a loop over experts or a hook per layer causes many."""
 OWN = frozenset({"nn.Module: TransformerEncoder", "nn.Module: TransformerDecoder"})
-"""Modules of torch.nn that look at the values of their mask unless `is_causal` is passed. A graph breaks there, and
-Dynamo does not go on in torch's own code: all layers in them stay eager."""
+"""Modules of torch.nn that read the values of their mask unless `is_causal` is passed. This breaks the graph, and
+Dynamo does not resume inside torch's own code: all their layers stay eager."""
 HOST = calibrated.HOST.rising
-"""What the host does for a launch of a compiled graph, of what the op itself takes in eager mode: at best, usually, at
-worst. A generated wrapper calls the same entry of the library with memory already found, but not without torch's
+"""CPU time of a launch in a compiled graph / that of the op in eager mode: at best, as expected, at worst. The
+generated wrapper calls the same library function with memory already allocated, but still through torch's
 dispatcher."""
 PASS_NS = calibrated.PASS_NS.rising
-"""Guards, flattening and saving of tensors, once for each forward and each backward pass."""
+"""Guards, flattening and saving of tensors, once per forward and per backward pass, ns."""
 LASTING_NS = calibrated.LASTING_NS.value
-"""Host work that takes longer without a pause does more than dispatch ops; a compiler need not remove it."""
+"""CPU work that takes longer than this without a pause does more than dispatch ops; a compiler may not remove it."""
 FUSED = calibrated.FUSED.rising
-"""What the fused kernels of a chain take, of its longest kernel, as the traffic of that one is about what the chain
-reads from outside and leaves there."""
+"""Time of a chain's fused kernels / its longest kernel, whose memory traffic is about what the whole chain reads and
+writes outside."""
 LEFT = calibrated.LEFT.value
-"""Fused kernels per chain of neighbouring ones: Inductor also fuses what is not next to each other, or ends in the same
-place."""
+"""Fused kernels per chain of neighbouring kernels: Inductor also fuses kernels that are not neighbours, or that have
+the same consumer."""
 ACROSS_ROWS = re.compile(
     r"^aten::((cudnn|native|miopen)_batch_norm(_backward)?|native_(layer|group)_norm_backward|_fused_rms_norm_backward)$"
 )
 """Ops that reduce across rows: means of a batch norm, gradients of a norm's weights."""
 ACROSS = calibrated.ACROSS.rising
-"""Kernels of such a reduction beyond that of its chain: it takes two stages, before anything can use it."""
+"""Additional kernels of such a reduction: it takes two stages before anything can use its result."""
 REST = calibrated.REST.rising
-"""What matmuls take after, of what they took."""
+"""Time of matmuls after compiling / before."""
 ATTENTION = calibrated.ATTENTION.rising
-"""The same of attention that gets no mask."""
+"""The same for attention without a mask."""
 
 
 @dataclass(frozen=True, slots=True)
 class Passes:
-    """The forward and backward work of a graph, as it would be compiled; masks are over its nodes."""
+    """The forward and backward work of a graph that would be compiled; masks are over its nodes."""
 
     host: Mask
-    """Host work of the passes."""
+    """CPU work of the passes."""
     kept: Mask
-    """Part of it that launches what is not fused."""
+    """Part of it that launches work that is not fused."""
     accumulate: Mask
-    """Part of it that accumulates gradients, which stays as it is."""
+    """Part of it that accumulates gradients, which does not change."""
     group: I64
-    """Per GPU node the chain that it is fused in, else -1."""
+    """Per GPU node the chain that it is fused into, or -1."""
     rest: Mask
     """Other GPU work of the passes."""
     attention: Mask
-    """Part of it that is attention to which no mask is passed."""
+    """Part of it that is attention without a mask."""
     speaker: I64
-    """Per chain the GPU node that stands for it."""
+    """Per chain the GPU node that represents it."""
     launcher: I64
-    """Per chain the host node that launches it."""
+    """Per chain the CPU node that launches it."""
     across_rows: I64
-    """Per chain the reductions across rows in it, each of which takes several kernels whatever it is fused with."""
+    """Per chain its number of reductions across rows; each takes several kernels, whatever it is fused with."""
     first: I64
-    """First host node of each pass."""
+    """First CPU node of each pass."""
     launch_ns: float
-    """What the host does for one launch: the median of the matmuls'."""
+    """CPU time of one launch, ns: the median over matmuls."""
     without_all: Change
-    """The graph without what is fused, and without the host work that goes with it."""
+    """Removes fused kernels and the CPU work that belongs to them."""
     without_fused: Change
-    """Likewise, but host work that lasts stays."""
+    """The same, but keeps long CPU work."""
 
 
 TOO_OLD = "this torch is older than 2.0, which brought torch.compile"
-EAGER = "torch.nn's Transformer looks at its mask's values, and stays eager; pass is_causal (tgt_is_causal) first"
+EAGER = "torch.nn's Transformer reads its mask's values and stays eager; pass is_causal (tgt_is_causal) first"
 
 
 def looks_at_mask(case: Analysis) -> bool:
-    """Whether torch's own encoder or decoder waits for a value of its mask, and would not be compiled."""
+    """Whether torch's own encoder or decoder waits for a value of its mask and so would not be compiled."""
     return bool((waiting(case) & case.nodes_within(case.ops_named(OWN.__contains__))).any())
 
 
 def passes_launch(case: Analysis) -> str:
-    """`forward and backward launch`: what a compiler would rewrite."""
+    """`forward and backward launch`: the passes that a compiler would rewrite."""
     return "the forward pass launches" if case.workload.is_inference else "forward and backward launch"
 
 
 def code_of(side: Facts) -> str:
-    return "compiled code" if side.counts.compiled >= MOST_COMPILED else "eager code"
+    return "compiled code" if side.counts.compiled >= COMPILED_SHARE else "eager code"
 
 
 def shapes_vary(case: Analysis) -> bool:
-    """Whether the batches of the recorded steps have different shapes, as what is embedded (else multiplied) tells."""
+    """Whether the recorded steps' batches have different shapes, by what is embedded, or else multiplied."""
     ops, steps = case.trace.ops, case.timeline.steps
     for names in (("aten::embedding",), ("aten::mm", "aten::addmm")):
         rows = np.flatnonzero(case.ops_named(names.__contains__) & (ops.dims != NO_TEXT))
@@ -124,7 +125,7 @@ def shapes_vary(case: Analysis) -> bool:
 
 
 def passes(case: Analysis) -> Passes | None:
-    """The work that would be compiled; None where it is already, or cannot be as a whole."""
+    """The work that would be compiled; None if it already is, or if it cannot be compiled as a whole."""
     return None if waits_too_often(case) or looks_at_mask(case) else whole_passes(case)
 
 
@@ -135,11 +136,11 @@ def waits_too_often(case: Analysis) -> bool:
 
 @remembered
 def whole_passes(case: Analysis) -> Passes | None:
-    """The work that would be compiled if no wait split it; None where it is already, or nothing could be fused."""
+    """The work that would be compiled if no wait split it; None if it already is, or if nothing could be fused."""
     graph, trace, links = case.graph, case.trace, case.timeline.links
-    if case.stack.kind == "unsloth":  # compiles what it can by itself, and brings kernels for the rest
+    if case.stack.kind == "unsloth":  # compiles what it can itself, and has its own kernels for the rest
         return None
-    if compiled_share(case.timeline) >= MOST_COMPILED or is_before_2(case):
+    if compiled_share(case.timeline) >= COMPILED_SHARE or is_before_2(case):
         return None
     within, starts = within_passes(case)
     within &= ~_compiled_nodes(case) & ~opaque_nodes(case)
@@ -188,8 +189,8 @@ def whole_passes(case: Analysis) -> Passes | None:
 
 
 def _across_rows(case: Analysis, group: I64, chains: int) -> I64:
-    """Per chain the reductions across rows whose kernels are in it: those of norms, and in the backward pass sums,
-    which are gradients of biases."""
+    """Per chain its number of reductions across rows: those of norms, and in the backward pass sums, which are
+    gradients of biases."""
     graph = case.graph
     sums = case.ops_named(lambda name: name == "aten::sum") & case.ops_within(
         case.ops_named(lambda name: name.startswith(AUTOGRAD_ENGINE))
@@ -203,7 +204,7 @@ def _across_rows(case: Analysis, group: I64, chains: int) -> I64:
 
 
 def _compiled_nodes(case: Analysis) -> Mask:
-    """Nodes in ranges of compiled code, and kernels that Inductor wrote."""
+    """Nodes in ranges of compiled code, and kernels generated by Inductor."""
     trace = case.trace
     return case.nodes_within(case.ops_named(COMPILED.search)) | (
         case.nodes_of_gpu(trace.rows_named(trace.gpu.name, COMPILED.search)) & case.graph.on_gpu
@@ -211,7 +212,7 @@ def _compiled_nodes(case: Analysis) -> Mask:
 
 
 def waits_in_passes(case: Analysis) -> int:
-    """Waits for the GPU inside forward and backward passes."""
+    """Number of waits for the GPU inside forward and backward passes."""
     return int((waiting(case) & within_passes(case)[0]).sum())
 
 
@@ -224,9 +225,9 @@ def waiting(case: Analysis) -> Mask:
 
 
 def compiled(found: Passes, way: int, launched: float = 1.0) -> Change:
-    """The graph with its passes compiled; `way` 0: as good as it gets, 1: as expected, 2: as bad.
+    """The graph with its passes compiled; `way` 0: at best, 1: as expected, 2: at worst.
 
-    launched: the part of the launches that the host still makes one by one; the others are in CUDA graphs.
+    launched: share of launches that the CPU still makes one by one; the others are in CUDA graphs.
     """
 
     def change(graph: Graph) -> Graph:
@@ -259,7 +260,7 @@ def _unmasked_attention(case: Analysis) -> Mask:
 
 
 def _longest(found: Passes, duration_ns: F64) -> F64:
-    """Per chain its longest kernel; chains of which another change has left nothing take nothing."""
+    """Time of each chain's longest kernel; 0 for chains that another change removed."""
     longest = np.zeros(len(found.speaker))
     rows = np.flatnonzero(found.group >= 0)
     np.maximum.at(longest, found.group[rows], duration_ns[rows])
@@ -267,7 +268,7 @@ def _longest(found: Passes, duration_ns: F64) -> F64:
 
 
 def _chains(graph: Graph, fusable: Mask) -> tuple[I64, I64, I64]:
-    """Chains of neighbouring kernels that fuse: per node its chain, per chain its last node and what launches that."""
+    """Chains of neighbouring kernels that fuse: (chain per node, last node per chain, node that launches it)."""
     group = np.full(len(graph), -1, np.int64)
     rows = np.flatnonzero(graph.on_gpu)
     if not len(rows):
@@ -281,7 +282,7 @@ def _chains(graph: Graph, fusable: Mask) -> tuple[I64, I64, I64]:
     source = launcher_of(graph)
     launched = source[speaker] >= 0
     if not launched.all():
-        # A chain whose launch was not recorded stays as it is.
+        # A chain whose launch was not recorded is left unchanged.
         renumber = np.where(launched, np.cumsum(launched) - 1, -1)
         group = np.where(group >= 0, renumber[group], -1)
         speaker = speaker[launched]
@@ -289,11 +290,10 @@ def _chains(graph: Graph, fusable: Mask) -> tuple[I64, I64, I64]:
 
 
 def within_passes(case: Analysis) -> tuple[Mask, I64]:
-    """Nodes of the model's forward and backward passes, and the first host node of each pass.
+    """(nodes of the model's forward and backward passes, first CPU node of each pass).
 
-    A forward pass begins with its first embedding or product: what comes before prepares the batch, or belongs
-    to the step before.
-    """
+    A forward pass begins with its first embedding or matmul: earlier work prepares the batch, or belongs to the
+    previous step."""
     graph, low = case.graph, case.timeline.window[0]
     backward = case.timeline.host.backward
     begin, end = (x.astype(np.float64) - low for x in (backward.start, backward.end))

@@ -1,9 +1,8 @@
-"""Calls of compiled graphs in the forward passes, and what runs between two of them because a graph break splits them.
+"""Calls of compiled graphs in the forward passes, and the work between two of them that a graph break causes.
 
-A break is known from what the run recorded of torch.compile; the trace shows where its cost is. A stretch between two
-graph calls belongs to a break where the second call is in a function that Dynamo resumed after the break, or where a
-function that calls both was given up for the same reason.
-"""
+Breaks come from what the run recorded about torch.compile; the trace shows their cost. A stretch between two graph
+calls belongs to a break if the second call is in a function that Dynamo resumed after the break, or if a function that
+calls both was given up for the same reason."""
 
 from __future__ import annotations
 
@@ -25,39 +24,38 @@ if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
 REGION = re.compile(r"Torch-Compiled Region: (?:\[?!?\d+/)?(\d+)/(\d+)")
-"""Around a whole compiled function, with what it calls after a break."""
+"""Range around a whole compiled function, including what it calls after a break."""
 GRAPH_CALL = re.compile(r"^CompiledFunction$|CompiledFxGraph")
-"""Around one call of a compiled graph."""
+"""Range around one call of a compiled graph."""
 GENERATED = re.compile(r"CompiledFxGraph")
-"""Around the generated code of it: what launches its kernels."""
+"""Range around its generated code, which launches its kernels."""
 BACKWARD_CALL = re.compile(rf"^{re.escape(AUTOGRAD_ENGINE)}CompiledFunctionBackward$")
 
 
 @dataclass(frozen=True, slots=True)
 class BrokenAt:
-    """One graph break with what it costs in the recorded steps; masks are over the nodes of the graph."""
+    """One graph break with its cost in the recorded steps; masks are over the nodes of the graph."""
 
     broken: GraphBreak
     times: float
-    """How often a step meets it."""
+    """How often it occurs per step."""
     between: Mask
-    """Host work between the two graph calls, and what setting up the second one takes, forward and backward."""
+    """CPU work between the two graph calls, and that of setting up the second one, forward and backward."""
     eager: Mask
-    """GPU work that is launched in between, and its backward work."""
+    """GPU work launched in between, and its backward work."""
     waits: Mask
-    """Waits for the GPU in between, and for what the first graph copies to the CPU."""
+    """Waits for the GPU in between, and for values that the first graph copies to the CPU."""
     second: Mask
-    """Host work of the generated code after it, forward and backward, which joins that of the first graph."""
+    """CPU work of the generated code after it, forward and backward, which would join the first graph's."""
     calls: float
-    """Calls of that code in the recorded steps, forward and backward."""
+    """Number of calls of that code in the recorded steps, forward and backward."""
     launch_ns: float
-    """What generated code takes the CPU for each kernel that it launches."""
+    """CPU time of generated code per kernel that it launches, ns."""
 
 
 @remembered
 def broken_at(case: Analysis) -> tuple[BrokenAt, ...]:
-    """Graph breaks of the recorded forward passes, those first that are met most often; none where the run does not say
-    of any."""
+    """Graph breaks of the recorded forward passes, the most frequent first; none if the run recorded none."""
     compiler = case.run.compiler if case.run else None
     if compiler is None or not compiler.breaks:
         return ()
@@ -65,7 +63,7 @@ def broken_at(case: Analysis) -> tuple[BrokenAt, ...]:
     if len(calls) < 2:
         return ()
     ops, graph = case.trace.ops, case.graph
-    # A pair of neighbouring calls of one thread, in one pass: neither a backward pass nor another step lies in between.
+    # Neighbouring calls of one thread in one pass: no backward pass and no step boundary lies in between.
     first, second = calls[:-1], calls[1:]
     begun = np.sort(np.concatenate([case.timeline.host.backward.start, case.timeline.steps.start_ns]))
     passes = np.searchsorted(begun, ops.start_ns[calls], side="right")
@@ -95,7 +93,7 @@ def broken_at(case: Analysis) -> tuple[BrokenAt, ...]:
         mine = which[pairs] == number
         if not mine.any():
             continue
-        # An op without a gradient has the number of the next one: of the second graph, whose backward pass is its own.
+        # An op without a gradient carries the number of the next op, here the second graph, whose backward is excluded.
         between, back = _of(of_gap, mine) & ~generated, _of(of_gap_backward, mine) & ~generated
         call = _of(of_call, mine) | _of(of_call_backward, mine)
         found.append(
@@ -119,13 +117,13 @@ def _of(stretch: I64, mine: Mask) -> Mask:
 
 
 def _stretches(stretch: I64, nodes: Mask) -> I64:
-    """The stretches that some nodes are in."""
+    """The stretches that contain some of the nodes."""
     return np.unique(stretch[nodes & (stretch >= 0)])
 
 
 def _graph_calls(case: Analysis) -> tuple[I64, I64]:
-    """Rows of the outermost graph calls of forward passes by thread and time, and the number of the compiled function
-    that each is in; -1: none."""
+    """(rows of the outermost graph calls of forward passes by thread and time, number of the compiled function around
+    each or -1)."""
     ops, parent = case.trace.ops, case.timeline.nesting.parent
     low, high = case.timeline.window
     rows = case.outermost(case.ops_named(GRAPH_CALL.search))
@@ -142,14 +140,15 @@ def _number(case: Analysis, row: int) -> int:
 
 
 def _breaks_of(compiler: Compiler, function: I64) -> I64:
-    """Per compiled function the row of the break before it; -1: none is known."""
+    """Row of the break before each compiled function; -1: unknown."""
     by_number = {one.number: one for one in compiler.functions}
     of = {number: _break_before(compiler, by_number.get(number)) for number in set(function.tolist())}
     return np.array([of[number] for number in function.tolist()], np.int64)
 
 
 def _break_before(compiler: Compiler, function: CompiledFunction | None) -> int:
-    """The break after which a function goes on; of a function as written the one for which its caller was given up."""
+    """Row of the break after which a function resumes, or for a whole function, the one for which its caller was given
+    up."""
     if function is None:
         return -1
     if function.resumed_at is not None:
@@ -179,7 +178,7 @@ def is_given_up(case: Analysis) -> tuple[CompiledFunction, ...]:
 
 
 def never_compiled(case: Analysis) -> tuple[CompiledFunction, ...]:
-    """Functions that Dynamo could not compile, where the recorded forward passes call no compiled graph at all."""
+    """Functions that Dynamo could not compile, if the recorded forward passes call no compiled graph at all."""
     compiler = case.run.compiler if case.run else None
     if compiler is None or len(_graph_calls(case)[0]):
         return ()
@@ -187,5 +186,5 @@ def never_compiled(case: Analysis) -> tuple[CompiledFunction, ...]:
 
 
 def without_work(graph: Graph, nodes: Mask) -> Graph:
-    """The graph where some GPU work takes no time, nor what it follows."""
+    """The graph in which some GPU work takes no time."""
     return graph.with_durations(np.where(nodes, 0.0, graph.duration_ns))

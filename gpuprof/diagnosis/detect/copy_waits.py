@@ -1,4 +1,4 @@
-"""Waits of the host for copies."""
+"""Waits of the CPU for copies."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 
 def copies_to_device(case: Analysis, waits: Mask) -> Mask:
-    """Waits in ops that copy from the host to the device."""
+    """Waits in ops that copy from the CPU to the device."""
     return in_copies(case, waits, case.trace.rows_named(case.trace.gpu.name, lambda text: "HtoD" in text))
 
 
 def in_copies(case: Analysis, waits: Mask, copies: Mask) -> Mask:
-    """Waits in the calls that launch these copies, or in the ops around them. `copies`: rows of the GPU."""
+    """Waits in the calls that launch these copies, or in the ops around them. `copies`: mask of GPU events."""
     trace, graph, links = case.trace, case.graph, case.timeline.links
     copying = np.zeros(len(trace.ops) + 1, bool)
     copying[links.op[copies]] = True

@@ -13,28 +13,27 @@ from gpuprof.diagnosis.detect.proposal import Absent, Finder, Page
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """One kind of finding with everything that belongs to it. Each file of findings/ declares one, as FINDING; so does
-    each plug-in."""
+    """One kind of finding with everything that belongs to it. Each file in findings/ declares one as FINDING, and so
+    does each plug-in."""
 
     page: Page
     find: Finder | None = None
-    """None: it is not found in one recording's steps, but in those of several ranks, in memory or in warnings."""
+    """None: it is not found in the steps of one recording, but across ranks, in memory or in warnings."""
     absent: Absent | None = None
-    """Where users expect the remedy: why it is not advised."""
+    """Explains why the remedy is not advised, if users may expect it."""
     change: Recogniser | None = None
-    """How a comparison recognises that such a fix was made."""
+    """Recognises in a comparison that such a fix was made."""
     ledger: LedgerItem | None = None
-    """How the ledger of what lies above a step's reach shows what it takes away; None, and of a plug-in: as no item of
+    """How the ledger of costs above a step's reach shows what it removes; None, and for a plug-in: without an item of
     its own."""
     memory: MemoryRemedy | None = None
-    """What it does to the memory's footprint."""
+    """Its effect on the memory footprint."""
     synonyms: tuple[str, ...] = ()
-    """Names of its remedy and of its subject, as `finding_names.key` writes them."""
+    """Names of its remedy and of its subject, as `finding_names.key` returns them."""
     titles: tuple[str, ...] = ()
-    """Titles that its fixes have in a diagnosis, as `finding_names.without_numbers` leaves them, without those that are
-    synonyms."""
+    """Titles of its fixes in a diagnosis, as `finding_names.without_numbers` returns them, except synonyms."""
     patch: Path | None = None
-    """Of a plug-in the file of its patch, with `PATCH` and `apply` as those in gpuprof.record.patches."""
+    """For a plug-in: the file of its patch, with `PATCH` and `apply` like those in gpuprof.record.patches."""
 
     @property
     def id(self) -> str:

@@ -1,4 +1,4 @@
-"""Evidence for a finding: the modules or ops that hold most of what it is about, each with its longest place."""
+"""Evidence for a finding: the modules or ops with most of its time, each with its longest stretch."""
 
 from __future__ import annotations
 
@@ -17,32 +17,33 @@ from gpuprof.timeline.phases import PHASES
 from gpuprof.tracefile.distinct import distinct, numbered
 from gpuprof.tracefile.remembered import remembered
 from gpuprof.tracefile.trace import AUTOGRAD_ENGINE, F64, I64, OP, Mask
+from gpuprof.units import Assumed, Convention, Parts, Share, WholeNs
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
-SHOWN = 3
-"""Parts of the program that are named."""
-SEEN = 0.02
-"""Share of the whole below which a part is not named, but for the first."""
-APART_NS = 100_000
-"""Pieces of a lane nearer than this are one stretch to a person."""
-BEGIN_NS = 20_000
-"""An op that begins this much before a stretch begins with it: what is before its first launch is host time."""
-MOST = 0.5
-"""Share of a stretch that an op must take to be what the stretch is; else it is just what begins it."""
+MOST_PARTS: Convention[Parts] = 3
+"""Most parts of the program that are named."""
+NAMED_SHARE: Assumed[Share] = 0.02
+"""Smallest share of the whole of a part that is named; the first is always named."""
+APART_NS: Assumed[WholeNs] = 100_000
+"""Pieces of a lane that are closer than this, ns, form one stretch."""
+BEGIN_NS: Assumed[WholeNs] = 20_000
+"""An op that starts at most this long before a stretch, ns, starts with it: the time before its first launch is CPU
+time."""
+NAMING_OP_SHARE: Assumed[Share] = 0.5
+"""Smallest share of a stretch that an op must take to name the stretch; otherwise it only begins it."""
 AND_ON = " …"
-"""Ends the name of what begins a stretch of more than that."""
+"""Suffix of the name of an op that begins a longer stretch."""
 OUTSIDE = "Python between ops"
-"""Host time in no module, op or call."""
+"""Name of CPU time outside all modules, ops and calls."""
 
 
 def spans(case: Analysis, text: str, nodes: Mask, waits: bool = False) -> tuple[Evidence, ...]:
-    """The statement, and the parts of the program that hold most of it, each with its longest stretch as a place.
+    """The statement, and the parts of the program with most of its time, each with its longest stretch.
 
-    `nodes` are those that the statement's totals are of; `waits`: what it is about is the host's waiting in them. Of
-    GPU and CPU time the larger is shown.
-    """
+    `nodes`: the nodes of the statement's totals; `waits`: the statement is about the CPU's waiting in them. The larger
+    of GPU and CPU time is shown."""
     graph = case.graph
     rows = np.flatnonzero(nodes & (graph.waits == waits))
     if not len(rows):
@@ -55,8 +56,8 @@ def spans(case: Analysis, text: str, nodes: Mask, waits: bool = False) -> tuple[
     instance, part, names = of_all.instance[rows], of_all.part[rows], of_all.names
     total = np.bincount(part, weights=ns, minlength=len(names))
     there = np.bincount(part, minlength=len(names)) > 0
-    ranked = np.argsort(np.where(there, -total, np.inf), kind="stable")[: min(SHOWN, int(there.sum()))]
-    ranked = ranked[(total[ranked] >= SEEN * total.sum()) | (ranked == ranked[0])]
+    ranked = np.argsort(np.where(there, -total, np.inf), kind="stable")[: min(MOST_PARTS, int(there.sum()))]
+    ranked = ranked[(total[ranked] >= NAMED_SHARE * total.sum()) | (ranked == ranked[0])]
     places = [
         _longest(case, rows[part == i], instance[part == i], names[i], case.per_step(float(total[i])))
         for i in ranked.tolist()
@@ -65,7 +66,7 @@ def spans(case: Analysis, text: str, nodes: Mask, waits: bool = False) -> tuple[
 
 
 def _without_profiler(case: Analysis, rows: I64) -> F64:
-    """What each node takes without the profiler's cost, as all totals are; waits as recorded."""
+    """Time of each node without the profiler's cost, as in all totals; waits as recorded, ns."""
     graph = case.graph
     recorded = (graph.recorded_end_ns - graph.recorded_start_ns)[rows].clip(0)
     return np.where(graph.waits[rows], recorded, graph.duration_ns[rows])
@@ -73,7 +74,7 @@ def _without_profiler(case: Analysis, rows: I64) -> F64:
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """To which part of the program each node of the graph belongs."""
+    """The part of the program that each node of the graph belongs to."""
 
     instance: I64
     """One call of a module in one phase."""
@@ -86,8 +87,8 @@ class _Parts:
 def _parts(case: Analysis) -> _Parts:
     """The parts of all nodes.
 
-    Backward work belongs to the module of its forward op. Where the recording has no modules: the outermost op, or the
-    call, around the node.
+    Backward work belongs to the module of its forward op. In a recording without modules the part is the outermost op,
+    or the call, around the node.
     """
     graph, trace, nesting = case.graph, case.trace, case.timeline.nesting
     ops = trace.ops
@@ -119,7 +120,7 @@ def _parts(case: Analysis) -> _Parts:
 
 
 def _launched(case: Analysis) -> tuple[np.ndarray, I64]:
-    """(thread, moment) in which each node ran on the host, or was launched there."""
+    """(thread, moment) at which each node ran on the CPU, or was launched there."""
     graph, links = case.graph, case.timeline.links
     begun = case.timeline.window[0] + np.round(graph.recorded_start_ns).astype(np.int64)
     thread, row = graph.lane.astype(np.int32), graph.gpu_row[graph.on_gpu]
@@ -157,8 +158,7 @@ def _longest(case: Analysis, rows: I64, instance: I64, name: str, part_ns: float
 
 
 def _stretches(track: I64, instance: I64, start: F64, end: F64) -> tuple[I64, F64, F64]:
-    """(first piece, start, end) of each stretch: pieces of one instance on one track, in order of time, that follow one
-    another."""
+    """(first piece, start, end) of each stretch: consecutive pieces of one instance on one track, in order of time."""
     begins = np.ones(len(track), bool)
     begins[1:] = (np.diff(track) != 0) | (np.diff(instance) != 0)
     of = np.cumsum(begins) * len(track)
@@ -173,7 +173,7 @@ def _stretches(track: I64, instance: I64, start: F64, end: F64) -> tuple[I64, F6
 
 
 def _what(case: Analysis, node: int, start: float, ns: float) -> tuple[str, bool]:
-    """What a stretch is, else what begins it: kernel, op or call; and whether it is most of the stretch."""
+    """(the kernel, op or call that a stretch is, or else that begins it; whether it is most of the stretch)."""
     trace, graph = case.trace, case.graph
     scope, call = int(graph.scope[node]), int(graph.call[node])
     if graph.on_gpu[node]:
@@ -183,7 +183,7 @@ def _what(case: Analysis, node: int, start: float, ns: float) -> tuple[str, bool
         scope = _outermost(case, scope, start)
         return _op_named(case, scope, ns)
     begun = np.array([case.timeline.window[0] + round(start)], np.int64)
-    (outside,) = around(trace, case.timeline.nesting, begun).tolist()  # another thread's, which waits for this one
+    (outside,) = around(trace, case.timeline.nesting, begun).tolist()  # op of another thread, which waits for this one
     if outside >= 0:
         return _op_named(case, int(outside), ns)
     return (trace.strings[trace.calls.name[call]] if call >= 0 else "Python"), True
@@ -195,11 +195,11 @@ def _op_named(case: Analysis, op: int, ns: float) -> tuple[str, bool]:
 
 
 def _is_most(own_ns: float, ns: float) -> bool:
-    return own_ns >= MOST * ns
+    return own_ns >= NAMING_OP_SHARE * ns
 
 
 def _outermost(case: Analysis, op: int, start: float) -> int:
-    """The op around `op` that begins where the stretch does."""
+    """The outermost op around `op` that begins with the stretch."""
     ops, parent = case.trace.ops, case.timeline.nesting.parent
     begun = case.timeline.window[0] + start - BEGIN_NS
     while parent[op] >= 0 and ops.kind[parent[op]] == OP and ops.start_ns[parent[op]] >= begun:
@@ -209,7 +209,7 @@ def _outermost(case: Analysis, op: int, start: float) -> int:
 
 def _device(case: Analysis, rows: np.ndarray) -> np.ndarray:
     gpu_row = case.graph.gpu_row[rows]
-    # A device that was not recorded, or is less than none, counts with the first.
+    # An unrecorded or negative device counts as the first.
     return np.where(gpu_row >= 0, case.trace.gpu.device[gpu_row].clip(0), 0)
 
 

@@ -11,6 +11,7 @@ from gpuprof.costs.arguments import parse
 from gpuprof.diagnosis.detect.passes import backward_of, siblings, without_recompute
 from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.tracefile.trace import F64, I64, NO_TEXT, Mask
+from gpuprof.units import Assumed, Blocks, Ops, Ratio, Share
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
@@ -18,10 +19,10 @@ if TYPE_CHECKING:
 RETURNS = frozenset(
     {"aten::index_add_", "aten::index_add", "aten::index_put_", "aten::scatter_add_", "aten::scatter_add"}
 )
-"""How an expert's rows go back to their tokens: the last op of an expert's block."""
+"""Ops that write an expert's rows back to their tokens: the last op of an expert's block."""
 PRODUCTS = frozenset({"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::linear", "aten::matmul"})
 CHOICES = frozenset({"aten::nonzero", "aten::where", "aten::index", "aten::index_select", "aten::gather"})
-"""How an expert's rows are found or taken."""
+"""Ops that find or gather an expert's rows."""
 OF_LAYERS = frozenset(
     {
         "aten::topk",
@@ -35,33 +36,34 @@ OF_LAYERS = frozenset(
         "aten::layer_norm",
     }
 )
-"""What a layer does once, and an expert does not: a sequence that repeats with these in it is the layers themselves."""
+"""Ops that a layer runs once and an expert does not: a repeating sequence that contains them is the layers
+themselves."""
 ROUTING = frozenset({"aten::one_hot", "aten::nonzero", "aten::where", "aten::bincount", "aten::zeros_like"})
-"""What prepares the loop in front of its first expert, and goes with it."""
-BLOCK_OPS = 250
-"""An expert's block has fewer ops than this in a row; two such ops further apart are of different layers."""
-LONGER = 1.35
-"""A block may be this much longer than the usual one (an expert whose tensors take another path) and is still one of
-the loop."""
-LEAST_BLOCKS = 4
-"""Fewer experts than this in a row are not a loop that is worth grouping."""
-MOST = 0.9
-"""Blocks that must look like an expert's: one may be cut, or be a shared expert's."""
+"""Ops before the first expert that prepare the loop, and disappear with it."""
+BLOCK_OPS: Assumed[Ops] = 250
+"""Most ops in an expert's block; ops further apart belong to different layers."""
+LONGEST_BLOCK: Assumed[Ratio] = 1.35
+"""A block may be this many times as long as the usual one and still belong to the loop (an expert whose tensors take
+another path)."""
+FEWEST_BLOCKS: Assumed[Blocks] = 4
+"""Fewest consecutive experts of a loop that is worth grouping."""
+ALIKE_BLOCKS: Assumed[Share] = 0.9
+"""Smallest share of blocks that must look like an expert's: one may be cut off, or be a shared expert's."""
 SEARCHES = frozenset({"aten::nonzero", "aten::where"})
-"""How an expert's block finds its rows, where shapes were not recorded."""
+"""Ops with which an expert's block finds its rows, used if shapes were not recorded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loops:
-    """Loops over experts as stretches of the forward pass (or of its repetition), one per layer and step."""
+    """Loops over experts as stretches of the forward pass (or of its recomputation), one per layer and step."""
 
     stretches: Stretches
     blocks: I64
-    """Experts that each goes through."""
+    """Number of experts of each loop."""
     row_bytes: F64
-    """Of the rows that all experts of the loop work on, at the model's width; NaN where shapes were not recorded."""
+    """Bytes of the rows that all experts of a loop process, at the model's width; NaN if shapes were not recorded."""
     width: I64
-    """The model's width; -1 likewise."""
+    """The model's width; -1 if shapes were not recorded."""
 
 
 def find_loops(case: Analysis) -> Loops | None:
@@ -90,31 +92,31 @@ def find_loops(case: Analysis) -> Loops | None:
 
 
 def _runs(at: I64, family: I64) -> list[tuple[I64, int]]:
-    """Positions that follow one another at the usual distance, with that distance: the length of a block."""
+    """Runs of positions at the usual distance, each with that distance: the length of a block."""
     apart = np.diff(at)
     near = (np.diff(family) == 0) & (apart <= BLOCK_OPS)
     if not near.any():
         return []
     usual = int(np.bincount(apart[near]).argmax())
-    joined = near & (apart <= LONGER * usual) & (apart * LONGER >= usual)
+    joined = near & (apart <= LONGEST_BLOCK * usual) & (apart * LONGEST_BLOCK >= usual)
     cuts = np.flatnonzero(~joined) + 1
-    return [(run, usual) for run in np.split(at, cuts) if len(run) >= LEAST_BLOCKS]
+    return [(run, usual) for run in np.split(at, cuts) if len(run) >= FEWEST_BLOCKS]
 
 
 def _span(
     run: I64, usual: int, family: I64, products: Mask, choices: Mask, of_layers: Mask, routing: Mask
 ) -> tuple[int, int, int] | None:
-    """(first op, last op, blocks) of a loop, its preparation included; None if its blocks are no experts."""
+    """(first op, last op, blocks) of a loop including its preparation; None if its blocks are no experts."""
     last = int(run[-1])
     if of_layers[run[0] : last + 1].any():
         return None
-    # Nothing of the loop lies before what its layer does once, nor in another op.
+    # The loop begins after the ops that its layer runs once, and stays within one op.
     limits = np.flatnonzero((of_layers | (family != family[last]))[: run[0]])
     bound = int(limits[-1]) + 1 if len(limits) else 0
     first = max(int(run[0]) - usual + 1, bound)
     blocks = np.append(first, run + 1)
     hit = [np.add.reduceat(mask[first : last + 1], blocks[:-1] - first) > 0 for mask in (products, choices)]
-    if (hit[0] & hit[1]).mean() < MOST:
+    if (hit[0] & hit[1]).mean() < ALIKE_BLOCKS:
         return None
     bound = max(first - usual, bound)
     before = np.flatnonzero(routing[bound:first])
@@ -122,9 +124,8 @@ def _span(
 
 
 def _routed(case: Analysis, returns: list[I64], searches: Mask, first: I64, last: I64) -> bool:
-    """Whether a router chose the rows of each block. It gives experts different numbers of rows, or they search for
-    their rows; layers that pass messages along the edges of a graph look like experts otherwise, and all have the
-    same."""
+    """Whether a router chose the rows of each block: experts get different numbers of rows, or search for their rows.
+    Graph neural network layers look like experts otherwise, but all have the same number of rows."""
     ops = case.trace.ops
     known = not any(np.any(ops.dims[each] == NO_TEXT) for each in returns)
     if known and any(len(np.unique(ops.dims[each])) > 1 for each in returns):
@@ -133,7 +134,7 @@ def _routed(case: Analysis, returns: list[I64], searches: Mask, first: I64, last
 
 
 def _rows_of(case: Analysis, returns: I64) -> tuple[float, int]:
-    """Bytes of the rows that a loop's blocks give back, and their width, from the shapes of these ops."""
+    """(bytes of the rows that a loop's blocks write back, their width), from the shapes of these ops."""
     ops, total, width = case.trace.ops, 0.0, -1
     texts, counts = np.unique(np.stack([ops.dims[returns], ops.types[returns]]), axis=1, return_counts=True)
     for (dims, types), times in zip(texts.T.tolist(), counts.tolist(), strict=True):
@@ -148,7 +149,7 @@ def _rows_of(case: Analysis, returns: I64) -> tuple[float, int]:
 
 
 def expert_nodes(case: Analysis) -> Mask | None:
-    """Nodes of loops over experts, forward and backward; None where there are none."""
+    """Nodes of loops over experts, forward and backward; None without such loops."""
     loops = find_loops(case)
     if loops is None:
         return None

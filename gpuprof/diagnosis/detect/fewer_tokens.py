@@ -1,4 +1,4 @@
-"""The same step with part of its tokens: what is left of every kernel."""
+"""The step with a part of its tokens: how much of each kernel remains."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
 
 SPREAD_LENGTHS = calibrated.SPREAD_LENGTHS.value
-"""Mean square of the samples' lengths over the square of their mean: attention's work scales with the square."""
+"""Mean square of the samples' lengths / the square of their mean: attention's work scales with the square."""
 
 
 def fewer_tokens(case: Analysis, part: float, grows: float = 1.0) -> Change:
-    """The same step with this part of its tokens.
+    """The change to this part of the tokens.
 
-    grows: exponent with which kernels follow their work.
+    grows: exponent with which kernel time scales with work.
     """
     left, graph = np.append(left_with(case, part) ** grows, 1.0)[case.graph.gpu_row], case.graph
-    # What was launched before the recording began is of the step before: the same work.
+    # Work launched before the recording began belongs to the previous step: the same work.
     model = graph.on_gpu & (np.isin(graph.phase, (FORWARD, BACKWARD, RECOMPUTE)) | (graph.call < 0))
     return partial(scaled, nodes=model, factor=left)
 
 
 def left_with(case: Analysis, part: float) -> F64:
-    """Per GPU event of the trace the share of its time that is left with this part of the tokens."""
+    """Per GPU event the share of its time that remains with this part of the tokens."""
     gpu = case.trace.gpu
     ns = np.maximum((gpu.end_ns - gpu.start_ns).astype(np.float64), 1.0)
     product = case.category("gemm", "grouped_gemm")
@@ -43,11 +43,11 @@ def left_with(case: Analysis, part: float) -> F64:
     if case.roofline is not None:
         work, limits = case.roofline.work, case.roofline.ceilings
         compute, memory = (np.nan_to_num(ns) for ns in roof_ns(work, limits))
-        # A product with T rows does 2·T operations for each weight, and reads all weights for any number of rows.
+        # A matmul with T rows does 2·T FLOPs per weight, and reads all weights for any number of rows.
         tokens = micro_tokens(case)
         weights = np.nan_to_num(work.flops) / tokens / limits.memory_bytes_per_s * 1e9 if tokens else np.zeros(len(gpu))
         weights = np.where(product, np.minimum(weights, memory), 0.0)
-        # The two do not go side by side wholly, as with larger batches.
+        # Compute and memory do not overlap completely, as with larger batches.
         before = np.hypot(compute, memory)
         after = np.hypot(part * compute, part * (memory - weights) + weights)
         share = np.divide(after, before, out=share, where=before > 0)

@@ -1,5 +1,5 @@
-"""Where the graph of a model that is not compiled yet would break, and its repeated blocks, which can be compiled one
-by one."""
+"""Where the graph of a model that is not compiled yet would break, and its repeated blocks, which can be compiled
+separately."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from gpuprof.diagnosis.detect.compiled_passes import Passes, waits_in_passes
 from gpuprof.diagnosis.detect.opaque_functions import opaque_functions
 from gpuprof.replay.graph import Graph
 from gpuprof.tracefile.trace import ANNOTATION
+from gpuprof.units import Assumed, Count
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
 
 BLOCK = re.compile(r"nn\.Module: (\w+)_(\d+)$")
-FEWEST_BLOCKS = 4
+FEWEST_BLOCKS: Assumed[Count] = 4
 CALL_NS = calibrated.CALL_NS.rising
-"""Host time of one more call of a compiled graph, in one pass: at best, usually, at worst."""
+"""CPU time of one more call of a compiled graph, in one pass: at best, as expected, at worst, ns."""
 REDUCES = re.compile(r"^ncclDevKernel_AllReduce|^ncclKernel_AllReduce|AllReduce", re.IGNORECASE)
 GATHERS = re.compile(r"AllGather", re.IGNORECASE)
 
@@ -35,7 +36,7 @@ class Blocks:
 
 
 def blocks_of(case: Analysis) -> Blocks | None:
-    """The class of which the forward pass calls most numbered modules; None where the recording does not show any."""
+    """The class with most numbered modules in the forward pass; None if the recording shows none."""
     trace, ops = case.trace, case.trace.ops
     rows = np.flatnonzero(case.ops_named(BLOCK.search) & (ops.kind == ANNOTATION))
     numbers: dict[str, set[int]] = {}
@@ -53,12 +54,12 @@ ONE = {
     "buckets of DDP": "bucket of DDP",
     "units of FSDP": "unit of FSDP",
 }
-"""Each of `foreseen`, where there is but one a step."""
+"""Singular of the names in `foreseen`."""
 
 
 def foreseen(case: Analysis) -> tuple[tuple[str, float], ...]:
-    """(what breaks the graph, how often a step) for what is left in the passes: values that are read, functions of
-    extensions, buckets of DDP, units of FSDP. Other code that Dynamo cannot trace does not show before it is tried."""
+    """(what breaks the graph, times per step) for the passes: values that are read, extension functions, buckets of
+    DDP, units of FSDP. Other code that Dynamo cannot trace only shows when you try it."""
     found = []
     if waits := waits_in_passes(case):
         found.append(("values that are read", case.per_step(float(waits))))
@@ -72,14 +73,14 @@ def foreseen(case: Analysis) -> tuple[tuple[str, float], ...]:
     ):
         if wrapper == kind:
             nodes = case.nodes_of_gpu(case.trace.rows_named(names, pattern.search)) & graph.on_gpu
-            # Parameters are gathered for the forward pass, and once more for the backward pass.
+            # Parameters are gathered for the forward pass and again for the backward pass.
             if count := float(nodes.sum()) / passes:
                 found.append((what, case.per_step(count) / case.devices))
     return tuple(found)
 
 
 def in_words(breaks: tuple[tuple[str, float], ...]) -> str:
-    """`foreseen graph breaks a step: 3 values that are read, 4 buckets of DDP`; empty without any."""
+    """`foreseen graph breaks: 3 values that are read, 4 buckets of DDP`; empty without any."""
     if not breaks:
         return ""
     counted = ((f"{count:,.0f}", what) for what, count in breaks)
@@ -89,8 +90,8 @@ def in_words(breaks: tuple[tuple[str, float], ...]) -> str:
 
 
 def with_calls(change: Change, found: Passes, calls: float, way: int) -> Change:
-    """A change that compiles the passes, with further calls of graphs in each of them: `calls` a step, forward and
-    backward; `way` 0: at best, 1: usually, 2: at worst."""
+    """A change that compiles the passes, plus further graph calls in each of them: `calls` per step, forward and
+    backward; `way` 0: at best, 1: as expected, 2: at worst."""
     if not calls:
         return change
     first = found.first

@@ -1,4 +1,4 @@
-"""Sequences of ops, forward and backward, as fused kernels: GPU time by their memory traffic, and CPU time."""
+"""Replaces sequences of ops, forward and backward, by fused kernels: GPU time from memory traffic, and CPU time."""
 
 from __future__ import annotations
 
@@ -13,28 +13,29 @@ from gpuprof.diagnosis.detect.passes import backward_of, host_ns_per_launch, wit
 from gpuprof.diagnosis.detect.replace_work import replacement_of, with_replacement
 from gpuprof.replay.stretches import nodes_in
 from gpuprof.tracefile.trace import F64, I64
+from gpuprof.units import Assumed, Launches, Ratio
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
 
-FORWARD_PASSES = (2.0, 2.0, 3.0, 4.0, 0.0, 2.0)
+FORWARD_PASSES: Assumed[tuple[Ratio, ...]] = (2.0, 2.0, 3.0, 4.0, 0.0, 2.0)
 BACKWARD_PASSES = tuple((norm, 2.0, 5.0, 1.0, 0.0, 3.0) for norm in calibrated.NORM_BACKWARD.rising)
-"""How often a fused kernel reads or writes the activation, by kind (backward at best, usually, at worst): a norm reads
-and writes it, and goes through it row by row backward, which takes as long as several passes; rotary embedding reads
-and writes, twice; a gate reads two and writes one, backward reads three and writes two; a loss reads the logits twice,
-writes their gradient in place, and reads it back; a causal convolution reads and writes, and backward reads two and
-writes one."""
-LAUNCHES = ((1, 2), (1, 1), (1, 1), (3, 1), (0, 0), (1, 1))
+"""How often a fused kernel reads or writes the activation, by kind (backward at best, as expected, at worst): a norm
+reads and writes it, and in the backward pass works row by row, which takes as long as several passes; rotary embedding
+reads and writes it, twice; a gate reads two and writes one, backward reads three and writes two; a loss reads the
+logits twice, writes their gradient in place, and reads it back; a causal convolution reads and writes, and backward
+reads two and writes one."""
+LAUNCHES: Assumed[tuple[tuple[Launches, Launches], ...]] = ((1, 2), (1, 1), (1, 1), (3, 1), (0, 0), (1, 1))
 """Kernels forward and backward."""
 HOST_LAUNCHES = calibrated.FUSED_HOST_LAUNCHES.rising
-"""CPU time of a fused call in one pass, in units of a usual launch of the forward pass: an autograd function in Python
-around Triton's launcher. Backward it runs in Python as well, unlike the autograd nodes of PyTorch's own ops."""
+"""CPU time of a fused call in one pass, in units of a usual forward launch: a Python autograd function around Triton's
+launcher. Its backward also runs in Python, unlike the autograd nodes of PyTorch's own ops."""
 MEMORY_SHARE = calibrated.FUSED_MEMORY.falling
-"""What such kernels reach of the memory ceiling."""
+"""Share of the memory ceiling that such kernels reach."""
 
 
 class Fused:
-    """Sequences, forward and backward, as fused kernels."""
+    """Sequences of ops, forward and backward, and the fused kernels that would replace them."""
 
     def __init__(self, case: Analysis, found: Sequences) -> None:
         self._case, self._found = case, found
@@ -49,13 +50,13 @@ class Fused:
         self._usual_ns = host_ns_per_launch(case, np.zeros(len(graph), bool), forward >= 0)
 
     def change(self, level: int) -> Change:
-        """The graph with them; `level` 0: at best, 1: as expected, 2: at worst."""
+        """The graph with the fused kernels; `level` 0: at best, 1: as expected, 2: at worst."""
         graph, group, gpu, several = self._case.graph, self._group, self.gpu, 2 * self._count
         has = np.bincount(group[gpu], minlength=several) > 0
         gpu_ns = np.where(has, _fused_ns(self._case, self._found, level, self._launches), 0.0)
         now = np.bincount(group[gpu], weights=graph.duration_ns[gpu], minlength=several)
         calls = np.where(self._launches > 0, HOST_LAUNCHES[level] + self._launches - 1.0, 0.0)
-        # At worst a fused kernel is slower than what it replaces: short rows, few blocks.
+        # At worst a fused kernel is slower than the ops it replaces: short rows, few blocks.
         gpu_ns = gpu_ns if level == 2 else np.minimum(gpu_ns, now)
         replacement = replacement_of(graph, group, calls * self._usual_ns, gpu_ns, self._launches, slower=level > 0)
         return partial(with_replacement, replacement=replacement)

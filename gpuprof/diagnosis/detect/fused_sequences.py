@@ -1,4 +1,4 @@
-"""Sequences of forward ops that a fused kernel does at once: norms, rotary embeddings, gates and the loss."""
+"""Sequences of forward ops that one fused kernel can replace: norms, rotary embeddings, gates and the loss."""
 
 from __future__ import annotations
 
@@ -13,38 +13,39 @@ from gpuprof.costs.arguments import parse
 from gpuprof.diagnosis.detect.passes import shapes_in, siblings
 from gpuprof.replay.stretches import Stretches
 from gpuprof.tracefile.trace import F64, I32, I64, NO_TEXT, Mask
+from gpuprof.units import Assumed, Ops, Published, Tokens
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
 KINDS = ("norm", "rope", "gate", "loss", "part", "conv")
 NORM, ROPE, GATE, LOSS, PART, CONV = range(len(KINDS))
-"""`part`: a gate's activation, where other ops stand between it and the gate's product, which then does both."""
+"""`part`: a gate's activation with other ops between it and the gate's multiplication, whose kernel then does both."""
 ROPE_PARTS = (
     "mul", "add", "sub", "neg", "slice", "chunk", "split", "select", "unbind", "unsqueeze", "view", "reshape", "to",
 )  # fmt: skip
-"""Ops of a rotary embedding that is computed half by half, before both are joined."""
-MOST_ROPE_OPS = 20
-"""How many of them there are, at most."""
-CONVOLVED = (2, 3, 4)
+"""Ops of a rotary embedding that computes both halves separately before joining them."""
+MOST_ROPE_OPS: Assumed[Ops] = 20
+"""Most such ops in one embedding."""
+FILTER_WIDTHS: Published[tuple[Tokens, ...]] = (2, 3, 4)
 """Tokens that a filter of causal-conv1d may cover."""
-GATE_REACH = 24
-"""Ops between a gate's activation and its product at most: the other projection with an adapter of its own."""
-LOSS_MISSING = 8
-"""Ops between the last product and the loss at most: the cast of the logits, the shift of the labels."""
+GATE_REACH: Assumed[Ops] = 24
+"""Most ops between a gate's activation and its multiplication: the other projection with its adapter."""
+LOSS_REACH: Assumed[Ops] = 8
+"""Most ops between the last matmul and the loss: the cast of the logits, the shift of the labels."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sequences:
-    """Sequences of the forward pass that a fused kernel does at once."""
+    """Sequences of the forward pass that one fused kernel can replace."""
 
     stretches: Stretches
     kind: I64
     bytes: F64
-    """Of the activation, in the model's precision."""
+    """Size of the activation in the model's precision."""
 
     def only(self, rows: Mask) -> Sequences:
-        """Some of them."""
+        """The selected sequences."""
         stretches = Stretches(
             self.stretches.thread[rows], self.stretches.start_ns[rows], self.stretches.end_ns[rows]
         )  # fmt: skip
@@ -52,12 +53,12 @@ class Sequences:
 
 
 def find_sequences(case: Analysis) -> Sequences | None:
-    """What Liger's fused kernels could do, in the window's forward passes and their repetitions."""
+    """Sequences that Liger's kernels could replace, in the window's forward passes and their recomputation."""
     return _found(case, _norms, _ropes, _gates, _losses)
 
 
 def causal_convolutions(case: Analysis) -> Sequences | None:
-    """Depthwise convolutions over at most four tokens, each with the SiLU after it: what causal-conv1d does."""
+    """Depthwise convolutions over at most four tokens, each with its SiLU: causal-conv1d can replace them."""
     return _found(case, _convolutions)
 
 
@@ -86,7 +87,7 @@ def _found(case: Analysis, *finders: Callable[[_Named, I64], Iterator[Found]]) -
 
 
 class _Named:
-    """Masks of ops by name, each worked out once."""
+    """Masks of ops by name, each computed once."""
 
     def __init__(self, case: Analysis, rows: I64) -> None:
         self._case, self._rows = case, rows
@@ -96,12 +97,12 @@ class _Named:
         """Text id of each op's shapes."""
 
     def both(self, one: int, dims: I32) -> Mask:
-        """Where the first two arguments have the shape of the first argument of another op."""
+        """Mask of ops whose first two arguments have the shape of another op's first argument."""
         shape = self.shapes(one)[:1]
         return np.array([bool(shape) and self.shapes(int(text))[:2] == shape * 2 for text in dims.tolist()], bool)
 
     def elements(self, text: int) -> int:
-        """Of the largest tensor among an op's arguments."""
+        """Number of elements of the largest tensor among an op's arguments."""
         return max((math.prod(shape) for shape in self.shapes(text)), default=0)
 
     def shapes(self, text: int) -> list[tuple[int, ...]]:
@@ -117,11 +118,11 @@ class _Named:
 
 
 Found = tuple[int, int, int, int]
-"""(first op, last op, kind, op whose arguments tell the activation's size), as positions."""
+"""(first op, last op, kind, op whose arguments give the activation's size), as positions."""
 
 
 def _grow(at: int, may: Mask, family: I64, step: int, most: int) -> int:
-    """From a position on while the next op may belong to it; the last that does."""
+    """The last position reached from `at` while the next op may belong to the sequence."""
     for _ in range(most):
         following = at + step
         if not 0 <= following < len(may) or not may[following] or family[following] != family[at]:
@@ -142,7 +143,7 @@ def _norms(named: _Named, family: I64) -> Iterator[Found]:
 
 
 def _norms_by_division(named: _Named, family: I64) -> Iterator[Found]:
-    """x / sqrt(mean(x · x)), the square also as a multiplication."""
+    """x / sqrt(mean(x · x)); the square may also be a multiplication."""
     mean, square, divided = named("mean"), named("pow", "square", "mul"), named("div")
     before = named("add", "mean", "pow", "square", "mul", "to", "_to_copy", "float", "double")
     for at in np.flatnonzero(named("sqrt")).tolist():
@@ -161,7 +162,7 @@ def _ropes(named: _Named, family: I64) -> Iterator[Found]:
 
 
 def _ropes_by_negation(named: _Named, family: I64) -> Iterator[Found]:
-    """x · cos + cat(-x2, x1) · sin, as transformers writes it."""
+    """x · cos + cat(-x2, x1) · sin, as in transformers."""
     cat, mul, add = named("cat"), named("mul"), named("add")
     for at in np.flatnonzero(named("neg")).tolist():
         last = _grow(at, named("cat", "mul", "add"), family, 1, 3)
@@ -171,7 +172,7 @@ def _ropes_by_negation(named: _Named, family: I64) -> Iterator[Found]:
 
 
 def _ropes_by_complex_numbers(named: _Named, family: I64) -> Iterator[Found]:
-    """Pairs as complex numbers times a table of turns, as in Llama's first code."""
+    """Pairs as complex numbers times a table of rotations, as in Llama's first code."""
     mul, real = named("mul"), named("view_as_real")
     for at in np.flatnonzero(named("view_as_complex")).tolist():
         first = _grow(at, named("to", "_to_copy", "float", "view", "reshape"), family, -1, 4)
@@ -202,8 +203,8 @@ def _ropes_by_halves(named: _Named, family: I64) -> Iterator[Found]:
 
 
 def _shaped_back(named: _Named, family: I64, at: int) -> int:
-    """The op that brings a rotary embedding back to its shape and type, at most two after this one; what follows may be
-    the begin of the next."""
+    """The op that restores a rotary embedding's shape and dtype, at most two after this one; later ops may already
+    belong to the next embedding."""
     return _grow(_grow(at, named("flatten", "view", "reshape"), family, 1, 1), named("type_as", "to"), family, 1, 1)
 
 
@@ -211,7 +212,7 @@ def _gates(named: _Named, family: I64) -> Iterator[Found]:
     mul, dims = named("mul"), named.dims
     for at in np.flatnonzero(named("silu", "gelu")).tolist():
         rest = slice(at + 1, at + 1 + GATE_REACH)
-        # The elementwise product takes two activations of the size that went through the gate.
+        # The elementwise multiplication takes two activations of the gate's size.
         product = np.flatnonzero(mul[rest] & (family[rest] == family[at]) & named.both(int(dims[at]), dims[rest]))
         if len(product):
             yield at, at, PART, at
@@ -221,7 +222,7 @@ def _gates(named: _Named, family: I64) -> Iterator[Found]:
 def _losses(named: _Named, family: I64) -> Iterator[Found]:
     products = named("linear", "matmul", "mm", "addmm")
     for at in np.flatnonzero(named("cross_entropy_loss")).tolist():
-        first = _grow(at, ~products, family, -1, LOSS_MISSING)
+        first = _grow(at, ~products, family, -1, LOSS_REACH)
         casts = np.flatnonzero(named("to", "_to_copy")[first:at])
         yield first + int(casts[0]) if len(casts) else at, at, LOSS, at
 
@@ -230,7 +231,7 @@ def _convolutions(named: _Named, family: I64) -> Iterator[Found]:
     silu = named("silu")
     for at in np.flatnonzero(named("conv1d")).tolist():
         shapes = named.shapes(int(named.dims[at]))
-        if len(shapes) < 2 or len(shapes[0]) != 3 or shapes[1][1:2] != (1,) or shapes[1][-1] not in CONVOLVED:
+        if len(shapes) < 2 or len(shapes[0]) != 3 or shapes[1][1:2] != (1,) or shapes[1][-1] not in FILTER_WIDTHS:
             continue
         if shapes[1][0] != shapes[0][1]:
             continue
@@ -239,8 +240,7 @@ def _convolutions(named: _Named, family: I64) -> Iterator[Found]:
 
 
 def _activation(case: Analysis, op: int, kind: int) -> float:
-    """Bytes of the activation that an op works on; a norm's, a rotary embedding's and a loss's cast to fp32 does
-    not count."""
+    """Bytes of the activation that an op works on; casts to fp32 in a norm, rotary embedding or loss do not count."""
     ops, trace = case.trace.ops, case.trace
     if ops.dims[op] == NO_TEXT:
         return 0.0
@@ -253,7 +253,7 @@ def _activation(case: Analysis, op: int, kind: int) -> float:
 
 
 def _casts(case: Analysis) -> bool:
-    """Whether most products of the model are in half precision."""
+    """Whether most of the model's matmuls are in half precision."""
     roof = case.roofline
     return roof is None or roof.hardware_flops.get("bf16", 0.0) + roof.hardware_flops.get("fp16", 0.0) > sum(
         roof.hardware_flops.get(name, 0.0) for name in ("fp32", "tf32")

@@ -1,4 +1,4 @@
-"""What a gradient scaler (torch.amp.GradScaler) adds to a step: it looks for overflows, and reads what it found."""
+"""The cost of a gradient scaler (torch.amp.GradScaler): it checks gradients for overflow, and reads the result."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
 STEP = re.compile(r"^Optimizer\.step#(\w+)\.step")
-"""Range around a step of one of torch's optimizers, by the name of its class."""
+"""Name of the range around a step of one of torch's optimizers, with the class."""
 UNSCALE = "aten::_amp_foreach_non_finite_check_and_unscale_"
 UPDATE = "aten::_amp_update_scale_"
 INVERSE = "aten::reciprocal"
-"""Of the scale: the last op before the scaler collects all gradients in Python, and looks at them."""
+"""Op on the scale: the last one before the scaler collects all gradients in Python and checks them."""
 OWN = frozenset({"aten::to", "aten::full", "aten::copy_"})
-"""Ops of the scaler between the two."""
+"""Ops of the scaler between INVERSE and UNSCALE."""
 READ = "aten::item"
 
 
 @dataclass(frozen=True, slots=True)
 class GradientScaler:
-    """Nodes of the graph that a gradient scaler is the reason for."""
+    """Nodes of the graph that are there because of a gradient scaler."""
 
     reads: Mask
-    """Of the reads directly before a step of the optimizer, their waits included. A fused optimizer takes on the GPU
-    what they ask for."""
+    """Nodes of the reads directly before a step of the optimizer, including their waits. A fused optimizer uses the
+    value on the GPU instead."""
     checks: Mask
-    """Of looking for overflows, and of adapting the scale; without waits."""
+    """Nodes that check for overflow and update the scale, without waits."""
 
 
 def is_optimizer_step(text: str) -> bool:
-    """Whether a range of this name is a step of an optimizer."""
+    """Whether a range of this name is an optimizer's step."""
     return STEP.match(text) is not None
 
 
 def gradient_scaler(case: Analysis, ranges: Mask) -> GradientScaler | None:
-    """The work of a gradient scaler; None where none is used. `ranges`: rows of the optimizer's steps."""
+    """The work of a gradient scaler; None if none is used. `ranges`: mask of the optimizer's steps."""
     ops = case.trace.ops
     looks = np.flatnonzero(case.ops_named(lambda text: text == UNSCALE))
     if not len(looks):
@@ -60,13 +60,13 @@ def gradient_scaler(case: Analysis, ranges: Mask) -> GradientScaler | None:
 
 
 def without_checks(scaler: GradientScaler, graph: Graph) -> Mask:
-    """What a step without the scaler does not do."""
+    """Nodes that a step without the scaler does not have."""
     return scaler.checks | (scaler.reads & ~graph.waits)
 
 
 def _asks(case: Analysis, step: int, looks: I64, outer: I64) -> I64:
-    """The read that is a thread's last op before a step of the optimizer, where overflows were looked for just before:
-    `scaler.step` asks for them. Empty where the last op is another."""
+    """The read in `scaler.step`: the thread's last op before a step of the optimizer, after a check for overflow. Empty
+    if the last op is another."""
     ops = case.trace.ops
     mine = outer[(ops.thread[outer] == ops.thread[step]) & (ops.end_ns[outer] <= ops.start_ns[step])]
     if not len(mine):
@@ -77,8 +77,8 @@ def _asks(case: Analysis, step: int, looks: I64, outer: I64) -> I64:
 
 
 def _stretches(case: Analysis, looks: I64, outer: I64) -> Stretches:
-    """Host time from the end of the scale's inverse to that of each look for overflows, which the scaler collects the
-    gradients in; the look alone where other ops than its own lie between."""
+    """CPU time in which the scaler collects the gradients: from the end of the scale's inverse to the end of each check
+    for overflow; only the check if other ops lie in between."""
     ops, begun = case.trace.ops, case.trace.ops.start_ns[looks].copy()
     own, inverse = case.ops_named(OWN.__contains__), case.ops_named(INVERSE.__eq__)
     for at, row in enumerate(looks.tolist()):

@@ -1,4 +1,4 @@
-"""What keeps a model from being compiled as a whole and can be changed: its price is that of a chain of fixes."""
+"""Removable obstacles to compiling a model as a whole; removing them is the first part of a chain of fixes."""
 
 from __future__ import annotations
 
@@ -14,37 +14,38 @@ from gpuprof.diagnosis.detect.compiled_passes import looks_at_mask, shapes_vary,
 from gpuprof.diagnosis.detect.expert_loops import find_loops
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.transform import without_waits
+from gpuprof.units import Assumed, Convention, Ratio, Tokens
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
 
 SIZE = re.compile(r"^aten::(nonzero\w*|_nonzero\w*|masked_select|unique\w*|_unique\w*|repeat_interleave|bincount)$")
-"""Ops the size of whose result is a value on the GPU."""
-BUCKET = 64
+"""Ops whose result size depends on values on the GPU."""
+LENGTH_MULTIPLE: Convention[Tokens] = 64
 """Lengths are padded to a multiple of this."""
-UNKNOWN_PADDING = 1.15
-"""By what the tokens grow then where lengths were not recorded: those of 100 to 500 tokens grow by 6 to 30 %."""
+UNKNOWN_PADDING: Assumed[Ratio] = 1.15
+"""Growth of the tokens by padding if lengths were not recorded: 100 to 500 tokens grow by 6 to 30 %."""
 
 
 @dataclass(frozen=True, slots=True)
 class Breaks:
-    """What has to go before a compiler sees the passes as a whole."""
+    """Obstacles to remove before a compiler sees the passes as a whole."""
 
     without: Change
-    """The graph once it is gone."""
+    """The graph without them."""
     part: str
-    """The first link of the chain, in a few words."""
+    """The first fix of the chain, in a few words."""
     condition: str
-    """What has to be done first, or has to hold."""
+    """What must be done first, or must hold."""
     odds: float
-    """Probability that what follows then works, 0 to 1."""
+    """Probability that the next fix then works, 0 to 1."""
     parts: tuple[str, ...] = ()
-    """Of several such links."""
+    """The single parts, if there are several."""
 
 
 def first_links(case: Analysis) -> Breaks | None:
-    """What has to go before CUDA graphs can capture the passes: what breaks them, and other shapes in every step. None
-    where nothing has to, or it is not known how."""
+    """Obstacles to capturing the passes in CUDA graphs: graph breaks, and shapes that change in every step. None if
+    there are none, or if it is unknown how to remove them."""
     broken, padded = breaks(case), _padded(case) if shapes_vary(case) else None
     links = [one for one in (padded, broken) if one is not None]
     if not links:
@@ -61,19 +62,24 @@ def first_links(case: Analysis) -> Breaks | None:
 
 
 def _padded(case: Analysis) -> Breaks:
-    """Batches padded to a few lengths: what grows with the tokens takes that much longer."""
+    """Pads batches to a few lengths: work that scales with the tokens grows by the padding."""
     lengths = [shape[-1] for shape in index_shapes(case) if shape and shape[-1]]
-    factor = sum(-(-length // BUCKET) * BUCKET for length in lengths) / sum(lengths) if lengths else UNKNOWN_PADDING
+    factor = (
+        sum(-(-length // LENGTH_MULTIPLE) * LENGTH_MULTIPLE for length in lengths) / sum(lengths)
+        if lengths
+        else UNKNOWN_PADDING
+    )
     return Breaks(
-        scaled_batch(case, factor), f"lengths padded to {BUCKET}",
-        f"every batch is padded to a multiple of {BUCKET} ({factor:.2f} times the tokens), so that few shapes occur",
+        scaled_batch(case, factor), f"lengths padded to {LENGTH_MULTIPLE}",
+        f"every batch is padded to a multiple of {LENGTH_MULTIPLE} ({factor:.2f} times the tokens), so that few shapes"
+        " occur",
         calibrated.BUCKETED.value,
     )  # fmt: skip
 
 
 def breaks(case: Analysis) -> Breaks | None:
-    """What breaks the graph of the passes; None where nothing does, or it is a loop over experts, which has a fix of
-    its own."""
+    """What breaks the graph of the passes; None if nothing does, or if it is a loop over experts, which has its own
+    fix."""
     too_often, mask = waits_too_often(case), looks_at_mask(case)
     if not (too_often or mask) or find_loops(case) is not None:
         return None
@@ -88,8 +94,8 @@ def breaks(case: Analysis) -> Breaks | None:
     if mask and not too_often:
         return Breaks(
             without, "is_causal=True",
-            "is_causal=True (tgt_is_causal) is passed, where the mask is a causal one: torch.nn's Transformer looks at "
-            "its values otherwise",
+            "is_causal=True (tgt_is_causal) is passed, if the mask is causal: otherwise torch.nn's Transformer reads "
+            "its values",
             odds,
         )  # fmt: skip
     count = case.per_step(float(waits.sum()))
@@ -103,7 +109,7 @@ def breaks(case: Analysis) -> Breaks | None:
 
 
 def once_gone(broken: Breaks | None, change: Change) -> Change:
-    """A change of the passes, made once what breaks them is gone."""
+    """A change of the passes, applied after removing what breaks them."""
     if broken is None:
         return change
     return lambda graph: change(broken.without(graph))

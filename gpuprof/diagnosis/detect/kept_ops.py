@@ -1,4 +1,4 @@
-"""The ops of one forward pass with their arguments, as `projection.kept` counts what autograd keeps of them."""
+"""The ops of one forward pass with their arguments, from which `projection.kept` counts what autograd saves."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 def kept_of(case: Analysis, model: dict, passes: float) -> Kept | None:
-    """What one of the `passes` of the window keeps, of average length; None where it is not known."""
+    """What a pass of average length saves for backward; `passes`: number in the window. None if unknown."""
     if model.get("experts") or model.get("compiled") or not model.get("trainable"):
         return None
     return kept(_ops(case, passes), training_of(model))
 
 
 def training_of(model: dict) -> Training:
-    """What is trained, by what a run writes down of its model."""
+    """What is trained, from the run's description of its model."""
     lora = model.get("lora") or {}
     trainable, single = model.get("trainable") or 0, (model.get("dtypes") or {}).get("float32", 0)
     return Training(
@@ -36,10 +36,10 @@ def training_of(model: dict) -> Training:
 
 
 def mean_tokens(case: Analysis, passes: float) -> float | None:
-    """Tokens that a pass of the window embeds, on average; None where the shapes do not show it."""
+    """Mean number of tokens that a pass of the window embeds; None if the shapes do not show it."""
     embeddings = [op for op in _ops(case, passes) if op.name == "aten::embedding" and len(op.shapes) > 1]
     found = [(math.prod(shape), op.count) for op in embeddings if (shape := op.shapes[1])]
-    # Positions and token types are embedded as well, one for each token.
+    # Positions and token types are embedded as well, one per token.
     once = sum(count for _, count in found)
     total = sum(size * count for size, count in found)
     return total / max(round(once), 1) if total else None

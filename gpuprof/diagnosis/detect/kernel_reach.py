@@ -1,7 +1,7 @@
-"""How long a kernel should take: its work at the rate that its kind of op reaches at its size.
+"""How long a kernel should take: its work at the usual rate of its kind and size.
 
-The rates are not those of a datasheet, nor the best ever measured: they are the middle of what kernels of that kind and
-size reach in recordings of trainings (calibration/reach.py). A kernel counts as slow only below what nine of ten reach.
+The rates are neither a datasheet's nor the best ever measured: they are the median of kernels of that kind and size in
+recordings of trainings (calibration/reach.py). A kernel counts as slow only if nine in ten are faster.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ from gpuprof.costs.split import roof_ns
 from gpuprof.timeline.categories import CATEGORIES
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.trace import F64, I64, KERNEL, MEMCPY, Mask
+from gpuprof.units import Assumed, Ns
 
-SHORTEST_NS = 2_000.0
-"""Kernels whose roof is shorter take what a launch takes, whatever their work."""
-LONG_NS = 20_000.0
-LARGE_NS = 200_000.0
-"""Roofs from which on a kernel fills the GPU for so long that its first and last wave hardly count."""
+SHORTEST_NS: Assumed[Ns] = 2_000.0
+"""Kernels with a shorter roof time take as long as a launch, whatever their work."""
+LONG_NS: Assumed[Ns] = 20_000.0
+LARGE_NS: Assumed[Ns] = 200_000.0
+"""Roof times from which on a kernel fills the GPU for so long that its first and last wave hardly count."""
 _ENDLESS = float("inf")
 
 GEMM, ATTENTION, ROWS, ELEMENTWISE, CAST, INDEX, DEQUANTIZE, OPTIMIZER, COPY, OTHER = range(10)
 KIND_NAMES = (
     "matrix multiplications", "attention", "norms, softmax or reductions", "elementwise kernels", "casts or copies",
-    "gathers or scatters", "dequantisation", "kernels of the optimizer", "copies between memories", "other kernels",
+    "gathers or scatters", "dequantisation", "optimizer kernels", "copies between memories", "other kernels",
 )  # fmt: skip
 _KIND_OF = {
     "gemm": GEMM, "grouped_gemm": GEMM, "attention": ATTENTION, "norm": ROWS, "softmax": ROWS, "reduction": ROWS,
@@ -42,14 +43,14 @@ _CATEGORY_KINDS = np.array([_KIND_OF.get(name, OTHER) for name in CATEGORIES], n
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Kernels of some kinds whose roof lies in [from_ns, to_ns)."""
+    """Kernels of some kinds whose roof time lies in [from_ns, to_ns)."""
 
     name: str
     kinds: tuple[int, ...]
     from_ns: float
     to_ns: float
     number: Number
-    """Share of the roof's rate that they reach; of those with the shortest roofs their time, ns."""
+    """Share of the roof's rate that they reach; for the shortest roofs their time, ns."""
 
 
 CELLS = (
@@ -77,14 +78,15 @@ CELLS = (
     Cell("OPTIMIZER_LONG", (OPTIMIZER,), SHORTEST_NS, _ENDLESS, calibrated.OPTIMIZER_LONG),
     Cell("COPY_LONG", (COPY,), SHORTEST_NS, _ENDLESS, calibrated.COPY_LONG),
 )
-"""Every kind and size that recordings show; kernels of others have no known reach."""
+"""Every kind and size found in recordings; other kernels have no known reach."""
 
 
 _SIZES = (SHORTEST_NS, LONG_NS, LARGE_NS)
 
 
 def _table(pick: Callable[[Number], tuple[float, float]]) -> F64:
-    """[kinds, sizes] of a number of each cell; NaN where there is no cell. `pick`: for the tiny, and for the others."""
+    """[kinds, sizes] of one number per cell; NaN without a cell. `pick`: returns the number for tiny cells and for
+    others."""
     found = np.full((len(KIND_NAMES), len(_SIZES) + 1), np.nan)
     for cell in CELLS:
         for at, low in enumerate((0.0, *_SIZES)):
@@ -99,25 +101,25 @@ _BOUND = _table(lambda number: (number.high, number.low))
 
 @dataclass(frozen=True, slots=True)
 class KernelReach:
-    """Per GPU event of the trace."""
+    """The reach of each GPU event of the trace."""
 
     reach_ns: F64
-    """What it should take; NaN where its work, or the rate of its kind, is not known."""
+    """Time that it should take; NaN if its work, or the rate of its kind, is unknown."""
     slow: Mask
-    """Whether it takes longer than nine of ten of its kind and size would."""
+    """Whether nine in ten kernels of its kind and size would be faster."""
     kind: I64
     """GEMM, ATTENTION, …"""
 
 
 def kinds_of(timeline: Timeline) -> I64:
-    """Per GPU event which kind of op it is of."""
+    """Kind of op of each GPU event."""
     gpu = timeline.trace.gpu
     kind = np.where(gpu.kind == KERNEL, _CATEGORY_KINDS[timeline.category], OTHER)
     return np.where(gpu.kind == MEMCPY, COPY, kind)
 
 
 def roof_times(roof: Roofline) -> F64:
-    """Per GPU event its time at the roof, ns; NaN where its work is not known."""
+    """Time at the roof of each GPU event, ns; NaN if its work is unknown."""
     compute, memory = roof_ns(roof.work, roof.ceilings)
     return np.where(roof.work.model, np.maximum(compute, memory), np.nan)
 

@@ -1,4 +1,4 @@
-"""Matrix multiplications of linear layers in half precision, each with its layer's shape and its role in training."""
+"""Matrix multiplications of linear layers in half precision, with their layer's shape and their role in training."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from gpuprof.costs.gemm import Matmul, product_of
 from gpuprof.timeline.phases import BACKWARD, RECOMPUTE
 from gpuprof.timeline.phases import FORWARD as FORWARD_PHASE
 from gpuprof.tracefile.trace import I64, NO_TEXT
+from gpuprof.units import Assumed, Elements
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
 HALF = ("c10::BFloat16", "c10::Half")
 OPS = frozenset({"aten::mm", "aten::addmm", "aten::linear", "aten::matmul"})
-OUTPUT = 30_000
-"""Columns from which on a layer is taken to be the output over a vocabulary, which stays in higher precision."""
+FEWEST_OUTPUT_COLUMNS: Assumed[Elements] = 30_000
+"""From this number of columns on, a layer counts as the output over a vocabulary, which stays in higher precision."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,19 +30,19 @@ class LayerMatmul:
     """One matrix multiplication of a linear layer."""
 
     m: float
-    """Rows (tokens), inner and columns of the layer's forward multiplication; of another role too."""
+    """m, k, n: rows (tokens), inner dimension and columns of the layer's forward matmul, also for other roles."""
     k: float
     n: float
     role: int
     """FORWARD, GRAD_INPUT or GRAD_WEIGHT of `costs.fp8`."""
     casts_input: bool
-    """Whether no layer just before it multiplied the same rows."""
+    """Whether its input needs a cast: the layer before it did not multiply the same rows."""
     nodes: I64
     """Its kernels as nodes of the graph, the longest first."""
 
 
 def layer_matmuls(case: Analysis) -> list[LayerMatmul]:
-    """All of the recorded passes, in the order of their launches; those of unknown shapes are left out."""
+    """All matmuls of linear layers in the recorded passes, in launch order, without those of unknown shapes."""
     graph, ops, links = case.graph, case.trace.ops, case.timeline.links
     gemm = np.append(case.category("gemm"), False)[graph.gpu_row] & graph.on_gpu
     nodes = np.flatnonzero(gemm & np.isin(graph.phase, (FORWARD_PHASE, RECOMPUTE, BACKWARD)))
@@ -60,7 +61,7 @@ def layer_matmuls(case: Analysis) -> list[LayerMatmul]:
     for _, found, one in shaped:
         rows = np.array(sorted(found, key=lambda node: -graph.duration_ns[node]), np.int64)
         m, k, n, role = _as_layer(one, forward, graph.phase[found[0]] == BACKWARD)
-        if max(k, n) >= OUTPUT:
+        if max(k, n) >= FEWEST_OUTPUT_COLUMNS:
             continue
         casts = role != FORWARD or (m, k) != before
         before = (m, k) if role == FORWARD else (0.0, 0.0)
@@ -69,7 +70,7 @@ def layer_matmuls(case: Analysis) -> list[LayerMatmul]:
 
 
 def _product(case: Analysis, row: int) -> Matmul | None:
-    """The matrix multiplication of an op of half precision; None where it is none, or its shapes are not known."""
+    """The matrix multiplication of an op in half precision; None if it is none, or if its shapes are unknown."""
     ops, trace = case.trace.ops, case.trace
     name = trace.strings[ops.name[row]]
     if name not in OPS or ops.dims[row] == NO_TEXT or ops.types[row] == NO_TEXT:
@@ -82,7 +83,7 @@ def _product(case: Analysis, row: int) -> Matmul | None:
 
 
 def _as_layer(one: Matmul, forward: Counter, backward: bool) -> tuple[float, float, float, int]:
-    """(m, k, n, role) of the layer that a matrix multiplication is of: by the shapes of the forward pass."""
+    """(m, k, n, role) of the layer that a matrix multiplication belongs to, by the forward pass's shapes."""
     if not backward:
         return one.m, one.k, one.n, FORWARD
     if forward[(one.m, one.n, one.k)]:  # (M × N) by (N × K)

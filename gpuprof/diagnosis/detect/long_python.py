@@ -15,11 +15,12 @@ from gpuprof.replay.graph import HOST, Graph
 from gpuprof.timeline.intervals import Cover
 from gpuprof.timeline.silence import holes
 from gpuprof.tracefile.trace import ANNOTATION, Mask
+from gpuprof.units import Assumed, Share
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
-EACH = 0.02
+LEAST_STRETCH_SHARE: Assumed[Share] = 0.02
 """Share of the step that each of them takes at least: a slow CPU takes a millisecond for the Python of a trainer."""
 OPTIMIZER = "Optimizer."
 """Begins the names of the ranges that torch puts around what an optimizer does."""
@@ -30,7 +31,7 @@ def long_stretches(case: Analysis) -> Mask:
     graph = case.graph
     outside = np.append(case.trace.ops.kind == ANNOTATION, True)[graph.scope] & (graph.call < 0)
     python = outside & (graph.resource == HOST) & ~graph.waits & (graph.lane == case.timeline.main_thread)
-    long = graph.duration_ns >= max(calibrated.STRETCH_NS.value, EACH * case.step_ns)
+    long = graph.duration_ns >= max(calibrated.STRETCH_NS.value, LEAST_STRETCH_SHARE * case.step_ns)
     nodes = python & long & ~preparing(graph) & ~_silent(graph)
     garbage = collecting(case)
     if garbage is not None:

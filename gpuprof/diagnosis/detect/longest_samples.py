@@ -1,8 +1,8 @@
-"""How much longer padded samples get with more of them in a batch, and how often a batch then has a new shape.
+"""How much longer padded samples get in larger batches, and how often a larger batch has a new shape.
 
-A batch is padded to its longest sample. One of k times the samples is as long as the longest of k of the recorded
-batches, where these are drawn alike: the lengths of the timed steps say how long that is, without an assumption about
-the distribution.
+A batch is padded to its longest sample. A batch of k times the samples is as long as the longest of k recorded batches,
+if batches are drawn independently: the lengths of the timed steps give that length without an assumption about the
+distribution.
 """
 
 from __future__ import annotations
@@ -12,40 +12,42 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from gpuprof.tracefile.trace import F64
+from gpuprof.units import Assumed, Batches, Convention, Draws, Seed, Share
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
-FEWEST = 12
-"""Timed batches from which their lengths say something."""
-ALIKE = 0.02
-"""Standard deviation of the lengths, as a share of their mean, below which they are all the same."""
+FEWEST_BATCHES: Assumed[Batches] = 12
+"""Fewest timed batches whose lengths are used."""
+EQUAL_LENGTHS_SPREAD: Assumed[Share] = 0.02
+"""Lengths whose standard deviation is below this share of their mean count as equal."""
 GROUPED = ("length", "bucket", "group")
-"""Samplers with one of these in their names put samples of a like length together."""
-DRAWS, SEED = 400, 7
+"""Samplers with one of these in their names group samples of similar length."""
+DRAWS: Assumed[Draws] = 400
+SEED: Convention[Seed] = 7
 
 
 class Longer(NamedTuple):
-    """Of batches of more samples, relative to the recorded ones."""
+    """Batches with more samples, relative to the recorded ones."""
 
     tokens: float
-    """Of a sample, padding included."""
+    """Tokens per sample, padding included."""
     new_shapes: float
-    """Batches whose length was not there before, as a share of all."""
+    """Share of batches whose length has not occurred before."""
 
 
 SAME = Longer(1.0, 1.0)
 
 
 def longer_batches(case: Analysis, factor: float) -> Longer:
-    """With `factor` times the samples in a batch; SAME where nothing is padded, lengths are alike, or not known."""
+    """Batches with `factor` times the samples; SAME if nothing is padded, or lengths are equal or unknown."""
     lengths = _lengths(case)
     times = round(factor)
     return SAME if lengths is None or times < 2 else of_lengths(lengths, times)
 
 
 def of_lengths(lengths: F64, times: int) -> Longer:
-    """For lengths of batches; the longest of `times` of them, by all ways to draw these."""
+    """The result for given lengths of batches: the longest of `times` of them, over all ways to draw them."""
     ordered, n = np.sort(lengths), len(lengths)
     ends = (np.arange(n + 1) / n) ** times
     longest = float((np.diff(ends) * ordered).sum())
@@ -56,13 +58,13 @@ def of_lengths(lengths: F64, times: int) -> Longer:
 
 
 def _distinct(rows: F64) -> float:
-    """Different values in a row, mean."""
+    """Mean number of distinct values per row."""
     ordered = np.sort(rows, axis=1)
     return float(1 + (np.diff(ordered, axis=1) > 0).sum(axis=1).mean())
 
 
 def _lengths(case: Analysis) -> F64 | None:
-    """Tokens of a sample of each timed batch, its padding included; None where they are alike, unpadded, or a step has
+    """Tokens per sample of each timed batch, padding included; None if they are equal or unpadded, or if a step has
     several batches."""
     run, folder = case.run, case.folder
     if run is None or folder is None or not case.trains_on_tokens:
@@ -73,7 +75,11 @@ def _lengths(case: Analysis) -> F64 | None:
     steps = folder.steps
     known = (steps.rank == folder.rank) & (steps.tokens > 0) & (steps.samples > 0) & (steps.real_tokens > 0)
     single = known & (steps.micro_steps <= 1)
-    if single.sum() < FEWEST or single.sum() < known.sum() or (steps.real_tokens[single] >= steps.tokens[single]).all():
+    if (
+        single.sum() < FEWEST_BATCHES
+        or single.sum() < known.sum()
+        or (steps.real_tokens[single] >= steps.tokens[single]).all()
+    ):
         return None
     found = steps.tokens[single] / steps.samples[single]
-    return found if found.std() > ALIKE * found.mean() else None
+    return found if found.std() > EQUAL_LENGTHS_SPREAD * found.mean() else None

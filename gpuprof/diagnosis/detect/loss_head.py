@@ -1,4 +1,4 @@
-"""The output layer and the loss of a language model: their ops, sizes, and what fused ones would take."""
+"""The output layer and the loss of a language model: their ops and sizes, and the time of fused ones."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ from gpuprof.diagnosis.detect.passes import host_ns_per_launch, shapes_in
 from gpuprof.replay.transform import scaled
 from gpuprof.timeline.phases import BACKWARD, FORWARD
 from gpuprof.tracefile.trace import NO_TEXT, Mask
+from gpuprof.units import Assumed, Elements, Launches, Ratio
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
 
-LEAST_VOCABULARY = 1_000
-"""Smaller numbers are found in shapes that have nothing to do with a vocabulary."""
-NEARLY = (0.9, 1.1)
-"""Rows of logits over rows of the loss: labels are shifted by one in each row."""
-CHUNK_LAUNCHES = 9
-"""Of Liger's fused linear cross entropy for each chunk of rows: three matmuls, the loss, a cast and sums."""
+LEAST_VOCABULARY: Assumed[Elements] = 1_000
+"""Smallest vocabulary that is looked for: smaller numbers also occur in unrelated shapes."""
+ROWS_OF_LOSS: Assumed[tuple[Ratio, Ratio]] = (0.9, 1.1)
+"""Range of rows of logits / rows of the loss: labels are shifted by one in each row."""
+CHUNK_LAUNCHES: Assumed[Launches] = 9
+"""Launches of Liger's fused linear cross entropy per chunk of rows: three matmuls, the loss, a cast and sums."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,32 +39,32 @@ class LossHead:
     hidden: int
     vocabulary: int
     element_bytes: int
-    """Of the output layer's inputs."""
+    """Bytes per element of the output layer's inputs."""
     trained: bool
     """Whether the output layer's weights get a gradient."""
     calls: float
-    """Of the loss, in a step."""
+    """Calls of the loss per step."""
     products: Mask
-    """Nodes, CPU and GPU, of the output layer's matmuls, forward and backward."""
+    """CPU and GPU nodes of the output layer's matmuls, forward and backward."""
     rest: Mask
-    """The same of everything else on logits: casts, shifts and the loss."""
+    """The same for all other work on logits: casts, shifts and the loss."""
 
     @property
     def chunks(self) -> int:
-        """Of Liger's fused linear cross entropy, which takes as many rows at once as their logits take no more memory
-        than the input of the layer (liger_kernel/ops/fused_linear_cross_entropy.py)."""
+        """Number of chunks of Liger's fused linear cross entropy: a chunk's logits take no more memory than the layer's
+        input (liger_kernel/ops/fused_linear_cross_entropy.py)."""
         times = math.ceil(self.vocabulary / self.hidden)
         rows = 1 << max(math.ceil(self.tokens / times) - 1, 0).bit_length()
         return math.ceil(self.tokens / rows)
 
     @property
     def logits_bytes(self) -> float:
-        """What all logits of one call take, with those in fp32 and their gradient."""
+        """Bytes of all logits of one call, including their fp32 copy and their gradient."""
         return float(self.tokens) * self.vocabulary * (2 * self.element_bytes + 4)
 
 
 def ops_of_logits(case: Analysis, vocabulary: int) -> tuple[Mask, Mask]:
-    """Ops that are the head's matmuls, and others whose tensors have the vocabulary as their width."""
+    """(ops that are the head's matmuls, other ops with tensors as wide as the vocabulary)."""
     ops = case.trace.ops
     texts = np.unique(ops.dims[ops.dims != NO_TEXT])
     shapes = {int(text): [one for one in shapes_in(case, int(text)) if one and len(one) > 1] for text in texts}
@@ -74,7 +75,7 @@ def ops_of_logits(case: Analysis, vocabulary: int) -> tuple[Mask, Mask]:
 
 
 def loss_head(case: Analysis) -> LossHead | None:
-    """The largest cross entropy over a vocabulary and the layer before it; None where the recording shows none."""
+    """The largest cross entropy over a vocabulary and the layer before it; None if the recording has none."""
     if "loss_head" not in case.memo:
         case.memo["loss_head"] = _find(case)
     return case.memo["loss_head"]
@@ -118,8 +119,8 @@ def _product(case: Analysis, row: int, tokens: int, vocabulary: int) -> tuple[in
     if len(two) != 2:
         return None
     sides = sorted({side for one in two for side in (math.prod(one.shape[:-1]), one.shape[-1])} - {vocabulary})
-    near = [side for side in sides if NEARLY[0] * tokens <= side <= NEARLY[1] * tokens]
-    other = [side for side in sides if side not in near] or near  # as many rows as the layer is wide
+    near = [side for side in sides if ROWS_OF_LOSS[0] * tokens <= side <= ROWS_OF_LOSS[1] * tokens]
+    other = [side for side in sides if side not in near] or near  # the number of rows equals the layer's width
     if not near or len(other) != 1:
         return None
     return row, other[0], two[0].element_bytes
@@ -147,7 +148,7 @@ def fused_linear_ns(head: LossHead, case: Analysis, level: int) -> float:
 
 def fused_linear(head: LossHead, case: Analysis, level: int) -> Change:
     """The graph with Liger's fused linear cross entropy, which computes the gradients in the forward pass, chunk by
-    chunk; the backward pass only scales them. level: 0 at best, 1 usually, 2 at worst."""
+    chunk; the backward pass only scales them. level: 0 at best, 1 as expected, 2 at worst."""
     graph = case.graph
     mine = head.products | head.rest
     forward = mine & (graph.phase == FORWARD)

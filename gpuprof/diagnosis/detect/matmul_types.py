@@ -1,5 +1,5 @@
-"""What the formats of matrix multiplications are known to be, and why they cannot be advised on: what the GPU has, and
-what a recording holds."""
+"""The number formats of matrix multiplications as far as a recording shows them, and why there may be no advice on
+them."""
 
 from __future__ import annotations
 
@@ -11,22 +11,23 @@ import numpy as np
 from gpuprof.costs.arguments import parse
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.tracefile.trace import F64, NO_TEXT, Mask
+from gpuprof.units import Assumed, Share
 
 if TYPE_CHECKING:
     from gpuprof.costs.roofline import Roofline
     from gpuprof.diagnosis.analysis import Analysis
 
-MOST = 0.5
-"""Of the time of matrix multiplications; with more of it of unknown operands nothing is said of the formats."""
+MOST_UNKNOWN_OPERANDS: Assumed[Share] = 0.5
+"""If more than this share of matmul time has unknown operands, nothing is said about the formats."""
 _FLOATING = frozenset({"float", "double", "c10::Half", "c10::BFloat16"})
 
 
 def why_unknown(case: Analysis, roof: Roofline) -> str | None:
-    """Why nothing can be said about the formats that are multiplied in; None where most operands were recorded."""
+    """Why nothing can be said about the matmuls' formats; None if most operands were recorded."""
     products = case.category("gemm", "grouped_gemm")
     took = case.gpu_ns(products)
     unknown = case.gpu_ns(products & ~(roof.work.flops > 0) & ~typed_fp32(case, roof))
-    if unknown <= MOST * took:
+    if unknown <= MOST_UNKNOWN_OPERANDS * took:
         return None
     each = case.per_step(unknown)
     return (
@@ -36,8 +37,8 @@ def why_unknown(case: Analysis, roof: Roofline) -> str | None:
 
 
 def typed_fp32(case: Analysis, roof: Roofline) -> Mask:
-    """GPU events of matrix multiplications whose FLOPs do not follow from what was recorded, and whose operands are
-    recorded as fp32. None on a GPU with TF32, which may multiply fp32 operands in either format."""
+    """Mask of matmuls whose FLOPs are unknown but whose operands were recorded as fp32. Empty on a GPU with TF32, which
+    may multiply fp32 operands in either format."""
     rows = case.category("gemm", "grouped_gemm") & ~(roof.work.flops > 0)
     if "tf32" in roof.ceilings.flops:
         return np.zeros(len(rows), bool)
@@ -48,8 +49,7 @@ def typed_fp32(case: Analysis, roof: Roofline) -> Mask:
 
 
 def operand_bytes(case: Analysis, rows: Mask) -> F64:
-    """Bytes of the tensors that the ops of these GPU events were given; 0 for the others, and where that is not
-    known."""
+    """Bytes of the input tensors of these GPU events' ops; 0 for other events, and if unknown."""
     ops, found = case.trace.ops, np.zeros(len(rows))
     op = case.timeline.links.op
     known: dict[tuple[int, int], float] = {}

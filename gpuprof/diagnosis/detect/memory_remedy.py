@@ -1,4 +1,4 @@
-"""What a finding knows of a change that saves memory: what it does to the footprint, and to the step."""
+"""Types with which a finding declares a change that saves memory: its effect on the footprint and on the step."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ if TYPE_CHECKING:
     from gpuprof.projection.memory import RecordedMemory
 
 Offers = Callable[["RecordedMemory", "float | None"], Iterable[MemoryFix]]
-"""`offers(memory, mean tokens of a pass)`: the changes that have something to act on in a recording."""
+"""`offers(memory, mean tokens of a pass)`: the changes that apply to a recording."""
 
 
 @dataclass(frozen=True, slots=True)
 class Priced:
-    """What one change does to a step."""
+    """Effect of one change on a step."""
 
     proposals: tuple[Proposal, ...] = ()
-    """Replayed."""
+    """Proposals to replay."""
     more_ns: tuple[float, float, float] = (0.0, 0.0, 0.0)
-    """Not replayed: at least, usually, at most."""
+    """Time that is added without a replay, ns: low, expected, high."""
 
 
 Price = Callable[[MemoryFix, "Analysis", "RecordedMemory"], "Priced | str"]
-"""What a change does to the step, or why that is not known."""
+"""The effect of a change on the step, or why it is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class MemoryRemedy:
     """Changes that one finding offers to save memory."""
 
     ids: tuple[str, ...]
-    """Of what it may offer."""
+    """Ids of the changes that it may offer."""
     offers: Offers
     price: Price | None = None
-    """None: that of the finding's first fix."""
+    """None: the effect is that of the finding's first fix."""

@@ -1,4 +1,4 @@
-"""Gradient accumulation in a recording: which work belongs to which of a step's forward and backward passes."""
+"""Gradient accumulation in a recording: assigns work to a step's forward and backward passes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def micro_batches(case: Analysis) -> int | None:
-    """Backward passes of an optimizer step; None where recorded steps differ in it, or none was recorded."""
+    """Backward passes per optimizer step; None if recorded steps differ, or if there are none."""
     backward, steps = _passes(case), case.timeline.steps
     step = np.searchsorted(steps.start_ns, backward.end, side="left") - 1
     inside = (step >= 0) & (backward.end <= steps.end_ns[np.maximum(step, 0)])
@@ -26,18 +26,18 @@ def micro_batches(case: Analysis) -> int | None:
 
 
 def _passes(case: Analysis) -> Intervals:
-    """Backward passes that end a micro-batch: all but those that a loss needs (forces, gradient penalties)."""
+    """Backward passes that end a micro-batch: all except those inside a loss (forces, gradient penalties)."""
     backward, inner = case.timeline.host.backward, case.timeline.host.differentiable
     whole = ~np.isin(backward.start, inner.start)
     return Intervals(backward.start[whole], backward.end[whole])
 
 
 def micro_batch_of(case: Analysis, count: int) -> I64:
-    """Per node of the graph the number of the pass that it belongs to, 0 to count - 1 within its step; -1 for what
-    follows the last backward pass of a step (clipping, the optimizer).
+    """Number of the pass that each node belongs to, 0 to count - 1 within its step; -1 after the last backward pass of
+    a step (clipping, the optimizer).
 
-    A pass begins where the backward pass before it ended, and so contains fetching its batch. Work on the GPU belongs
-    to the pass that launched it. count: passes of a step, as `micro_batches` found them.
+    A pass begins when the previous backward pass ends, and so includes fetching its batch. GPU work belongs to the pass
+    that launched it. count: passes per step, from `micro_batches`.
     """
     graph, low = case.graph, case.timeline.window[0]
     ends = _passes(case).end.astype(np.float64) - low

@@ -1,4 +1,4 @@
-"""What a training keeps or computes in host memory: its optimizer, weights, activations, or ops of a pass."""
+"""Finds what a training keeps or computes in host memory: its optimizer, weights, activations, or ops of a pass."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from gpuprof.replay.cpu_compute import computes, without_launches
 from gpuprof.timeline.phases import BACKWARD, FORWARD, OPTIMIZER, RECOMPUTE
 from gpuprof.timeline.slow_calls import within_slow
 from gpuprof.tracefile.trace import MEMCPY, Mask
+from gpuprof.units import Assumed, Copies, Entries, Ratio, Share
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
@@ -21,42 +22,42 @@ if TYPE_CHECKING:
 LEAST_BYTES = calibrated.LEAST_BYTES.value
 STRETCH_NS = slow_calibrated.STRETCH_NS.value
 LEAST_SILENCE = calibrated.LEAST_SILENCE.value
-"""Share of the step in long stretches without a launch, from which on an optimizer runs in them, wherever the copies
-are."""
-MOSTLY = 0.5
-"""Share of the bytes that must be copied in a phase for that to be what they are."""
-PER_PARAMETER = (0.25, 16.0)
-"""Bytes that are moved in a step for each parameter: 2 to 4, less on each of several ranks, more with accumulation."""
-FEWEST_TENSORS = 20
-"""Copies of a step, at least, that are weights: a model has hundreds, a batch a few."""
+"""If at least this share of the step is in long stretches without a launch, an optimizer runs in them, wherever the
+copies are."""
+COPIED_SHARE: Assumed[Share] = 0.5
+"""Smallest share of the bytes copied in a phase that classifies the copies by that phase."""
+BYTES_PER_PARAMETER: Assumed[tuple[Ratio, Ratio]] = (0.25, 16.0)
+"""Range of bytes moved per step and parameter: usually 2 to 4, less with several ranks, more with accumulation."""
+FEWEST_TENSORS: Assumed[Copies] = 20
+"""Fewest copies per step of offloaded weights: a model has hundreds of tensors, a batch a few."""
 _UPDATES = re.compile(r"^aten::(_foreach_)?(addcdiv|addcmul|lerp)_$")
-"""Ops that only optimizers use; of the CPU's computing it is an optimizer's where they take this share of it:"""
-LEAST_UPDATES = 0.1
-FEWEST_SIZES = 3
-"""Weights are of different sizes; what a batch holds is of one or two."""
-KEPT = 4.0
-"""Times what is copied, at most, that ops need on the GPU: their inputs, results and gradients."""
+"""Ops that only optimizers use."""
+LEAST_UPDATES: Assumed[Share] = 0.1
+FEWEST_SIZES: Assumed[Entries] = 3
+"""Fewest different sizes of weights; tensors of a batch have one or two sizes."""
+MOST_KEPT_RATIO: Assumed[Ratio] = 4.0
+"""Largest GPU memory of such ops as a multiple of what is copied: their inputs, results and gradients."""
 Kind = Literal["optimizer", "weights", "activations", "ops"]
 
 
 @dataclass(frozen=True, slots=True)
 class Offload:
-    """What is kept in host memory."""
+    """Data that is kept in host memory."""
 
     kind: Kind
     copies: Mask
-    """Nodes of the GPU's copies."""
+    """GPU nodes of the copies."""
     stretches: Mask
-    """Nodes of the CPU in which it launches nothing for long; only of an optimizer."""
+    """CPU nodes that launch nothing for a long time; only for an optimizer."""
     down_bytes: float
-    """Copied to the host in a step; `up_bytes` to the GPU."""
+    """Copied to the CPU per step; `up_bytes`: to the GPU."""
     up_bytes: float
     needed_bytes: float
-    """More on the GPU without it."""
+    """Additional GPU memory without offloading."""
 
 
 def find_offload(case: Analysis) -> Offload | None:
-    """What is offloaded, by the copies of a step; None where nothing is."""
+    """What is offloaded, from the copies of a step; None if nothing is."""
     trace, graph, timeline = case.trace, case.graph, case.timeline
     gpu = trace.gpu
     size = np.where(gpu.kind == MEMCPY, gpu.bytes, 0).clip(0).astype(np.float64)
@@ -75,20 +76,20 @@ def find_offload(case: Analysis) -> Offload | None:
         stretches = _stretches(case)
         in_forward = float(size[down & forward].sum()) / case.steps
         silent = case.per_step(float(graph.duration_ns[stretches].sum()))
-        if in_forward > MOSTLY * down_bytes and silent < LEAST_SILENCE * case.step_ns:
+        if in_forward > COPIED_SHARE * down_bytes and silent < LEAST_SILENCE * case.step_ns:
             return Offload("activations", copies, nothing, down_bytes, up_bytes, down_bytes)
         if not stretches.any():
             return None
-        if _outside_optimizer(case) > MOSTLY:
+        if _outside_optimizer(case) > COPIED_SHARE:
             nodes = computed(case)
             if case.per_step(float(graph.duration_ns[nodes].sum())) < LEAST_SILENCE * case.step_ns:
                 return None
-            return Offload("ops", copies, nodes, down_bytes, up_bytes, KEPT * (down_bytes + up_bytes))
+            return Offload("ops", copies, nodes, down_bytes, up_bytes, MOST_KEPT_RATIO * (down_bytes + up_bytes))
         if not all(_is_of(trained, one) for one in (down_bytes, up_bytes)):
             return None
         stretches |= _optimizer_on_cpu(case)
         return Offload("optimizer", copies, stretches, down_bytes, up_bytes, calibrated.STATE_BYTES.value * trained)
-    if float(size[up & forward].sum()) / case.steps > MOSTLY * up_bytes and _of_weights(
+    if float(size[up & forward].sum()) / case.steps > COPIED_SHARE * up_bytes and _of_weights(
         case, up & (size > 0), up_bytes
     ):
         return Offload("weights", case.nodes_of_gpu(up) & graph.on_gpu, nothing, down_bytes, up_bytes, up_bytes)
@@ -96,37 +97,37 @@ def find_offload(case: Analysis) -> Offload | None:
 
 
 def computed_on_cpu(case: Analysis) -> Offload | None:
-    """What the CPU computes in a pass of the model, on tensors that come from the GPU; None where it does not."""
+    """The offload if the CPU computes in a pass of the model, on tensors that come from the GPU; else None."""
     found = find_offload(case)
     return found if found is not None and found.kind == "ops" else None
 
 
 def trained_parameters(case: Analysis) -> float:
-    """Parameters that are trained, by the model, else by the optimizer; 0 where neither is known."""
+    """Number of trained parameters, from the model or else the optimizer; 0 if unknown."""
     run = case.run
     known = ((run.model or {}).get("trainable"), (run.optimizer or {}).get("parameters")) if run else ()
     return float(next((count for count in known if count), 0))
 
 
 def _stretches(case: Analysis) -> Mask:
-    """Pieces of the CPU's work of over 1 ms in which it launches nothing: in no call, and in no op that launches."""
+    """CPU nodes of over 1 ms that launch nothing: outside all calls, and outside ops that launch."""
     slow = np.append(within_slow(case.timeline), False)[case.graph.scope]
     return without_launches(case.graph) & ~slow & (case.graph.duration_ns >= STRETCH_NS)
 
 
 def _optimizer_on_cpu(case: Analysis) -> Mask:
-    """Pieces of the optimizer's work, short ones too, in which the CPU launches nothing: it computes there itself."""
+    """CPU nodes of the optimizer, including short ones, that launch nothing: the CPU computes in them."""
     return without_launches(case.graph) & (case.graph.phase == OPTIMIZER)
 
 
 def computed(case: Analysis) -> Mask:
-    """The CPU's work in ops that compute on tensors in host memory; none that compiles, plans or loads code."""
+    """CPU work in ops that compute on tensors in host memory, without compiling, planning or loading code."""
     slow = np.append(within_slow(case.timeline, known=True), False)[case.graph.scope]
     return computes(case.graph) & ~slow
 
 
 def _outside_optimizer(case: Analysis) -> float:
-    """Share of the CPU's computing on host tensors that lies in no optimizer: a loss, metrics, a part of the model."""
+    """Share of the CPU's computing on host tensors outside the optimizer: a loss, metrics, a part of the model."""
     graph = case.graph
     ns = np.where(computed(case), graph.duration_ns, 0.0)
     updates = np.append(case.ops_named(_UPDATES.match), False)[graph.scope]
@@ -136,12 +137,12 @@ def _outside_optimizer(case: Analysis) -> float:
 
 
 def _is_of(parameters: float, moved_bytes: float) -> bool:
-    """Whether as many bytes are moved as gradients or weights of these parameters have, of one rank of several too."""
-    return PER_PARAMETER[0] * parameters <= moved_bytes <= PER_PARAMETER[1] * parameters and parameters > 0
+    """Whether the moved bytes match gradients or weights of these parameters, also for one of several ranks."""
+    return BYTES_PER_PARAMETER[0] * parameters <= moved_bytes <= BYTES_PER_PARAMETER[1] * parameters and parameters > 0
 
 
 def _of_weights(case: Analysis, up: Mask, up_bytes: float) -> bool:
-    """Whether what comes to the GPU are weights: many tensors, and a good part of the model's parameters."""
+    """Whether the copies to the GPU are weights: many tensors, and a large part of the model's parameters."""
     if int(up.sum()) < FEWEST_TENSORS * case.steps:
         return False
     parameters = float(((case.run.model or {}).get("parameters") if case.run else None) or 0)
@@ -149,6 +150,6 @@ def _of_weights(case: Analysis, up: Mask, up_bytes: float) -> bool:
 
 
 def _come_again(case: Analysis, up: Mask) -> bool:
-    """Whether tensors of the same different sizes come in each step: weights of another model than the trained one."""
+    """Whether the same set of different sizes is copied in each step: weights of a model that is not trained."""
     sizes, count = np.unique(case.trace.gpu.bytes[up], return_counts=True)
     return case.steps > 1 and len(sizes) >= FEWEST_SIZES and bool((count % case.steps == 0).all())

@@ -1,8 +1,7 @@
-"""Custom autograd functions that Dynamo cannot trace: they launch an extension's kernels, which no op of PyTorch shows.
+"""Custom autograd functions that Dynamo cannot trace: they launch an extension's kernels without a PyTorch op.
 
-Dynamo traces an autograd function whose work is ops of PyTorch, custom operators, or kernels of Triton. A function of
-an extension that is called directly breaks the graph, and stays as it is.
-"""
+Dynamo traces autograd functions made of PyTorch ops, custom operators or Triton kernels. An extension's function that
+is called directly breaks the graph and stays eager."""
 
 from __future__ import annotations
 
@@ -18,11 +17,11 @@ if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
 NAME = re.compile(r"^[A-Za-z_]\w*$")
-"""Of a class in Python; ops have a namespace, autograd's own nodes a number."""
+"""Name of a Python class; ops have a namespace, and autograd's own nodes a number."""
 BACKWARD = "Backward"
 COMPILED = "CompiledFunction"
 LAUNCHES = re.compile(r"^cudaLaunch(Cooperative)?Kernel")
-"""The runtime's calls; Triton launches through the driver."""
+"""Launches through the CUDA runtime; Triton launches through the driver."""
 
 
 @remembered

@@ -1,4 +1,4 @@
-"""Lines of the user's code that work of the CPU comes from: by recorded Python frames, else by sampled stacks."""
+"""Lines of the user's code that cause CPU work: from recorded Python frames, or else from sampled stacks."""
 
 from __future__ import annotations
 
@@ -10,32 +10,33 @@ import numpy as np
 
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.host_calls import Frame, Stacks
-from gpuprof.diagnosis.sampled_places import FEWEST, placed, weights
+from gpuprof.diagnosis.sampled_places import FEWEST_SAMPLES, placed, weights
 from gpuprof.timeline.frames import FrameIndex
 from gpuprof.tracefile.remembered import remembered
 from gpuprof.tracefile.run import RunFolder
 from gpuprof.tracefile.samples import read_samples
 from gpuprof.tracefile.trace import NO_TEXT, Mask
+from gpuprof.units import Assumed, Convention, Lines, Share
 
-MOST = 2
-"""Lines that are named."""
-SEEN = 0.1
-"""Share of the work below which a line is not named, but for the first."""
+MOST_LINES: Convention[Lines] = 2
+"""Most lines that are named."""
+NAMED_LINE_SHARE: Assumed[Share] = 0.1
+"""Smallest share of the work of a line that is named; the first is always named."""
 _INNER = re.compile(r"(\.<locals>\.<\w+>)+$")
-"""What a function's generators and lambdas add to its name."""
+"""Suffix that generators and lambdas add to a function's name."""
 _FRAME = re.compile(r"^(?P<file>.*)\((?P<line>\d+)\): (?P<function>.*)$")
 
 
 def own_lines(case: Analysis, nodes: Mask) -> tuple[str, ...]:
-    """`train.py:42 step`, most of the nodes' CPU time first; empty where neither frames nor samples name the user's
+    """`train.py:42 step`, most of the nodes' CPU time first; empty if neither frames nor samples contain the user's
     code."""
     by_line = _by_frames(case, nodes) or _by_samples(case, nodes)
     return largest(by_line)
 
 
 def batch_lines(run: RunFolder | None) -> tuple[str, ...]:
-    """Lines of the user's code that prepare the batches: in the DataLoader's workers where these were sampled, else in
-    the training process while it gets a batch."""
+    """Lines of the user's code that prepare batches: in the DataLoader's workers if they were sampled, else in the
+    training process while it gets a batch."""
     samples = None if run is None else read_samples(Path(run.path), run.rank)
     if samples is None:
         return ()
@@ -58,20 +59,20 @@ def batch_lines(run: RunFolder | None) -> tuple[str, ...]:
 
 
 def _loads(stacks: Stacks, frame: Frame) -> bool:
-    """Whether a call is torch's DataLoader at work."""
+    """Whether a call is in torch's DataLoader."""
     return stacks.functions[frame.function].file.startswith("torch/utils/data/")
 
 
 def largest(by_line: dict[str, float]) -> tuple[str, ...]:
-    """The lines that most of some time or samples is at."""
+    """The lines with most time or samples."""
     total = sum(by_line.values())
-    ranked = sorted(by_line, key=lambda line: (-by_line[line], line))[:MOST]
-    return tuple(line for i, line in enumerate(ranked) if not i or by_line[line] >= SEEN * total)
+    ranked = sorted(by_line, key=lambda line: (-by_line[line], line))[:MOST_LINES]
+    return tuple(line for i, line in enumerate(ranked) if not i or by_line[line] >= NAMED_LINE_SHARE * total)
 
 
 def innermost(stacks: Stacks, path: tuple[Frame, ...]) -> str | None:
-    """The innermost line of the user's code in a stack. In a backward pass it is one that the pass calls, if there is
-    any: the line that starts it comes second."""
+    """The innermost line of the user's code in a stack. In a backward pass, lines called by the pass come before the
+    line that starts it."""
     begin = max((k for k, frame in enumerate(path) if frame.function in stacks.engine), default=-1) + 1
     for part in (path[begin:], path[:begin]):
         for frame in reversed(part):
@@ -108,7 +109,7 @@ def _by_samples(case: Analysis, nodes: Mask) -> dict[str, float]:
         return found
     stacks, where = known
     weight = weights(case, where, nodes & (case.graph.lane >= 0))
-    if weight.sum() < FEWEST:
+    if weight.sum() < FEWEST_SAMPLES:
         return found
     for sample in np.flatnonzero(weight).tolist():
         line = innermost(stacks, stacks.of_sample[sample])

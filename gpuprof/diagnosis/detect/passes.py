@@ -1,4 +1,4 @@
-"""From stretches of forward work to their nodes in the graph, and to those of the backward pass of the same ops."""
+"""Maps stretches of forward work to their backward work."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from gpuprof.replay.stretches import Stretches, place
 from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.phases import FORWARD, RECOMPUTE
 from gpuprof.tracefile.trace import ANNOTATION, AUTOGRAD_ENGINE, I64, OP, Mask
+from gpuprof.units import Assumed, Launches
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
 USUAL_LAUNCH_NS = calibrated.HOST_LAUNCH_NS.value
-"""Host time per launched kernel where a recording has no other work to estimate it from."""
+"""CPU time per launched kernel, ns, used if the recording has too few launches to estimate it."""
 
-FEW_LAUNCHES = 20
-"""Fewer launches than this say nothing about the usual one."""
+FEWEST_LAUNCHES: Assumed[Launches] = 20
+"""Fewest launches for an estimate of the usual one."""
 
 
 def shapes_in(case: Analysis, text: int) -> list[tuple[int, ...] | None]:
@@ -30,8 +31,8 @@ def shapes_in(case: Analysis, text: int) -> list[tuple[int, ...] | None]:
 
 
 def siblings(case: Analysis) -> tuple[I64, I64]:
-    """(rows of the window's forward and recomputed ops, a number per op that adjacent ones share): ops of
-    one thread and one op around them follow one another in order of time; annotations around them do not count."""
+    """(rows of the window's forward and recomputed ops, family of each): ops of one thread with the same parent op
+    share a family and are in order of time; annotations do not count as parents."""
     ops, (low, high) = case.trace.ops, case.timeline.window
     nesting = case.timeline.nesting.parent
     ahead = np.isin(case.timeline.host.op, (FORWARD, RECOMPUTE)) & (ops.kind == OP)
@@ -44,8 +45,8 @@ def siblings(case: Analysis) -> tuple[I64, I64]:
 
 
 def backward_of(case: Analysis, stretches: Stretches) -> Stretches:
-    """Per stretch of forward work the stretch in which autograd's engine works off its ops; an empty one where none was
-    recorded.
+    """Per stretch of forward work the stretch in which autograd's engine runs the backward of its ops; empty if none
+    was recorded.
 
     Forward ops and the backward ops that they cause share a sequence number, counted per thread.
     """
@@ -82,8 +83,8 @@ def backward_of(case: Analysis, stretches: Stretches) -> Stretches:
 
 
 def _by_thread(case: Analysis, stretches: Stretches, rows: I64) -> list[tuple[int, I64]]:
-    """(host thread of a forward pass, its backward ops): which of the profiler's own thread numbers is which thread is
-    inferred from the sequence numbers that the two have in common."""
+    """(CPU thread of a forward pass, its backward ops): the profiler's thread numbers are matched to threads by the
+    sequence numbers that both have in common."""
     ops = case.trace.ops
     numbers = np.unique(ops.forward_thread[rows]).tolist()
     threads = np.unique(stretches.thread).tolist()
@@ -100,19 +101,17 @@ def _by_thread(case: Analysis, stretches: Stretches, rows: I64) -> list[tuple[in
 
 
 def without_recompute(case: Analysis, found: I64) -> I64:
-    """The same without what is launched in between for something else: a forward pass that checkpointing repeats, and
-    collectives that exchange the gradients as they come."""
+    """The same without unrelated work in between: forward passes that checkpointing repeats, and collectives that
+    exchange gradients during the backward pass."""
     other = (case.graph.phase == RECOMPUTE) | (case.graph.resource == COMMUNICATION)
     return np.where(other, -1, found)
 
 
 def host_ns_per_launch(case: Analysis, excluded: Mask, like: Mask) -> float:
-    """What the host does from one launch to the next, ns: the median, on the thread that does most of some nodes'
-    work.
+    """Median CPU time from one launch to the next, ns, on the thread with most of the nodes in `like`.
 
-    excluded: nodes whose launches do not count. like: nodes whose thread is meant. The median, because the mean is
-    that of the few long stretches without a launch (data, logging, first use) rather than of a sequence of ops.
-    """
+    excluded: nodes whose launches do not count. The median is used because the mean is dominated by a few long
+    stretches without a launch (data, logging, first use)."""
     graph, calls = case.graph, case.trace.calls
     lanes = graph.lane[like & (graph.lane >= 0)]
     if not len(lanes):
@@ -125,4 +124,4 @@ def host_ns_per_launch(case: Analysis, excluded: Mask, like: Mask) -> float:
     done = total[np.searchsorted(own, work)]
     each = np.diff(done)[~excluded[work[1:]]]
     each = each[each > 0]
-    return float(np.median(each)) if len(each) >= FEW_LAUNCHES else USUAL_LAUNCH_NS
+    return float(np.median(each)) if len(each) >= FEWEST_LAUNCHES else USUAL_LAUNCH_NS

@@ -10,11 +10,12 @@ import numpy as np
 
 from gpuprof.diagnosis.detect.passes import shapes_in, siblings
 from gpuprof.replay.stretches import Stretches
+from gpuprof.units import Assumed, Entries
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
-FEWEST = 4
+FEWEST_REBUILT: Assumed[Entries] = 4
 """Times in a step from which on the same constant is made again; a model has one mask for encoder, decoder and both."""
 SHORTEST, LONGEST = 3, 32
 """Ops that make one. A single `zeros` is what something else is added to."""
@@ -70,7 +71,7 @@ def find_rebuilt_constants(case: Analysis) -> RebuiltConstants | None:
             key = (int(step[at]), *names[at:end], *ops.dims[rows[at:end]].tolist())
             chains[key].append((int(rows[at]), int(rows[end - 1])))
         at = max(end, at + 1)
-    repeated = [(key, mine) for key, mine in chains.items() if len(mine) >= FEWEST]
+    repeated = [(key, mine) for key, mine in chains.items() if len(mine) >= FEWEST_REBUILT]
     if not repeated:
         return None
     again = np.array([pair for _, mine in repeated for pair in mine[1:]], np.int64)

@@ -1,7 +1,8 @@
-"""Weights that each forward pass builds again from small factors: adapters that are added to a whole weight.
+"""Weights that each forward pass rebuilds from small factors: adapters that are added to a full weight.
 
-A matrix multiplication over a short inner dimension whose result has the shape of a weight: of what the forward pass
-multiplies activations with. Adapters that are applied to activations have results of the activations' shape.
+They are matmuls over a short inner dimension whose result has the shape of a weight, that is, of something that the
+forward pass multiplies activations with. Adapters that are applied to activations have results of the activations'
+shape.
 """
 
 from __future__ import annotations
@@ -16,22 +17,28 @@ import numpy as np
 from gpuprof.diagnosis.detect.passes import shapes_in
 from gpuprof.timeline.phases import FORWARD, RECOMPUTE
 from gpuprof.tracefile.trace import I64, OP, Mask
+from gpuprof.units import Assumed, Elements, Place, Published, Times
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
 Shape = tuple[int, ...]
-_FACTORS = {"aten::mm": (0, 1), "aten::bmm": (0, 1), "aten::addmm": (1, 2), "aten::baddbmm": (1, 2)}
-"""Products, and where the arguments stand that are multiplied."""
-_WEIGHTS = _FACTORS | {"aten::_grouped_mm": (0, 1)}
+_FACTORS: Published[dict[str, tuple[Place, Place]]] = {
+    "aten::mm": (0, 1),
+    "aten::bmm": (0, 1),
+    "aten::addmm": (1, 2),
+    "aten::baddbmm": (1, 2),
+}
+"""Matmul ops → positions of the two arguments that are multiplied."""
+_WEIGHTS: Published[dict[str, tuple[Place, Place]]] = _FACTORS | {"aten::_grouped_mm": (0, 1)}
 _AROUND = frozenset({"aten::add", "aten::add_", "aten::mul", "aten::mul_", "aten::copy_", "aten::div", "aten::sub"})
-"""What adds a matmul's result to the weight, scales it, and does the same to its gradient."""
+"""Ops that add a matmul's result to the weight or scale it, and do the same to its gradient."""
 _SCORES = frozenset({"aten::_softmax", "aten::softmax"})
-"""Scores of attention are a matmul over a short dimension, too, which values are multiplied with."""
-THIN = 4
-"""The inner dimension is at most this part of the result's smaller one: that of an adapter is its rank."""
-LARGE = 1_000_000
-"""Elements of a result from which on building it takes longer than launching it."""
+"""Ops on attention scores, which are also matmuls over a short dimension, multiplied with values."""
+THIN_RATIO: Assumed[Times] = 4
+"""Smallest ratio of the result's smaller dimension to the inner dimension, which is an adapter's rank."""
+FEWEST_ELEMENTS: Assumed[Elements] = 1_000_000
+"""Smallest result, in elements, that takes longer to build than to launch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,17 +46,17 @@ class Rebuilt:
     """Weights that are built in each forward pass."""
 
     shapes: tuple[Shape, ...]
-    """Of the weights, with the last two dimensions ascending."""
+    """Shapes of the weights, with the last two dimensions ascending."""
     per_step: float
-    """Weights of a step."""
+    """Weights rebuilt per step."""
     built: Mask
-    """Nodes of the GPU: matmuls of factors, forward and backward, and what is done with the whole result."""
+    """GPU nodes: matmuls of factors, forward and backward, and ops on the whole result."""
     added: Mask
-    """Those of them that add, scale and copy the whole result."""
+    """Those that add, scale and copy the whole result."""
 
 
 def rebuilt_weights(case: Analysis) -> Rebuilt | None:
-    """What is rebuilt; None where nothing is. Needs shapes."""
+    """The rebuilt weights; None if there are none. Needs shapes."""
     trace, host = case.trace, case.timeline.host.op
     low, high = case.timeline.window
     inside = (trace.ops.kind == OP) & (trace.ops.start_ns >= low) & (trace.ops.start_ns < high)
@@ -63,7 +70,7 @@ def rebuilt_weights(case: Analysis) -> Rebuilt | None:
             continue
         left, right = pair
         result = (*left[:-1], right[-1])
-        if THIN * left[-1] <= min(result[-2:]):
+        if THIN_RATIO * left[-1] <= min(result[-2:]):
             thin.append((_plain(result), result[-2]))
             continue
         weights.add(_plain(right))
@@ -73,7 +80,9 @@ def rebuilt_weights(case: Analysis) -> Rebuilt | None:
         weights -= {(*shape[-3:-2], *sorted(shape[-2:])) for shape in scores if shape and len(shape) >= 2}
         weights -= {(math.prod(shape[:-2]), *sorted(shape[-2:])) for shape in scores if shape and len(shape) >= 3}
     rows = tokens.most_common(1)[0][0] if tokens else 0
-    found = Counter(shape for shape, first in thin if shape in weights and first != rows and math.prod(shape) >= LARGE)
+    found = Counter(
+        shape for shape, first in thin if shape in weights and first != rows and math.prod(shape) >= FEWEST_ELEMENTS
+    )
     if not found:
         return None
     added, factors = _around(case, inside, set(found))
@@ -97,7 +106,7 @@ def _operands(case: Analysis, row: int) -> tuple[Shape, Shape] | None:
 
 
 def _around(case: Analysis, inside: Mask, shapes: set[Shape]) -> tuple[Mask, Mask]:
-    """Ops that add, scale or copy something of these shapes, and thin matmuls with such a result or argument."""
+    """(ops that add, scale or copy tensors of these shapes, thin matmuls with such a result or argument)."""
     names = _AROUND | set(_FACTORS)
     added, factors = (np.zeros(len(case.trace.ops), bool) for _ in range(2))
     rows: I64 = np.flatnonzero(inside & case.ops_named(names.__contains__))
@@ -112,11 +121,11 @@ def _around(case: Analysis, inside: Mask, shapes: set[Shape]) -> tuple[Mask, Mas
             continue
         left, right = pair
         result, small = (*left[:-1], right[-1]), min(left[-2], left[-1], right[-1])
-        thin = THIN * small <= sorted((left[-2], left[-1], right[-1]))[1]
+        thin = THIN_RATIO * small <= sorted((left[-2], left[-1], right[-1]))[1]
         factors[row] = thin and any(_plain(one) in shapes for one in (left, right, result))
     return added, factors
 
 
 def _plain(shape: Shape) -> Shape:
-    """A shape in which the order of the last two dimensions does not count."""
+    """A shape with its last two dimensions sorted, so that their order does not matter."""
     return (*shape[:-2], *sorted(shape[-2:]))

@@ -1,4 +1,4 @@
-"""Forward passes that are repeated in the backward pass, and what memory is free to keep them."""
+"""Forward passes that are recomputed in the backward pass, and the free memory to store them instead."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
 USABLE_SHARE = calibrated.USABLE_SHARE.value
-"""Of a GPU's memory that a training can fill: the context, the libraries' workspaces and fragmentation take the
+"""Share of a GPU's memory that a training can use: the context, libraries' workspaces and fragmentation take the
 rest."""
 
 
 def recomputed(case: Analysis) -> Mask:
-    """Nodes of the repeated forward passes, with what Python does between their ops."""
+    """Nodes of the recomputed forward passes, including Python between their ops."""
     timeline = case.timeline
     ops, phase = case.trace.ops, timeline.host.op
     again = (phase == RECOMPUTE) & (ops.kind == OP)
     nodes = case.graph.phase == RECOMPUTE
     if not again.any():
         return nodes
-    # The ops that a repetition happens in: from the first to the last repeated op inside, all is repetition.
+    # The ops that contain a recomputation: everything from the first to the last recomputed op inside belongs to it.
     parent = timeline.nesting.parent
     rows = np.flatnonzero(again)
     around = climb(parent[rows], parent, (phase != RECOMPUTE) & (ops.kind == OP))
@@ -47,9 +47,9 @@ def recomputed(case: Analysis) -> Mask:
 
 
 def _with_its_python(case: Analysis, owner: I64, start: I64, end: I64) -> tuple[I64, I64]:
-    """The stretches of ops that are a checkpoint's own function from its beginning, where it restores the random state
-    and detaches inputs, to the first op of the backward pass that it starts. Others stay: the op that happened to ask
-    for the first saved tensor has work of its own."""
+    """The stretches, with those in a checkpoint's own function extended from its beginning, where it restores the
+    random state and detaches inputs, to the first op of the backward pass that it starts. Others stay: the op that
+    requested the first saved tensor has work of its own."""
     ops, phase = case.trace.ops, case.timeline.host.op
     own = owner[case.ops_named(CHECKPOINT.search)[owner]]
     nested = (ops.kind == OP) & (phase == BACKWARD)
@@ -63,7 +63,7 @@ def _with_its_python(case: Analysis, owner: I64, start: I64, end: I64) -> tuple[
 
 
 def free_bytes(case: Analysis) -> tuple[float | None, float | None]:
-    """(memory that a training could still fill, memory of the GPU); None where it is not known."""
+    """(memory that a training could still use, memory of the GPU), bytes; None if unknown."""
     size = next((float(info.memory_bytes) for info in case.trace.meta.gpus if info.memory_bytes), None)
     peak = case.run.memory.peak_bytes if case.run else None
     return (USABLE_SHARE * size - peak if size is not None and peak is not None else None), size

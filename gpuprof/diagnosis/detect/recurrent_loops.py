@@ -1,8 +1,8 @@
-"""Recurrences that Python runs step by step: the same ops on the same shapes, with the same modules, round after round.
+"""Recurrences that Python runs step by step: the same ops on the same shapes in the same modules, again and again.
 
-A stack of layers repeats ops as well, but each of its layers is a module of its own. A recurrence calls the same cell
-for each frame (an LSTM), or is a function of one module that goes from chunk to chunk (a gated delta rule, a state
-space). So ranges of modules must have been recorded: without them the two look alike.
+A stack of layers repeats ops as well, but each layer is a different module. A recurrence calls the same cell for each
+frame (an LSTM), or is a function of one module that goes from chunk to chunk (a gated delta rule, a state space model).
+So ranges of modules must have been recorded: without them the two look the same.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ from gpuprof.replay.stretches import Stretches
 from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.phases import BACKWARD, FORWARD
 from gpuprof.tracefile.trace import ANNOTATION, I64, OP
+from gpuprof.units import Assumed, Ops, Rounds
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
-FEWEST_ROUNDS = 8
+FEWEST_ROUNDS: Assumed[Rounds] = 8
 """Steps from which on a repetition is a recurrence, or a loop over heads: blocks of a tensor are fewer."""
-FEWEST_OPS = 64
-"""Ops of a recurrence, all steps together."""
+FEWEST_OPS: Assumed[Ops] = 64
+"""Fewest ops of a recurrence, over all iterations."""
 CELLS = ("aten::lstm_cell", "aten::gru_cell", "aten::rnn_tanh_cell", "aten::rnn_relu_cell")
-"""Cells of torch.nn, for which it has a layer that runs all steps."""
+"""Cells of torch.nn for which it also has a layer that runs all steps."""
 MULTIPLIES = PRODUCTS | frozenset({"aten::einsum", *CELLS})
-"""Ops of which a round has one at least: without any it is a loop over small ops (`small_op_loops`)."""
+"""An iteration has at least one of these ops: without any it is a loop over small ops (`small_op_loops`)."""
 LAYERS = frozenset(
     f"aten::{name}"
     for name in ("layer_norm", "native_layer_norm", "rms_norm", "group_norm", "batch_norm", "rsqrt", "conv2d",
@@ -40,7 +41,7 @@ MODULE = "nn.Module: "
 
 
 def find_recurrent_loops(case: Analysis) -> SmallLoops | None:
-    """Recurrences of the window; None if there are none. Found once for a case."""
+    """Recurrences of the window; None if there are none. Computed once per case."""
     if "recurrent_loops" not in case.memo:
         case.memo["recurrent_loops"] = _find(case)
     return case.memo["recurrent_loops"]
@@ -53,10 +54,10 @@ def _find(case: Analysis) -> SmallLoops | None:
     if len(rows) < FEWEST_OPS or not module.any():
         return None
     inner = climb(parent[rows], parent, module)
-    # An op counts as the same if its name, its shapes and the module that calls it are: `LSTMCell_0`, but any call.
+    # Ops are equal if name, shapes and calling module (`LSTMCell_0`, in any call) are equal.
     keys = np.stack([ops.name[rows], ops.dims[rows], np.append(ops.name, -1)[inner]]).astype(np.int64)
     token = np.unique(keys, axis=1, return_inverse=True)[1].ravel().astype(np.int64)
-    # Between micro-batches, which repeat ops with the same modules, too, is a backward pass.
+    # Micro-batches also repeat ops with the same modules, but with a backward pass in between.
     backward = np.sort(ops.start_ns[(ops.kind == OP) & (case.timeline.host.op == BACKWARD)])
     passed = np.searchsorted(backward, ops.start_ns[rows])
     changes = (np.diff(ops.thread[rows], prepend=-1) != 0) | (np.diff(passed, prepend=-1) != 0)

@@ -1,4 +1,4 @@
-"""A change of the graph: what some stretches do is done by fewer, other kernels and host segments."""
+"""A change of the graph that replaces the work of some stretches by fewer kernels and less CPU work."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from gpuprof.tracefile.trace import F64, I64, Mask
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """Groups of nodes and what becomes of each; columns by group."""
+    """Groups of nodes and their replacement; columns by group."""
 
     group: I64
-    """Per node its group; -1: as it was."""
+    """Group of each node; -1: unchanged."""
     host_share: F64
-    """Of a group's host time, what is left."""
+    """Share of a group's CPU time that remains."""
     before_ns: F64
-    """What the group's GPU work took, all pieces together."""
+    """Total time of the group's GPU work before."""
     gpu_ns: F64
-    """What it takes afterwards."""
+    """Total time of the group's GPU work afterwards."""
     launches: I64
-    """Pieces that it is launched in."""
+    """Number of kernels that are launched afterwards."""
     carriers: Mask
-    """Nodes that may stand for the new pieces, where a group has any; else all of its."""
+    """Nodes that may represent the new kernels; all of a group's if it has none."""
 
 
 def replacement_of(
@@ -38,10 +38,10 @@ def replacement_of(
     carriers: Mask | None = None,
     slower: bool = False,
 ) -> Replacement:
-    """From the host's time afterwards, ns per group, against that of this graph; more than that only with `slower`.
+    """The replacement, given the CPU time afterwards, ns per group; it may exceed today's only with `slower`.
 
-    carriers: kernels and copies that stand for the new ones: of their kind, so that what another change does to such
-    work it does to the new one.
+    carriers: kernels and copies that represent the new ones; they should be of the same kind, so that other changes to
+    such work also apply to the new kernels.
     """
     host, gpu = (group >= 0) & ~graph.on_gpu, (group >= 0) & graph.on_gpu
     took = np.bincount(group[gpu], weights=graph.duration_ns[gpu], minlength=len(gpu_ns)).astype(np.float64)
@@ -60,7 +60,7 @@ def replacement_of(
 
 
 def with_replacement(graph: Graph, replacement: Replacement) -> Graph:
-    """The graph with the groups' work done again: no waits for the device in them, the launches spread over their
+    """The graph with the groups' work replaced: without waits for the device, and launches spread over the groups'
     time."""
     inside = replacement.group >= 0
     kept = _spread(replacement.carriers, replacement)
@@ -78,7 +78,7 @@ def with_replacement(graph: Graph, replacement: Replacement) -> Graph:
 
 
 def _spread(gpu: Mask, replacement: Replacement) -> Mask:
-    """Per group as many of its kernels and copies as will be launched, evenly over all that there are."""
+    """Mask that selects the number of launches per group, evenly spread over its kernels and copies."""
     rows = np.flatnonzero(gpu)
     rows = rows[np.argsort(replacement.group[rows], kind="stable")]
     group = replacement.group[rows]

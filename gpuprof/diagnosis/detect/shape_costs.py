@@ -1,4 +1,4 @@
-"""What new shapes cost over the timed steps, and what keeps them few: for compiled code and for planned kernels."""
+"""The cost of new shapes in the timed steps, and how to limit them, for compiled code and for planned kernels."""
 
 from __future__ import annotations
 
@@ -7,35 +7,36 @@ from typing import TYPE_CHECKING
 
 from gpuprof.calibration import shapes as calibrated
 from gpuprof.calibration import thresholds as thresholds_calibrated
-from gpuprof.diagnosis.detect.compiling import MULTIPLE, compiling_nodes, in_most_steps
+from gpuprof.diagnosis.detect.compiling import LENGTH_MULTIPLE, compiling_nodes, in_most_steps
 from gpuprof.diagnosis.diagnosis import Evidence
 from gpuprof.diagnosis.fix import Code, Fix, as_fix, call, described
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.timeline.startup import LOADING
 from gpuprof.tracefile.trace import Mask
+from gpuprof.units import Assumed, Share, Steps
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
 LONG_NS = thresholds_calibrated.PLANNING_NS.value
-"""What a call that loads code takes at least to count; launching takes microseconds."""
+"""Shortest call that loads code, ns; launching takes microseconds."""
 OTHER_KERNEL = calibrated.OTHER_KERNEL.value
-"""At worst the attention kernel that is used instead takes so much longer."""
+"""Slowdown of the attention kernel that is used instead, in the worst case."""
 CUDNN_ATTENTION = re.compile(r"cudnn_attention")
-LEAST = 0.05
-"""Share of the mean step that new shapes cost, from which on that is worth a fix."""
+LEAST_COST_SHARE: Assumed[Share] = 0.05
+"""Smallest share of the mean step that new shapes must cost for a fix."""
 LEFT = calibrated.LEFT.value
-"""Of the new shapes, those that are left when lengths are padded: each of the few lengths is new once."""
+"""Share of new shapes that remain with padded lengths: each of the few lengths is new once."""
 PADDED = calibrated.PADDED.value
-"""Tokens with the padding, over those without."""
+"""Tokens with padding / without."""
 FEW_KNOWN = calibrated.FEW_KNOWN.value
-"""The same where fewer than FEWEST_KNOWN steps without new shapes were timed in the free stretch."""
-FEWEST_KNOWN = 3
+"""The same if fewer than FEWEST_KNOWN steps without new shapes were timed in the free-running stretch."""
+FEWEST_KNOWN: Assumed[Steps] = 3
 
 
 def compiled_or_loaded(case: Analysis) -> Mask:
-    """Nodes in which code is generated or loaded, where most steps have some: what compiling runs on the GPU goes with
-    it, candidates of a kernel that are tried one after another."""
+    """Nodes that generate or load code, if most steps have some, including the kernel candidates that compiling tries
+    on the GPU."""
     graph = case.graph
     host = (graph.lane >= 0) & ~graph.waits
     loads = case.trace.rows_named(case.trace.calls.name, LOADING.search)
@@ -44,16 +45,16 @@ def compiled_or_loaded(case: Analysis) -> Mask:
 
 
 def new_shapes_excess(case: Analysis) -> float:
-    """What new shapes add to the mean step, ns; 0 where that is not worth a fix or was not timed."""
+    """Time that new shapes add to the mean step, ns; 0 if that is not worth a fix or was not timed."""
     budget = case.budget
     found = next((one for one in budget.excess if one.cause == "new_shapes"), None) if budget else None
-    if budget is None or found is None or (found.mean_ns or 0) < LEAST * budget.mean_ns:
+    if budget is None or found is None or (found.mean_ns or 0) < LEAST_COST_SHARE * budget.mean_ns:
         return 0.0
     return float(found.mean_ns or 0)
 
 
 def spread(case: Analysis) -> float:
-    """How well the step without new shapes is known: of few such steps, badly."""
+    """Uncertainty factor of the step without new shapes: larger if there are few such steps."""
     budget = case.budget
     found = next((one for one in budget.excess if one.cause == "new_shapes"), None) if budget else None
     if budget is None or found is None:
@@ -62,7 +63,7 @@ def spread(case: Analysis) -> float:
 
 
 def of_timed(case: Analysis) -> tuple[Evidence, ...]:
-    """What the timed steps show of new shapes, and what they will cost the rest of the run."""
+    """Evidence of new shapes in the timed steps, and their expected cost in the rest of the run."""
     budget, run = case.budget, case.run
     if budget is None or not new_shapes_excess(case):
         return ()
@@ -75,25 +76,28 @@ def of_timed(case: Analysis) -> tuple[Evidence, ...]:
     ahead = next((one.ahead_ns for one in budget.once if one.cause == "new_shapes"), None)
     if ahead is not None and run is not None and run.steps_total:
         text += (
-            f"; they repeat, so it becomes rarer: about {ahead / 1e9:,.1f} s in what is left of {run.steps_total:,} "
+            f"; shapes repeat, so this becomes rarer: about {ahead / 1e9:,.1f} s in the rest of {run.steps_total:,} "
             f"{case.unit}s"
         )
     return (Evidence(text),)
 
 
 def keeping_shapes(case: Analysis, cudnn: bool, compiling: bool) -> Fix:
-    """Few shapes, or what does not mind many: `cudnn` attention plans for each, `compiling` code is made for each."""
+    """The fix that limits shapes, or makes many cheap; `cudnn`: attention plans per shape, `compiling`: code per
+    shape."""
     if not case.trains_on_tokens:
         few = as_fix("batches of few different shapes: resize, crop or bucket the samples, drop_last=True")
         return few + "\nor " + call("model.compile", dynamic=True).otherwise() if compiling else few
     other = call("torch.backends.cuda.enable_cudnn_sdp", False)
     fixed = case.stack.fix(
-        f"pad each batch to a multiple of {MULTIPLE}, so that there are few lengths",
-        transformers=call("DataCollatorForLanguageModeling", Code("tokenizer"), mlm=False, pad_to_multiple_of=MULTIPLE)
+        f"pad each batch to a multiple of {LENGTH_MULTIPLE}, so that there are few lengths",
+        transformers=call(
+            "DataCollatorForLanguageModeling", Code("tokenizer"), mlm=False, pad_to_multiple_of=LENGTH_MULTIPLE
+        )
         if case.stack.is_causal
-        else described("a data collator with ", "collator", padding=True, pad_to_multiple_of=MULTIPLE),
-        trl=case.stack.setting({"pad_to_multiple_of": MULTIPLE}),
-    ).by("pad_to_multiple", MULTIPLE)
+        else described("a data collator with ", "collator", padding=True, pad_to_multiple_of=LENGTH_MULTIPLE),
+        trl=case.stack.setting({"pad_to_multiple_of": LENGTH_MULTIPLE}),
+    ).by("pad_to_multiple", LENGTH_MULTIPLE)
     if compiling:
         dynamic = call("model.compile", dynamic=True).otherwise()
         marked = call("torch._dynamo.mark_dynamic", Code("tensor"), 1).otherwise()

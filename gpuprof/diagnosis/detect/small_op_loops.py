@@ -1,4 +1,4 @@
-"""Loops of Python over samples, boxes or tensors: a few small ops that repeat, found in the recorded ops."""
+"""Python loops over samples, boxes or tensors: a few small ops that repeat, found in the recorded ops."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ from gpuprof.replay.stretches import Stretches
 from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.phases import BACKWARD, DATA, FORWARD, GENERATION, RECOMPUTE
 from gpuprof.tracefile.trace import ANNOTATION, I64, OP, Mask
+from gpuprof.units import Assumed, Ops, Rounds
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
-MOST_PERIOD = 48
-"""Ops of one round of a loop; what is longer is a part of a model rather than a few ops."""
-FEWEST_ROUNDS = 8
-"""Rounds from which on a repetition is a loop. Chunks of a tensor, and terms of a loss, are fewer."""
-FEWEST_OPS = 32
-"""Ops of a loop, all rounds together."""
+MOST_PERIOD: Assumed[Ops] = 48
+"""Most ops in one iteration of a loop; longer ones are parts of a model."""
+FEWEST_ROUNDS: Assumed[Rounds] = 8
+"""Fewest iterations of a loop. Chunks of a tensor, and terms of a loss, are fewer."""
+FEWEST_OPS: Assumed[Ops] = 32
+"""Fewest ops of a loop, over all iterations."""
 LAYERS = OF_LAYERS | PRODUCTS | {"aten::convolution", "aten::conv2d", "aten::_scaled_mm", "aten::native_layer_norm"}
-"""What parts of a model are made of: a repetition with such an op in it is one of layers, each of which needs the
-result of the one before."""
+"""Ops of a model's layers: a repetition that contains one is a stack of layers, each of which needs the result of the
+previous one."""
 FILES = frozenset({"aten::set_"})
-"""What loading and saving make tensors of, in loops that no user wrote."""
+"""Op with which loading and saving create tensors, in loops that are not the user's."""
 OPTIMIZER_STEP = "Optimizer.step#"
 
 
@@ -38,13 +39,13 @@ class SmallLoops:
     stretches: Stretches
     rounds: I64
     last: Stretches
-    """The last round of each."""
+    """The last iteration of each."""
     backward: Stretches
-    """What autograd's engine does for each; empty of loops outside of the forward pass."""
+    """Autograd's work for each; empty for loops outside the forward pass."""
 
 
 def find_small_loops(case: Analysis) -> SmallLoops | None:
-    """Loops in the window; None if there are none. Found once for a case."""
+    """Loops in the window; None if there are none. Computed once per case."""
     if "small_loops" not in case.memo:
         case.memo["small_loops"] = _find(case)
     return case.memo["small_loops"]
@@ -61,7 +62,7 @@ def _some(each: Stretches, which: Mask) -> Stretches:
 
 
 def ops_of(case: Analysis, loops: SmallLoops, which: int) -> list[str]:
-    """Names of the outermost ops of a loop's last round, each once, in their order."""
+    """Names of the outermost ops of a loop's last iteration, each once, in order."""
     ops, last = case.trace.ops, loops.last
     rows = np.flatnonzero(
         (ops.thread == last.thread[which])
@@ -99,8 +100,8 @@ def _find(case: Analysis) -> SmallLoops | None:
 
 
 def _own_ops(case: Analysis) -> tuple[I64, I64]:
-    """(rows of the window's outermost ops outside of autograd, optimizers and loaders, a number that adjacent ones of
-    one thread and of the same ranges around them share), in order of time by thread."""
+    """(rows of the window's outermost ops outside autograd, optimizers and loaders; family of each: ops of one thread
+    with the same enclosing range), in order of time by thread."""
     ops, (low, high) = case.trace.ops, case.timeline.window
     nesting = case.timeline.nesting.parent
     mine = (ops.kind == OP) & ~np.isin(case.timeline.host.op, (BACKWARD, DATA, GENERATION, RECOMPUTE))

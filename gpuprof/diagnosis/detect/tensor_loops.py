@@ -1,7 +1,7 @@
-"""Loops in Python that look at one tensor after another and read what they find: a norm of each gradient.
+"""Python loops that inspect one tensor after another and read the result, such as the norm of each gradient.
 
-torch has ops over lists of tensors for them (`torch._foreach_norm`, `clip_grad_norm_(..., foreach=True)`): a few
-launches instead of some for each tensor, and one read.
+torch has ops over lists of tensors for this (`torch._foreach_norm`, `clip_grad_norm_(..., foreach=True)`): a few
+launches instead of several per tensor, and one read.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
 
 LISTS = call("torch.stack", Code("torch._foreach_norm(tensors)")) + "  # the norm of each: a few launches, read once"
-"""How torch goes over lists of tensors."""
+"""The fix: an op over a list of tensors."""
 READ = re.compile(r"^aten::(item|is_nonzero|_local_scalar_dense|cpu)$")
 LOOKS_AT = re.compile(
     r"^aten::(linalg_vector_norm|norm|abs|max|min|amax|amin|sum|mean|var|std|square|pow|isnan|isinf|isfinite|all|any"
     r"|count_nonzero|sqrt|detach|to|_to_copy|float|double|item|is_nonzero|_local_scalar_dense|cpu|ne|eq|logical_not)$"
 )
-"""Ops that only look at a tensor, and reads of what they find: no iteration needs the one before."""
+"""Ops that only inspect a tensor, and reads of their results: iterations do not depend on each other."""
 CHANGES = re.compile(r"^aten::(mul_|add_|sub_|div_|zero_|lerp_|clamp_|detach)$")
 """Ops that change a tensor in place, as clipping does after the norms."""
 _LOOP, _FOREACH = calibrated.OPTIMIZER_LOOP_HOST.rising, calibrated.OPTIMIZER_FOREACH_HOST.falling
 HOST = tuple(loop / foreach for loop, foreach in zip(_LOOP, _FOREACH, strict=True))
-"""CPU time in ops over lists, relative to a loop; of the optimizer's: fused over loop, over fused over foreach."""
+"""CPU time of ops over lists / of a loop, from the optimizer's: (fused / loop) / (fused / foreach)."""
 PYTHON = calibrated.OPTIMIZER_LOOP_PYTHON.rising
-"""The same of Python's own time."""
+"""The same for Python's own time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +46,15 @@ class TensorLoops:
     """Loops over tensors in all steps."""
 
     loop: I64
-    """Per node of the graph the loop that it belongs to, with what that launches, else -1."""
+    """Loop of each node, including what the loop launches, or -1."""
     in_op: Mask
-    """Of the CPU's nodes those in ops; the others are Python's."""
+    """CPU nodes inside ops; the others are Python."""
     tensors: int
-    """That are looked at in a step."""
+    """Number of tensors inspected per step."""
     ops: tuple[str, ...]
     """Names of the ops of the longest loop."""
     which: Mask
-    """Of the loops of `find_small_loops` those that are meant."""
+    """Mask over the loops of `find_small_loops`."""
 
     @property
     def nodes(self) -> Mask:
@@ -62,8 +62,8 @@ class TensorLoops:
 
 
 def reading_loops(case: Analysis) -> TensorLoops | None:
-    """Loops that look at tensors of the GPU and read what they find, and those that change tensors in place outside of
-    the forward pass, where there are such that read."""
+    """Loops that inspect GPU tensors and read the results, and if there are any, also loops that change tensors in
+    place outside the forward pass."""
     if "reading_loops" not in case.memo:
         case.memo["reading_loops"] = _reading_loops(case)
     return case.memo["reading_loops"]
@@ -82,7 +82,7 @@ def _reading_loops(case: Analysis) -> TensorLoops | None:
     launched = np.bincount(loop[known & graph.on_gpu], minlength=count)
     copied = np.bincount(loop[known & (graph.resource == TRANSFER) & ~graph.waits], minlength=count)
     forward = np.bincount(loop[known & (graph.phase == FORWARD)], minlength=count)
-    # Loops over tensors of the CPU launch nothing; copies between CPU and GPU take their time in lists, too.
+    # Loops over CPU tensors launch nothing; copies between CPU and GPU do not get faster in lists.
     reads &= launched >= loops.rounds
     which = reads | (changes & (launched >= loops.rounds) & (copied == 0) & (forward == 0))
     if not reads.any():
@@ -95,8 +95,8 @@ def _reading_loops(case: Analysis) -> TensorLoops | None:
 
 
 def in_lists(loops: TensorLoops, level: int) -> Change:
-    """The graph with each loop as ops over lists, without waits; level 0: at best, 2: at worst. Its kernels take as
-    long as before, as one."""
+    """The graph with each loop as ops over lists, without waits; level 0: at best, 2: at worst. The single new kernel
+    takes as long as the loop's kernels together."""
 
     def change(graph: Graph) -> Graph:
         work = np.flatnonzero(loops.nodes & graph.on_gpu)

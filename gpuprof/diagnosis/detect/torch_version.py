@@ -1,4 +1,4 @@
-"""Which torch a recording is from, as far as that can be known: what it does not have is not advised."""
+"""The torch version of a recording, as far as known: features that it lacks are not advised."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def torch_version(case: Analysis) -> tuple[int, ...]:
 
 
 def is_before_2(case: Analysis) -> bool:
-    """Whether the recording shows a torch before 2.0, the first with torch.compile; False where nothing tells."""
+    """Whether the recording is from a torch before 2.0, the first with torch.compile; False if unknown."""
     known = torch_version(case)
     if known:
         return known < (2, 0)

@@ -1,4 +1,4 @@
-"""Ops that do nothing but prepare a value which the CPU then reads: they go when the read goes."""
+"""Ops that only prepare a value which the CPU then reads: they disappear together with the read."""
 
 from __future__ import annotations
 
@@ -21,14 +21,13 @@ LISTS = '"TensorList"'
 
 
 def preparations(case: Analysis, reads: I64) -> Stretches:
-    """For each of these reads the stretch of host time from the first op that only prepares it, or from the read
-    itself, to its end, with the Python in between.
+    """For each read, the stretch of CPU time from the first op that only prepares it, or from the read itself, to its
+    end, including Python in between.
 
-    Ops prepare a read that come directly before it, in the same op or module, and whose arguments are all small
-    (lengths, bounds, counts of a batch). A reduction over large tensors is never taken: its result may be needed on the
-    GPU as well. Nor is an op on a list of tensors, whose sizes a recording leaves out where the list is long. `reads`:
-    rows of the outermost ops that read a value. Where no shapes were recorded, nothing prepares.
-    """
+    An op prepares a read if it comes directly before it in the same op or module, and all its arguments are small
+    (lengths, bounds, counts of a batch). Reductions over large tensors do not count, since their result may also be
+    needed on the GPU, and neither do ops on lists of tensors, since recordings leave out the sizes of long lists.
+    `reads`: rows of the outermost ops that read a value. Without recorded shapes there are no preparing ops."""
     ops, nesting = case.trace.ops, case.timeline.nesting.parent
     reads = reads[np.argsort(ops.start_ns[reads], kind="stable")]
     first = reads.copy()
@@ -56,6 +55,6 @@ def preparations(case: Analysis, reads: I64) -> Stretches:
 
 
 def _small(shapes: list[tuple[int, ...] | None]) -> bool:
-    """Whether there are tensors among the arguments, and each holds few values."""
+    """Whether there are tensors among the arguments, and all are small."""
     sizes = [math.prod(shape) for shape in shapes if shape is not None]
     return bool(sizes) and max(sizes) <= calibrated.SMALL_VALUES.value

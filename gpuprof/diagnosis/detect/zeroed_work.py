@@ -1,4 +1,4 @@
-"""Work whose result is multiplied by a constant zero, as the recorder marked it at the begin of each backward pass."""
+"""Work whose result is multiplied by a constant zero, as marked by the recorder at the start of each backward pass."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from gpuprof.diagnosis.detect.passes import backward_of
 from gpuprof.record.phase_names import ZEROED_RANGE
 from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.tracefile.trace import ANNOTATION, OP, Mask
+from gpuprof.units import Convention, Names
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
@@ -19,21 +20,21 @@ if TYPE_CHECKING:
 _NUMBERS = re.compile(rf"^{re.escape(ZEROED_RANGE)}(\d+)-(\d+)$")
 _MODULE = re.compile(r"^nn\.Module: ")
 _PRODUCT = "aten::mul"
-MOST_NAMED = 3
+MOST_NAMED: Convention[Names] = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Zeroed:
-    """Stretches of forward work that count for nothing, with their backward passes."""
+    """Stretches of forward work without effect, with their backward passes."""
 
     nodes: Mask
     stretches: int
     modules: tuple[str, ...]
-    """Classes of modules in them, where the recording has their ranges; the largest first."""
+    """Classes of modules in them, the largest first; empty if the recording has no module ranges."""
 
 
 def find_zeroed(case: Analysis) -> Zeroed | None:
-    """What the recorder marked, where the trace shows the multiplication that it is of; None without any."""
+    """The marked work whose multiplication is in the trace; None if there is none."""
     ops, trace = case.trace.ops, case.trace
     low, high = case.timeline.window
     marked = trace.rows_named(ops.name, lambda text: text.startswith(ZEROED_RANGE)) & (ops.kind == ANNOTATION)

@@ -1,8 +1,8 @@
 """The findings, one file each.
 
-A file holds one declaration, `FINDING`: the page that explains the finding, `find(case)`, which proposes fixes for a
-recording, why a usual remedy is not advised, `change(a, b)`, by which a comparison recognises that such a fix was made,
-and the names by which people ask for it. Others come from plug-ins (`gpuprof.diagnosis.plug_ins`).
+A file has one declaration, `FINDING`: the page that explains the finding, `find(case)`, which proposes fixes for a
+recording, why a usual remedy is not advised, `change(a, b)`, with which a comparison recognises that such a fix was
+made, and other names for it. Plug-ins add more (`gpuprof.diagnosis.plug_ins`).
 """
 
 from __future__ import annotations
@@ -124,13 +124,13 @@ _MODULES = (
 )
 
 BUILT_IN: tuple[Declaration, ...] = tuple(module.FINDING for module in (*_MODULES, straggler, memory_peak))
-"""In the order of the documentation."""
+"""All built-in findings, in the documentation's order."""
 
 FINDINGS: tuple[tuple[Page, Finder], ...] = tuple((one.page, one.find) for one in BUILT_IN if one.find is not None)
-"""What is looked for in a recording."""
+"""Findings that are looked for in a recording."""
 
 PAGES: tuple[Page, ...] = tuple(one.page for one in BUILT_IN)
-"""What `gpuprof explain` and docs/findings say."""
+"""Pages of `gpuprof explain` and docs/findings."""
 
 ABSENT: dict[str, Absent] = {one.id: one.absent for one in BUILT_IN if one.absent is not None}
-"""Usual remedies: why they are not advised where their problem is not there."""
+"""Id → why a usual remedy is not advised if its problem is absent."""

@@ -1,4 +1,4 @@
-"""Gradients are accumulated over more passes than memory asks for."""
+"""Gradients are accumulated over more passes than memory requires."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ Without a run the free memory is not known.
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
-    """The number of passes that takes least time."""
+    """Proposes the fastest number of passes."""
     count = micro_batches(case)
     if count is None or count < 2:
         return
@@ -80,7 +80,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     yield Proposal(
         title=f"micro-batch {before} → {after}",
         evidence=spans(case, text, model_phases(case.graph) & (case.graph.lane >= 0)),
-        # The patch changes the arguments of transformers' trainers; a loop is changed by hand.
+        # The patch changes the arguments of transformers' trainers; a plain loop must be changed by hand.
         fix=fix.by("larger_batch", factor) if case.stack.has("gradient_accumulation_steps") else fix,
         change=merged(case, number, count, factor, 1),
         best=merged(case, number, count, factor, 0),
@@ -90,7 +90,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
 
 
 def merged(case: Analysis, number: I64, count: int, factor: int, level: int) -> Change:
-    """The step with `factor` passes in one; level: 0 at best, 1 usually, 2 at worst.
+    """The step with `factor` passes merged into one; level: 0 at best, 1 as expected, 2 at worst.
 
     The last passes stay, since a distributed training communicates in the last one.
     """

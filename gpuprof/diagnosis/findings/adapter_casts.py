@@ -16,7 +16,7 @@ from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.ledger_item import LedgerItem
 from gpuprof.diagnosis.detect.memory_remedy import MemoryRemedy
 from gpuprof.diagnosis.detect.pair.candidates import PASSES, Candidate, claim_model
-from gpuprof.diagnosis.detect.pair.quantities import FEWER, kernel_counts, kernel_ns
+from gpuprof.diagnosis.detect.pair.quantities import MOST_LEFT, kernel_counts, kernel_ns
 from gpuprof.diagnosis.detect.pair.signs import advised, alike_compiled, fewer_kernels
 from gpuprof.diagnosis.detect.passes import backward_of, siblings, without_recompute
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
@@ -28,18 +28,19 @@ from gpuprof.replay.graph import Graph
 from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.replay.transform import Removing, scaled
 from gpuprof.tracefile.trace import F64, I64, NO_TEXT, Mask
+from gpuprof.units import Assumed, Elements, Ops, Times
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
     from gpuprof.diagnosis.detect.pair.facts import Facts
     from gpuprof.projection.memory import RecordedMemory
 
-NARROW = 4
-"""A weight whose one side is this many times the other is one of a low-rank pair; layers of a model go to 3.5 (28672
+LOW_RANK_RATIO: Assumed[Times] = 4
+"""Smallest ratio of the sides of a weight of a low-rank pair; a model's layers go up to 3.5 (28672
 : 8192)."""
-MOST_RANK = 512
-REACH = 5
-"""Ops after the second product that still belong to the adapter: scaling, cast, sum, cast."""
+MOST_RANK: Assumed[Elements] = 512
+ADAPTER_REACH: Assumed[Ops] = 5
+"""Ops after the second matmul that still belong to the adapter: scaling, cast, sum, cast."""
 PRODUCT_LEFT, SCALE_LEFT, SUM_LEFT = (
     calibrated.ADAPTER_PRODUCT_LEFT.rising,
     calibrated.ADAPTER_SCALE_LEFT.rising,
@@ -77,7 +78,7 @@ large inputs.
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
-    """Adapters in the model's own precision."""
+    """Proposes adapters in the model's own precision."""
     stretches = find_adapters(case)
     if stretches is None:
         return
@@ -116,10 +117,10 @@ def find(case: Analysis) -> Iterator[Proposal]:
 
 
 def change(a: Facts, b: Facts) -> Iterator[Candidate]:
-    """Fewer casts, where only the side with more of them has the finding."""
+    """Fewer casts, if only the side with more of them has the finding."""
     kind = ("cast/copy",)
     pieces = kernel_counts(a, b, kind, PASSES)
-    if advised(a, b, PAGE.id, pieces) and pieces.fell(to=FEWER) and alike_compiled(a, b):
+    if advised(a, b, PAGE.id, pieces) and pieces.fell(to=MOST_LEFT) and alike_compiled(a, b):
         yield Candidate(
             PAGE.id,
             "casts around the adapters",
@@ -130,7 +131,7 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
 
 
 def find_adapters(case: Analysis) -> Stretches | None:
-    """Where adapters compute in fp32: from the cast in front, if there is one, to the one behind."""
+    """Stretches in which adapters compute in fp32: from the cast before them, if there is one, to the one after."""
     ops = case.trace.ops
     rows, family = siblings(case)
     linear = case.ops_named(lambda name: name == "aten::linear")[rows]
@@ -138,7 +139,7 @@ def find_adapters(case: Analysis) -> Stretches | None:
     kind = _kinds(case, rows[at])
     # From wide to narrow and back again, one after the other.
     pairs = np.flatnonzero((kind[:-1] < 0) & (kind[1:] > 0) & (family[at[:-1]] == family[at[1:]]))
-    pairs = pairs[at[pairs + 1] - at[pairs] <= REACH]
+    pairs = pairs[at[pairs + 1] - at[pairs] <= ADAPTER_REACH]
     if not len(pairs):
         return None
     small = case.ops_named(
@@ -151,10 +152,10 @@ def find_adapters(case: Analysis) -> Stretches | None:
     for _ in range(2):
         before = np.maximum(first - 1, 0)
         first = np.where(small[before] & (family[before] == family[first]), before, first)
-    for _ in range(REACH):
+    for _ in range(ADAPTER_REACH):
         after = np.minimum(last + 1, len(rows) - 1)
         last = np.where(behind[after] & (family[after] == family[last]), after, last)
-    # The next adapter of the layer may take the same cast: its own begins where this one ends.
+    # The next adapter of the layer may use the same cast: its stretch begins where this one ends.
     first[1:] = np.maximum(first[1:], np.where(last[:-1] < at[pairs[1:]], last[:-1] + 1, first[1:]))
     return Stretches(ops.thread[rows[first]].astype(np.int64), ops.start_ns[rows[first]], ops.end_ns[rows[last]])
 
@@ -171,9 +172,9 @@ def _kinds(case: Analysis, rows: I64) -> I64:
         if len(tensors) < 2 or len(tensors[1].shape) != 2 or any(t.type != "float" for t in tensors[:2]):
             continue
         out, width = tensors[1].shape
-        if out * NARROW <= width and out <= MOST_RANK:
+        if out * LOW_RANK_RATIO <= width and out <= MOST_RANK:
             kinds[i] = -1
-        elif width * NARROW <= out and width <= MOST_RANK:
+        elif width * LOW_RANK_RATIO <= out and width <= MOST_RANK:
             kinds[i] = 1
     return kinds[which.reshape(-1)]
 
@@ -190,7 +191,7 @@ def _cast_ops(case: Analysis) -> Mask:
 
 
 def _nodes_of(case: Analysis, casts: Mask) -> Mask:
-    """Nodes of casts with all of the op that is done by nothing else: `aten::to`, or autograd's cast of a gradient."""
+    """Nodes of casts, including the op that only casts: `aten::to`, or autograd's cast of a gradient."""
     ops, parent = case.trace.ops, case.timeline.nesting.parent
     whole = case.ops_named(
         lambda name: (
@@ -207,7 +208,7 @@ def _nodes_of(case: Analysis, casts: Mask) -> Mask:
 
 
 def _left(case: Analysis, inside: Mask, level: int) -> F64:
-    """Per node the share of its time that it takes in half precision; 1 for what stays as it is."""
+    """Per node the share of its time that it takes in half precision; 1 for unchanged nodes."""
     graph, ops = case.graph, case.trace.ops
     left = np.ones(len(graph))
     rows = np.flatnonzero(inside & graph.on_gpu)
@@ -233,7 +234,7 @@ def _apply(graph: Graph, without_casts: Change, inside: Mask, left: F64) -> Grap
 
 
 def less_memory(memory: RecordedMemory, _: float | None) -> Iterator[MemoryFix]:
-    """Adapters whose weights, gradients and state take half, and inputs that are not cast for them."""
+    """Adapters with half the memory for weights, gradients and state, and without casts of their inputs."""
     trained = memory.trained
     if trained is None or not trained.single_adapters:
         return

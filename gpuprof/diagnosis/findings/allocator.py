@@ -1,4 +1,4 @@
-"""Memory is taken from the driver, or given back to it, in every step."""
+"""Every step allocates memory from the driver, or returns memory to it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gpuprof.diagnosis.detect.pair.facts import Facts
 
 LEFT = calibrated.LEFT.rising
-"""What of the recorded time of the calls is not gained: at best, usually, at worst."""
+"""Share of the calls' recorded time that is not gained: at best, as expected, at worst."""
 
 EMPTY = "torch.cuda.empty_cache"
 
@@ -54,7 +54,7 @@ memory helps: a smaller batch, or gradient checkpointing.
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
-    """Segments that can grow, or no empty_cache, where every step allocates."""
+    """Proposes expandable segments, or no empty_cache, if every step allocates."""
     trace, graph = case.trace, case.graph
     calls = trace.rows_named(trace.calls.name, ALLOCATOR_CALL.search)
     nodes = case.nodes_in_calls(calls)
@@ -87,7 +87,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
             case.stack.setting(
                 {"torch_empty_cache_steps": None}, note="  # and no torch.cuda.empty_cache() in callbacks"
             ),
-            inference=without_call("take torch.cuda.empty_cache() out of the loop", EMPTY),
+            inference=without_call("remove torch.cuda.empty_cache() from the loop", EMPTY),
         )
         fix += "\nor, if memory is short without it: " + segments.otherwise()
     yield Proposal(
@@ -103,7 +103,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
 
 
 def change(a: Facts, b: Facts) -> Iterator[Candidate]:
-    """Fewer calls of the driver that allocate or free memory."""
+    """Fewer driver calls that allocate or free memory."""
     calls, waits = quantity(a, b, lambda side: side.counts.allocator_calls), idle_ns(a, b, "allocator")
     if calls.fell(least=2.0) and waits.more:
         yield Candidate(

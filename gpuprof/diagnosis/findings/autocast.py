@@ -25,17 +25,18 @@ from gpuprof.projection.batch import model_phases
 from gpuprof.replay.graph import Graph, launcher_of
 from gpuprof.timeline.phases import BACKWARD
 from gpuprof.tracefile.trace import F64, I64, Mask
+from gpuprof.units import Assumed, Convention, Ratio, Share
 
 if TYPE_CHECKING:
     from gpuprof.costs.roofline import Roofline
     from gpuprof.diagnosis.analysis import Analysis, Change
 
-CAST_BYTES = 6.0
-"""Bytes that a cast reads and writes for an element: fp32 in, bf16 out."""
+CAST_BYTES_AN_ELEMENT: Convention[Ratio] = 6.0
+"""Bytes that a cast reads and writes per element: fp32 in, bf16 out."""
 BETWEEN = ("elementwise", "cast/copy", "dropout")
 """Categories of kernels between matrix multiplications that take their inputs' format."""
-LEAST_SHARE = 0.05
-"""Of the GPU's time the least that such matrix multiplications take to be worth a look."""
+LEAST_MATMUL_SHARE: Assumed[Share] = 0.05
+"""Smallest share of GPU time of such matrix multiplications for a proposal."""
 SCALED = joined(
     (
         "",
@@ -82,7 +83,7 @@ steps. Where lengths vary, the fix therefore turns that off (`enable_cudnn_sdp(F
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
-    """bf16 autocast, or fp16 where the GPU has no bf16, for what is multiplied in fp32 or TF32."""
+    """Proposes bf16 autocast, or fp16 if the GPU has no bf16, for matmuls in fp32 or TF32."""
     roof = case.roofline
     half = _half(roof)
     if roof is None or half is None:
@@ -91,7 +92,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     nodes = _products(case, roof)
     attention = _single(case, roof, "attention")
     took, whole = (float(graph.duration_ns[mask].sum()) for mask in (nodes | attention, graph.on_gpu))
-    if took < LEAST_SHARE * whole or not took:
+    if took < LEAST_MATMUL_SHARE * whole or not took:
         return
     text = (
         f"{case.per_step(nodes.sum()):,.0f} matrix multiplications {case.unit.a} of fp32 operands: "
@@ -120,7 +121,7 @@ _CHANGES = {
 
 
 _SERVED = {"vllm": "vllm serve", "sglang": "sglang", "tgi": "text-generation-launcher"}
-"""By what serves the model its own command, which has an option for the type."""
+"""Serving engine → its command, which has an option for the dtype."""
 
 
 def _half(roof: Roofline | None) -> str | None:
@@ -170,8 +171,8 @@ def _products(case: Analysis, roof: Roofline) -> Mask:
 
 
 def _work(case: Analysis, roof: Roofline, level: int) -> tuple[F64, F64]:
-    """FLOPs and bytes of every GPU event. Of matrix multiplications that are known to be of fp32 operands and no more,
-    the FLOPs are what the GPU does in their time, and the result is as large as an operand."""
+    """(FLOPs, bytes) of every GPU event. For matrix multiplications of which only fp32 operands are known, the FLOPs
+    are those that the GPU can do in their time, and the result is assumed to be as large as an operand."""
     typed, gpu = typed_fp32(case, roof), case.trace.gpu
     flops, moved = roof.work.flops, np.nan_to_num(roof.work.bytes)
     if not typed.any():
@@ -197,7 +198,7 @@ def _between(case: Analysis) -> Mask:
 
 
 def _attention_ns(case: Analysis, roof: Roofline, rows: I64, half: str, level: int) -> F64:
-    """What these kernels of attention take in a 16-bit format; level 0: at best, 2: at worst."""
+    """Time of these attention kernels in a 16-bit format; level 0: at best, 2: at worst."""
     event, ceilings = case.graph.gpu_row[rows], roof.ceilings
     backward = case.graph.phase[rows] == BACKWARD
     share = np.where(
@@ -210,8 +211,8 @@ def _attention_ns(case: Analysis, roof: Roofline, rows: I64, half: str, level: i
 
 
 def _cast(case: Analysis, roof: Roofline, nodes: Mask, launch_ns: float, half: str, level: int) -> Change:
-    """The graph with these matrix multiplications and attention in a 16-bit format, casts before them, and some of what
-    lies between them on half the bytes; level 0: at best, 2: at worst."""
+    """The graph with these matrix multiplications and attention in a 16-bit format, casts before them, and some of the
+    work between them on half the bytes; level 0: at best, 2: at worst."""
     attention, between = np.flatnonzero(_single(case, roof, "attention")), _between(case)
     attention_ns = _attention_ns(case, roof, attention, half, level)
     left = 1 - calibrated.AUTOCAST_HALVED.falling[level] / 2
@@ -223,7 +224,7 @@ def _cast(case: Analysis, roof: Roofline, nodes: Mask, launch_ns: float, half: s
     # A third of what a matrix multiplication moves is one operand.
     elements = moved / 4 / 3
     operands, casts = calibrated.AUTOCAST_CAST_OPERANDS.rising[level], calibrated.AUTOCAST_CASTS.rising[level]
-    casts_ns = operands * elements * CAST_BYTES / ceilings.memory_bytes_per_s * 1e9
+    casts_ns = operands * elements * CAST_BYTES_AN_ELEMENT / ceilings.memory_bytes_per_s * 1e9
     casts_ns = casts_ns / calibrated.BF16_MEMORY.falling[level] + casts * MATMUL_FLOOR_NS / 2
     launcher = launcher_of(case.graph)[rows]
     launcher = launcher[launcher >= 0]

@@ -27,8 +27,8 @@ CONVERSION = re.compile(r"nchwToNhwc|nhwcToNchw", re.IGNORECASE)
 CONVOLUTION = re.compile(r"conv(?!ert)", re.IGNORECASE)
 """Ops that convolve, forward and backward."""
 GROUP_NORMS = frozenset({"aten::native_group_norm", "aten::native_group_norm_backward"})
-"""Ops that have no kernel for channels_last on a GPU: torch copies their input to channels first, with a kernel that is
-far slower than cuDNN's conversions, and what follows them is in the one layout or the other."""
+"""Ops without a channels_last kernel on a GPU: torch copies their input to channels first, with a kernel far slower
+than cuDNN's conversions, and later ops may get either layout."""
 NORMS = (
     ("native_batch_norm", calibrated.BATCH_NORM),
     ("native_batch_norm_backward", calibrated.BATCH_NORM_BACKWARD),
@@ -65,7 +65,7 @@ Convert the inputs as well: one tensor in the other layout is enough to convert 
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
-    """A model and inputs in channels_last."""
+    """Proposes a model and inputs in channels_last."""
     rows = _conversions(case)
     if not rows.any():
         return
@@ -95,10 +95,10 @@ def find(case: Analysis) -> Iterator[Proposal]:
 
 
 def _conversions(case: Analysis) -> Mask:
-    """GPU events that convert a layout for a convolution; where ops were not recorded, all that convert one."""
+    """GPU events that convert a layout for a convolution; all conversions if ops were not recorded."""
     trace, op = case.trace, case.timeline.links.op
     found = trace.rows_named(trace.gpu.name, CONVERSION.search)
-    convolves = np.append(case.ops_named(CONVOLUTION.search), True)  # -1: launched outside of any op
+    convolves = np.append(case.ops_named(CONVOLUTION.search), True)  # -1: launched outside all ops
     return found & convolves[op]
 
 
@@ -111,14 +111,14 @@ def _own_calls(case: Analysis, rows: Mask) -> Mask:
 
 
 def _in_window(case: Analysis, names: frozenset[str]) -> int:
-    """Ops of these names in the window."""
+    """Number of ops with these names in the window."""
     ops, (low, high) = case.trace.ops, case.timeline.window
     found = case.ops_named(names.__contains__)
     return int(np.count_nonzero(found & (ops.start_ns >= low) & (ops.start_ns < high)))
 
 
 def _change(case: Analysis, rows: Mask, norms: float, level: int) -> Change:
-    """The step in channels_last; `norms`: group norms for each conversion, level: 0 at best, 1 usually, 2 at worst."""
+    """The step in channels_last; `norms`: group norms per conversion, level: 0 at best, 1 as expected, 2 at worst."""
     graph = case.graph
     nodes = case.nodes_of_gpu(rows) & graph.on_gpu
     calls = case.nodes_in_calls(_own_calls(case, rows))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from gpuprof.diagnosis.detect.compile_time import compile_ns
-from gpuprof.diagnosis.detect.compiled_code import MOST_COMPILED, compiled_share
+from gpuprof.diagnosis.detect.compiled_code import COMPILED_SHARE, compiled_share
 from gpuprof.diagnosis.detect.compiled_passes import (
     EAGER,
     LEFT,
@@ -37,13 +37,14 @@ from gpuprof.diagnosis.diagnosis import Evidence
 from gpuprof.diagnosis.fix import Code, Fix, assigned, call, code
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.projection.batch import model_phases
+from gpuprof.units import Assumed, Share
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
     from gpuprof.diagnosis.detect.pair.facts import Facts
 
-MUCH = 0.25
-"""Of what compiling gains in a run, the part from which on its time is worth saving."""
+WORTH_SAVING: Assumed[Share] = 0.25
+"""If compiling takes more than this share of what it gains in the run, compiling per block is proposed, too."""
 
 PAGE = Page(
     id="compile",
@@ -87,7 +88,7 @@ launches, and subtracted from what the rest of the run gains). Code that Dynamo 
 
 def find(case: Analysis) -> Iterator[Proposal]:
     """torch.compile, where nothing is compiled and the passes do not wait for values."""
-    if is_given_up(case) or never_compiled(case):  # given up: see recompiles, graph_breaks
+    if is_given_up(case) or never_compiled(case):  # see the findings recompiles and graph_breaks
         return
     broken = breaks(case)
     found = passes(case) if broken is None else whole_passes(case)
@@ -105,7 +106,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     once_ns, blocks = compile_ns(kernels, varies), blocks_of(case)
 
     def ways(calls: float) -> list[Change]:
-        """At best, as expected and at worst, with further calls of graphs in a step."""
+        """The changes at best, as expected and at worst, with further graph calls per step."""
         return [once_gone(broken, with_calls(compiled(found, way), found, calls, way)) for way in range(3)]
 
     best, usual, worst = ways(calls)
@@ -162,16 +163,16 @@ def find(case: Analysis) -> Iterator[Proposal]:
 
 
 def _is_short(case: Analysis, once_ns: tuple[float, float, float], change: Change) -> bool:
-    """Whether compiling the whole model takes more than a quarter of what it gains in a run like this one."""
+    """Whether compiling the whole model takes more than the share WORTH_SAVING of what it gains in this run."""
     run = case.run
     if run is None or run.steps_total is None:
         return False
     gained = max(case.step_ns - case.step_of(change(case.graph)), 0.0) * run.steps_total
-    return once_ns[1] > MUCH * gained
+    return once_ns[1] > WORTH_SAVING * gained
 
 
 def _of_blocks(kernels: float, varies: bool, blocks: Blocks | None) -> str:
-    """How much less time compiling takes where it is done for one block."""
+    """How much less time compiling a single block takes, in words."""
     if blocks is None:
         return ""
     whole, one = compile_ns(kernels, varies)[1] / 1e9, compile_ns(kernels, varies, blocks.count)[1] / 1e9
@@ -183,7 +184,7 @@ def _absent(case: Analysis) -> str | None:
         return TOO_OLD
     if case.stack.kind == "unsloth":
         return "unsloth compiles what it can by itself"
-    if (share := compiled_share(case.timeline)) >= MOST_COMPILED:
+    if (share := compiled_share(case.timeline)) >= COMPILED_SHARE:
         return f"the recorded code is compiled already ({100 * share:.0f} % of what can be fused)"
     if given_up := is_given_up(case):
         one = given_up[0]
@@ -205,7 +206,7 @@ ABSENT = Absent("torch.compile", _absent)
 
 
 def change(a: Facts, b: Facts) -> Iterator[Candidate]:
-    """Compiled code that only one side runs, launched kernel by kernel (in CUDA graphs it is a change to those)."""
+    """Compiled code on one side only, launched kernel by kernel (with CUDA graphs it counts as that change)."""
     if alike_compiled(a, b) or other_graphs(a, b):
         return
     yield Candidate(
@@ -219,7 +220,7 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
 
 
 def _for_inference(case: Analysis, varies: bool) -> Fix:
-    """What to compile of what serves the model."""
+    """What to compile in the program that serves the model."""
     model = {"diffusers": "pipe.transformer", "transformers_pipeline": "pipe.model"}.get(case.workload.engine or "")
     compiled = call(f"{model or 'model'}.compile", **({"dynamic": True} if varies else {}))
     return compiled + f"  # before the first request{'; the shapes of requests vary' if varies else ''}"

@@ -61,8 +61,8 @@ _FIXES: dict[str, Callable[[str, int, str], Fix | str]] = {
         "serve with continuous batching: vLLM, SGLang, or " + call("model.generate_batch", Code("inputs"), ...)
     ),
 }
-"""What an engine takes at once is its own option, whose default is mostly larger than what was seen: it is raised where
-it is in the way, and never set to a number that may be lower than it is."""
+"""Engine → fix. The engine's limit is its own option, with a default that is usually larger than the recorded batch: it
+is only raised if it is in the way, and never set to a number that may lower it."""
 
 
 def _otherwise(more: str, factor: int, size: str) -> str:
@@ -70,7 +70,7 @@ def _otherwise(more: str, factor: int, size: str) -> str:
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
-    """The number of requests at once that gains, if one does."""
+    """Proposes a larger number of simultaneous requests if that gains."""
     found = best_factor(case)
     if found is None:
         return

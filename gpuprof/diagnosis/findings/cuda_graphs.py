@@ -1,4 +1,4 @@
-"""Launches of fixed work that CUDA graphs would make at once."""
+"""Launches of the same work in every step, which CUDA graphs would make with one call."""
 
 from __future__ import annotations
 
@@ -35,32 +35,33 @@ from gpuprof.diagnosis.diagnosis import Evidence
 from gpuprof.diagnosis.fix import Code, Fix, as_fix, assigned, call, code, in_file, joined, option
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.projection.batch import model_phases
-from gpuprof.replay.bound import SMALL
+from gpuprof.replay.bound import LEAST_SENSITIVITY
 from gpuprof.replay.graph import launcher_of
 from gpuprof.tracefile.trace import Mask
+from gpuprof.units import Assumed, Convention, Entries, Ratio, Share
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
     from gpuprof.diagnosis.detect.pair.facts import Facts
 
 SERVERS = ("vllm", "sglang", "tgi", "tensorrt_llm")
-"""Engines that capture decoding themselves, if they are let."""
-WORTH = 1.05
-"""What graphs have to gain beyond compiling, as a plain `torch.compile` is less particular."""
-MOST_REGIONS = 10
-"""Compiled regions in one pass, more of which are single functions (a library's own kernels) and not a model with a few
-breaks."""
-MOST_SKIPS = 3
-"""Reasons of torch for not using CUDA graphs that are named."""
-MOST_GRAPHED = 0.5
-"""Of the passes' kernels the part that CUDA graphs launch, from which on these launch the step."""
-MOST_OUTSIDE = 0.2
-"""A compiled model launches nearly all of its work from generated code; with more than this outside, little would be
-captured."""
+"""Engines that capture decoding themselves unless that is disabled."""
+LEAST_GAIN_OVER_COMPILE: Assumed[Ratio] = 1.05
+"""Smallest gain of graphs over plain `torch.compile`, which has fewer requirements."""
+MOST_REGIONS: Assumed[Entries] = 10
+"""Most compiled regions in one pass of a compiled model with a few breaks; more are single functions (a library's own
+kernels)."""
+MOST_SKIPS: Convention[Entries] = 3
+"""Most of torch's reasons for skipping CUDA graphs that are named."""
+GRAPHED_SHARE: Assumed[Share] = 0.5
+"""Share of the passes' kernels launched by CUDA graphs from which on the step counts as captured."""
+MOST_OUTSIDE: Assumed[Share] = 0.2
+"""A compiled model launches nearly all of its work from generated code; if more than this share is outside, little
+would be captured."""
 CLONED = code("""
 for parameter in model.parameters():  # after each backward pass: the next replay overwrites what is not cloned
     parameter.grad = None if parameter.grad is None else parameter.grad.clone()""")
-"""What gradient accumulation needs in addition."""
+"""Additional code for gradient accumulation."""
 
 PAGE = Page(
     id="cuda_graphs",
@@ -94,7 +95,8 @@ fails, the run remembers why, and the fix is listed as failed.
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
-    """CUDA graphs: with torch.compile, or on top of it where it is used already; as a setting of a serving engine."""
+    """Proposes CUDA graphs: with torch.compile, on top of it if it is used already, or as a serving engine's
+    setting."""
     if case.workload.decodes and case.workload.engine in SERVERS:
         yield from _of_engine(case)
         return
@@ -117,7 +119,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     ).by("cuda_graphs")
     found = passes(case) if chain is None else whole_passes(case)
     if found is not None:
-        if case.step_of(once_gone(chain, compiled(found, 1))(graph)) < WORTH * case.step_of(
+        if case.step_of(once_gone(chain, compiled(found, 1))(graph)) < LEAST_GAIN_OVER_COMPILE * case.step_of(
             once_gone(chain, graphed(found, 1))(graph)
         ):
             return
@@ -163,7 +165,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
 
 
 def _skips(case: Analysis) -> list[str]:
-    """Why torch did not use CUDA graphs that were asked for."""
+    """Why torch did not use CUDA graphs that were requested."""
     compiler = case.run.compiler if case.run else None
     if compiler is None or not (compiler.skips or compiler.skipped):
         return []
@@ -172,7 +174,7 @@ def _skips(case: Analysis) -> list[str]:
 
 
 def _of_engine(case: Analysis) -> Iterator[Proposal]:
-    """An engine that decodes without graphs: it can capture the whole pass of the model."""
+    """An engine that decodes without graphs: it can capture the model's whole pass."""
     graph = case.graph
     if in_graphs(case):
         return
@@ -201,7 +203,7 @@ def _of_engine(case: Analysis) -> Iterator[Proposal]:
 
 
 def _for_inference(case: Analysis) -> Fix:
-    """The option by which the serving engine launches graphs."""
+    """The option with which the serving engine uses graphs."""
 
     def forward_of(model: str) -> Fix:
         return assigned(model, call("torch.compile", Code(model), mode="reduce-overhead"))
@@ -241,7 +243,7 @@ def _absent(case: Analysis) -> str | None:
     if shapes_vary(case) and whole_passes(case) is None:
         return "the shapes of batches vary, and a graph is captured for each shape"
     host = case.sensitivities.host
-    if host is not None and host < SMALL:
+    if host is not None and host < LEAST_SENSITIVITY:
         return "the GPU is the limit: launching faster gains nothing"
     return None
 
@@ -250,7 +252,7 @@ ABSENT = Absent("CUDA graphs", _absent)
 
 
 def change(a: Facts, b: Facts) -> Iterator[Candidate]:
-    """Launches by CUDA graphs of which the other side has none or few; compiled code that comes with them, too."""
+    """CUDA graphs on one side while the other has few or none, together with compiled code."""
     if not other_graphs(a, b):
         return
     shares, with_compile = graph_shares(a, b), not alike_compiled(a, b)
@@ -269,17 +271,19 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
 
 
 def in_graphs(case: Analysis) -> bool:
-    """Whether CUDA graphs launch most of the passes' kernels, or most of their time: a graph may be recorded as one."""
+    """Whether CUDA graphs launch most of the passes' kernels, or most of their time: a graph may be recorded as one
+    event."""
     timeline, graph, gpu = case.timeline, case.graph, case.trace.gpu
     rows = graph.gpu_row[graph.on_gpu & model_phases(graph)]
     launching = np.append(case.trace.rows_named(case.trace.calls.name, GRAPH_LAUNCH.search), False)
     by_graph, ns = launching[timeline.links.call[rows]], (gpu.end_ns - gpu.start_ns)[rows].clip(0)
     whole = max(int(ns.sum()), 1)
-    return bool(len(rows)) and max(float(by_graph.mean()), float(ns[by_graph].sum()) / whole) >= MOST_GRAPHED
+    return bool(len(rows)) and max(float(by_graph.mean()), float(ns[by_graph].sum()) / whole) >= GRAPHED_SHARE
 
 
 def _compiled_host(case: Analysis) -> Mask | None:
-    """Host work of compiled regions; None where they are not nearly all of the model, or already in CUDA graphs."""
+    """CPU work of compiled regions; None if they are not nearly all of the model, or if they use CUDA graphs
+    already."""
     graph = case.graph
     regions = case.ops_named(GENERATED.search)
     if not regions.any() or in_graphs(case):

@@ -16,13 +16,14 @@ from gpuprof.diagnosis.fix import assigned
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.transform import scaled
 from gpuprof.tracefile.trace import KERNEL, Mask
+from gpuprof.units import Assumed, Ratio, Share
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
-LEAST = 0.1
+LEAST_CONVOLUTION_SHARE: Assumed[Share] = 0.1
 """Share of the GPU's time in convolutions from which on another algorithm may gain something."""
-MOST_SHAPES = 1.05
+MOST_SHAPES: Assumed[Ratio] = 1.05
 """Different shapes of convolutions in all steps, over those of a step: with more of them shapes vary, and each new one
 is tried out again."""
 CONVOLUTIONS = frozenset({"aten::cudnn_convolution", "aten::convolution_backward", "aten::cudnn_convolution_transpose"})
@@ -56,7 +57,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     graph = case.graph
     nodes = convolution_nodes(case)
     took, whole = (float(graph.duration_ns[mask].sum()) for mask in (nodes, graph.on_gpu))
-    if took < LEAST * whole or not _shapes_are_fixed(case):
+    if took < LEAST_CONVOLUTION_SHARE * whole or not _shapes_are_fixed(case):
         return
     text = (
         f"convolutions take {duration(case.per_step(took))} of GPU time {case.unit.a},"

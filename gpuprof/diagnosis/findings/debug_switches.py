@@ -20,16 +20,17 @@ from gpuprof.replay.transform import removed, scaled, without_waits
 from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.phases import FORWARD
 from gpuprof.tracefile.trace import AUTOGRAD_ENGINE, F64, KERNEL, Mask
+from gpuprof.units import Assumed, Ops, Share
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
     from gpuprof.replay.graph import Graph
 
-LEAST = 0.02
+LEAST_SWITCH_SHARE: Assumed[Share] = 0.02
 """Share of the step from which on it is worth a word."""
-FEWEST = 8
+FEWEST_OPS: Assumed[Ops] = 8
 """Checks of a backward pass, or launches, that show a switch; a single one is the program's own."""
-MOSTLY = 0.9
+WRAPPED_SHARE: Assumed[Share] = 0.9
 """Share of launches that last until their kernel has ended where all block; a few do by chance on a slow GPU."""
 NAN = "aten::isnan"
 CHECKED = frozenset({NAN, "aten::_is_any_true", "aten::item"})
@@ -71,7 +72,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
 def _anomaly(case: Analysis) -> Iterator[Proposal]:
     checks = checks_of_gradients(case)
     count = int((checks & case.ops_named(NAN.__eq__)).sum())
-    if count < FEWEST * case.steps:
+    if count < FEWEST_OPS * case.steps:
         return
     graph = case.graph
     mine = case.nodes_within(checks)
@@ -123,7 +124,7 @@ def _blocking(case: Analysis) -> Iterator[Proposal]:
     graph = case.graph
     now = np.maximum(graph.duration_ns, 1.0)
     took = case.per_step(float(graph.duration_ns[nodes].sum()))
-    if took < LEAST * case.step_ns:
+    if took < LEAST_SWITCH_SHARE * case.step_ns:
         return
     each: list[F64] = [np.where(nodes, np.minimum(ns, now) / now, 1.0) for ns in latency.HOST_LAUNCH_NS.rising]
     text = (
@@ -148,7 +149,7 @@ def blocking_launches(case: Analysis) -> Mask:
     rows = np.flatnonzero((trace.gpu.kind == KERNEL) & (links.call >= 0))
     call = links.call[rows]
     ended = trace.calls.end_ns[call] >= trace.gpu.end_ns[rows]
-    if len(rows) < FEWEST * case.steps or ended.mean() < MOSTLY:
+    if len(rows) < FEWEST_OPS * case.steps or ended.mean() < WRAPPED_SHARE:
         return np.zeros(len(graph), bool)
     calls = np.zeros(len(trace.calls), bool)
     calls[call] = True
@@ -164,7 +165,7 @@ def _filled(case: Analysis) -> Iterator[Proposal]:
     nodes = case.nodes_within(fills) & ~case.graph.waits
     graph = case.graph
     took, whole = (float(graph.duration_ns[mask].sum()) for mask in (nodes & graph.on_gpu, graph.on_gpu))
-    if took < LEAST * whole:
+    if took < LEAST_SWITCH_SHARE * whole:
         return
     text = (
         f"{case.per_step(fills.sum()):,.0f} new tensors {case.unit.a} are filled before anything is written to them:"

@@ -1,4 +1,4 @@
-"""Weights in 4 or 8 bits are unpacked again for every matmul."""
+"""4-bit or 8-bit weights are unpacked again for every matmul."""
 
 from __future__ import annotations
 
@@ -25,18 +25,21 @@ from gpuprof.replay.transform import removed
 from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.phases import FORWARD
 from gpuprof.tracefile.trace import AUTOGRAD_ENGINE, Mask
+from gpuprof.units import Assumed, Convention, Ops, Ratio
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
     from gpuprof.diagnosis.detect.pair.facts import Facts
 
 PRODUCTS = frozenset({"aten::linear", "aten::matmul", "aten::mm", "aten::addmm", "aten::bmm"})
-PACKED_BYTES, HALF_BYTES = 0.53, 2.0
-"""Of a weight in 4 bits with the scales of its blocks (half as much again quantised), and in bf16."""
-BEFORE, BEHIND = 2, 3
-"""Ops next to the unpacking kernel that belong to it: the cast and view in front, the cast and clone behind."""
+PACKED_BYTES: Convention[Ratio] = 0.53
+HALF_BYTES: Convention[Ratio] = 2.0
+"""Bytes of a 4-bit weight with its blocks' scales, and of a bf16 weight."""
+OPS_BEFORE: Assumed[Ops] = 2
+OPS_BEHIND: Assumed[Ops] = 3
+"""Ops around the unpacking kernel that belong to it: the cast and view before, the cast and clone after."""
 LEFT = calibrated.QUANTISED_HOST_LEFT.value
-"""Of the host work between a quantised layer's ops what the plain layer does as well, at worst."""
+"""Share of the CPU work between a quantised layer's ops that a plain layer also does, at worst."""
 
 PAGE = Page(
     id="dequantize",
@@ -65,7 +68,7 @@ no more memory for weights. Models that only fit when quantised have to stay qua
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
-    """bf16 weights, where they fit."""
+    """Proposes bf16 weights if they fit."""
     kernels = _kernels(case)
     if not kernels.any():
         return
@@ -102,10 +105,10 @@ def find(case: Analysis) -> Iterator[Proposal]:
 
 
 def change(a: Facts, b: Facts) -> Iterator[Candidate]:
-    """Weights that one side need not unpack, or not as often."""
+    """Weights that one side does not unpack, or unpacks less often."""
     kind = ("dequantize",)
     pieces, took = kernel_counts(a, b, kind), kernel_ns(a, b, kind)
-    # The same weights unpacked in fewer pieces take as long: that is another change.
+    # The same weights unpacked by fewer kernels take the same time: that is another change.
     if pieces.fell() and took.fell(least=0.0):
         yield Candidate(
             PAGE.id,
@@ -123,7 +126,7 @@ def _mostly(graph: Graph, nodes: Mask) -> Graph:
 
 
 def _kernels(case: Analysis) -> Mask:
-    """GPU events of the window that only unpack: a product that reads packed weights itself does more."""
+    """GPU events of the window that only unpack, not matmuls that read packed weights themselves."""
     member = np.zeros(len(case.trace.gpu), bool)
     member[case.timeline.members] = True
     unpack = member & case.category("dequantize")
@@ -133,7 +136,7 @@ def _kernels(case: Analysis) -> Mask:
 
 
 def unpacked_weights(case: Analysis, kernels: Mask) -> float:
-    """Weights that one forward pass unpacks; 0 where the kernels' bytes are not known."""
+    """Number of weights that one forward pass unpacks; 0 if the kernels' bytes are unknown."""
     if case.roofline is None:
         return 0.0
     moved = float(np.nansum(case.roofline.work.traffic_bytes[kernels & (case.timeline.phase == FORWARD)]))
@@ -142,7 +145,7 @@ def unpacked_weights(case: Analysis, kernels: Mask) -> float:
 
 
 def _gone(case: Analysis, kernels: Mask) -> Mask:
-    """Nodes that bf16 weights do without."""
+    """Nodes that disappear with bf16 weights."""
     timeline, ops = case.timeline, case.trace.ops
     parent = timeline.nesting.parent
     gone = case.nodes_of_gpu(kernels)
@@ -154,22 +157,22 @@ def _gone(case: Analysis, kernels: Mask) -> Mask:
         lambda name: name.startswith("bitsandbytes::") or "MatMul4Bit" in name or "dequantize" in name
     )
     kept = case.nodes_within(case.ops_named(PRODUCTS.__contains__))
-    # Backward: autograd's node of the layer is the outermost op that says so.
+    # Backward: the layer's autograd node is the outermost op with such a name.
     backward = quantised & case.ops_named(lambda name: name.startswith(AUTOGRAD_ENGINE))
     inside = case.nodes_within(backward)
     rows, family = siblings(case)
     if len(rows):
         holds = quantised[rows]
-        # Of ops inside one another the outer one counts.
+        # Of nested ops the outer one counts.
         outer = climb(parent[rows], parent, quantised) < 0
         at = np.flatnonzero(holds & outer)
         first, last = at.copy(), at.copy()
         before = case.ops_named(lambda name: name in ("aten::to", "aten::view", "aten::t"))[rows]
         behind = case.ops_named(lambda name: name in ("aten::to", "aten::clone"))[rows]
-        for _ in range(BEFORE):
+        for _ in range(OPS_BEFORE):
             k = np.maximum(first - 1, 0)
             first = np.where(before[k] & (family[k] == family[first]), k, first)
-        for _ in range(BEHIND):
+        for _ in range(OPS_BEHIND):
             k = np.minimum(last + 1, len(rows) - 1)
             last = np.where(behind[k] & (family[k] == family[last]) & (_short(case, rows[k])), k, last)
         stretches = Stretches(ops.thread[rows[at]].astype(np.int64), ops.start_ns[rows[first]], ops.end_ns[rows[last]])

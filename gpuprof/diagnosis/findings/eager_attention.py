@@ -1,4 +1,4 @@
-"""Attention writes its scores to memory: matmul, mask, softmax and matmul as ops of their own."""
+"""Attention writes its scores to memory: matmul, mask, softmax and matmul are separate ops."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ from gpuprof.replay.graph import Graph
 from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.timeline.phases import FORWARD, RECOMPUTE
 from gpuprof.tracefile.trace import I64, NO_TEXT, OP
+from gpuprof.units import Assumed, Launches, Ops, Tokens
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
@@ -39,20 +40,20 @@ if TYPE_CHECKING:
 SOFTMAX = frozenset({"aten::_softmax"})
 PRODUCTS = frozenset({"aten::bmm", "aten::baddbmm"})
 MASKING = frozenset({"aten::add", "aten::add_", "aten::masked_fill", "aten::masked_fill_", "aten::where"})
-LEAST_QUERIES = 16
-"""Shorter sequences' scores cost nothing; a softmax over experts or a head of a classifier is no attention either."""
-REACH = 120
-"""Ops between the softmax and either product, all levels counted, at most: mask, scale, casts, dropout and sinks are
+LEAST_QUERIES: Assumed[Tokens] = 16
+"""Fewest queries: scores of shorter sequences cost nothing, and softmaxes over experts or classes are no attention."""
+SOFTMAX_REACH: Assumed[Ops] = 120
+"""Most ops between the softmax and either matmul, counted at all levels: mask, scale, casts, dropout and sinks are
 some 40."""
 TENSOR_SHARE = tuple(zip(calibrated.ATTENTION_FORWARD.falling, calibrated.ATTENTION_BACKWARD.falling, strict=True))
-"""Fused attention's share of the tensor ceiling, forward and backward: at best, usually, at worst."""
+"""Fused attention's share of the tensor ceiling, (forward, backward): at best, as expected, at worst."""
 MEMORY_SHARE = calibrated.ATTENTION_MEMORY.value
-"""What fused attention on short sequences reaches of the memory's ceiling."""
-LAUNCHES = (3, 6)
+"""Share of the memory ceiling that fused attention reaches on short sequences."""
+FUSED_LAUNCHES: Assumed[tuple[Launches, Launches]] = (3, 6)
 """Kernels of fused attention forward and backward; cuDNN launches 1 and 5, and the heads of grouped queries may be
 copied."""
 CATEGORIES = ("attention", "softmax", "gemm", "elementwise", "cast/copy", "dropout", "memset")
-"""Of work that differs where attention is fused."""
+"""Categories of work that differ if attention is fused."""
 
 SDPA = "torch.nn.functional.scaled_dot_product_attention"
 
@@ -86,22 +87,22 @@ or their own kernel.
 
 @dataclass(frozen=True, slots=True)
 class Attentions:
-    """Attentions of the forward pass (or its repetition) that are computed op by op."""
+    """Attentions of the forward pass (or its recomputation) that are computed op by op."""
 
     stretches: Stretches
     shapes: tuple[Shape, ...]
     size: I64
-    """Bytes of an element of the queries."""
+    """Bytes per element of the queries."""
     sinks: bool
-    """One more key than there are: a learned score that takes up attention."""
+    """Whether the softmax has one more key than the matmul gave: a learned sink that absorbs attention."""
     capped: bool
-    """Scores go through tanh."""
+    """Whether scores go through tanh."""
     masked: bool
-    """Something is added to the scores, or written over them, before the softmax."""
+    """Whether something is added to the scores, or overwrites them, before the softmax."""
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
-    """A fused kernel instead of one per op."""
+    """Proposes a fused kernel instead of one per op."""
     found = find_attentions(case)
     if found is None or case.roofline is None:
         return
@@ -110,7 +111,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     backward = without_recompute(case, nodes_in(case.graph, backward_of(case, found.stretches)))
     group = np.where(forward >= 0, forward, np.where(backward >= 0, backward + count, -1))
     inside = group >= 0
-    launches = np.repeat(LAUNCHES, count)
+    launches = np.repeat(FUSED_LAUNCHES, count)
     costs = [host_ns_per_launch(case, inside, mask) for mask in (forward >= 0, backward >= 0)]
     host_ns = launches * np.repeat(costs, count)
     has = np.bincount(group[inside & graph.on_gpu], minlength=2 * count) > 0
@@ -150,7 +151,7 @@ ABSENT = Absent("FlashAttention or another fused attention", _absent)
 def change(a: Facts, b: Facts) -> Iterator[Candidate]:
     """Fused attention on one side, matmuls and softmax on the other."""
     fused, scores = kernel_counts(a, b, ("attention",)), kernel_counts(a, b, ("softmax",), PASSES)
-    # Fused attention has no softmax of its own: the one comes as the other goes.
+    # Fused attention has no separate softmax: one kind of kernel appears as the other disappears.
     if fused.fell() and fused.more == -scores.more:
         yield Candidate(
             PAGE.id,
@@ -185,7 +186,7 @@ def _fix(case: Analysis, found: Attentions) -> Fix:
 
 
 def _own_call(found: Attentions) -> Fix:
-    """The call with what to pass, so that the mask keeps its meaning: what it hides is not in the recording."""
+    """The call with arguments that keep the mask's meaning: the recording does not show what the mask hides."""
     if not found.masked:
         return call(SDPA, *map(Code, "qkv")) + "  # no mask was added: not causal"
     masked = call(SDPA, *map(Code, "qkv"), attn_mask=Code("mask"))
@@ -193,8 +194,8 @@ def _own_call(found: Attentions) -> Fix:
 
 
 def _loaded(case: Analysis, found: Attentions, name: str) -> Fix:
-    """How the model is loaded with another attention; empty where transformers did not make it. Of an unknown class it
-    depends on whether it embeds words and hides some from others."""
+    """The fix that loads the model with another attention; empty if it is not a transformers model. For an unknown
+    class it depends on whether the model embeds words and masks some from others."""
     stack = case.stack
     words = case.ops_named(lambda text: text == "aten::embedding").any()
     some = stack.model_class is None and not (words and found.masked)
@@ -206,7 +207,7 @@ def _apply(graph: Graph, replacement: Replacement) -> Graph:
 
 
 def find_attentions(case: Analysis) -> Attentions | None:
-    """Softmaxes over scores with the matmuls around them; None if there are none."""
+    """Softmaxes over scores with the matmuls before and after; None if there are none."""
     trace, timeline = case.trace, case.timeline
     ops, (low, high) = trace.ops, timeline.window
     ahead = np.isin(timeline.host.op, (FORWARD, RECOMPUTE)) & (ops.kind == OP)
@@ -215,7 +216,8 @@ def find_attentions(case: Analysis) -> Attentions | None:
         return None
     rows = np.flatnonzero(ahead)
     rows = rows[np.lexsort((ops.start_ns[rows], ops.thread[rows]))]
-    # What torch's own attention falls back to is not the model's choice: another one would meet the same reason.
+    # The fallback of torch's own attention is not the model's choice: another kernel would be refused for the same
+    # reason.
     fallback = case.ops_within(case.ops_named(lambda name: name.startswith("aten::scaled_dot_product_attention")))
     softmax = np.flatnonzero((case.ops_named(SOFTMAX.__contains__) & ~fallback)[rows])
     products = np.flatnonzero(case.ops_named(PRODUCTS.__contains__)[rows])
@@ -230,7 +232,11 @@ def find_attentions(case: Analysis) -> Attentions | None:
         if k == 0 or k == len(products):
             continue
         before, after = int(products[k - 1]), int(products[k])
-        if at - before > REACH or after - at > REACH or ops.thread[rows[before]] != ops.thread[rows[after]]:
+        if (
+            at - before > SOFTMAX_REACH
+            or after - at > SOFTMAX_REACH
+            or ops.thread[rows[before]] != ops.thread[rows[after]]
+        ):
             continue
         shape, size, more = shapes.of(int(rows[before]), int(rows[at]), int(rows[after]))
         if shape is None:
@@ -248,14 +254,15 @@ def find_attentions(case: Analysis) -> Attentions | None:
 
 
 class _Shapes:
-    """Reads attention's shape off its three ops; each distinct triple of texts is parsed once."""
+    """Reads attention's shape from its three ops; each distinct triple of texts is parsed once."""
 
     def __init__(self, case: Analysis) -> None:
         self._trace = case.trace
         self._known: dict[tuple[int, ...], tuple[Shape | None, int, bool]] = {}
 
     def of(self, scores: int, softmax: int, values: int) -> tuple[Shape | None, int, bool]:
-        """(shape, bytes of an element, whether there is one key more than products gave); no shape if it is none."""
+        """(shape, bytes per element, whether there is one key more than the matmul gave); shape None if it is no
+        attention."""
         ops = self._trace.ops
         key = tuple(int(column[row]) for row in (scores, softmax, values) for column in (ops.dims, ops.types))
         if key not in self._known:
@@ -282,7 +289,7 @@ class _Shapes:
 
 
 def _fused_ns(case: Analysis, found: Attentions, level: int) -> np.ndarray:
-    """GPU time of all attentions forward and then of all backward, done by fused kernels; ns."""
+    """GPU time of fused kernels for all attentions, forward and then backward, ns."""
     assert case.roofline is not None
     ceilings = case.roofline.ceilings
     result = np.empty((2, len(found.shapes)))
@@ -294,12 +301,12 @@ def _fused_ns(case: Analysis, found: Attentions, level: int) -> np.ndarray:
             tensor = flops / rate / TENSOR_SHARE[level][backward]
             # Backward reads inputs, result and its gradient, and writes three gradients, the queries' in fp32 first.
             memory = rows * (1, 4)[backward] / ceilings.memory_bytes_per_s / MEMORY_SHARE
-            result[backward, i] = max(tensor, memory) * 1e9 + LAUNCHES[backward] * ceilings.launch_floor_ns
+            result[backward, i] = max(tensor, memory) * 1e9 + FUSED_LAUNCHES[backward] * ceilings.launch_floor_ns
     return result.reshape(-1)
 
 
 def less_memory(memory: RecordedMemory, _: float | None) -> Iterator[MemoryFix]:
-    """Attention that writes no scores."""
+    """Attention that does not write scores."""
     if memory.recorded.score_bytes and not memory.recorded.checkpointing:
         yield MemoryFix("fused_attention", "fused attention", changes.fused_attention())
 

@@ -20,17 +20,18 @@ from gpuprof.diagnosis.fix import call, code
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.tracefile.trace import F64
+from gpuprof.units import Assumed, Ns, Ops, Share, Times
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
-LEAST = 0.03
+LEAST_PRODUCT_SHARE: Assumed[Share] = 0.03
 """Of the GPU's time the share of such ops from which on they are worth a look."""
-EXPANDS = 8
+EXPANDS_TIMES: Assumed[Times] = 8
 """Times the elements of the larger operand that the expanded tensor has at least; less is a mask or a bias."""
-MOST_OPS = 4
+MOST_OPS: Assumed[Ops] = 4
 """Ops on the expanded tensor before it is summed up."""
-SHORTEST_NS = 10_000.0
+SHORTEST_NS: Assumed[Ns] = 10_000.0
 """A matrix multiplication with what its operands need to be laid out."""
 _SUMS = frozenset({"aten::sum", "aten::mean", "aten::linalg_vector_norm", "aten::norm"})
 _VIEWS = frozenset({"aten::unsqueeze", "aten::expand", "aten::view", "aten::reshape", "aten::slice", "aten::transpose"})
@@ -85,7 +86,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     group[graph.waits] = -1
     gpu = (group >= 0) & graph.on_gpu
     took, whole = (float(graph.duration_ns[mask].sum()) for mask in (gpu, graph.on_gpu))
-    if took < LEAST * whole:
+    if took < LEAST_PRODUCT_SHARE * whole:
         return
     host = (group >= 0) & ~graph.on_gpu
     host_ns: F64 = np.bincount(group[host], weights=graph.duration_ns[host], minlength=2 * count).astype(np.float64)
@@ -153,7 +154,7 @@ def _expanded(shapes: list[tuple[int, ...] | None]) -> tuple[int, ...] | None:
         result = tuple(int(n) for n in np.broadcast_shapes(*operands))
     except ValueError:
         return None
-    return result if math.prod(result) >= EXPANDS * max(map(math.prod, operands)) else None
+    return result if math.prod(result) >= EXPANDS_TIMES * max(map(math.prod, operands)) else None
 
 
 def _summed(

@@ -15,7 +15,7 @@ from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.expert_loops import PRODUCTS, Loops, find_loops
 from gpuprof.diagnosis.detect.ledger_item import LedgerItem
 from gpuprof.diagnosis.detect.pair.candidates import PASSES, Candidate, claim_model
-from gpuprof.diagnosis.detect.pair.quantities import FEWER, kernel_counts, quantity
+from gpuprof.diagnosis.detect.pair.quantities import MOST_LEFT, kernel_counts, quantity
 from gpuprof.diagnosis.detect.pair.signs import fewer_kernels
 from gpuprof.diagnosis.detect.passes import backward_of, host_ns_per_launch, without_recompute
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
@@ -33,20 +33,20 @@ FORWARD_LAUNCHES, BACKWARD_LAUNCHES = calibrated.FORWARD_LAUNCHES.rising, calibr
 """Kernels of grouped experts per layer and pass (sorting the rows by expert, offsets, gather, two grouped matmuls,
 activation, masking, weighting, scatter, sum): at best a fused path, at worst experts with biases."""
 TENSOR_SHARE, MEMORY_SHARE = calibrated.TENSOR_SHARE.falling, calibrated.MEMORY_SHARE.falling
-"""What grouped matmuls reach of the tensor ceiling, and of the memory's while they stream every expert's weights for
-few rows."""
+"""Shares of the tensor ceiling that grouped matmuls reach, and of the memory ceiling when they read every expert's
+weights for few rows."""
 ELEMENTWISE_SHARE = calibrated.ELEMENTWISE_SHARE.value
-"""Of the memory's ceiling that activations of the grouped rows reach."""
+"""Share of the memory ceiling that activations of the grouped rows reach."""
 ROW_PASSES, GATE_PASSES = calibrated.ROW_PASSES.value, calibrated.GATE_PASSES.value
-"""What ordering, masking and combining the rows costs per layer and pass, in bytes of the rows at the model's width and
-at the width of the first product, at the memory's ceiling."""
+"""Cost of ordering, masking and combining the rows per layer and pass, as passes over the rows at the model's width and
+at the width of the first matmul, at the memory ceiling."""
 SORT_NS = calibrated.SORT_NS.value
-"""Sorting the rows by expert, however many."""
+"""Time to sort the rows by expert, for any number of rows, ns."""
 UNKNOWN_LEFT = calibrated.UNKNOWN_LEFT.rising
-"""Of the loops' GPU time where shapes were not recorded."""
+"""Share of the loops' GPU time that remains if shapes were not recorded."""
 NEEDS = "\n# transformers 5, torch 2.9 or newer"
 CATEGORIES = ("gemm", "grouped_gemm", "gather/scatter/index", "elementwise", "cast/copy", "memcpy", "reduction")
-"""Of work that differs where experts are computed together."""
+"""Categories of work that differ if experts are computed together."""
 
 PAGE = Page(
     id="expert_loop",
@@ -80,7 +80,7 @@ here.
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
-    """Grouped matmuls instead of a loop over experts."""
+    """Proposes grouped matmuls instead of a loop over experts."""
     loops = find_loops(case)
     if loops is None:
         return
@@ -125,9 +125,9 @@ def find(case: Analysis) -> Iterator[Proposal]:
 def change(a: Facts, b: Facts) -> Iterator[Candidate]:
     """Experts computed together on one side, one after another on the other."""
     grouped, single = kernel_counts(a, b, ("grouped_gemm",)), kernel_counts(a, b, ("gemm",), PASSES)
-    # Where they go through other kernels than those of grouped matmuls, only the finding shows the loop.
+    # If they use other kernels than grouped matmuls, only the finding shows the loop.
     looped = (a if single.a > single.b else b).finding(PAGE.id) is not None
-    if (grouped.largest > 0 and grouped.fell(least=0.0) and single.fell(to=FEWER)) or (looped and single.fell()):
+    if (grouped.largest > 0 and grouped.fell(least=0.0) and single.fell(to=MOST_LEFT)) or (looped and single.fell()):
         yield Candidate(
             PAGE.id,
             "experts computed together",
@@ -139,8 +139,8 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
 
 
 def _launch_ns(case: Analysis, inside: Mask, mine: Mask) -> float:
-    """What the host takes for one of the launches that replace those of one pass: as long as for others of this
-    recording, but no longer than for the loop's own, which are of the same small ops."""
+    """CPU time of one of the launches that replace those of a pass, ns: that of other launches in this recording, but
+    no longer than the loop's own, which are the same small ops."""
     graph = case.graph
     launches = np.count_nonzero(mine & graph.on_gpu)
     own_ns = float(graph.duration_ns[mine & ~graph.on_gpu & ~graph.waits].sum()) / max(launches, 1)
@@ -149,7 +149,7 @@ def _launch_ns(case: Analysis, inside: Mask, mine: Mask) -> float:
 
 
 def _grouped_ns(case: Analysis, loops: Loops, group: I64, level: int) -> F64:
-    """GPU time of the loops' forward and then of their backward work, done by grouped kernels; ns."""
+    """GPU time of grouped kernels for the loops' work, forward and then backward, ns."""
     graph, roof = case.graph, case.roofline
     count = len(loops.stretches)
     rows = np.flatnonzero(graph.on_gpu & (group >= 0))
@@ -163,7 +163,7 @@ def _grouped_ns(case: Analysis, loops: Loops, group: I64, level: int) -> F64:
     dequantized = case.category("dequantize")[event]
     kept = total(took, dequantized) * (level > 0)
     if roof is None or np.isnan(roof.work.flops[event[product]]).any() or np.isnan(loops.row_bytes).any():
-        # Nothing says what the work is: many small products gain by being one, but how much is not known.
+        # The work is unknown: many small matmuls gain from being merged, but how much is unknown.
         return total(took, ~dequantized) * UNKNOWN_LEFT[level] + kept
     ceilings, work = roof.ceilings, roof.work
     flops, moved = total(work.flops[event], product), total(np.nan_to_num(work.bytes[event]), product)
@@ -173,7 +173,7 @@ def _grouped_ns(case: Analysis, loops: Loops, group: I64, level: int) -> F64:
     weights_ns = moved / memory / MEMORY_SHARE[level] * 1e9
     plain = case.category("elementwise")[event] & ~_resets(case)[event]
     forward = total(np.nan_to_num(work.bytes[event]), plain & (mine < count))[:count]
-    # Backward an activation reads the gradient too and gives one per input: twice its forward bytes.
+    # In backward, an activation also reads the gradient and writes one per input: twice its forward bytes.
     activation = np.concatenate([forward, 2 * forward])
     gate = _first_product_bytes(case, loops, group)
     around = np.tile(ROW_PASSES * loops.row_bytes + GATE_PASSES * gate, 2)
@@ -186,14 +186,14 @@ def _grouped_ns(case: Analysis, loops: Loops, group: I64, level: int) -> F64:
 
 
 def _resets(case: Analysis) -> Mask:
-    """GPU events that set or add up buffers, as each block of a loop does again for the whole of it."""
+    """GPU events that set or accumulate whole buffers, which each block of a loop repeats."""
     op = case.timeline.links.op
     names = case.ops_named(lambda name: name in ("aten::fill_", "aten::zero_", "aten::add_"))
     return np.append(names, False)[op]
 
 
 def _first_product_bytes(case: Analysis, loops: Loops, group: I64) -> F64:
-    """Per loop the bytes of what its products of the model's width give: the gate and the up projection."""
+    """Per loop the bytes of the results of its matmuls from the model's width: the gate and the up projection."""
     ops, graph = case.trace.ops, case.graph
     found = np.zeros(len(loops.stretches))
     rows = np.flatnonzero(graph.on_gpu & (group >= 0) & (group < len(found)))

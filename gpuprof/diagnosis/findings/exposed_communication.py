@@ -1,4 +1,4 @@
-"""Collectives that no computation overlaps."""
+"""Collectives without overlapping computation."""
 
 from __future__ import annotations
 
@@ -19,23 +19,24 @@ from gpuprof.replay.graph import COMMUNICATION, DEVICE
 from gpuprof.replay.transform import removed, scaled
 from gpuprof.timeline.intervals import Cover, union
 from gpuprof.tracefile.trace import F64, Mask
+from gpuprof.units import MB, Assumed, Convention, Copies, Share
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
-WORTH_SHARE = 0.03
-"""Exposed transfers of less than this share of the step are left alone: the fix would gain less than the noise of a
-step."""
+WORTH_SHARE: Assumed[Share] = 0.03
+"""Smallest share of the step of exposed transfers: with less, the fix would gain less than the noise of a step."""
 HIDDEN = calibrated.HIDDEN.falling
-"""Share of exposed transfers that finds computation to hide behind with prefetching and buckets that suit: the first
-all-gather and the last reduction of a step have none."""
+"""Share of exposed transfers that can overlap with computation with prefetching and suitable buckets: the first
+all-gather and the last reduction of a step cannot."""
 GIVEN_BACK = calibrated.GIVEN_BACK.rising
-"""Share of what is hidden that comes back as longer kernels: a transfer takes SMs (a ring of NCCL 24 of
-132), bandwidth and power from what it hides behind, and takes longer itself meanwhile."""
-FEW_BUCKETS = 4
-"""Exchanges in a step; with fewer each waits for most of the gradients, and has little left to hide behind."""
-SMALLER_MB, LARGER_MB = 5, 100
-"""A fifth and four times of the 25 MB that DistributedDataParallel fills a bucket with."""
+"""Share of the overlapped time that returns as longer kernels: a transfer takes SMs (a ring of NCCL 24 of 132),
+bandwidth and power from the kernels it overlaps with, and takes longer itself."""
+FEWEST_BUCKETS: Assumed[Copies] = 4
+"""Fewest exchanges per step; with fewer, each waits for most of the gradients and has little left to overlap with."""
+SMALLER_MB: Convention[MB] = 5
+LARGER_MB: Convention[MB] = 100
+"""Bucket sizes to propose: a fifth and four times DistributedDataParallel's 25 MB."""
 
 PAGE = Page(
     id="exposed_communication",
@@ -66,7 +67,7 @@ not help further; then exchange less: larger batches per step, fewer or lower-pr
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
-    """Overlap, and no exchange between micro-steps."""
+    """Proposes overlap, and no exchange between micro-steps."""
     graph = case.graph
     collective = graph.on_gpu & (graph.resource == COMMUNICATION)
     transfers = collective & ~waiting(graph)
@@ -96,7 +97,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
             key="no_sync",
         )
 
-    few = case.per_step(float(transfers.sum())) < FEW_BUCKETS
+    few = case.per_step(float(transfers.sum())) < FEWEST_BUCKETS
 
     def change(level: int):
         saved = HIDDEN[level] * (1 - GIVEN_BACK[level])
@@ -130,8 +131,8 @@ def _fix(case: Analysis, sharded: bool, bucket_mb: int) -> Fix:
 
 
 def _exposed_share(case: Analysis, transfers: Mask) -> F64:
-    """Per node the part of its time that is a transfer that no compute kernel of its device overlaps, in the
-    replayed step: a collective's transfer is its last part, the first is waiting for peers."""
+    """Per node the part of its time that is a transfer without an overlapping compute kernel on its device, in the
+    replayed step: a collective's transfer is its last part, after waiting for peers."""
     graph, schedule = case.graph, case.schedule
     moving = _moving_ns(case, transfers)
     end = np.round(schedule.end_ns).astype(np.int64)
@@ -148,7 +149,8 @@ def _exposed_share(case: Analysis, transfers: Mask) -> F64:
 
 
 def _moving_ns(case: Analysis, transfers: Mask) -> F64:
-    """Per node how long it moves data: as the message and the link tell, else as long as the shortest of its name."""
+    """Per node how long it moves data, ns: by message size and link, or else as long as the shortest kernel of its
+    name."""
     graph, names = case.graph, case.trace.gpu.name
     known = np.append(estimate_transfers(case.timeline), np.nan)[graph.gpu_row]
     rows = np.flatnonzero(transfers)
@@ -161,14 +163,14 @@ def _moving_ns(case: Analysis, transfers: Mask) -> F64:
 
 
 def _named(case: Analysis, nodes: Mask, names: tuple[str, ...]) -> Mask:
-    """Nodes of collectives whose kernel is named so."""
+    """Nodes of collectives whose kernel has one of these names."""
     trace = case.trace
     wanted = trace.rows_named(trace.gpu.name, lambda text: any(name in text for name in names))
     return nodes & case.nodes_of_gpu(wanted)
 
 
 def _between_micro_steps(case: Analysis, reductions: Mask) -> Mask:
-    """Reductions that were launched in a backward pass which another one of the same step follows."""
+    """Reductions launched in a backward pass that is not the last of its step."""
     graph, timeline = case.graph, case.timeline
     passes, ends = timeline.host.backward, timeline.steps.end_ns
     calls = case.trace.calls

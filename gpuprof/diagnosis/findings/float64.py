@@ -19,12 +19,13 @@ from gpuprof.diagnosis.fix import code
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.transform import scaled
 from gpuprof.tracefile.trace import F64, Mask
+from gpuprof.units import Assumed, Share
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
-LEAST = 0.02
-"""Of the GPU's time the share of such kernels from which on they are worth a look: a sum in float64 is not."""
+LEAST_KERNEL_SHARE: Assumed[Share] = 0.02
+"""Smallest share of GPU time of such kernels for a proposal: a single sum in float64 takes less."""
 PRODUCTS = ("gemm", "grouped_gemm")
 
 PAGE = Page(
@@ -51,10 +52,10 @@ Sums over very many values, and what is compared with a reference in fp64, may n
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
-    """fp32 in place of fp64."""
+    """Proposes fp32 instead of fp64."""
     nodes = wide_nodes(case)
     took, whole = (float(case.graph.duration_ns[mask].sum()) for mask in (nodes, case.graph.on_gpu))
-    if not took or took < LEAST * whole:
+    if not took or took < LEAST_KERNEL_SHARE * whole:
         return
     text = (
         f"{case.per_step(nodes.sum()):,.0f} kernels {case.unit.a} compute in float64:"
@@ -73,13 +74,13 @@ def find(case: Analysis) -> Iterator[Proposal]:
 
 
 def wide_nodes(case: Analysis) -> Mask:
-    """Nodes of kernels that are named after float64."""
+    """Nodes of kernels with float64 in their names."""
     rows = case.trace.rows_named(case.trace.gpu.name, lambda text: type_in_kernel_name(text) == "double")
     return case.nodes_of_gpu(rows) & case.graph.on_gpu
 
 
 def _left(case: Analysis, nodes: Mask, level: int) -> F64:
-    """Per node the share of its time that is left in fp32. level: 0 at best."""
+    """Per node the share of its time that remains in fp32. level: 0 at best."""
     now = np.maximum(case.graph.duration_ns, 1.0)
     products = case.nodes_of_gpu(case.category(*PRODUCTS))
     left = np.where(products, _product_share(case), calibrated.FP64_LEFT.rising[level])
@@ -88,7 +89,7 @@ def _left(case: Analysis, nodes: Mask, level: int) -> F64:
 
 
 def _product_share(case: Analysis) -> float:
-    """Of a matrix multiplication's time in fp64 what it takes in fp32."""
+    """Time of a matrix multiplication in fp32 / in fp64."""
     rates = {} if case.roofline is None else case.roofline.ceilings.flops
     wide, single = rates.get("fp64"), rates.get("fp32")
     return min(wide / single, 1.0) if wide and single else 0.5

@@ -1,4 +1,4 @@
-"""Linear layers in FP8: faster matrix multiplications, less what casts and scales take at these shapes."""
+"""Linear layers in FP8: faster matrix multiplications, minus the time of casts and scales at these shapes."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from gpuprof.calibration import kernels as kernel_times
 from gpuprof.calibration import precision as calibrated
 from gpuprof.costs.fp8 import (
     DELAYED,
+    DIMENSION_MULTIPLE,
     FORWARD,
     GRAD_WEIGHT,
-    MULTIPLE,
     MXFP8,
     ROWWISE,
     TENSORWISE,
@@ -25,29 +25,30 @@ from gpuprof.costs.fp8 import (
 from gpuprof.costs.fp8 import layer_speedup as alone
 from gpuprof.costs.hardware import Gpu, load_gpus
 from gpuprof.diagnosis.detect.compile_time import compile_ns
-from gpuprof.diagnosis.detect.compiled_code import MOST_COMPILED, compiled_share
+from gpuprof.diagnosis.detect.compiled_code import COMPILED_SHARE, compiled_share
 from gpuprof.diagnosis.detect.compiled_passes import Passes, compiled, shapes_vary, whole_passes
 from gpuprof.diagnosis.detect.compiled_regions import GENERATED
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.linear_layers import LayerMatmul, layer_matmuls
-from gpuprof.diagnosis.detect.proposal import WORTH, Absent, Page, Proposal
+from gpuprof.diagnosis.detect.proposal import LEAST_GAIN, Absent, Page, Proposal
 from gpuprof.diagnosis.diagnosis import Evidence
 from gpuprof.diagnosis.fix import call, code
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.graph import Graph, launcher_of
 from gpuprof.tracefile.trace import F64, Mask
+from gpuprof.units import Assumed, Share
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
 
 ADDED_NS = kernel_times.MATMUL_ADDED_NS.value
-"""What a matrix multiplication takes to fill and empty the GPU, in any format."""
+"""Time of a matrix multiplication to fill and drain the GPU, in any format, ns."""
 KERNEL_NS, LAUNCH = calibrated.KERNEL_NS.rising, calibrated.LAUNCH.rising
-MOST_TRAINED = 0.5
-"""Share of the layers that must train their weights."""
-LEAST = 0.1
-"""Share of the GPU's time in such matrix multiplications below which nothing is said of them."""
+LEAST_TRAINED_SHARE: Assumed[Share] = 0.5
+"""Smallest share of the layers that must train their weights."""
+LEAST_MATMUL_SHARE: Assumed[Share] = 0.1
+"""Smallest share of GPU time in such matrix multiplications for a proposal."""
 BLACKWELL = "B200 SXM"
 """The GPU for which MXFP8 is projected."""
 
@@ -84,18 +85,18 @@ limit FP8 gains less.
 
 @dataclass(frozen=True, slots=True)
 class _Cost:
-    """What FP8 does to each node of the graph: its time times `factor` plus `added_ns`; host nodes too."""
+    """Effect of FP8 on each node of the graph, CPU nodes included: its time × `factor` + `added_ns`."""
 
     factor: F64
     beyond_ns: F64
-    """Part of a node's time that stays."""
+    """Part of a node's time that does not change."""
     added_ns: F64
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
-    """torchao.float8 with one scale a tensor; if the model is eager, once it is compiled."""
+    """Proposes torchao.float8 with one scale per tensor; for an eager model together with compiling."""
     layers = _layers(case)
-    is_compiled = bool(layers) and compiled_share(case.timeline) >= MOST_COMPILED
+    is_compiled = bool(layers) and compiled_share(case.timeline) >= COMPILED_SHARE
     found = None if is_compiled or not layers else whole_passes(case)
     if not layers or (found is None and not is_compiled):
         return
@@ -105,15 +106,16 @@ def find(case: Analysis) -> Iterator[Proposal]:
 
 
 def by_recipe(case: Analysis, recipe: Recipe) -> Proposal | None:
-    """What another recipe does to a compiled step; None where nothing is said of FP8, or the step is not compiled."""
+    """The proposal for another recipe on a compiled step; None if FP8 does not apply, or if the step is not
+    compiled."""
     layers = _layers(case)
-    if not layers or compiled_share(case.timeline) < MOST_COMPILED:
+    if not layers or compiled_share(case.timeline) < COMPILED_SHARE:
         return None
     return _proposal(case, layers, recipe, None)
 
 
 def _proposal(case: Analysis, layers: Sequence[LayerMatmul], recipe: Recipe, found: Passes | None) -> Proposal:
-    """The layers in FP8 by a recipe; `found`: the eager passes that have to be compiled first."""
+    """The layers in FP8 with a recipe; `found`: the eager passes that must be compiled first."""
     graph, is_compiled = case.graph, found is None
     ways = [_cost(case, layers, recipe, way) for way in range(3)]
 
@@ -145,26 +147,31 @@ def _proposal(case: Analysis, layers: Sequence[LayerMatmul], recipe: Recipe, fou
 
 
 def _worth_it(case: Analysis, layers: Sequence[LayerMatmul], found: Passes) -> bool:
-    """Whether FP8 gains beyond what compiling does, where that has to come first."""
+    """Whether FP8 gains more than compiling alone, if compiling must come first."""
     compiled_only = compiled(found, 1)(case.graph)
-    return WORTH * case.step_of(_made(compiled_only, _cost(case, layers, TENSORWISE, 1))) < case.step_of(compiled_only)
+    return LEAST_GAIN * case.step_of(_made(compiled_only, _cost(case, layers, TENSORWISE, 1))) < case.step_of(
+        compiled_only
+    )
 
 
 def _layers(case: Analysis) -> list[LayerMatmul]:
-    """Matrix multiplications that FP8 can take over; none where they are little of the step, or this GPU has no FP8."""
+    """Matrix multiplications that can run in FP8; none if they are a small part of the step, or if this GPU has no
+    FP8."""
     if case.roofline is None or "fp8" not in case.roofline.ceilings.gpu.dense_flops or _why_not_trained(case):
         return []
-    found = [one for one in layer_matmuls(case) if all(size % MULTIPLE == 0 for size in (one.m, one.k, one.n))]
+    found = [
+        one for one in layer_matmuls(case) if all(size % DIMENSION_MULTIPLE == 0 for size in (one.m, one.k, one.n))
+    ]
     graph = case.graph
     forward, weights = (sum(one.role == role for one in found) for role in (FORWARD, GRAD_WEIGHT))
-    if weights < MOST_TRAINED * forward:  # frozen weights, with adapters or without
+    if weights < LEAST_TRAINED_SHARE * forward:  # frozen weights, with adapters or without
         return []
     took = sum(float(graph.duration_ns[one.nodes].sum()) for one in found)
-    return found if took >= LEAST * float(graph.duration_ns[graph.on_gpu].sum()) else []
+    return found if took >= LEAST_MATMUL_SHARE * float(graph.duration_ns[graph.on_gpu].sum()) else []
 
 
 def _why_not_trained(case: Analysis) -> str | None:
-    """Why the linear layers are not trained in full; None where they are, or it is not known."""
+    """Why the linear layers' weights are not trained; None if they are, or if it is unknown."""
     model = (case.run.model if case.run else None) or {}
     if model.get("quantization"):
         return "the weights are quantized, and FP8 training needs them in bf16"
@@ -172,7 +179,7 @@ def _why_not_trained(case: Analysis) -> str | None:
 
 
 def _cost(case: Analysis, layers: Sequence[LayerMatmul], recipe: Recipe, way: int) -> _Cost:
-    """What a recipe does; `way` 0: at best, 1: as expected, 2: at worst."""
+    """The effect of a recipe; `way` 0: at best, 1: as expected, 2: at worst."""
     graph, roof = case.graph, case.roofline
     assert roof is not None
     ratio = (calibrated.RATIO_ROWS if recipe is ROWWISE else calibrated.RATIO).rising[way]
@@ -194,8 +201,8 @@ def _cost(case: Analysis, layers: Sequence[LayerMatmul], recipe: Recipe, way: in
 
 
 def _launch_ns(case: Analysis) -> float:
-    """CPU time that this step's generated code takes for a launch, what is around it included; that of a usual launch
-    where the step is not compiled."""
+    """CPU time per launch of this step's generated code, including overhead; that of a usual launch if the step is not
+    compiled."""
     graph = case.graph
     inside = case.nodes_within(case.ops_named(GENERATED.search))
     launches = int((inside & graph.on_gpu).sum())
@@ -212,7 +219,7 @@ def _made(graph: Graph, cost: _Cost) -> Graph:
 
 
 def _evidence(case: Analysis, layers: Sequence[LayerMatmul], cost: _Cost) -> tuple[Evidence, ...]:
-    """What the layers take, what FP8 saves and what casts cost; other recipes; Blackwell, projected."""
+    """Evidence: the layers' time, FP8's savings, the cost of casts, other recipes, and a projection to Blackwell."""
     graph = case.graph
     nodes, text = _saved(case, layers, cost)
     found = list(spans(case, text, nodes))
@@ -226,7 +233,7 @@ def _evidence(case: Analysis, layers: Sequence[LayerMatmul], cost: _Cost) -> tup
 
 
 def _saved(case: Analysis, layers: Sequence[LayerMatmul], cost: _Cost) -> tuple[Mask, str]:
-    """The kernels of the layers, and in words what FP8 saves of their time and adds to it."""
+    """(the layers' kernels, a sentence on the time that FP8 saves and adds)."""
     graph = case.graph
     nodes = np.zeros(len(graph), bool)
     nodes[np.concatenate([one.nodes for one in layers])] = True
@@ -245,7 +252,7 @@ def _saved(case: Analysis, layers: Sequence[LayerMatmul], cost: _Cost) -> tuple[
 
 
 def _on_blackwell(layers: Sequence[LayerMatmul]) -> str:
-    """What MXFP8 is projected to gain for the layers alone on a Blackwell GPU; empty where its rates are not known."""
+    """Projected gain of MXFP8 for the layers alone on a Blackwell GPU; empty if its rates are unknown."""
     gpu: Gpu | None = next((one for one in load_gpus() if one.name == BLACKWELL), None)
     rate = gpu and (gpu.measured_flops or gpu.half_flops)
     if gpu is None or not rate:
@@ -273,7 +280,7 @@ def _absent(case: Analysis) -> str | None:
         return why
     layers = _layers(case)
     if not layers:
-        return "linear layers in half precision are little of the GPU's time"
+        return "linear layers in half precision take little of the GPU's time"
     return _saved(case, layers, _cost(case, layers, TENSORWISE, 1))[1]
 
 

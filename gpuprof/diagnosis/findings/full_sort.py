@@ -1,4 +1,4 @@
-"""Whole rows are sorted, and only the first few values of each are used."""
+"""Whole rows are sorted, although only the first few values of each are used."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ from gpuprof.diagnosis.fix import code
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.graph import Graph
 from gpuprof.tracefile.trace import I64, OP
+from gpuprof.units import Assumed, Share
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
 
-LEAST = 0.02
-"""Of the GPU's time the share of such sorts from which on they are worth a look."""
-MOST_USED = 1 / 8
-"""Part of a row that is used: with more of it a sort is as quick as a selection."""
+LEAST_SORT_SHARE: Assumed[Share] = 0.02
+"""Smallest share of GPU time of such sorts for a proposal."""
+MOST_USED: Assumed[Share] = 1 / 8
+"""Largest part of a row that is used: with more, a sort is as fast as a selection."""
 VIEWS = frozenset({"aten::slice", "aten::narrow", "aten::select", "aten::as_strided", "aten::detach", "aten::to"})
 """Ops on the result that launch nothing."""
 SORTS = frozenset({"aten::sort", "aten::argsort"})
@@ -53,19 +54,19 @@ gain nothing.
 
 
 class Sorted(NamedTuple):
-    """Sorts of which little is used."""
+    """Sorts whose result is mostly unused."""
 
     ops: I64
     """Rows of the outermost ops."""
     read_bytes: I64
-    """Of each what its input takes."""
+    """Bytes of each sort's input."""
     width: int
     used: int
-    """Of the widest: values of a row, and those that are used."""
+    """width, used: values per row of the widest sort, and how many of them are used."""
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
-    """A selection in place of a sort."""
+    """Proposes a selection instead of a sort."""
     found = find_sorts(case)
     if found is None or case.roofline is None:
         return
@@ -73,7 +74,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     inside[found.ops] = True
     nodes = case.nodes_within(inside) & case.graph.on_gpu
     took, whole = (float(case.graph.duration_ns[mask].sum()) for mask in (nodes, case.graph.on_gpu))
-    if not took or took < LEAST * whole:
+    if not took or took < LEAST_SORT_SHARE * whole:
         return
     text = (
         f"rows of {found.width:,} values are sorted, of which {found.used:,} are used:"
@@ -91,7 +92,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
 
 
 def find_sorts(case: Analysis) -> Sorted | None:
-    """Sorts whose next op that computes sees little of each row; None where there are none."""
+    """Sorts whose next computing op reads only a small part of each row; None if there are none."""
     ops, nesting = case.trace.ops, case.timeline.nesting.parent
     sorts = case.outermost(case.ops_named(SORTS.__contains__))
     kept: list[tuple[int, int, int, int]] = []
@@ -110,8 +111,8 @@ def find_sorts(case: Analysis) -> Sorted | None:
 
 
 def _used(case: Analysis, row: int, shape: tuple[int, ...], nesting: I64) -> int | None:
-    """Values of a row that the next op after a sort sees, of the ops around it and beyond views; None where it sees all
-    of them, or it is not known."""
+    """Values per row that the next op after a sort reads, beyond views and enclosing ops; None if it reads all of them,
+    or if unknown."""
     ops = case.trace.ops
     later = np.flatnonzero(
         (ops.kind == OP)
@@ -129,7 +130,7 @@ def _used(case: Analysis, row: int, shape: tuple[int, ...], nesting: I64) -> int
 
 
 def _bytes(case: Analysis, row: int) -> int:
-    """Of an element of a sort's input."""
+    """Bytes per element of a sort's input."""
     text = case.trace.text(int(case.trace.ops.types[row])) or ""
     wide = {'["double': 8, '["long': 8, '["float': 4, '["int': 4}
     return next((size for name, size in wide.items() if text.startswith(name)), 2)

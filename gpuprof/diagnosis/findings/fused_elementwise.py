@@ -1,4 +1,4 @@
-"""Norms, rotary embeddings, gates and the loss as a dozen kernels each that read and write whole activations."""
+"""Norms, rotary embeddings, gates and the loss run as a dozen kernels each, which read and write whole activations."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from gpuprof.diagnosis.detect.fused_sequences import GATE, KINDS, LOSS, NORM, PA
 from gpuprof.diagnosis.detect.ledger_item import LedgerItem
 from gpuprof.diagnosis.detect.loss_head import fused_linear_ns, loss_head
 from gpuprof.diagnosis.detect.pair.candidates import PASSES, Candidate, claim_model
-from gpuprof.diagnosis.detect.pair.quantities import FEWER, kernel_counts, kernel_ns
+from gpuprof.diagnosis.detect.pair.quantities import MOST_LEFT, kernel_counts, kernel_ns
 from gpuprof.diagnosis.detect.pair.signs import advised, alike_compiled, fewer_kernels
 from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.diagnosis import Evidence
 from gpuprof.diagnosis.fix import Fix, assigned, call, code, joined
 from gpuprof.diagnosis.sentences import duration
+from gpuprof.units import Assumed, Share
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
@@ -30,14 +31,14 @@ PIECES = {"norms": (NORM,), "rotary embedding": (ROPE,), "gates": (GATE, PART), 
 """Kernels of Liger that a program can use by themselves → the kinds of sequences that each replaces."""
 INSTALL = "  # pip install liger-kernel"
 APART = {"fused_linear_cross_entropy": False, "cross_entropy": True}
-"""Options of Liger: the loss in a kernel of its own, not chunk by chunk with the output layer."""
+"""Options of Liger for a separate loss kernel, not chunk by chunk with the output layer."""
 LIGER_PARTS = (("loss", "LigerCrossEntropyLoss"), ("norm", "LigerRMSNorm"), ("gate", "LigerSwiGLUMLP"))
-"""Kind of sequence → the module of Liger that does it in one kernel."""
-WORTH_SHARE = 0.03
-"""Less of the GPU's time than this in such kernels, and the fix gains nothing on a GPU-bound step; launch-bound ones
-want torch.compile or CUDA graphs."""
+"""Kind of sequence → Liger's module that computes it in one kernel."""
+WORTH_SHARE: Assumed[Share] = 0.03
+"""Smallest share of GPU time in such kernels: with less, the fix gains nothing on a GPU-bound step; launch-bound steps
+need torch.compile or CUDA graphs."""
 CATEGORIES = ("elementwise", "norm", "rope", "reduction", "loss", "softmax")
-"""Of kernels that are fused."""
+"""Categories of kernels that are fused."""
 
 PAGE = Page(
     id="fused_elementwise",
@@ -72,7 +73,7 @@ of LoRA adapters are not covered. torch.compile fuses more if the model compiles
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
-    """Fused kernels for what is not fused."""
+    """Proposes fused kernels for sequences that are not fused."""
     found = _sequences(case)
     if found is None:
         return
@@ -112,7 +113,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
 
 
 def pieces(case: Analysis) -> dict[str, Proposal]:
-    """Name of a piece (of PIECES) → it alone, as a fused kernel: what it gains or loses by itself."""
+    """Name (of PIECES) → the proposal for this piece alone, which may gain or lose."""
     found = _slow_sequences(case)
     result = {}
     for name, kinds in PIECES.items() if found is not None else ():
@@ -133,7 +134,7 @@ def pieces(case: Analysis) -> dict[str, Proposal]:
 
 
 def _by_piece(case: Analysis) -> Iterator[Evidence]:
-    """What each piece gains alone."""
+    """Evidence of what each piece gains alone."""
     now = case.step_of(case.graph)
     for name, one in pieces(case).items():
         less = now - case.step_of(one.change(case.graph))
@@ -141,7 +142,7 @@ def _by_piece(case: Analysis) -> Iterator[Evidence]:
 
 
 def _slow_sequences(case: Analysis) -> Sequences | None:
-    """What a fused kernel could do, where less memory traffic may gain: a language model that the GPU limits."""
+    """Sequences that fused kernels could replace, if less memory traffic may gain: in a GPU-bound language model."""
     return None if _is_host_bound(case) else _sequences(case)
 
 
@@ -165,8 +166,8 @@ def _fused_head_is_slower(case: Analysis) -> bool:
 
 
 def _liger(is_causal: bool, kinds: set[str], apart: bool = False) -> Fix:
-    """The kernels by hand: for a model of transformers its own loader, else the parts that the program may call.
-    apart: without the loss that is fused with the output layer."""
+    """The fix by hand: for a transformers model its own loader, else the parts that the program can call. apart:
+    without the loss that is fused with the output layer."""
     if is_causal:
         options = APART if apart else {}
         loaded = assigned("model", call("Liger.from_pretrained", ..., **options))
@@ -192,9 +193,9 @@ ABSENT = Absent("Liger kernels", _absent)
 
 
 def change(a: Facts, b: Facts) -> Iterator[Candidate]:
-    """Fewer elementwise kernels, where only the side with more of them has the finding."""
+    """Fewer elementwise kernels, if only the side with more of them has the finding."""
     pieces = kernel_counts(a, b, CATEGORIES, PASSES)
-    if advised(a, b, PAGE.id, pieces) and pieces.fell(to=FEWER) and alike_compiled(a, b):
+    if advised(a, b, PAGE.id, pieces) and pieces.fell(to=MOST_LEFT) and alike_compiled(a, b):
         yield Candidate(
             PAGE.id,
             "fused elementwise kernels",

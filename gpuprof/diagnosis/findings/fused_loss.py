@@ -1,4 +1,4 @@
-"""A fused linear cross entropy in place of an output layer and a loss over all logits: less memory, often more time."""
+"""A fused linear cross entropy instead of an output layer and a loss over all logits: less memory, often more time."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from gpuprof.diagnosis.detect.pair.signs import less_loss
 from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.fix import code
 from gpuprof.diagnosis.sentences import duration
+from gpuprof.units import Bytes, Convention
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
     from gpuprof.diagnosis.detect.pair.facts import Facts
 
-GIB = 2**30
+GIB: Convention[Bytes] = 2**30
 LEAST_BYTES = GIB
-"""Logits that take less are no reason for another loss."""
+"""Smallest size of the logits for which another loss is proposed."""
 
 PAGE = Page(
     id="fused_loss",
@@ -52,7 +53,7 @@ fused norms; `liger_kernel_config` leaves it out. What logs logits, entropy or a
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
-    """Liger's fused linear cross entropy."""
+    """Proposes Liger's fused linear cross entropy."""
     head = large_head(case)
     if head is None or case.roofline is None or not case.trains_on_tokens:
         return
@@ -78,7 +79,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
 
 
 def large_head(case: Analysis) -> LossHead | None:
-    """The loss, where its logits are large; None where they are not, or none was recorded."""
+    """The loss if its logits are large; None if they are not, or if none was recorded."""
     head = loss_head(case)
     return head if head is not None and head.logits_bytes >= LEAST_BYTES else None
 
@@ -94,7 +95,7 @@ ABSENT = Absent("fused linear cross entropy", _absent)
 
 
 def change(a: Facts, b: Facts) -> Iterator[Candidate]:
-    """Less time in the loss, where only the side with more of it is advised to fuse it."""
+    """Less time in the loss, if only the side with more is advised to fuse it."""
     return less_loss(a, b, PAGE.id, "a fused loss")
 
 

@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpuprof.diagnosis.detect.collecting import LEAST, MOST_OF_IT, collecting, usual_collection_ns
+from gpuprof.diagnosis.detect.collecting import (
+    LEAST_COLLECTING_SHARE,
+    PART_OF_COLLECTION,
+    collecting,
+    usual_collection_ns,
+)
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.ledger_item import LedgerItem
@@ -16,12 +21,13 @@ from gpuprof.diagnosis.fix import call, without_call
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.graph import Graph
 from gpuprof.tracefile.trace import I64
+from gpuprof.units import Assumed, Steps
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
-EVERY = 1_000
-"""Steps from one collection to the next that cost nothing to speak of."""
+STEPS_BETWEEN: Assumed[Steps] = 1_000
+"""Proposed number of steps between collections, at which they cost next to nothing."""
 
 PAGE = Page(
     id="garbage_collection",
@@ -48,7 +54,7 @@ and look for what holds them (`gpuprof memory`).
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
-    """Collecting rarely."""
+    """Proposes to collect rarely."""
     found = collecting(case)
     if found is None:
         return
@@ -59,7 +65,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     yield Proposal(
         title=f"no garbage collection in the {case.unit}",
         evidence=spans(case, text, mask),
-        fix=without_call(f"gc.collect() only every {EVERY} steps", "gc.collect")
+        fix=without_call(f"gc.collect() only every {STEPS_BETWEEN} steps", "gc.collect")
         + "\nor, if Python collects by itself: "
         + call("gc.freeze").otherwise()
         + "  # after the first steps: what is there by then is not looked at again",
@@ -70,8 +76,8 @@ def find(case: Analysis) -> Iterator[Proposal]:
 
 
 def _without(graph: Graph, at: I64, usual_ns: float, *, stretch_only: bool = False) -> Graph:
-    """The graph without collections of this length in these stretches; what they lack is taken off the CPU's other
-    time. `stretch_only`: without the stretches, and no more."""
+    """The graph without collections of this length in these stretches; if a stretch is shorter, the rest is taken from
+    other CPU time. `stretch_only`: only shortens the stretches."""
     duration = graph.duration_ns.copy()
     taken = duration[at] if stretch_only else np.minimum(duration[at], usual_ns)
     duration[at] -= taken
@@ -80,14 +86,14 @@ def _without(graph: Graph, at: I64, usual_ns: float, *, stretch_only: bool = Fal
     whole = np.bincount(graph.step[host], weights=duration[host], minlength=graph.steps)
     short = np.zeros(graph.steps)
     short[graph.step[at]] = lacking
-    factor = 1 - np.divide(short, whole, out=np.zeros_like(whole), where=whole > 0).clip(0, MOST_OF_IT)
+    factor = 1 - np.divide(short, whole, out=np.zeros_like(whole), where=whole > 0).clip(0, PART_OF_COLLECTION)
     duration[host] *= factor[graph.step[host]]
     return graph.with_durations(duration)
 
 
 def _absent(case: Analysis) -> str | None:
     usual_ns = usual_collection_ns(case)
-    if usual_ns < LEAST * case.mean_ns:
+    if usual_ns < LEAST_COLLECTING_SHARE * case.mean_ns:
         return None
     return (
         f"collections take {duration(usual_ns)} in the usual {case.unit}, and no stretch of Python in the recorded"

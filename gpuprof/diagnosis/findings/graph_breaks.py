@@ -1,4 +1,4 @@
-"""A compiled model whose graph breaks: each break with its line, how often a step meets it, and what it costs."""
+"""A compiled model with graph breaks: each break with its line, frequency and cost."""
 
 from __future__ import annotations
 
@@ -21,23 +21,24 @@ from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.transform import removed, without_waits
 from gpuprof.tracefile.compiler import GraphBreak
+from gpuprof.units import Assumed, Convention, Entries, Ratio, Share
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
 
 STAYS = calibrated.STAYS.rising
-"""Part of the host work around a break that the joined graph still does: at best, usually, at worst."""
+"""Share of the CPU work around a break that the joined graph still does: at best, as expected, at worst."""
 FUSED = calibrated.FUSED.rising
-"""What GPU work launched between the two graphs takes after, of what it took."""
+"""Time of GPU work between the two graphs after joining them / before."""
 ENTERED = calibrated.ENTERED.falling
-"""What entering the second graph's generated code costs, and the kernels that are fused with those of the first, in
-launches of such code: at best, usually, at worst."""
-LEAST = 0.3
-"""What is left of that code at least."""
-MOST_SHOWN = 4
-"""Breaks that are named."""
-WORTH = 1.05
-"""What graphs have to gain beyond joined graphs, as they are more particular."""
+"""Cost of entering the second graph's generated code, plus the kernels that would be fused with the first graph's, in
+launches of such code: at best, as expected, at worst."""
+LEAST_LEFT: Assumed[Share] = 0.3
+"""Smallest share of that code that remains."""
+MOST_SHOWN: Convention[Entries] = 4
+"""Most breaks that are named."""
+LEAST_GAIN_OVER_JOINING: Assumed[Ratio] = 1.05
+"""Smallest gain of CUDA graphs over joined graphs, since they have more requirements."""
 
 PAGE = Page(
     id="graph_breaks",
@@ -89,11 +90,11 @@ _WAYS: tuple[tuple[re.Pattern[str], str], ...] = (
         "move the call out, or make it a custom operator (torch.library.custom_op)",
     ),
 )
-"""What to do about a reason, by Dynamo's words for it."""
+"""(pattern of Dynamo's reason, what to do about it)."""
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
-    """The breaks removed, and with CUDA graphs after that."""
+    """Proposes to remove the breaks, and then to use CUDA graphs."""
     found = broken_at(case)
     if not found:
         yield from _never_compiled(case)
@@ -122,7 +123,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
         then = captured(graph, host, work, 2, way) if way < 2 else partly_captured(host)
         return lambda graph: then(joined[way](graph))
 
-    if case.step_of(with_graphs(1)(graph)) * WORTH > case.step_of(joined[1](graph)):
+    if case.step_of(with_graphs(1)(graph)) * LEAST_GAIN_OVER_JOINING > case.step_of(joined[1](graph)):
         return
     yield Proposal(
         title="no graph breaks, and CUDA graphs",
@@ -141,7 +142,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
 
 
 def _never_compiled(case: Analysis) -> Iterator[Proposal]:
-    """The model compiled, where a break had Dynamo give up the function that was to be compiled."""
+    """Proposes to compile the model if a break made Dynamo give up the function to be compiled."""
     functions = never_compiled(case)
     if not functions:
         return
@@ -159,7 +160,7 @@ def _never_compiled(case: Analysis) -> Iterator[Proposal]:
 
 
 def without(found: Sequence[BrokenAt], way: int) -> Change:
-    """The graph without some breaks; `way` 0: as good as it gets, 1: as expected, 2: as bad."""
+    """The graph without some breaks; `way` 0: at best, 1: as expected, 2: at worst."""
     between = np.logical_or.reduce([one.between for one in found])
     eager = np.logical_or.reduce([one.eager for one in found])
     waits = np.logical_or.reduce([one.waits for one in found])
@@ -171,14 +172,14 @@ def without(found: Sequence[BrokenAt], way: int) -> Change:
         for one in found:
             took = float(kept[one.second].sum())
             less = one.calls * ENTERED[way] * one.launch_ns
-            duration[one.second] *= max(1 - less / took, LEAST) if took else 1.0
+            duration[one.second] *= max(1 - less / took, LEAST_LEFT) if took else 1.0
         return graph.with_durations(np.where(eager, duration * FUSED[way], duration))
 
     return change
 
 
 def _evidence(case: Analysis, found: Sequence[BrokenAt]) -> tuple[Evidence, ...]:
-    """How many breaks a step meets, and each with its line and what its removal alone gains."""
+    """Evidence: the number of breaks per step, and each break with its line and the gain of removing it alone."""
     times = sum(one.times for one in found)
     graph, now = case.graph, case.step_ns
     places = f"in {len(found)} places" if len(found) > 1 else "in one place"

@@ -21,21 +21,22 @@ from gpuprof.diagnosis.fix import Code, Fix, call, other_way
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.projection.sample_preparation import preparing
 from gpuprof.replay.graph import HOST, INPUT, Graph
-from gpuprof.replay.mean_step import NEAR
+from gpuprof.replay.mean_step import SAME_PACE
 from gpuprof.replay.transform import scaled
 from gpuprof.timeline.nesting import climb
 from gpuprof.tracefile.trace import I64, OP, Mask
+from gpuprof.units import Assumed, Convention, Ratio, Share, Workers
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
-LEAST = 0.05
-"""Of a step what preparing samples takes, from which on it is worth a fix."""
-LEFT = (0.01, 0.05, 0.2)
-"""Of the time what is left on the thread: fetching what was prepared."""
-SLOWER = 1.25
-"""In a process of its own preparing takes longer, for results have to be handed over."""
-COUNTS = (1, 2, 4, 8, 16)
+LEAST_PREPARING_SHARE: Assumed[Share] = 0.05
+"""Smallest share of the step of preparing samples for a fix."""
+LEFT_SHARE: Assumed[tuple[Share, Share, Share]] = (0.01, 0.05, 0.2)
+"""Share of the time that remains on the thread, for fetching prepared samples."""
+WORKER_SLOWER: Assumed[Ratio] = 1.25
+"""Factor on preparing in a separate process, which has to hand over its results."""
+WORKER_COUNTS: Convention[tuple[Workers, ...]] = (1, 2, 4, 8, 16)
 RANDOM = frozenset(
     f"aten::{name}"
     for name in (
@@ -43,11 +44,11 @@ RANDOM = frozenset(
         "uniform_", "random_", "bernoulli", "bernoulli_", "exponential_", "multinomial", "poisson",
     )
 )  # fmt: skip
-"""Ops that make random numbers, where their tensor is."""
+"""Ops that make random numbers, on the device of their tensor."""
 ONCE = calibrated.PREPARED_ONCE.rising
-"""Of preparing a sample what is left where its costly part is done once: at best, usually, at worst."""
+"""Share of preparing a sample that remains if its costly part is done once: at best, as expected, at worst."""
 LAUNCH_NS = calibrated.RANDOM_LAUNCH_NS.rising
-"""What the CPU takes for each of them on a GPU: at best, usually, at worst."""
+"""CPU time of such an op on a GPU: at best, as expected, at worst, ns."""
 
 PAGE = Page(
     id="host_preprocessing",
@@ -83,8 +84,8 @@ recorded Python stacks, preparation in code that calls no ops of PyTorch is not 
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
-    """Preparing samples elsewhere, where it takes a part of the step; random numbers on the GPU; batches that the
-    training waits for prepared once."""
+    """Proposes to prepare samples elsewhere if that takes part of the step, to make random numbers on the GPU, and to
+    prepare batches only once if the training waits for them."""
     if not case.workload.is_inference:
         yield from _once(case)
     graph = case.graph
@@ -93,12 +94,12 @@ def find(case: Analysis) -> Iterator[Proposal]:
     nodes = preparing(graph) & (random < 0)
     computed = computed_on_cpu(case)
     if computed is not None:
-        nodes &= ~computed.stretches  # of what the GPU made: no worker has that
+        nodes &= ~computed.stretches  # computed from the GPU's results, which no worker has
     took_ns = case.per_step(float(graph.duration_ns[nodes].sum()))
-    if took_ns < LEAST * case.step_ns:
+    if took_ns < LEAST_PREPARING_SHARE * case.step_ns:
         return
     rest = max(case.step_of(scaled(graph, nodes, 0.0)), 1.0)
-    workers = next((n for n in COUNTS if n * rest >= SLOWER * took_ns), COUNTS[-1])
+    workers = next((n for n in WORKER_COUNTS if n * rest >= WORKER_SLOWER * took_ns), WORKER_COUNTS[-1])
     share = 100 * took_ns / case.step_ns
     text = (
         f"preparing samples takes the CPU {duration(took_ns)} {case.unit.a}, {share:.0f} % of it, and grows"
@@ -115,19 +116,19 @@ def find(case: Analysis) -> Iterator[Proposal]:
             + " before the training, or in __getitem__, and "
             + (case.stack.setting({"dataloader_num_workers": workers}) or call("DataLoader", ..., num_workers=workers)),
         ),
-        change=partial(scaled, nodes=nodes, factor=LEFT[1]),
-        best=partial(scaled, nodes=nodes, factor=LEFT[0]),
-        worst=partial(scaled, nodes=nodes, factor=LEFT[2]),
-        least_ns=SLOWER * took_ns / workers,
+        change=partial(scaled, nodes=nodes, factor=LEFT_SHARE[1]),
+        best=partial(scaled, nodes=nodes, factor=LEFT_SHARE[0]),
+        worst=partial(scaled, nodes=nodes, factor=LEFT_SHARE[2]),
+        least_ns=WORKER_SLOWER * took_ns / workers,
     )
 
 
 def _once(case: Analysis) -> Iterator[Proposal]:
-    """The costly part of preparing samples done once and kept, where the training waits for its batches."""
+    """Proposes to do the costly part of preparing samples once and keep it, if the training waits for its batches."""
     feed, graph = case.feed, case.graph
     nodes = graph.resource == INPUT
     if feed is not None and feed.loader.workers > 0:
-        if case.mean.fed_ns() < (1 + NEAR) * case.mean.consumer_ns():
+        if case.mean.fed_ns() < (1 + SAME_PACE) * case.mean.consumer_ns():
             return
         loader = feed.loader
         text = (
@@ -141,7 +142,7 @@ def _once(case: Analysis) -> Iterator[Proposal]:
         )
         return
     took = case.per_step(float(graph.duration_ns[nodes].sum()))
-    if took < LEAST * case.step_ns:
+    if took < LEAST_PREPARING_SHARE * case.step_ns:
         return
     text = f"the training's own process prepares each batch: {duration(took)} {case.unit.a}"
     best, usual, worst = (partial(scaled, nodes=nodes, factor=factor) for factor in ONCE)
@@ -167,8 +168,8 @@ def _prepared_once(case: Analysis, evidence: tuple[Evidence, ...], **how: Any) -
 
 
 def _making_random_numbers(case: Analysis) -> I64:
-    """Per node of the graph the op that makes random numbers on the CPU which it belongs to, else -1. What a DataLoader
-    does is its workers' to do."""
+    """Per node the op on the CPU that makes random numbers and contains it, or -1; without work of a DataLoader, which
+    belongs in its workers."""
     graph, ops, links = case.graph, case.trace.ops, case.timeline.links
     parent = case.timeline.nesting.parent
     outermost = case.outermost(case.ops_named(RANDOM.__contains__) & (ops.kind == OP))
@@ -183,10 +184,10 @@ def _making_random_numbers(case: Analysis) -> I64:
 
 
 def _on_the_gpu(case: Analysis, op: I64) -> Iterator[Proposal]:
-    """Random numbers made where they are used."""
+    """Proposes to make random numbers where they are used."""
     graph, nodes = case.graph, op >= 0
     took_ns = case.per_step(float(graph.duration_ns[nodes].sum()))
-    if took_ns < LEAST * case.step_ns:
+    if took_ns < LEAST_PREPARING_SHARE * case.step_ns:
         return
     names = sorted({case.trace.strings[case.trace.ops.name[row]] for row in np.unique(op[nodes]).tolist()})
     more = f" and {len(names) - 2} others" if len(names) > 2 else ""
@@ -205,7 +206,7 @@ def _on_the_gpu(case: Analysis, op: I64) -> Iterator[Proposal]:
 
 
 def _launched(graph: Graph, op: I64, nodes: Mask, launch_ns: float) -> Graph:
-    """The graph in which each of these ops takes the CPU no more than a launch."""
+    """The graph in which each of these ops only takes the CPU time of a launch."""
     total = np.bincount(op[nodes], weights=graph.duration_ns[nodes])
     share = np.minimum(launch_ns / np.maximum(total, 1.0), 1.0)
     duration = graph.duration_ns.copy()

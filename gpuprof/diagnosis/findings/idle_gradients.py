@@ -16,13 +16,14 @@ from gpuprof.diagnosis.fix import call, code
 from gpuprof.replay.transform import scaled
 from gpuprof.timeline.phases import BACKWARD
 from gpuprof.tracefile.trace import F64, Mask
+from gpuprof.units import Assumed, Share
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
-LEAST = 0.2
+LEAST_IDLE_SHARE: Assumed[Share] = 0.2
 """Share of the parameters with gradients from which on it is worth a word: a pooler that no loss uses is less."""
-WEIGHTS = 0.5
+WEIGHTS_SHARE: Assumed[Share] = 0.5
 """Share of the backward pass's time that gradients of weights take in layers of matrix multiplications; the other half
 are gradients of their inputs."""
 
@@ -58,13 +59,13 @@ def find(case: Analysis) -> Iterator[Proposal]:
     optimizer = (case.run.optimizer or {}) if case.run else {}
     idle, below, used = (float(optimizer.get(name) or 0) for name in ("idle_gradients", "idle_below", "parameters"))
     whole = idle + used
-    if not idle or idle < LEAST * whole:
+    if not idle or idle < LEAST_IDLE_SHARE * whole:
         return
     graph = case.graph
     nodes = backward_nodes(case)
     if not nodes.any():
         return
-    gone = below / whole + WEIGHTS * (idle - below) / whole
+    gone = below / whole + WEIGHTS_SHARE * (idle - below) / whole
     text = (
         f"{idle / 1e6:,.1f} M parameters have gradients that no optimizer uses, of {whole / 1e6:,.1f} M; "
         f"{100 * below / idle:.0f} % of them lie below all that is trained"

@@ -1,4 +1,4 @@
-"""The training process prepares its own batches, and the GPU waits for them."""
+"""The GPU waits for batches, prepared by the training process or by too few workers."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.own_lines import batch_lines
 from gpuprof.diagnosis.detect.pair.candidates import Candidate, claim_where
-from gpuprof.diagnosis.detect.pair.quantities import FEWER, idle_ns
+from gpuprof.diagnosis.detect.pair.quantities import MOST_LEFT, idle_ns
 from gpuprof.diagnosis.detect.pair.signs import long_wait_ns
 from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.diagnosis import Evidence
 from gpuprof.diagnosis.fix import Code, call
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.graph import INPUT, Graph
-from gpuprof.replay.mean_step import NEAR, least_on_cores, slowed_by_sharing, useful_workers
+from gpuprof.replay.mean_step import SAME_PACE, least_on_cores, slowed_by_sharing, useful_workers
 from gpuprof.replay.transform import scale, scaled
+from gpuprof.units import Convention, Workers
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
@@ -29,18 +30,17 @@ if TYPE_CHECKING:
     from gpuprof.diagnosis.run_budget import Feed
 
 FETCH_NS = calibrated.FETCH_NS.rising
-"""What the training process still does for a batch that a worker has prepared (take it from the queue, map its memory,
-hand it to the pinning thread): at best, usually, at worst."""
-COUNTS = (2, 4, 8, 16)
+"""Time of the training process for a batch that a worker has prepared (take it from the queue, map its memory, hand it
+to the pinning thread): at best, as expected, at worst, ns."""
+WORKER_COUNTS: Convention[tuple[Workers, ...]] = (2, 4, 8, 16)
 SLOWER_BESIDE_OTHERS = calibrated.SLOWER_BESIDE_OTHERS.value
-"""A worker prepares a batch slower than an idle machine would: the others, and the training, use the same memory and
-cores."""
+"""How much slower a worker prepares a batch than on an idle machine: other workers and the training share its memory
+and cores."""
 CROWDED = calibrated.CROWDED.value
-"""More workers take memory bandwidth and cores from the training's own process: its host time grows by this factor at
-worst."""
+"""Factor on the training process's CPU time in the worst case: more workers take memory bandwidth and cores from it."""
 SPREAD, SPREAD_INFERRED = calibrated.SPREAD.value, calibrated.SPREAD_INFERRED.value
-"""How far the pace of more workers is known where it was measured in them, and where it follows from what the training
-waited for."""
+"""Uncertainty factors of the pace of more workers: if it was measured in them, and if it was inferred from the
+training's waits."""
 MULTIPLE = re.compile(r"_MultiProcessing\w*Iter")
 
 PAGE = Page(
@@ -79,7 +79,7 @@ device="cuda")`, NVIDIA DALI), if the GPU has time to spare.
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
-    """More workers, where the step gets shorter without the input."""
+    """Proposes more workers if the step gets shorter without the input."""
     if case.feed is not None:
         yield from _more_workers(case, case.feed)
         return
@@ -91,16 +91,16 @@ def find(case: Analysis) -> Iterator[Proposal]:
     rest = case.step_of(scaled(graph, nodes, 0.0))
     workers, cpus = _workers(case), case.folder.cpus if case.folder else None
     if workers is None or workers > 0:
-        # Starved workers deliver one batch each in the time that all of them need, a step: twice as many take half.
+        # Starved workers each deliver one batch per step: twice the workers need half the time.
         wanted = None if workers is None else int(min(2 * workers, max(cpus or math.inf, 1)))
         if wanted is not None and workers is not None and wanted <= workers:
             return
         least_ns = case.step_ns / 2 if wanted is None else case.step_ns * (workers or 1) / wanted
     else:
         batch_ns = input_ns * SLOWER_BESIDE_OTHERS
-        counts = [n for n in COUNTS if cpus is None or n <= cpus] or [1]
+        counts = [n for n in WORKER_COUNTS if cpus is None or n <= cpus] or [1]
         wanted = next((n for n in counts if n * max(rest, 1.0) >= 1.5 * batch_ns), counts[-1])
-        # Next to a GPU the training itself keeps one core.
+        # With a GPU, the training itself uses one core.
         least_ns = max(batch_ns / wanted, least_on_cores(_cpu_ns(case, input_ns), rest, cpus))
     number = Code("num_workers * 2") if wanted is None else wanted
     loader = call("DataLoader", ..., num_workers=number, persistent_workers=True, pin_memory=True)
@@ -136,8 +136,8 @@ def find(case: Analysis) -> Iterator[Proposal]:
 
 
 def _workers(case: Analysis) -> int | None:
-    """Processes that prepare batches: as the run has it, else 0 unless the recording shows the iterator that has some;
-    None where it shows that, and not how many."""
+    """Number of loader workers: from the run, or else 0 unless the recording shows the iterator with workers; None if
+    it shows that one without their number."""
     known = (case.run.loader or {}).get("num_workers") if case.run else None
     several = bool(case.ops_named(MULTIPLE.search).any())
     if isinstance(known, int) and (known > 0 or not several):
@@ -146,8 +146,8 @@ def _workers(case: Analysis) -> int | None:
 
 
 def _cpu_ns(case: Analysis, input_ns: float) -> float:
-    """CPU time of the batches of a step whose making takes the training process `input_ns`: all of it, unless the run
-    measured that it waits."""
+    """CPU time of a step's batches that take the training process `input_ns` to make: all of it, unless the run
+    measured that part of it is waiting."""
     made = (case.folder.own.loader or {}).get("made") if case.folder else None
     cpu, whole = ((made or {}).get(name) for name in ("batch_cpu_ns", "batch_ns"))
     return input_ns * min(cpu / whole, 1.0) if cpu and whole else input_ns
@@ -178,7 +178,7 @@ ABSENT = Absent("more DataLoader workers", _absent)
 def change(a: Facts, b: Facts) -> Iterator[Candidate]:
     """A GPU that waits less for its batches."""
     waits = idle_ns(a, b, "input")
-    if waits.fell(to=FEWER, least=long_wait_ns(a, b)):
+    if waits.fell(to=MOST_LEFT, least=long_wait_ns(a, b)):
         yield Candidate(
             PAGE.id,
             "waiting for data",
@@ -189,9 +189,9 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
 
 
 def _more_workers(case: Analysis, feed: Feed) -> Iterator[Proposal]:
-    """Where workers feed the training and their pace is known: the number that keeps up with it."""
+    """Proposes the number of workers that keeps up with the training, if their pace is known."""
     loader, consumer_ns = feed.loader, case.mean.consumer_ns()
-    if case.mean.fed_ns() < (1 + NEAR) * consumer_ns:
+    if case.mean.fed_ns() < (1 + SAME_PACE) * consumer_ns:
         return
     wanted = useful_workers(loader, consumer_ns, feed.batches, feed.cpu_ns, feed.cpus)
     if wanted <= loader.workers:

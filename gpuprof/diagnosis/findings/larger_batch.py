@@ -1,4 +1,4 @@
-"""A step that takes no longer for more tokens."""
+"""A step that takes hardly longer for more tokens."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ from gpuprof.projection.batch import (
 )
 from gpuprof.replay.graph import DEVICE, Graph
 from gpuprof.timeline.phases import BACKWARD, FORWARD, RECOMPUTE
+from gpuprof.units import Bytes, Convention
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
@@ -72,7 +73,7 @@ with the tokens. Memory use is known only for recordings made with `gpuprof trac
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
-    """The batch that gains, if one does; one that does not fit as a chain, after a change that frees memory."""
+    """Proposes a larger batch if that gains; if it does not fit, as a chain after a change that frees memory."""
     found = best_factor(case)
     if found is not None:
         yield _larger(case, *found)
@@ -88,8 +89,8 @@ def of_factor(case: Analysis, factor: float) -> Proposal:
 
 
 def _after_freeing(case: Analysis, chosen: float, step_ns: float) -> Proposal:
-    """The batch that does not fit, where checkpointing makes room for it at the price of a second forward pass; at best
-    another change does, for nothing."""
+    """The proposal for a batch that does not fit: checkpointing makes room for it at the price of a second forward
+    pass; at best another change does so for free."""
     alone = _larger(case, chosen, step_ns)
     change, worst = alone.change, alone.worst or alone.change
     memory = case.run.memory if case.run else None
@@ -111,11 +112,11 @@ def _after_freeing(case: Analysis, chosen: float, step_ns: float) -> Proposal:
 
 
 FREE = as_fix("first free memory: gpuprof memory lists what saves how much, and what it costs\n")
-GIB = 1 << 30
+GIB: Convention[Bytes] = 1 << 30
 
 
 def _computed_again(graph: Graph) -> Graph:
-    """The graph whose backward passes take so much longer as the forward passes took, on the CPU and the GPU."""
+    """The graph with the forward passes' CPU and GPU time added to the backward passes."""
     own = ~graph.waits
     longer = np.ones(len(graph))
     for side in (graph.on_gpu, ~graph.on_gpu):
@@ -173,7 +174,7 @@ ABSENT = Absent("larger batch", _absent)
 
 
 def _at_worst(case: Analysis, factor: float, longer: float) -> Change:
-    """Kernels grow most, and so does communication."""
+    """The worst case: kernels and communication grow most."""
     grown, moving = scaled_batch(case, factor, 2, longer), communication_at_worst(case.graph, factor * longer)
     return lambda graph: moving(grown(graph))
 

@@ -1,4 +1,4 @@
-"""Attention computes scores that a mask then throws away: of packed documents, or of padding."""
+"""Attention computes scores that a mask then throws away, for packed documents or padding."""
 
 from __future__ import annotations
 
@@ -21,15 +21,16 @@ from gpuprof.diagnosis.fix import Fix, as_fix, code, joined
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.transform import scaled
 from gpuprof.tracefile.trace import F64, KERNEL, NO_TEXT, Mask
+from gpuprof.units import Assumed, Share
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
-MOST_USEFUL = 0.6
-"""Share of the scores of a row above which there is nothing to skip: lengths of one batch differ by as much."""
+MOST_USEFUL: Assumed[Share] = 0.6
+"""Largest useful share of a row's scores for a proposal: lengths within one batch differ by as much."""
 RATES = tuple(zip(calibrated.ATTENTION_FORWARD.falling, calibrated.ATTENTION_BACKWARD.falling, strict=True))
-"""Share of the tensor ceiling that attention over packed lengths reaches, forward and backward: at best, usually, at
-worst."""
+"""Shares of the tensor ceiling that attention over packed lengths reaches, (forward, backward): at best, as expected,
+at worst."""
 SHORTEST_NS = latency.ELEMENTWISE_NS.value
 FLASH: dict[str, Any] = {"attn_implementation": "flash_attention_2"}
 FLEX: dict[str, Any] = {"attn_implementation": "flex_attention"}
@@ -64,7 +65,7 @@ pads. FlexAttention compiles once for each new shape.
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
-    """A kernel that skips what the mask excludes."""
+    """Proposes a kernel that skips what the mask excludes."""
     useful = useful_share(case)
     if useful is None or useful > MOST_USEFUL or case.roofline is None:
         return
@@ -93,12 +94,12 @@ def find(case: Analysis) -> Iterator[Proposal]:
 
 
 def useful_share(case: Analysis) -> float | None:
-    """Of the pairs of tokens in a row those within one document; None where that is not known."""
+    """Share of pairs of tokens in a row that are within one document; None if unknown."""
     return None if case.run is None else case.run.work.useful_pairs
 
 
 def masked_kernels(case: Analysis) -> Mask:
-    """GPU events of attention over whole rows, which are given a mask, if anything, and no lengths."""
+    """GPU events of attention over whole rows: kernels that get a mask or nothing, but no lengths."""
     trace, links = case.trace, case.timeline.links
     gpu, ops = trace.gpu, trace.ops
     found = np.zeros(len(gpu), bool)
@@ -124,7 +125,7 @@ def _arguments(case: Analysis, op: int) -> Arguments | None:
 
 
 def _left(case: Analysis, rows: Mask, useful: float, level: int) -> F64:
-    """Per GPU event the share of its time that is left when only useful scores are computed."""
+    """Per GPU event the share of its time that remains if only useful scores are computed."""
     assert case.roofline is not None
     trace, work, limits = case.trace, case.roofline.work, case.roofline.ceilings
     gpu, links = trace.gpu, case.timeline.links
@@ -138,7 +139,7 @@ def _left(case: Analysis, rows: Mask, useful: float, level: int) -> F64:
         code = int(work.dtype[row])
         rate = limits.flops.get(DTYPES[code]) if code != UNKNOWN else None
         flops = float(work.flops[row])
-        # Of a mask as a tensor the kernel computes both halves; of a causal model one is of use.
+        # With a mask tensor the kernel computes both halves of the scores; a causal model only uses one.
         half = 0.5 if case.stack.is_causal and not is_causal(arguments) else 1.0
         if rate and np.isfinite(flops) and flops > 0:
             needed = flops * useful * half / (rate * (backward if is_backward(arguments.name) else forward)) * 1e9
@@ -151,7 +152,7 @@ def _part(useful: float) -> str:
 
 
 def _fix(case: Analysis) -> Fix:
-    """What this stack has: lengths for a variable-length kernel, a block mask, or rows that are not packed."""
+    """The fix for this stack: lengths for a variable-length kernel, a block mask, or rows that are not packed."""
     stack = case.stack
     ways: list[Fix] = []
     for options, note in ((FLASH, "  # lengths follow from position_ids"), (FLEX, "  # a block mask, compiled")):
@@ -180,7 +181,7 @@ def _absent(case: Analysis) -> str | None:
         return None
     if useful > MOST_USEFUL:
         return f"{100 * useful:.0f} % of the scores of a row are within one document"
-    return "attention is given the lengths of documents already" if not masked_kernels(case).any() else None
+    return "attention already gets the documents' lengths" if not masked_kernels(case).any() else None
 
 
 ABSENT = Absent("attention that skips masked blocks", _absent)

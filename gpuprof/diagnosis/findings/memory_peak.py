@@ -24,20 +24,25 @@ from gpuprof.replay.graph import Graph
 from gpuprof.replay.transform import scaled
 from gpuprof.timeline.phases import BACKWARD, FORWARD
 from gpuprof.timeline.phases import OPTIMIZER as OPTIMIZER_PHASE
+from gpuprof.units import Assumed, Bytes, Convention, Elements, Published, Ratio, Share
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
     from gpuprof.projection.activations import Recorded
     from gpuprof.projection.memory import RecordedMemory, Trained
 
-REPEATED = (0.85, 1.0, 1.1)
+REPEATED_FORWARD: Assumed[tuple[Ratio, Ratio, Ratio]] = (0.85, 1.0, 1.1)
 """Of the forward pass what checkpointing repeats: neither head nor loss, but with work of its own."""
-STATE_MOVED = {"eight_bit_optimizer": 4, "paged_eight_bit_optimizer": 4, "paged_optimizer": 16}
+STATE_MOVED: Published[dict[str, Bytes]] = {
+    "eight_bit_optimizer": 4,
+    "paged_eight_bit_optimizer": 4,
+    "paged_optimizer": 16,
+}
 """bitsandbytes' optimizers, which update tensor by tensor → bytes per parameter of state that is read and written."""
-EVERY_SECOND = 0.5
-PAGED_STATE = 8.0
+HALF_OF_LAYERS: Convention[Share] = 0.5
+PAGED_STATE_BYTES: Published[Ratio] = 8.0
 """Bytes per parameter of two moments in single precision, in which bitsandbytes keeps those that are not in 8 bits."""
-LEAST_PAGED = 1e5
+LEAST_PAGED: Published[Elements] = 1e5
 """Parameters of a tensor from which on bitsandbytes pages its state. (Adapters are often smaller.)"""
 
 PAGE = Page(
@@ -105,7 +110,7 @@ def _checkpointing(recorded: Recorded) -> list[MemoryFix]:
         MemoryFix("checkpointing", "checkpoint all layers", changes.checkpointed(layers, hidden),
                   replaces=CHECKPOINTING, share=1.0),
         MemoryFix("checkpointing_half", "checkpoint every 2nd layer",
-                  changes.checkpointed(layers, hidden, EVERY_SECOND), replaces=CHECKPOINTING, share=EVERY_SECOND),
+                  changes.checkpointed(layers, hidden, HALF_OF_LAYERS), replaces=CHECKPOINTING, share=HALF_OF_LAYERS),
         MemoryFix("offloaded_activations", "activations on the CPU", changes.offloaded_activations(layers, hidden),
                   replaces=CHECKPOINTING),
     ]  # fmt: skip
@@ -130,7 +135,7 @@ def _optimizer(memory: RecordedMemory) -> list[MemoryFix]:
             eight = changes.eight_bit_state(trained.state_bytes, trained.parameters)
             found.append(MemoryFix("eight_bit_optimizer", "8-bit optimizer", eight, rounded, replaces=OPTIMIZER))
         if trained.tensors and trained.parameters / trained.tensors >= LEAST_PAGED:
-            moved = PAGED_STATE * trained.parameters
+            moved = PAGED_STATE_BYTES * trained.parameters
             if wide:
                 found.append(MemoryFix("paged_optimizer", "paged optimizer", away, replaces=OPTIMIZER,
                                        moved_bytes=moved))  # fmt: skip
@@ -194,7 +199,7 @@ def _offloaded_activations(case: Analysis, memory: RecordedMemory) -> Priced | s
 def _of_passes(fix: MemoryFix, case: Analysis) -> Callable[[int], Change] | None:
     """What a change of the forward and backward passes does to the graph: 0 at best, 1 usually, 2 at worst."""
     if fix.share:
-        return lambda level: partial(_repeats, share=fix.share * REPEATED[level])
+        return lambda level: partial(_repeats, share=fix.share * REPEATED_FORWARD[level])
     makers: dict[str, Callable[[int], Change]] = {
         "half_micro_batch": lambda level: partial(_twice, smaller=scaled_batch(case, 0.5, level)),
         "half_length": lambda level: scaled_batch(case, 0.5, level),

@@ -15,7 +15,7 @@ import numpy as np
 from gpuprof.calibration import reference as calibrated
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.fused_kernels import Fused
-from gpuprof.diagnosis.detect.fused_sequences import CONVOLVED, causal_convolutions
+from gpuprof.diagnosis.detect.fused_sequences import FILTER_WIDTHS, causal_convolutions
 from gpuprof.diagnosis.detect.passes import backward_of
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.diagnosis import Evidence, Issue
@@ -26,12 +26,13 @@ from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.replay.transform import removed, scaled
 from gpuprof.timeline.unit import STEP
 from gpuprof.tracefile.trace import ANNOTATION, Mask
+from gpuprof.units import Convention, Entries
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
     from gpuprof.tracefile.program import Program, Warned
 
-MOST_SHOWN = 3
+MOST_SHOWN: Convention[Entries] = 3
 """Warnings that the note quotes."""
 SLOWLY = re.compile(r"fall(s|ing)? back|fallback|reference|fast.?path|slow(er|ly)?\b|not installed", re.IGNORECASE)
 OF_KERNELS = re.compile(
@@ -158,7 +159,7 @@ def _convolutions(case: Analysis) -> Iterator[Proposal]:
         title="causal convolutions (causal-conv1d)",
         evidence=(
             Evidence(
-                f"{count:,.0f} depthwise convolutions over at most {max(CONVOLVED)} tokens, as"
+                f"{count:,.0f} depthwise convolutions over at most {max(FILTER_WIDTHS)} tokens, as"
                 f" {case.per_step(float(fused.gpu.sum())):,.0f} kernels: {duration(gpu_ns)} of GPU time {case.unit.a}"
             ),
         ),

@@ -10,20 +10,21 @@ import numpy as np
 
 from gpuprof.calibration import batch as calibrated
 from gpuprof.costs import hardware
-from gpuprof.diagnosis.detect.batch_scaling import MEMORY_SHARE
+from gpuprof.diagnosis.detect.batch_scaling import USABLE_MEMORY
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.fix import Code, call
 from gpuprof.replay.transform import removed
 from gpuprof.timeline.gpu_concurrency import take_turns
+from gpuprof.units import Assumed, Bytes
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
 UNEVEN = calibrated.UNEVEN.value
 """One GPU with all of the model takes up to this much more than the GPUs' peaks together, which are not all known."""
-GRADIENT_BYTES = 4
+GRADIENT_BYTES: Assumed[Bytes] = 4
 """Per trainable parameter, what DDP exchanges at most: adapters are fp32 by default."""
 SHARDED = calibrated.SHARDED.value
 """How much longer FSDP's gathering of weights may make a step that would otherwise exchange only gradients."""
@@ -96,7 +97,7 @@ def _fits(case: Analysis, gpus: int) -> bool | None:
     totals = [info.memory_bytes for info in case.trace.meta.gpus if info.memory_bytes]
     if case.run is None or not case.run.memory.peak_bytes or not totals:
         return None
-    return case.run.memory.peak_bytes * gpus * UNEVEN <= MEMORY_SHARE * min(totals)
+    return case.run.memory.peak_bytes * gpus * UNEVEN <= USABLE_MEMORY * min(totals)
 
 
 def _exchange_share(case: Analysis, gpus: int) -> float:

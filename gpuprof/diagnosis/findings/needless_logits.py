@@ -20,14 +20,15 @@ from gpuprof.diagnosis.fix import code
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.transform import scaled
 from gpuprof.tracefile.trace import F64, Mask
+from gpuprof.units import Assumed, Share
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
     from gpuprof.diagnosis.detect.pair.facts import Facts
 
-LEAST_SHARE = 0.1
+LEAST_LOGITS_SHARE: Assumed[Share] = 0.1
 """Of the step that logits take where it is worth saying that labels were not seen."""
-MOST_LABELLED = 0.9
+MOST_LABELLED: Assumed[Share] = 0.9
 """Share of labelled tokens above which there is nothing to leave out."""
 
 PAGE = Page(
@@ -108,7 +109,7 @@ def _absent(case: Analysis) -> str | None:
     if share is not None:
         return f"{100 * share:.0f} % of the tokens have a label"
     took = case.per_step(float(case.graph.duration_ns[logits_nodes(case, head)].sum()))
-    if took < LEAST_SHARE * case.mean_ns:
+    if took < LEAST_LOGITS_SHARE * case.mean_ns:
         return None
     return (
         f"labels were not seen in host memory; the output layer and the loss take {duration(took)} of GPU time"

@@ -17,11 +17,12 @@ from gpuprof.replay.graph import Graph
 from gpuprof.replay.host_pace import pace_and_spread
 from gpuprof.timeline.phases import FORWARD
 from gpuprof.tracefile.trace import AUTOGRAD_ENGINE, I64, OP, Mask
+from gpuprof.units import Assumed, Ops
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
 
-FEWEST = 100
+FEWEST_OPS: Assumed[Ops] = 100
 """Ops one after the other, at least, of which none has a backward pass: single ones are of metrics, masks and weights
 that a step does not use; a model has hundreds."""
 
@@ -105,7 +106,7 @@ def find_unused(case: Analysis) -> Unused | None:
     # A number is used up by the op that has it last before the next one.
     used_up = np.append(np.diff(made) == 1, False)
     vain = used_up & ~np.isin(made, ops.sequence[backward])
-    runs = [run for run in _runs(vain) if len(run) >= FEWEST]
+    runs = [run for run in _runs(vain) if len(run) >= FEWEST_OPS]
     if not runs:
         return None
     numbers = made[np.concatenate(runs)]

@@ -19,15 +19,16 @@ from gpuprof.diagnosis.fix import Fix, as_fix, call, joined
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.transform import scaled
 from gpuprof.tracefile.trace import F64, KERNEL, Mask
+from gpuprof.units import Assumed, Elements, Published, Share
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
-LEAST = 0.03
+LEAST_MATMUL_SHARE: Assumed[Share] = 0.03
 """Share of the step that such kernels take above their reach, from which on they are worth a look."""
-ALIGNED = 8
+ALIGNED_ELEMENTS: Published[Elements] = 8
 """Values of 16 bits in 16 bytes, which tensor cores are fed with at once."""
-PADDED_TO = 64
+PADDED_TO: Published[Elements] = 64
 """A multiple of this fits the tiles of all libraries."""
 _PRODUCTS = frozenset({"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"})
 
@@ -74,12 +75,12 @@ def find(case: Analysis) -> Iterator[Proposal]:
     graph = case.graph
     took = float(graph.duration_ns[found.nodes].sum())
     above = float((graph.duration_ns * (1 - found.reach))[found.nodes].sum())
-    if case.per_step(above) < LEAST * case.step_ns:
+    if case.per_step(above) < LEAST_MATMUL_SHARE * case.step_ns:
         return
     padded = -(-found.size // PADDED_TO) * PADDED_TO
     text = (
         f"{case.per_step(found.nodes.sum()):,.0f} matrix multiplications {case.unit.a} have a size such as"
-        f" {found.size:,}, which is no multiple of {ALIGNED}: {duration(case.per_step(took))}, and"
+        f" {found.size:,}, which is no multiple of {ALIGNED_ELEMENTS}: {duration(case.per_step(took))}, and"
         f" {duration(case.per_step(took - above))} at the usual rate"
     )
     best, usual, worst = (_left(found, times) for times in calibrated.ALIGNED_LEFT.rising)
@@ -123,13 +124,13 @@ def odd_products(case: Analysis) -> OddProducts | None:
 
 
 def _odd_weights(case: Analysis) -> frozenset[int]:
-    """Sizes of the layers' weights that are no multiples of ALIGNED."""
+    """Sizes of the layers' weights that are no multiples of ALIGNED_ELEMENTS."""
     ops, found = case.trace.ops, set[int]()
     for name, at in (("aten::linear", 1), ("aten::embedding", 0), ("aten::addmm", 0)):
         for text in np.unique(ops.dims[case.ops_named(name.__eq__)]).tolist():
             shapes = shapes_in(case, text)
             found.update(shapes[at] or () if len(shapes) > at else ())
-    return frozenset(n for n in found if n > ALIGNED and n % ALIGNED)
+    return frozenset(n for n in found if n > ALIGNED_ELEMENTS and n % ALIGNED_ELEMENTS)
 
 
 def _largest(odd: frozenset[int], shapes: list[tuple[int, ...] | None]) -> int:

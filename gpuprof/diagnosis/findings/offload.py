@@ -29,6 +29,7 @@ from gpuprof.replay.graph import COPY, SYNC, Graph
 from gpuprof.replay.transform import scaled, without_edges
 from gpuprof.timeline.phases import OPTIMIZER
 from gpuprof.tracefile.trace import F64, Mask
+from gpuprof.units import Assumed, Bytes, Convention, Ratio
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
@@ -39,11 +40,12 @@ PASSES = re.compile(r"^aten::(_foreach_)?(mul|add|sub|div|lerp|addcmul|addcdiv|s
 """Ops of which each goes once over a state of the optimizer."""
 _PAGED = re.compile(r"Paged")
 """Optimizers of bitsandbytes whose states lie in unified memory."""
-_MOMENTS_BYTES, _MOMENTS_TRAFFIC = 8.0, 16.0
+_MOMENTS_BYTES: Convention[Ratio] = 8.0
+_MOMENTS_TRAFFIC: Convention[Ratio] = 16.0
 """Of two moments of a parameter in 32 bits, and what a step reads and writes of them; in 8 bits a quarter."""
-SLOWER = 3.0
+PAGING_SLOWER: Assumed[Ratio] = 3.0
 """Kernels of a paged optimizer that take this many times what they should wait for pages."""
-GIB = 2**30
+GIB: Convention[Bytes] = 2**30
 
 PAGE = Page(
     id="offload",
@@ -159,7 +161,7 @@ def _unpaged(case: Analysis) -> Iterator[Proposal]:
     best, usual, worst = (
         (each - _MOMENTS_TRAFFIC * (1 - eighth)) * trained / rate * 1e9 for each in calibrated.TRAFFIC_BYTES.rising
     )
-    if needed > free or took < SLOWER * worst:
+    if needed > free or took < PAGING_SLOWER * worst:
         return
     text = (
         f"{name} keeps its states in unified memory: its kernels take {duration(took)} {case.unit.a}, and with the"

@@ -20,16 +20,17 @@ from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.tracefile.trace import OP
+from gpuprof.units import Assumed, Bytes, Share
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
 
-LEAST = 0.02
+LEAST_KERNEL_SHARE: Assumed[Share] = 0.02
 """Of the GPU's time the share from which on it is worth a look: with few classes the vectors are short."""
 BETWEEN = frozenset({"aten::to", "aten::view", "aten::reshape", "aten::flatten", "aten::unsqueeze", "aten::contiguous"})
 """Ops between the vectors and the multiplication that compute nothing else."""
 PRODUCTS = frozenset({"aten::matmul", "aten::linear", "aten::einsum"})
-SIZE = 4
+ELEMENT_BYTES: Assumed[Bytes] = 4
 """Bytes of an element: one-hot vectors are cast to what the table has, fp32 as a rule."""
 
 PAGE = Page(
@@ -72,13 +73,13 @@ def find(case: Analysis) -> Iterator[Proposal]:
     forward, backward = ((nodes_in(graph, one) >= 0) & graph.on_gpu for one in (found.stretches, back))
     nodes = forward | backward
     took, whole = (float(graph.duration_ns[mask].sum()) for mask in (nodes, graph.on_gpu))
-    if not took or took < LEAST * whole:
+    if not took or took < LEAST_KERNEL_SHARE * whole:
         return
     text = (
         f"{found.tokens:,} one-hot vectors of {found.classes:,} are multiplied by a table of width {found.width:,}:"
         f" {duration(case.per_step(took))} of GPU time {case.unit.a}, forward and backward"
     )
-    rows, table = (SIZE * count * found.width for count in (found.tokens, found.classes))
+    rows, table = (ELEMENT_BYTES * count * found.width for count in (found.tokens, found.classes))
     calls = len(found.stretches)
 
     ceiling = case.roofline.ceilings.memory_bytes_per_s / 1e9

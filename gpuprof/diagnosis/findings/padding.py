@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuprof.calibration import padding as calibrated
-from gpuprof.diagnosis.detect.compiling import MULTIPLE
+from gpuprof.diagnosis.detect.compiling import LENGTH_MULTIPLE
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.fewer_tokens import fewer_tokens
@@ -23,14 +23,15 @@ from gpuprof.projection.memory_fixes import MemoryFix
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.transform import scaled
 from gpuprof.timeline.phases import BACKWARD, FORWARD, RECOMPUTE
+from gpuprof.units import Assumed, Ratio, Share
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
     from gpuprof.projection.memory import RecordedMemory
 
-UNEVEN = 1.1
+UNEVEN_PASSES: Assumed[Ratio] = 1.1
 """The longest pass over the mean one from which passes of equal length are worth naming."""
-LEAST_PADDING = 0.08
+LEAST_PADDING: Assumed[Share] = 0.08
 """Share of padding below which nothing is advised: packing leaves some of the last row empty too."""
 FILLED = calibrated.FILLED.falling
 """Part of packed rows that holds tokens."""
@@ -134,7 +135,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
             _grouped(case),
         )
         # Lengths that all differ would each be planned again, which cost more than their padding on an H200.
-        + described("\nand a collator with ", "collator", padding=True, pad_to_multiple_of=MULTIPLE),
+        + described("\nand a collator with ", "collator", padding=True, pad_to_multiple_of=LENGTH_MULTIPLE),
         change=fewer_tokens(case, left[1]),
         best=fewer_tokens(case, left[0]),
         worst=fewer_tokens(case, left[2]),
@@ -200,7 +201,7 @@ def _attention(case: Analysis, level: int) -> Change:
 
 def less_memory(memory: RecordedMemory, mean_tokens: float | None) -> Iterator[MemoryFix]:
     """Passes of the mean length instead of one long one among short ones."""
-    if mean_tokens and memory.recorded.tokens > UNEVEN * mean_tokens:
+    if mean_tokens and memory.recorded.tokens > UNEVEN_PASSES * mean_tokens:
         equal = changes.shorter_passes(mean_tokens / memory.recorded.tokens)
         yield MemoryFix("equal_passes", "packing (equal passes)", equal)
 

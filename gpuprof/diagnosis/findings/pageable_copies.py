@@ -15,19 +15,20 @@ from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.offloaded import find_offload
 from gpuprof.diagnosis.detect.pair.candidates import Candidate, claim_where, is_copying
-from gpuprof.diagnosis.detect.pair.quantities import FEWER, idle_ns, quantity
+from gpuprof.diagnosis.detect.pair.quantities import MOST_LEFT, idle_ns, quantity
 from gpuprof.diagnosis.detect.pair.signs import advised, long_wait_ns
 from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.fix import call
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.graph import COPY, SYNC, Graph, launcher_of
 from gpuprof.replay.transform import without_waits
+from gpuprof.units import Assumed, Bytes
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
     from gpuprof.diagnosis.detect.pair.facts import Facts
 
-LEAST_BYTES = 1 << 20
+LEAST_BYTES: Assumed[Bytes] = 1 << 20
 """Of a step's copies; with less, a copy is its launch and takes no longer than a small kernel."""
 CALL_NS = calibrated.COPY_CALL_NS.rising
 """What the host does for an asynchronous copy: at best, usually, at worst."""
@@ -40,7 +41,7 @@ CACHE_BYTES = int(thresholds_calibrated.CACHE_BYTES.value)
 """A copy of more than this through the host's processor leaves little of what was in its caches."""
 CACHE_LOSS = calibrated.CACHE_LOSS.rising
 """What the host's other work takes once its caches are left alone: at best, usually, at worst."""
-MUCH_BYTES = 1e6
+MUCH_BYTES: Assumed[Bytes] = 1e6
 """Copies from pageable memory of fewer bytes a step are no difference between two recordings: they cost a launch and
 nothing more."""
 
@@ -154,8 +155,8 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
     took = quantity(a, b, lambda side: sum(ns for cell, ns in side.cells.items() if is_copying(cell)))
     pageable = quantity(a, b, lambda side: side.counts.pageable_bytes)
     waits, least = idle_ns(a, b, "transfer"), long_wait_ns(a, b)
-    waited = waits.fell(to=FEWER, least=least) or advised(a, b, PAGE.id, took)
-    if pageable.fell(least=MUCH_BYTES) or (waited and took.fell(to=FEWER, least=least)):
+    waited = waits.fell(to=MOST_LEFT, least=least) or advised(a, b, PAGE.id, took)
+    if pageable.fell(least=MUCH_BYTES) or (waited and took.fell(to=MOST_LEFT, least=least)):
         yield Candidate(
             PAGE.id,
             "copies that block the CPU",

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpuprof.diagnosis.detect.compiling import MULTIPLE, in_most_steps
+from gpuprof.diagnosis.detect.compiling import LENGTH_MULTIPLE, in_most_steps
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.detect.shape_costs import (
     CUDNN_ATTENTION,
-    LEAST,
+    LEAST_COST_SHARE,
     LEFT,
     OTHER_KERNEL,
     compiled_or_loaded,
@@ -101,7 +101,9 @@ def _per_length(case: Analysis) -> Iterator[Proposal]:
         return
     cudnn = bool(case.ops_named(CUDNN_ATTENTION.search).any())
     yield Proposal(
-        title=f"lengths padded to a multiple of {MULTIPLE}" if case.trains_on_tokens else "fewer different shapes",
+        title=f"lengths padded to a multiple of {LENGTH_MULTIPLE}"
+        if case.trains_on_tokens
+        else "fewer different shapes",
         evidence=of_timed(case),
         fix=keeping_shapes(case, cudnn, compiling=False),
         change=lambda graph: graph,
@@ -116,7 +118,7 @@ def _absent(case: Analysis) -> str | None:
     planned = planning(graph)
     often = len(np.unique(graph.step[planned.nodes]))
     lost = case.per_step(float(graph.duration_ns[planned.nodes].sum()))
-    if lost < LEAST * case.step_ns or (graph.steps > 1 and in_most_steps(graph, planned.nodes).any()):
+    if lost < LEAST_COST_SHARE * case.step_ns or (graph.steps > 1 and in_most_steps(graph, planned.nodes).any()):
         return None
     unit = case.unit
     if graph.steps == 1:

@@ -1,4 +1,4 @@
-"""A loop of Python runs a few small ops for each sample, box or tensor."""
+"""A Python loop runs a few small ops for each sample, box or tensor."""
 
 from __future__ import annotations
 
@@ -24,15 +24,16 @@ from gpuprof.diagnosis.fix import Code, Fix, as_fix, call, joined
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.stretches import nodes_in
 from gpuprof.tracefile.trace import F64
+from gpuprof.units import Assumed, Convention, Ops, Share
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
     from gpuprof.diagnosis.detect.pair.facts import Facts
 
 ROUNDS_LEFT, GPU_LEFT = calibrated.ROUNDS_LEFT.rising, calibrated.GPU_LEFT.rising
-LEAST = 0.02
+LEAST_LOOP_SHARE: Assumed[Share] = 0.02
 """Share of the step from which on the loops are worth a look."""
-NAMED = 4
+MOST_NAMED: Convention[Ops] = 4
 """Ops of a round that are named."""
 IN_PLACE = re.compile(r"^aten::(add|sub|mul|div|lerp|addcmul|addcdiv|copy|clamp_min|clamp_max)_$")
 NORMS = re.compile(r"^aten::(linalg_vector_norm|norm)$")
@@ -83,7 +84,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     inside = group >= 0
     host = inside & ~graph.on_gpu & ~graph.waits
     host_ns = case.per_step(float(graph.duration_ns[host].sum()))
-    if host_ns < LEAST * case.step_ns:
+    if host_ns < LEAST_LOOP_SHARE * case.step_ns:
         return
     took: F64 = np.bincount(group[host], weights=graph.duration_ns[host], minlength=2 * count).astype(np.float64)
     gpu = inside & graph.on_gpu
@@ -99,7 +100,9 @@ def find(case: Analysis) -> Iterator[Proposal]:
 
     largest = int(np.argmax(took[:count] + took[count:]))
     names = ops_of(case, loops, largest)
-    few = ", ".join(name.removeprefix("aten::") for name in names[:NAMED]) + (" …" if len(names) > NAMED else "")
+    few = ", ".join(name.removeprefix("aten::") for name in names[:MOST_NAMED]) + (
+        " …" if len(names) > MOST_NAMED else ""
+    )
     waits = case.per_step(float((inside & graph.waits).sum()))
     text = (
         f"{int(loops.rounds[largest])} rounds of {few}: {case.per_step(float(gpu.sum())):,.0f} kernels {case.unit.a}"
@@ -151,7 +154,7 @@ FINDING = Declaration(
     page=PAGE,
     find=find,
     change=change,
-    ledger=LedgerItem("small ops in a loop of Python, round by round"),
+    ledger=LedgerItem("small ops in a Python loop, one iteration after another"),
     synonyms=("loop", "for_loop", "vectorise", "vectorize", "batched_ops"),
     titles=("one_op_over_all_rounds_of_a_python_loop",),
 )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuprof.calibration import saving as calibrated
-from gpuprof.diagnosis.budget_model import LONG, NAMES
+from gpuprof.diagnosis.budget_model import LONG_STEP, NAMES
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
@@ -18,19 +18,20 @@ from gpuprof.diagnosis.fix import Code, call, joined, other_way
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.graph import Graph
 from gpuprof.timeline.phases import OTHER
+from gpuprof.units import Assumed, Share, Steps
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
     from gpuprof.diagnosis.budget_model import Budget
 
-FEWEST = 4
+FEWEST_STEPS: Assumed[Steps] = 4
 """Recorded steps needed to recognise a rare one; with fewer none is usual."""
-SHARE = 0.5
+EXPLAINED_SHARE: Assumed[Share] = 0.5
 """Part of what a long step takes more that must lie in saving, evaluating, logging: a batch may also just be longer."""
 
 CAUSES = ("save", "evaluation", "logging", "periodic")
 """What can be done less often."""
-LEAST = 0.02
+LEAST_COST_SHARE: Assumed[Share] = 0.02
 """Share of the mean step from which on that is worth a fix."""
 RARER = calibrated.RARER.value
 """What is left of the cost: a tenth, done a tenth as often."""
@@ -66,20 +67,20 @@ def find(case: Analysis) -> Iterator[Proposal]:
     if case.budget is not None and case.budget.source == "free":
         yield from _timed(case, case.budget)
         return
-    if graph.steps < FEWEST:
+    if graph.steps < FEWEST_STEPS:
         return
     each = case.schedule.each_ns
     median, mean = float(np.median(each)), float(each.mean())
-    long = each > LONG * median
+    long = each > LONG_STEP * median
     if not long.any() or median <= 0:
         return
     other = (graph.phase == OTHER) & (graph.lane >= 0) & ~graph.waits
     in_step = np.bincount(graph.step[other], weights=graph.duration_ns[other], minlength=graph.steps)
     extra = in_step - np.median(in_step)
-    long &= extra >= SHARE * (each - median)
+    long &= extra >= EXPLAINED_SHARE * (each - median)
     if not long.any():
         return
-    mean = float(np.where(long | (each <= LONG * median), each, median).mean())
+    mean = float(np.where(long | (each <= LONG_STEP * median), each, median).mean())
     lost = float((each - median)[long].sum())
     text = (
         f"{int(long.sum())} of {graph.steps} recorded steps take {duration(lost / long.sum())} more than the usual "
@@ -90,7 +91,9 @@ def find(case: Analysis) -> Iterator[Proposal]:
 
 def _timed(case: Analysis, budget: Budget) -> Iterator[Proposal]:
     """From the budget of timed steps: what saving, evaluating and logging add to the mean step."""
-    found = [one for one in budget.excess if one.cause in CAUSES and (one.mean_ns or 0) >= LEAST * budget.mean_ns]
+    found = [
+        one for one in budget.excess if one.cause in CAUSES and (one.mean_ns or 0) >= LEAST_COST_SHARE * budget.mean_ns
+    ]
     if not found:
         return
     parts = [

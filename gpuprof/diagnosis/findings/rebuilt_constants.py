@@ -17,16 +17,17 @@ from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.stretches import nodes_in
 from gpuprof.replay.transform import removed, scaled, without_waits
 from gpuprof.tracefile.trace import Mask
+from gpuprof.units import Assumed, Convention, Ops, Share
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
     from gpuprof.replay.graph import Graph
 
-LEAST = 0.02
+LEAST_REBUILT_SHARE: Assumed[Share] = 0.02
 """Share of the step from which on they are worth a look."""
-NAMED = 4
+MOST_NAMED: Convention[Ops] = 4
 """Ops that are named."""
-STAYS = 0.4
+STAYING_SHARE: Assumed[Share] = 0.4
 """Of the time of those that go, what stays at worst."""
 
 PAGE = Page(
@@ -61,12 +62,13 @@ def find(case: Analysis) -> Iterator[Proposal]:
     nodes = nodes_in(graph, found.again) >= 0
     gpu = nodes & graph.on_gpu
     took = max(case.per_step(float(graph.duration_ns[one & ~graph.waits].sum())) for one in (gpu, nodes & ~gpu))
-    if took < LEAST * case.step_ns:
+    if took < LEAST_REBUILT_SHARE * case.step_ns:
         return
     names = [name.removeprefix("aten::") for name in found.ops]
     text = (
-        f"{', '.join(names[:NAMED])}{' …' if len(names) > NAMED else ''}: made {found.times:,} times {case.unit.a} with"
-        f" the same sizes, {case.per_step(gpu.sum()):,.0f} kernels and {duration(took)} more than once"
+        f"{', '.join(names[:MOST_NAMED])}{' …' if len(names) > MOST_NAMED else ''}: made {found.times:,} times"
+        f" {case.unit.a} with the same sizes, {case.per_step(gpu.sum()):,.0f} kernels and {duration(took)} more than"
+        " once"
     )
     yield Proposal(
         title="masks and tables made once",
@@ -85,7 +87,7 @@ def _without(graph: Graph, nodes: Mask) -> Graph:
 
 
 def _less(graph: Graph, nodes: Mask) -> Graph:
-    return scaled(without_waits(graph, nodes & graph.waits), nodes & ~graph.waits, STAYS)
+    return scaled(without_waits(graph, nodes & graph.waits), nodes & ~graph.waits, STAYING_SHARE)
 
 
 FINDING = Declaration(

@@ -17,12 +17,13 @@ from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.transform import scaled
 from gpuprof.timeline.phases import FORWARD
+from gpuprof.units import Assumed, Ratio
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
 
 TITLE = "adapters applied to activations instead of rebuilt weights"
-PASSES = 3.0
+REBUILDING_PASSES: Assumed[Ratio] = 3.0
 """The whole weight is read and written three times where an op multiplies the factors and adds them in one go; scaling,
 adding and copying are that many passes each."""
 
@@ -61,7 +62,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
         title=TITLE,
         evidence=spans(case, _said(case, found), found.built),
         fix=as_fix("apply the factors to the activations (x @ A @ B), or add them in one op (torch.baddbmm)"),
-        change=_change(case, found, 1.0 / PASSES, likely),
+        change=_change(case, found, 1.0 / REBUILDING_PASSES, likely),
         best=_change(case, found, 0.0, low),
         worst=_change(case, found, None, high),
     )
@@ -84,7 +85,7 @@ def _change(case: Analysis, found: Rebuilt, left: float | None, cpu_ns: float) -
 
     def change(graph: Graph) -> Graph:
         factor = np.ones(len(graph))
-        factor[found.added] = 1.0 / PASSES if left is None else left
+        factor[found.added] = 1.0 / REBUILDING_PASSES if left is None else left
         if left is not None:
             factor[products] = 0.0
         factor[forward] *= more

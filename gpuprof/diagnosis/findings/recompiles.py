@@ -15,7 +15,7 @@ from gpuprof.diagnosis.detect.compiled_regions import is_given_up
 from gpuprof.diagnosis.detect.compiling import in_most_steps
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
-from gpuprof.diagnosis.detect.pair.candidates import OWN, Candidate, claim_idle
+from gpuprof.diagnosis.detect.pair.candidates import OWN_WEIGHT, Candidate, claim_idle
 from gpuprof.diagnosis.detect.pair.quantities import idle_ns, quantity
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.detect.shape_costs import (
@@ -36,6 +36,7 @@ from gpuprof.replay.planning import planning
 from gpuprof.replay.transform import removed
 from gpuprof.tracefile.compiler import CompiledFunction
 from gpuprof.tracefile.trace import OP, Mask
+from gpuprof.units import Assumed, Convention, Entries, Share
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
@@ -50,11 +51,11 @@ FIRST_NS = thresholds_calibrated.FIRST_CALL_NS.value
 than this, and so does the first run of generated code. What an op does at each call takes tens of microseconds."""
 STAYS = calibrated.STAYS.value
 """At worst so much of these first calls is there at every call."""
-MOST_SHOWN = 3
+MOST_SHOWN: Convention[Entries] = 3
 """Failed guards that are named."""
 COMPILING_CAUSES = ("slow_call", "launch", "python", "sync")
 """What the GPU waits for while the host compiles."""
-MOSTLY = 0.5
+COMPILING_EXPLAINS: Assumed[Share] = 0.5
 """Of the difference in such waits: where compiling explains more of it than this, all of it is treated as that."""
 
 PAGE = Page(
@@ -166,7 +167,7 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
     if took.fell(least=LONG_NS):
         # Candidates of a kernel are launched and waited for in thousands, which would claim most of what it takes.
         waits = idle_ns(a, b, *COMPILING_CAUSES)
-        weight = OWN if took.difference > MOSTLY * waits.difference else 1.0
+        weight = OWN_WEIGHT if took.difference > COMPILING_EXPLAINS * waits.difference else 1.0
         yield Candidate(
             PAGE.id,
             f"compiling during the {a.unit}",

@@ -17,7 +17,7 @@ from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.kept_ops import kept_of, mean_tokens
 from gpuprof.diagnosis.detect.memory_remedy import MemoryRemedy
-from gpuprof.diagnosis.detect.pair.candidates import OWN, Candidate, is_model_wait
+from gpuprof.diagnosis.detect.pair.candidates import OWN_WEIGHT, Candidate, is_model_wait
 from gpuprof.diagnosis.detect.pair.quantities import kernel_counts, kernel_ns, quantity
 from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.detect.recomputed_passes import CHECKPOINT, USABLE_SHARE, free_bytes, recomputed
@@ -31,6 +31,7 @@ from gpuprof.replay.stretches import nodes_in
 from gpuprof.replay.transform import removed
 from gpuprof.timeline.phases import BACKWARD, FORWARD, RECOMPUTE
 from gpuprof.tracefile.trace import Mask
+from gpuprof.units import Assumed, Ratio
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
@@ -44,7 +45,7 @@ usually, and at most. A third of the traffic is writes, and most of what is writ
 norms) is not saved for the backward pass."""
 KEPT_AT_MOST = memory_calibrated.KEPT_MAY.high
 """What layers keep over what is counted of their ops."""
-INPUT_BYTES = 2.0
+INPUT_BYTES_AN_ELEMENT: Assumed[Ratio] = 2.0
 """Of an element of a layer's input."""
 HOOKED_SHARE = calibrated.HOOKED_SHARE.rising
 """What is left of the forward pass's host time without the hooks that note each tensor that autograd saves, at best,
@@ -164,7 +165,7 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
 
     def claim(cell: Cell) -> float:
         if cell[2] == "recompute":
-            return OWN
+            return OWN_WEIGHT
         return again.difference if hooked and is_model_wait(cell) and cell[1] in ("launch", "python") else 0.0
 
     yield Candidate(
@@ -225,7 +226,7 @@ def _counted_bytes(case: Analysis) -> tuple[float, float] | None:
     counted, mean, longest = kept_of(case, model, passes), mean_tokens(case, passes), indices(case)
     if counted is None or not mean or not longest:
         return None
-    inputs = (model.get("layers") or 0) * (model.get("hidden_size") or 0) * INPUT_BYTES * mean
+    inputs = (model.get("layers") or 0) * (model.get("hidden_size") or 0) * INPUT_BYTES_AN_ELEMENT * mean
     extra = max(counted.total_bytes - inputs, 0.0) * math.prod(longest) / mean
     return extra, KEPT_AT_MOST * extra
 

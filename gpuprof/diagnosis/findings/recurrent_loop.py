@@ -21,14 +21,15 @@ from gpuprof.diagnosis.fix import Code, Fix, as_fix, call
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.stretches import nodes_in
 from gpuprof.tracefile.trace import F64
+from gpuprof.units import Assumed, Convention, Ops, Share
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
 ROUNDS_LEFT, GPU_LEFT = calibrated.ROUNDS_LEFT.rising, reference_calibrated.LEFT.rising
-LEAST = 0.05
+LEAST_LOOP_SHARE: Assumed[Share] = 0.05
 """Share of the step from which on recurrences are worth another kernel."""
-NAMED = 4
+MOST_NAMED: Convention[Ops] = 4
 """Ops of a step that are named."""
 SOFTMAX = frozenset({"aten::softmax", "aten::_softmax"})
 """In a round that multiplies matrices: an attention of one head."""
@@ -75,7 +76,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     host, gpu = inside & ~graph.on_gpu & ~graph.waits, inside & graph.on_gpu
     took: F64 = np.bincount(group[host], weights=graph.duration_ns[host], minlength=2 * count).astype(np.float64)
     work: F64 = np.bincount(group[gpu], weights=graph.duration_ns[gpu], minlength=2 * count).astype(np.float64)
-    if max(case.per_step(float(each.sum())) for each in (took, work)) < LEAST * case.step_ns:
+    if max(case.per_step(float(each.sum())) for each in (took, work)) < LEAST_LOOP_SHARE * case.step_ns:
         return
     pieces, rounds = np.bincount(group[gpu], minlength=2 * count), np.tile(loops.rounds, 2)
 
@@ -86,7 +87,9 @@ def find(case: Analysis) -> Iterator[Proposal]:
 
     largest = int(np.argmax(took[:count] + took[count:]))
     names = ops_of(case, loops, largest)
-    few = ", ".join(name.removeprefix("aten::") for name in names[:NAMED]) + (" …" if len(names) > NAMED else "")
+    few = ", ".join(name.removeprefix("aten::") for name in names[:MOST_NAMED]) + (
+        " …" if len(names) > MOST_NAMED else ""
+    )
     text = (
         f"{int(loops.rounds[largest])} rounds of {few}, one after another:"
         f" {case.per_step(float(gpu.sum())):,.0f} kernels {case.unit.a} and"

@@ -23,6 +23,7 @@ from gpuprof.diagnosis.sentences import duration
 from gpuprof.record.phase_names import REPEATED_RANGE
 from gpuprof.replay.transform import removed
 from gpuprof.tracefile.trace import ANNOTATION, I64, Mask
+from gpuprof.units import Assumed, Calls, Place, Published, Share
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
@@ -30,11 +31,11 @@ if TYPE_CHECKING:
 
 RANDOM = ("native_dropout", "_fused_dropout", "bernoulli", "multinomial", "rand", "normal_", "uniform_")
 """Beginnings of ops, after `aten::`, whose results differ from one call to the next."""
-FEWEST_PRODUCTS = 2
+FEWEST_MATMULS: Assumed[Calls] = 2
 """Matmuls in a call, at least, that are compared with those of an earlier one."""
-DROPOUT = 4
+DROPOUT_PLACE: Published[Place] = 4
 """Place of its dropout among the arguments of `scaled_dot_product_attention`."""
-FELL = 0.95
+MOST_KERNELS_LEFT: Assumed[Share] = 0.95
 """Share of the model's kernels that is left, at most, where a forward pass is gone."""
 
 PAGE = Page(
@@ -160,7 +161,7 @@ def _repeats(case: Analysis, row: int, products: Mask, random: Mask) -> bool:
     keys = _keys(case, np.flatnonzero(products & inside))
     before = _keys(case, np.flatnonzero(products & mine & (ops.end_ns <= start)))
     count = len(keys)
-    if count < FEWEST_PRODUCTS or len(before) < count:
+    if count < FEWEST_MATMULS or len(before) < count:
         return False
     first = np.flatnonzero((before[: len(before) - count + 1] == keys[0]).all(axis=1))
     return any(np.array_equal(before[at : at + count], keys) for at in first.tolist())
@@ -172,7 +173,7 @@ def _attention(case: Analysis) -> Mask:
 
 def _drops(case: Analysis, row: int) -> bool:
     """Whether a call of torch's attention is given a dropout, its fifth argument."""
-    given = parse("", "[]", None, None, case.trace.text(int(case.trace.ops.concrete[row]))).text(DROPOUT)
+    given = parse("", "[]", None, None, case.trace.text(int(case.trace.ops.concrete[row]))).text(DROPOUT_PLACE)
     return given not in ("", "0.", "0.0", "0")
 
 
@@ -186,7 +187,7 @@ def _keys(case: Analysis, rows: I64) -> np.ndarray:
 def change(a: Facts, b: Facts) -> Iterator[Candidate]:
     """Fewer kernels in the model's passes, where only the side with more of them repeats a call."""
     pieces = kernel_counts(a, b, (), MODEL)
-    if advised(a, b, PAGE.id, pieces) and pieces.fell(to=FELL) and alike_compiled(a, b):
+    if advised(a, b, PAGE.id, pieces) and pieces.fell(to=MOST_KERNELS_LEFT) and alike_compiled(a, b):
         yield Candidate(
             PAGE.id,
             "a forward pass that ran twice",

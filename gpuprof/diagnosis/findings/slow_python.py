@@ -16,11 +16,12 @@ from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.fix import as_fix
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.transform import scaled
+from gpuprof.units import Assumed, Share
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
-LEAST = 0.05
+LEAST_PYTHON_SHARE: Assumed[Share] = 0.05
 """Share of the step from which on such stretches are worth a look."""
 PAGE = Page(
     id="slow_python",
@@ -53,7 +54,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     """Long stretches of Python done elsewhere."""
     graph, nodes = case.graph, long_stretches(case)
     took = case.per_step(float(graph.duration_ns[nodes].sum()))
-    if took < LEAST * case.step_ns or len(np.unique(graph.step[nodes])) < graph.steps:
+    if took < LEAST_PYTHON_SHARE * case.step_ns or len(np.unique(graph.step[nodes])) < graph.steps:
         return
     count = case.per_step(float(nodes.sum()))
     times = "a stretch" if count < 1.5 else f"{count:,.0f} stretches"

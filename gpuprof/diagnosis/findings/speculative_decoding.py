@@ -17,13 +17,14 @@ from gpuprof.diagnosis.fix import Code, call, code, option
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.projection.batch import model_phases
 from gpuprof.replay.graph import Graph
+from gpuprof.units import Assumed, Sequences, Tokens
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
 
-FEW = 2
+MOST_SEQUENCES: Assumed[Sequences] = 2
 """Sequences at once up to which it is advised: with more the arithmetic of rejected tokens is no longer free."""
-DRAFTED = 4
+DRAFTED_TOKENS: Assumed[Tokens] = 4
 """Tokens that are drafted for an iteration."""
 ACCEPTED = calibrated.ACCEPTED.falling
 DRAFT_COST = calibrated.DRAFT_COST.rising
@@ -74,16 +75,16 @@ _OTHERWISE = (
 def find(case: Analysis) -> Iterator[Proposal]:
     """Drafted tokens, where decoding is for few sequences."""
     work, graph = case.workload, case.graph
-    if not work.decodes or work.batch is None or work.batch > FEW or speculates(case):
+    if not work.decodes or work.batch is None or work.batch > MOST_SEQUENCES or speculates(case):
         return
     model = model_phases(graph)
-    tokens = [(1 - share ** (DRAFTED + 1)) / (1 - share) for share in ACCEPTED]
+    tokens = [(1 - share ** (DRAFTED_TOKENS + 1)) / (1 - share) for share in ACCEPTED]
 
     def change(way: int) -> Change:
         def then(graph: Graph) -> Graph:
-            checked = scaled_batch(case, DRAFTED + 1, way)(graph)
+            checked = scaled_batch(case, DRAFTED_TOKENS + 1, way)(graph)
             # Fewer accepted tokens mean more iterations for the same text.
-            factor = (1 + DRAFTED * DRAFT_COST[way]) * tokens[1] / tokens[way]
+            factor = (1 + DRAFTED_TOKENS * DRAFT_COST[way]) * tokens[1] / tokens[way]
             return checked.with_durations(np.where(model, checked.duration_ns * factor, checked.duration_ns))
 
         return then

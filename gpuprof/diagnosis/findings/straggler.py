@@ -6,18 +6,19 @@ import math
 from typing import TYPE_CHECKING
 
 from gpuprof.diagnosis.detect.declaration import Declaration
-from gpuprof.diagnosis.detect.proposal import MARKED, SEVERE, WORTH, Page
+from gpuprof.diagnosis.detect.proposal import LEAST_GAIN, MARKED_GAIN, SEVERE_GAIN, Page
 from gpuprof.diagnosis.diagnosis import Evidence, Finding, Range
 from gpuprof.diagnosis.fix import Fix, as_fix, call
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.noise import PROCESS_NOISE
+from gpuprof.units import Assumed, Convention, Entries, Share
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.ranks import Excess, Gang
 
-SHOWN = 3
+MOST_KINDS: Convention[Entries] = 3
 """Kinds of work that are named; each at least the share below of all that the rank does more."""
-LEAST_SHARE = 0.05
+LEAST_KIND_SHARE: Assumed[Share] = 0.05
 
 PAGE = Page(
     id="straggler",
@@ -69,7 +70,7 @@ def find_straggler(gang: Gang) -> Finding | None:
         return None
     slow = gang.ranks[gang.slow]
     expected = min(gang.without_ns, gang.step_ns)
-    if expected <= 0 or gang.step_ns / expected < WORTH:
+    if expected <= 0 or gang.step_ns / expected < LEAST_GAIN:
         return None
     low, high = (
         expected * math.exp(sign * math.hypot(math.log1p(PROCESS_NOISE), math.log(bound / gang.step_ns)))
@@ -84,7 +85,7 @@ def find_straggler(gang: Gang) -> Finding | None:
     return Finding(
         id=PAGE.id,
         title=f"rank {slow.rank} as fast as the others",
-        severity="high" if speedup.expected >= SEVERE else "medium" if speedup.expected >= MARKED else "low",
+        severity="high" if speedup.expected >= SEVERE_GAIN else "medium" if speedup.expected >= MARKED_GAIN else "low",
         evidence=(_waits(gang), *(_more(slow.rank, one) for one in named(gang))),
         fix=str(fix),
         fix_lines=fix.lines,
@@ -97,7 +98,7 @@ def find_straggler(gang: Gang) -> Finding | None:
 def named(gang: Gang) -> tuple[Excess, ...]:
     """The work that makes most of what the slow rank does more."""
     total = sum(one.ns for one in gang.excess)
-    return tuple(one for one in gang.excess[:SHOWN] if one.ns >= LEAST_SHARE * total)
+    return tuple(one for one in gang.excess[:MOST_KINDS] if one.ns >= LEAST_KIND_SHARE * total)
 
 
 def _waits(gang: Gang) -> Evidence:

@@ -21,7 +21,7 @@ from gpuprof.diagnosis.detect.gradient_scaler import (
 )
 from gpuprof.diagnosis.detect.offloaded import computed_on_cpu
 from gpuprof.diagnosis.detect.pair.candidates import Candidate, is_model_wait
-from gpuprof.diagnosis.detect.pair.quantities import FEW, FEWER, quantity
+from gpuprof.diagnosis.detect.pair.quantities import FEWEST_A_STEP, MOST_LEFT, quantity
 from gpuprof.diagnosis.detect.pair.signs import advised
 from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.detect.tensor_loops import LISTS, TensorLoops, in_lists, reading_loops
@@ -37,6 +37,7 @@ from gpuprof.timeline.dispatch import has_ops
 from gpuprof.timeline.frames import FrameIndex
 from gpuprof.timeline.runtime_calls import ALLOCATOR_CALL, SYNC_CALL
 from gpuprof.tracefile.trace import ANNOTATION, I64, NO_TEXT, Mask
+from gpuprof.units import Assumed, Convention, Entries, Ratio, Steps
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
@@ -49,12 +50,12 @@ COPIES = ("aten::to", "aten::_to_copy", "aten::copy_", "aten::cpu")
 SHAPE = re.compile(r"^aten::(nonzero\w*|_nonzero\w*|masked_select|unique\w*|_unique\w*|repeat_interleave|bincount)$")
 """Ops the size of whose result is a value on the GPU: the host waits for it to know what to allocate."""
 CHECK = re.compile(r"^aten::(isnan|isinf|isfinite)$")
-LEAST = 1.01
+LEAST_SLOWDOWN: Assumed[Ratio] = 1.01
 """Waits that all together make the step this many times as long are worth a look."""
-MORE = 1.01
+LEAST_GAIN_OVER_ONE: Assumed[Ratio] = 1.01
 """Several kinds of waits are one fix where that gains this many times what one kind gains."""
-FRAMES_SHOWN = 3
-EVERY = 50
+FRAMES_SHOWN: Convention[Entries] = 3
+LOG_EVERY: Assumed[Steps] = 50
 """Steps from one log line to the next that a person still can follow."""
 
 PAGE = Page(
@@ -95,7 +96,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     graph = case.graph
     waits = waiting_nodes(case)
     # What all waits together cost must be worth a look before any of them is looked at.
-    if not waits.any() or case.step_ns < LEAST * _least(case, waits):
+    if not waits.any() or case.step_ns < LEAST_SLOWDOWN * _least(case, waits):
         return
     nothing = np.zeros(len(graph), bool)
     looks, shapes, explicit = (waits & mask for mask in _kinds(case, waits))
@@ -132,7 +133,9 @@ def find(case: Analysis) -> Iterator[Proposal]:
         kinds.append((explicit, Proposal(
             title=f"no torch.cuda.synchronize() in the {case.unit}",
             evidence=_evidence(case, explicit, "torch.cuda.synchronize() or a similar call", np.empty(0, np.int64)),
-            fix=without_call(f"torch.cuda.synchronize() only every {EVERY} steps", "torch.cuda.synchronize").by("syncs")
+            fix=without_call(
+                f"torch.cuda.synchronize() only every {LOG_EVERY} steps", "torch.cuda.synchronize"
+            ).by("syncs")
             + "\nor, to time steps: "
             + call("torch.cuda.Event", enable_timing=True).otherwise()
             + ", which waits for nothing",
@@ -145,7 +148,9 @@ def find(case: Analysis) -> Iterator[Proposal]:
     singles = [one for _, one in kinds]
     if len(kinds) > 1:
         together = _together(case, kinds, own, alone)
-        if MORE * case.step_of(together.change(graph)) < min(case.step_of(one.change(graph)) for one in singles):
+        if LEAST_GAIN_OVER_ONE * case.step_of(together.change(graph)) < min(
+            case.step_of(one.change(graph)) for one in singles
+        ):
             yield together
             return
     yield from singles
@@ -174,7 +179,7 @@ def _in_lists(case: Analysis, looks: tuple[Mask, Proposal], loops: TensorLoops, 
         rest = _without(waits & ~loops.nodes, own & ~loops.nodes if level < 2 else np.zeros_like(own))
         return lambda graph: lists(rest(graph))
 
-    if MORE * case.step_of(change(1)(case.graph)) >= case.step_of(reads.change(case.graph)):
+    if LEAST_GAIN_OVER_ONE * case.step_of(change(1)(case.graph)) >= case.step_of(reads.change(case.graph)):
         return None
     names = " → ".join(name.removeprefix("aten::") for name in loops.ops[:FRAMES_SHOWN])
     took = case.per_step(float(case.graph.duration_ns[loops.nodes & ~case.graph.on_gpu].sum()))
@@ -264,13 +269,13 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
     waits = quantity(a, b, lambda side: side.counts.syncs)
     # A single wait a step may be all that keeps the host from running ahead; whether it did, the findings know.
     found = advised(a, b, PAGE.id, waits) and waits.fell(least=1.0)
-    if found or waits.fell(to=FEWER, least=FEW / 2):
+    if found or waits.fell(to=MOST_LEFT, least=FEWEST_A_STEP / 2):
         # A host that no longer waits also launches ahead: what it then saves is the launches' and Python's.
         weight = max(waits.difference, 1.0)
 
         def claim(cell: Cell) -> float:
             if cell[:2] == ("idle", "sync"):
-                return weight * FEW
+                return weight * FEWEST_A_STEP
             return weight if is_model_wait(cell) else 0.0
 
         yield Candidate(
@@ -425,7 +430,7 @@ def _look_fix(case: Analysis, looks: Mask) -> Fix:
     chosen = code("torch.where(...)") + "  # instead of `if tensor:`"
     torch = joined(
         (
-            code("total += loss.detach()") + f"  # on the GPU; total.item() every {EVERY} steps",
+            code("total += loss.detach()") + f"  # on the GPU; total.item() every {LOG_EVERY} steps",
             code("torch.nn.utils.clip_grad_norm_(parameters, limit, foreach=True)")
             + "  # all norms at once, none read",
             chosen,
@@ -435,14 +440,14 @@ def _look_fix(case: Analysis, looks: Mask) -> Fix:
         return (
             as_fix(
                 "keep results on the GPU until all are computed: one .cpu() at the end\n"
-                f"test for the end of a sequence every {EVERY} tokens, not after each\n"
+                f"test for the end of a sequence every {LOG_EVERY} tokens, not after each\n"
             )
             + chosen
         )
     checks = case.ops_named(CHECK.search).any()
     extra = {"logging_nan_inf_filter": False} if checks else {}
     note = "\nand in callbacks and losses of your own: " + torch
-    return case.stack.fix(torch, case.stack.setting({"logging_steps": EVERY}, extra, note=note))
+    return case.stack.fix(torch, case.stack.setting({"logging_steps": LOG_EVERY}, extra, note=note))
 
 
 FINDING = Declaration(

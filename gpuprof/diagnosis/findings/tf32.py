@@ -16,9 +16,9 @@ from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.ledger_item import LedgerItem
 from gpuprof.diagnosis.detect.matmul_types import why_unknown
 from gpuprof.diagnosis.detect.pair.candidates import Candidate, claim_where
-from gpuprof.diagnosis.detect.pair.quantities import FEWER, kernel_counts, kernel_ns, number, quantity
+from gpuprof.diagnosis.detect.pair.quantities import MOST_LEFT, kernel_counts, kernel_ns, number, quantity
 from gpuprof.diagnosis.detect.pair.signs import advised
-from gpuprof.diagnosis.detect.proposal import NEGLIGIBLE, Absent, Page, Proposal
+from gpuprof.diagnosis.detect.proposal import NEGLIGIBLE_CHANGE, Absent, Page, Proposal
 from gpuprof.diagnosis.fix import call
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.transform import scaled
@@ -63,7 +63,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
         return
     graph, nodes = case.graph, _slow(case, roof)
     took = float(graph.duration_ns[nodes].sum())
-    if case.per_step(took) < NEGLIGIBLE * case.mean_ns:
+    if case.per_step(took) < NEGLIGIBLE_CHANGE * case.mean_ns:
         return
     left = [_left(case, roof, nodes, level) for level in range(3)]
     whole = float(graph.duration_ns[graph.on_gpu].sum())
@@ -116,8 +116,8 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
     flops = quantity(a, b, lambda side: side.side.product_flops or 0)
     # Operands of another type are another change, though that too lets tensor cores multiply.
     types = quantity(a, b, lambda side: side.counts.float32_products)
-    alike = not any(one.fell(to=FEWER) for one in (pieces, flops, types))
-    if advised(a, b, PAGE.id, took) and alike and took.fell(to=FEWER):
+    alike = not any(one.fell(to=MOST_LEFT) for one in (pieces, flops, types))
+    if advised(a, b, PAGE.id, took) and alike and took.fell(to=MOST_LEFT):
         yield Candidate(
             PAGE.id,
             "matrix multiplications on tensor cores",

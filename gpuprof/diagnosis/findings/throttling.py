@@ -18,6 +18,7 @@ from gpuprof.diagnosis.fix import as_fix
 from gpuprof.replay.graph import DEVICE
 from gpuprof.replay.transform import scaled
 from gpuprof.tracefile.trace import F64, KERNEL
+from gpuprof.units import Assumed, Kernels, Share, Steps, WholeNs
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
@@ -25,13 +26,14 @@ if TYPE_CHECKING:
 HELD_BACK = re.compile(r"thermal|hw_slowdown|power_brake|board_limit|reliability")
 """Reasons that a machine can be freed of. A power limit (`sw_power_cap`) is the GPU's own: it is at work, as it
 should be."""
-LEAST_SHARE = 0.2
+LEAST_THROTTLED: Assumed[Share] = 0.2
 """Part of the samples in which the clock was held back, less of which may be a few seconds of a warm-up."""
 SLOWER = calibrated.THROTTLED_SLOWER.value
 """The same kernels this many times as slow in the last steps as in the first are no noise."""
-LEAST_STEPS, LEAST_KERNELS = 6, 50
+FEWEST_STEPS: Assumed[Steps] = 6
+FEWEST_KERNELS: Assumed[Kernels] = 50
 """Steps and kinds of kernels that a drift must show in."""
-LONG_NS = 5_000
+LONG_NS: Assumed[WholeNs] = 5_000
 """Shorter kernels' times are those of their launch, not of the clock."""
 
 PAGE = Page(
@@ -87,7 +89,7 @@ def _held_back(case: Analysis) -> tuple[float, str] | None:
     found = None
     for gpu in telemetry.gpus if telemetry else ():
         share = max((share for reason, share in gpu.throttled.items() if HELD_BACK.search(reason)), default=0.0)
-        if share < LEAST_SHARE or not gpu.sm_mhz or not gpu.sm_mhz_max_seen or gpu.sm_mhz >= gpu.sm_mhz_max_seen:
+        if share < LEAST_THROTTLED or not gpu.sm_mhz or not gpu.sm_mhz_max_seen or gpu.sm_mhz >= gpu.sm_mhz_max_seen:
             continue
         factor = gpu.sm_mhz / gpu.sm_mhz_max_seen
         if found is None or factor < found[0]:
@@ -111,7 +113,7 @@ def _by_clock(case: Analysis) -> np.ndarray:
 def _drift(case: Analysis) -> tuple[float, str] | None:
     """(time of kernels in the first steps over the last, statement); None where they do not get slower."""
     graph, gpu = case.graph, case.trace.gpu
-    if graph.steps < LEAST_STEPS:
+    if graph.steps < FEWEST_STEPS:
         return None
     rows = np.flatnonzero(graph.on_gpu & (graph.resource == DEVICE) & (graph.call >= 0))
     event = graph.gpu_row[rows]
@@ -126,7 +128,7 @@ def _drift(case: Analysis) -> tuple[float, str] | None:
     key, third = key.reshape(-1), graph.steps // 3
     first, last = graph.step[rows] < third, graph.step[rows] >= graph.steps - third
     both = _ratio(key, took, first, last)
-    if len(both) < LEAST_KERNELS or np.median(both) < SLOWER:
+    if len(both) < FEWEST_KERNELS or np.median(both) < SLOWER:
         return None
     slower = float(np.median(both))
     percent = 100 * (slower - 1)

@@ -1,4 +1,4 @@
-"""The mean iteration by phase, of the steps that were timed without a profiler."""
+"""The mean iteration by phase, from the steps timed without a profiler."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from gpuprof.diagnosis.iteration_model import GenerationBudget, Iteration, Phase
 from gpuprof.record.phase_names import BACKWARD, FORWARD, GENERATION, OPTIMIZER, TIMED
 from gpuprof.tracefile.phased_steps import Generated, PhasedStep
 from gpuprof.tracefile.run import RunFolder
+from gpuprof.units import Assumed, Iterations, Steps
 
 STAGES = (("baseline_free",), ("baseline_free", "baseline_sync", "sampling", "settle"))
-"""Stages whose steps ran without a profiler; the next ones where the first hold no whole iteration."""
-SEEN = 2
-"""Steps that generate, from which on the training is taken to be one on its own generations."""
-_FEW = 5
-"""Of fewer iterations the least and the most are shown instead of percentiles."""
+"""Stages whose steps ran without a profiler; the second set is used if the first has no whole iteration."""
+FEWEST_GENERATING: Assumed[Steps] = 2
+"""Fewest generating steps of a training on its own generations."""
+_FEWEST_OF_PERCENTILE: Assumed[Iterations] = 5
+"""With fewer iterations, minimum and maximum are shown instead of percentiles."""
 
 
 def iteration_budget(folder: RunFolder) -> Iteration | None:
-    """The mean iteration of a run; None where its training does not generate what it trains on."""
+    """The mean iteration of a run; None if its training does not generate what it trains on."""
     steps = sorted((one for one in folder.phased if one.rank == folder.rank), key=lambda one: one.step)
     every = steps_of_iteration(steps)
     if every is None:
@@ -58,15 +59,16 @@ def _passes(iterations: list[list[PhasedStep]]) -> float | None:
 
 
 def steps_of_iteration(steps: Sequence[PhasedStep]) -> int | None:
-    """Optimizer steps from one generation to the next, the usual number; None where fewer than SEEN steps generate."""
+    """Usual number of optimizer steps from one generation to the next; None if fewer than FEWEST_GENERATING steps
+    generate."""
     generating = [one.step for one in steps if one.phases.get(GENERATION)]
-    if len(generating) < SEEN:
+    if len(generating) < FEWEST_GENERATING:
         return None
     return max(statistics.mode(b - a for a, b in pairwise(generating)), 1)
 
 
 def whole_iterations(steps: Sequence[PhasedStep], every: int) -> list[list[PhasedStep]]:
-    """Groups of `every` consecutive steps. Each holds one generation, wherever in it that is."""
+    """Groups of `every` consecutive steps; each contains one generation, at any place."""
     groups: list[list[PhasedStep]] = []
     begun: list[PhasedStep] = []
     for one in steps:
@@ -80,7 +82,7 @@ def whole_iterations(steps: Sequence[PhasedStep], every: int) -> list[list[Phase
 
 
 def _phases(times: dict[str, list[int]], mean_ns: int) -> tuple[PhaseBudget, ...]:
-    """They sum to the mean exactly: the running sum is rounded."""
+    """The phases; they sum to the mean exactly, because the running sum is rounded."""
     count = len(next(iter(times.values())))
     until = [0, *(round(ns / count) for ns in accumulate(sum(each) for each in times.values()))]
     until[-1] = mean_ns
@@ -91,7 +93,7 @@ def _phases(times: dict[str, list[int]], mean_ns: int) -> tuple[PhaseBudget, ...
 
 
 def _end(each: list[int], share: float) -> int:
-    if len(each) < _FEW:
+    if len(each) < _FEWEST_OF_PERCENTILE:
         return min(each) if share < 0.5 else max(each)
     return sorted(each)[min(int(share * len(each)), len(each) - 1)]
 

@@ -1,4 +1,4 @@
-"""A change of an iteration from what it saves."""
+"""Makes a change of an iteration from the time it saves."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def change(
     basis: str,
     changes: str | None,
 ) -> Change:
-    """The iteration of mean_ns with a change. saved: ns of it, least, expected and most."""
+    """The change of an iteration of mean_ns. saved: ns that it saves: low, expected, high."""
     written = as_fix(fix)
     high, expected, low = (max(round(mean_ns - min(max(ns, 0.0), mean_ns)), 1) for ns in saved)
     found = IterationRange(low, expected, high)

@@ -1,7 +1,7 @@
 """What would shorten an iteration, computed from its budget by phase; advice in the trainer's own arguments.
 
-Each function is pure: the iteration's budget in, a change or None out. A change that gains less than LEAST_GAIN, or
-whose argument the trainer does not have, is not offered.
+Each function is pure and yields a change, or nothing. A change that gains less than LEAST_GAIN, or whose argument the
+trainer does not have, is not offered.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from gpuprof.record.phase_names import (
     REWARD,
     WEIGHT_SYNC,
 )
+from gpuprof.units import Assumed, Share
 
 WAITS = calibrated.WAITS.value
 SPREAD = calibrated.SPREAD.value
@@ -34,14 +35,14 @@ RATES = calibrated.SYNC_RATE.rising
 LEFT = inference.CACHE_LEFT.falling
 CONTINUOUS_STEP = calibrated.CONTINUOUS_STEP.falling
 CONTINUOUS_NS = tuple(1e9 * seconds for seconds in calibrated.CONTINUOUS_S.falling)
-"""What a step and a call of continuous batching cost, the most first."""
-SHORTER_TAIL = 0.9
-"""The 95th percentile of the completions' lengths is below this share of the longest where there is a tail to cut."""
+"""Cost of a step and of a call of continuous batching, the highest first."""
+SHORTER_TAIL: Assumed[Share] = 0.9
+"""There is a tail to cut if the 95th percentile of completion lengths is below this share of the longest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trainer:
-    """What is known of the trainer: the names of its arguments, and the class."""
+    """The trainer as far as known: its class and the names of its arguments."""
 
     fields: frozenset[str]
     name: str | None
@@ -50,39 +51,42 @@ class Trainer:
     settings: Mapping[str, bool | int | float | str] = field(default_factory=dict)
     """Values of some of the arguments."""
     weight_bytes: int | None = None
-    """Of the model's parameters."""
+    """Size of the model's parameters, bytes."""
     trainable_share: float | None = None
     """Share of the parameters that are trained, 0 to 1."""
     mixed: bool = False
-    """Whether its weights are float32 and its passes autocast to a smaller type."""
+    """Whether its weights are float32 and its passes use autocast to a smaller type."""
 
     def first(self, *names: str) -> str | None:
-        """The first of these arguments that it has; the first of all where nothing is known."""
+        """The first of these arguments that it has; the very first if its arguments are unknown."""
         if not self.fields:
             return names[0]
         return next((name for name in names if name in self.fields), None)
 
     @property
     def forbids_compiling(self) -> bool:
-        """Whether its `generate` must not compile, whatever its arguments say: TRL sets `disable_compile` of the
-        generation's configuration (GRPO and RLOO of TRL 1.14 to 1.16)."""
+        """Whether its `generate` never compiles, whatever its arguments say: TRL sets `disable_compile` in the
+        generation config (GRPO and RLOO of TRL 1.14 to 1.16)."""
         return (self.name or "").startswith(("GRPO", "RLOO"))
 
     def static_cache(self, name: str, value: Any) -> tuple[Fix, str | None]:
-        """The arguments that make the cache static, and what they change about the training.
+        """(the arguments that make the cache static, what they change about the training).
 
-        transformers makes the cache of the weights' type: the keys of autocast do not fit, and generation raises an
-        error (TRL 1.15, transformers 5.17, on a GPU). The weights have to be of that type, too.
+        transformers creates the cache in the weights' dtype: keys in autocast's dtype do not fit, and generation raises
+        an error (TRL 1.15, transformers 5.17, on a GPU). So the weights must have that dtype, too.
         """
         if not self.mixed:
             return self.set(name, value), None
         if self.first("model_init_kwargs") is None:
-            return self.set(name, value), "the weights have to be loaded in the type of autocast"
+            return self.set(name, value), "the weights have to be loaded in the dtype of autocast"
         both = self.set(name, value, "model_init_kwargs", {"dtype": "bfloat16"})
-        return both, "weights and optimizer states are bfloat16: a static cache does not take what autocast makes"
+        return (
+            both,
+            "weights and optimizer states are bfloat16: a static cache does not accept autocast's keys and values",
+        )
 
     def set(self, *names_and_values: Any) -> Fix:
-        """Arguments that get other values (a name, its value, a name, …), with the patch that makes it."""
+        """Arguments to set (a name, its value, a name, …), with the patch that sets them."""
         given = dict(zip(names_and_values[::2], names_and_values[1::2], strict=True))
         written = ", ".join(f"{name}={in_code(value)}" for name, value in given.items())
         settings = tuple(Setting("argument", name, in_json(value), self.arguments) for name, value in given.items())
@@ -116,7 +120,7 @@ def _tail(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
 
 
 def _rewards_at_once(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
-    """Reward functions that wait, at the same time instead of one after another."""
+    """Run reward functions that mostly wait at the same time instead of one after another."""
     waiting = [one for one in iteration.rewards if one.cpu_ns is not None and one.cpu_ns < WAITS * one.ns]
     whole = iteration.ns_of(REWARD)
     if len(waiting) < 2 or sum(one.ns for one in iteration.rewards) > 1.05 * whole:
@@ -131,7 +135,7 @@ def _rewards_at_once(iteration: Iteration, trainer: Trainer) -> Iterator[Change]
 
 
 def _one_ahead(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
-    """Generation of the next iteration while this one trains."""
+    """Generate the next iteration while this one trains."""
     ahead = iteration.ns_of(GENERATION, ENVIRONMENT, REWARD)
     rest = iteration.mean_ns - ahead
     if not ahead or not rest:
@@ -149,7 +153,7 @@ def _one_ahead(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
 
 
 def _decode_without_cpu(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
-    """Decoding at the pace of the GPU: transformers compiles the decode step over a static cache."""
+    """Decode as fast as the GPU can: transformers compiles the decode step over a static cache."""
     found, busy = iteration.generation, decode_busy_share(iteration)
     argument = trainer.first("cache_implementation", "generation_kwargs")
     if found is None or busy is None or argument is None or not found.decode_ns:
@@ -160,14 +164,14 @@ def _decode_without_cpu(iteration: Iteration, trainer: Trainer) -> Iterator[Chan
     value = "static" if argument == "cache_implementation" else {"cache_implementation": "static"}
     fix, condition = trainer.static_cache(argument, value)
     if trainer.forbids_compiling:
-        # Made by hand: with the arguments alone nothing is compiled.
+        # Applied by hand: the arguments alone compile nothing.
         allowed = assigned("trainer.generation_config.disable_compile", False)
         fix = replace(joined([fix, allowed]), patch=None)
     yield change(
         iteration.mean_ns, "decode_cpu", "Compile the decode step over a static cache", fix,
         (0.3 * most, 0.7 * most, most),
-        f"the GPU works {100 * busy:.0f} % of the recorded decode steps; at best decoding takes only that (the share of"
-        " it that is reached is assumed)",
+        f"the GPU works {100 * busy:.0f} % of the recorded decode steps; at best decoding takes only that time (how"
+        " close it gets is assumed)",
         condition,
     )  # fmt: skip
 
@@ -175,9 +179,8 @@ def _decode_without_cpu(iteration: Iteration, trainer: Trainer) -> Iterator[Chan
 def _cache_copies(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
     """A static cache without compiling: the cache is not copied for each token.
 
-    Not where the CPU keeps a GPU waiting: there a step over a static cache, with its mask and its writes by index,
-    takes longer (an iteration of 12 layers 1.08 times, of 24 layers 1.19 times; H100, transformers 5.17).
-    """
+    Not if the GPU waits for the CPU: then a step over a static cache, with its mask and indexed writes, takes longer
+    (an iteration of 12 layers 1.08 times, of 24 layers 1.19 times; H100, transformers 5.17)."""
     copies, busy = iteration.cache_copies, decode_busy_share(iteration)
     argument = trainer.first("generation_kwargs")
     if copies is None or argument is None or trainer.settings.get("cache_implementation") == "static":
@@ -189,20 +192,20 @@ def _cache_copies(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
     fix, condition = trainer.static_cache(argument, {"cache_implementation": "static"})
     yield change(
         iteration.mean_ns, "cache_copies", "Static key-value cache", fix, (low, expected, high),
-        f"{copies.count:,} concatenations an iteration copy the cache, extrapolated from the recorded decode steps; a"
-        " decode step that is compiled over it is a change of its own (decode_cpu)",
+        f"{copies.count:,} concatenations per iteration copy the cache, extrapolated from the recorded decode steps;"
+        " compiling the decode step over it is a separate change (decode_cpu)",
         condition,
     )  # fmt: skip
 
 
 def _serving_engine(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
-    """Generation by a serving engine; by published throughput, not by this run."""
+    """Generate with a serving engine; estimated from published throughput, not from this run."""
     found, busy = iteration.generation, decode_busy_share(iteration)
     if found is None or busy is None or not found.decode_ns or trainer.settings.get("use_vllm") is True:
         return
     if trainer.first("use_vllm") is None:
         return
-    # It does not decode faster than the GPU works now, less what it spends on ended sequences.
+    # It decodes no faster than the GPU works now, minus the time for ended sequences.
     least = found.decode_ns * busy * (1 - (found.ended_share or 0.0))
     saved = [found.decode_ns - max(found.decode_ns / times, least) for times in ENGINE]
     fix = trainer.set("use_vllm", True, "vllm_mode", "colocate")
@@ -216,7 +219,7 @@ def _serving_engine(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
 
 
 def _ended_sequences(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
-    """Continuous batching: ended sequences leave the batch."""
+    """Use continuous batching: ended sequences leave the batch."""
     found, busy = iteration.generation, decode_busy_share(iteration)
     if found is None or busy is None or not found.decode_ns or not found.ended_share:
         return
@@ -226,17 +229,17 @@ def _ended_sequences(iteration: Iteration, trainer: Trainer) -> Iterator[Change]
     yield change(
         iteration.mean_ns, "ended_sequences", "Continuous batching in generation", trainer.set(argument, True),
         continuous_saved_ns(found.decode_ns, busy, found.ended_share),
-        f"{100 * found.ended_share:.0f} % of the computed tokens are of sequences that had ended; at most the GPU's"
-        " time for them is saved (the share of it that is reached is assumed), where the CPU keeps up: a step costs it"
+        f"{100 * found.ended_share:.0f} % of the computed tokens belong to sequences that had ended; at most the GPU's"
+        " time for them is saved (how much of it is assumed), if the CPU keeps up: a step costs the CPU"
         f" {CONTINUOUS_STEP[1]:.1f} times as much (measured)",
         None,
     )  # fmt: skip
 
 
 def continuous_saved_ns(decode_ns: float, busy: float, ended_share: float) -> tuple[float, float, float]:
-    """What continuous batching saves of decoding: least, expected and most; below 0 where it costs more.
+    """Time that continuous batching saves in decoding, ns: low, expected, high; negative if it costs more.
 
-    decode_ns: as it is. busy: share of it in which the GPU works. ended_share: of its tokens those of ended sequences.
+    decode_ns: today's time. busy: share of it in which the GPU works. ended_share: share of tokens of ended sequences.
     """
     low, expected, high = (
         decode_ns - max(busy * (1 - share * ended_share), (1 - busy) * times) * decode_ns - call_ns
@@ -246,7 +249,7 @@ def continuous_saved_ns(decode_ns: float, busy: float, ended_share: float) -> tu
 
 
 def _reference(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
-    """No reference policy: its log-probabilities are not computed."""
+    """Train without a reference policy: its log-probabilities are not computed."""
     beta, spent = trainer.settings.get("beta"), iteration.ns_of(LOG_PROBABILITIES)
     if not isinstance(beta, (int, float)) or not beta or not spent or trainer.first("beta") is None:
         return
@@ -261,7 +264,7 @@ def _reference(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
 
 
 def _one_pass(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
-    """Log-probabilities of the old policy and of the reference in the same pass, where the CPU limits them."""
+    """Compute log-probabilities of the old policy and of the reference in one pass, if the CPU limits them."""
     passes, busy = iteration.log_probability_passes or 0.0, busy_share(iteration, LOG_PROBABILITIES)
     if passes < 2 or busy is None:
         return
@@ -270,14 +273,14 @@ def _one_pass(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
         iteration.mean_ns, "one_pass", "Old policy and reference in one pass",
         'one forward pass over the completions twice, with adapter_names=["__base__", ...] for the reference (PEFT)',
         (0.0, 0.7 * most, most),
-        f"{passes:.0f} passes launch the same kernels; the GPU works {100 * busy:.0f} % of them (the share of it that"
-        " is reached is assumed)",
+        f"{passes:.0f} passes launch the same kernels; the GPU works {100 * busy:.0f} % of their time (how much of the"
+        " rest is saved is assumed)",
         None,
     )  # fmt: skip
 
 
 def _padding(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
-    """Micro-batches by tokens: each is as long as its own completions."""
+    """Form micro-batches by tokens: each is only as long as its own completions."""
     found, phases = iteration.generation, (LOG_PROBABILITIES, FORWARD, BACKWARD)
     if found is None or not found.tokens or not found.longest or not found.sequences:
         return
@@ -297,7 +300,7 @@ def _padding(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
 
 
 def _weight_sync(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
-    """The weights at the rate of a link, or the adapters only."""
+    """Copy the weights at a link's rate, or copy only the adapters."""
     spent, whole = iteration.ns_of(WEIGHT_SYNC), trainer.weight_bytes
     if not spent or not whole:
         return
@@ -317,7 +320,7 @@ def _weight_sync(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
 
 
 def _rewards_beside(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
-    """Rewards that wait, while log-probabilities are computed."""
+    """Run rewards that wait while log-probabilities are computed."""
     waiting = sum(one.ns for one in iteration.rewards if one.cpu_ns is not None and one.cpu_ns < WAITS * one.ns)
     saved = min(waiting, iteration.ns_of(REWARD), iteration.ns_of(LOG_PROBABILITIES))
     if not saved:
@@ -331,13 +334,13 @@ def _rewards_beside(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
 
 
 def _larger_rollout(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
-    """Twice the completions of an iteration, at the same cost per decode step where the CPU is the limit."""
+    """Generate twice the completions per iteration, at the same cost per decode step if the CPU is the limit."""
     found, busy = iteration.generation, decode_busy_share(iteration)
     argument = trainer.first("per_device_train_batch_size")
     if found is None or busy is None or argument is None or not found.decode_ns:
         return
-    # Per completion: half of what a decode step costs beyond twice the GPU's work of it, of rewards that wait, and of
-    # passes that launch the same kernels.
+    # Per completion this saves half of a decode step's time beyond twice its GPU work, half of the waiting rewards, and
+    # half of passes that launch the same kernels.
     decoding = found.decode_ns * (1 - max(1.0, 2 * busy) / 2)
     waiting = sum(one.ns for one in iteration.rewards if one.cpu_ns is not None and one.cpu_ns < WAITS * one.ns)
     shares = ((phase, busy_share(iteration, phase)) for phase in (LOG_PROBABILITIES, FORWARD, BACKWARD))
@@ -347,18 +350,18 @@ def _larger_rollout(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
         iteration.mean_ns, "rollout_batch", "Generate for more prompts at once", f"{argument} × 2",
         (0.6 * decoding, saved, max(saved, iteration.mean_ns / 2)),
         "per completion: a decode step costs the CPU the same for twice the sequences, and so do rewards that wait and"
-        " half of what launches cost in the other passes (assumed); shown as the iteration of half of them",
+        " half of the launches in the other passes (assumed); shown is the time for half of the larger iteration",
         "twice the prompts in an iteration",
     )  # fmt: skip
 
 
 def decode_busy_share(iteration: Iteration) -> float | None:
-    """Share of the recorded generation in which a GPU worked; None where none was recorded."""
+    """Share of the recorded generation in which a GPU worked; None if no generation was recorded."""
     return busy_share(iteration, GENERATION)
 
 
 def busy_share(iteration: Iteration, phase: str) -> float | None:
-    """Share of a recorded phase in which a GPU worked, 0 to 1; None where none was recorded, or there is no GPU."""
+    """Share of a recorded phase in which a GPU worked, 0 to 1; None if the phase was not recorded, or without a GPU."""
     found = next((one for one in iteration.recorded if one.phase == phase and one.ns), None)
     return None if found is None or not any(one.busy_ns for one in iteration.recorded) else found.busy_ns / found.ns
 

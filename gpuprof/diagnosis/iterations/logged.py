@@ -1,4 +1,4 @@
-"""The mean iteration of a job from the logs of its framework: phases, and what each role waits for the other."""
+"""The mean iteration of a job from its framework's logs: phases, and how long each role waits for the other."""
 
 from __future__ import annotations
 
@@ -30,36 +30,37 @@ from gpuprof.tracefile.source import Issue
 from gpuprof.tracefile.training_logs.frameworks import Framework
 from gpuprof.tracefile.training_logs.read import TrainingLog, read_training_log, total_s
 from gpuprof.tracefile.training_logs.record import Logged
+from gpuprof.units import Assumed, Count, Entries, Iterations, Share
 
 ORDER = (
     DATA, GENERATION, ENVIRONMENT, REWARD, LOG_PROBABILITIES, ADVANTAGE, TRAINING, WEIGHT_SYNC, VALIDATION, SAVE, OTHER,
 )  # fmt: skip
 """The phases that logs distinguish."""
-WARM_UP = 1
-"""Iterations at the beginning that are left out where enough others are there: they compile and fill caches."""
-_ENOUGH = 3
-_PAIRS = 2
-"""Pairs of iterations from which on their distance is said."""
-_BREAK = 10
-"""Iterations that are this much further apart than usual have a break between them: the training was resumed."""
-_FEW = 5
-"""Of fewer iterations the least and the most are shown instead of percentiles."""
-OVERLAP = 0.02
-"""Share of the iteration by which its phases exceed it where they overlap, rather than being rounded."""
+WARM_UP: Assumed[Iterations] = 1
+"""First iterations to leave out if there are enough others: they compile and fill caches."""
+_FEWEST_AFTER_WARM_UP: Assumed[Iterations] = 3
+_FEWEST_PAIRS: Assumed[Entries] = 2
+"""Fewest pairs of iterations for a mean distance."""
+_BREAK_RATIO: Assumed[Count] = 10
+"""If iterations are this many times further apart than usual, the training was resumed in between."""
+_FEWEST_OF_PERCENTILE: Assumed[Iterations] = 5
+"""With fewer iterations, minimum and maximum are shown instead of percentiles."""
+OVERLAPPING_SHARE: Assumed[Share] = 0.02
+"""Phases overlap if their sum exceeds the iteration by more than this share; less is rounding."""
 BOUND = calibrated.BOUND.value
 Times = dict[str, float]
 """Phase → seconds of one iteration."""
 
 
 def diagnose_logs(paths: Sequence[str]) -> LoggedIterations:
-    """What the logs of one job say of its iterations: one file, or one of the trainer and one of the generator.
+    """The iterations of a job from its logs: one file, or one of the trainer and one of the generator.
 
-    Raises GpuprofError, one line, for a log without iterations and for logs that are not of one job.
+    Raises GpuprofError, one line, for a log without iterations and for logs of different jobs.
     """
     logs = [read_training_log(Path(path)) for path in paths]
     names = list(dict.fromkeys(log.framework.name for log in logs))
     if len(names) > 1:
-        raise GpuprofError(f"these logs are of {' and '.join(names)}: give those of one job")
+        raise GpuprofError(f"these logs are from {' and '.join(names)}: give those of one job")
     by_role = {log.framework.role: log for log in logs}
     if len(by_role) < len(logs):
         role = logs[0].framework.role
@@ -69,7 +70,8 @@ def diagnose_logs(paths: Sequence[str]) -> LoggedIterations:
 
 
 def logged_quantities(path: Path) -> tuple[Quantity, ...]:
-    """What a log says next to its times: queues, staleness, lengths. Raises GpuprofError, one line, for no log."""
+    """What a log has in addition to times: queues, staleness, lengths. Raises GpuprofError, one line, for other
+    files."""
     return _quantities(read_training_log(path))
 
 
@@ -110,11 +112,11 @@ def _source(log: TrainingLog) -> LogSource:
 
 
 def _used(iterations: Sequence[Logged]) -> Sequence[Logged]:
-    return iterations[WARM_UP:] if len(iterations) >= WARM_UP + _ENOUGH else iterations
+    return iterations[WARM_UP:] if len(iterations) >= WARM_UP + _FEWEST_AFTER_WARM_UP else iterations
 
 
 def _times(framework: Framework, one: Logged, outside: bool) -> Times:
-    """Seconds of an iteration by phase, what includes others less these."""
+    """Seconds of an iteration by phase; nested phases are subtracted from those that include them."""
     seconds = {key: max(one.values[key], 0.0) for key in framework.phases if key in one.values}
     for part, whole in framework.inside.items():
         if part in seconds and whole in seconds:
@@ -127,17 +129,17 @@ def _times(framework: Framework, one: Logged, outside: bool) -> Times:
 
 
 def _named(framework: Framework, one: Logged) -> tuple[float, float]:
-    """Seconds of all phases, and of those that some versions do between iterations."""
+    """(seconds of all phases, seconds of the phases that some versions run between iterations)."""
     times = _times(framework, one, False)
     named = sum(ns for phase, ns in times.items() if phase != OTHER)
     return named, times.get(VALIDATION, 0.0) + times.get(SAVE, 0.0)
 
 
 def _outside(framework: Framework, used: Sequence[Logged]) -> bool:
-    """Whether validation and saving are outside of the logged iteration: its phases fit into it only without them."""
+    """Whether validation and saving are outside the logged iteration: the phases only fit into it without them."""
     for one in used:
         named, apart = _named(framework, one)
-        total = total_s(framework, one) * (1 + OVERLAP)
+        total = total_s(framework, one) * (1 + OVERLAPPING_SHARE)
         if apart and named > total and named - apart <= total:
             return True
     return False
@@ -152,7 +154,8 @@ def _whole(framework: Framework, one: Logged, outside: bool) -> float:
 
 
 def _budget(times: list[Times], totals: list[float], mean_ns: int) -> tuple[tuple[PhaseBudget, ...], int]:
-    """The phases of the mean iteration, and by how much they exceed it: the running sum is rounded."""
+    """(phases of the mean iteration, ns by which they exceed it); sums are exact, because the running sum is
+    rounded."""
     names = [name for name in ORDER if any(name in one for one in times)]
     each = {name: [round(1e9 * one.get(name, 0.0)) for one in times] for name in names}
     excess = sum(sum(one.values()) for one in times) - sum(totals)
@@ -167,7 +170,7 @@ def _budget(times: list[Times], totals: list[float], mean_ns: int) -> tuple[tupl
 
 
 def _end(each: list[int], share: float) -> int:
-    if len(each) < _FEW:
+    if len(each) < _FEWEST_OF_PERCENTILE:
         return min(each) if share < 0.5 else max(each)
     return sorted(each)[min(int(share * len(each)), len(each) - 1)]
 
@@ -175,7 +178,7 @@ def _end(each: list[int], share: float) -> int:
 def _is_asynchronous(framework: Framework, used: Sequence[Logged]) -> bool:
     if any(key in one.values for one in used for key in framework.asynchronous):
         return True
-    # A generator that works for longer than the trainer waits for it works while the trainer trains.
+    # If the generator works longer than the trainer waits for it, it works while the trainer trains.
     busy = [key for key, kind in framework.quantities.items() if kind == "generator_busy_s"]
     overlapping = [
         one.values[key] > 1.05 * _times(framework, one, False).get(GENERATION, 0.0)
@@ -187,20 +190,20 @@ def _is_asynchronous(framework: Framework, used: Sequence[Logged]) -> bool:
 
 
 def _between(used: Sequence[Logged], mean_ns: int) -> int | None:
-    """What passes from the end of one iteration to that of the next, beyond the logged time; by the log's clock."""
+    """Mean time between the ends of consecutive iterations − the logged time, by the log's clock, ns."""
     apart = [
         (b.at_s - a.at_s) / (b.step - a.step)
         for a, b in pairwise(used)
         if a.at_s is not None and b.at_s is not None and b.step > a.step and b.at_s >= a.at_s
     ]
-    if len(apart) < _PAIRS:
+    if len(apart) < _FEWEST_PAIRS:
         return None
-    usual = [one for one in apart if one <= _BREAK * statistics.median(apart)]
+    usual = [one for one in apart if one <= _BREAK_RATIO * statistics.median(apart)]
     return round(1e9 * statistics.fmean(usual)) - mean_ns
 
 
 def _lag(by_role: dict[str, TrainingLog]) -> int | None:
-    """How much later the trainer logs a step than the generator, on the clock that both have."""
+    """How much later the trainer logs a step than the generator, by a common clock, ns."""
     if len(by_role) < 2:
         return None
     generated = {one.step: one.at_s for one in by_role["generator"].iterations if one.at_s is not None}
@@ -223,8 +226,8 @@ def _quantities(log: TrainingLog) -> tuple[Quantity, ...]:
 
 
 def _roles(found: LoggedIterations) -> tuple[Role, ...]:
-    """The side that trains and the side that generates. Of a job that does one after the other neither waits where
-    both are on the same GPUs, and the logs do not say whether they are: there are none."""
+    """The side that trains and the side that generates. None for a job that does one after the other: if both use the
+    same GPUs neither waits, and the logs do not say whether they do."""
     if not found.asynchronous:
         return ()
     return (_trainer(found), _generator(found))
@@ -261,7 +264,7 @@ def _limit(found: LoggedIterations) -> str:
         generating, whole = found.ns_of(GENERATION), max(found.mean_ns, 1)
         return (
             f"Generation and training take turns: {100 * generating / whole:.0f} % of the iteration generates,"
-            f" {100 * found.training_ns / whole:.0f} % trains. On GPUs of its own each side is idle during the other."
+            f" {100 * found.training_ns / whole:.0f} % trains. If each side has its own GPUs, it is idle meanwhile."
         )
     trainer, generator = (one.wait_share for one in found.roles)
     if trainer is None or generator is None:
@@ -281,15 +284,15 @@ def _limit(found: LoggedIterations) -> str:
 
 def _issues(found: LoggedIterations) -> tuple[Issue, ...]:
     said: list[Issue] = []
-    if found.count < _ENOUGH:
+    if found.count < _FEWEST_AFTER_WARM_UP:
         said.append(Issue("few_iterations", "warning", f"only {found.count} timed: the mean may be far off"))
-    if found.overlap_ns > OVERLAP * found.mean_ns:
+    if found.overlap_ns > OVERLAPPING_SHARE * found.mean_ns:
         text = f"the phases exceed the iteration by {100 * found.overlap_ns / found.mean_ns:.0f} %: some overlap"
         said.append(Issue("phases_overlap", "info", text))
-    if found.between_ns is not None and found.between_ns > OVERLAP * found.mean_ns:
+    if found.between_ns is not None and found.between_ns > OVERLAPPING_SHARE * found.mean_ns:
         text = (
             f"iterations end {(found.mean_ns + found.between_ns) / 1e9:.1f} s apart, and {found.mean_ns / 1e9:.1f} s of"
-            " that are logged: what happens in between (validation, saving, other work) is not known"
+            " that are logged: what happens in between (validation, saving, other work) is unknown"
         )
         said.append(Issue("unlogged_time", "warning", text))
     return tuple(said)

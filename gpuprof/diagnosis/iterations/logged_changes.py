@@ -1,4 +1,4 @@
-"""What would shorten iterations that a framework logged, computed from the mean one; in the framework's own options."""
+"""What would shorten logged iterations, computed from the mean one, in the framework's own options."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ BOUND = calibrated.BOUND.value
 
 
 def changes(found: LoggedIterations, framework: Framework) -> tuple[Change, ...]:
-    """The largest gain first; those that gain less than LEAST_GAIN are left out."""
+    """Changes, the largest gain first; those that gain less than LEAST_GAIN are left out."""
     all_ = [one for make in _ALL for one in make(found, framework)]
     worth = [one for one in all_ if one.iteration_ns.expected <= (1 - LEAST_GAIN) * found.mean_ns]
     return tuple(sorted(worth, key=lambda one: -one.speedup))
 
 
 def _ahead(found: LoggedIterations, framework: Framework) -> Iterator[Change]:
-    """Generation of the next iteration while this one trains."""
+    """Generate the next iteration while this one trains."""
     ahead = found.ns_of(GENERATION, ENVIRONMENT, REWARD)
     rest = found.mean_ns - ahead
     if found.asynchronous or not framework.ahead or ahead <= 0 or rest <= 0:
@@ -33,7 +33,7 @@ def _ahead(found: LoggedIterations, framework: Framework) -> Iterator[Change]:
     yield change(
         found.mean_ns, "generation_ahead", "Generate one iteration ahead, on GPUs of its own", framework.ahead,
         (0.5 * saved, float(saved - sync), float(saved)),
-        "generation, environment and rewards overlap with the rest, on as many GPUs each as both have now",
+        "generation, environment and rewards overlap with the rest; each side needs the number of GPUs both have now",
         "completions come from the policy of one iteration before",
     )  # fmt: skip
 
@@ -49,13 +49,13 @@ def _tail(found: LoggedIterations, framework: Framework) -> Iterator[Change]:
         found.mean_ns, "completion_tail", "Do not wait for the longest completions", framework.partial,
         (TAIL.low * most, TAIL.value * most, TAIL.high * most),
         f"a completion takes {mean.mean:.0f} s, the longest of an iteration {longest.mean:.0f} s, and all wait for it"
-        " (what is gained of that is assumed)",
-        "completions are continued by a newer policy than they were begun by",
+        " (the share that is gained is assumed)",
+        "completions are continued by a newer policy than the one that began them",
     )  # fmt: skip
 
 
 def _reuse(found: LoggedIterations, framework: Framework) -> Iterator[Change]:
-    """The generator's log-probabilities instead of computing those of the old policy again."""
+    """Use the generator's log-probabilities instead of computing the old policy's again."""
     old = found.quantity("old_log_probabilities_s")
     if not framework.reuse or old is None:
         return

@@ -1,4 +1,4 @@
-"""LoggedIterations as `gpuprof.iterations/1`: the keys of the dataclasses."""
+"""LoggedIterations as `gpuprof.iterations/1`: the dataclasses' fields as keys."""
 
 from __future__ import annotations
 

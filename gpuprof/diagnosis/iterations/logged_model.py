@@ -1,4 +1,4 @@
-"""What is said of iterations that a framework logged: one frozen dataclass per concept. Times are whole nanoseconds."""
+"""Iterations that a framework logged: one frozen dataclass per concept. Times are whole nanoseconds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class LogSource:
     path: str
     framework: str
     role: Annotated[str, OneOf(("trainer", "generator"))]
-    """Of the process that wrote it: trainer or generator."""
+    """Role of the process that wrote it: trainer or generator."""
     iterations: Positive[int]
 
 
@@ -30,22 +30,22 @@ class Role:
     role: Annotated[str, OneOf(("trainer", "generator"))]
     busy_ns: int | None
     wait_ns: int | None
-    """Its bubble: what it waits for the other side, in the mean iteration. None: the logs do not say."""
+    """Its bubble: how long it waits for the other side in the mean iteration. None: the logs do not say."""
     wait_share: Share | None
     waits_for: Annotated[str, OneOf(("completions", "training"))] | None
-    """What it waits for; None where it does not wait, or that is not known."""
+    """What it waits for; None if it does not wait, or if that is unknown."""
     source: str
-    """The key that says so."""
+    """The log key that this comes from."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """Something that was logged with the iterations."""
+    """A quantity that was logged with the iterations."""
 
     kind: Annotated[str, OneOf(of="gpuprof.tracefile.training_logs.frameworks:Kind")]
     """One of `gpuprof.tracefile.training_logs.frameworks.Kind`."""
     key: str
-    """As the framework logged it."""
+    """The framework's name for it."""
     mean: Signed[float]
     least: Signed[float]
     most: Signed[float]
@@ -53,7 +53,7 @@ class Quantity:
 
 @dataclass(frozen=True, slots=True)
 class LoggedIterations:
-    """The mean iteration of a job, as its framework logged it. phases less overlap_ns sum to mean_ns exactly."""
+    """The mean iteration of a job, as its framework logged it. sum of phases − overlap_ns = mean_ns, exactly."""
 
     sources: Annotated[tuple[LogSource, ...], Items(1)]
     """Files that were read."""
@@ -61,30 +61,29 @@ class LoggedIterations:
     asynchronous: bool
     """Whether it generates while it trains."""
     count: Positive[int]
-    """Iterations that the mean is of."""
+    """Number of iterations in the mean."""
     skipped: int
-    """Iterations at the beginning that it is not of."""
+    """Number of first iterations that were left out."""
     mean_ns: int
     low_ns: int
-    """Tenth percentile over the iterations; of fewer than five the least."""
+    """10th percentile over the iterations; the minimum if there are fewer than five."""
     high_ns: int
-    """The tenth and ninetieth percentile over the iterations; of few of them the least and the most."""
+    """90th percentile over the iterations; the maximum if there are fewer than five."""
     phases: tuple[PhaseBudget, ...]
     training_ns: int
     overlap_ns: int
-    """By how much the logged phases exceed the iteration, because some of them overlap."""
+    """Sum of the logged phases − the iteration: some of them overlap."""
     between_ns: Signed[int] | None
-    """What passes from the end of one iteration to that of the next beyond the logged time of one, by the log's
-    clock."""
+    """Time between the ends of consecutive iterations − the logged time of one, by the log's clock."""
     lag_ns: int | None
-    """From the end of a batch's generation to the end of the iteration that trains on it, where the logs of both sides
-    have its number and a clock."""
+    """From the end of a batch's generation to the end of the iteration that trains on it; None unless the logs of both
+    sides have its number and a clock."""
     roles: tuple[Role, ...]
-    """The side that trains and the side that generates; empty where they take turns."""
+    """The side that trains and the side that generates; empty if they take turns."""
     quantities: tuple[Quantity, ...]
-    """What was logged with the iterations."""
+    """Further quantities that were logged with the iterations."""
     limit: Words
-    """Which side makes the iteration as long as it is, and by what that is known."""
+    """Which side limits the iteration, and how that is known."""
     changes: tuple[Change, ...]
     """What would shorten the iteration, computed from its budget; the largest gain first."""
     issues: tuple[Issue, ...]
@@ -94,5 +93,5 @@ class LoggedIterations:
         return sum(one.ns for one in self.phases if one.phase in phases)
 
     def quantity(self, kind: str) -> Quantity | None:
-        """The logged quantity of a kind; None where there is none."""
+        """The logged quantity of a kind; None if there is none."""
         return next((one for one in self.quantities if one.kind == kind), None)

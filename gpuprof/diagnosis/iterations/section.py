@@ -1,4 +1,4 @@
-"""The iteration of a diagnosis: the budget of its run, what was recorded of its phases, and what would shorten it."""
+"""The iteration of a diagnosis: its budget from the run, its phases in the recording, and what would shorten it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from gpuprof.diagnosis.iteration_model import CacheCopies, Iteration, RecordedPhase, Unrecorded
 from gpuprof.diagnosis.iterations.budget import iteration_budget
 from gpuprof.diagnosis.iterations.changes import Trainer, changes
-from gpuprof.diagnosis.projection_input.memory import BYTES, weight_bytes
+from gpuprof.diagnosis.projection_input.memory import BYTES_OF_FORMAT, weight_bytes
 from gpuprof.diagnosis.quality import judged, of_timed_iterations
 from gpuprof.record.phase_names import BACKWARD, FORWARD, GENERATION, OPTIMIZER
 from gpuprof.timeline.cache_appends import cache_appends
@@ -21,16 +21,17 @@ from gpuprof.timeline.iteration_phases import phase_spans, times_in_window, unre
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.run import RunFolder
 from gpuprof.tracefile.source import Issue
+from gpuprof.units import Assumed, Share
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.diagnosis import Diagnosis
 
-ALIKE = 0.2
-"""Share by which timed iterations may differ from the mean step to count as the same."""
+SAME_ITERATION: Assumed[Share] = 0.2
+"""Largest difference between timed iterations and the mean step, as a share, to count as the same."""
 
 
 def with_iteration(diagnosis: Diagnosis) -> Diagnosis:
-    """The diagnosis with its iteration, where the training generates what it trains on."""
+    """The diagnosis with its iteration, if the training generates what it trains on."""
     folder = diagnosis.folder
     found = None if folder is None or not folder.phased else iteration_budget(folder)
     if found is None or folder is None:
@@ -52,10 +53,10 @@ def with_iteration(diagnosis: Diagnosis) -> Diagnosis:
 
 
 def of_mean_step(iteration: Iteration, mean_ns: int) -> Iteration:
-    """An iteration of one step as long as the mean step, which more steps were timed for than phases: the phases keep
-    their shares and sum to it exactly. What is far from the mean step is left as it was timed."""
+    """An iteration of one step, scaled to the mean step, for which more steps were timed: the phases keep their shares
+    and sum to it exactly. An iteration far from the mean step is returned unchanged."""
     was = iteration.mean_ns
-    if was <= 0 or abs(mean_ns - was) > ALIKE * was:
+    if was <= 0 or abs(mean_ns - was) > SAME_ITERATION * was:
         return iteration
     until = [0, *accumulate(one.ns for one in iteration.phases)]
     at = [round(ns * mean_ns / was) for ns in until]
@@ -73,20 +74,20 @@ def of_mean_step(iteration: Iteration, mean_ns: int) -> Iteration:
 
 
 def left_out(iteration: Iteration) -> Issue | None:
-    """What the reader of the verdict must know of a decode loop that was recorded in part."""
+    """The issue about a decode loop that was only recorded in part."""
     found = iteration.unrecorded
     if found is None:
         return None
     share = 100 * found.ns / max(found.ns + sum(one.ns for one in iteration.recorded), 1)
     text = (
-        f"{share:.0f} % of the recorded iteration are decode steps that were left out; they count as time of the CPU in"
-        " the verdict, in gaps and in predictions. The iteration's phases are of whole iterations."
+        f"{share:.0f} % of the recorded iteration are decode steps that were left out; they count as CPU time in the"
+        " verdict, in gaps and in predictions. The iteration's phases come from whole iterations."
     )
     return Issue("decode_not_recorded", "info", text)
 
 
 def trainer_of(folder: RunFolder) -> Trainer:
-    """What the run says of the trainer and its arguments."""
+    """The trainer and its arguments, from the run."""
     program = folder.own.program
     if program is None:
         return Trainer(frozenset(), None)
@@ -103,19 +104,19 @@ def trainer_of(folder: RunFolder) -> Trainer:
 
 
 def _is_mixed(model: Mapping[str, Any], autocast: str | None) -> bool:
-    """Whether weights are float32 and the passes compute in a smaller type."""
+    """Whether weights are float32 and the passes compute in a smaller dtype."""
     dtypes = model.get("dtypes")
     return isinstance(dtypes, dict) and "float32" in dtypes and autocast in ("bfloat16", "float16")
 
 
 def _weight_bytes(model: Mapping[str, Any]) -> int | None:
-    """Of the model's parameters; None where a type's size is not known."""
+    """Size of the model's parameters, bytes; None if a dtype's size is unknown."""
     types = model.get("dtypes") or {}
-    return None if not types or types.keys() - BYTES.keys() else round(weight_bytes(model))
+    return None if not types or types.keys() - BYTES_OF_FORMAT.keys() else round(weight_bytes(model))
 
 
 def _share(model: Mapping[str, Any]) -> float | None:
-    """Of the parameters those that are trained."""
+    """Share of the parameters that are trained."""
     whole, trained = model.get("parameters"), model.get("trainable")
     if not isinstance(whole, int) or not isinstance(trained, int) or whole <= 0:
         return None
@@ -123,7 +124,7 @@ def _share(model: Mapping[str, Any]) -> float | None:
 
 
 def with_recorded(iteration: Iteration, timeline: Timeline, folder: RunFolder) -> Iteration:
-    """The iteration with what the recorded window shows of its phases."""
+    """The iteration with its phases in the recorded window."""
     low, high = window = timeline.window
     left_out = unrecorded(timeline.trace)
     busy = join(*(device.busy for device in timeline.devices))
@@ -143,8 +144,9 @@ def with_recorded(iteration: Iteration, timeline: Timeline, folder: RunFolder) -
 
 
 def _cache_copies(iteration: Iteration, timeline: Timeline, iterations: float) -> CacheCopies | None:
-    """What copying the key-value cache costs the mean iteration, extrapolated from the recorded decode steps: their
-    number by that of the steps, their time by its share of the recorded generation. iterations: those recorded."""
+    """Cost of copying the key-value cache in the mean iteration, extrapolated from the recorded decode steps: the
+    number of copies by the number of steps, their time by its share of the recorded generation. iterations: number
+    recorded."""
     trace, generated = timeline.trace, next((one.ns for one in iteration.recorded if one.phase == GENERATION), 0)
     rows = cache_appends(trace, timeline.window)
     if iteration.generation is None or not generated or not rows.any():

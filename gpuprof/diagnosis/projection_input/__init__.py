@@ -1,1 +1,1 @@
-"""From a diagnosis to what a projection starts from: the replayed step, its work, and the memory of the run."""
+"""Makes the input of a projection from a diagnosis: the replayed step, its work, and the run's memory."""

@@ -1,4 +1,4 @@
-"""How a recorded loss goes through the logits: all rows of a pass at once, in pieces, or never a whole row."""
+"""How a recorded loss computes logits: all rows of a pass at once, in chunks, or never a whole row."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.passes import shapes_in
 from gpuprof.projection.activations import Loss
 from gpuprof.tracefile.trace import NO_TEXT
+from gpuprof.units import Assumed, Rows
 
-ROUND = 64
-"""Pieces of a size that someone chose have a multiple of this many rows; pieces that a pass was cut into seldom
-have."""
+CHOSEN_MULTIPLE: Assumed[Rows] = 64
+"""Chunks of a configured size have a multiple of this many rows; chunks from dividing a pass into N parts rarely do."""
 
 
 def loss_of(case: Analysis, vocabulary: int, tokens: float, passes: float) -> Loss | None:
-    """How the step's products with the vocabulary as their width were cut; None where no shapes were recorded.
+    """How the step's matmuls with the vocabulary as width were chunked; None if no shapes were recorded.
 
-    tokens: of the longest pass in the window, of which it has `passes`.
+    tokens: of the longest pass in the window; passes: number of passes in the window.
     """
     ops = case.trace.ops
     if not vocabulary or tokens <= 0 or not (ops.dims != NO_TEXT).any():
@@ -29,13 +29,13 @@ def loss_of(case: Analysis, vocabulary: int, tokens: float, passes: float) -> Lo
     if not rows:
         return Loss(vocabulary, 0.0)
     most = max(rows)
-    # Pieces of a fixed size leave a smaller one at the end of a pass.
-    fixed = len(rows) > passes and most % ROUND == 0 and min(rows) < most
+    # Chunks of a fixed size leave a smaller one at the end of a pass.
+    fixed = len(rows) > passes and most % CHOSEN_MULTIPLE == 0 and min(rows) < most
     return Loss(vocabulary, min(most / tokens, 1.0), most if fixed else None)
 
 
 def _product_rows(case: Analysis, vocabulary: int) -> list[int]:
-    """Rows of each matmul [rows, width] · [width, vocabulary] of the window that the GPU did."""
+    """Rows of each matmul [rows, width] · [width, vocabulary] that ran on the GPU in the window."""
     timeline, ops = case.timeline, case.trace.ops
     op = np.unique(timeline.links.op[timeline.members])
     op = op[op >= 0]
@@ -45,7 +45,8 @@ def _product_rows(case: Analysis, vocabulary: int) -> list[int]:
     for row in op.tolist():
         tensors = [shape for shape in shapes_in(case, int(ops.dims[row])) if shape and len(shape) > 1]
         for left, right in itertools.pairwise(tensors):
-            # Layers keep weights as [vocabulary, width]; a linear layer takes them so, a product transposed.
+            # Weights are stored as [vocabulary, width]; a linear layer takes them like that, a matmul takes them
+            # transposed.
             if left[-1] == right[0] and right[-1] == vocabulary != left[-1]:
                 found.append(int(np.prod(left[:-1])))
                 break

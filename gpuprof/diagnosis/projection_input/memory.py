@@ -1,4 +1,4 @@
-"""The memory that a projection starts from: the recorded peak, and the part that scales with the tokens of a pass."""
+"""The memory input of a projection: the recorded peak, and the part that scales with the tokens of a pass."""
 
 from __future__ import annotations
 
@@ -18,24 +18,34 @@ from gpuprof.projection.activations import SCORE_BYTES, Recorded
 from gpuprof.projection.attention_scores import score_elements
 from gpuprof.projection.memory import RecordedMemory, Trained
 from gpuprof.timeline.phases import FORWARD
+from gpuprof.units import Assumed, Bytes, Convention, Measured, Ratio, Share
 
-HALF_BYTES = 2
-"""Of an element of embeddings and hidden states in half precision."""
-BYTES = {"float64": 8.0, "float32": 4.0, "bfloat16": 2.0, "float16": 2.0, "int8": 1.0, "nf4": 0.52, "fp4": 0.52}
-"""Of a weight by how it is stored; of those in four bits with their blocks' scales."""
+HALF_BYTES: Convention[Bytes] = 2
+"""Bytes of an element of embeddings and hidden states in half precision."""
+BYTES_OF_FORMAT: Convention[dict[str, Ratio]] = {
+    "float64": 8.0,
+    "float32": 4.0,
+    "bfloat16": 2.0,
+    "float16": 2.0,
+    "int8": 1.0,
+    "nf4": 0.52,
+    "fp4": 0.52,
+}
+"""Bytes of a weight by storage format; 4-bit formats include the scales of their blocks."""
 ADAMS = ("Adam", "AdamW")
-"""Optimizers of torch.optim with two moments for each parameter."""
-HELD = 0.8
-"""Of the gradients' bytes: with less room next to weights and state they are not among what is allocated."""
-OFFLOADED = 0.5
-"""Of the layers' inputs: a stack that copies more to the host in the forward pass keeps them there. Two stacks copied
-all but the last layer's."""
+"""Optimizers of torch.optim with two moments per parameter."""
+HELD_GRADIENTS: Assumed[Share] = 0.8
+"""Smallest share of the gradients' bytes that must be allocated in addition to weights and state, if gradients are
+kept."""
+OFFLOADED_INPUTS: Measured[Share] = 0.5
+"""If more than this share of the layers' inputs is copied to the CPU in the forward pass, they are offloaded. Two
+libraries copied all but the last layer's."""
 
 
 def recorded_memory(diagnosis: Diagnosis, case: Analysis, micro: float, expert_share: float) -> RecordedMemory | None:
-    """The memory of a run; None where the run did not record it, or not what it went through.
+    """The memory of a run; None if the run did not record it, or did not record its tokens.
 
-    micro: forward passes of a step. expert_share: of the layers' weights those of experts.
+    micro: forward passes per step. expert_share: experts' share of the layers' weights.
     """
     run, folder = diagnosis.run, diagnosis.folder
     if run is None or not run.memory.peak_bytes or run.memory.allocated_bytes is None:
@@ -52,9 +62,9 @@ def recorded_memory(diagnosis: Diagnosis, case: Analysis, micro: float, expert_s
     passes = case.steps * case.devices * max(micro, 1.0)
     gradients = trained_parameters(model, optimizer) * gradient_size(model)
     single = bool(optimizer.get("fused")) or optimizer.get("foreach") is False
-    # Steps that end as the optimizer's does still hold their gradients then; a Trainer has dropped them.
+    # Steps that end with the optimizer's step still hold gradients; a Trainer has freed them.
     own = run.step_source == "optimizer" and micro == 1
-    held = own and _other_bytes(run.memory.allocated_bytes, model, optimizer) >= HELD * gradients
+    held = own and _other_bytes(run.memory.allocated_bytes, model, optimizer) >= HELD_GRADIENTS * gradients
     again = bool(model.get("checkpointing")) or bool(recomputed(case).any())
     scores = score_elements(case.timeline) / passes
     at_once = scores.max(initial=0.0) * passes if again else scores.sum()
@@ -93,40 +103,40 @@ def recorded_memory(diagnosis: Diagnosis, case: Analysis, micro: float, expert_s
 
 
 def trained_parameters(model: dict, optimizer: dict) -> float:
-    """Those that the optimizer was given; fewer where some of them are frozen."""
+    """Number of parameters given to the optimizer, without frozen ones."""
     known = [float(count) for count in (optimizer.get("parameters"), model.get("trainable")) if count]
     return min(known, default=0.0)
 
 
 def gradient_size(model: dict) -> int:
-    """Bytes of one trained parameter's: adapters are fp32 where the model says that it has fp32 parameters for them."""
+    """Bytes of one parameter's gradient: 4 if the model has enough fp32 parameters to hold all trained ones."""
     trainable, fp32 = model.get("trainable") or 0, (model.get("dtypes") or {}).get("float32", 0)
     return 4 if fp32 >= trainable > 0 else HALF_BYTES
 
 
 def weight_bytes(model: Mapping[str, Any]) -> float:
-    """Of all weights, adapters included."""
-    return sum(count * BYTES.get(name, 4.0) for name, count in (model.get("dtypes") or {}).items())
+    """Size of all weights, adapters included."""
+    return sum(count * BYTES_OF_FORMAT.get(name, 4.0) for name, count in (model.get("dtypes") or {}).items())
 
 
 def _other_bytes(allocated: int, model: dict, optimizer: dict) -> float:
-    """What is allocated between steps in addition to weights and the optimizer's state; below 0 where those are in
-    shards."""
+    """Memory allocated between steps in addition to weights and optimizer state; negative if those are sharded."""
     return allocated - weight_bytes(model) - (optimizer.get("state_bytes") or 0)
 
 
 def _embedding_bytes(model: dict) -> float:
-    """Of embeddings and head. Where the head is the embedding's own matrix there is one, else there are two."""
+    """Size of embeddings and head: one matrix if they are tied, else two."""
     matrix = (model.get("hidden_size") or 0) * (model.get("vocabulary") or 0)
     whole = (model.get("dtypes") or {}).get("bfloat16", 0)
     return float(min(int(np.round(whole / matrix)), 2) * matrix * HALF_BYTES) if matrix else 0.0
 
 
 def _offloads(case: Analysis, token_bytes: float, passes: float) -> bool:
-    """Whether the forward pass copies the inputs of layers to the host; `token_bytes`: of a token's in all layers."""
+    """Whether the forward pass copies the layers' inputs to the CPU; `token_bytes`: size of one token's inputs of all
+    layers."""
     timeline, gpu, shape = case.timeline, case.trace.gpu, indices(case)
     if not shape or not token_bytes:
         return False
     to_host = case.trace.rows_named(gpu.name, lambda text: "DtoH" in text) & (timeline.phase == FORWARD)
     rows = timeline.members[to_host[timeline.members]]
-    return float(gpu.bytes[rows].clip(0).sum()) > OFFLOADED * token_bytes * float(np.prod(shape)) * passes
+    return float(gpu.bytes[rows].clip(0).sum()) > OFFLOADED_INPUTS * token_bytes * float(np.prod(shape)) * passes

@@ -1,7 +1,7 @@
-"""What a run's own peaks tell: which pass made the highest, and the line that those of other passes lie on.
+"""Memory peaks of a run's steps: the pass with the highest one, and the line of peak over tokens.
 
-The allocator only tells its highest peak so far. A step that raised it is a point (tokens of its pass, its peak); any
-other step only says that it stayed below.
+The allocator only reports its highest peak so far. A step that raised it is a point (tokens of its pass, its peak); any
+other step only shows that it stayed below.
 """
 
 from __future__ import annotations
@@ -13,31 +13,32 @@ import numpy as np
 from gpuprof.runfile import STAGES
 from gpuprof.tracefile.run import StepColumns
 from gpuprof.tracefile.trace import ABSENT, F64, I64
+from gpuprof.units import Assumed, Entries, Ratio, Share
 
 _TIMED = ("baseline_free", "baseline_sync", "after")
-"""Stages whose lines have the tokens of their own step. While a run settles, loaders that fetch a batch ahead may have
-reported those of the next one; under a profiler tensors live longer."""
-POINTS = 3
-"""Two make any line."""
-SPREAD = 1.3
-"""The longest of these passes over the shortest: with less between them the line's end is far from what was seen."""
-OFF = 0.03
-"""Of the peak: a line that misses a point by more is none."""
+"""Stages whose lines have the tokens of their own step. While a run settles, loaders that fetch a batch ahead may
+report the next step's tokens; under a profiler tensors live longer."""
+FEWEST_POINTS: Assumed[Entries] = 3
+"""Fewest points for a line: two always lie on one."""
+LEAST_SPREAD: Assumed[Ratio] = 1.3
+"""Smallest ratio of the longest to the shortest pass: with less, extrapolating the line is too uncertain."""
+MOST_MISS: Assumed[Share] = 0.03
+"""Largest error of a point, as a share of the peak, for the points to lie on a line."""
 
 
 @dataclass(frozen=True, slots=True)
 class PassPeaks:
-    """Of one rank, without profiler."""
+    """Peaks of one rank, without profiler."""
 
     tokens: float | None
-    """Of the pass that made the highest peak; where that was none of the timed steps, of the longest that stayed below.
-    None where tokens were not counted."""
+    """Tokens of the pass with the highest peak; if that was not a timed step, of the longest pass that stayed below.
+    None if tokens were not counted."""
     fixed_bytes: float | None
-    """What the peaks have above `allocated_bytes` whatever the tokens; None where they lie on no line."""
+    """Part of the peaks above `allocated_bytes` that does not depend on tokens; None if the peaks lie on no line."""
 
 
 def pass_peaks(steps: StepColumns, rank: int) -> PassPeaks:
-    """What the steps of a run tell about peaks by tokens of a forward pass, padding included."""
+    """The peaks of a run's steps by tokens of a forward pass, padding included."""
     rows = np.flatnonzero(steps.rank == rank)
     rows = rows[np.argsort(steps.step[rows], kind="stable")]
     tokens = np.where(steps.tokens[rows] > 0, steps.tokens[rows] / steps.micro_steps[rows].clip(1), np.nan)
@@ -52,17 +53,17 @@ def pass_peaks(steps: StepColumns, rank: int) -> PassPeaks:
 
 
 def _raises(peak: I64) -> np.ndarray:
-    """Steps whose peak is above that of all before; the first says nothing, for what was before it is not known."""
+    """Steps whose peak is above all earlier ones; the first does not count, since earlier peaks are unknown."""
     before = np.maximum.accumulate(np.append(np.int64(0), peak))[:-1]
     return (peak != ABSENT) & (before > 0) & (peak > before)
 
 
 def _fixed(tokens: F64, above: I64) -> float | None:
-    """Where the line through these points is at no tokens; None where they lie on none."""
-    if len(tokens) < POINTS or tokens.max() < SPREAD * tokens.min():
+    """Value of the line through these points at 0 tokens; None if they lie on no line."""
+    if len(tokens) < FEWEST_POINTS or tokens.max() < LEAST_SPREAD * tokens.min():
         return None
     slope, fixed = np.polyfit(tokens, above.astype(np.float64), 1)
     missed = np.abs(slope * tokens + fixed - above).max()
-    if slope <= 0 or missed > OFF * above.max():
+    if slope <= 0 or missed > MOST_MISS * above.max():
         return None
     return float(max(fixed, 0.0))

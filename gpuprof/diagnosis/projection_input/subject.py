@@ -1,4 +1,4 @@
-"""The step that a projection starts from, with its work, layers and experts."""
+"""The recorded step as the input of a projection, with its work, layers and experts."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from gpuprof.errors import GpuprofError
 from gpuprof.projection.depth import find_layers
 from gpuprof.projection.projection import Interval
 from gpuprof.projection.subject import Subject
+from gpuprof.units import Assumed, Ratio
 
-POWER_RATIO = 0.4, 2.5
-"""What a measured power may be of the estimated one, at the least and the most, to be carried over to other GPUs."""
+POWER_RATIO: Assumed[tuple[Ratio, Ratio]] = 0.4, 2.5
+"""Limits of measured / estimated power when that ratio is applied to other GPUs."""
 
 
 def _why_not(diagnosis: Diagnosis) -> str:
@@ -33,9 +34,10 @@ def _why_not(diagnosis: Diagnosis) -> str:
 
 
 def subject_of(diagnosis: Diagnosis, recorded_on: Gpu | None = None) -> Subject:
-    """The recording behind a diagnosis, ready to be projected; `recorded_on`: where it does not name its GPU.
+    """The recording behind a diagnosis, ready to be projected; `recorded_on`: its GPU, if the recording does not name
+    it.
 
-    Raises GpuprofError, one line, where nothing can be projected from it.
+    Raises GpuprofError, one line, if nothing can be projected from it.
     """
     case = analysis_of(diagnosis)
     path = diagnosis.source.path
@@ -91,7 +93,7 @@ def subject_of(diagnosis: Diagnosis, recorded_on: Gpu | None = None) -> Subject:
 
 
 def _power_ratio(run: Run | None) -> float:
-    """Measured power over estimated, as far apart as a training may plausibly be from the model; 1 where not known."""
+    """Measured / estimated power, within POWER_RATIO; 1 if unknown."""
     energy = None if run is None else run.energy
     if energy is None or not energy.estimated_w or energy.power_w <= 0:
         return 1.0
@@ -100,7 +102,7 @@ def _power_ratio(run: Run | None) -> float:
 
 
 def _step(case: Analysis, budget: Budget | None) -> Interval:
-    """The mean step with its 80 % interval: as wide as that of the usual step, or of a mean that was timed."""
+    """The mean step with its 80 % interval: that of the usual step, or of the timed mean if wider."""
     removal, mean = case.removal, case.mean_ns
     low, high = (mean * end / removal.step_ns for end in (removal.low_ns, removal.high_ns))
     if budget is not None and budget.source == "free":
@@ -109,11 +111,11 @@ def _step(case: Analysis, budget: Budget | None) -> Interval:
 
 
 def _samples(diagnosis: Diagnosis, case: Analysis) -> float | None:
-    """Samples of a step. A batch that was joined into one row counts as the loader's batch."""
+    """Samples per step. A batch joined into one row counts as the loader's batch size."""
     run = diagnosis.run
     samples = run.work.samples if run else None
     if not run or not samples:
-        # Several rows of indices are as many samples; one row may be several that are packed.
+        # Each row of indices is a sample; a single row may contain several packed samples.
         shape = indices(case)
         passes = (run.work.micro_steps or 1.0) if run else 1.0
         return shape[0] * passes if shape and len(shape) == 2 and shape[0] > 1 else None
@@ -123,15 +125,15 @@ def _samples(diagnosis: Diagnosis, case: Analysis) -> float | None:
 
 
 def _expert_adapters(model: dict) -> float:
-    """Of the adapted modules those of experts, which are numbered."""
+    """Share of experts, whose names are numbers, among the adapted modules."""
     adapted = (model.get("lora") or {}).get("adapted") or {}
     total = sum(adapted.values())
     return sum(count for name, count in adapted.items() if name.isdigit()) / total if total else 0.0
 
 
 def _expert_weights(model: dict) -> float:
-    """Of the layers' parameters those of experts: all that is quantised but for attention, whose four projections are
-    taken to be as wide as the model."""
+    """Share of experts in the layers' parameters: everything quantised except attention, whose four projections are
+    assumed to be as wide as the model."""
     quantised = (model.get("quantization") or {}).get("parameters") or 0
     attention = 4 * (model.get("hidden_size") or 0) ** 2 * (model.get("layers") or 0)
     return max(quantised - attention, 0) / quantised if quantised else _expert_adapters(model)

@@ -1,1 +1,1 @@
-"""What a step should cost, and what lies above that."""
+"""What a step should cost, and what it costs beyond that."""

@@ -1,4 +1,4 @@
-"""Nodes by the name of the op or range that they are in."""
+"""Groups nodes by the name of the op or range that contains them."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ import numpy as np
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.timeline.nesting import climb
 from gpuprof.tracefile.trace import OP, Mask
+from gpuprof.units import Convention, Entries, Share
 
-MOST = 4
-"""Groups that stand alone; the others go together."""
-LEAST = 0.002
-"""Share of the step below which a group does not stand alone, and all others together are no item."""
+MOST_GROUPS: Convention[Entries] = 4
+"""Most groups that are listed separately; the others are combined."""
+LEAST_GROUP_SHARE: Convention[Share] = 0.002
+"""Smallest share of the step of a separate group, and of the combined others."""
 OTHERS = "other ops"
 _NUMBER = re.compile(r"#\d+")
 
 
 def by_name(case: Analysis, nodes: Mask, outside: str = "Python code") -> list[tuple[str, Mask]]:
-    """(name, nodes) for each op that some nodes lie in; `outside`: the name of what lies in no op or range."""
+    """(name, nodes) for each op that contains some of the nodes; `outside`: name for nodes outside all ops and
+    ranges."""
     graph, trace = case.graph, case.trace
     rows = np.flatnonzero(nodes)
     if not len(rows):
@@ -40,13 +42,13 @@ def by_name(case: Analysis, nodes: Mask, outside: str = "Python code") -> list[t
 def largest_first(
     case: Analysis, groups: list[tuple[str, Mask]], waiting: bool = False, others: str = OTHERS
 ) -> list[tuple[str, Mask]]:
-    """The largest groups first, the small ones together; `waiting`: their size is what they waited."""
+    """The largest groups first, the small ones combined; `waiting`: sizes are waiting times."""
     graph = case.graph
     ns = graph.recorded_end_ns - graph.recorded_start_ns if waiting else graph.duration_ns
     sized = sorted(((float(ns[nodes].clip(0).sum()), name, nodes) for name, nodes in groups), key=lambda one: -one[0])
-    # How long a recorded wait was says little of what the step gains without it: the queue behind it is refilled, too.
-    least = 0.0 if waiting else LEAST * case.step_ns * graph.steps
-    alone = [(name, nodes) for size, name, nodes in sized[:MOST] if size >= least]
+    # A wait's recorded length says little about the gain without it: the queue behind it is refilled, too.
+    least = 0.0 if waiting else LEAST_GROUP_SHARE * case.step_ns * graph.steps
+    alone = [(name, nodes) for size, name, nodes in sized[:MOST_GROUPS] if size >= least]
     rest = [nodes for _, _, nodes in sized[len(alone) :]]
     if rest and sum(size for size, _, _ in sized[len(alone) :]) >= least:
         together = np.logical_or.reduce(rest)

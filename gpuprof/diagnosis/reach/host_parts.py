@@ -31,13 +31,14 @@ from gpuprof.timeline.slow_calls import (
     within_slow,
 )
 from gpuprof.tracefile.trace import I64, Mask
+from gpuprof.units import Assumed, Elements
 
 STRETCH_NS = calibrated.STRETCH_NS.value
-"""Python code between two ops takes microseconds; what takes longer does something of its own."""
+"""Python code between two ops takes microseconds; longer stretches do work of their own."""
 COMPUTES = len(KINDS)
-"""Kind of a slow op whose tensors are in host memory."""
-LARGE = 10_000
-"""Elements of a tensor from which on an op that launches nothing takes time to compute on it."""
+"""Kind of slow ops whose tensors are in host memory."""
+FEWEST_ELEMENTS: Assumed[Elements] = 10_000
+"""Smallest tensor, in elements, whose computation on the CPU takes noticeable time."""
 _WHAT = {
     PLANNING: "planning in {}", LOADS: "loading code in {}", COMPILES: "compiling in {}",
     ALLOCATES: "allocating in {}", LOCKS: "waiting for a lock in {}", UNKNOWN: "{} takes the CPU unusually long",
@@ -48,7 +49,7 @@ _WHY = {
     LOADS: "calls inside load code or ask for a kernel the first time",
     COMPILES: "code is generated for new shapes",
     ALLOCATES: "calls inside allocate or free memory",
-    LOCKS: "another thread of the process runs ops meanwhile",
+    LOCKS: "another thread of the process runs ops at the same time",
     COMPUTES: "its tensors are in host memory, so it launches nothing",
 }
 _FINDINGS = {
@@ -57,7 +58,7 @@ _FINDINGS = {
 
 
 def slow_ops(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
-    """Ops whose CPU time is far above that of their like, by what they do and which op it is."""
+    """Ops whose CPU time is far above that of similar ops, by kind and name."""
     found, trace, graph = slow_calls(case.timeline), case.trace, case.graph
     if not len(found):
         return
@@ -94,7 +95,7 @@ def slow_ops(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
 
 
 def computing(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
-    """What the CPU computes itself on tensors in host memory: on the GPU, or in a worker, it would cost little."""
+    """Computing by the CPU on tensors in host memory: on the GPU, or in a worker, it would cost little."""
     graph = case.graph
     nodes = (host_causes(graph) == CAUSES.index("cpu_compute")) & (graph.resource == HOST) & ~graph.waits
     if not nodes.any():
@@ -112,13 +113,13 @@ def computing(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
 
 
 def _on_host_tensors(case: Analysis, rows: I64) -> Mask:
-    """Which of some ops of torch launch nothing, and have large tensors: these are in host memory."""
+    """Mask of torch ops that launch nothing although they have large tensors, which must be in host memory."""
     launches = np.zeros(len(case.trace.ops) + 1, bool)
     launches[case.timeline.links.op] = True
     ops, strings = case.trace.ops, case.trace.strings
     large = [
         strings[int(ops.name[row])].startswith("aten::")
-        and any(math.prod(shape) >= LARGE for shape in shapes_in(case, int(ops.dims[row])) if shape)
+        and any(math.prod(shape) >= FEWEST_ELEMENTS for shape in shapes_in(case, int(ops.dims[row])) if shape)
         for row in rows.tolist()
     ]
     return ~launches[rows] & np.array(large, bool)
@@ -164,18 +165,18 @@ def blocking_copies(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
             what=f"copies that block the CPU in {name}",
             nodes=mine,
             change=lambda graph, mine=mine: _without(graph, mine, COPY),
-            why="the memory is pageable, so the copy cannot run while the CPU goes on",
+            why="the memory is pageable, so the copy blocks the CPU",
             findings=("pageable_copies", "syncs"),
         )
 
 
 def _without(graph: Graph, nodes: Mask, kind: int) -> Graph:
-    """The graph in which some nodes no longer wait over edges of a kind."""
+    """The graph without waits of some nodes over edges of one kind."""
     return without_edges(graph, nodes[graph.edges.target] & (graph.edges.kind == kind))
 
 
 def allocations(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
-    """Calls that allocate or free memory of the GPU in a steady step."""
+    """Calls that allocate or free GPU memory in a steady step."""
     graph = case.graph
     nodes = case.nodes_in_calls(case.trace.rows_named(case.trace.calls.name, ALLOCATOR_CALL.search))
     if not nodes.any():
@@ -190,13 +191,13 @@ def allocations(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
         what="allocating and freeing GPU memory",
         nodes=nodes & (graph.lane >= 0),
         change=change,
-        why="torch's allocator asks the driver in a steady step: memory is fragmented, nearly full, or given back",
+        why="torch's allocator calls the driver in a steady step: memory is fragmented, nearly full, or being released",
         findings=("allocator",),
     )
 
 
 def python_stretches(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
-    """Python code in no op and no call that takes long at a stretch; its reach is what lies between two ops usually."""
+    """Long stretches of Python code outside ops and calls; their reach is the usual time between two ops."""
     graph = case.graph
     python = (host_causes(graph) == CAUSES.index("python")) & (graph.resource == HOST) & ~graph.waits
     pieces = graph.duration_ns[python]
@@ -207,7 +208,7 @@ def python_stretches(case: Analysis, advised: Collection[str]) -> Iterator[Part]
         return
     usual = float(np.median(pieces))
     for name, mine in largest_first(case, by_name(case, nodes, "Python code between ops")):
-        if name.startswith(UNRECORDED_RANGE):  # decode steps: what of them is Python is not known
+        if name.startswith(UNRECORDED_RANGE):  # decode steps: their share of Python is unknown
             continue
         share = np.where(mine, usual / np.maximum(graph.duration_ns, usual), 1.0)
         where = "" if name == "Python code between ops" else f" in {name}"

@@ -1,4 +1,4 @@
-"""What the training waits for from outside: its batches, and other ranks."""
+"""Waits for batches and for other ranks."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from gpuprof.replay.transform import scaled
 
 
 def batches(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
-    """Making batches in the training process, or waiting for those that make them; its reach is taking one that is
-    ready."""
+    """Making batches in the training process, or waiting for loader workers; the reach is the time to take a batch that
+    is ready."""
     nodes = case.graph.resource == INPUT
     total = case.per_step(float(case.graph.duration_ns[nodes].sum()))
     if total <= FETCH_NS:
@@ -33,7 +33,7 @@ def batches(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
 
 
 def peers(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
-    """Waiting inside collectives for ranks that come later."""
+    """Waiting inside collectives for later ranks."""
     nodes = waiting(case.graph)
     if not nodes.any():
         return
@@ -46,6 +46,6 @@ def peers(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
         what="waiting for other ranks in collectives",
         nodes=nodes,
         change=change,
-        why="other ranks come later",
+        why="other ranks arrive later",
         findings=("straggler", "exposed_communication"),
     )

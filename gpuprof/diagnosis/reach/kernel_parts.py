@@ -1,4 +1,4 @@
-"""Kernels below the rate that their kind reaches at their size, and those for which no rate is known."""
+"""Kernels slower than the usual rate of their kind and size, and those for which no rate is known."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ from gpuprof.diagnosis.reach.reasons import reason
 from gpuprof.replay.graph import DEVICE, TRANSFER
 from gpuprof.replay.transform import scaled
 from gpuprof.tracefile.trace import F64, I64, KERNEL, Mask
+from gpuprof.units import Convention, Entries, Share
 
-MOST = 6
-"""Groups of kernels that stand alone; the others go together."""
-LEAST = 0.002
-"""Share of the step below which a group does not stand alone, and all others together are no item."""
+MOST_GROUPS: Convention[Entries] = 6
+"""Most groups of kernels that are listed separately; the others are combined."""
+LEAST_GROUP_SHARE: Convention[Share] = 0.002
+"""Smallest share of the step of a separate group, and of the combined others."""
 SHORT_NS = calibrated.ELEMENTWISE_TINY_NS.high
-"""Kernels that are no longer take what a launch takes, whatever their work: that is their reach."""
+"""Kernels up to this long take as long as a launch, whatever their work: that is their reach."""
 
 
 def slow_kernels(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
@@ -59,7 +60,7 @@ def slow_kernels(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
 
 
 def unknown_kernels(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
-    """Kernels whose work is not known, or no rate for their kind: by their whole size."""
+    """Kernels whose work, or the rate of their kind, is unknown: they count with their whole time."""
     gpu = case.trace.gpu
     ns = _durations(case)
     known = np.isfinite(_reach(case).reach_ns) if case.roofline is not None else np.zeros(len(gpu), bool)
@@ -81,7 +82,7 @@ def unknown_kernels(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
 
 
 def _reach(case: Analysis) -> KernelReach:
-    """What every kernel should take, found once."""
+    """What every kernel should take; computed once."""
     assert case.roofline is not None
     if "kernel_reach" not in case.memo:
         case.memo["kernel_reach"] = kernel_reach(case.timeline, case.roofline)
@@ -101,17 +102,17 @@ def _in_graph(case: Analysis) -> Mask:
 
 
 def _groups(case: Analysis, rows: I64, size: F64, kind: I64) -> Iterator[tuple[int, Mask]]:
-    """(kind, mask of GPU events) of kernels of one kind and op, else of one name: the largest first, the small
-    ones together."""
+    """(kind, mask of GPU events) per kind and op, or kernel name if there is no op: the largest first, the small ones
+    combined."""
     trace, op = case.trace, case.timeline.links.op
     if not len(rows):
         return
     named = np.where(op[rows] >= 0, np.append(trace.ops.name, -1)[op[rows]], trace.gpu.name[rows])
     keys, inverse = np.unique(np.stack([kind[rows], named]), axis=1, return_inverse=True)
     total = np.bincount(inverse.ravel(), weights=size[rows], minlength=keys.shape[1])
-    least = LEAST * case.step_ns * case.steps
+    least = LEAST_GROUP_SHARE * case.step_ns * case.steps
     order = np.argsort(-total, kind="stable").tolist()
-    alone = [k for k in order[:MOST] if total[k] >= least]
+    alone = [k for k in order[:MOST_GROUPS] if total[k] >= least]
     for k in alone:
         mask = np.zeros(len(size), bool)
         mask[rows[inverse.ravel() == k]] = True

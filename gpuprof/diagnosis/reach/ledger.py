@@ -1,13 +1,12 @@
-"""The ledger: each thing above reach goes, one after the other, and the step is replayed.
+"""The ledger: everything above reach is removed, one item after the other, and the step is replayed each time.
 
-The order is stated and fixed, because things hide each other: waiting for input; garbage collection; state in host
-memory; single slow CPU calls; ops on tensors in host memory; waiting for the GPU; copies that block; allocating;
-reference implementations that a fused one replaces, and scores that a mask throws away; work that is done again;
-padding; logits that no label needs; norms, gates and losses in many kernels, and matrix multiplications without tensor
-cores; kernels below the rate of their kind; long stretches of Python; waiting for other ranks; and last, kernels for
-which no rate is known. What is left is the reach: the useful work of the same training at the rates that its kinds of
-op reach on this GPU at their sizes, behind this CPU at its own pace.
-"""
+The order is fixed, because items overlap: waiting for input; garbage collection; state in host memory; single slow CPU
+calls; ops on tensors in host memory; waiting for the GPU; copies that block; allocating; reference implementations that
+a fused one replaces, and scores that a mask discards; repeated work; padding; logits without a label; norms, gates and
+losses in many kernels, and matrix multiplications without tensor cores; kernels slower than usual for their kind; long
+stretches of Python; waiting for other ranks; and last, kernels for which no rate is known. What is left is the reach:
+the useful work of the same training at the usual rates of its kinds of op and sizes on this GPU, launched by this CPU
+at its own speed."""
 
 from __future__ import annotations
 
@@ -40,6 +39,7 @@ from gpuprof.diagnosis.reach.repeated_parts import (
     unlabelled,
 )
 from gpuprof.diagnosis.reach.sampled import Sampled, sampled_in
+from gpuprof.units import Assumed, Convention, Share
 
 ORDER = (
     batches, collections, offloaded, slow_ops, computing, waits, blocking_copies, allocations, references,
@@ -48,19 +48,18 @@ ORDER = (
 )  # fmt: skip
 
 
-LEAST = 1e-3
-"""Share of the step below which what a part is above its reach is no item: it stays in the reach."""
+LEAST_ITEM_SHARE: Convention[Share] = 1e-3
+"""Smallest excess of an item over its reach, as a share of the step; smaller ones stay in the reach."""
 
 
-SAMPLED = 0.02
-"""Share of the step from which on the samples are asked which function an item of the CPU's is in."""
+LEAST_SAMPLED_ITEM: Assumed[Share] = 0.02
+"""Smallest share of the step of a CPU item for which its function is looked up in the samples."""
 
 
 def above_reach(case: Analysis, usual_ns: int | None, advised: Collection[str]) -> AboveReach | None:
-    """The ledger of the usual step; None where nothing was replayed.
+    """The ledger of the usual step; None if nothing was replayed.
 
-    `usual_ns`: as it was measured, where it was; `advised`: ids of the findings that are advised, or
-    worth trying.
+    `usual_ns`: the measured usual step, if there is one; `advised`: ids of findings that are advised or worth trying.
     """
     if not len(case.graph):
         return None
@@ -71,7 +70,7 @@ def above_reach(case: Analysis, usual_ns: int | None, advised: Collection[str]) 
         for part in find(case, advised):
             own_ns = scale * float(graph.duration_ns[part.nodes].sum()) / graph.steps
             waited = graph.waits[part.nodes].any()
-            if not waited and own_ns * (1 - (part.reach or 0.0)) < LEAST * now:
+            if not waited and own_ns * (1 - (part.reach or 0.0)) < LEAST_ITEM_SHARE * now:
                 continue
             graph = part.change(graph)
             then = round(scale * mean.simulated(graph))
@@ -90,20 +89,20 @@ def above_reach(case: Analysis, usual_ns: int | None, advised: Collection[str]) 
 
 
 def _sampled(case: Analysis, part: Part, ns: int, now: int) -> Sampled | None:
-    """The function that runs where the CPU, and not the GPU, takes a good part of the step."""
-    return sampled_in(case, part.nodes) if part.kind != "gpu" and ns >= SAMPLED * now else None
+    """The sampled function of a CPU item that takes a good part of the step."""
+    return sampled_in(case, part.nodes) if part.kind != "gpu" and ns >= LEAST_SAMPLED_ITEM * now else None
 
 
 def _with_sampled(where: Where, sampled: Sampled | None) -> Where:
-    """A place whose function no stack of the recording shows, with the one that was sampled there."""
+    """The place with its sampled function, if the recording's stacks have none."""
     if sampled is None or where.function is not None:
         return where
     return replace(where, function=f"{sampled.file}: {sampled.function}", line=sampled.line)
 
 
 def _to_usual(case: Analysis, usual_ns: int | None) -> float:
-    """The usual step over one with the work of the recorded steps, both as they were timed without a profiler: 1 where
-    either was not. Recorded steps may hold longer batches, or more of them, than most."""
+    """Usual step / a step with the work of the recorded ones, both timed without a profiler; 1 if either was not timed.
+    Recorded steps may have longer batches, or more of them, than most."""
     like_recorded = case.step_times.unprofiled_ns
     return usual_ns / like_recorded if usual_ns and like_recorded else 1.0
 
@@ -127,5 +126,5 @@ def identity_holds(found: AboveReach) -> bool:
 
 
 def explained(found: AboveReach) -> float:
-    """Share of the usual step that neither the residual nor an unknown reach leaves open."""
+    """Share of the usual step that is explained: without the residual and items of unknown reach."""
     return 1 - (abs(found.residual_ns) + found.unknown_ns) / max(found.usual_ns, 1)

@@ -1,4 +1,4 @@
-"""What an item of the ledger is made from: something in the graph, and the graph without it."""
+"""The input of a ledger item: nodes of the graph, and a change that removes their excess."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from gpuprof.tracefile.trace import Mask
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One thing that may go."""
+    """Something that the step may do without."""
 
     kind: Kind
     what: str
     nodes: Mask
-    """Where it is in the graph: for its size and its place."""
+    """Its nodes in the graph, which give its size and place."""
     change: Change
-    """The graph with this at its reach."""
+    """Returns the graph with these nodes at their reach."""
     reach: float | None = 0.0
-    """Share of the nodes' own time that is left at their reach; None where no rate is known."""
+    """Share of the nodes' own time that remains at their reach; None if no rate is known."""
     why: str | None = None
     findings: tuple[str, ...] = ()
     """Ids of the findings that would remove it."""
     sampled: Sampled | None = None
-    """The function that runs there, by the samples of unprofiled steps."""
+    """The function that runs there, from samples of unprofiled steps."""

@@ -1,4 +1,4 @@
-"""Where in the program things are: module, op, function and line of the largest node of each."""
+"""Places of ledger items in the program: module, op, function and line of each item's largest node."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FRAME = re.compile(r"^(?P<file>.*)\((?P<line>\d+)\): (?P<function>.*)$")
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """A moment on a thread of the CPU."""
+    """A moment on a CPU thread."""
 
     thread: int
     at_ns: int
@@ -31,8 +31,8 @@ NOWHERE = Spot(-1, ABSENT, -1)
 
 
 def spot_of(case: Analysis, nodes: Mask) -> Spot:
-    """The longest of some nodes, among those of the op that has most of their time; outside of all ops where most of
-    their time is."""
+    """The longest of some nodes, among those of the op with most of their time, or among those outside all ops if most
+    of the time is there."""
     graph, timeline, ops = case.graph, case.timeline, case.trace.ops
     rows = np.flatnonzero(nodes)
     if not len(rows):
@@ -57,7 +57,7 @@ def spot_of(case: Analysis, nodes: Mask) -> Spot:
 
 
 def places(case: Analysis, spots: Sequence[Spot]) -> list[Where]:
-    """The op of each spot, and the module and function around it."""
+    """The op, module and function at each spot."""
     trace = case.trace
     if not spots:
         return []

@@ -1,4 +1,4 @@
-"""Why kernels are slow, where the recording lets one read it: else nothing is said."""
+"""Reasons why kernels are slow, as far as the recording shows them."""
 
 from __future__ import annotations
 
@@ -13,33 +13,34 @@ from gpuprof.costs.work import recorded_sms
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.kernel_reach import ATTENTION, GEMM, kinds_of
 from gpuprof.tracefile.trace import I64
+from gpuprof.units import Assumed, Elements, Published, Ratio, Share, Version
 
-ALIGNED = 8
-"""16-bit matrix multiplications use tensor cores at full rate where the inner and the last dimensions are multiples of
+ALIGNED_ELEMENTS: Published[Elements] = 8
+"""16-bit matrix multiplications use tensor cores at full rate if the inner and the last dimensions are multiples of
 this (NVIDIA, Matrix Multiplication Background User's Guide)."""
-FEW_WAVES = 4.0
-"""With more waves of blocks than this the last one hardly counts."""
-TAIL = 0.4
+FEW_WAVES: Assumed[Ratio] = 4.0
+"""With more waves of blocks than this, a partial last wave hardly counts."""
+TAIL_SHARE: Assumed[Share] = 0.4
 """A last wave that fills less than this share of the SMs is a tail."""
-FEW_BLOCKS = 0.5
+FEW_BLOCKS: Assumed[Share] = 0.5
 """Share of the SMs below which a kernel does not fill the GPU."""
-FIRST_USE = 5.0
-"""A first run that takes this many times the later ones loads its code, or tries candidates."""
-HELD_BACK = 0.2
-"""Share of the samples in which the clock was held back, from which on it is a reason."""
+FIRST_USE: Assumed[Ratio] = 5.0
+"""A first run that takes this many times as long as later ones loads code or tries candidates."""
+HELD_BACK: Assumed[Share] = 0.2
+"""Smallest share of samples with a throttled clock that counts as a reason."""
 _PAGEABLE = re.compile("Pageable")
 _UNVECTORISED = re.compile(r"(?<!vectorized_)(?<!unrolled_)elementwise_kernel|copy_device_to_device|direct_copy_kernel")
 _MADE_FOR = re.compile(r"(?<![a-z])sm_?(\d\d)\d?|cutlass_(\d\d)\d?_|(volta|turing|ampere)_", re.IGNORECASE)
-"""The GPU that a kernel was written for, in its name: sm80, cutlass_80_…, ampere_…."""
-_ARCHITECTURES = {"volta": 7, "turing": 7, "ampere": 8}
+"""The GPU generation in a kernel's name: sm80, cutlass_80_…, ampere_…."""
+_ARCHITECTURES: Published[dict[str, Version]] = {"volta": 7, "turing": 7, "ampere": 8}
 _BY_CHANNEL = re.compile(r"nchw|bn_\w*1C11", re.IGNORECASE)
-"""cuDNN's kernels for images in that layout; those for the other have nhwc in their names."""
+"""cuDNN's kernels for images in NCHW layout; kernels for the other layout have nhwc in their names."""
 _EFFICIENT = re.compile(r"efficient_attention|fmha_cutlass")
 _PLAIN_CONVOLUTION = re.compile(r"implicit_convolve_sgemm|_engine<|wgrad_alg\d|dgrad_engine|winograd")
 
 
 def reason(case: Analysis, rows: I64) -> str | None:
-    """The reasons that hold for most of the time of some GPU events, in a sentence; None where none can be read."""
+    """The reasons that apply to most of the time of some GPU events, as text; None if there are none."""
     gpu = case.trace.gpu
     ns = (gpu.end_ns - gpu.start_ns)[rows].clip(0).astype(np.float64)
     if not ns.sum():
@@ -69,7 +70,7 @@ def _dims(case: Analysis, row: int) -> list[Any]:
 
 
 def _shapes(case: Analysis, row: int) -> list[list[int]]:
-    """Those of its arguments that are tensors."""
+    """Shapes of the arguments that are tensors."""
     return [d for d in _dims(case, row) if isinstance(d, list) and d and all(isinstance(n, int) for n in d)]
 
 
@@ -86,7 +87,7 @@ def _precision(case: Analysis, rows: I64, ns: np.ndarray, longest: I64, kind: in
 
 
 def _mask(case: Analysis, rows: I64, ns: np.ndarray, longest: I64, kind: int) -> str | None:
-    """A mask as a tensor of all scores."""
+    """An attention mask given as a full tensor of scores."""
     if kind != ATTENTION:
         return None
     for row in longest.tolist():
@@ -103,7 +104,7 @@ def _mask(case: Analysis, rows: I64, ns: np.ndarray, longest: I64, kind: int) ->
 
 
 def _fallback(case: Analysis, rows: I64, ns: np.ndarray, longest: I64, kind: int) -> str | None:
-    """A general kernel where a library has a special one."""
+    """A general kernel although a library has a specialised one."""
     if kind == ATTENTION and _mostly(case, rows, ns, _EFFICIENT):
         return "the memory-efficient kernel, not flash attention"
     if kind == GEMM and _mostly(case, rows, ns, _PLAIN_CONVOLUTION):
@@ -112,23 +113,23 @@ def _fallback(case: Analysis, rows: I64, ns: np.ndarray, longest: I64, kind: int
 
 
 def _older(case: Analysis, rows: I64, ns: np.ndarray, longest: I64, kind: int) -> str | None:
-    """A kernel for an older generation of GPUs, which does not use this one's tensor cores in full."""
+    """A kernel for an older GPU generation, which does not fully use this GPU's tensor cores."""
     if kind not in (GEMM, ATTENTION) or case.roofline is None or _precision(case, rows, ns, longest, kind):
-        return None  # without tensor cores one generation is like the other
+        return None  # without tensor cores the generation does not matter
     major = case.roofline.ceilings.gpu.compute_capability.partition(".")[0]
     if not major.isdigit():
-        return None  # AMD's names say nothing of it
+        return None  # AMD's kernel names do not contain the generation
     own = int(major)
     made_for = {name: _generation(case.trace.strings[name]) for name in np.unique(case.trace.gpu.name[rows]).tolist()}
     older = {name: major for name, major in made_for.items() if major is not None and major < own}
     names = case.trace.gpu.name[rows]
     if 2 * ns[np.isin(names, list(older))].sum() <= ns.sum():
         return None
-    return f"the kernel is one for sm_{max(older.values())}0, on an sm_{own}0 GPU"
+    return f"the kernel was built for sm_{max(older.values())}0 and runs on an sm_{own}0 GPU"
 
 
 def _generation(name: str) -> int | None:
-    """Major compute capability of the GPU that a kernel was written for; None where its name does not say."""
+    """Major compute capability that a kernel was built for; None if its name does not say."""
     found = _MADE_FOR.search(name)
     if found is None:
         return None
@@ -137,7 +138,7 @@ def _generation(name: str) -> int | None:
 
 
 def _mostly(case: Analysis, rows: I64, ns: np.ndarray, pattern: re.Pattern[str]) -> bool:
-    """Whether kernels of such names take most of the time."""
+    """Whether kernels with matching names take most of the time."""
     names = case.trace.gpu.name[rows]
     mine = [name for name in np.unique(names).tolist() if pattern.search(case.trace.strings[name])]
     return 2 * float(ns[np.isin(names, mine)].sum()) > float(ns.sum())
@@ -147,8 +148,8 @@ def _alignment(case: Analysis, rows: I64, ns: np.ndarray, longest: I64, kind: in
     if kind != GEMM:
         return None
     matrices = [shape for row in longest.tolist() for shape in _shapes(case, row) if len(shape) in (2, 3)]
-    odd = [n for shape in matrices for n in shape[-2:] if n > ALIGNED and n % ALIGNED]
-    return f"a dimension of {max(odd, key=odd.count):,} is no multiple of {ALIGNED}" if odd else None
+    odd = [n for shape in matrices for n in shape[-2:] if n > ALIGNED_ELEMENTS and n % ALIGNED_ELEMENTS]
+    return f"a dimension of {max(odd, key=odd.count):,} is no multiple of {ALIGNED_ELEMENTS}" if odd else None
 
 
 def _layout(case: Analysis, rows: I64, ns: np.ndarray, longest: I64, kind: int) -> str | None:
@@ -161,7 +162,7 @@ def _layout(case: Analysis, rows: I64, ns: np.ndarray, longest: I64, kind: int) 
 
 
 def _waves(case: Analysis, rows: I64, ns: np.ndarray, longest: I64, kind: int) -> str | None:
-    """Too few blocks, or a last wave that is nearly empty."""
+    """Too few blocks, or a nearly empty last wave."""
     gpu = case.trace.gpu
     grid = np.stack([gpu.grid_x[rows], gpu.grid_y[rows], gpu.grid_z[rows]]).astype(np.float64)
     blocks, sms = grid.prod(axis=0), recorded_sms(case.timeline)
@@ -171,7 +172,7 @@ def _waves(case: Analysis, rows: I64, ns: np.ndarray, longest: I64, kind: int) -
     if kind != GEMM:
         return None
     waves = blocks / sms
-    tail = (waves > 1) & (waves < FEW_WAVES) & (waves % 1 > 0) & (waves % 1 < TAIL)
+    tail = (waves > 1) & (waves < FEW_WAVES) & (waves % 1 > 0) & (waves % 1 < TAIL_SHARE)
     if 2 * ns[tail].sum() > ns.sum():
         return f"the last wave of blocks fills {100 * float(np.median(waves[tail] % 1)):.0f} % of the SMs"
     return None

@@ -1,4 +1,4 @@
-"""Work that a step could do without: reference implementations, what is computed again, padding."""
+"""Work that a step could do without: reference implementations, repeated work, padding."""
 
 from __future__ import annotations
 
@@ -20,31 +20,32 @@ from gpuprof.replay.graph import Graph
 from gpuprof.replay.transform import removed, scaled
 from gpuprof.timeline.phases import BACKWARD, FORWARD, RECOMPUTE
 from gpuprof.tracefile.trace import Mask
+from gpuprof.units import Convention, Names
 
-MOST_NAMED = 3
-"""Classes of modules that are named."""
+MOST_NAMED: Convention[Names] = 3
+"""Most classes of modules that are named."""
 _OFFLOADED = dict.fromkeys(("optimizer", "weights", "activations"), "training state in host memory") | {
     "ops": "ops that the CPU computes between two copies",
 }
 
 
 def references(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
-    """Ops for which others compute the same faster: what their replacement in the graph leaves is reach."""
+    """Ops for which others compute the same result faster; the time of their replacement is the reach."""
     yield from _of_findings(case, advised, "replaced")
 
 
 def collections(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
-    """Python's garbage collection, where every step collects: how long that takes was timed."""
+    """Python's garbage collection in every step; its time was measured."""
     yield from _of_findings(case, advised, "stalled")
 
 
 def faster(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
-    """Norms, gates and losses in many kernels, and matrix multiplications in float32: of what is done once."""
+    """Norms, gates and losses in many kernels, and matrix multiplications in float32, in the work that remains."""
     yield from _of_findings(case, advised, "faster")
 
 
 def _of_findings(case: Analysis, advised: Collection[str], stage: Stage) -> Iterator[Part]:
-    """The items that findings declare for a stage of the ledger; those of plug-ins are none."""
+    """The items that findings declare for a stage of the ledger; plug-ins have none."""
     for one in BUILT_IN:
         item, find = one.ledger, one.find
         if item is None or find is None or item.stage != stage or not (item.unadvised or one.id in advised):
@@ -67,7 +68,7 @@ def _of_findings(case: Analysis, advised: Collection[str], stage: Stage) -> Iter
 
 
 def _shorter(graph: Graph, change: Change) -> tuple[Mask, float]:
-    """The nodes that a change makes shorter, and the share of their time that it leaves."""
+    """(the nodes that a change makes shorter, the share of their time that remains)."""
     after = change(graph)
     nodes = after.duration_ns < graph.duration_ns
     own = float(graph.duration_ns[nodes].sum())
@@ -75,7 +76,7 @@ def _shorter(graph: Graph, change: Change) -> tuple[Mask, float]:
 
 
 def reference_modules(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
-    """Modules of which a library warned that it computes them by a slow reference implementation."""
+    """Modules for which a library warned that it uses a slow reference implementation."""
     program = case.run.program if case.run else None
     names = sorted({each.name for each in program.reference}) if program else []
     nodes = missing_kernels.modules_nodes(case, names)
@@ -88,13 +89,13 @@ def reference_modules(case: Analysis, advised: Collection[str]) -> Iterator[Part
         nodes=nodes,
         change=lambda graph: scaled(graph, nodes, left),
         reach=left,
-        why="the package with its kernel is missing, as the library warns; a kernel is taken to need a quarter",
+        why="the package with its kernel is missing, as the library warns; a kernel is assumed to need a quarter",
         findings=(missing_kernels.PAGE.id,),
     )
 
 
 def offloaded(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
-    """What is kept in host memory although the GPU has room: its copies, and the optimizer on the CPU."""
+    """Data kept in host memory although the GPU has room: its copies, and the optimizer on the CPU."""
     found = find_offload(case) if offload.PAGE.id in advised else None
     if found is None:
         return
@@ -106,13 +107,13 @@ def offloaded(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
             nodes=nodes,
             change=proposal.change,
             reach=left,
-            why="it is copied there and back, or computed there, although it fits the GPU",
+            why="it is copied there and back, or computed there, although it fits on the GPU",
             findings=(offload.PAGE.id,),
         )
 
 
 def called_again(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
-    """Calls of a model that repeat an earlier one of the step, and what is multiplied by zero."""
+    """Calls of a model that repeat an earlier one in the step, and work that is multiplied by zero."""
     zero = find_zeroed(case)
     if zero is not None:
         named = f", in {', '.join(zero.modules)}" if zero.modules else ""
@@ -132,13 +133,13 @@ def called_again(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
         what=f"the same forward pass again, of {', '.join(found.models)}",
         nodes=found.nodes,
         change=lambda graph: removed(graph, found.nodes),
-        why="inputs and weights are those of an earlier call of the step",
+        why="inputs and weights are the same as in an earlier call of the step",
         findings=(redundant_forward.PAGE.id,),
     )
 
 
 def recomputed(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
-    """The forward pass that checkpointing computes again."""
+    """The forward pass that checkpointing recomputes."""
     again = recompute.recomputed(case)
     if not again.any():
         return
@@ -157,7 +158,7 @@ def recomputed(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
 
 
 def unlabelled(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
-    """Logits of tokens that have no label, and their part of the loss."""
+    """Logits of tokens without a label, and their part of the loss."""
     share, head = needless_logits.labelled_share(case), loss_head(case)
     if share is None or share > needless_logits.MOST_LABELLED or head is None:
         return

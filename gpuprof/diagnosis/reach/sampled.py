@@ -1,4 +1,4 @@
-"""Which Python function runs in some nodes of the replayed steps, by the samples of unprofiled ones."""
+"""The Python function that runs in given nodes of the replayed steps, from samples of unprofiled steps."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ import numpy as np
 
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.host_calls import Stacks
-from gpuprof.diagnosis.sampled_places import FEWEST, placed, weights
+from gpuprof.diagnosis.sampled_places import FEWEST_SAMPLES, placed, weights
 from gpuprof.tracefile.trace import F64, Mask
+from gpuprof.units import Assumed, Share
 
-MOST_OF = 0.5
-"""Share of the samples in a place that a function has to be in the stack of, to have its name."""
-ALWAYS = 0.9
-"""Share of all samples from which on a function is the loop around the steps, whose name says little."""
-PART = 0.2
-"""Share of the samples in a place from which on a function that shares them with others is named."""
+NAMING_SHARE: Assumed[Share] = 0.5
+"""Smallest share of a place's samples that must have a function in their stack to name the place after it."""
+LOOP_SHARE: Assumed[Share] = 0.9
+"""A function in at least this share of all samples is the loop around the steps, whose name says little."""
+PART_SHARE: Assumed[Share] = 0.2
+"""Smallest share of a place's samples of a function that is named as one of several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,22 +28,22 @@ class Sampled:
     function: str
     file: str
     line: int
-    """The line of it that most of these samples were at."""
+    """The line with most of these samples."""
     share: float
-    """Of the samples of the place, those with the function."""
+    """Share of the place's samples with the function."""
     parts: tuple[tuple[str, float], ...] = ()
-    """Of a loop that is in the stack of the whole step, the functions that it calls there, largest share first."""
+    """For a loop that is in the stack of the whole step: the functions that it calls here, largest share first."""
 
 
 def sampled_in(case: Analysis, nodes: Mask) -> Sampled | None:
-    """The function that runs in some nodes of the training thread; None where none was sampled there, or no function
-    has half of the samples."""
+    """The function that runs in some nodes of the training thread; None without samples there, or if no function has
+    half of them."""
     found = placed(case)
     if found is None:
         return None
     stacks, where = found
     weight = weights(case, where, nodes & (case.graph.lane == case.timeline.main_thread) & (case.graph.duration_ns > 0))
-    if weight.sum() < FEWEST:
+    if weight.sum() < FEWEST_SAMPLES:
         return None
     inside: dict[int, float] = defaultdict(float)
     depth: dict[int, float] = defaultdict(float)
@@ -50,27 +51,26 @@ def sampled_in(case: Analysis, nodes: Mask) -> Sampled | None:
     for sample in np.flatnonzero(weight).tolist():
         mine, seen = float(weight[sample]), set[int]()
         for level, frame in enumerate(stacks.of_sample[sample]):
-            if frame.function in stacks.boundary:  # how modules and autograd are called says nothing of what runs
+            if frame.function in stacks.boundary:  # frames that call modules or autograd do not say what runs
                 continue
             lines[frame.function][frame.line] += mine
             if frame.function not in seen:
                 seen.add(frame.function)
                 inside[frame.function] += mine
                 depth[frame.function] += mine * level
-    most = [one for one, ns in inside.items() if ns >= MOST_OF * weight.sum()]
+    most = [one for one, ns in inside.items() if ns >= NAMING_SHARE * weight.sum()]
     if not most:
         return None
     best = max(most, key=lambda one: (depth[one] / inside[one], inside[one]))
     function = stacks.functions[best]
     line = max(lines[best], key=lambda one: lines[best][one])
-    always = sum(any(frame.function == best for frame in path) for path in stacks.of_sample) >= ALWAYS * len(weight)
+    always = sum(any(frame.function == best for frame in path) for path in stacks.of_sample) >= LOOP_SHARE * len(weight)
     parts = _parts(stacks, weight, best) if always else ()
     return Sampled(function.name, function.file, line, inside[best] / float(weight.sum()), parts)
 
 
 def _parts(stacks: Stacks, weight: F64, around: int) -> tuple[tuple[str, float], ...]:
-    """The functions below one that share most of its samples among them: of each stack the outermost one below it that
-    is the same in the whole place."""
+    """The functions called directly by `around` at this place, with their shares of its samples, largest first."""
     below: dict[int, float] = defaultdict(float)
     for sample in np.flatnonzero(weight).tolist():
         names = [frame.function for frame in stacks.of_sample[sample]]
@@ -79,5 +79,5 @@ def _parts(stacks: Stacks, weight: F64, around: int) -> tuple[tuple[str, float],
             if following and following[0] not in stacks.boundary:
                 below[following[0]] += float(weight[sample])
     total = float(weight.sum())
-    large = sorted(((ns / total, one) for one, ns in below.items() if ns >= PART * total), reverse=True)
+    large = sorted(((ns / total, one) for one, ns in below.items() if ns >= PART_SHARE * total), reverse=True)
     return tuple((stacks.functions[one].name, share) for share, one in large)

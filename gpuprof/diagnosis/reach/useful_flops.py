@@ -1,4 +1,4 @@
-"""Model FLOPs that are of use: none for padding, and none for attention scores that a mask throws away."""
+"""Useful model FLOPs: without padding, and without attention scores that a mask discards."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from gpuprof.timeline.phases import BACKWARD, FORWARD
 
 
 def with_useful_flops(case: Analysis, roof: Roofline) -> Roofline:
-    """The roofline with the model FLOPs of useful work, which MFU counts; HFU counts all that ran. As it is where that
-    is not known.
+    """The roofline with the model FLOPs of useful work, which MFU counts; HFU counts everything that ran. Unchanged if
+    the useful share is unknown.
 
-    Attention that is given a mask has the share of its scores that lies within one document; everything else of the
-    model that of the tokens that are no padding.
+    For attention with a mask, the useful share is that of scores within one document; for the rest of the model it is
+    that of non-padding tokens.
     """
     work = case.run.work if case.run else None
     if work is None or not case.trains_on_tokens or not roof.model_flops:

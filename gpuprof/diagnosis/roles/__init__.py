@@ -1,1 +1,1 @@
-"""The roles of an RL post-training that run in processes of their own, on one timeline: who waits for whom."""
+"""The roles of an RL post-training job that run in separate processes, on one timeline: which waits for which."""

@@ -1,4 +1,4 @@
-"""Roles as `gpuprof.roles/1`: the keys of the dataclasses."""
+"""Roles as `gpuprof.roles/1`: the dataclasses' fields as keys."""
 
 from __future__ import annotations
 

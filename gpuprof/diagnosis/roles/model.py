@@ -1,4 +1,4 @@
-"""What is said of roles on one timeline: one frozen dataclass per concept. Times are whole nanoseconds."""
+"""Roles on one timeline: one frozen dataclass per concept. Times are whole nanoseconds."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from gpuprof.tracefile.source import Issue
 SCHEMA = "gpuprof.roles/1"
 
 WAITING = "waiting"
-"""What a process does that waits: it is in no marked phase and uses next to no CPU time, or says that it is idle."""
+"""Phase of a process that waits: it is in no marked phase and uses hardly any CPU time, or marks itself as idle."""
 
 
 @dataclass(frozen=True, slots=True)
 class Awaited:
-    """What a wait is for: a span of another role."""
+    """The span of another role that a wait is for."""
 
     role: str
     phase: str
     start_ns: int
-    """When that span began: in the lane of its role, or among those that are left out there."""
+    """Start of that span, which may be one that was left out of its role's lane."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +31,10 @@ class Span:
 
     phase: Annotated[str, OneOf((WAITING,), of="gpuprof.diagnosis.iterations.logged:ORDER")]
     start_ns: int
-    """Since 1970 or some other moment that all spans share."""
+    """Since 1970, or since another moment common to all spans."""
     end_ns: int
     awaited: Awaited | None = None
-    """What a wait is for; None of work, and where no other role worked."""
+    """What a wait is for; None for work, and if no other role worked."""
 
     @property
     def ns(self) -> int:
@@ -47,7 +47,7 @@ class Process:
     """One process of the job: its time in order, without gaps or overlap."""
 
     source: str
-    """The file that says so."""
+    """The file that it was read from."""
     program: str | None
     clock: str
     """Processes with the same text share a clock."""
@@ -56,7 +56,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class PhaseTime:
-    """What a role spends on a phase, within the window."""
+    """Time that a role spends on a phase, within the window."""
 
     phase: Annotated[str, OneOf((WAITING,), of="gpuprof.diagnosis.iterations.logged:ORDER")]
     ns: int
@@ -75,11 +75,12 @@ class Role:
     busy_ns: int
     wait_ns: int
     bubble_ns: int
-    """Waiting while another role works: its bubble."""
+    """Its bubble: waiting while another role works."""
     bubble_share: Share
-    """Of the window."""
+    """Share of the window."""
     lane: Annotated[tuple[Span, ...], Items(high=2000)]
-    """Its spans within the window; start_ns counts from the window's begin. The shortest are left out of many."""
+    """Its spans within the window; start_ns counts from the window's start. If there are too many, the shortest are
+    left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,21 +103,21 @@ class Roles:
     window_ns: Positive[int]
     """The time in which all processes were followed."""
     start_unix_ns: int
-    """Its begin, nanoseconds since 1970 (or on the clock that the recordings share), as decimal digits."""
+    """Start of the window, nanoseconds since 1970 (or on the recordings' common clock), as decimal digits."""
     iterations: int
-    """Stretches of training in the window; 0 where no process trains."""
+    """Stretches of training in the window; 0 if no process trains."""
     iteration_ns: Positive[int] | None
-    """The window by them; None for fewer than two."""
+    """window_ns / iterations; None for fewer than two."""
     one_clock: bool
-    """Whether all clocks are the same; else those of different hosts were taken to be set alike."""
+    """Whether all processes share a clock; otherwise the clocks of different hosts are assumed to agree."""
     roles: Annotated[tuple[Role, ...], Items(2)]
     waits: tuple[Wait, ...]
     """What each role waits for, the longest first; their ns sum to the wait_ns of all roles."""
     limit: str
-    """Which role makes the iteration as long as it is: a sentence."""
+    """Which role limits the iteration, as a sentence."""
     limiting: str | None
-    """That role; None where all wait, or none does."""
+    """That role; None if all wait, or none does."""
     issues: tuple[Issue, ...]
     queue: tuple[Quantity, ...] = ()
-    """What waits to be trained on, and how old its policy is: from logs that were given with the recordings, else
-    counted from the marks, where they say."""
+    """Number of batches that wait to be trained on, and the age of their policy: from logs given with the recordings,
+    or else counted from the marks."""

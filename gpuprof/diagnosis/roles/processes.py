@@ -1,4 +1,4 @@
-"""The time of one process as spans: phases that it marked, other work, and waiting."""
+"""Splits the time of one process into spans: marked phases, other work, and waiting."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from gpuprof.timeline.iteration_phases import PhaseSpan, innermost, phase_spans
 from gpuprof.tracefile.nsys.address import split_process
 from gpuprof.tracefile.phase_logs import Mark, PhaseLog
 from gpuprof.tracefile.trace import Trace
+from gpuprof.units import Assumed, WholeNs
 
 WAITS = calibrated.WAITS.value
-BREATH_NS = 1_000_000
-"""In a recording a process goes on working for so long after each op or kernel."""
+BREATH_NS: Assumed[WholeNs] = 1_000_000
+"""In a recording, a process counts as working for this long after each op or kernel."""
 _OF_TRAINING = (FORWARD, BACKWARD, OPTIMIZER, TRAINING)
 
 
 def of_phase_log(log: PhaseLog, offset_ns: int) -> Process:
-    """What a process marked. Between marks it waits where its thread used next to no CPU time, else it works.
+    """The process of a phase log. Between marks it waits if its thread used hardly any CPU time, otherwise it works.
 
-    offset_ns: what is added to its clock. Of several threads the one with most marks is followed: what others mark
-    meanwhile is work, too.
+    offset_ns: added to its clock. Of several threads the one with most marks is followed; phases that others mark while
+    it waits count as work, too.
     """
     threads: dict[int, list[Mark]] = {}
     for mark in log.marks:
@@ -41,11 +42,11 @@ def of_phase_log(log: PhaseLog, offset_ns: int) -> Process:
 
 
 def of_trace(trace: Trace, busy: Intervals, working: Intervals, path: str) -> Process:
-    """The marked phases of a recording; none where it has no marks. Between them it waits where neither a GPU nor an op
-    of the CPU is at work.
+    """The process of a recording with marked phases; without spans if it has no marks. Between them it waits while
+    neither a GPU nor a CPU op is running.
 
-    busy: a GPU works. working: the CPU does. Processes of one export of Nsight Systems share its clock; others go by
-    the time of day, or by the clock of their own file.
+    busy: when a GPU works. working: when the CPU works. Processes of one Nsight Systems export share its clock; others
+    use the time of day, or the clock of their own file.
     """
     base_ns = trace.meta.base_time_ns
     clock = "time of day" if base_ns is not None else f"that of {split_process(Path(path))[0]}"
@@ -58,7 +59,7 @@ def of_trace(trace: Trace, busy: Intervals, working: Intervals, path: str) -> Pr
     )
     free = complement(marks, low, high)
     both = join(busy, working)
-    works = union(both.start, both.end + BREATH_NS)  # between ops the CPU runs what makes them
+    works = union(both.start, both.end + BREATH_NS)  # between ops the CPU runs the code that calls them
     for start, end in zip(free.start.tolist(), free.end.tolist(), strict=True):
         inside = clip(works, start, end)
         for phase, part in ((OTHER, inside), (WAITING, complement(inside, start, end))):
@@ -70,7 +71,7 @@ def of_trace(trace: Trace, busy: Intervals, working: Intervals, path: str) -> Pr
 
 
 def _exclusive(marks: Sequence[Mark]) -> list[Span]:
-    """Spans without overlap: the innermost mark has the time, what no mark covers waits or is other work."""
+    """Spans without overlap: the innermost mark gets the time; time without a mark is waiting or other work."""
     ordered = sorted(marks, key=lambda one: (one.begin_ns, -one.end_ns))
     marked = innermost(PhaseSpan(one.phase, one.begin_ns, one.end_ns) for one in ordered)
     spans = [*(Span(_phase(one.phase), one.start_ns, one.end_ns) for one in marked), *_between(ordered)]
@@ -78,7 +79,8 @@ def _exclusive(marks: Sequence[Mark]) -> list[Span]:
 
 
 def _between(marks: Iterable[Mark]) -> Iterator[Span]:
-    """Where no mark is open: waiting if the thread used next to no CPU time meanwhile. marks: in order of begin."""
+    """Spans without an open mark: waiting if the thread used hardly any CPU time, else other work. marks: in order of
+    begin."""
     last: Mark | None = None
     for mark in marks:
         if last is not None and mark.begin_ns > last.end_ns:
@@ -96,7 +98,7 @@ def _phase(phase: str) -> str:
 
 
 def _joined(spans: Iterable[Span]) -> Iterable[Span]:
-    """Spans of the same phase that follow each other, as one."""
+    """Merges consecutive spans of the same phase."""
     last: Span | None = None
     for one in spans:
         if last is not None and last.phase == one.phase and last.end_ns == one.start_ns:
@@ -110,7 +112,7 @@ def _joined(spans: Iterable[Span]) -> Iterable[Span]:
 
 
 def _without_gaps(spans: Iterable[Span]) -> Iterable[Span]:
-    """The spans, with waiting where there is none."""
+    """The spans, with gaps filled by waiting."""
 
     def filled() -> Iterable[Span]:
         at = 0
@@ -124,7 +126,7 @@ def _without_gaps(spans: Iterable[Span]) -> Iterable[Span]:
 
 
 def _fill_waits(spans: list[Span], others: Sequence[Span]) -> list[Span]:
-    """The spans, with what another thread does while this one waits, or before and after it."""
+    """The spans, with another thread's spans inserted where this one waits, and before and after it."""
     if not spans:
         return list(others)
     found: list[Span] = [one for one in others if one.end_ns <= spans[0].start_ns]

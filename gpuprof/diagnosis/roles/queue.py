@@ -1,8 +1,8 @@
-"""What waits to be trained on, and how old its policy is, counted from the marks of a job's processes.
+"""Batches that wait to be trained on, and the age of their policy, counted from the marks of a job's processes.
 
-A batch is what one stretch of training trains on: a generation, or a whole number of them where there are that many
-more. Batches are trained on in the order in which they were generated. How many there were when the window began is
-known if the trainer waited for a generation at some time: then there was none.
+A batch is what one stretch of training trains on: one generation, or a whole number of generations if there are that
+many more. Batches are trained on in the order of generation. The number of batches at the start of the window is known
+if the trainer waited for a generation at some time: then the queue was empty.
 """
 
 from __future__ import annotations
@@ -13,21 +13,22 @@ from collections.abc import Mapping, Sequence
 from gpuprof.diagnosis.iterations.logged_model import Quantity
 from gpuprof.diagnosis.roles.model import WAITING, Span
 from gpuprof.record.phase_names import GENERATION, TRAINING, WEIGHT_SYNC
+from gpuprof.units import Assumed, Batches, Share, WholeNs
 
-LEAST_BATCHES = 4
-APART = 0.1
-"""Share by which the batches of both sides may differ, less what the queue took up: else they are not alike."""
-LEAST_WAIT_NS = 10_000_000
-"""A shorter wait may be for anything that happens to end a generation near it."""
-CLOCKS_NS = 1_000_000
-"""By which the clocks of two processes may differ."""
+FEWEST_BATCHES: Assumed[Batches] = 4
+BATCHES_DIFFER: Assumed[Share] = 0.1
+"""Largest relative difference between the numbers of batches on both sides, apart from those in the queue."""
+LEAST_WAIT_NS: Assumed[WholeNs] = 10_000_000
+"""A shorter wait may end near the end of a generation by chance."""
+CLOCKS_NS: Assumed[WholeNs] = 1_000_000
+"""Largest difference between the clocks of two processes."""
 MARKED = "marked"
-"""The key of what was counted from marks."""
+"""Key of quantities that were counted from marks."""
 TRAINER = "trainer"
 
 
 def marked_quantities(lanes: Mapping[str, Sequence[Span]], window_ns: int) -> tuple[Quantity, ...]:
-    """Queue depth and, where processes mark weight sync, staleness; none where the marks do not say."""
+    """Queue depth and, if processes mark weight sync, staleness; empty if the marks do not say."""
     if TRAINER not in lanes:
         return ()
     taken = _taken(lanes[TRAINER])
@@ -35,14 +36,14 @@ def marked_quantities(lanes: Mapping[str, Sequence[Span]], window_ns: int) -> tu
         ((name, one) for name, spans in lanes.items() if name != TRAINER for one in spans if one.phase == GENERATION),
         key=lambda pair: pair[1].end_ns,
     )
-    each = round(len(generated) / len(taken)) if len(taken) >= LEAST_BATCHES else 0
-    if each < 1 or abs(len(generated) / each - len(taken)) > max(APART * len(taken), 2):
+    each = round(len(generated) / len(taken)) if len(taken) >= FEWEST_BATCHES else 0
+    if each < 1 or abs(len(generated) / each - len(taken)) > max(BATCHES_DIFFER * len(taken), 2):
         return ()
     if not any(_is_for_a_batch(one) for one in lanes[TRAINER]):
         return ()
     ready = [one.end_ns for _, one in generated[each - 1 :: each]]
     at_first = max(i + 1 - bisect_right(ready, start + CLOCKS_NS) for i, start in enumerate(taken))
-    # A batch is not taken before it is ready, whatever two clocks say.
+    # A batch cannot be taken before it is ready; clocks may disagree.
     taken = [start if i < at_first else max(start, ready[i - at_first]) for i, start in enumerate(taken)]
     depth = _depth(ready, taken, at_first, window_ns)
     age = _age(lanes, generated, taken, each, at_first)
@@ -54,7 +55,7 @@ def _is_for_a_batch(wait: Span) -> bool:
 
 
 def _taken(spans: Sequence[Span]) -> list[int]:
-    """When the trainer takes each batch: where its work on it begins, after the training on the one before."""
+    """When the trainer takes each batch: when its work on it begins, after training on the previous one."""
     found, begun = [], None
     for one in spans:
         if one.phase in (WAITING, WEIGHT_SYNC):
@@ -68,7 +69,7 @@ def _taken(spans: Sequence[Span]) -> list[int]:
 
 
 def _waiting(ready: Sequence[int], taken: Sequence[int], at_ns: int) -> int:
-    """Batches that were generated in the window and not taken by then; fewer than 0 where some were there before."""
+    """Batches generated in the window and not taken yet; negative if some were there before."""
     return bisect_right(ready, at_ns) - bisect_right(taken, at_ns)
 
 
@@ -84,8 +85,8 @@ def _age(
     lanes: Mapping[str, Sequence[Span]], generated: Sequence[tuple[str, Span]], taken: Sequence[int], each: int,
     at_first: int,
 ) -> Quantity | None:  # fmt: skip
-    """How many weight syncs came between the begin of a generation and that of the training on it, by the marks of each
-    side. None where no one marks them."""
+    """Number of weight syncs between the start of a generation and the start of training on it, by each side's marks.
+    None if no process marks them."""
     synced = {name: ends for name, spans in lanes.items() if (ends := _syncs(spans))}
     if not synced:
         return None
@@ -99,7 +100,7 @@ def _age(
 
 
 def _syncs(spans: Sequence[Span]) -> list[int]:
-    """When each weight sync of a process ended; one that is in several pieces is one."""
+    """When each weight sync of a process ended; adjacent pieces count as one."""
     ends: list[int] = []
     for one in (one for one in spans if one.phase == WEIGHT_SYNC):
         if ends and one.start_ns == ends[-1]:

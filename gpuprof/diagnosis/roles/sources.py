@@ -1,4 +1,4 @@
-"""Which processes a user means by several recordings of a job's roles: runs, a run of several processes, traces."""
+"""Resolves what a user gives as recordings of a job's roles to processes: runs, a run of several processes, traces."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from gpuprof.tracefile.trace import ANNOTATION
 
 
 def diagnose_roles(job: Recording) -> Roles:
-    """The roles of a job on one timeline. job: run folders of one or more processes each, folders of runs, or traces;
-    and logs of the job, for its queue and staleness.
+    """The roles of a job on one timeline. job: run folders of one or more processes each, folders of runs, or traces,
+    and logs of the job for queue and staleness.
 
-    Raises GpuprofError, one line, where fewer than two processes marked phases, or not at the same time.
+    Raises GpuprofError, one line, unless two or more processes marked phases at the same time.
     """
     found = (one for path in job.logs for one in logged_quantities(Path(path)))
     queue = tuple(one for one in found if one.kind in ("queue", "staleness"))
@@ -37,13 +37,13 @@ def _on_one_timeline(given: Sequence[str]) -> Roles:
         return roles_of([_traced(one) for one in found])
     if without:
         raise GpuprofError(f"{without[0]} marks no phases: mark them with gpuprof.phase in each process")
-    # One boot of a host has one monotonic clock: the same offset for all, as processes read the time of day apart.
+    # One boot of a host has one monotonic clock, so all its processes get the same offset to the time of day.
     offsets = {log.boot: log.unix_offset_ns for log in reversed(logs)}
     return roles_of([of_phase_log(log, offsets[log.boot] if log.boot else log.unix_offset_ns) for log in logs])
 
 
 def _runs(path: str) -> list[Recording]:
-    """The recording, or of a folder of runs each of them whose processes marked phases."""
+    """The recording itself, or for a folder of runs, each run whose processes marked phases."""
     one = resolve(path)
     return [one] if _marks(one) else [run for run in one.runs if _marks(run)] or [one]
 
@@ -54,7 +54,7 @@ def _marks(one: Recording) -> bool:
 
 
 def _traced(recording: Recording) -> Process:
-    """The marked phases of a recording. Raises GpuprofError where it has no marks, or no time of day."""
+    """The process of a recording. Raises GpuprofError if it has no trace or no marked phases."""
     trace = recording.read().trace
     if trace is None:
         raise GpuprofError(f"{recording} has no trace, and its processes marked no phases")

@@ -1,4 +1,4 @@
-"""Processes on one timeline: each one's bubble, and what it waits for."""
+"""Processes on one timeline: the bubble of each, and what it waits for."""
 
 from __future__ import annotations
 
@@ -14,23 +14,25 @@ from gpuprof.errors import GpuprofError
 from gpuprof.record.phase_names import ENVIRONMENT, GENERATION, OTHER, REWARD, TRAINING, WEIGHT_SYNC
 from gpuprof.timeline.intervals import Intervals, clip, complement, join, union
 from gpuprof.tracefile.source import Issue
+from gpuprof.units import Assumed, Convention, Share, Spans, WholeNs
 
 BOUND = calibrated.BOUND.value
-LATE_NS, LATE_SHARE = 5_000_000, 0.05
-"""A phase that ends so much after a wait, or by this share of it, is still taken to have ended it: clocks of a host
-agree to microseconds, and who puts something into a queue goes on a little after that."""
-MOST_SPANS = 2_000
-"""Spans of a role's lane that are kept."""
-LEAST_WINDOW_NS = 1_000_000
+LATE_NS: Assumed[WholeNs] = 5_000_000
+LATE_SHARE: Assumed[Share] = 0.05
+"""A phase that ends at most this long after a wait, or this share of the wait, still counts as having ended it: clocks
+of a host agree to microseconds, and a process continues for a little after putting something into a queue."""
+MOST_SPANS: Convention[Spans] = 2_000
+"""Most spans of a role's lane that are kept."""
+LEAST_WINDOW_NS: Assumed[WholeNs] = 1_000_000
 NO_ONE, NOTHING = "no other role", ""
 _NAMES = ((TRAINING, "trainer"), (GENERATION, "generator"), (ENVIRONMENT, "environment"), (REWARD, "reward"))
-"""The role of a process is that of the first of these phases that it has."""
+"""(phase, role): a process gets the role of the first of these phases that it has."""
 
 
 def roles_of(processes: Sequence[Process]) -> Roles:
     """The processes' roles over the time in which all of them were followed.
 
-    Raises GpuprofError, one line, for fewer than two processes, and for some that were not followed at the same time.
+    Raises GpuprofError, one line, for fewer than two processes, or if they were not followed at the same time.
     """
     if len(processes) < 2:
         raise GpuprofError("one process is no timeline of roles: give the recordings of two or more")
@@ -67,13 +69,13 @@ def roles_of(processes: Sequence[Process]) -> Roles:
 
 
 def _within(spans: Sequence[Span], start: int, end: int) -> list[Span]:
-    """What is in the window, since its begin."""
+    """The spans inside the window, relative to its start."""
     cut = (Span(one.phase, max(one.start_ns, start) - start, min(one.end_ns, end) - start) for one in spans)
     return [one for one in cut if one.ns > 0]
 
 
 def _names(inside: Sequence[Sequence[Span]]) -> list[str]:
-    """Each process's role; several of the same one are numbered."""
+    """Each process's role; equal roles are numbered."""
     plain = []
     for spans in inside:
         there = {one.phase for one in spans}
@@ -87,8 +89,8 @@ def _names(inside: Sequence[Sequence[Span]]) -> list[str]:
 
 
 def _meeting(name: str, spans: Sequence[Span], inside: dict[str, Sequence[Span]]) -> list[Span]:
-    """A role's spans, where weight sync is waiting while no other role takes part in it: the sides meet there. Where
-    only one of them marks it, it is work."""
+    """A role's spans, with weight sync counted as waiting until another role takes part in it. If only one role marks
+    weight sync, it is work."""
     others = [one for other, them in inside.items() if other != name for one in them if one.phase == WEIGHT_SYNC]
     if not others:
         return list(spans)
@@ -101,7 +103,7 @@ def _meeting(name: str, spans: Sequence[Span], inside: dict[str, Sequence[Span]]
         both = clip(met, one.start_ns, one.end_ns)
         parts = [(start, end, WEIGHT_SYNC) for start, end in _pairs(both)]
         alone = complement(both, one.start_ns, one.end_ns)
-        # Leaving a little later than the other is no waiting.
+        # Ending a little later than the other role is no waiting.
         parts += [
             (start, end, WAITING if start == one.start_ns and end - start > LATE_NS else WEIGHT_SYNC)
             for start, end in _pairs(alone)
@@ -145,10 +147,10 @@ def _longest(spans: Sequence[Span]) -> tuple[Span, ...]:
 
 
 def _with_awaited(name: str, lanes: dict[str, list[Span]]) -> Iterable[Span]:
-    """A role's spans, its waits with what they are for: the last phase of another role that ended when the wait did,
-    else the one that worked for most of it."""
+    """A role's spans, with what each wait is for: the last phase of another role that ended when the wait did, or else
+    the span that worked for most of it."""
     others = [(other, one) for other, them in lanes.items() if other != name for one in them]
-    # Handing a batch over is short work that no mark covers: what came before it is waited for.
+    # Handing over a batch is short, unmarked work: the wait is for the phase before it.
     others = [(other, one) for other, one in others if one.phase != OTHER or one.ns > LATE_NS]
     others = sorted((pair for pair in others if pair[1].phase != WAITING), key=lambda pair: pair[1].start_ns)
     starts = np.array([one.start_ns for _, one in others], np.int64)
@@ -173,7 +175,7 @@ def _with_awaited(name: str, lanes: dict[str, list[Span]]) -> Iterable[Span]:
 
 
 def _waits(lanes: dict[str, list[Span]]) -> Iterable[Wait]:
-    """The waits of each role, by what they are for."""
+    """The waits of each role, grouped by what they are for."""
     found: dict[tuple[str, str, str], list[int]] = {}
     for name, spans in lanes.items():
         for one in (one for one in spans if one.phase == WAITING):
@@ -188,7 +190,7 @@ def _overlap(one: Span, other: Span) -> int:
 
 
 def _limit(roles: Sequence[Role], waits: Sequence[Wait]) -> tuple[str | None, str]:
-    """The role that waits least, where the others wait for it, and a sentence."""
+    """(the role that limits the job, None if there is none; a sentence)."""
     said = ", ".join(f"the {one.role} waits {100 * one.bubble_share:.0f} %" for one in roles)
     said = said[0].upper() + said[1:]
     waiting = [one for one in roles if one.bubble_share >= BOUND]
@@ -213,7 +215,7 @@ def _issues(processes: Sequence[Process], one_clock: bool, window_ns: int) -> It
     if not one_clock:
         yield Issue(
             "several_clocks", "warning",
-            "the recordings are of several hosts or clocks: their times of day were taken to be the same",
+            "the recordings are from several hosts or clocks: their times of day are assumed to agree",
         )  # fmt: skip
     longest = max(one.spans[-1].end_ns - one.spans[0].start_ns for one in processes)
     if window_ns < longest / 2:

@@ -8,19 +8,24 @@ from typing import Any
 from ..trainer_arguments import CLASS, LOGGING_STEPS, LOSS_FILTER
 from .context import Context, Known, Patch, Proof, Settings
 
-_SELDOM = 100
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpuprof.units import Assumed, Steps
+
+
+_STEPS_BETWEEN: Assumed[Steps] = 100
 
 
 def _fields(value: str, known: Known) -> tuple[Settings, Settings]:
     steps = known.now.get(LOGGING_STEPS)
-    seldom = {LOGGING_STEPS: _SELDOM} if isinstance(steps, (int, float)) and 0 < steps < _SELDOM else {}
+    seldom = {LOGGING_STEPS: _STEPS_BETWEEN} if isinstance(steps, (int, float)) and 0 < steps < _STEPS_BETWEEN else {}
     return {LOSS_FILTER: False}, seldom
 
 
 PATCH = Patch(
     name="syncs",
     does="the trainer does not check every loss for NaN, and logs at most every 100 steps",
-    line=f"{CLASS}({LOSS_FILTER}=False, {LOGGING_STEPS}={_SELDOM})",
+    line=f"{CLASS}({LOSS_FILTER}=False, {LOGGING_STEPS}={_STEPS_BETWEEN})",
     cannot="`.item()` and the like in the program's own code: the recording names their places",
     fields=_fields,
 )
@@ -35,8 +40,8 @@ def apply(context: Context) -> Callable[[], Proof]:
         if getattr(arguments, LOSS_FILTER, False):
             new[LOSS_FILTER] = False
         steps = getattr(arguments, LOGGING_STEPS, None)
-        if isinstance(steps, (int, float)) and 0 < steps < _SELDOM:
-            new[LOGGING_STEPS] = _SELDOM
+        if isinstance(steps, (int, float)) and 0 < steps < _STEPS_BETWEEN:
+            new[LOGGING_STEPS] = _STEPS_BETWEEN
         changed.update(new)
         return {} if context.only_looks else new
 

@@ -8,6 +8,11 @@ from typing import Any
 
 from .context import Context, Patch, Proof, has_gpu
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpuprof.units import Published, Version
+
+
 PATCH = Patch(
     name="tf32",
     does="fp32 matrix multiplications and convolutions use TF32 tensor cores",
@@ -15,7 +20,7 @@ PATCH = Patch(
     cannot="a program that sets the precision itself, after its imports",
     fields=lambda value, known: ({"tf32": True}, {}),
 )
-_AMPERE = 8
+_AMPERE: Published[Version] = 8
 
 
 def apply(context: Context) -> Callable[[], Proof]:

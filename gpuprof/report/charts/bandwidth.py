@@ -11,11 +11,12 @@ from gpuprof.report.charts.groups import hover, kernel_groups, known_roofline, l
 from gpuprof.report.charts.roofline import ceiling, label, log_axis, points, si
 from gpuprof.report.charts.style import figure
 from gpuprof.report.numbers import duration, share
+from gpuprof.units import Convention, Points
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
-_CURVE_POINTS = 40
+_CURVE_POINTS: Convention[Points] = 40
 
 
 def bandwidth(diagnosis: Diagnosis) -> Figure | None:

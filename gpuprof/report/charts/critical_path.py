@@ -10,12 +10,13 @@ from gpuprof.ranks.summary import OnPath
 from gpuprof.report.charts.style import figure, names_axis, painted, still
 from gpuprof.report.numbers import duration, share
 from gpuprof.report.palette import PHASE_PAINTS
+from gpuprof.units import Convention, Px, Rows
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
-_ROW_PX = 22
-_MOST_ROWS = 40
+_ROW_PX: Convention[Px] = 22
+_MOST_ROWS: Convention[Rows] = 40
 
 
 def critical_path(diagnosis: Diagnosis) -> Figure | None:

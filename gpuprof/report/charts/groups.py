@@ -21,11 +21,13 @@ from gpuprof.timeline.categories import CATEGORIES
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.timeline.unit import Unit
 from gpuprof.tracefile.trace import I64
+from gpuprof.units import Assumed, Convention, FloatPx, Ratio, Rows, Share
 
-_MOST = 100
-_ENOUGH = 0.99
+_MOST_GROUPS: Convention[Rows] = 100
+_SHOWN_SHARE: Convention[Share] = 0.99
 """Groups are shown, most time first, until they make up this share of the time."""
-_WIDEST, _LEAST = 38.0, 5.0
+_WIDEST_PX: Convention[FloatPx] = 38.0
+_SMALLEST_PX: Convention[FloatPx] = 5.0
 """Largest diameter in pixels, for the group with the most time, and smallest one."""
 
 
@@ -56,7 +58,7 @@ class KernelGroup:
         return self.flops / self.ns * 1e9
 
 
-MOSTLY_UNKNOWN = 0.9
+MOSTLY_UNKNOWN: Convention[Share] = 0.9
 """If more than this share of the GPU's time is in kernels of unknown work, a chart of the rest would mislead."""
 
 
@@ -110,7 +112,7 @@ def kernel_groups(timeline: Timeline, roof: Roofline, rows: I64) -> list[KernelG
     return found
 
 
-BEYOND = 1.1
+BEYOND_CEILING: Assumed[Ratio] = 1.1
 """A rate above this many times the ceiling cannot be the kernel's own: measured ceilings are a few percent off."""
 
 
@@ -120,7 +122,7 @@ def possible(groups: list[KernelGroup], ceilings: Ceilings) -> tuple[list[Kernel
     The op's whole work is booked on one of its kernels; if that is only a helper, the rate is impossibly high.
     """
     top = max(ceilings.flops.values(), default=math.inf)
-    kept = [g for g in groups if g.flops_per_s <= BEYOND * ceilings.flops.get(g.dtype or "", top)]
+    kept = [g for g in groups if g.flops_per_s <= BEYOND_CEILING * ceilings.flops.get(g.dtype or "", top)]
     n = len(groups) - len(kept)
     which = "kernel" if n == 1 else "kernels"
     return kept, f" {n} {which} left out: the work of the op is not that of the kernel." if n else ""
@@ -137,8 +139,8 @@ def largest(groups: list[KernelGroup]) -> list[KernelGroup]:
     """The largest groups, which make up nearly all of the time."""
     total = sum(group.ns for group in groups)
     reached = np.cumsum([group.ns for group in groups])
-    enough = int(np.searchsorted(reached, _ENOUGH * total)) + 1
-    return groups[: min(enough, _MOST)]
+    enough = int(np.searchsorted(reached, _SHOWN_SHARE * total)) + 1
+    return groups[: min(enough, _MOST_GROUPS)]
 
 
 def left_out(shown_groups: list[KernelGroup], groups: list[KernelGroup]) -> str:
@@ -154,7 +156,7 @@ def left_out(shown_groups: list[KernelGroup], groups: list[KernelGroup]) -> str:
 def diameters(groups: list[KernelGroup]) -> list[float]:
     """Areas in proportion to time; the smallest are drawn larger, so that they can be seen."""
     most = max((group.ns for group in groups), default=1)
-    return [max(_WIDEST * (group.ns / most) ** 0.5, _LEAST) for group in groups]
+    return [max(_WIDEST_PX * (group.ns / most) ** 0.5, _SMALLEST_PX) for group in groups]
 
 
 def hover(group: KernelGroup, steps: int, unit: Unit) -> list[str]:

@@ -14,17 +14,18 @@ from gpuprof.report.numbers import gib
 from gpuprof.report.palette import SERIES_PAINTS, Paint
 from gpuprof.tracefile.run import RunFolder
 from gpuprof.tracefile.trace import ABSENT, Trace
+from gpuprof.units import Code, Convention, Points, Published, Ratio, Share
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
 _RESERVED = "reserved_bytes"
-_CUDA = 1
+_CUDA: Published[Code] = 1
 """torch's device type of a CUDA GPU."""
-_MOST_POINTS = 3000
-_MORE = 1.05
+_MOST_POINTS: Convention[Points] = 3000
+_BOTH_PEAKS: Convention[Ratio] = 1.05
 """Both peaks are given if that of all steps is at least this many times that of the steps that were not recorded."""
-_NEAR = 0.4
+_SIZE_DRAWN: Convention[Share] = 0.4
 """The GPU's size is drawn as a line if the peak is at least this share of it; else it would only flatten the chart."""
 
 
@@ -42,7 +43,7 @@ def memory(diagnosis: Diagnosis) -> Figure | None:
         return None
     capacity = next((gpu.memory_bytes for gpu in diagnosis.environment.gpus if gpu.memory_bytes), None)
     note = f"Peak {gib(peak)} GiB." if peak else ""
-    if capacity and peak >= _NEAR * capacity:
+    if capacity and peak >= _SIZE_DRAWN * capacity:
         line = {
             "type": "scatter",
             "mode": "lines",
@@ -56,7 +57,7 @@ def memory(diagnosis: Diagnosis) -> Figure | None:
     if capacity and peak:
         note = f"Peak {gib(peak)} of {gib(capacity)} GiB."
     usual = diagnosis.run.memory.peak_bytes if diagnosis.run else None
-    if usual and peak > _MORE * usual:
+    if usual and peak > _BOTH_PEAKS * usual:
         note = f"{note.removesuffix('.')}, in the recorded {diagnosis.unit}s; {gib(usual)} GiB in the others."
     return figure(
         traces,

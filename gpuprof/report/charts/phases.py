@@ -8,11 +8,12 @@ from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.report.charts.style import figure, ink_on, names_axis, painted, still
 from gpuprof.report.numbers import duration, share
 from gpuprof.report.palette import PHASE_PAINTS, WORK_PAINTS
+from gpuprof.units import Convention, Px
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
-_ROW_PX = 34
+_ROW_PX: Convention[Px] = 34
 
 
 def phases(diagnosis: Diagnosis) -> Figure | None:

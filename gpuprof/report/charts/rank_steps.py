@@ -10,13 +10,16 @@ from gpuprof.report.charts.style import figure, names_axis, painted, still
 from gpuprof.report.numbers import duration
 from gpuprof.report.palette import CAUSE_PAINTS, SERIES_PAINTS
 from gpuprof.timeline.unit import Unit
+from gpuprof.units import Convention, Px, Rows, Share, Steps
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
-_ROW_PX, _CELL_PX = 18, 13
-_MOST_ROWS, _MOST_STEPS = 40, 60
-_FAINTEST = 0.06
+_ROW_PX: Convention[Px] = 18
+_CELL_PX: Convention[Px] = 13
+_MOST_ROWS: Convention[Rows] = 40
+_MOST_STEPS: Convention[Steps] = 60
+_FAINTEST: Convention[Share] = 0.06
 """Opacity of a cell with next to nothing in it; the fullest has 1."""
 
 

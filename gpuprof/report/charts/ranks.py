@@ -8,12 +8,13 @@ from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.report.charts.style import figure, ink_on, names_axis, painted, still
 from gpuprof.report.numbers import duration
 from gpuprof.report.palette import CAUSE_PAINTS, SERIES_PAINTS
+from gpuprof.units import Convention, Px, Rows
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
-_ROW_PX = 34
-_MOST_ROWS = 16
+_ROW_PX: Convention[Px] = 34
+_MOST_ROWS: Convention[Rows] = 16
 """With more ranks than this the bars are vertical."""
 
 

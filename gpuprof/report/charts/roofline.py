@@ -23,6 +23,7 @@ from gpuprof.report.charts.groups import (
 from gpuprof.report.charts.style import QUIET, figure, painted
 from gpuprof.report.numbers import share
 from gpuprof.report.palette import CATEGORY_PAINTS, Paint
+from gpuprof.units import Convention, Share
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -30,9 +31,11 @@ if TYPE_CHECKING:
 _TENSOR = ("tf32", "bf16", "fp16", "fp8", "int8", "fp4")
 """Formats computed by tensor cores; the others have their own ceilings."""
 _HOLLOW = "circle-open"
-_LABEL_SHARE, _NARROW_LABEL_SHARE = 0.48, 0.5
+_LABEL_SHARE: Convention[Share] = 0.48
+_NARROW_LABEL_SHARE: Convention[Share] = 0.5
 """Share of the width that the label of a ceiling takes, in a wide and in a narrow chart."""
-_ALONG, _NARROW_ALONG = 0.75, 0.72
+_ALONG: Convention[Share] = 0.75
+_NARROW_ALONG: Convention[Share] = 0.72
 """Position of the diagonal's label, as a share of the way up to the lowest ceiling, so that it touches no other
 label."""
 

@@ -9,14 +9,15 @@ from gpuprof.report import labels
 from gpuprof.report.charts.style import figure, names_axis, painted, still
 from gpuprof.report.fixes import PARTS, RESOURCES
 from gpuprof.report.palette import SERIES_PAINTS
+from gpuprof.units import Convention, Percent, Px, WholePercent
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
-_ROW_PX = 28
-_SEEN = 0.5
+_ROW_PX: Convention[Px] = 28
+_LEAST_PERCENT: Convention[Percent] = 0.5
 """A resource that shortens the step by less than this percentage has no row."""
-_LONG = 40
+_NUMBER_PERCENT: Convention[WholePercent] = 40
 """From this percentage on a bar has room for its number."""
 
 
@@ -29,7 +30,7 @@ def sensitivities(diagnosis: Diagnosis) -> Figure | None:
     known = {name: getattr(found, name) for name in RESOURCES if getattr(found, name) is not None}
     if all(name in known for name in PARTS):
         del known["device"]  # its parts say more
-    order = [name for name in sorted(known, key=lambda name: -known[name]) if 50 * known[name] >= _SEEN]
+    order = [name for name in sorted(known, key=lambda name: -known[name]) if 50 * known[name] >= _LEAST_PERCENT]
     if not order:
         return None
     percent = [50 * known[name] for name in order]
@@ -40,7 +41,7 @@ def sensitivities(diagnosis: Diagnosis) -> Figure | None:
         "x": percent,
         "text": [f"−{value:.0f} %" for value in percent],
         # Next to a long bar a phone has no room.
-        "textposition": ["inside" if value >= _LONG else "outside" for value in percent],
+        "textposition": ["inside" if value >= _NUMBER_PERCENT else "outside" for value in percent],
         "insidetextanchor": "end",
         "cliponaxis": False,
         "hovertemplate": f"%{{y}} twice as fast: {diagnosis.unit} %{{x:.1f}} % shorter<extra></extra>",

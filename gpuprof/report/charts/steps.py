@@ -15,13 +15,14 @@ from gpuprof.report.numbers import amount, duration
 from gpuprof.report.palette import BUDGET_PAINTS, SERIES_PAINTS, Paint
 from gpuprof.timeline.unit import Unit
 from gpuprof.tracefile.run import RunFolder
+from gpuprof.units import Convention, Points, Ratio, Steps
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
-_FEWEST = 3
-_MOST_POINTS = 1500
-_FAR = 4.0
+_FEWEST_STEPS: Convention[Steps] = 3
+_MOST_POINTS: Convention[Points] = 1500
+_CUT_RATIO: Convention[Ratio] = 4.0
 """A step this many times longer than the longest median is drawn at the edge: it would flatten all others."""
 
 _STAGES = (
@@ -41,12 +42,12 @@ def steps(diagnosis: Diagnosis) -> Figure | None:
     """The time of each step over the run, or of each recorded step; None for fewer than three."""
     folder = diagnosis.folder
     series = _of_run(folder) if folder is not None else []
-    if sum(len(x) for _, _, x, _ in series) < _FEWEST:
+    if sum(len(x) for _, _, x, _ in series) < _FEWEST_STEPS:
         series = _of_recording(diagnosis)
     if not series:
         return None
     scale, unit = (1e9, "s") if max(float(np.median(ns)) for _, _, _, ns in series) >= 2e9 else (1e6, "ms")
-    limit = _FAR * max(float(np.median(ns)) for name, _, _, ns in series if name != _WARM_UP or len(series) == 1)
+    limit = _CUT_RATIO * max(float(np.median(ns)) for name, _, _, ns in series if name != _WARM_UP or len(series) == 1)
     traces, beyond = [], 0
     named: set[str] = set()
     for name, paint, x, ns in series:
@@ -56,7 +57,7 @@ def steps(diagnosis: Diagnosis) -> Figure | None:
             _points(name, paint, x, ns, far, limit, scale, diagnosis.unit) | {"showlegend": name not in named}
         )
         named.add(name)
-        if name != _WARM_UP and len(x) >= _FEWEST:
+        if name != _WARM_UP and len(x) >= _FEWEST_STEPS:
             traces.append(_median(name, paint, x, ns, scale))
     note = (
         f"{amount(beyond, diagnosis.unit)} far above the others drawn at the edge." if beyond else "Lines are medians."
@@ -106,7 +107,7 @@ def _of_run(folder: RunFolder) -> list[Series]:
 
 def _of_recording(diagnosis: Diagnosis) -> list[Series]:
     recorded = diagnosis.steps
-    if recorded is None or recorded.source == "none" or len(recorded.each_ns) < _FEWEST:
+    if recorded is None or recorded.source == "none" or len(recorded.each_ns) < _FEWEST_STEPS:
         return []
     each = np.array(recorded.each_ns, np.float64)
     name, _, paint = _RECORDED

@@ -17,6 +17,7 @@ import numpy as np
 
 from gpuprof.report.names import shown
 from gpuprof.report.palette import Paint, text_on
+from gpuprof.units import Convention, Digits, Px
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -28,7 +29,8 @@ CONFIG = {"displayModeBar": False, "displaylogo": False, "responsive": True, "sh
 """For `figure.show(config=CONFIG)` and `Plotly.newPlot(…, CONFIG)`: no buttons over the chart."""
 
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
-_FONT_PX, _SMALL_PX = 13, 12
+_FONT_PX: Convention[Px] = 13
+_SMALL_PX: Convention[Px] = 12
 
 _LIGHT = {"text": "#24292f", "quiet": "#59636e", "grid": "#e7e9ec", "axis": "#b6bcc4", "box": "#ffffff"}
 _DARK = {"text": "#d8dde3", "quiet": "#9aa4af", "grid": "#2a3038", "axis": "#4a525c", "box": "#1f242b"}
@@ -39,9 +41,10 @@ QUIET = Paint("quiet", "", _LIGHT["quiet"], _DARK["quiet"])
 INK = Paint("ink", "", _LIGHT["text"], _DARK["text"])
 """Lines and marks in the colour of text."""
 
-_TITLE_PX, LEGEND_PX = 58, 30
+_TITLE_PX: Convention[Px] = 58
+LEGEND_PX: Convention[Px] = 30
 """Room above a chart for its title with the note, and for a legend in one row."""
-_SIGNIFICANT = 6
+_SIGNIFICANT_DIGITS: Convention[Digits] = 6
 
 
 def text(name: str | None, width: int = 80) -> str:
@@ -280,5 +283,5 @@ def _rounded(value: Any) -> Any:
 
 def number(value: float) -> float | int:
     """Six significant digits, whole numbers without a point."""
-    short = float(f"{value:.{_SIGNIFICANT}g}")
+    short = float(f"{value:.{_SIGNIFICANT_DIGITS}g}")
     return int(short) if short.is_integer() and abs(short) < 1e15 else short

@@ -13,6 +13,7 @@ from gpuprof.report.palette import SERIES_PAINTS
 from gpuprof.tracefile.run import RunFolder
 from gpuprof.tracefile.telemetry import TelemetryColumns
 from gpuprof.tracefile.trace import ABSENT
+from gpuprof.units import Convention, Points, Px, Samples, Share
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -23,12 +24,12 @@ _PANELS = (
     ("temperature_c", "°C", "temperature"),
     ("utilization", "%", "utilisation"),
 )
-_PANEL_PX = 104
-_SPACE = 0.06
-_MOST_POINTS = 600
+_PANEL_PX: Convention[Px] = 104
+_SPACE_SHARE: Convention[Share] = 0.06
+_MOST_POINTS: Convention[Points] = 600
 """Points per line: more cannot be distinguished in the chart's width."""
 _SHADE, _DOTTED = "rgba(128,128,128,0.2)", "rgba(128,128,128,0.9)"
-_LEAST_SAMPLES = 3
+_FEWEST_SAMPLES: Convention[Samples] = 3
 _REASONS = {
     "sw_power_cap": "the power limit",
     "hw_slowdown": "a hardware slowdown",
@@ -49,17 +50,17 @@ def telemetry(diagnosis: Diagnosis) -> Figure | None:
     if folder is None:
         return None
     found = folder.telemetry
-    panels = [panel for panel in _PANELS if np.count_nonzero(np.isfinite(getattr(found, panel[0]))) >= _LEAST_SAMPLES]
+    panels = [panel for panel in _PANELS if np.count_nonzero(np.isfinite(getattr(found, panel[0]))) >= _FEWEST_SAMPLES]
     if not panels:
         return None
     start, limited = int(found.unix_ns.min()), bool(np.isfinite(found.limit_w).any())
     gpus = np.unique(found.gpu[found.gpu >= 0]).tolist() or [-1]
     traces: list[dict[str, Any]] = []
     layout: dict[str, Any] = {"shapes": [], "annotations": [], "hovermode": "x unified"}
-    height = (1 - _SPACE * (len(panels) - 1)) / len(panels)
+    height = (1 - _SPACE_SHARE * (len(panels) - 1)) / len(panels)
     for row, (column, unit, title) in enumerate(panels):
         suffix = "" if row == 0 else str(row + 1)
-        bottom = 1 - (row + 1) * height - row * _SPACE
+        bottom = 1 - (row + 1) * height - row * _SPACE_SHARE
         scale = _scale(column, found)
         layout[f"yaxis{suffix}"] = {
             "domain": [max(bottom, 0), bottom + height],

@@ -14,28 +14,33 @@ from gpuprof.report.charts.style import INK, figure, painted
 from gpuprof.report.numbers import amount, duration, share
 from gpuprof.report.palette import BUDGET_PAINTS
 from gpuprof.timeline.unit import Unit
+from gpuprof.units import Convention, Px, Ratio, Share, Steps
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
-_HEIGHT, _LABELS_PX = 290, 84
-_FEWEST = 2
-_FAR, _FEW = 12.0, 0.1
-"""Steps longer than _FAR medians are cut at the top edge if they are fewer than a share _FEW of all: they would flatten
-the others."""
-_MOST_LABELLED = 5
+_HEIGHT: Convention[Px] = 290
+_LABELS_PX: Convention[Px] = 84
+_FEWEST_STEPS: Convention[Steps] = 2
+_CUT_RATIO: Convention[Ratio] = 12.0
+_MOST_CUT: Convention[Share] = 0.1
+"""Steps longer than _CUT_RATIO medians are cut at the top edge if they are fewer than a share _MOST_CUT of all: they
+would flatten the others."""
+_MOST_LABELLED: Convention[Steps] = 5
 """Steps cut at the edge that have their time written next to them."""
-_NOTICED = 0.005
+_LEAST_HOVERED: Convention[Share] = 0.005
 """Smallest share of a step for which a part is listed on hovering."""
-_ALIKE = 0.15
+_SAME_LENGTH: Convention[Share] = 0.15
 """Steps within this share of their median look the same."""
-_EACH_TICK, _NARROW_EACH_TICK = 10, 5
+_EACH_TICK: Convention[Steps] = 10
+_NARROW_EACH_TICK: Convention[Steps] = 5
 """Up to this many steps each has its number on the axis; the second in a narrow window."""
-_IN_LEGEND = 0.02
+_IN_LEGEND: Convention[Share] = 0.02
 """A cause that takes less than this share of every step has no entry in the legend."""
-_WORTH_SAYING = 0.03
+_WORTH_SAYING: Convention[Share] = 0.03
 """Smallest share of the steps' time for which a cause is named in the note."""
-_APART_PX, _PLOT_PX = 17, 190
+_APART_PX: Convention[Px] = 17
+_PLOT_PX: Convention[Px] = 190
 """Vertical distance that two labels need, and the approximate height of the plot."""
 
 
@@ -45,7 +50,7 @@ def timed_steps(diagnosis: Diagnosis) -> Figure | None:
     `layout.meta.legend` lists the parts of the legend (name, key of BUDGET_PAINTS), for a page that writes it itself.
     """
     timed, budget = diagnosis.timed, diagnosis.budget
-    if timed is None or budget is None or budget.source != "free" or len(timed.ns) < _FEWEST or alike(diagnosis):
+    if timed is None or budget is None or budget.source != "free" or len(timed.ns) < _FEWEST_STEPS or alike(diagnosis):
         return None
     once = {one.cause for one in budget.left_out}
     scale, unit = (1e9, "s") if float(np.median(timed.ns)) >= 2e9 else (1e6, "ms")
@@ -86,7 +91,7 @@ def alike(diagnosis: Diagnosis) -> bool:
         return False
     causes = sum(int(ns.sum()) for key, ns in timed.parts.items() if key not in (USUAL, VARIATION))
     apart = np.abs(timed.ns - np.median(timed.ns)).max()
-    return bool(apart <= _ALIKE * float(np.median(timed.ns)) and causes <= _NOTICED * int(timed.ns.sum()))
+    return bool(apart <= _SAME_LENGTH * float(np.median(timed.ns)) and causes <= _LEAST_HOVERED * int(timed.ns.sum()))
 
 
 def _whole_ticks(timed: TimedSteps) -> dict[str, Any]:
@@ -95,8 +100,8 @@ def _whole_ticks(timed: TimedSteps) -> dict[str, Any]:
 
 def _top(timed: TimedSteps, budget: Budget) -> tuple[float, np.ndarray]:
     """(end of the axis [ns], mask of the steps that reach beyond it)."""
-    far = timed.ns > _FAR * float(np.median(timed.ns))
-    if far.sum() > max(_FEW * len(far), 1):
+    far = timed.ns > _CUT_RATIO * float(np.median(timed.ns))
+    if far.sum() > max(_MOST_CUT * len(far), 1):
         far = np.zeros(len(far), bool)
     longest = max(int(timed.ns[~far].max(initial=0)), budget.mean_ns, budget.usual_ns)
     return longest * (1.25 if far.any() else 1.06), far
@@ -199,7 +204,7 @@ def _told(timed: TimedSteps, names: dict[str, str], row: int, unit: Unit) -> str
     total = int(timed.ns[row])
     lines = [f"<b>{unit} {timed.number[row]:,}: {duration(total)}</b>"]
     for key, ns in timed.parts.items():
-        if ns[row] > _NOTICED * total:
+        if ns[row] > _LEAST_HOVERED * total:
             lines.append(f"{names[key]} {duration(int(ns[row]))}")
     return "<br>".join(lines)
 

@@ -11,6 +11,7 @@ from gpuprof.report.fixes import chance, now_ns, step_after
 from gpuprof.report.numbers import duration, duration_range
 from gpuprof.report.palette import SERIES_PAINTS
 from gpuprof.timeline.unit import Unit
+from gpuprof.units import Characters, Convention, Px
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -18,9 +19,11 @@ if TYPE_CHECKING:
 Row = tuple[str, Finding | Combined]
 """(label of the row, its fix or combination)."""
 
-_ROW_PX = 30
-_NAME = 48
-_NARROW_ROW_PX, _NARROW_NAME, _TITLE_ROOM = 46, 18, 58
+_ROW_PX: Convention[Px] = 30
+_NAME_WIDTH: Convention[Characters] = 48
+_NARROW_ROW_PX: Convention[Px] = 46
+_NARROW_NAME: Convention[Characters] = 18
+_TITLE_ROOM: Convention[Characters] = 58
 """In a narrow window: height of a row, characters of a line of its name, and what a title takes."""
 
 
@@ -34,7 +37,7 @@ def what_if(diagnosis: Diagnosis) -> Figure | None:
         return None
     sure = len(diagnosis.findings)
     numbered = [
-        (f"{number}  {text(found.title, _NAME)}", found)
+        (f"{number}  {text(found.title, _NAME_WIDTH)}", found)
         for number, found in enumerate((*diagnosis.findings, *diagnosis.worth_trying), 1)
     ]
     rows: list[Row] = [*numbered[:sure]]
@@ -167,7 +170,7 @@ def _together(diagnosis: Diagnosis, both: Combined) -> str:
     """`1 + 3 together`."""
     titles = [found.title for found in diagnosis.findings]
     known = sorted(titles.index(title) + 1 for title in both.titles if title in titles)
-    others = [text(title, _NAME) for title in both.titles if title not in titles]
+    others = [text(title, _NAME_WIDTH) for title in both.titles if title not in titles]
     return f"{' + '.join([*map(str, known), *others])}  together"
 
 

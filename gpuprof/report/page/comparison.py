@@ -18,8 +18,9 @@ from gpuprof.report.numbers import count, duration, gib, share
 from gpuprof.report.page.html import palette_css, style, template, theme_button
 from gpuprof.report.palette import CAUSE_PAINTS, WORK_PAINTS
 from gpuprof.tracefile.trace import AUTOGRAD_ENGINE
+from gpuprof.units import Characters, Convention
 
-_NAME = 140
+_NAME_WIDTH: Convention[Characters] = 140
 """Characters of a name in a table, which wraps it."""
 
 
@@ -269,7 +270,7 @@ def _kernels(c: Comparison) -> list[KernelRow]:
     return [
         KernelRow(
             # Names of one family differ only in their middles and ends.
-            name=shown_kernel(row.name, _NAME),
+            name=shown_kernel(row.name, _NAME_WIDTH),
             origin=" · ".join(filter(None, (labels.category(row.category), words.launched(row)))),
             numbers=(
                 words.signed(row.difference_ns),
@@ -286,7 +287,7 @@ def _kernels(c: Comparison) -> list[KernelRow]:
 def _ops(c: Comparison) -> list[tuple[str, ...]]:
     return [
         (
-            shown(op.name.removeprefix(AUTOGRAD_ENGINE), _NAME),
+            shown(op.name.removeprefix(AUTOGRAD_ENGINE), _NAME_WIDTH),
             op.phase,
             count(round(op.a_count, 1)),
             count(round(op.b_count, 1)),

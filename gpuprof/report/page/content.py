@@ -26,12 +26,13 @@ from gpuprof.report.numbers import amount, count, duration, duration_range, gib,
 from gpuprof.report.palette import BOUND_PAINTS, BUDGET_PAINTS
 from gpuprof.report.settle import settle
 from gpuprof.tracefile.trace import AUTOGRAD_ENGINE
+from gpuprof.units import Convention, Rows, Share
 
-KERNELS = 12
-RANGES = 12
-FUNCTIONS = 8
+KERNEL_ROWS: Convention[Rows] = 12
+RANGE_ROWS: Convention[Rows] = 12
+FUNCTION_ROWS: Convention[Rows] = 8
 """Rows of the table that replaces the interactive one."""
-SEEN = 0.005
+LEAST_IN_LEGEND: Convention[Share] = 0.005
 """Share of a bar below which a part has no entry in its legend."""
 
 
@@ -231,7 +232,7 @@ def _of_variation(diagnosis: Diagnosis) -> str:
         often = f"{count(budget.pauses)} of {amount(budget.steps, f'timed {diagnosis.unit}')}"
         said.append(f"Pauses: {often} took more than twice as long as usual.")
         steps = f"the other {steps}"
-    if beyond.variation_ns >= SEEN * budget.mean_ns:
+    if beyond.variation_ns >= LEAST_IN_LEGEND * budget.mean_ns:
         said.append(f"Variation: what {steps} take beyond the usual {diagnosis.unit} on average.")
     if said:
         said.append(f"No measured cause explains {'either' if len(said) > 1 else 'it'}.")
@@ -249,7 +250,9 @@ def _step_bar(bar: Bar, title: str, limits: dict[str, float]) -> StepBar:
     total = max(bar.total_ns, 1)
 
     def part(key: str, label: str, ns: float, idle: bool) -> BarPart:
-        return BarPart(key, label, 100 * ns / total, f"{duration(ns)}, {share(ns, total)}", idle, ns >= SEEN * total)
+        return BarPart(
+            key, label, 100 * ns / total, f"{duration(ns)}, {share(ns, total)}", idle, ns >= LEAST_IN_LEGEND * total
+        )
 
     parts: list[BarPart] = []
     for one in bar.parts:
@@ -329,7 +332,7 @@ def _added(key: str, ns: int, mean: int, note: str = "") -> BudgetRow:
 
 
 def _signed(part: int, total: int) -> str:
-    return share(abs(part), total) if part > -SEEN * total else f"−{share(-part, total)}"
+    return share(abs(part), total) if part > -LEAST_IN_LEGEND * total else f"−{share(-part, total)}"
 
 
 def _excess_row(one: Excess, found: Budget) -> BudgetRow:
@@ -417,7 +420,7 @@ def _card(number: int, finding: Finding, diagnosis: Diagnosis, now: float, longe
         present=100 * now / longest,
         how=tuple(_block(is_code, lines) for is_code, lines in blocks(finding.shown_lines)),
         conditions=conditions,
-        lines=tuple(shown(line, fixes.LINE) for line in fixes.known_lines(finding)),
+        lines=tuple(shown(line, fixes.LINE_WIDTH) for line in fixes.known_lines(finding)),
         facts=(*statements, *conditions),
         places=tuple(_place(e, diagnosis) for e in finding.evidence if e.start_ns is not None),
         why=_why(finding.id),
@@ -518,7 +521,7 @@ def kernels(diagnosis: Diagnosis) -> list[tuple[str, ...]]:
             share(k.ns, found.total_ns),
             count(round(k.count / steps, 1)),
         )
-        for k in found.top[:KERNELS]
+        for k in found.top[:KERNEL_ROWS]
     ]
 
 
@@ -582,13 +585,13 @@ def ranges(diagnosis: Diagnosis) -> list[tuple[str, ...]]:
             duration(one.busy_ns / steps) if one.launches else "–",
             count(round(one.launches / steps, 1)),
         )
-        for one in named[:RANGES]
+        for one in named[:RANGE_ROWS]
     ]
 
 
 def functions(diagnosis: Diagnosis) -> list[tuple[str, ...]]:
     """The Python functions that the answer names: line of the user's code, name, time per step, the step without it."""
-    found = host_words.worth_saying(diagnosis)[:FUNCTIONS]
+    found = host_words.worth_saying(diagnosis)[:FUNCTION_ROWS]
     now = diagnosis.step_ns
     priced = any(one.step_ns is not None for one in found)
     return [

@@ -8,10 +8,11 @@ import numpy as np
 
 from gpuprof.report.page.timeline_window import Part
 from gpuprof.tracefile.trace import ABSENT, I64, Trace
+from gpuprof.units import Code, Convention, Points, Published
 
-MOST_POINTS = 20_000
+MOST_POINTS: Convention[Points] = 20_000
 """Points of one line; a screen is a tenth as wide."""
-_GPU = 1
+_GPU: Published[Code] = 1
 """`Device Type` of CUDA and HIP devices."""
 
 

@@ -21,12 +21,13 @@ from gpuprof.timeline.intervals import union
 from gpuprof.timeline.phases import COMMUNICATION, PHASES
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.trace import ABSENT, I64, KERNEL, Mask, Trace
+from gpuprof.units import Convention, Entries, Share, WholeNs
 
-ALSO = 0.1
+SECOND_CAUSE_SHARE: Convention[Share] = 0.1
 """A second cause is named from this share of a gap on."""
-NAMED_WHOLE = 500
+NAMED_WHOLE: Convention[Entries] = 500
 """Number of the longest gaps that show the time of each cause; the others only name their causes."""
-SLIVER_NS = 20_000
+SLIVER_NS: Convention[WholeNs] = 20_000
 """Shorter communication (ns) between work of one phase is not drawn in the row of phases: its stream shows it."""
 
 _LABELS = {name: CAUSE_PAINTS[name].label for name in CAUSES}
@@ -65,7 +66,7 @@ def _waits(timeline: Timeline, gaps: GapColumns, part: Part, texts: Texts, devic
 def _wait_details(timeline: Timeline, gaps: GapColumns, rows: I64, texts: Texts) -> I64:
     ops, ns = timeline.trace.ops, gaps.ns[rows]
     op = np.where(gaps.op[rows] >= 0, ops.name[gaps.op[rows]] if len(ops) else -1, -1)
-    also = gaps.by_cause[rows] >= ALSO * np.maximum(ns, 1)[:, None]
+    also = gaps.by_cause[rows] >= SECOND_CAUSE_SHARE * np.maximum(ns, 1)[:, None]
     mixed = also.astype(np.int64) @ (1 << np.arange(len(CAUSES), dtype=np.int64))
     first, code = coded(op, gaps.module[rows], gaps.phase[rows], gaps.cause[rows], mixed)
     details = []

@@ -13,10 +13,11 @@ from gpuprof.report.page.view_colours import BY_PHASE, number
 from gpuprof.timeline.phases import PHASES
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.trace import ANNOTATION, I64, Mask, Thread
+from gpuprof.units import Cells, Convention, Threads
 
-SHAPES = 160
+SHAPES_WIDTH: Convention[Cells] = 160
 """Characters of an op's shapes."""
-MOST_THREADS = 24
+MOST_THREADS: Convention[Threads] = 24
 """The busiest threads are drawn, at most this many; a data loader may have hundreds that do nothing."""
 
 
@@ -126,5 +127,5 @@ def _op_details(timeline: Timeline, rows: I64, texts: Texts) -> I64:
     made = []
     for i in first.tolist():
         given = [trace.text(int(column[rows[i]])) for column in (ops.dims, ops.types)]
-        made.append(texts.add(" · ".join([PHASES[phase[i]], *(shown(text, SHAPES) for text in given if text)])))
+        made.append(texts.add(" · ".join([PHASES[phase[i]], *(shown(text, SHAPES_WIDTH) for text in given if text)])))
     return np.array(made, np.int64)[code]

@@ -70,7 +70,7 @@ def iteration_part(diagnosis: Diagnosis) -> IterationPart | None:
         Phase(
             one.phase, words.PAINTS[one.phase].page, 100 * one.ns / max(found.mean_ns, 1),
             f"{duration(one.ns)}, {share(one.ns, found.mean_ns)}" + (f" ({one.detail})" if one.detail else ""),
-            one.ns >= words.SEEN * found.mean_ns,
+            one.ns >= words.LEAST_IN_LEGEND * found.mean_ns,
         )
         for one in words.bar(found)
     )  # fmt: skip

@@ -9,7 +9,7 @@ import numpy as np
 from gpuprof.costs.split import PARTS
 from gpuprof.diagnosis.tables import Tables
 from gpuprof.report import labels
-from gpuprof.report.charts.groups import BEYOND
+from gpuprof.report.charts.groups import BEYOND_CEILING
 from gpuprof.report.names import shown
 from gpuprof.report.page.texts import Texts, coded
 from gpuprof.report.page.view_colours import BY_CATEGORY
@@ -17,8 +17,9 @@ from gpuprof.timeline.categories import CATEGORIES
 from gpuprof.timeline.frames import FrameIndex, module_class
 from gpuprof.timeline.phases import PHASES
 from gpuprof.tracefile.trace import I32, I64
+from gpuprof.units import Convention, Rows
 
-MOST_ROWS = 3_000
+MOST_ROWS: Convention[Rows] = 3_000
 """Rows of the table, which readers filter; the rest is summed up in one row per category."""
 
 
@@ -64,7 +65,7 @@ def kernel_rows(tables: Tables, texts: Texts) -> dict[str, Any] | None:
     moved = _summed(code, np.where(known, roof.work.bytes[rows], 0.0))
 
     # More FLOPs than the fastest format reaches are the work of another kernel of the op.
-    most = BEYOND * max(roof.ceilings.flops.values(), default=np.inf) * np.maximum(total, 1) / 1e9
+    most = BEYOND_CEILING * max(roof.ceilings.flops.values(), default=np.inf) * np.maximum(total, 1) / 1e9
 
     def given(values: np.ndarray, where: np.ndarray, digits: int = 4) -> list[float | None]:
         pairs = zip(values[order].tolist(), where[order].tolist(), strict=True)

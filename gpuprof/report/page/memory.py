@@ -22,12 +22,14 @@ from gpuprof.report.numbers import round_ticks, share
 from gpuprof.report.page.html import palette_css, style, template, theme_button
 from gpuprof.report.page.memory_peak import at_peak
 from gpuprof.report.palette import OWNER_PAINTS, Paint
+from gpuprof.units import Convention, Entries, Points, Rows
 
-WIDTH, HEIGHT = 1000, 360
+WIDTH: Convention[Points] = 1000
+HEIGHT: Convention[Points] = 360
 """Size of the chart in its own coordinates; the page stretches them."""
-TIMES = 5
+TIME_MARKS: Convention[Entries] = 5
 """Labels along the time axis."""
-ROWS = 30
+ROWS: Convention[Rows] = 30
 """Rows of the table, each a line of Python."""
 _SETUP = Paint("setup", "setup", "#94a3b8", "#7f8ea3")
 
@@ -164,11 +166,11 @@ def _area(x: np.ndarray, low: np.ndarray, high: np.ndarray) -> str:
 def _times(series: Series) -> tuple[tuple[str, float], ...]:
     if series.seconds is None:
         low, high = series.event[0], series.event[-1]
-        marks = [(f"event {round(at):,}", at) for at in round_ticks(high, TIMES) if at >= low]
+        marks = [(f"event {round(at):,}", at) for at in round_ticks(high, TIME_MARKS) if at >= low]
     else:
         low, high = series.seconds[0], series.seconds[-1]
         scale, unit = (1e-3, "ms") if high - low < 1 else (1.0, "s")
-        marks = [(f"{at:g} {unit}", low + at * scale) for at in round_ticks((high - low) / scale, TIMES)]
+        marks = [(f"{at:g} {unit}", low + at * scale) for at in round_ticks((high - low) / scale, TIME_MARKS)]
     return tuple((label, 100 * (at - low) / ((high - low) or 1)) for label, at in marks)
 
 

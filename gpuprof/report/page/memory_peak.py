@@ -11,14 +11,16 @@ from gpuprof.report import memory_words as words
 from gpuprof.report.names import escape
 from gpuprof.report.numbers import share
 from gpuprof.report.page.treemap import Box, squarified
+from gpuprof.units import Convention, Percent, Rows, Share
 
-ROWS = 12
+ROWS: Convention[Rows] = 12
 """Rows of the table, each a line of Python."""
 WHOLE = Box(0.0, 0.0, 100.0, 48.0)
 """The treemap in percent of its width, as high as half of it."""
-LEAST = 0.004
+LEAST_TILE_SHARE: Convention[Share] = 0.004
 """Share of the whole below which a tile is not drawn."""
-ON_PHONE, ON_SCREEN = (1.8, 5.5), (0.75, 2.0)
+ON_PHONE: Convention[tuple[Percent, Percent]] = (1.8, 5.5)
+ON_SCREEN: Convention[tuple[Percent, Percent]] = (0.75, 2.0)
 """Width of a letter and height of a line on a phone and in a window of 900 pixels or more, in the same percent: a tile
 that has room for its name shows it."""
 
@@ -86,7 +88,7 @@ def _owners(device: Device | None, advice: Advice | None) -> list[tuple[str, int
 
 def _tiles(device: Device | None, owners: list[tuple[str, int]], total: int) -> list[Tile]:
     """Owners as rectangles, each divided into its lines where these are known."""
-    shown = [(key, size) for key, size in owners if size >= LEAST * total]
+    shown = [(key, size) for key, size in owners if size >= LEAST_TILE_SHARE * total]
     found = []
     for (owner, size), box in zip(shown, squarified([size for _, size in shown], WHOLE), strict=True):
         parts = _of_owner(device, owner, size)

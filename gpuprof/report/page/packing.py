@@ -15,10 +15,12 @@ import numpy as np
 from isal import igzip
 from numpy.typing import NDArray
 
-WIDEST = 6
+from gpuprof.units import Bytes, Convention, Level, Published, Values
+
+WIDEST_BYTES: Published[Bytes] = 6
 """Bytes of the largest value: 48 bits are exact in JavaScript's numbers; as ns they are three days."""
-LARGEST = (1 << 8 * WIDEST) - 1
-LEVEL = 3
+LARGEST_VALUE: Published[Values] = (1 << 8 * WIDEST_BYTES) - 1
+COMPRESSION_LEVEL: Convention[Level] = 3
 """isal's best compression, which takes half a second for a million events."""
 
 Columns = dict[str, NDArray[Any]]
@@ -40,14 +42,14 @@ def pack(header: dict[str, Any], columns: Columns) -> bytes:
 
 def embed(data: bytes) -> str:
     """Bytes as text that may stand in a script element: gzip in base64."""
-    return base64.b64encode(igzip.compress(data, LEVEL, mtime=0)).decode("ascii")
+    return base64.b64encode(igzip.compress(data, COMPRESSION_LEVEL, mtime=0)).decode("ascii")
 
 
 def _width(name: str, values: NDArray[Any]) -> int:
     if not len(values):
         return 1
     low, high = int(values.min()), int(values.max())
-    if low < 0 or high > LARGEST:
+    if low < 0 or high > LARGEST_VALUE:
         raise ValueError(f"{name} holds {low} to {high}, which a page cannot hold")
     return max((high.bit_length() + 7) // 8, 1)
 

@@ -11,11 +11,12 @@ from urllib.parse import quote
 import numpy as np
 
 from gpuprof.diagnosis.diagnosis import Diagnosis
+from gpuprof.units import Convention, Ranks
 
 if TYPE_CHECKING:
     from gpuprof.ranks.summary import RankSummary
 
-MOST = 16
+MOST_RANKS: Convention[Ranks] = 16
 """Ranks that get a report of their own: each is read and diagnosed again, and takes some MB."""
 
 

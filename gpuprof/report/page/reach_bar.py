@@ -7,7 +7,7 @@ from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.diagnosis.sentences import capital
 from gpuprof.report import above_words, labels
 from gpuprof.report.numbers import duration, share
-from gpuprof.report.page.content import SEEN, BarPart, StepBar, stepbar_of
+from gpuprof.report.page.content import LEAST_IN_LEGEND, BarPart, StepBar, stepbar_of
 
 _KINDS = {
     "gpu": ("cause-device", "slow GPU work"),
@@ -28,7 +28,9 @@ def reach_bars(diagnosis: Diagnosis) -> list[StepBar]:
     parts = _parts(found)
     total = max(sum(ns for _, _, ns in parts), 1)
     drawn = tuple(
-        BarPart(key, label, 100 * ns / total, f"{duration(ns)}, {share(ns, total)}", False, ns >= SEEN * total)
+        BarPart(
+            key, label, 100 * ns / total, f"{duration(ns)}, {share(ns, total)}", False, ns >= LEAST_IN_LEGEND * total
+        )
         for key, label, ns in parts
         if ns
     )
@@ -54,6 +56,6 @@ def _parts(found: AboveReach) -> list[tuple[str, str, int]]:
 
 
 def _note(found: AboveReach) -> str:
-    if found.residual_ns < -SEEN * found.usual_ns:
+    if found.residual_ns < -LEAST_IN_LEGEND * found.usual_ns:
         return f"The replayed step is {duration(-found.residual_ns)} longer than the measured one."
     return ""

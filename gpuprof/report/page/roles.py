@@ -13,7 +13,7 @@ from gpuprof.report import roles_words as words
 from gpuprof.report.names import escape, shown
 from gpuprof.report.numbers import count, duration, share
 from gpuprof.report.page.html import palette_css, style, template, viewer_script
-from gpuprof.report.page.packing import LARGEST, embed
+from gpuprof.report.page.packing import LARGEST_VALUE, embed
 from gpuprof.report.page.roles_view import packed_roles
 
 
@@ -67,9 +67,13 @@ def render(found: Roles) -> str:
         issues=[(issue.severity, escape(issue.message)) for issue in found.issues],
         tiles=_tiles(found),
         bars=[_bar(found, role) for role in found.roles],
-        waits=[_wait(found, i) for i in range(len(found.waits)) if found.waits[i].ns >= words.LEAST * found.window_ns],
+        waits=[
+            _wait(found, i)
+            for i in range(len(found.waits))
+            if found.waits[i].ns >= words.LEAST_IN_LEGEND * found.window_ns
+        ],
         queue=words.queue(found),
-        views=embed(packed_roles(found)) if found.window_ns <= LARGEST else "",
+        views=embed(packed_roles(found)) if found.window_ns <= LARGEST_VALUE else "",
     )
 
 
@@ -87,7 +91,7 @@ def _bar(found: Roles, role: Role) -> RoleBar:
 
     def part(label: str, colour: str, ns: int, waits: bool) -> Part:
         text = f"{duration(ns)}, {share(ns, whole)}"
-        return Part(label, colour, 100 * ns / whole, text, waits, ns >= words.LEAST * whole)
+        return Part(label, colour, 100 * ns / whole, text, waits, ns >= words.LEAST_IN_LEGEND * whole)
 
     work = [part(one.phase, words.paint(one.phase).page, one.ns, False) for one in role.phases]
     waits = [

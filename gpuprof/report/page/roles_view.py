@@ -12,12 +12,13 @@ from gpuprof.report.iteration_words import PAINTS
 from gpuprof.report.page.packing import pack
 from gpuprof.report.page.texts import Texts
 from gpuprof.report.page.tracks import Track, assemble
-from gpuprof.report.page.views import VERSION
+from gpuprof.report.page.views import FORMAT_VERSION
 from gpuprof.tracefile.trace import I64
+from gpuprof.units import Code, Convention
 
 _PHASES = [*PAINTS]
 """Numbers of paints: the phases, then waiting for each of them, then waiting for no one."""
-_NO_ONE = 2 * len(_PHASES)
+_NO_ONE: Convention[Code] = 2 * len(_PHASES)
 
 
 def packed_roles(found: Roles) -> bytes:
@@ -28,7 +29,8 @@ def packed_roles(found: Roles) -> bytes:
     tracks = [track for i, role in enumerate(found.roles) for track in _tracks(role, i, rows, texts)]
     heads, columns = assemble(tracks, 0)
     header = {
-        "version": VERSION, "span": [0, found.window_ns], "window": [0, found.window_ns], "steps": [], "step_count": 0,
+        "version": FORMAT_VERSION, "span": [0, found.window_ns], "window": [0, found.window_ns],
+        "steps": [], "step_count": 0,
         "strings": texts.texts, "full": {}, "paints": _paints(), "legends": _legends(),
         "groups": [{"name": words.name(role), "kind": "gpu"} for role in found.roles],
         "tracks": heads, "counters": [], "trees": [], "kernels": None,

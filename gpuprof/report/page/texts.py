@@ -9,10 +9,11 @@ import numpy as np
 from gpuprof.report.names import shown, shown_kernel
 from gpuprof.tracefile.distinct import distinct, numbered
 from gpuprof.tracefile.trace import I32, I64
+from gpuprof.units import Cells, Convention
 
-WIDTH = 120
+WIDTH: Convention[Cells] = 120
 """Characters of a shortened name: more than any box that it is drawn in has room for."""
-WHOLE = 2_000
+WHOLE_WIDTH: Convention[Cells] = 2_000
 """Characters of a whole name. Longer ones, which no one reads, keep both ends."""
 
 
@@ -54,7 +55,7 @@ class Texts:
         key = (kind, string_id)
         if key not in self._names:
             text = self._strings[string_id]
-            name, whole = short(text), shown(text, WHOLE)
+            name, whole = short(text), shown(text, WHOLE_WIDTH)
             if name == whole:
                 self._names[key] = self.add(name)
             else:

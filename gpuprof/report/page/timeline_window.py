@@ -11,8 +11,9 @@ from gpuprof.diagnosis.representative_steps import representative
 from gpuprof.timeline.steps import LONGEST_NS
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.trace import ANNOTATION, I64, Trace
+from gpuprof.units import Events, Measured
 
-MOST_EVENTS = 1_000_000
+MOST_EVENTS: Measured[Events] = 1_000_000
 """A page with this number opens in 1.5 s and still scrolls smoothly (benchmarks/report.py)."""
 
 

@@ -8,11 +8,12 @@ import numpy as np
 
 from gpuprof.report.page.lanes import levels
 from gpuprof.tracefile.trace import I64
+from gpuprof.units import Convention, Nodes, Share
 
-MOST_NODES = 50_000
+MOST_NODES: Convention[Nodes] = 50_000
 """Nodes of one tree. Beyond that the smallest are summed up in their parents: no screen shows them."""
 
-ONE_KIND = 0.9
+ONE_KIND: Convention[Share] = 0.9
 """Share of a node's time from which on it is of one kind, such as a module that only multiplies matrices."""
 
 

@@ -18,15 +18,16 @@ from gpuprof.report.page.gpu_tracks import gpu_tracks
 from gpuprof.report.page.host_tracks import host_tracks, thread_name, threads_of
 from gpuprof.report.page.kernel_rows import kernel_rows
 from gpuprof.report.page.overview import overview_tracks
-from gpuprof.report.page.packing import LARGEST, Columns, pack
+from gpuprof.report.page.packing import LARGEST_VALUE, Columns, pack
 from gpuprof.report.page.texts import Texts
 from gpuprof.report.page.timeline_window import MOST_EVENTS, Part, choose, near
 from gpuprof.report.page.tracks import Track, assemble
 from gpuprof.report.page.trees import Tree
 from gpuprof.timeline.timeline import Timeline
+from gpuprof.units import Convention, Threads, Version
 
-VERSION = 1
-OPEN_THREADS = 2
+FORMAT_VERSION: Convention[Version] = 1
+OPEN_THREADS: Convention[Threads] = 2
 """Host threads that are expanded at first: the main thread and autograd's."""
 
 _NOTHING = np.empty(0, np.int64)
@@ -62,7 +63,7 @@ def packed_views(diagnosis: Diagnosis, most_events: int = MOST_EVENTS) -> tuple[
         columns |= _tree_columns(f"tree{i}", tree)
     known_paints, legends = view_colours.header(generates=len(timeline.host.generation) > 0)
     header = {
-        "version": VERSION,
+        "version": FORMAT_VERSION,
         "span": [span_low - origin, span_high - origin],
         "window": [0, timeline.window[1] - origin],
         "steps": [
@@ -91,7 +92,7 @@ def _tree_columns(name: str, tree: Tree) -> Columns:
         f"{name}.parent": tree.parent + 1,
         f"{name}.name": tree.text,
         f"{name}.paint": tree.paint,
-        f"{name}.own": tree.own_ns.clip(max=LARGEST),
+        f"{name}.own": tree.own_ns.clip(max=LARGEST_VALUE),
         f"{name}.count": tree.count,
     }
 

@@ -17,7 +17,7 @@ class Block:
 
     def __init__(self, plan: np.void) -> None:
         self._plan = plan
-        self.text = np.zeros(scan.PADDING, np.uint8)
+        self.text = np.zeros(scan.PADDING_BYTES, np.uint8)
         self.begin = 0
         """Where the scan began."""
         self.end = 0
@@ -40,8 +40,8 @@ class Block:
 
     def reserve(self, size: int, keep: int = 0) -> None:
         """Makes room for `size` bytes of text; keeps only the first `keep` bytes of the old text."""
-        if len(self.text) < size + scan.PADDING:
-            text = np.zeros(size + scan.PADDING, np.uint8)
+        if len(self.text) < size + scan.PADDING_BYTES:
+            text = np.zeros(size + scan.PADDING_BYTES, np.uint8)
             text[:keep] = self.text[:keep]
             self.text = text
 
@@ -53,7 +53,7 @@ class Block:
         for part in parts:
             self.text[at : at + len(part)] = np.frombuffer(part, np.uint8)
             at += len(part)
-        self.text[at : at + scan.PADDING] = 0
+        self.text[at : at + scan.PADDING_BYTES] = 0
 
     def bytes(self, begin: int, end: int) -> bytes:
         """A part of the text."""
@@ -119,7 +119,7 @@ class Blocks:
             while True:
                 block.reserve(size, keep=have)
                 have += self._text.fill(block.text[have:size])
-                block.text[have : have + scan.PADDING] = 0
+                block.text[have : have + scan.PADDING_BYTES] = 0
                 if have < size:
                     self._over = True
                     break
@@ -130,7 +130,7 @@ class Blocks:
             block.after_cut, block.cut = self._after_cut, cut > 0
             block.end = cut if block.cut else have
             self._text.unread(block.bytes(block.end, have))
-            block.text[block.end : block.end + scan.PADDING] = 0
+            block.text[block.end : block.end + scan.PADDING_BYTES] = 0
             block.number, block.done_bytes = self._number, self._text.done_bytes()
             self._number += 1
             self._after_cut = block.cut

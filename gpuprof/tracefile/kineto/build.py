@@ -11,6 +11,7 @@ from gpuprof.tracefile import trace
 from gpuprof.tracefile.kineto import layout
 from gpuprof.tracefile.kineto.msgspec_reader import ABSENT32, Parsed
 from gpuprof.tracefile.trace import ABSENT, GpuInfo, Meta, Reading, Thread, Trace
+from gpuprof.units import Assumed, Values
 
 _TYPES = {
     "ops": trace.Ops,
@@ -23,7 +24,7 @@ _TYPES = {
     "other": trace.Other,
 }
 _OPTIONS = ("record_shapes", "with_stack", "profile_memory", "with_flops", "with_modules")
-_FLAGS = 1 << 24
+_MOST_FLAGS: Assumed[Values] = 1 << 24
 """Up to this many possible values, one flag for each is faster than a sort."""
 _NUMBER = re.compile(r"-?\d+")
 
@@ -91,7 +92,7 @@ def _seen(columns: list[np.ndarray], size: int) -> np.ndarray:
 
 def _numbered(columns: dict[str, np.ndarray], size: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """The distinct values of all columns, ascending and below `size`, and each column as numbers of them."""
-    if size <= _FLAGS:
+    if size <= _MOST_FLAGS:
         seen = _seen(list(columns.values()), size)
         rank = (np.cumsum(seen) - 1).astype(np.int32)
         return np.flatnonzero(seen), {name: rank[values] for name, values in columns.items()}

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from decimal import ROUND_HALF_UP, Decimal
 
+from gpuprof.units import Characters, Convention
+
 _PLAIN = re.compile(rb"(-?)(\d{1,18})(?:\.(\d+))?\Z")
 _ANY = re.compile(rb'"?\s*([+-]?\d{1,40}(?:\.\d{0,400})?(?:[eE][+-]?\d{1,3})?)\s*"?\Z')
 INT64 = range(-(2**63) + 1, 2**63)
-LONGEST = 18
+LONGEST_DIGITS: Convention[Characters] = 18
 """Longest number that is read without a check: 17 digits fit INT64."""
 
 
@@ -17,7 +19,7 @@ def nanoseconds(text: bytes) -> tuple[int, bool] | None:
 
     A number in quotes is read, too. None if it is not a number or is outside int64 (292 years).
     """
-    if text[-4:-3] == b"." and 4 < len(text) <= LONGEST:  # the usual form: 1234.567
+    if text[-4:-3] == b"." and 4 < len(text) <= LONGEST_DIGITS:  # the usual form: 1234.567
         digits = text[:-4] + text[-3:]
         if digits.isdigit():
             return int(digits), False

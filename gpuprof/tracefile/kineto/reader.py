@@ -16,10 +16,11 @@ from gpuprof.tracefile.kineto.envelope import NeedMore, find_events
 from gpuprof.tracefile.kineto.msgspec_reader import Parsed, read_small
 from gpuprof.tracefile.kineto.source import CUT, DAMAGED, INFLATE_ERRORS, INPUT_BYTES
 from gpuprof.tracefile.trace import Trace
+from gpuprof.units import Assumed, Bytes
 
-SMALL_BYTES = 4 << 20
+SMALL_BYTES: Assumed[Bytes] = 4 << 20
 """Text up to this size is read by msgspec, which finishes before the other reader would be loaded."""
-SMALL_UNCOMPILED_BYTES = 100 << 20
+SMALL_UNCOMPILED_BYTES: Assumed[Bytes] = 100 << 20
 """The same if the other reader would have to be compiled first: that takes 6 s, in which msgspec reads 300 MB."""
 
 

@@ -1,8 +1,8 @@
 """The byte scanner, which turns the events of a block of text into rows, without the GIL. `scan_kernels` holds its
 code, this file what both sides share.
 
-The text must be followed by PADDING zero bytes, since wide loads reach past its end. Positions are offsets into the
-text; instead of one, MORE says that the text ends first, and ODD that no profiler writes this.
+The text must be followed by PADDING_BYTES zero bytes, since wide loads reach past its end. Positions are offsets into
+the text; instead of one, MORE says that the text ends first, and ODD that no profiler writes this.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from gpuprof.tracefile.compiled import compiled_in
+from gpuprof.units import Assumed, Bits, Bytes, Convention, Entries, Levels
 
-PADDING = 64
+PADDING_BYTES: Convention[Bytes] = 64
 MORE, ODD = -1, -2
 
 # What `scan` returns.
@@ -33,20 +34,20 @@ STORE_I64, STORE_I32, STORE_F32, STORE_U8, STORE_TEXT = range(5)
 
 TABLES, SLOTS, MAX_KEYS = 8, 64, 128
 T_MEMORY, T_FLOWS, T_OTHER = 5, 6, 7
-LIGHTLY_BYTES = 256
-MAX_DEPTH = 64
+LIGHTLY_BYTES: Assumed[Bytes] = 256
+MAX_DEPTH: Assumed[Levels] = 64
 """Depth of nested values: deeper ones are not from a profiler, and may be made to be read again and again."""
-KEY_BYTES = 64
-KEY_BITS = 10
-PLACES = 1 << KEY_BITS
-START, ARGS_START = PLACES, PLACES + 1
+KEY_BYTES: Convention[Bytes] = 64
+KEY_BITS: Convention[Bits] = 10
+KEY_PLACES: Convention[Entries] = 1 << KEY_BITS
+START, ARGS_START = KEY_PLACES, KEY_PLACES + 1
 ENDS_ARGS, ENDS_EVENT = 1 << 8, 1 << 9
-ROW_BYTES = 128
+ROW_BYTES: Convention[Bytes] = 128
 
 PLAN = np.dtype(
     [
-        ("places", "i2", (PLACES,)),  # hash table: the number of a key, -1 where empty
-        ("keys", "u1", (MAX_KEYS * KEY_BYTES + PADDING,)),
+        ("places", "i2", (KEY_PLACES,)),  # hash table: the number of a key, -1 where empty
+        ("keys", "u1", (MAX_KEYS * KEY_BYTES + PADDING_BYTES,)),
         ("length", "i8", (MAX_KEYS,)),
         ("context", "i8", (MAX_KEYS,)),
         ("kind", "i8", (MAX_KEYS,)),  # of a category: its table
@@ -85,10 +86,10 @@ SHEET = np.dtype(
         ("length", "i8", (SLOTS,)),
         # Joints: texts between two values. Events of one kind have the same ones, so the last two after each key are
         # remembered, with what followed; comparing them is much faster than reading white space, key and colon.
-        ("joint", "u1", (2 * (PLACES + 2) * 64,)),
-        ("joint_bits", "i8", (2 * (PLACES + 2),)),
+        ("joint", "u1", (2 * (KEY_PLACES + 2) * 64,)),
+        ("joint_bits", "i8", (2 * (KEY_PLACES + 2),)),
         ("joint_turn", "i8"),
-        ("joint_leads", "i8", (2 * (PLACES + 2),)),
+        ("joint_leads", "i8", (2 * (KEY_PLACES + 2),)),
     ],
     align=True,
 )

@@ -27,16 +27,16 @@ from gpuprof.tracefile.kineto.scan import (
     INNER,
     KEY_BITS,
     KEY_BYTES,
+    KEY_PLACES,
     MIX_A,
     MORE,
     NO_ODD,
     NO_ROWS,
     NO_STRINGS,
     ODD,
-    PADDING,
+    PADDING_BYTES,
     PAUSED,
     PHASE,
-    PLACES,
     RAW,
     ROW_BYTES,
     S_BEGINS,
@@ -127,7 +127,7 @@ def head_bytes(text, at, length):
 def find_place(text, at, length, context, plan):
     """Place of a key (or category) in `plan.places`; an empty one if the plan has no such key."""
     # Keys of args have their own half of the table: a place also says what may follow, see `learn_joint`.
-    half = np.int64(PLACES // 2) if context == INNER else np.int64(0)
+    half = np.int64(KEY_PLACES // 2) if context == INNER else np.int64(0)
     head = head_bytes(text, at, length) ^ np.uint64(length * 8 + context)
     place = half + np.int64((head * MIX_A) >> np.uint64(65 - KEY_BITS))
     while True:
@@ -138,7 +138,7 @@ def find_place(text, at, length, context, plan):
             and same(text, at, plan.keys, number * KEY_BYTES, length)
         ):
             return place
-        place = half + ((place + 1) & (PLACES // 2 - 1))
+        place = half + ((place + 1) & (KEY_PLACES // 2 - 1))
 
 
 @kernel
@@ -327,7 +327,7 @@ def read_key(text, at, end, context, first, plan, sheet):
 @kernel
 def read_joint(text, at, end, place, context, plan, sheet):
     """Reads a joint that is not remembered, and remembers it: where it ends (or what is wrong), and where it leads."""
-    begin, leads, first = at, np.int64(0), place >= PLACES
+    begin, leads, first = at, np.int64(0), place >= KEY_PLACES
     at = skip_space(text, at, end)
     while text[at] == CLOSE:
         at += 1
@@ -647,7 +647,7 @@ def merge(text, strings, first, count, arena, table, places, used, numbers):
             number = np.int64(places[place])
         if number < 0:
             number = used[0]
-            if number >= len(table) or used[1] + size + PADDING > len(arena):
+            if number >= len(table) or used[1] + size + PADDING_BYTES > len(arena):
                 return local
             for i in range(size):
                 arena[used[1] + i] = text[begin + i]

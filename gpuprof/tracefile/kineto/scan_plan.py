@@ -100,12 +100,12 @@ def _keys(slots: dict[str, int]) -> list[tuple[bytes, int, int, int]]:
 
 
 def _hash_table(keys: list[tuple[bytes, int, int, int]]) -> np.ndarray:
-    table = np.full(scan.PLACES, -1, np.int16)
+    table = np.full(scan.KEY_PLACES, -1, np.int16)
     for number, (text, context, _, _) in enumerate(keys):
         head = int.from_bytes(text[:8], "little")
-        half = scan.PLACES // 2 if context == scan.INNER else 0
+        half = scan.KEY_PLACES // 2 if context == scan.INNER else 0
         place = half + ((head ^ (len(text) * 8 + context)) * int(scan.MIX_A) % 2**64 >> (65 - scan.KEY_BITS))
         while table[place] >= 0:
-            place = half + (place + 1) % (scan.PLACES // 2)
+            place = half + (place + 1) % (scan.KEY_PLACES // 2)
         table[place] = number
     return table

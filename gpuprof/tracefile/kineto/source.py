@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from gpuprof.errors import UnreadableTrace
 from gpuprof.runfile import open_regular
+from gpuprof.units import Assumed, Bytes, Times
 
 GZIP_MAGIC = b"\x1f\x8b"
 DAMAGED = "the gzip data is damaged"
@@ -20,14 +21,14 @@ CUT = "the gzip data ends early"
 # isal's hints call its error an instance.
 INFLATE_ERRORS: Any = (isal_zlib.error, zlib.error)
 
-BOMB_BYTES = 64 << 20
-BOMB_RATIO = 150
+BOMB_BYTES: Assumed[Bytes] = 64 << 20
+BOMB_RATIO: Assumed[Times] = 150
 """Profiler traces compress by 10 to 60 times, one endlessly repeated event by a thousand. Beyond BOMB_BYTES of text, a
 file with a ratio above this is not a recording, and reading it could fill any memory."""
 
-_READ_BYTES = 32 << 10
-_PIECE_BYTES = 512 << 10
-INPUT_BYTES = 1 << 10
+_READ_BYTES: Assumed[Bytes] = 32 << 10
+_PIECE_BYTES: Assumed[Bytes] = 512 << 10
+INPUT_BYTES: Assumed[Bytes] = 1 << 10
 """Bytes inflated at a time: the output fits the CPU's cache, and is what is lost where damage begins."""
 
 

@@ -36,19 +36,20 @@ from gpuprof.tracefile.kineto.scan_plan import make_plan
 from gpuprof.tracefile.kineto.source import Text, open_text
 from gpuprof.tracefile.kineto.strings import StringTable
 from gpuprof.tracefile.trace import NO_TEXT
+from gpuprof.units import Assumed, Bytes, Entries, Events, Seconds, Threads
 
-BLOCK_BYTES = 4 << 20
+BLOCK_BYTES: Assumed[Bytes] = 4 << 20
 BETWEEN = b" \t\r\n\0,"
 """What may stand between two events."""
-SAMPLE_BYTES = 1 << 16
-LAST_BYTES = 8 << 20
+SAMPLE_BYTES: Assumed[Bytes] = 1 << 16
+LAST_BYTES: Assumed[Bytes] = 8 << 20
 """Unread text at the end of the file that Python tries to read; takes a few seconds at worst."""
-HOPELESS = 200_000
+MOST_UNREADABLE: Assumed[Events] = 200_000
 """After this many unreadable events, and no readable one, reading is given up."""
-FALSE_ENDS = 100
+MOST_FALSE_ENDS: Assumed[Entries] = 100
 """How many brackets that turn out not to end the list are handled: each costs a check of the text after it."""
-MAX_WORKERS = 4
-PROGRESS_S = 0.1
+MAX_WORKERS: Assumed[Threads] = 4
+PROGRESS_S: Assumed[Seconds] = 0.1
 
 Progress = Callable[[int, int], None]
 
@@ -257,7 +258,7 @@ class Gathered:
         while True:
             tail = block.bytes(at, block.end)
             event = scan.find_separator(block.text, at, at, block.end, 1, self._plan)
-            if event < 0 or self._false_ends == FALSE_ENDS or may_be_tail(tail):
+            if event < 0 or self._false_ends == MOST_FALSE_ENDS or may_be_tail(tail):
                 self._tail, self._left = tail, b""
                 self.complete = len(tail) > LIMIT_BYTES
                 return
@@ -291,7 +292,7 @@ class Gathered:
             at = int(block.sheet["sample"])
             drop(self._odd, block.bytes(at, min(at + 200, block.end)).decode("utf-8", "replace"))
             self._odd.dropped += int(block.sheet["dropped"]) - 1
-        if self._odd.dropped > HOPELESS and not self._kept():
+        if self._odd.dropped > MOST_UNREADABLE and not self._kept():
             raise UnreadableTrace(f"of the first {self._odd.dropped:,} events in its list none can be read")
 
     def _leave(self, block: Block) -> None:

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from gpuprof.tracefile.kineto import scan
 from gpuprof.tracefile.kineto.repair import mended_string
 from gpuprof.tracefile.trace import NO_TEXT
+from gpuprof.units import Assumed, Entries
 
 _CONTROL = re.compile(rb"[\x00-\x1f]")
-_AT_ONCE = 1 << 14
+_AT_ONCE: Assumed[Entries] = 1 << 14
 _decode = msgspec.json.Decoder(str).decode
 
 
@@ -65,7 +66,7 @@ class StringTable:
             self._places = np.full(4 * len(self._table), -1, np.int32)
             self._used[2] = 0
         else:
-            arena = np.zeros(max(2 * len(self._arena), used + size + scan.PADDING), np.uint8)
+            arena = np.zeros(max(2 * len(self._arena), used + size + scan.PADDING_BYTES), np.uint8)
             arena[:used] = self._arena[:used]
             self._arena = arena
 

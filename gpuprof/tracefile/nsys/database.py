@@ -19,16 +19,17 @@ from gpuprof.errors import UnreadableTrace
 from gpuprof.runfile import open_regular
 from gpuprof.tracefile.kineto.source import BOMB_BYTES, CUT, DAMAGED, GZIP_MAGIC, INFLATE_ERRORS
 from gpuprof.tracefile.trace import ABSENT, I64
+from gpuprof.units import Assumed, Bytes, Characters, Convention, Rows, Times
 
 SQLITE_MAGIC = b"SQLite format 3\0"
-BOMB_RATIO = 400
+BOMB_RATIO: Assumed[Times] = 400
 """Exports compress by 3 to 10 times; a decompression bomb, one page repeated, by 1,000 times."""
 SQLITE_ERRORS = (sqlite3.DatabaseError, UnicodeDecodeError)
 """Raised when reading a damaged file; the second if SQLite's message quotes bytes that are not text."""
-LONGEST_ERROR = 200
+LONGEST_ERROR: Convention[Characters] = 200
 """Characters of one of SQLite's errors."""
-ROWS_AT_A_TIME = 100_000
-_CHUNK_BYTES = 1 << 20
+ROWS_AT_A_TIME: Assumed[Rows] = 100_000
+_CHUNK_BYTES: Assumed[Bytes] = 1 << 20
 
 
 class Database:

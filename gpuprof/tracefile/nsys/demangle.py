@@ -10,7 +10,9 @@ import ctypes
 from collections.abc import Callable
 from functools import cache
 
-LONGEST = 1 << 16
+from gpuprof.units import Assumed, Characters
+
+LONGEST_NAME: Assumed[Characters] = 1 << 16
 """Longest mangled name."""
 _LIBRARIES = ("libstdc++.so.6", "libc++abi.so.1", None)
 """The last one means any library that the process has loaded."""
@@ -18,7 +20,7 @@ _LIBRARIES = ("libstdc++.so.6", "libc++abi.so.1", None)
 
 def demangled(name: str) -> str | None:
     """`gemm()` for `_Z4gemmv`; None if it is not a mangled name, or without the library."""
-    if not name.startswith("_Z") or len(name) > LONGEST:
+    if not name.startswith("_Z") or len(name) > LONGEST_NAME:
         return None
     function = _library()
     return function(name) if function else None

@@ -13,6 +13,7 @@ import numpy as np
 from gpuprof.tracefile.nsys.database import Database
 from gpuprof.tracefile.nsys.strings import Strings
 from gpuprof.tracefile.trace import ABSENT, I32, I64, Thread
+from gpuprof.units import Bits, Code, Published
 
 WORK_TABLES = (
     "CUPTI_ACTIVITY_KIND_KERNEL",
@@ -21,8 +22,8 @@ WORK_TABLES = (
     "CUPTI_ACTIVITY_KIND_GRAPH_TRACE",
 )
 CALLS = "CUPTI_ACTIVITY_KIND_RUNTIME"
-_BITS = 24
-_MASK = (1 << _BITS) - 1
+_PROCESS_BITS: Published[Bits] = 24
+_MASK: Published[Code] = (1 << _PROCESS_BITS) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class Process:
 
 def key_of(numbers: I64) -> I64:
     """The process part of globalPids and globalTids; ABSENT where a row lacks it."""
-    return np.where(numbers == ABSENT, ABSENT, numbers >> _BITS)
+    return np.where(numbers == ABSENT, ABSENT, numbers >> _PROCESS_BITS)
 
 
 def find_processes(database: Database) -> list[Process]:
@@ -53,7 +54,7 @@ def find_processes(database: Database) -> list[Process]:
         devices.pop(ABSENT, None)  # rows without a process
     if not devices:
         owners = database.distinct(CALLS, "globalTid") + database.distinct("NVTX_EVENTS", "globalTid")
-        devices = dict.fromkeys({number >> _BITS for number in owners}, -1) or {ABSENT: -1}
+        devices = dict.fromkeys({number >> _PROCESS_BITS for number in owners}, -1) or {ABSENT: -1}
     processes = [Process(key, 0 if key == ABSENT else key & _MASK, max(device, -1)) for key, device in devices.items()]
     return sorted(processes, key=lambda p: (p.device, p.pid))
 
@@ -66,7 +67,7 @@ class Threads:
             number: strings.stored(name) or "" for number, name in database.pairs("ThreadNames", "globalTid", "nameId")
         }
         self._processes = {
-            number >> _BITS: name
+            number >> _PROCESS_BITS: name
             for number, name in database.pairs("PROCESSES", "globalPid", "name")
             if isinstance(number, int) and isinstance(name, str)
         }
@@ -94,7 +95,7 @@ class Threads:
     def _host(self, number: int) -> Thread:
         if number == ABSENT:
             return Thread("", "")
-        key = number >> _BITS
+        key = number >> _PROCESS_BITS
         return Thread(str(key & _MASK), str(number & _MASK), self._names.get(number, ""), self._processes.get(key, ""))
 
     def _number(self, thread: Thread) -> int:

@@ -10,6 +10,7 @@ from datetime import datetime, timezone
 from gpuprof.tracefile.training_logs.frameworks import plain_key
 from gpuprof.tracefile.training_logs.record import Found
 from gpuprof.tracefile.training_logs.rows import STEPS, known, row_of, rows
+from gpuprof.units import Assumed, Characters
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _DASHED = re.compile(r"\bstep:(\d+) - ")
@@ -27,7 +28,7 @@ _TABLE = {
     "Mean Generation Length": "train/mean_gen_tokens_per_sample",
 }
 """Lines of NeMo-RL's tables whose names differ from their keys."""
-LONGEST_LINE = 200_000
+LONGEST_LINE: Assumed[Characters] = 200_000
 
 
 def entries(lines: Iterable[str]) -> Iterator[Found]:

@@ -13,8 +13,9 @@ from typing import BinaryIO
 
 from gpuprof.tracefile.training_logs.record import Found
 from gpuprof.tracefile.training_logs.rows import known
+from gpuprof.units import Assumed, Bytes
 
-LARGEST_RECORD = 64 << 20
+LARGEST_RECORD_BYTES: Assumed[Bytes] = 64 << 20
 """Longer records, in bytes, are skipped. Scalars take a few dozen bytes, graphs and images more."""
 _WALL_TIME, _STEP, _SUMMARY = 1, 2, 5
 _VALUE, _TAG, _SIMPLE, _TENSOR = 1, 1, 2, 8
@@ -51,7 +52,7 @@ def _records(file: BinaryIO) -> Iterator[bytes]:
         length, check = struct.unpack("<QI", head)
         if _masked(_crc32c(head[:8])) != check:
             return
-        if length > LARGEST_RECORD:
+        if length > LARGEST_RECORD_BYTES:
             file.seek(length + 4, 1)
             continue
         record = file.read(length + 4)

@@ -15,13 +15,14 @@ from gpuprof.tracefile.training_logs.event_files import event_entries, event_fil
 from gpuprof.tracefile.training_logs.frameworks import FRAMEWORKS, Framework, framework_of
 from gpuprof.tracefile.training_logs.record import Found, Logged, by_iteration
 from gpuprof.tracefile.training_logs.rows import rows
+from gpuprof.units import Assumed, Bytes
 
-MOST_BYTES = 1 << 30
+MOST_BYTES: Assumed[Bytes] = 1 << 30
 """The largest log that is read."""
 _MARKS: tuple[bytes, ...] = (*(key.encode() for one in FRAMEWORKS for key in one.total), b"Total step time:")
 _OF_TRACES = (b'"traceEvents"', b'"schemaVersion"', b"SQLite format 3")
-_CHUNK = 1 << 20
-_MOST_LOOKED_AT = 64 << 20
+_CHUNK_BYTES: Assumed[Bytes] = 1 << 20
+_MOST_SEARCHED_BYTES: Assumed[Bytes] = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +53,10 @@ def _has_marks(path: Path, binary: bool) -> bool:
             if not binary and (b"\0" in head or any(mark in head for mark in _OF_TRACES)):
                 return False
             seen, looked = head, len(head)
-            while seen and looked < _MOST_LOOKED_AT:
+            while seen and looked < _MOST_SEARCHED_BYTES:
                 if any(mark in seen for mark in _MARKS):
                     return True
-                chunk = file.read(_CHUNK)
+                chunk = file.read(_CHUNK_BYTES)
                 seen, looked = (seen[-64:] + chunk if chunk else b""), looked + len(chunk)
     except (OSError, ValueError):
         pass

@@ -12,13 +12,18 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpuprof.units import Assumed, Seconds
+
+
 NAMESPACE, LANDLOCK, HOOKS = "namespace", "landlock", "hooks"
 """A mount namespace; kernel rules for writes; Python's hooks alone."""
 VARIABLE = "GPUPROF_SANDBOX"
 """Environment variable that chooses a kind; by default the best that the kernel allows."""
 _ROOT = str(Path(__file__).parents[3])
 _START = f"import sys; sys.path.insert(0, {_ROOT!r}); from gpuprof.trial.sandbox.launcher import main; main()"
-_PROBE_S = 20.0
+_PROBE_S: Assumed[Seconds] = 20.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,12 @@ from typing import Any, NoReturn
 from . import kernel, view
 from .kinds import HOOKS, LANDLOCK, NAMESPACE
 
-_NOT_STARTED = 127
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpuprof.units import Code, Convention
+
+
+_NOT_STARTED: Convention[Code] = 127
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 

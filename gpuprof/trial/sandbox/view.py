@@ -15,10 +15,15 @@ from pathlib import Path
 
 from . import kernel, mounts
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpuprof.units import Assumed, Entries
+
+
 KEPT_CAPABILITIES = frozenset({0, 1, 3, 4, 5, 6, 7, 8, 10, 14, 18, 19, 23, 24, 31})
 """Capabilities that a program running as root keeps: files of other users, users and groups, priorities, locked memory,
 chroot, debugging. It loses mounts, devices, modules, network settings, and files by handle (capability 2)."""
-MOST_ENTRIES = 400
+MOST_ENTRIES: Assumed[Entries] = 400
 """Most entries of a folder that is recreated; a larger one is read-only."""
 _READ_ONLY_IN_PROC = ("sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi")
 

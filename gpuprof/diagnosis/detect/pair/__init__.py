@@ -1,1 +1,1 @@
-"""What a comparison looks at of two recordings, and how a finding claims a part of their difference."""
+"""The facts of two recordings that a comparison uses, and how a finding claims a part of their difference."""

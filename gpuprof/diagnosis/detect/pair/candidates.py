@@ -1,4 +1,4 @@
-"""A change that was seen between two recordings, and the cells of the waterfall that it claims."""
+"""A change found between two recordings, and the cells of the waterfall that it claims."""
 
 from __future__ import annotations
 
@@ -6,44 +6,47 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from gpuprof.units import Convention, Weight
+
 if TYPE_CHECKING:
     from gpuprof.diagnosis.detect.pair.cells import Cell
     from gpuprof.diagnosis.detect.pair.facts import Facts
 
 Claim = Callable[["Cell"], float]
-"""Weight with which a candidate claims a cell against others that act there too; 0: not at all."""
+"""Weight with which a candidate claims a cell, relative to others that also claim it; 0: not at all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """What may account for a part of the difference."""
+    """A possible explanation of a part of the difference."""
 
     id: str
-    """Of a finding, where there is one of that kind."""
+    """Id of the finding, if there is one of that kind."""
     title: str
     text: str
-    """The quantities that moved."""
+    """The quantities that changed."""
     claim: Claim
     more: int = 0
-    """1 where B does more of what costs time, −1 where it does less; 0 where the change says nothing of that."""
+    """1 if B does more of something that costs time, −1 if it does less, 0 if the change does not say."""
 
 
 Recogniser = Callable[["Facts", "Facts"], Iterator[Candidate]]
-"""`change(a, b)` of a file in findings/: the candidate that recordings A and B show, none where they do not differ."""
+"""`change(a, b)` of a file in findings/: the candidate for recordings A and B; none if they do not differ."""
 
 PASSES = ("forward", "backward")
 MODEL = (*PASSES, "recompute")
 HOST_CAUSES = ("launch", "cpu_compute", "slow_call", "python", "sync", "device", "profiler", "unknown")
-"""Idle time that fewer launches shorten: the host's, and the pauses between kernels."""
+"""Causes of idle time that fewer launches shorten: CPU time, and pauses between kernels."""
 
-OWN = 1e6
-"""Weight of a claim to cells that nothing else explains: more than any number of launches."""
-WEAK, WEAKER = 1e-3, 1e-6
-"""Weights of claims that hold only where nothing better is known."""
+OWN_WEIGHT: Convention[Weight] = 1e6
+"""Weight of a claim on cells that nothing else explains: larger than any number of launches."""
+WEAK_WEIGHT: Convention[Weight] = 1e-3
+WEAKER_WEIGHT: Convention[Weight] = 1e-6
+"""Weights of claims that only count if there is nothing better."""
 
 
 def is_model_wait(cell: Cell) -> bool:
-    """Whether the GPU waits there for the host that launches the model's passes."""
+    """Whether in this cell the GPU waits for the CPU to launch the model's passes."""
     return cell[0] == "idle" and cell[1] in HOST_CAUSES and cell[2] in MODEL
 
 
@@ -52,27 +55,27 @@ def is_communication(cell: Cell) -> bool:
 
 
 def is_copying(cell: Cell) -> bool:
-    """Copies, and what the GPU waits for them."""
+    """Whether a cell is copies, or waiting for them."""
     return cell[:2] in (("idle", "transfer"), ("busy", "memcpy"))
 
 
 def claim_where(holds: Callable[[Cell], bool], weight: float = 1.0) -> Claim:
-    """The same weight wherever something holds."""
+    """A claim with the same weight on all cells for which something holds."""
     return lambda cell: weight if holds(cell) else 0.0
 
 
 def claim_busy(weight: float) -> Claim:
-    """All work of the GPU."""
+    """A claim on all GPU work."""
     return claim_where(lambda cell: cell[0] == "busy", weight)
 
 
 def claim_idle(*causes: str, weight: float = 1.0) -> Claim:
-    """All waits for some causes."""
+    """A claim on all waits with these causes."""
     return claim_where(lambda cell: cell[0] == "idle" and cell[1] in causes, weight)
 
 
 def claim_model(categories: tuple[str, ...], waits: float) -> Claim:
-    """Work of some categories in the model's passes, and with the weight `waits` what the GPU waits there."""
+    """A claim on work of these categories in the model's passes, and with weight `waits` on the GPU's waiting there."""
 
     def claim(cell: Cell) -> float:
         if is_model_wait(cell):

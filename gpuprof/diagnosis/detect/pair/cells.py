@@ -1,8 +1,8 @@
 """A step of a device in cells: busy time by category and phase, idle time by cause and phase, in whole ns.
 
-The cells sum to the step exactly. How much the device works and waits is what the diagnosis says of the step that is
-compared (without the profiler, where that is known); how these times divide over phases is as recorded: of work, as the
-work divides that the steps launched, whenever it ran.
+The cells sum to the step exactly. How much the device works and waits comes from the diagnosis of the compared step
+(without the profiler, if known); how these times divide over phases is as recorded, for work as for all work that the
+steps launched, whenever it ran.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class DeviceStep:
 
 
 def device_step(diagnosis: Diagnosis, known: Known) -> DeviceStep | None:
-    """The device that works most; None where none did."""
+    """The busiest device; None if none did any work."""
     found: Sequence[Device | DeviceEstimate] = diagnosis.devices
     if known != "recorded" and diagnosis.devices_estimated:
         found = diagnosis.devices_estimated
@@ -57,13 +57,13 @@ def device_step(diagnosis: Diagnosis, known: Known) -> DeviceStep | None:
 
 
 def _causes(device: Device | DeviceEstimate) -> tuple[CauseTime, ...]:
-    """Idle time by cause; what no cause has is not known."""
+    """Idle time by cause; the rest is unknown."""
     left = device.idle_ns - sum(cause.ns for cause in device.idle_by_cause)
     return (*device.idle_by_cause, CauseTime("unknown", left, 0)) if left > 0 else device.idle_by_cause
 
 
 def cells(device: DeviceStep, step_ns: int, timeline: Timeline, gaps: GapColumns) -> Cells:
-    """The step of `step_ns` in cells, those with nothing left out."""
+    """The step of `step_ns` in cells, without empty ones."""
     names: list[tuple[str, str | int]] = [("busy", kind) for _, kind in _WORK]
     names += [("idle", cause.cause) for cause in device.idle]
     totals = allot(step_ns, [*device.work, *(float(cause.ns) for cause in device.idle)])
@@ -80,7 +80,7 @@ def cells(device: DeviceStep, step_ns: int, timeline: Timeline, gaps: GapColumns
 
 
 def excess(budget: Budget | None) -> Cells:
-    """What some steps take beyond the usual one, per mean step: waiting for batches, and the host's other work."""
+    """Excess of some steps over the usual one, per mean step: waiting for batches, and other CPU work."""
     found: Cells = {}
     for one in budget.excess if budget is not None and budget.source == "free" else ():
         cell = ("idle", "input", "data") if one.cause == "input" else ("idle", "python", PHASES[OTHER])
@@ -95,15 +95,15 @@ def added(one: Cells, more: Cells) -> Cells:
 
 
 def _split(total: int, shares: dict[Cell, float], otherwise: Cell) -> list[tuple[Cell, int]]:
-    """A total over cells in proportion to their shares; of one cell where there are none."""
+    """A total divided over cells in proportion to their shares; all in `otherwise` without shares."""
     if not shares:
         return [(otherwise, total)]
     return list(zip(shares, allot(total, list(shares.values())), strict=True))
 
 
 def busy_shares(timeline: Timeline, device: int) -> dict[int, dict[Cell, float]]:
-    """Kind of work → cell → ns that belong to it alone, of what the window's steps launched: compute goes before
-    communication before copies, and work of one kind that runs at the same time shares it."""
+    """Kind of work → cell → ns that it alone gets, for work that the window's steps launched: compute has precedence
+    over communication over copies, and simultaneous work of one kind shares the time."""
     gpu, rows = timeline.trace.gpu, own_work(timeline)
     rows = rows[gpu.device[rows] == device]
     start, end = gpu.start_ns[rows], gpu.end_ns[rows]
@@ -122,7 +122,7 @@ def busy_shares(timeline: Timeline, device: int) -> dict[int, dict[Cell, float]]
 
 
 def idle_shares(gaps: GapColumns, device: int) -> dict[str, dict[str, float]]:
-    """Cause → phase → ns of the device's gaps; under the empty cause all of them."""
+    """Cause → phase → ns of the device's gaps; the empty cause has all of them."""
     mine = gaps.device == device
     phase = gaps.phase[mine]
     found: dict[str, dict[str, float]] = {}
@@ -135,10 +135,10 @@ def idle_shares(gaps: GapColumns, device: int) -> dict[str, dict[str, float]]:
 
 
 def allot(whole: int, weights: Sequence[float]) -> list[int]:
-    """`whole`, of either sign, in parts proportional to the weights (none negative); what rounding leaves goes to those
+    """`whole`, of either sign, divided in proportion to the weights (none negative); the rounding rest goes to those
     with the largest remainder, the first of equals.
 
-    Without any weight the first part has it all; of no parts the result is empty.
+    If all weights are 0, the first part gets everything; without weights the result is empty.
     """
     if not weights:
         return []
@@ -149,7 +149,7 @@ def allot(whole: int, weights: Sequence[float]) -> list[int]:
     exact = [size * (weight / total) for weight in weights]
     given = [math.floor(value) for value in exact]
     left = size - sum(given)
-    # A float may have rounded up to the next whole number: then there is one too many to hand out.
+    # A float may have rounded up to the next whole number, so that one too many was given.
     order = sorted(range(len(given)), key=lambda i: (given[i] - exact[i], i))
     step = 1 if left >= 0 else -1
     at = 0

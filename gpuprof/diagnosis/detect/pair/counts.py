@@ -1,4 +1,4 @@
-"""What a recorded step consists of, counted: GPU work by phase and category, calls by what they do, compiled code."""
+"""Counts of a recorded step: GPU work by phase and category, calls by kind, compiled code."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.phases import BACKWARD, PHASES, RECOMPUTE
 from gpuprof.timeline.startup import COMPILING, LOADING
 from gpuprof.tracefile.trace import ABSENT, I64, KERNEL, NO_TEXT, OP, Trace
+from gpuprof.units import Assumed, Share
 
 if TYPE_CHECKING:
     from gpuprof.costs.roofline import Roofline
     from gpuprof.timeline.timeline import Timeline
 
-KNOWN = 0.9
-"""Share of the time of matmuls whose FLOPs must be known for their sum to be given."""
+KNOWN_FLOPS_SHARE: Assumed[Share] = 0.9
+"""Smallest share of matmul time with known FLOPs for which their sum is given."""
 _BATCHED = re.compile(r"^aten::(bmm|baddbmm|matmul)")
 
 
 def own_work(timeline: Timeline) -> I64:
     """Rows of the GPU work that the window's steps launched, whenever it ran, ascending: the timeline's members without
-    what was queued before.
+    work that was queued before.
 
-    While the host runs ahead, the window begins with work of the steps before and ends before its own is done. Both
-    counted would be a part of a step twice; and a window of one step could hold a forward pass and no backward.
-    Of work whose launch was not recorded, that was queued before which runs ahead of all launched work of its stream;
-    a stream without any launched work keeps all.
-    """
+    While the CPU runs ahead, the window begins with work of earlier steps and ends before its own is done. Counting
+    both would count a part of a step twice, and a window of one step could contain a forward pass but no backward pass.
+    Work whose launch was not recorded counts as queued before if it runs before all launched work of its stream; a
+    stream without launched work keeps everything."""
     rows, gpu = timeline.members, timeline.trace.gpu
     pairs = np.stack([gpu.device[rows].astype(np.int64), gpu.stream[rows].astype(np.int64)], axis=1)
     _, stream = np.unique(pairs, axis=0, return_inverse=True)
@@ -56,26 +56,26 @@ class Counts:
     kernels: Mapping[tuple[str, str], float]
     """(phase, category) → kernels and copies."""
     kernel_ns: Mapping[tuple[str, str], float]
-    """The same → their summed durations, as recorded."""
+    """(phase, category) → their summed durations, as recorded."""
     launches: float
     graph_kernels: float
-    """Work that CUDA graphs launch."""
+    """Kernels and copies launched by CUDA graphs."""
     compiled: float
-    """Of what a compiler writes or would fuse the share that is compiled, 0 to 1."""
+    """Share of compiled kernels among those that a compiler writes or would fuse, 0 to 1."""
     compiling_ns: float
-    """Host time in compilers and the loading of code."""
+    """CPU time in compilers and in loading code."""
     syncs: float
     blocking_copies: float
     allocator_calls: float
     pageable_bytes: float
     product_flops: float | None
     float32_products: float = 0.0
-    """Matmuls of fp32 operands, in TF32 or not; 0 where shapes were not recorded."""
+    """Matmuls with fp32 operands, in TF32 or not; 0 if shapes were not recorded."""
     checkpoint_functions: float = 0.0
-    """Autograd functions of checkpointing in the backward pass; 0 where it works by hooks, too."""
+    """Autograd functions of checkpointing in the backward pass; also 0 if checkpointing uses hooks."""
 
     def count(self, categories: tuple[str, ...] = (), phases: tuple[str, ...] = ()) -> float:
-        """Kernels and copies of some categories and phases; none named means all."""
+        """Kernels and copies of these categories and phases; empty means all."""
         return _sum(self.kernels, categories, phases)
 
     def ns(self, categories: tuple[str, ...] = (), phases: tuple[str, ...] = ()) -> float:
@@ -96,7 +96,7 @@ def _sum(table: Mapping[tuple[str, str], float], categories: tuple[str, ...], ph
 
 
 def count(timeline: Timeline, roof: Roofline | None) -> Counts:
-    """Counts a step of what the window's steps launch and do."""
+    """Counts per step of what the window's steps launch and do."""
     trace, links, rows = timeline.trace, timeline.links, own_work(timeline)
     steps = len(timeline.steps.start_ns)
     gpu, calls = trace.gpu, trace.calls
@@ -139,13 +139,13 @@ def _keyed(values: np.ndarray) -> dict[tuple[str, str], float]:
 
 
 def _named(trace: Trace, low: int, high: int, pattern: re.Pattern[str]) -> int:
-    """Ops and ranges of the window whose name passes."""
+    """Number of ops and ranges in the window whose name matches."""
     ops = trace.ops
     return int((trace.rows_named(ops.name, pattern.search) & (ops.start_ns >= low) & (ops.start_ns < high)).sum())
 
 
 def _compiling(trace: Trace, low: int, high: int) -> int:
-    """Nanoseconds of the window in compilers and the loading of code, whoever of the host's threads is in them."""
+    """Time of the window in which any CPU thread compiles or loads code, ns."""
     spans = []
     for table, pattern in ((trace.ops, COMPILING), (trace.calls, LOADING), (trace.frames, COMPILING)):
         rows = trace.rows_named(table.name, pattern.search)
@@ -163,11 +163,11 @@ def _float32_products(timeline: Timeline, rows: I64, roof: Roofline | None) -> i
 
 
 def _product_flops(timeline: Timeline, rows: I64, roof: Roofline | None) -> float | None:
-    """FLOPs of matmuls a step, those of attention and recomputation left out; None where too few are known."""
+    """FLOPs of matmuls per step, without attention and recomputation; None if too few are known."""
     if roof is None:
         return None
     trace, op = timeline.trace, timeline.links.op[rows]
-    # Attention's own products are counted differently from one implementation to the next.
+    # Attention's own matmuls are counted differently in different implementations.
     own = np.append(trace.rows_named(trace.ops.name, _BATCHED.search), False)[op]
     product = timeline.category[rows] == CATEGORIES.index("gemm")
     rows = rows[product & ~own & (timeline.phase[rows] != RECOMPUTE)]
@@ -176,13 +176,13 @@ def _product_flops(timeline: Timeline, rows: I64, roof: Roofline | None) -> floa
     ns = (gpu.end_ns - gpu.start_ns)[rows].clip(0).astype(np.float64)
     flops = roof.work.flops[rows]
     known = np.isfinite(flops)
-    if not ns.sum() > 0 or ns[known].sum() < KNOWN * ns.sum():
+    if not ns.sum() > 0 or ns[known].sum() < KNOWN_FLOPS_SHARE * ns.sum():
         return None
     return float(flops[known].sum()) / len(timeline.steps.start_ns)
 
 
 def _without_waits(timeline: Timeline, own: I64) -> None:
-    """Takes from the ops' own times what they wait for the GPU: that is as long as the GPU takes, whatever the op."""
+    """Subtracts from the ops' own times their waits for the GPU, which depend on the GPU and not on the op."""
     trace, calls = timeline.trace, timeline.trace.calls
     copy, sync, _ = calls_by_cause(timeline)
     rows = np.flatnonzero(copy | sync)
@@ -194,14 +194,14 @@ def _without_waits(timeline: Timeline, own: I64) -> None:
 
 @dataclass(frozen=True, slots=True)
 class OpTable:
-    """Host ops by (name, phase): count and own time a step."""
+    """CPU ops by (name, phase): count and self time per step."""
 
     count: Mapping[tuple[str, str], float]
     ns: Mapping[tuple[str, str], float]
 
 
 def op_table(timeline: Timeline) -> OpTable:
-    """Ops of the window; the time of an op is its own, without what lies in it and without waiting for the GPU."""
+    """Ops of the window; an op's time is its self time, without nested ops and without waiting for the GPU."""
     trace, steps = timeline.trace, len(timeline.steps.start_ns)
     ops, parent = trace.ops, timeline.nesting.parent
     low, high = timeline.window

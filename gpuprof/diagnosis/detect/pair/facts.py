@@ -1,4 +1,4 @@
-"""What a comparison looks at of one recording: its step in cells, what it consists of, and what was advised."""
+"""The facts of one recording that a comparison uses: its step in cells, its counts, and its findings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gpuprof.timeline.unit import STEP, Unit
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """One recording."""
+    """The facts of one recording."""
 
     side: Side
     cells: Cells
@@ -29,30 +29,30 @@ class Facts:
     stepless: bool = False
     """Whether no steps were found, so that the whole recording is treated as one."""
     warnings: tuple[Issue, ...] = ()
-    """What is wrong with the recording, though it can be used."""
+    """Problems of the recording that do not prevent its use."""
     clock_mhz: float | None = None
     """Median SM clock while the unprofiled steps ran."""
     weights: frozenset[tuple[int, ...]] = frozenset()
-    """Shapes of the weights that it multiplies by; empty where shapes were not recorded."""
+    """Shapes of the weights that it multiplies by; empty if shapes were not recorded."""
     unit: Unit = STEP
     """What to call the steps of both recordings."""
     energy: Energy | None = None
-    """Of an unprofiled step, where it was measured."""
+    """Energy of an unprofiled step; None if it was not measured."""
 
     def finding(self, name: str) -> Finding | None:
-        """The finding of a kind that gains most, if there is one."""
+        """The finding with this id that gains most, if there is one."""
         return next((finding for finding in self.findings if finding.id == name), None)
 
 
 def best_known(steps: Steps) -> Known:
-    """How well a recording's step is known at best."""
+    """The best way in which a recording's step is known."""
     if steps.unprofiled_ns is not None:
         return "unprofiled"
     return "recorded" if steps.estimated_ns is None else "estimated"
 
 
 def step_ns(steps: Steps, known: Known) -> int:
-    """The step as it is known in that way; `known` is no better than `best_known`."""
+    """The step time that is known in this way, ns; `known` must not be better than `best_known`."""
     if known == "unprofiled" and steps.unprofiled_ns is not None:
         return steps.unprofiled_ns
     if known == "estimated" and steps.estimated_ns is not None:
@@ -61,7 +61,7 @@ def step_ns(steps: Steps, known: Known) -> int:
 
 
 def usable(diagnosis: Diagnosis, name: str) -> Steps:
-    """The steps of a diagnosis that can be compared. Raises GpuprofError, one line, where there are none."""
+    """The steps of a diagnosis that can be compared. Raises GpuprofError, one line, if there are none."""
     path = diagnosis.source.path
     if diagnosis.quality.status == "unusable":
         why = next((i.message for i in diagnosis.quality.issues if i.severity == "error"), "")
@@ -72,9 +72,9 @@ def usable(diagnosis: Diagnosis, name: str) -> Steps:
 
 
 def facts(diagnosis: Diagnosis, name: str, known: Known, unit: Unit = STEP) -> Facts:
-    """What is compared of a diagnosis, its step as it is `known`; `unit`: what to call the steps of both.
+    """The facts of a diagnosis, with its step as it is `known`; `unit`: what the steps of both are called.
 
-    Raises GpuprofError where there is nothing.
+    Raises GpuprofError if there is nothing to compare.
     """
     steps = usable(diagnosis, name)
     device = device_step(diagnosis, known)
@@ -133,12 +133,12 @@ def _side(diagnosis: Diagnosis, steps: Steps, counts: Counts, device: int, step:
 
 
 def _each_ns(per_s: float | None, ranks: int | None) -> float | None:
-    """What one takes on one rank, of what all ranks do in a second."""
+    """Time of one token or sample on one rank, ns, from the rate of all ranks."""
     return 1e9 * (ranks or 1) / per_s if per_s else None
 
 
 def _clock(diagnosis: Diagnosis) -> float | None:
-    """The clock of the GPUs, the slowest's, where telemetry tells."""
+    """The SM clock of the slowest GPU, MHz; None without telemetry."""
     telemetry = diagnosis.run.telemetry if diagnosis.run else None
     clocks = [gpu.sm_mhz for gpu in telemetry.gpus if gpu.sm_mhz] if telemetry else []
     return min(clocks, default=None)

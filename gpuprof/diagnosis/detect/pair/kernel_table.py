@@ -22,7 +22,7 @@ Key = tuple[str, str, str | None, str | None]
 
 @dataclass(frozen=True, slots=True)
 class KernelTable:
-    """GPU work by key: pieces and summed durations, of all steps of the window."""
+    """GPU work by key: counts and summed durations, over all steps of the window."""
 
     steps: int
     count: Mapping[Key, int]
@@ -37,7 +37,7 @@ class KernelTable:
         return any(key[2] is not None for key in self.count)
 
     def regrouped(self, less: Callable[[Key], Key]) -> KernelTable:
-        """The same, with kernels whose keys become the same taken together."""
+        """The table with keys mapped by `less`; kernels with equal new keys are summed."""
         count: dict[Key, int] = {}
         ns: dict[Key, int] = {}
         for key, pieces in self.count.items():

@@ -1,4 +1,4 @@
-"""How much there is of something in A and in B: whether it fell, and how one says so."""
+"""An amount in A and in B: how it changed, and how it is written."""
 
 from __future__ import annotations
 
@@ -6,22 +6,24 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from gpuprof.units import Assumed, Ratio, Share
+
 if TYPE_CHECKING:
     from gpuprof.diagnosis.detect.pair.facts import Facts
 
-HALF = 0.5
-"""What falls to less than this of what it was is as good as gone."""
-FEWER = 0.75
-"""A fix that leaves part of its work behind (casts that a model needs anyway) leaves at most this much."""
-FEW = 8.0
-"""Kernels or calls a step that are too few to be a habit."""
-PACE = 0.05
-"""Launches, kernels and clocks that differ by less are the same; work likewise."""
+AS_GOOD_AS_GONE: Assumed[Share] = 0.5
+"""An amount that falls below this share of its former value counts as gone."""
+MOST_LEFT: Assumed[Share] = 0.75
+"""A fix that leaves part of the work (casts that a model needs anyway) leaves at most this share."""
+FEWEST_A_STEP: Assumed[Ratio] = 8.0
+"""Fewest kernels or calls per step that count as a pattern."""
+SAME_PACE: Assumed[Share] = 0.05
+"""Launches, kernels, clocks and work that differ by less than this share count as equal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """An amount in A and in B, a step. As text `3,200 → 90`."""
+    """An amount per step in A and in B. As text `3,200 → 90`."""
 
     a: float
     b: float
@@ -37,12 +39,12 @@ class Quantity:
 
     @property
     def more(self) -> int:
-        """1 where B has more of it, −1 where it has less."""
+        """1 if B has more of it, −1 if it has less, 0 if equal."""
         return (self.b > self.a) - (self.b < self.a)
 
     @property
     def difference(self) -> float:
-        """By how much they differ."""
+        """Absolute difference."""
         return abs(self.b - self.a)
 
     @property
@@ -51,31 +53,31 @@ class Quantity:
 
     @property
     def steady(self) -> bool:
-        """Whether they differ by no more than two runs of one program do."""
-        return self.difference <= PACE * self.a
+        """Whether they differ by no more than two runs of the same program."""
+        return self.difference <= SAME_PACE * self.a
 
-    def fell(self, to: float = HALF, least: float = FEW) -> bool:
-        """Whether the smaller is at most the share `to` of the larger, and the larger worth mention."""
+    def fell(self, to: float = AS_GOOD_AS_GONE, least: float = FEWEST_A_STEP) -> bool:
+        """Whether the smaller is at most the share `to` of the larger, and the larger at least `least`."""
         return self.largest >= least and min(self.a, self.b) <= to * self.largest
 
 
 def times(ratio: float) -> str:
-    """`1.4`, `0.25`, `128`: two digits at least."""
+    """A ratio: `1.4`, `0.25`, `128`, at least two digits below 10."""
     return f"{ratio:,.0f}" if ratio >= 9.95 else f"{ratio:.2g}"
 
 
 def number(value: float) -> str:
-    """A count, or the mean of counts."""
+    """A count, or a mean of counts, as text."""
     return f"{value:,.0f}" if value >= 10 or float(value).is_integer() else f"{value:,.1f}"
 
 
 def quantity(a: Facts, b: Facts, amount: Callable[[Facts], float]) -> Quantity:
-    """An amount of both."""
+    """An amount of both recordings."""
     return Quantity(amount(a), amount(b))
 
 
 def kernel_counts(a: Facts, b: Facts, categories: tuple[str, ...] = (), phases: tuple[str, ...] = ()) -> Quantity:
-    """Kernels and copies of some categories and phases; none named means all."""
+    """Kernels and copies of these categories and phases; empty means all."""
     return quantity(a, b, lambda side: side.counts.count(categories, phases))
 
 
@@ -85,7 +87,7 @@ def kernel_ns(a: Facts, b: Facts, categories: tuple[str, ...] = (), phases: tupl
 
 
 def idle_ns(a: Facts, b: Facts, *causes: str) -> Quantity:
-    """Nanoseconds of the steps in which the GPU waits for some causes."""
+    """Idle time of the steps with these causes, ns."""
     return quantity(
         a, b, lambda side: sum(ns for cell, ns in side.cells.items() if cell[0] == "idle" and cell[1] in causes)
     )

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 Known = Literal["unprofiled", "estimated", "recorded"]
-"""How a step time is known: timed without a profiler, estimated by the replay without its cost, or as recorded under
-it."""
+"""How a step time is known: timed without a profiler, estimated by a replay without the profiler's cost, or as recorded
+under the profiler."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,29 +24,29 @@ class Side:
     rank: int | None
     world_size: int | None
     device: int
-    """The one with most work: the waterfall is of its step."""
+    """The busiest device, whose step the waterfall shows."""
     steps: int
-    """That were recorded."""
+    """Number of recorded steps."""
     step_ns: int
     known: Known
     recorded_ns: int
     tokens: float | None
-    """A step, padding included."""
+    """Tokens per step, padding included."""
     real_tokens: float | None
     samples: float | None
     product_flops: float | None
-    """Of the matrix multiplications of a step, without attention and recomputation; None where shapes were not
+    """FLOPs of the matrix multiplications of a step, without attention and recomputation; None if shapes were not
     recorded."""
     products: float
-    """Of those matrix multiplications."""
+    """Number of those matrix multiplications."""
     kernels: float
-    """Kernels and copies of a step."""
+    """Kernels and copies per step."""
     launches: float
     """Calls that launch them."""
     syncs: float
-    """Calls a step that wait for the GPU."""
+    """Calls per step that wait for the GPU."""
     peak_bytes: int | None
     token_ns: float | None = None
-    """Mean time of a token over all steps that were timed without a profiler, padding left out where that is known."""
+    """Mean time per token over all steps timed without a profiler, without padding if that is known."""
     sample_ns: float | None = None
-    """Likewise of a sample."""
+    """The same per sample."""

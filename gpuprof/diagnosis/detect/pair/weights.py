@@ -18,7 +18,7 @@ MULTIPLIES = frozenset({"aten::mm", "aten::addmm", "aten::linear", "aten::convol
 
 
 def weight_shapes(timeline: Timeline) -> frozenset[tuple[int, ...]]:
-    """Shapes of the weights, each sorted, so that a transposed one counts as the same; empty where shapes were not
+    """Shapes of the weights, each sorted, so that transposed weights count as equal; empty if shapes were not
     recorded."""
     trace, ops = timeline.trace, timeline.trace.ops
     low, high = timeline.window
