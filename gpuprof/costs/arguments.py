@@ -23,7 +23,7 @@ thousands. They take about 1 kB each."""
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A tensor as an op saw it."""
+    """A tensor as an op received it."""
 
     shape: tuple[int, ...]
     type: str
@@ -41,7 +41,7 @@ class Tensor:
 
     @property
     def bytes(self) -> int:
-        """Bytes of memory that touching all of it moves: expanded dimensions once, gaps where they share a sector."""
+        """Bytes of memory traffic to touch all of it: expanded dimensions once, gaps only if they share a sector."""
         size, elements, strides = self.element_bytes, self.elements, self.strides
         if not elements or not strides or len(strides) != len(self.shape):
             return elements * size
@@ -98,7 +98,7 @@ class Arguments:
         return self.concrete[position] if position < len(self.concrete) else ""
 
     def integers(self, position: int) -> list[int] | None:
-        """The value of a list of integers such as `[1, 2]`; None where it was not recorded."""
+        """The value of a list of integers such as `[1, 2]`; None if it was not recorded."""
         found = _decode(self.text(position) or None)
         if not isinstance(found, list) or not all(isinstance(n, int) for n in found):
             return None
@@ -107,7 +107,7 @@ class Arguments:
 
 @lru_cache(maxsize=MOST_KEPT)
 def parse(name: str, dims: str | None, types: str | None, strides: str | None, concrete: str | None) -> Arguments:
-    """Arguments from the raw JSON texts; what is missing or malformed counts as not recorded."""
+    """Arguments from the raw JSON texts; missing or malformed ones count as not recorded."""
     shapes, type_names = _list(dims), [t if isinstance(t, str) else "" for t in _list(types)]
     steps, values = _list(strides), _list(concrete)
     steps += [None] * (len(shapes) - len(steps))
@@ -153,7 +153,7 @@ def _value(shape: Any, type_name: str, strides: Any) -> Tensor | TensorList | No
 
 
 def _is_shape(value: Any) -> bool:
-    """Whether it is one that a tensor can have: a few dimensions, each of what fits into some memory."""
+    """Whether a value is a plausible tensor shape: a few dimensions, none larger than memory allows."""
     return (
         isinstance(value, list)
         and len(value) <= MOST_DIMENSIONS

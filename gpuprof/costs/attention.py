@@ -1,4 +1,4 @@
-"""Scaled dot-product attention: forward two matmuls of S × S, backward five, one of them done again.
+"""Scaled dot-product attention: two S × S matmuls forward, five backward, one of which is recomputed.
 
 FLOPs as in FlashAttention (Dao et al., 2022): per head and batch 2·Sq·Sk·(D + Dv) forward; backward recomputes the
 scores and does four more, 2·Sq·Sk·(3·D + 2·Dv). A causal mask leaves the part of Sq × Sk on and below the diagonal,
@@ -18,7 +18,7 @@ from gpuprof.units import Convention, Published, Share, Tokens
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """Where an op's arguments stand."""
+    """Positions of an op's arguments."""
 
     query: int
     """Position of the query; key and value follow it."""
@@ -62,7 +62,7 @@ _RECOMPUTED_SHARE: Convention[Share] = 1 / 5
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What an attention works on."""
+    """The shape of an attention."""
 
     batch: float
     heads: int
@@ -97,7 +97,7 @@ def is_backward(name: str) -> bool:
 
 
 def takes_one_sample(arguments: Arguments) -> bool:
-    """Whether the queries of an attention op are of one sample, not packed and not a batch of several."""
+    """Whether the queries of an attention op belong to one sample, neither packed nor a batch."""
     query = arguments.tensor(_OPS[arguments.name].query)
     return query is not None and len(query.shape) == 4 and query.shape[0] == 1
 
@@ -162,14 +162,14 @@ def is_causal(arguments: Arguments) -> bool:
 
 
 def attends_packed(arguments: Arguments) -> bool:
-    """Whether an attention op is given the lengths of several sequences in one row."""
+    """Whether an attention op gets the lengths of several sequences in one row."""
     layout = _OPS[arguments.name]
     lengths = arguments.tensor(layout.lengths) if layout.lengths is not None else None
     return lengths is not None and lengths.elements > 1
 
 
 def has_mask(arguments: Arguments) -> bool:
-    """Whether an attention op is given a mask of queries × keys as a tensor. Its last dimension may be padded."""
+    """Whether an attention op gets a queries × keys mask as a tensor. Its last dimension may be padded."""
     layout = _OPS[arguments.name]
     query, key = arguments.tensor(layout.query), arguments.tensor(layout.query + 1)
     if query is None or key is None or len(query.shape) != len(key.shape) or len(query.shape) < 4:

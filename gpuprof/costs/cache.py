@@ -1,4 +1,4 @@
-"""What the L2 cache does to a kernel's traffic, as far as shapes tell.
+"""How the L2 cache changes a kernel's memory traffic, as far as shapes show it.
 
 Two effects are modelled, both of a kernel by itself that finds the cache cold:
 
@@ -26,7 +26,7 @@ def rereads(bytes_: float, working_set_bytes: float, l2_bytes: float) -> float:
 
 
 def kept_bytes(read_bytes: float, write_bytes: float, l2_bytes: float) -> float:
-    """Of what a streaming kernel writes, the part that is still only in the cache when it ends."""
+    """Bytes written by a streaming kernel that are still only in the cache when it ends."""
     if write_bytes <= 0:
         return 0.0
     share = min(DIRTY_SHARE, write_bytes / (read_bytes + write_bytes))

@@ -1,4 +1,4 @@
-"""The best rates that a GPU reaches: measured where known, else what is stated times an efficiency that is said."""
+"""The best rates that a GPU reaches: measured if known, otherwise the stated rates × a usual efficiency."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ in several stages, a product of few blocks)."""
 
 @dataclass(frozen=True, slots=True)
 class Ceilings:
-    """What a GPU reaches at best."""
+    """The best rates of a GPU."""
 
     gpu: Gpu
     flops: dict[str, float]
@@ -60,13 +60,13 @@ def ceilings(
 
 
 def measurement_of(gpu: Gpu, measurements: dict[str, Measurement] | None = None) -> Measurement | None:
-    """The measurement of such a GPU among these, or among those that were saved."""
+    """The measurement of this kind of GPU among these, or among the saved ones."""
     saved = load_measurements() if measurements is None else measurements
     return next((m for name, m in saved.items() if find(name, m.memory_bytes, [gpu]) is gpu), None)
 
 
 def ceilings_of(gpu: Gpu, measurement: Measurement | None = None) -> Ceilings:
-    """Ceilings of a row of the table, and of a measurement of it where there is one.
+    """Ceilings of a row of the table, using its measurement if there is one.
 
     A rate that was not measured is the stated one times the share that the measured format reached, as that is what
     the power limit lets through; without any measurement times the usual efficiency.

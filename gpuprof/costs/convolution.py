@@ -1,4 +1,4 @@
-"""Convolutions: two FLOPs for every output element, input channel of its group and tap of the filter."""
+"""Convolutions: two FLOPs per output element, input channel of its group and filter tap."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def is_convolution(name: str) -> bool:
 
 
 def convolution(arguments: Arguments, kernel: Kernel) -> Cost | None:
-    """Cost of a convolution or of its gradients; None where stride and padding were not recorded."""
+    """Cost of a convolution or of its gradients; None if stride and padding were not recorded."""
     if kernel.named(r"(?i)nchwToNhwc|nhwcToNchw|transpose|tensorTransform|memset|fill|reduce_kernel|copy|SubTensor"):
         tensors = arguments.tensors
         return Cost(read_bytes=tensors[0].bytes, write_bytes=tensors[0].bytes, whole=False) if tensors else None
@@ -81,5 +81,5 @@ def _backward(arguments: Arguments) -> Cost | None:
 
 def _dtype(source: Tensor) -> int:
     code = dtype_code(source.type)
-    # cuDNN takes tf32 for fp32 unless that is switched off, which nothing records.
+    # cuDNN uses tf32 for fp32 unless that is switched off, which is not recorded.
     return CODE["tf32"] if code == CODE["fp32"] else code

@@ -1,4 +1,4 @@
-"""What one kernel has to do: the common currency of all formulas."""
+"""The work of one kernel: the common result of all formulas."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SECTOR_BYTES: Published[Bytes] = 32
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What a formula must know of the GPU: how much its L2 holds and how many blocks run at the same time."""
+    """What formulas need to know about the GPU: the size of its L2 and how many blocks run at the same time."""
 
     l2_bytes: float
     multiprocessors: int
@@ -43,17 +43,17 @@ class Cost:
     """Work of a kernel, or of an op whose kernels share it."""
 
     flops: float = 0.0
-    """Of matmuls and convolutions; other arithmetic never limits and counts as none."""
+    """FLOPs of matmuls and convolutions; other arithmetic is never the limit and counts as 0."""
     read_bytes: float = 0.0
     """From memory, repeated reads that the L2 does not catch included."""
     write_bytes: float = 0.0
     dtype: int = UNKNOWN
     """Code of the format of the arithmetic."""
     kept_bytes: float | None = None
-    """Of `write_bytes` what may still be in the L2 at the end, where the kernel's order of work tells."""
+    """Part of `write_bytes` that may still be in the L2 at the end; None if the kernel's order of work is unknown."""
     repeated_flops: float = 0.0
-    """Part of `flops` that was done before and is done again instead of having been stored."""
+    """Part of `flops` that is recomputed instead of having been stored."""
     whole: bool = True
-    """True: of the whole op, which all of its kernels that say so share. False: of this kernel alone."""
+    """True: cost of the whole op, shared by all its kernels with this flag. False: of this kernel alone."""
     guessed: bool = False
-    """True: from tensors that may not be the kernel's."""
+    """True: computed from tensors that may not be the kernel's."""

@@ -1,4 +1,4 @@
-"""The number formats that arithmetic is done in, and how torch and kernels name element types."""
+"""Number formats of arithmetic, and how torch and kernels name element types."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def element_bytes(type_name: str) -> int | None:
 
 
 def dtype_code(type_name: str) -> int:
-    """Code of the format that arithmetic on this element type is done in, or UNKNOWN."""
+    """Code of the arithmetic format for this element type, or UNKNOWN."""
     known = _TYPES.get(type_name)
     return CODE[known[1]] if known and known[1] else UNKNOWN
 

@@ -67,7 +67,7 @@ def elementwise(arguments: Arguments, name: str, in_place: bool) -> Cost | None:
 
 
 def output_type(name: str, inputs: list[Tensor]) -> str:
-    """Element type that an op gives: tensors with dimensions go before those without, as in torch."""
+    """Element type of an op's result: tensors with dimensions take precedence over those without, as in torch."""
     if name in _GIVES_BOOL:
         return "bool"
     if name == "where":
@@ -105,7 +105,7 @@ def fill(arguments: Arguments) -> Cost | None:
 
 
 def create(arguments: Arguments, kernel: Kernel) -> Cost:
-    """A tensor from nothing: its size is that of the output given, else of the range, no more than was launched for."""
+    """Creating a tensor: its size is that of the given output, or else of the range, limited by the launch."""
     out = [t for t in arguments.tensors if t.elements > 1]
     if out:
         return Cost(write_bytes=out[-1].bytes)

@@ -33,7 +33,7 @@ def chunk_fill(sizes: Iterable[int]) -> float:
 
 
 def over_lists(arguments: Arguments, kernel: Kernel, fill: float) -> Cost | None:
-    """Cost of one kernel of such an op, from what it was launched with and which lists it goes through."""
+    """Cost of one kernel of such an op, from its launch and its lists."""
     size = element_bytes(type_in_kernel_name(kernel.name) or "float") or 4
     given = sum(1 for name in arguments.types if name == "TensorList")
     recorded = [sum(t.elements for t in tensors) for tensors in arguments.lists]

@@ -1,4 +1,4 @@
-"""The GPUs there are: what their makers state and what was measured on them, one row of `data/gpus.csv` each.
+"""The known GPUs: stated and measured figures, one row of `data/gpus.csv` each.
 
 All tensor figures are dense, with fp32 accumulation where a GPU tells the two apart (GeForce): the rate that trains.
 A user's file of the same columns adds GPUs or overrides single cells of known ones.
@@ -50,7 +50,7 @@ class Gpu:
 
     name: str
     driver_names: tuple[str, ...]
-    """What its driver calls it, without the maker's name."""
+    """Names that drivers report, without the maker's name."""
     architecture: str
     compute_capability: str
     multiprocessors: int | None
@@ -70,9 +70,9 @@ class Gpu:
     """Generation and lanes, such as 5.0x16; C2C and its rate where the CPU is on the package."""
     tdp_w: float | None
     measured_flops: float | None
-    """Best matmul seen in half precision: what the power limit lets through."""
+    """Best measured matmul in half precision, within the power limit."""
     measured_bytes_per_s: float | None
-    """Best copy within the memory seen, reads and writes counted."""
+    """Best measured copy within device memory, reads and writes counted."""
     measured_source: str
     confidence: str
     """A: stated by the maker; B: derived from stated figures, or of one source; C: sources disagree."""
@@ -81,7 +81,7 @@ class Gpu:
 
     @property
     def half_flops(self) -> float | None:
-        """Dense rate of the half-precision format that it trains in: bf16, before Ampere fp16."""
+        """Dense rate of its half-precision training format: bf16, or fp16 before Ampere."""
         return self.dense_flops.get("bf16", self.dense_flops.get("fp16"))
 
     @property
@@ -139,8 +139,8 @@ MEMORY_SPREAD: Assumed[Share] = 0.12
 
 
 def name_of(info: GpuInfo) -> str:
-    """What the driver calls a GPU that a file describes. Where the file gives no name, as under ROCm without its list
-    of names: that of the only known GPU with its SMs, memory and compute capability; else an empty text."""
+    """The driver's name of a GPU in a file. If the file has no name, as under ROCm without its list of names: that of
+    the only known GPU with the same SMs, memory and compute capability, or an empty text."""
     if info.name:
         return info.name
     stated = info.properties

@@ -77,7 +77,7 @@ def _sorted_add(source: Tensor, added: Tensor, index: Tensor | None, kernel: Ker
 
 
 def _scatter(name: str, tensors: list[Tensor], index: Tensor | None) -> Cost:
-    """Writes by an index; adding reads what is there first."""
+    """Writes by an index; adding also reads the old values."""
     source = tensors[0]
     added = next((t for t in tensors[1:] if t is not index), None)
     elements = added.elements if added is not None else (index.elements if index is not None else 0)

@@ -1,4 +1,4 @@
-"""What a matrix multiplication takes in another format, from its FLOPs and bytes alone.
+"""Time of a matrix multiplication in another format, from its FLOPs and bytes alone.
 
 A constant for filling and emptying the chip, and the root of the sum of squares of the times of FLOPs and bytes, each
 at a share of its ceiling: so small ones reach a small part of what large ones do, and where FLOPs and bytes take as

@@ -22,7 +22,7 @@ LONGEST_S: Assumed[WholeSeconds] = 600
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What one GPU, and the host in front of it, reached."""
+    """Measured rates of one GPU and its CPU."""
 
     device_name: str
     """As the driver gives it."""
@@ -34,16 +34,16 @@ class Measurement:
     link_bytes_per_s: float
     """From pinned host memory to the device."""
     launch_ns: float
-    """Host time of one small op, the device not waited for."""
+    """CPU time of one small op, without waiting for the device."""
     host_loop_ns: float
-    """Host time of one turn of a plain Python loop: how fast a single thread is."""
+    """CPU time of one iteration of a plain Python loop: the speed of a single thread."""
     taken: str
     """Date, ISO 8601."""
     torch: str
 
 
 def measure(python: str) -> Measurement:
-    """Runs the measurement under an interpreter that has torch. Raises GpuprofError where that cannot be done."""
+    """Runs the measurement with an interpreter that has torch. Raises GpuprofError if that fails."""
     try:
         done = subprocess.run([python, str(SCRIPT)], capture_output=True, text=True, timeout=LONGEST_S, check=False)
     except subprocess.TimeoutExpired:
@@ -97,7 +97,7 @@ def save_measurement(measurement: Measurement, path: Path | None = None) -> Path
 
 
 def measurement_from(entry: dict[str, Any]) -> Measurement:
-    """Raises KeyError, TypeError or ValueError for what is none."""
+    """The measurement in a saved entry. Raises KeyError, TypeError or ValueError if it is not one."""
     found = Measurement(
         device_name=str(entry["device_name"]),
         memory_bytes=int(entry["memory_bytes"]),

@@ -1,4 +1,4 @@
-"""Ops of torch that multiply no matrices: which formula counts the bytes of which op."""
+"""torch ops other than matmuls: the formula that counts each op's bytes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Formula = Callable[[Arguments, Kernel], "Cost | None"]
 
 
 def streaming(arguments: Arguments, kernel: Kernel, machine: Machine) -> Cost | None:
-    """Cost of an op named aten::…; None where its recorded arguments do not show it."""
+    """Cost of an op named aten::…; None if its recorded arguments do not show it."""
     name = arguments.name.removeprefix("aten::")
     in_place = name.endswith("_") and not name.endswith("__")
     base = name[:-1] if in_place else name

@@ -1,4 +1,4 @@
-"""Ops that work through whole rows: reductions, softmax, norms, losses."""
+"""Ops over whole rows: reductions, softmax, norms, losses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The roofline of a recording: its kernels' work against what the GPU reaches, summed up."""
+"""The roofline of a recording: its kernels' work compared with the GPU's ceilings, summed up."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class GroupRoof:
     bound: str | None
     """compute | memory | latency: what limits most of their time."""
     efficiency: float | None
-    """Time at the roof over time taken, of those whose work is known."""
+    """Time at the roof / time taken, for kernels whose work is known."""
     split_ns: dict[str, int]
     """Part of PARTS → ns; sums to `ns`."""
 
@@ -59,9 +59,9 @@ class Roofline:
     communication_ns: int
     """Part of `unmodelled_ns`: collectives, whose time is waiting and links rather than arithmetic or memory."""
     bound_ns: dict[str, int]
-    """compute | memory | latency → time of the kernels that it limits, their inefficiency included."""
+    """compute | memory | latency → time of the kernels that it limits, including their inefficiency."""
     model_flops: dict[str, float]
-    """dtype → FLOPs of one step and device that the model calls for: nothing that was computed before."""
+    """dtype → FLOPs of one step and device that the model needs, without recomputation."""
     hardware_flops: dict[str, float]
     """dtype → FLOPs of one step and device as executed."""
     by_category: tuple[GroupRoof, ...]
@@ -69,12 +69,12 @@ class Roofline:
     """All kernels by name, most time first."""
 
     def mfu(self, step_ns: float) -> float | None:
-        """Model FLOPs over what the dense peak would do in a step of this length; each format against its own peak.
-        None where most of the work that has FLOPs is not known."""
+        """Model FLOPs / what the dense peak could do in a step of this length, each format by its own peak. None if
+        most of the work with FLOPs is unknown."""
         return _utilization(self.model_flops, self.ceilings, step_ns) if self._knows_flops else None
 
     def hfu(self, step_ns: float) -> float | None:
-        """The same with everything that was executed."""
+        """The same for all executed FLOPs."""
         return _utilization(self.hardware_flops, self.ceilings, step_ns) if self._knows_flops else None
 
     @property
@@ -86,20 +86,20 @@ class Roofline:
 
     @property
     def bound_shares(self) -> dict[str, float]:
-        """compute | memory | latency → its share of the kernels' time but for communication; the rest is not known."""
+        """compute | memory | latency → share of the kernels' time without communication; the rest is unknown."""
         total = sum(self.bound_ns.values()) + self.unmodelled_ns - self.communication_ns
         return {key: ns / total for key, ns in self.bound_ns.items() if ns} if total > 0 else {}
 
     @property
     def unmodelled_share(self) -> float:
-        """Of the GPU time that is not communication, the part whose work is not known."""
+        """Share of the GPU time without communication whose work is unknown."""
         rest = self.unmodelled_ns - self.communication_ns
         known = self.compute_ns + self.memory_ns + self.latency_ns + self.inefficient_ns
         return rest / (rest + known) if rest + known else 0.0
 
 
 def roofline(timeline: Timeline, limits: Ceilings | None = None) -> Roofline | None:
-    """The roofline of a recording; None where its GPU is not known and no ceilings are given."""
+    """The roofline of a recording; None if its GPU is unknown and no ceilings are given."""
     limits = limits or _recorded(timeline)
     if limits is None:
         return None

@@ -1,4 +1,4 @@
-"""The roofline split: where each kernel's time goes, to the nanosecond."""
+"""The roofline split of each kernel's time, to the nanosecond."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Split:
     memory_ns: I64
     latency_ns: I64
     inefficient_ns: I64
-    """Above its roof: neither arithmetic nor memory was used as well as it could be."""
+    """Time above its roof: neither arithmetic nor memory was used at its ceiling."""
     unmodelled_ns: I64
     bound: U8
     """COMPUTE, MEMORY or LATENCY; NO_BOUND where its work is not known."""

@@ -38,12 +38,12 @@ _TENSOR_CODES = tuple(CATEGORIES.index(name) for name in TENSOR_CATEGORIES)
 
 @dataclass(frozen=True, slots=True)
 class KernelWork:
-    """Per GPU event of the trace what it has to do. NaN: not known."""
+    """The work of each GPU event of the trace. NaN: unknown."""
 
     flops: F64
     """Of matmuls and convolutions, as executed; 0 for work that does none."""
     bytes: F64
-    """Read from and written to memory while it runs, as hardware counters show on a cold cache."""
+    """Bytes read from and written to memory while it runs, as hardware counters show with a cold cache."""
     traffic_bytes: F64
     """`bytes` and what it leaves in the L2 to be written back at the cost of who runs next: what its time goes by."""
     repeated_flops: F64
@@ -51,7 +51,7 @@ class KernelWork:
     dtype: U8
     """Code of the format of the arithmetic (`costs.dtypes.DTYPES`), UNKNOWN where there is none."""
     over_link: Mask
-    """Copies from, to or between other memories: a link limits them, not the device's memory."""
+    """Copies from, to or between other memories, which a link limits and not the device's memory."""
     model: Mask
     """Whether FLOPs and bytes are known."""
     guessed: Mask
@@ -173,13 +173,13 @@ def _numbered(*keys: np.ndarray) -> I64:
 
 
 def _crowd(op: I64) -> I64:
-    """How many of these kernels each one's op launched; 0 where no op is known."""
+    """Number of these kernels launched by each one's op; 0 without an op."""
     _, inverse, counts = np.unique(op, return_inverse=True, return_counts=True)
     return np.where(op >= 0, counts[inverse], 0)
 
 
 def _shares(op: I64, whole: Mask, duration: I64) -> F64:
-    """Each kernel's part of what is its op's: that of its duration among the op's kernels; 1 where it is its own."""
+    """Share of the op's cost per kernel, by duration among the op's kernels; 1 if the cost is the kernel's own."""
     share = np.ones(len(op))
     rows = np.flatnonzero(whole)
     _, inverse, counts = np.unique(op[rows], return_inverse=True, return_counts=True)
@@ -190,7 +190,7 @@ def _shares(op: I64, whole: Mask, duration: I64) -> F64:
 
 
 def _borrow(values: F64, codes: U8, guessed: Mask, launch: I64, op: I64) -> None:
-    """Fills in kernels without an op from equal launches that have one, where those all cost the same."""
+    """Fills in kernels without an op from equal launches with one, if those all cost the same."""
     lost = np.flatnonzero((op < 0) & np.isnan(values[:, 1]))
     known = np.flatnonzero(~np.isnan(values[:, 1]))
     if not len(lost) or not len(known):

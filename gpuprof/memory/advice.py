@@ -12,7 +12,7 @@ from gpuprof.bounds import Signed
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one kind of thing holds of a peak."""
+    """The part of a peak held by one kind of owner."""
 
     owner: str
     bytes: int
@@ -20,7 +20,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What is expected, between the ends of what it may be."""
+    """An expected value with its lower and upper bound."""
 
     low: Signed[int]
     expected: Signed[int]
@@ -33,7 +33,7 @@ class Moved:
 
     bytes: int
     step_ns: Bounds
-    """What is expected, between the ends of what it may be."""
+    """An expected value with its lower and upper bound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Fits:
 
     gpu: str
     usable_bytes: int
-    """What tensors may take of its memory."""
+    """Memory that tensors may use."""
     batch: Bounds | None
     """Samples of a forward pass; None where the recorded number is not known."""
     tokens: Bounds | None
@@ -53,7 +53,7 @@ class Fits:
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """One change, and what it does to memory and time."""
+    """One change and its effect on memory and time."""
 
     id: str
     title: str
@@ -74,7 +74,7 @@ class Remedy:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """The peak of a run as its model and its recorded ops explain it."""
+    """The peak of a run, explained by its model and recorded ops."""
 
     peak_bytes: int
     """As the allocator measured it without the profiler."""

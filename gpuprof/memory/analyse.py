@@ -1,4 +1,4 @@
-"""From a snapshot to what is said about it."""
+"""From a memory snapshot to its report."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MOST_LINES: Convention[Lines] = 50
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One device's memory with what was derived from it."""
+    """One device's memory with derived data."""
 
     memory: DeviceMemory
     found: Allocations
@@ -62,7 +62,7 @@ def analyse(snapshot: Snapshot, lines: int = MOST_LINES) -> MemoryReport:
 
 
 def case_of(memory: DeviceMemory, readings: Readings) -> Case:
-    """All that the report of one device is read from."""
+    """The data from which the report of one device is made."""
     found = allocations(memory)
     passes = find_passes(memory.events, readings)
     return Case(
@@ -77,7 +77,7 @@ def case_of(memory: DeviceMemory, readings: Readings) -> Case:
 
 
 def device_report(case: Case, lines: int) -> Device:
-    """What is said of one device."""
+    """The report of one device."""
     memory, held = case.memory, case.held
     moment = int(np.argmax(case.used)) - 1
     return Device(

@@ -1,4 +1,4 @@
-"""What the peak of one snapshot holds more of than that of another."""
+"""How the peaks of two snapshots differ."""
 
 from __future__ import annotations
 

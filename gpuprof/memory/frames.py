@@ -1,4 +1,4 @@
-"""What one frame of a stack says about the memory that was allocated under it.
+"""What one stack frame says about memory allocated under it.
 
 Read off the names of files and functions of PyTorch, transformers, PEFT, TRL, Accelerate, bitsandbytes, DeepSpeed and
 Unsloth as they are today. A frame that matches nothing says nothing.

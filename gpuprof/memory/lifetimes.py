@@ -52,12 +52,12 @@ class Allocations:
 
 
 def allocations(memory: DeviceMemory) -> Allocations:
-    """All memory of a device that the history or the blocks at the end contain."""
+    """All memory of a device in the history or among the blocks at the end."""
     return _with_blocks(_of_events(memory.events, memory.blocks), memory.blocks, len(memory.events))
 
 
 def _of_events(events: Events, blocks: Blocks) -> Allocations:
-    """Pairs allocations with what frees them: the events of one address, in order."""
+    """Pairs allocations with their frees: the events of one address, in order."""
     never = len(events)
     rows = np.flatnonzero(events.action <= FREE_COMPLETED)
     if not len(rows):

@@ -1,4 +1,4 @@
-"""What gpuprof says of a memory snapshot: `gpuprof.memory/1`. Sizes are bytes; what cannot be known is None."""
+"""The report on a memory snapshot: `gpuprof.memory/1`. Sizes are bytes; unknown values are None."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ UNUSED = "unused"
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """What one kind of thing holds."""
+    """Memory of one kind of owner."""
 
     owner: Annotated[str, OneOf(of="gpuprof.report.memory_words:NAMES")]
     bytes: int
@@ -27,7 +27,7 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class PhaseBytes:
-    """What was allocated in one phase and is still held."""
+    """Memory allocated in one phase and still held."""
 
     phase: Annotated[str, OneOf(of="gpuprof.memory.stacks:PHASES")]
     bytes: int
@@ -35,7 +35,7 @@ class PhaseBytes:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What one line of Python holds for one owner."""
+    """Memory of one line of Python and one owner."""
 
     owner: Annotated[str, OneOf(of="gpuprof.report.memory_words:NAMES")]
     phase: Annotated[str, OneOf(of="gpuprof.memory.stacks:PHASES")]
@@ -60,7 +60,7 @@ class Peak:
     """Counted from 1 within the history; None where it shows no steps."""
     phase: Annotated[str, OneOf(of="gpuprof.memory.stacks:PHASES")]
     allocated_bytes: int
-    """As programs asked for it: before the allocator rounds sizes up."""
+    """Requested bytes, before the allocator rounds sizes up."""
     reserved_bytes: int | None
     owners: tuple[Owner, ...]
     """Largest first. They sum to reserved_bytes, or to allocated_bytes where that is not known."""

@@ -1,4 +1,4 @@
-"""What each piece of memory is for: from its stack, and where that leaves it open from how long it lives."""
+"""What each allocation is for: from its stack, or from its lifetime if the stack does not say."""
 
 from __future__ import annotations
 

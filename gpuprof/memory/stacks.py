@@ -1,4 +1,4 @@
-"""What whole stacks say: the phase, what the memory is for, and the line of Python that it is from."""
+"""What whole stacks say: the phase, the owner of the memory, and the line of Python."""
 
 from __future__ import annotations
 

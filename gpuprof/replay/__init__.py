@@ -1,1 +1,1 @@
-"""The step as a graph of work and waits, and what it takes when something about it changes."""
+"""The step as a graph of work and waits, and its time when something about it changes."""

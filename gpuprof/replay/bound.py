@@ -34,7 +34,7 @@ _Name = TypeVar("_Name")
 def bound_of(
     found: Sensitivities, without: Callable[[Resource], float] | None = None, unknown: float = 0.0
 ) -> Bound | None:
-    """What binds the step: a resource, a part of the device, or `balanced`. None where that cannot be known.
+    """What limits the step: a resource, a part of the device, or `balanced`. None if that cannot be known.
 
     `without`: the share of the step that is gained when a resource takes no time at all; it decides between close
     ones, which are balanced without it. `unknown`: the share of the step that may be due to any resource; where it

@@ -37,7 +37,7 @@ from gpuprof.tracefile.trace import F64, MEMCPY, U8
 
 
 def build(timeline: Timeline) -> Graph:
-    """The window as a graph that, simulated as it is, gives the recorded times.
+    """The window as a graph that reproduces the recorded times when it is simulated unchanged.
 
     Host threads that record nothing while another works for them wait for it; calls that waited are split into their
     own cost and the wait; every kernel or copy waits for its launch, for its stream and for events.
@@ -84,7 +84,7 @@ def _syncs(nodes: Nodes, syncs: SyncEdges) -> Edges:
 
 
 def _copies(nodes: Nodes, work: Work) -> Edges:
-    """From copies to the calls that return only once they are done."""
+    """Edges from copies to calls that return only when the copy is done."""
     blocked = np.flatnonzero(work.blocks)
     lag = work.launched_ns[blocked] - work.end_ns[blocked]
     return Edges(COPY, nodes.wait(work.piece[blocked]), nodes.work(blocked), lag)

@@ -1,4 +1,4 @@
-"""GPU work that was queued when the recording began: what runs in the window and was launched before it.
+"""GPU work that was queued when the recording began: it runs in the window but was launched before it.
 
 Its launches were not recorded, and so not what it waited for. In the loop that the window is replayed as, it is what
 the round before leaves running: the last work of its stream.

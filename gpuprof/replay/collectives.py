@@ -1,4 +1,4 @@
-"""Collectives as what they are: coming there, waiting for the last rank to come, and moving the data.
+"""Splits collectives into waiting for the last rank to arrive and moving the data.
 
 A recorded collective lasts from this rank's arrival to the end, which all ranks share: most of it can be waiting. It
 is split into two nodes: the waiting, which begins when this rank is ready and lasts as long as the last peer is later
@@ -66,19 +66,19 @@ def model_collectives(graph: Graph, transfer_ns: F64 | None = None) -> Graph:
 
 
 def waiting(graph: Graph) -> Mask:
-    """The nodes that stand for waiting for a peer."""
+    """The nodes that represent waiting for a peer."""
     mask = np.zeros(len(graph), bool)
     mask[graph.edges.source[graph.edges.kind == PEER]] = True
     return mask
 
 
 def without_waiting(graph: Graph) -> Graph:
-    """The graph of this rank where no peer is ever late: its own pace."""
+    """The graph of this rank if no peer were ever late: its own pace."""
     return scaled(graph, waiting(graph), 0.0)
 
 
 def communication_cause(graph: Graph) -> str | None:
-    """`peer_wait` or `transfer`: which of the two twice as short would gain more; None if neither gains."""
+    """`peer_wait` or `transfer`: the one that would gain more at half its time; None if neither gains."""
     late = waiting(graph)
     step = step_of(graph)
     gains = {

@@ -14,7 +14,7 @@ GOOD_PART = calibrated.COMPUTES_SHARE.value
 
 
 def without_launches(graph: Graph) -> Mask:
-    """The CPU's work in no call, and in no op that launches work of the GPU."""
+    """CPU work outside all calls, and outside ops that launch GPU work."""
     timeline = graph.timeline
     ops, rows = timeline.trace.ops, timeline.links.op
     launches = np.zeros(len(ops) + 1, bool)
@@ -25,14 +25,14 @@ def without_launches(graph: Graph) -> Mask:
 
 
 def computes(graph: Graph) -> Mask:
-    """Of that, long pieces inside ops: these compute on tensors in host memory, in many threads."""
+    """Long parts of that work inside ops: they compute on tensors in host memory, in many threads."""
     in_op = np.append(graph.timeline.trace.ops.kind == OP, False)[graph.scope]
     took = graph.recorded_end_ns - graph.recorded_start_ns
     return without_launches(graph) & in_op & (took >= LEAST_NS)
 
 
 def good_part(graph: Graph, nodes: Mask) -> Mask | None:
-    """These nodes, where they are a good part of the CPU's own work; None where they are not."""
+    """These nodes if they are a large part of the CPU's own work, otherwise None."""
     host = (graph.lane >= 0) & ~graph.waits
     whole, part = (float(graph.duration_ns[mask].sum()) for mask in (host, nodes))
     return nodes if part > 0 and part >= GOOD_PART * whole else None

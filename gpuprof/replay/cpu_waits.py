@@ -1,4 +1,4 @@
-"""How much of a step the GPU waits for the CPU: a faster CPU gains no more than that.
+"""How long the GPU waits for the CPU in a step, which is the most that a faster CPU can gain.
 
 A gap of a device lasts until the CPU has launched the work that ends it, and from then on until that work begins. The
 first part is the CPU's. The second is the latency of a launch, or waiting for something else that may not even be in
@@ -25,7 +25,7 @@ made early enough hide it."""
 
 @dataclass(frozen=True, slots=True)
 class CpuWaits:
-    """Of one step of the loop, ns."""
+    """Waits in one step of the loop, ns."""
 
     floor_ns: float
     """The step in which the GPU never waits for the CPU."""
@@ -33,9 +33,9 @@ class CpuWaits:
     """The step in which it waits for the CPU only while that prepares batches: what is left with all else of the CPU's
     taking no time, since `host` is the CPU without its input."""
     cpu_ns: float
-    """What the GPU waits for the CPU, latency of launches included."""
+    """Time that the GPU waits for the CPU, including launch latency."""
     launched_ns: float
-    """What it waits for work that is launched already."""
+    """Time that it waits for work that is already launched."""
 
 
 @remembered

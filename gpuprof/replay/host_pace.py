@@ -1,4 +1,4 @@
-"""How fast the host of a recording records: its pace, by which the cost of a recorded event is scaled."""
+"""How fast the CPU of a recording records events: its pace, by which the cost of an event is scaled."""
 
 from __future__ import annotations
 

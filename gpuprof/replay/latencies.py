@@ -16,7 +16,7 @@ from gpuprof.units import Assumed, Launches, WholeNs
 CLEAR_NS: Assumed[WholeNs] = 20_000
 """One of two reasons came this much later than the other: far above any launch latency or gap, which take some µs."""
 FEWEST_STARTS: Assumed[Launches] = 4
-"""Starts that a usual lag is estimated from."""
+"""Fewest starts from which a usual lag is estimated."""
 LATENCY_NS, GAP_NS, RETURN_NS = calibrated.LAUNCH_NS.value, calibrated.GAP_NS.value, calibrated.RETURN_NS.value
 """Where the recording shows none: from the end of a launch to its start on an idle stream, from one kernel to the next,
 and from the end of awaited work to the return of the waiting call."""

@@ -22,12 +22,12 @@ SEED: Convention[Seed] = 20
 
 @dataclass(frozen=True, slots=True)
 class Loader:
-    """What makes the batches."""
+    """The loader that makes the batches."""
 
     batch_ns: float
     """One worker's time for one batch, mean."""
     workers: int
-    """0: the training process makes its batches itself."""
+    """Number of workers; 0: the training process makes its batches itself."""
     prefetch: int = 2
     """Batches that each worker may be ahead (`prefetch_factor`)."""
     spread: float = 0.0
@@ -52,7 +52,7 @@ def fed_step_ns(loader: Loader, step_ns: float, batches: float = 1.0, fetch_ns: 
 
 
 def hidden_ns(loader: Loader, lumps_ns: Mapping[str, float], every: Mapping[str, float]) -> float:
-    """What starved workers can do of their work while the training does something else, ns a step.
+    """Work that starved workers can do while the training does something else, ns per step.
 
     lumps_ns: cause → what it adds to the mean step; every: cause → steps from one to the next. In each the workers fill
     an empty queue, `prefetch` batches each, and then wait.

@@ -1,4 +1,4 @@
-"""From a graph to the mean step that a user pays for.
+"""Computes the mean step from a graph.
 
 Simulating a graph gives the usual step: the one whose batch is ready and in which nothing is saved or logged. The mean
 step follows from it: batches may come slower than the training takes them (a queue: a faster step then only waits
@@ -25,9 +25,9 @@ FETCH_NS = calibrated.FETCH_NS.value
 """What the training process still does for a batch that a worker has prepared (take it from the queue, map its memory,
 hand it to the pinning thread), usually."""
 SAME_PACE: Assumed[Share] = 0.03
-"""Paces that differ by less are the same: workers this close to the training's pace keep up with it."""
+"""Paces that differ by less than this share count as equal: such workers keep up with the training."""
 HOST_LUMPS = ("save", "logging", "garbage_collection", "allocator", "new_shapes", "compile")
-"""Lumps that a faster host shortens."""
+"""Lumps that a faster CPU shortens."""
 WAITS = "waits"
 """Lump: what a step waits for batches beyond what the pace of the workers explains, as at the start of an epoch. A
 faster input shortens it, more workers of the same pace do not."""
@@ -40,7 +40,7 @@ class MeanStep:
     graph: Graph
     """As it is."""
     usual_ns: float | None = None
-    """Its usual step as it was measured; None: as it is simulated."""
+    """Its usual step as measured; None: as simulated."""
     mean_ns: float | None = None
     """Its mean step as it was measured; None: the usual step, nothing else being known."""
     loader: Loader | None = None
@@ -48,7 +48,7 @@ class MeanStep:
     batches: float = 1.0
     """Batches in a step."""
     lumps_ns: Mapping[str, float] = field(default_factory=dict)
-    """What each cause but the pace of the workers adds to the mean step."""
+    """Cause → time that it adds to the mean step, except the workers' pace."""
     every: Mapping[str, float] = field(default_factory=dict)
     """Steps from one lump of a cause to the next, where that is known."""
     overlap: float = 0.0
@@ -101,7 +101,7 @@ class MeanStep:
 
     @property
     def has_excess(self) -> bool:
-        """Whether something known makes the mean step longer than the usual one."""
+        """Whether known causes make the mean step longer than the usual one."""
         return self.starved or any(ns > 0 for ns in self.lumps_ns.values())
 
     @cached_property
@@ -197,7 +197,7 @@ def resource_of_lump(cause: str) -> str:
 
 
 def _fetching(graph: Graph) -> Graph:
-    """The graph in which every batch is there when it is asked for."""
+    """The graph in which every batch is ready when it is requested."""
     nodes = graph.resource == INPUT
     total = float(graph.duration_ns[nodes].sum()) / max(graph.steps, 1)
     return scaled(graph, nodes, FETCH_NS / total) if total > FETCH_NS else graph

@@ -1,4 +1,4 @@
-"""How much steps of one program differ for no reason that a recording shows.
+"""How much steps of one program differ for reasons that a recording does not show.
 
 Each value is half an 80 % interval, as a part of the step: eight of ten steps lie within it on either side.
 """

@@ -1,4 +1,4 @@
-"""The step in another process, whose CPU is quicker or slower: what a fix gains there may be another thing.
+"""The step in another process with a faster or slower CPU, where a fix may gain more or less.
 
 The ends of eight of ten processes. A fix changes the step before and after it in the same process, so of what processes
 differ by only that part counts which makes something else the limit.

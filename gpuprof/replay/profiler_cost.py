@@ -59,7 +59,7 @@ class Recorded:
     graph_nodes: F64
 
     def cost_ns(self, scale: float) -> F64:
-        """What recording added to each node."""
+        """Time that recording added to each node, ns."""
         events = (self.ops + self.calls) * RECORDED_EVENT_NS + self.frames * FRAME_NS
         return scale * (events + self.kernel_ranges * KERNEL_RANGE_NS + self.graph_nodes * GRAPH_NODE_NS)
 
@@ -106,7 +106,7 @@ def recorded_in_window(timeline: Timeline) -> Recorded:
 
 
 def with_left_out(recorded: Recorded, timeline: Timeline) -> Recorded:
-    """The same with the ops that were left out of the file after the recording."""
+    """The same including ops that were left out of the file after recording."""
     if not lacks_inner_ops(timeline):
         return recorded
     return replace(recorded, ops=recorded.ops * (1 + LEFT_OUT))

@@ -42,7 +42,7 @@ NEAR_ENOUGH: Assumed[Share] = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """The graph without the profiler's cost, and what is known of that cost."""
+    """The graph without the profiler's cost, and the facts about that cost."""
 
     graph: Graph
     step_ns: float
@@ -50,7 +50,7 @@ class Removal:
     high_ns: float
     """Eight of ten steps lie between the two."""
     fitted: bool
-    """Whether a measured step says what the cost was."""
+    """Whether the cost was fitted to a measured step."""
     cost_ns: float
     """Removed from the host's work per step."""
     scale: float
@@ -202,7 +202,7 @@ def _wider(step: float, bound: float, side: int) -> float:
 
 
 def _first(holds: Callable[[float], bool], low: float, high: float) -> float:
-    """From where on something holds that once it does holds for all that is larger; `high` if it never does."""
+    """Smallest value for which a monotone predicate holds; `high` if it never does."""
     if holds(low):
         return low
     for _ in range(16):
@@ -214,7 +214,7 @@ def _first(holds: Callable[[float], bool], low: float, high: float) -> float:
 
 
 def _by_one_factor(graph: Graph, nodes: Mask, target: float) -> Graph:
-    """The graph with these nodes all so much faster or slower that its step comes nearest to the target."""
+    """The graph with these nodes scaled by one factor, so that its step is nearest to the target."""
 
     def by(factor: float) -> Graph:
         return graph.with_durations(np.where(nodes, graph.duration_ns * factor, graph.duration_ns))

@@ -122,7 +122,7 @@ def _edges(items: _Items, own: dict[int, float], limit: int) -> tuple[I64, I64, 
 
 
 def _last_of(work: Work, items: I64) -> I64:
-    """The work with which each launch's work is done: of a CUDA graph the node that ends last, on whatever stream."""
+    """The last work of each launch: for a CUDA graph the node that ends last, on any stream."""
     others = np.flatnonzero(~work.head & (work.piece >= 0))
     if not len(others) or not len(items):
         return items
@@ -149,7 +149,7 @@ def _usual_own(streams: list[_Items]) -> dict[int, float]:
 
 
 def _limit(streams: list[_Items], own: dict[int, float]) -> int:
-    """The depth at which launches block, on whatever stream."""
+    """The depth at which launches block, on any stream."""
     most = max(int(items.depth.max()) for items in streams)
     waited, longer, soon = [], [], []
     for items in streams:

@@ -1,4 +1,4 @@
-"""What would shorten the step: it is simulated with each resource twice as fast."""
+"""What would shorten the step: simulates it with each resource twice as fast."""
 
 from __future__ import annotations
 

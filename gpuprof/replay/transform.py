@@ -1,4 +1,4 @@
-"""Changes to a graph, each a function Graph → Graph; what they gain is found by simulating the result."""
+"""Changes to a graph, each a function Graph → Graph; simulating the result gives the gain."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _lasting(graph: Graph, duration_ns: F64) -> Graph:
 
 
 def removed(graph: Graph, nodes: Mask) -> Graph:
-    """Some nodes take no time any more, nor does getting to them: what they waited for, those after them still do.
+    """Makes some nodes, and reaching them, take no time; later nodes still wait for what these waited for.
 
     A removed call does not wait either: neither for a device nor for room in a queue.
     """

@@ -18,7 +18,7 @@ SLACK_NS: Assumed[WholeNs] = 1_000
 LOOK_BACK: Assumed[Entries] = 16
 """Records of events that are tried, from the last backwards, to find the one that a stream waits for."""
 _NO_STREAM: Convention[Code] = -2
-"""A stream on which nothing was launched."""
+"""Number of a stream on which nothing was launched."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,7 +71,8 @@ def _padded(case: Analysis) -> Breaks:
     )
     return Breaks(
         scaled_batch(case, factor), f"lengths padded to {LENGTH_MULTIPLE}",
-        f"every batch is padded to a multiple of {LENGTH_MULTIPLE} ({factor:.2f} times the tokens), so that few shapes occur",
+        f"every batch is padded to a multiple of {LENGTH_MULTIPLE} ({factor:.2f} times the tokens), so that few shapes"
+        " occur",
         calibrated.BUCKETED.value,
     )  # fmt: skip
 

@@ -66,8 +66,9 @@ def find(case: Analysis) -> Iterator[Proposal]:
         return
     names = [name.removeprefix("aten::") for name in found.ops]
     text = (
-        f"{', '.join(names[:MOST_NAMED])}{' …' if len(names) > MOST_NAMED else ''}: made {found.times:,} times {case.unit.a} with"
-        f" the same sizes, {case.per_step(gpu.sum()):,.0f} kernels and {duration(took)} more than once"
+        f"{', '.join(names[:MOST_NAMED])}{' …' if len(names) > MOST_NAMED else ''}: made {found.times:,} times"
+        f" {case.unit.a} with the same sizes, {case.per_step(gpu.sum()):,.0f} kernels and {duration(took)} more than"
+        " once"
     )
     yield Proposal(
         title="masks and tables made once",
