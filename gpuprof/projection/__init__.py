@@ -1,1 +1,1 @@
-"""The recorded step on other GPUs: what it would take, what fits, and what it would cost."""
+"""The recorded step on other GPUs: its time, what fits, and its cost."""

@@ -1,4 +1,4 @@
-"""What a projection rests on, in sentences that its reader can disagree with."""
+"""The assumptions of a projection, as sentences."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MEAN_LONGER: Assumed[Share] = 0.03
 
 
 def of_all(projected: ProjectedStep) -> tuple[str, ...]:
-    """What holds for every GPU of the projection, what matters most first."""
+    """Assumptions for every GPU of the projection, the most important first."""
     unit = projected.subject.unit
     s, q = projected.subject, projected.question
     return tuple(filter(None, (
@@ -44,7 +44,7 @@ def of_all(projected: ProjectedStep) -> tuple[str, ...]:
 
 
 def of_gpu(projected: ProjectedStep, there: Reach, memory: MemoryFit | None, share: float) -> tuple[str, ...]:
-    """What holds for one GPU."""
+    """Assumptions for one GPU."""
     unit = projected.subject.unit
     gpu, found = there.gpu, []
     if there.half_source == "power":

@@ -1,4 +1,4 @@
-"""Another batch: what each piece of a step takes with more tokens, or fewer."""
+"""Another batch: the time of each part of a step with more or fewer tokens."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class Grown:
     """Per GPU event what `factor` times the tokens make of it, on the GPU that it was recorded on."""
 
     growth: F64
-    """How many times as long it takes."""
+    """Its time with the other batch / now."""
     compute_ns: F64
     """Of its arithmetic at what the GPU reaches, then; likewise `memory_ns`. 0 where its work is not known."""
     memory_ns: F64

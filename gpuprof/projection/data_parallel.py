@@ -1,4 +1,4 @@
-"""Several GPUs of one kind in one host, each with a batch of its own: what exchanging gradients adds to the step.
+"""Several GPUs of one kind in one machine, each with its own batch: the cost of exchanging gradients.
 
 A ring all-reduce sends 2·(n−1)/n times the gradients' bytes over each GPU's link, in buckets as DDP makes them, while
 the backward pass goes on; what it does not hide, and the last bucket in any case, is waited for.

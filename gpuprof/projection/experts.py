@@ -13,7 +13,7 @@ from gpuprof.tracefile.trace import F64, NO_TEXT, Mask
 
 
 def expert_events(graph: Graph, nodes: Mask) -> Mask:
-    """GPU events of the trace that are those of the nodes."""
+    """Mask of the GPU events of some nodes."""
     found = np.zeros(len(graph.timeline.trace.gpu), bool)
     found[graph.gpu_row[nodes & graph.on_gpu]] = True
     return found

@@ -1,4 +1,4 @@
-"""GPUs as people call them."""
+"""GPUs by the names that people use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Another host: all its work takes a factor as long."""
+"""Another CPU: all its work is scaled by a factor."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ MOST_BATCH: Assumed[Samples] = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """What an optimizer holds of what is trained."""
+    """The optimizer's state for the trained parameters."""
 
     parameters: float
     state_bytes: float
@@ -55,7 +55,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class RecordedMemory:
-    """What a run says of its memory and its model."""
+    """Memory and model of a run."""
 
     allocated_bytes: int
     """Between steps, the median."""

@@ -1,4 +1,4 @@
-"""What a change of the training does to its memory, each a function Footprint → Footprint; they compose.
+"""Effects of changes on a training's memory, each a function Footprint → Footprint; they compose.
 
 Sizes of checkpointing, chunked losses and 8-bit state are formulas with the constants of `calibration.memory`.
 """
@@ -100,7 +100,7 @@ def shorter_passes(share: float) -> MemoryChange:
 
 
 def fused_attention() -> MemoryChange:
-    """Attention that writes no scores."""
+    """Attention that does not write scores."""
     return lambda found: each_end(found, lambda parts, _: replace(parts, scores=0.0, backward=0.0))
 
 
@@ -120,7 +120,7 @@ def eight_bit_state(state_bytes: float, parameters: float) -> MemoryChange:
 
 
 def less_static(saved_bytes: float, without_temporaries: bool = False) -> MemoryChange:
-    """Less of what stays between steps."""
+    """Less memory that stays between steps."""
 
     def change(found: Footprint) -> Footprint:
         less = replace(found, static_bytes=max(found.static_bytes - saved_bytes, 0.0))

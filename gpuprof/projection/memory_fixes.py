@@ -37,7 +37,7 @@ class MemoryFix:
 
 
 OPTIMIZER, CHECKPOINTING = "optimizer", "checkpointing"
-"""What changes replace."""
+"""Things that changes replace."""
 EVERY = re.compile(r"checkpointing_every_([1-9]\d{0,2})")
 """The id of checkpointing every k-th layer."""
 

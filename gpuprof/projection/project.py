@@ -1,4 +1,4 @@
-"""Puts a projection together: for each GPU the step, what binds, what fits, what it costs, and how sure all that is."""
+"""Makes a projection: for each GPU the step, its limit, what fits, the cost, and the uncertainty."""
 
 from __future__ import annotations
 
@@ -219,7 +219,7 @@ def _batch(projected: ProjectedStep, share: float) -> float | None:
 
 
 def _bound(projected: ProjectedStep, graph: Graph, there: Reach, share: float) -> tuple[Bound | None, dict[str, float]]:
-    """What binds the step there, and what each resource would gain."""
+    """What limits the step there, and what each resource would gain."""
     gpu = graph.timeline.trace.gpu
     whole = (gpu.end_ns - gpu.start_ns).clip(0).astype(np.float64)
     bound, mean = projected.bound(there, share), projected.mean(share, there)

@@ -1,4 +1,4 @@
-"""What a user asks, checked: every mistake is one line that says what would be right."""
+"""Checks a user's question: every mistake gives one line that says what would be right."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a recording brings to a projection."""
+"""The recording that a projection starts from."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Subject:
     graph: Graph
     quicker: Graph
     slower: Graph
-    """The graph at the ends of what the host's own time may be."""
+    """The graphs at the ends of the CPU time's interval."""
     step_ns: Interval
     """The mean step, as the diagnosis has it."""
     mean: MeanStep
@@ -55,7 +55,7 @@ class Subject:
     memory_fixes: tuple[MemoryFix, ...] = ()
     """What its findings offer to save memory."""
     world_size: int = 1
-    """GPUs that the recorded training went on."""
+    """Number of GPUs of the recorded training."""
     trained_bytes: float | None = None
     """Of the gradients that ranks exchange."""
     power_ratio: float = 1.0

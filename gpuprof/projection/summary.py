@@ -7,7 +7,7 @@ from gpuprof.timeline.unit import STEP, Unit
 from gpuprof.units import Assumed, Ratio
 
 TIED_GPUS: Assumed[Ratio] = 1.05
-"""GPUs that differ by less get the same done."""
+"""GPUs that differ by less than this share count as equal."""
 
 
 def summarize(gpus: list[OnGpu], unit: Unit = STEP) -> str:

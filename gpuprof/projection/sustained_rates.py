@@ -61,7 +61,7 @@ _EMULATED = {"bf16": ("fp32",)}
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """What one GPU sustains, with how sure that is."""
+    """The rates that one GPU sustains, with their uncertainty."""
 
     gpu: Gpu
     flops: dict[str, float]

@@ -279,7 +279,7 @@ def test(comparison: Comparison) -> str:
         return ""
     of = f"{count(found.a_steps)} and {count(found.b_steps)} {found.of} {comparison.unit}s"
     if found.significant is None:
-        return f"{of} are too few to test the difference: four of each are needed (gpuprof trace times more)"
+        return f"{of} are too few to test the difference: four on each side are needed (gpuprof trace times more)"
     value, of_what = found.p, ""
     if found.p_each is not None and comparison.work is not None:
         value, of_what = found.p_each, f", by the time for each {comparison.work.measure.removesuffix('s')}"

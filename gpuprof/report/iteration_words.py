@@ -134,8 +134,8 @@ def unrecorded(iteration: Iteration) -> str:
         return ""
     passes = amount(round(found.forwards), "decode step")
     return (
-        f"{duration(found.ns)} of generation ({passes} an iteration) was not recorded: of a long loop the first, the"
-        " middle and the last steps are. What is said of generation's kernels is of those"
+        f"{duration(found.ns)} of generation ({passes} an iteration) was not recorded: of a long loop only the first,"
+        " middle and last steps are. What is said of generation's kernels is about those"
     )
 
 

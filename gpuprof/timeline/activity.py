@@ -1,4 +1,4 @@
-"""What the GPU's counters showed while given work ran: how busy its SMs, tensor cores and memory were.
+"""GPU counters while given work ran: utilisation of SMs, tensor cores and memory.
 
 Counters are sampled over the whole device, some thousand times a second, so a sample holds many kernels and the pauses
 between them. Each sample's value is shared out over what ran in it by time; a pause shows nothing. Values are whole
@@ -19,7 +19,7 @@ from gpuprof.units import Assumed, Code, Convention, Share
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """Mean percentages of what the device can do, while the work ran; None where it was not sampled."""
+    """Mean percentages of the device's peak while the work ran; None if it was not sampled."""
 
     busy_ns: int
     """Of the work, as far as it was sampled: in samples of which work filled half at least."""

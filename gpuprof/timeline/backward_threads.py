@@ -1,4 +1,4 @@
-"""The thread of the backward pass where nothing names it: no op of autograd, no range, no name of the thread.
+"""Finds the backward pass's thread if nothing names it: no autograd op, no range, no thread name.
 
 In a training two threads launch work in turns: the one that runs the program launches the forward pass and the
 optimizer, autograd's launches the backward pass while the other waits in `backward()`.

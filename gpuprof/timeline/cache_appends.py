@@ -1,4 +1,4 @@
-"""Concatenations that append one token to a key-value cache, which copy the cache whole."""
+"""Concatenations that append one token to a key-value cache, each of which copies the whole cache."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def _rules(*pairs: tuple[str, str]) -> Rules:
     return tuple((category, re.compile(pattern, re.IGNORECASE)) for category, pattern in pairs)
 
 
-# Kernel names that are sure whatever op they run under.
+# Kernel names that decide under any op.
 SURE: Rules = _rules(
     # Inductor names its kernels after every op that is fused in them, and some of those it only prepares for.
     ("triton_fused", r"^triton_(poi|red|per|for)_"),

@@ -1,4 +1,4 @@
-"""How the clocks of ranks differ, from pairs of ranks whose collectives were matched."""
+"""Differences between the clocks of ranks, from pairs of ranks with matched collectives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The collectives of one recording: kernels that exchange data with other ranks, and what is known of each.
+"""The collectives of one recording: kernels that exchange data with other ranks, and facts about each.
 
 What a collective is comes from three places, the first that tells: the arguments that NCCL's kernels and their ops are
 recorded with (group, elements, type), the range `nccl:all_reduce` around the launch, the kernel's name.
@@ -33,7 +33,7 @@ KINDS = (
     "other",
 )
 TOGETHER = frozenset(("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"))
-"""Every rank needs something of every other: none of them can end before the last one has come."""
+"""Collectives in which every rank needs data from every other, so that none can end before the last rank arrives."""
 UNKNOWN_GROUP = ""
 """Group of a collective that cannot be matched: others of the recording name theirs."""
 _KIND = {name.replace("_", ""): code for code, name in enumerate(KINDS)}
@@ -216,7 +216,7 @@ def _counted(group: I32) -> I64:
 
 
 def _said(trace: Trace, op: int, row: int) -> Arguments:
-    """What the op and the kernel of a collective are recorded with."""
+    """The recorded arguments of a collective's op and kernel."""
     return {
         **_arguments(trace, int(trace.ops.extra[op]) if op >= 0 else NO_TEXT),
         **_arguments(trace, int(trace.gpu.extra[row])),

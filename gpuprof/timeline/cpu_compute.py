@@ -59,7 +59,7 @@ def _launching(timeline: Timeline) -> Mask:
 
 
 def _own_ns(timeline: Timeline) -> I64:
-    """What ops take without those in them."""
+    """Self time of ops, without nested ops, ns."""
     ops, parent = timeline.trace.ops, timeline.nesting.parent
     whole = (ops.end_ns - ops.start_ns).clip(0)
     children = np.flatnonzero(parent >= 0)
@@ -67,7 +67,7 @@ def _own_ns(timeline: Timeline) -> I64:
 
 
 def spans_of(timeline: Timeline, thread: int) -> Intervals:
-    """When a thread is in such ops, but for the calls in them."""
+    """When a thread is in such ops, without the calls in them."""
     ops, calls = timeline.trace.ops, timeline.trace.calls
     rows = computing(timeline) & (ops.thread == thread)
     if not rows.any():
@@ -81,7 +81,7 @@ def spans_of(timeline: Timeline, thread: int) -> Intervals:
 
 
 def computes(timeline: Timeline) -> str | None:
-    """The phase in which the CPU computes most of the time that it does so; None where it never does."""
+    """The phase with most of the CPU's computing; None if it never computes."""
     ops, (low, high) = timeline.trace.ops, timeline.window
     rows = np.flatnonzero(computing(timeline) & (ops.start_ns >= low) & (ops.start_ns < high))
     if not len(rows):

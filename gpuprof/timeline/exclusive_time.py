@@ -1,4 +1,4 @@
-"""Whose time it is where intervals overlap: a share for each, and the shares sum to the union."""
+"""Divides the time of overlapping intervals among them; the shares sum to their union."""
 
 from __future__ import annotations
 

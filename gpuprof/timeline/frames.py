@@ -1,4 +1,4 @@
-"""Which module and which line of Python some work was launched from, where the recording has stacks."""
+"""The module and the line of Python from which work was launched, if the recording has stacks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which host time of a training generates tokens: by ranges that say so, else by long series of single-token passes."""
+"""CPU time of a training that generates tokens: by ranges, or else by long series of single-token passes."""
 
 from __future__ import annotations
 

@@ -14,7 +14,8 @@ pipeline does it, it is 1.33 on two GPUs, and more on more."""
 
 
 def take_turns(timeline: Timeline) -> int:
-    """How many GPUs of this process work one after the other; 0 where they work together, or there is one."""
+    """Number of this process's GPUs that work one after the other; 0 if they work at the same time, or if there is
+    one."""
     busy = [device.busy for device in timeline.devices]
     any_busy = join(*busy).total
     at_work = [one.total for one in busy if one.total >= BUSY_SHARE * any_busy]

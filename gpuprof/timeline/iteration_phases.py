@@ -38,7 +38,7 @@ class PhaseSpan:
 
 
 def phase_of(name: str) -> str | None:
-    """The phase that a range of this name marks."""
+    """The phase marked by a range of this name."""
     if name in (BACKWARD, OPTIMIZER):  # the recorder's own ranges of any training
         return name
     phase = name[len(RANGE) :] if name.startswith(RANGE) else None
@@ -61,7 +61,7 @@ def _framework(names: set[str]) -> dict[str, str]:
 
 
 def is_pause(name: str) -> bool:
-    """Whether a range of this name is around what the recorder left out."""
+    """Whether a range of this name covers a part that the recorder left out."""
     return name.startswith(UNRECORDED_RANGE)
 
 

@@ -261,7 +261,7 @@ class Starter:
             more = f" and {len(changed) - MOST_SHOWN} more" if len(changed) > MOST_SHOWN else ""
             raise GpuprofError(
                 f"while the program ran it {', '.join(changed[:MOST_SHOWN])}{more}, past the scratch folder (native "
-                "code or another program did it): --yes goes on all the same"
+                "code or another program did it): --yes continues anyway"
             )
 
     def _copied(self, fix: Fix) -> str | None:

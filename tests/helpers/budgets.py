@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, settings
 PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "quick")
 TIMES = {"quick": 1, "thorough": 10}
 """Examples of a profile, in multiples of the quick one's."""
-USUAL = 50
+USUAL = 30
 IN_CI = os.environ.get("CI", "").lower() in {"1", "true"}
 
 for _name, _times in TIMES.items():

@@ -12,6 +12,7 @@ from pathlib import Path
 from unittest import mock
 
 from gpuprof.cli import main
+from helpers.diagnosed import each_diagnosed_once
 from helpers.paths import ROOT
 
 
@@ -27,11 +28,14 @@ def gpuprof_command(
 
 
 def in_process(*arguments: object, cwd: Path = ROOT, **env: str) -> subprocess.CompletedProcess[str]:
-    """The same without a process, for what a process of its own would not show: imports take most of its time."""
+    """The same without a process, for what a process of its own would not show: imports take most of its time.
+
+    Recordings of the repository, named by whole paths, are diagnosed once for all tests.
+    """
     out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in range(2))
     with (
         working_in(cwd), mock.patch.dict(os.environ, variables(**env), clear=True),
-        contextlib.redirect_stdout(out), contextlib.redirect_stderr(err),
+        contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), each_diagnosed_once(),
     ):  # fmt: skip
         code = main([str(argument) for argument in arguments])
     return subprocess.CompletedProcess(list(map(str, arguments)), code, *map(written, (out, err)))
@@ -68,6 +72,7 @@ def one_line(stderr: str) -> str:
 
 
 def run(capsys, *arguments: object) -> tuple[int, str, str]:
-    code = main([str(a) for a in arguments])
+    with each_diagnosed_once():
+        code = main([str(a) for a in arguments])
     captured = capsys.readouterr()
     return code, captured.out, captured.err

@@ -15,8 +15,10 @@ from pathlib import Path
 
 RANKS = 3
 CULPRIT = 2
-SETTLED_S = 2.0
-"""Seconds that a job is left alone once all of its ranks are about to come to its fault."""
+BEGUN = "begun.rank{}"
+"""File of a rank's run folder that it makes before its fault."""
+LOOK_S, LOOKS = 0.2, 5
+"""The jobs hang once nothing of them has changed in so many looks, so many seconds apart."""
 PATIENCE_S = 120.0
 
 
@@ -157,7 +159,7 @@ def rank_of_job(fault, folder: Path, rank: int) -> None:
     (folder / f"rank{rank}.json").write_text(json.dumps(facts), encoding="utf-8")
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=RANKS)
     reduce()
-    (folder / f"begins{rank}").touch()
+    (folder / BEGUN.format(rank)).touch()
     try:
         fault(rank)
         wait_forever()
@@ -182,6 +184,28 @@ def start(fault, folder: Path) -> list[int]:
     return pids
 
 
+def wait_until_they_hang(folders: list[Path], pids: list[int]) -> None:
+    """Returns once every rank has begun with its fault, and the main threads of these processes have done nothing for
+    a while: none runs or is about to, and none has taken CPU time."""
+    looks, before, until = 0, [], time.monotonic() + PATIENCE_S
+    while looks < LOOKS:
+        time.sleep(LOOK_S)
+        assert time.monotonic() < until, before
+        now = [_main_thread(pid) for pid in pids]
+        begun = all((folder / BEGUN.format(rank)).exists() for folder in folders for rank in range(RANKS))
+        quiet = begun and now == before and not any(state in "RD" for state, *_ in now)
+        looks, before = looks + 1 if quiet else 0, now
+
+
+def _main_thread(pid: int) -> tuple[str, ...]:
+    """State and CPU time of a process' main thread, as the kernel counts it; of one that has ended, that it has."""
+    try:
+        words = Path(f"/proc/{pid}/task/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return ("X",)
+    return words[0], *words[11:13]
+
+
 def main(folder: str, *names: str) -> None:
     import torch
     import torch._dynamo  # which torch needs for its dumps
@@ -194,12 +218,12 @@ def main(folder: str, *names: str) -> None:
 
     jobs = {fault.__name__: (Path(folder) / fault.__name__, fault) for fault in FAULTS if fault.__name__ in names}
     started = {name: start(fault, place) for name, (place, fault) in jobs.items()}
+    of_loop = started.get("cpu_loop", [])[CULPRIT:]  # it runs for ever
     try:
-        begin = [place / f"begins{rank}" for place, _ in jobs.values() for rank in range(RANKS)]
-        until = time.monotonic() + PATIENCE_S
-        while not all(path.exists() for path in begin) and time.monotonic() < until:
-            time.sleep(0.1)
-        time.sleep(SETTLED_S)
+        wait_until_they_hang(
+            [place for place, _ in jobs.values()],
+            [pid for pids in started.values() for pid in pids if pid not in of_loop],
+        )
         for place, _ in jobs.values():
             ask(place)
             states = states_of_run(place)

@@ -206,8 +206,7 @@ def test_the_diagnosis_cuts_no_code(there: Callable[..., Any], diagnosis: dict[s
 @pytest.mark.parametrize("width", [40, 80, 132])
 @pytest.mark.parametrize("recording", [DEMO, ROOT / "scenarios" / "programs" / "moe_lengths" / "recording"])
 def test_the_diagnosis_of_a_recording_cuts_no_code(recording: Path, width: int):
-    with each_diagnosed_once():
-        text = screen(in_process("diagnose", recording, COLUMNS=str(width)), width)
+    text = screen(in_process("diagnose", recording, COLUMNS=str(width)), width)
     says_one_step(text)
     bar, *legend = sections(text)["step"]
     names_what_it_draws(bar, " ".join(legend), FILLS)
@@ -237,14 +236,14 @@ def test_the_report(there: Callable[..., Any], tmp_path: Path):
     assert there("report", "-o", path).returncode == 0
     words = page_is_whole(path)
     assert 'id="kernels"' not in words, "no section about kernels without a GPU"
-    step = re.search(rf"({DURATION}) a step", screen(gpuprof_command("diagnose", cwd=project)))
+    step = re.search(rf"({DURATION}) a step", screen(there("diagnose")))
     assert step and step[1] in words
     page_says_one_step(words, step[1])
 
 
-def test_two_runs_without_a_gpu_are_compared(project: Path):
+def test_two_runs_without_a_gpu_are_compared(there: Callable[..., Any], project: Path):
     run = next((project / "gpuprof-runs").glob("*train"))
-    text = screen(gpuprof_command("compare", run, run, cwd=project))
+    text = screen(there("compare", run, run))
     bars = re.findall(r"^ .*[AB]  (\S+)$", text, re.MULTILINE)
     assert len(bars) == 2 and text.startswith("NO DIFFERENCE")
     names_what_it_draws("".join(bars), " ".join(sections(text)["step"][2:]), FILLS)
@@ -252,10 +251,7 @@ def test_two_runs_without_a_gpu_are_compared(project: Path):
 
 def test_two_recordings_are_compared(tmp_path: Path):
     page = tmp_path / "compare.html"
-    with each_diagnosed_once():
-        done = in_process(
-            "compare", PAIRS / "tiny.json.gz", PAIRS / "tiny.compile.json.gz", "--html", page, COLUMNS="80"
-        )
+    done = in_process("compare", PAIRS / "tiny.json.gz", PAIRS / "tiny.compile.json.gz", "--html", page, COLUMNS="80")
     bars = re.findall(r"^ .*[AB]  (\S+)$", screen(done), re.MULTILINE)
     legend = " ".join(sections(done.stdout)["step"][2:])
     names_what_it_draws("".join(bars), legend, FILLS)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from helpers import hang_jobs
+from helpers.once import once
 from helpers.paths import ROOT
 from helpers.started import environment
 from helpers.torch_flight import as_nccl_dumps_it, torchs_answers
@@ -39,13 +40,14 @@ COLLECTIVES = {
 
 @pytest.fixture(scope="module")
 def jobs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("hang") / "jobs"
-    subprocess.run(
-        [sys.executable, "-m", "helpers.hang_jobs", str(folder), *KINDS],
-        check=True, cwd=ROOT / "tests", env={**os.environ, "TORCH_FR_BUFFER_SIZE": "100"}, timeout=180,
-        stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    return folder
+    def run(folder: Path) -> None:
+        subprocess.run(
+            [sys.executable, "-m", "helpers.hang_jobs", str(folder), *KINDS],
+            check=True, cwd=ROOT / "tests", env={**os.environ, "TORCH_FR_BUFFER_SIZE": "100"}, timeout=240,
+            stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+
+    return once(tmp_path_factory, "hang-jobs", run)
 
 
 def marked_lines(fault: str) -> set[int]:

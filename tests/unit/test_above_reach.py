@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.diagnosed import diagnosed
 from helpers.program import MS, OP, US, Program
 
 from gpuprof import diagnose
@@ -123,7 +124,7 @@ def test_an_op_on_host_tensors_computes_on_the_cpu(tmp_path):
 
 def test_sampled_functions_name_long_stretches_of_python():
     """cpu_adam's optimizer runs `_single_tensor_adam`: no stack was recorded, but unprofiled steps were sampled."""
-    found = diagnose(ROOT / "scenarios" / "programs" / "cpu_adam" / "recording").above_reach
+    found = diagnosed(ROOT / "scenarios" / "programs" / "cpu_adam" / "recording").above_reach
     assert found is not None
     python = item(found, "Python in optimizer")
     assert python.where.function == "torch/optim/adam.py: _single_tensor_adam"
@@ -154,7 +155,7 @@ def test_a_recorded_run_is_explained_and_in_words():
 
 def test_a_reach_above_what_a_fix_promises_says_so():
     """A launch-bound step: captured graphs need a sixth of what its ops need behind this CPU, one by one."""
-    diagnosis = diagnose(ROOT / "scenarios" / "small_batch" / "recording")
+    diagnosis = diagnosed(ROOT / "scenarios" / "small_batch" / "recording")
     found = diagnosis.above_reach
     assert found is not None and diagnosis.findings[0].step_ns.high < found.reach_ns
     assert "with the ops that it runs; fixes that replace ops go below that; it takes" in lines(diagnosis)[0]
@@ -164,7 +165,7 @@ def test_a_reach_above_what_a_fix_promises_says_so():
 
 def test_a_fix_that_replaces_no_op_says_nothing_of_the_reach():
     """More work in a step, or the same ops less often: neither goes below what the ops of this step take."""
-    diagnosis = diagnose(ROOT / "scenarios" / "small_batch" / "recording")
+    diagnosis = diagnosed(ROOT / "scenarios" / "small_batch" / "recording")
     graphs = diagnosis.findings[0]
     both = diagnosis.combined
     assert both is not None and both.work > 1
@@ -179,7 +180,7 @@ def test_a_fix_that_replaces_no_op_says_nothing_of_the_reach():
 )
 def test_programs_that_nothing_was_fitted_to(name):
     """Neither what the replay misses nor what has no known reach is more than 15 % of the usual step."""
-    found = diagnose(ROOT / "scenarios" / name / "recording").above_reach
+    found = diagnosed(ROOT / "scenarios" / name / "recording").above_reach
     assert found is not None
     assert identity_holds(found)
     assert explained(found) >= 0.85
@@ -194,7 +195,7 @@ def test_programs_that_nothing_was_fitted_to(name):
 )  # fmt: skip
 def test_the_largest_item_of_programs_that_were_recorded_later(name, finding):
     """Each was measured without it, in fresh processes: 4.4, 1.46, 1.89, 3.2, 4.4 and 2.4 times as fast."""
-    diagnosis = diagnose(ROOT / "scenarios" / "programs" / name / "recording")
+    diagnosis = diagnosed(ROOT / "scenarios" / "programs" / name / "recording")
     found = diagnosis.above_reach
     assert found is not None and identity_holds(found) and explained(found) >= 0.85
     assert found.largest[0].finding == finding
@@ -206,7 +207,7 @@ def test_the_largest_item_of_programs_that_were_recorded_later(name, finding):
 
 def test_what_takes_most_of_its_time_outside_of_ops_is_placed_at_none():
     """Collecting garbage is a stretch of Python; the ops whose time is scaled with it are not its place."""
-    found = diagnose(ROOT / "scenarios" / "programs" / "gc_each_step" / "recording").above_reach
+    found = diagnosed(ROOT / "scenarios" / "programs" / "gc_each_step" / "recording").above_reach
     assert found is not None
     assert found.largest[0].finding == "garbage_collection"
     assert (found.largest[0].where.op, found.largest[0].where.module) == (None, None)
@@ -214,7 +215,7 @@ def test_what_takes_most_of_its_time_outside_of_ops_is_placed_at_none():
 
 def test_a_loop_of_python_that_is_worth_trying_lies_above_reach():
     """Averaged weights, one by one: measured 68.6 to 41.6 ms a step with one op over the list of them."""
-    found = diagnose(ROOT / "scenarios" / "cases" / "ema_loop" / "recording").above_reach
+    found = diagnosed(ROOT / "scenarios" / "cases" / "ema_loop" / "recording").above_reach
     assert found is not None and identity_holds(found)
     first = found.largest[0]
     assert first.finding == "python_loop" and "in a Python loop" in first.what
@@ -225,7 +226,7 @@ def test_the_reach_is_above_what_the_measured_fix_of_a_program_reached():
     """An eager attention and a loop over experts: the fixed programs were recorded, and take no less than the reach."""
     for name in ("eager_attention", "expert_loop"):
         folder = ROOT / "scenarios" / name
-        found = diagnose(folder / "recording").above_reach
+        found = diagnosed(folder / "recording").above_reach
         assert found is not None
         largest = found.largest[0]
         assert largest.finding == name
@@ -251,7 +252,7 @@ def test_no_advice_no_ledger():
 
 
 def test_reach_lies_between_nothing_and_what_a_kernel_takes():
-    case = analysis_of(diagnose(ROOT / "tests" / "data" / "unsloth_llama1b.json.gz"))
+    case = analysis_of(diagnosed(ROOT / "tests" / "data" / "unsloth_llama1b.json.gz"))
     assert case is not None
     assert case.roofline is not None
     found = kernel_reach(case.timeline, case.roofline)
@@ -308,7 +309,7 @@ def test_what_a_kernel_s_name_says_of_why_it_is_slow(tmp_path, op, kernel, dtype
 
 def test_what_the_cpu_computes_goes_before_the_loop_that_it_is_in():
     """Samples that are augmented one by one: named by the function, which was sampled, and not as a loop."""
-    found = diagnose(ROOT / "scenarios" / "programs" / "augment_in_loop" / "recording").above_reach
+    found = diagnosed(ROOT / "scenarios" / "programs" / "augment_in_loop" / "recording").above_reach
     assert found is not None and identity_holds(found)
     first = found.largest[0]
     assert first.what.startswith("computing on the CPU") and (first.where.function or "").endswith("train.py: augment")

@@ -81,7 +81,7 @@ def test_some_ranks(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     ("given", "says"),
     [
         (["--perfetto", "--ranks", "0,7"], "no rank 7: its ranks are 0, 1, 2"),
-        (["--perfetto", "--ranks", "some"], "no list of ranks"),
+        (["--perfetto", "--ranks", "some"], "neither a list of ranks"),
         (["--perfetto", "--speedscope", "--ranks", "all"], "is for --perfetto"),
     ],
 )

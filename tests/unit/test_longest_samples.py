@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from helpers.diagnosed import diagnosed
 from helpers.paths import ROOT
 
-import gpuprof
 from gpuprof.diagnosis.analysis import analysis_of
 from gpuprof.diagnosis.detect.longest_samples import SAME, longer_batches, of_lengths
 
@@ -27,6 +27,6 @@ def test_lengths_are_rarely_new_where_most_batches_reach_the_longest_one():
 
 
 def test_samples_of_one_length_stay_as_they_are():
-    found = analysis_of(gpuprof.diagnose(ROOT / "scenarios" / "small_batch" / "recording"))
+    found = analysis_of(diagnosed(ROOT / "scenarios" / "small_batch" / "recording"))
     assert found is not None
     assert longer_batches(found, 8) == SAME

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.case import only, run_of
+from helpers.diagnosed import diagnosed
 from helpers.program import BF16, FLOAT, MS, Program
 
-from gpuprof import diagnose
 from gpuprof.diagnosis.analysis import Analysis, analysis_of
 from gpuprof.diagnosis.detect.loss_head import fused_linear_ns, loss_head
 from gpuprof.diagnosis.findings import fused_elementwise, fused_loss, needless_logits
@@ -130,8 +130,8 @@ def test_small_logits_are_left_alone(tmp_path):
 
 def test_liger_is_advised_without_its_loss_where_that_is_slower():
     """tf32_off: 896 × 151,936 words; fp32_adapters: 4,096 × 128,256, frozen, where it is quicker."""
-    slower = analysis_of(diagnose(ROOT / "scenarios" / "tf32_off" / "recording"))
-    quicker = analysis_of(diagnose(ROOT / "scenarios" / "fp32_adapters" / "fixed"))
+    slower = analysis_of(diagnosed(ROOT / "scenarios" / "tf32_off" / "recording"))
+    quicker = analysis_of(diagnosed(ROOT / "scenarios" / "fp32_adapters" / "fixed"))
     assert slower is not None
     assert quicker is not None
     assert fused_elementwise._fused_head_is_slower(slower)

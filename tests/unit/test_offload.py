@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.case import case_of, only, run_of
+from helpers.diagnosed import diagnosed
 from helpers.program import MS, US, Program
 
 from gpuprof import diagnose
@@ -80,14 +81,14 @@ def test_an_optimizer_on_the_cpu_that_would_fit(tmp_path):
 
 def test_the_headline_names_what_the_cpu_computes_or_what_is_moved():
     """Not launching: the optimizer's ops run on the CPU, and hooks of accelerate move weights for each layer."""
-    said = {name: headline(diagnose(SCENARIOS / name / "recording")) for name in ("cpu_adam", "teacher_offloaded")}
+    said = {name: headline(diagnosed(SCENARIOS / name / "recording")) for name in ("cpu_adam", "teacher_offloaded")}
     assert said["cpu_adam"].startswith("WAITING FOR THE CPU to run the optimizer 8")
     assert said["teacher_offloaded"].startswith("MOVING OFFLOADED DATA to and from the GPU ")
 
 
 def test_what_the_cpu_computes_of_the_models_outputs_has_one_fix():
     """No worker can prepare a loss, and the copy of the outputs that it waits for is no value that is read."""
-    advised = {one.id for one in diagnose(SCENARIOS / "loss_on_cpu" / "recording").findings}
+    advised = {one.id for one in diagnosed(SCENARIOS / "loss_on_cpu" / "recording").findings}
     assert "offload" in advised
     assert not advised & {"host_preprocessing", "syncs"}
 
@@ -267,7 +268,7 @@ def test_an_optimizer_that_was_slower_than_recorded_takes_the_time_with_it():
     folder = Path(__file__).parents[2] / "scenarios" / "programs" / "cpu_adam"
     truth = json.loads((folder / "truth.json").read_text())["processes"]
     measured = [one["free_ms"] for one in truth if one["fix"] == "on_gpu"]
-    found = diagnose(folder / "recording")
+    found = diagnosed(folder / "recording")
     fix = next(one for one in found.findings if one.id == "offload")
     assert fix.step_ns.expected / 1e6 < 1.6 * max(measured)
     as_it_is = [one["free_ms"] for one in truth if one["fix"] == ""]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from helpers.diagnosed import diagnosed
 
-from gpuprof import diagnose
 from gpuprof.diagnosis.analysis import analysis_of
 from gpuprof.diagnosis.detect.rebuilt_weights import rebuilt_weights
 from gpuprof.diagnosis.findings import rebuilt_weights as finding
@@ -16,7 +16,7 @@ WILD = ROOT.parent / "shared" / "traces" / "wild"
 
 
 def case_of(path: Path):
-    found = analysis_of(diagnose(path))
+    found = analysis_of(diagnosed(path))
     assert found is not None
     return found
 

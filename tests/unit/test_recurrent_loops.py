@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 from helpers.case import only
+from helpers.diagnosed import diagnosed
 from helpers.program import MS, US, Program
 
-from gpuprof import diagnose
 from gpuprof.diagnosis.detect.recurrent_loops import find_recurrent_loops
 from gpuprof.diagnosis.findings import recurrent_loop
 
@@ -89,7 +89,7 @@ def test_layers_without_ranges_of_their_own_have_norms(tmp_path):
 def test_cells_of_a_measured_program():
     """As torch.nn.LSTM the same training took 15.7 ms, measured in turns: 7.7 to 9.7 times as fast. The program was
     known when this was written."""
-    found = diagnose(SCENARIOS / "lstm_cells" / "recording")
+    found = diagnosed(SCENARIOS / "lstm_cells" / "recording")
     fix = next(one for one in found.findings if one.id == "recurrent_loop")
     assert fix.speedup.low <= 7.66 and fix.speedup.high >= 9.65
     assert found.above_reach is not None and found.above_reach.largest[0].finding == "recurrent_loop"

@@ -49,7 +49,7 @@ def test_ranks_that_are_asked_for(folder: Path, capsys: pytest.CaptureFixture[st
     assert command(capsys, "report", folder)[0] == 0, "which may replace its own reports"
 
 
-@pytest.mark.parametrize(("ranks", "says"), [("7", "has no rank 7"), ("x", "no list of ranks")])
+@pytest.mark.parametrize(("ranks", "says"), [("7", "has no rank 7"), ("x", "neither a list of ranks")])
 def test_ranks_that_are_not_there(folder: Path, capsys: pytest.CaptureFixture[str], ranks: str, says: str):
     code, out, err = command(capsys, "report", folder, "--ranks", ranks)
     assert (code, out) == (2, "")

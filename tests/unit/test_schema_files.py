@@ -7,11 +7,11 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
+from helpers.diagnosed import diagnosed
 from helpers.paths import ROOT
 from helpers.valid_json import document
 from jsonschema import Draft202012Validator
 
-import gpuprof
 from benchmarks.schema_files import texts
 from gpuprof import documents
 
@@ -27,7 +27,7 @@ def test_files_are_as_the_dataclasses_say() -> None:
 
 
 def test_a_missing_key_an_extra_one_and_a_wrong_type_are_refused() -> None:
-    whole = document(gpuprof.diagnose(ROOT / "scenarios" / "small_batch" / "recording"))
+    whole = document(diagnosed(ROOT / "scenarios" / "small_batch" / "recording"))
     validator = Draft202012Validator(documents.schema("gpuprof.diagnosis/1"))
     assert validator.is_valid(whole)
     places = [place for part in PARTS for place in _places(whole[part])]

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.diagnosed import diagnosed
 from helpers.program import MS, US, Program
 
-from gpuprof import diagnose
 from gpuprof.diagnosis.analysis import analysis_of
 from gpuprof.diagnosis.estimate import host_causes
 from gpuprof.diagnosis.gaps import CAUSES, find_gaps
@@ -148,7 +148,7 @@ def test_timed_steps_that_are_longer_than_recorded_ones_planned_for_longer(tmp_p
 @pytest.mark.skipif(not SHARED.exists(), reason="recordings that do not come with a checkout")
 def test_the_planning_of_attention_is_not_launching():
     """A run whose single calls of attention took 41 to 55 ms of CPU time: the truth that came with the recording."""
-    diagnosis = diagnose(SHARED / "traces" / "wild" / "moe")
+    diagnosis = diagnosed(SHARED / "traces" / "wild" / "moe")
     analysis = analysis_of(diagnosis)
     assert analysis is not None
     found = slow_calls(analysis.timeline)
