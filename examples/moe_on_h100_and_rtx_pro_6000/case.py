@@ -282,7 +282,7 @@ INTRODUCTION = """\
 <!-- Written by case.py: change that. -->
 # Why a mixture of experts ties where a dense model does not
 
-Somebody measured two GPUs with two models and two sets of data, in samples an hour:
+Published measurements of two GPUs with two models and two data sets, in samples per hour:
 
 | | qwen3-32b ds1 / ds2 | gpt-oss-120b ds1 / ds2 |
 |---|---|---|
@@ -294,7 +294,7 @@ H100 is 2.5 times as fast with the dense model, no faster with the mixture, and 
 
 The projection starts from recordings of an H200 (8 of Qwen3-32B's 64 layers; 4 layers of gpt-oss-20b, whose layers and
 experts are as wide as those of gpt-oss-120b, of which there are 36 and 128) and knows nothing of these figures.
-Reasons in their order: **the host's floor, what batch fits, the host's speed, arithmetic, bandwidth.**
+The reasons, largest first: **the host's floor, what batch fits, the host's speed, arithmetic, bandwidth.**
 """
 ENDING = """\
 By hand:

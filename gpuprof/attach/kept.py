@@ -11,7 +11,7 @@ from gpuprof import runfile
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class KeptRun:
     """A run folder. size_bytes: of all its files. large_bytes: of those that can be removed."""
 
     folder: Path
@@ -19,7 +19,7 @@ class Recorded:
     large_bytes: int
 
 
-def to_shrink(runs: Sequence[Recorded], needed: Sequence[Path], most_bytes: int) -> list[Path]:
+def to_shrink(runs: Sequence[KeptRun], needed: Sequence[Path], most_bytes: int) -> list[Path]:
     """The runs whose recordings have to be removed so that all together fit `most_bytes`, the oldest first, and never
     those that are needed. The files that say how a run went are kept. Where that is not enough, the remaining runs are
     too large.
@@ -35,11 +35,11 @@ def to_shrink(runs: Sequence[Recorded], needed: Sequence[Path], most_bytes: int)
     return chosen
 
 
-def measured(folder: Path) -> Recorded:
+def measured(folder: Path) -> KeptRun:
     """The size of a run; what cannot be read counts nothing."""
     sizes = {path: _size(path) for path in folder.rglob("*")}
     large = runfile.recordings_in(folder) if folder.is_dir() else []
-    return Recorded(folder, sum(sizes.values()), sum(sizes.get(path, 0) for path in large))
+    return KeptRun(folder, sum(sizes.values()), sum(sizes.get(path, 0) for path in large))
 
 
 def shrink(folder: Path) -> None:

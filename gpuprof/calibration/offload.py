@@ -38,3 +38,8 @@ LEAST_SILENCE = Number(
     "Share of the step in stretches without a launch from which on an optimizer runs on the CPU, wherever its copies "
     "are: Python between the ops of a training on the GPU takes less at a stretch.",
 )  # fmt: skip
+PINNED_RESULTS = Number(
+    0.6, 0.3, 0.8, "", "assumed",
+    "Probability that pinning gains what the replay says where the CPU computes what is copied in each step: its "
+    "results have to be written into pinned buffers, or are copied once more in host memory.",
+)  # fmt: skip

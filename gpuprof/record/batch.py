@@ -24,7 +24,7 @@ Tensors = list[tuple[str | None, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class BatchWork:
     """The input of one forward pass. `tokens` counts padding, `real_tokens` does not; None where it is not known."""
 
     rows: int | None = None
@@ -43,8 +43,8 @@ class Work:
         """Whether tensors in host memory gave more than the shapes do."""
         return any(one is not None for one in (self.real_tokens, self.useful_pairs, self.labelled_tokens))
 
-    def __add__(self, other: Work) -> Work:
-        return Work(
+    def __add__(self, other: BatchWork) -> BatchWork:
+        return BatchWork(
             _sum(self.rows, other.rows),
             _sum(self.tokens, other.tokens),
             _sum(self.real_tokens, other.real_tokens),
@@ -75,9 +75,9 @@ class WorkMeter:
         self._reads = True
         """Whether values are read in the step at hand."""
         self._reading_ns = 0
-        self._fetched: Work | None = None
-        self._called: Work | None = None
-        self._masked: deque[Work] = deque(maxlen=MOST_FETCHED)
+        self._fetched: BatchWork | None = None
+        self._called: BatchWork | None = None
+        self._masked: deque[BatchWork] = deque(maxlen=MOST_FETCHED)
         self._shapes: set[tuple[Any, ...]] = set()
         self.new_shapes: int | None = None
         """Calls of the current step with shapes that no call had before; None where calls are not seen."""
@@ -117,13 +117,13 @@ class WorkMeter:
         while len(self._masked) > 1:
             self._masked.popleft()
 
-    def take(self) -> Work:
+    def take(self) -> BatchWork:
         """The work since the last time, at the end of a step."""
-        work = self._called or self._fetched or Work()
+        work = self._called or self._fetched or BatchWork()
         self._fetched = self._called = self.new_shapes = None
         return work
 
-    def _work_of(self, batch: Any, tensors: Tensors) -> Work | None:
+    def _work_of(self, batch: Any, tensors: Tensors) -> BatchWork | None:
         if not self._reads:
             return _size(tensors)
         begun = time.perf_counter_ns()
@@ -131,7 +131,7 @@ class WorkMeter:
         self._reading_ns += time.perf_counter_ns() - begun
         return work
 
-    def _unpadded(self, work: Work) -> Work:
+    def _unpadded(self, work: BatchWork) -> BatchWork:
         """The same work with the tokens that the loader's mask kept, when the batch was still in host memory.
 
         Loaders fetch ahead, and a trainer may drop batches, so a batch is known by its shape, oldest first.
@@ -143,7 +143,7 @@ class WorkMeter:
         return work
 
 
-def work_of(batch: Any) -> Work | None:
+def work_of(batch: Any) -> BatchWork | None:
     """The work in a DataLoader's batch or in the arguments of a model's call; None where no tokens are found.
 
     Only shapes are looked at, and the values of masks, positions, lengths and labels that lie in host memory: nothing
@@ -152,7 +152,7 @@ def work_of(batch: Any) -> Work | None:
     return _read(batch, tensors_in(batch))
 
 
-def _read(batch: Any, tensors: Tensors) -> Work | None:
+def _read(batch: Any, tensors: Tensors) -> BatchWork | None:
     size = _size(tensors)
     if size is None or size.rows is None or size.tokens is None:
         return None
@@ -169,7 +169,7 @@ def _read(batch: Any, tensors: Tensors) -> Work | None:
     )
 
 
-def _size(tensors: Tensors) -> Work | None:
+def _size(tensors: Tensors) -> BatchWork | None:
     """What shapes alone say."""
     named = dict(tensors)
     tokens = next((named[key] for key in _TOKENS if key in named), None)
@@ -178,7 +178,7 @@ def _size(tensors: Tensors) -> Work | None:
     if tokens is None or tokens.dim() < 2:
         return None
     rows, length = tokens.shape[0], tokens.shape[1]
-    return Work(rows, rows * length, pairs=rows * length**2)
+    return BatchWork(rows, rows * length, pairs=rows * length**2)
 
 
 def _lists(batch: Any) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuprof.attach import jobs
-from gpuprof.attach.kept import Recorded, measured, shrink, to_shrink
+from gpuprof.attach.kept import KeptRun, measured, shrink, to_shrink
 from gpuprof.attach.watching import StepReader
 from gpuprof.cli.watch_recordings import what_changed
 from gpuprof.record import local_channel
@@ -184,7 +184,7 @@ def test_steps_of_recordings_are_left_out():
     needed=st.sets(st.integers(0, 7)), most=st.integers(0, 4000),
 )  # fmt: skip
 def test_a_watch_keeps_within_its_limit(sizes: list[tuple[int, int]], needed: set[int], most: int):
-    runs = [Recorded(Path(str(i)), small + large, large) for i, (small, large) in enumerate(sizes)]
+    runs = [KeptRun(Path(str(i)), small + large, large) for i, (small, large) in enumerate(sizes)]
     keep = [Path(str(i)) for i in needed]
     gone = to_shrink(runs, keep, most)
     assert not set(gone) & set(keep)
@@ -199,7 +199,7 @@ def test_a_watch_keeps_within_its_limit(sizes: list[tuple[int, int]], needed: se
 def test_what_is_large_is_removed(tmp_path: Path):
     (tmp_path / "trace.rank0.json.gz").write_bytes(b"x" * 1000)
     (tmp_path / "steps.jsonl").write_bytes(b"x" * 10)
-    assert measured(tmp_path) == Recorded(tmp_path, 1010, 1000)
+    assert measured(tmp_path) == KeptRun(tmp_path, 1010, 1000)
     shrink(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["steps.jsonl"]
 

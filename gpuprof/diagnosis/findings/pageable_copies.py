@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuprof.calibration import allocator as calibrated
+from gpuprof.calibration import offload as offload_calibrated
 from gpuprof.calibration import thresholds as thresholds_calibrated
 from gpuprof.diagnosis.detect.copy_waits import copies_to_device
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
+from gpuprof.diagnosis.detect.offloaded import find_offload
 from gpuprof.diagnosis.detect.pair.candidates import Candidate, claim_where, is_copying
 from gpuprof.diagnosis.detect.pair.quantities import MOST_LEFT, idle_ns, quantity
 from gpuprof.diagnosis.detect.pair.signs import advised, long_wait_ns
@@ -62,7 +64,8 @@ stated, down to 0.7 of it).
 """,
     wrong="""
 Pinning costs a copy in CPU memory: let the DataLoader do it in its own thread, or pin once what is used again. Data
-that the training process creates in each step gains only the faster transfer.
+that the training process creates in each step gains only the faster transfer. Where the CPU computes what is copied
+(an offloaded optimizer, a loss), the fix stands in *Worth trying* (0.6, assumed).
 """,
 )
 
@@ -105,6 +108,8 @@ def find(case: Analysis) -> Iterator[Proposal]:
         return change
 
     took = case.per_step(float(graph.duration_ns[copies].sum()))
+    offload = find_offload(case)
+    made = offload is not None and offload.kind in ("optimizer", "ops")
     text = (
         f"{moved / 1e6:,.1f} MB {case.unit.a} are copied to the GPU from pageable memory, in {duration(took)} "
         f"({moved / max(took, 1.0):,.1f} GB/s), while the CPU is blocked"
@@ -127,6 +132,8 @@ def find(case: Analysis) -> Iterator[Proposal]:
         change=pinned(1),
         best=pinned(0),
         worst=pinned(2),
+        odds=offload_calibrated.PINNED_RESULTS.value if made else 1.0,
+        needs="what the CPU computes is written into pinned buffers that are kept" if made else "",
     )
 
 

@@ -74,7 +74,7 @@ class KernelRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
+class MechanismCard:
     """A mechanism, as the page shows it."""
 
     number: int
@@ -212,14 +212,14 @@ def falls(c: Comparison) -> list[Fall]:
 # -- why
 
 
-def cards(c: Comparison) -> list[Card]:
+def cards(c: Comparison) -> list[MechanismCard]:
     """One for each mechanism that is worth one."""
     return [_card(number, one, c) for number, one in enumerate(words.shown_mechanisms(c), 1)]
 
 
-def _card(number: int, one: Mechanism, c: Comparison) -> Card:
+def _card(number: int, one: Mechanism, c: Comparison) -> MechanismCard:
     each = words.each(one, c)
-    return Card(
+    return MechanismCard(
         number=number,
         id=one.id,
         title=escape(one.title),

@@ -26,7 +26,7 @@ that has room for its name shows it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Tile:
+class OwnerTile:
     """One line of an owner, or the whole owner."""
 
     owner: str
@@ -43,7 +43,7 @@ class Peak:
     """Everything that the template needs."""
 
     summary: str
-    tiles: tuple[Tile, ...]
+    tiles: tuple[OwnerTile, ...]
     owners: tuple[tuple[str, str, str, str], ...]
     """(key, name, size, share)."""
     lines: tuple[tuple[str, str, str, str, str], ...]
@@ -86,7 +86,7 @@ def _owners(device: Device | None, advice: Advice | None) -> list[tuple[str, int
     return [(one.owner, one.bytes) for one in advice.owners if one.bytes > 0] if advice else []
 
 
-def _tiles(device: Device | None, owners: list[tuple[str, int]], total: int) -> list[Tile]:
+def _tiles(device: Device | None, owners: list[tuple[str, int]], total: int) -> list[OwnerTile]:
     """Owners as rectangles, each divided into its lines where these are known."""
     shown = [(key, size) for key, size in owners if size >= LEAST_TILE_SHARE * total]
     found = []
@@ -108,14 +108,14 @@ def _of_owner(device: Device | None, owner: str, size: int) -> list[tuple[str, i
     return parts if kept else [("", size)]
 
 
-def _tile(owner: str, place: str, size: int, box: Box) -> Tile:
+def _tile(owner: str, place: str, size: int, box: Box) -> OwnerTile:
     left, top = box.x, 100 * box.y / WHOLE.height
     style = f"left:{left:.3f}%;top:{top:.3f}%;width:{box.width:.3f}%;height:{100 * box.height / WHOLE.height:.3f}%"
     name, bytes_ = words.NAMES[owner].split(" (")[0], words.size(size)
     title = f"{name}{f', {place}' if place else ''}: {bytes_}"
     names = (f"{name} {place}", name) if place else (name,)
     phone, screen = (_fitting(names, bytes_, box, *room) for room in (ON_PHONE, ON_SCREEN))
-    return Tile(owner, style, escape(phone), escape(screen), bytes_, title)
+    return OwnerTile(owner, style, escape(phone), escape(screen), bytes_, title)
 
 
 def _fitting(names: tuple[str, ...], size: str, box: Box, letter: float, line: float) -> str:

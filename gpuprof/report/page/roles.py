@@ -18,7 +18,7 @@ from gpuprof.report.page.roles_view import packed_roles
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class RolePart:
     """A part of a role's bar: a phase, or waits for one phase of another role."""
 
     label: str
@@ -39,7 +39,7 @@ class RoleBar:
     source: str
     bubble: str
     """Share of the window in which it waits while others work."""
-    parts: tuple[Part, ...]
+    parts: tuple[RolePart, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +89,9 @@ def _tiles(found: Roles) -> list[tuple[str, str, str]]:
 def _bar(found: Roles, role: Role) -> RoleBar:
     whole = found.window_ns
 
-    def part(label: str, colour: str, ns: int, waits: bool) -> Part:
+    def part(label: str, colour: str, ns: int, waits: bool) -> RolePart:
         text = f"{duration(ns)}, {share(ns, whole)}"
-        return Part(label, colour, 100 * ns / whole, text, waits, ns >= words.LEAST_IN_LEGEND * whole)
+        return RolePart(label, colour, 100 * ns / whole, text, waits, ns >= words.LEAST_IN_LEGEND * whole)
 
     work = [part(one.phase, words.paint(one.phase).page, one.ns, False) for one in role.phases]
     waits = [
