@@ -10,7 +10,7 @@ from pathlib import Path
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
-from gpuprof.diagnosis.detect.pair.candidates import OWN, Candidate, claim_where
+from gpuprof.diagnosis.detect.pair.candidates import OWN_WEIGHT, Candidate, claim_where
 from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.fix import call
@@ -59,7 +59,7 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
     """Fewer elementwise kernels in the optimizer's phase, where only one side has the finding."""
     in_a, in_b = (side.finding(PAGE.id) is not None for side in (a, b))
     if in_a != in_b:
-        claim = claim_where(lambda cell: cell[1:] in (("elementwise", "optimizer"), ("memset", "optimizer")), OWN)
+        claim = claim_where(lambda cell: cell[1:] in (("elementwise", "optimizer"), ("memset", "optimizer")), OWN_WEIGHT)
         yield Candidate(PAGE.id, "gradients dropped", "one of the two fills its gradients with zeros", claim)
 
 
