@@ -10,7 +10,6 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from gpuprof.timeline.nesting import Nesting, nest
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.distinct import distinct
 from gpuprof.tracefile.trace import I32, I64, Mask
@@ -101,18 +100,17 @@ def cut_lanes(timeline: Timeline) -> tuple[Pieces, list[Handover]]:
     """All driving threads of the window as pieces, and the handovers between them."""
     main, low = timeline.main_thread, timeline.window[0]
     moments = {thread: _moments(timeline, thread) for thread in driving_threads(timeline)}
-    calls = timeline.trace.calls
-    call_nesting = nest(calls.thread, calls.start_ns, calls.end_ns)
-    passes = _passes(timeline, call_nesting, moments) if main in moments else []
+    passes = _passes(timeline, moments) if main in moments else []
     lanes = [
         _main_lane(timeline, own, passes) if thread == main else _other_lane(own, thread, passes)
         for thread, own in moments.items()
     ]
     lane = np.repeat(np.array(list(moments), np.int32), [len(start) for start, _, _ in lanes])
     start, end, waits = (np.concatenate(column) for column in zip(_NO_PIECES, *lanes, strict=True))
-    scope, call = (nesting.innermost(lane, start + low) for nesting in (timeline.nesting, call_nesting))
+    scope, call = (nesting.innermost(lane, start + low) for nesting in (timeline.nesting, timeline.call_nesting))
     first = np.ones(len(lane), bool)
     first[1:] = lane[1:] != lane[:-1]
+    calls = timeline.trace.calls
     ended = calls.end_ns - low
     ending = _last_to_start(lane, start, calls.thread, ended, "left")
     rows = np.flatnonzero(ending >= 0)
@@ -161,7 +159,7 @@ def _other_lane(moments: I64, thread: int, passes: list[Pass]) -> tuple[I64, I64
     return start, np.concatenate([part[1:] for part in parts]), np.zeros(len(start), bool)
 
 
-def _passes(timeline: Timeline, call_nesting: Nesting, moments: dict[int, I64]) -> list[Pass]:
+def _passes(timeline: Timeline, moments: dict[int, I64]) -> list[Pass]:
     """The backward passes that the main thread waits for: it records nothing in them, being inside `backward()`."""
     main = timeline.main_thread
     found: dict[int, list[tuple[int, int, int]]] = {}
@@ -180,7 +178,7 @@ def _passes(timeline: Timeline, call_nesting: Nesting, moments: dict[int, I64]) 
         passes.append(Pass(lanes[0][1], max(lane[2] for lane in lanes), tuple(lanes)))
     passes.sort(key=lambda one: one.start_ns)
     begun = np.array([one.start_ns for one in passes], np.int64) + timeline.window[0]
-    call = call_nesting.innermost(np.full(len(passes), main, np.int32), begun)
+    call = timeline.call_nesting.innermost(np.full(len(passes), main, np.int32), begun)
     # A call lasts for its own reasons.
     return [one for one, row in zip(passes, call.tolist(), strict=True) if row < 0]
 

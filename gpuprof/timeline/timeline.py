@@ -27,6 +27,8 @@ class Timeline:
     trace: Trace
     nesting: Nesting
     """Of ops and annotations."""
+    call_nesting: Nesting
+    """Of calls."""
     links: Links
     steps: Steps
     host: HostPhases
@@ -78,6 +80,7 @@ def build_timeline(trace: Trace, step: str | None = None, skip: int = 0) -> Time
     return Timeline(
         trace=trace,
         nesting=nesting,
+        call_nesting=nest(trace.calls.thread, trace.calls.start_ns, trace.calls.end_ns),
         links=links,
         steps=steps,
         host=host,

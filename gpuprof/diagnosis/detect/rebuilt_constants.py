@@ -10,14 +10,15 @@ import numpy as np
 
 from gpuprof.diagnosis.detect.passes import shapes_in, siblings
 from gpuprof.replay.stretches import Stretches
-from gpuprof.units import Assumed, Entries
+from gpuprof.units import Assumed, Entries, Ops
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
 FEWEST_REBUILT: Assumed[Entries] = 4
 """Times in a step from which on the same constant is made again; a model has one mask for encoder, decoder and both."""
-SHORTEST, LONGEST = 3, 32
+FEWEST_OPS: Assumed[Ops] = 3
+MOST_OPS: Assumed[Ops] = 32
 """Ops that make one. A single `zeros` is what something else is added to."""
 MAKE = frozenset(
     f"aten::{name}" for name in ("arange", "ones", "full", "zeros", "eye", "linspace", "ones_like", "full_like")
@@ -67,7 +68,7 @@ def find_rebuilt_constants(case: Analysis) -> RebuiltConstants | None:
     at, step = 0, np.searchsorted(case.timeline.steps.start_ns, ops.start_ns[rows], side="right")
     while at < len(rows):
         end = _end(case, rows, family, names, activations, at) if names[at] in MAKE else at
-        if end - at >= SHORTEST:
+        if end - at >= FEWEST_OPS:
             key = (int(step[at]), *names[at:end], *ops.dims[rows[at:end]].tolist())
             chains[key].append((int(rows[at]), int(rows[end - 1])))
         at = max(end, at + 1)
@@ -96,7 +97,7 @@ def _end(
 ) -> int:  # fmt: skip
     """The position after the last op of the chain that begins at `at`."""
     end = at + 1
-    while end < min(at + LONGEST, len(rows)) and family[end] == family[at] and names[end] in GO_ON:
+    while end < min(at + MOST_OPS, len(rows)) and family[end] == family[at] and names[end] in GO_ON:
         if any(shape in activations for shape in shapes_in(case, int(case.trace.ops.dims[rows[end]])) if shape):
             break
         end += 1
