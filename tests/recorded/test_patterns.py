@@ -140,7 +140,7 @@ def test_a_recording_without_steps_has_none_in_its_text(tmp_path: Path):
     made.events = [e for e in made.events if not e["name"].startswith("ProfilerStep")]
     found = diagnosed(made, tmp_path)
     assert found.steps is not None and found.steps.source == "none"
-    assert found.verdict.summary.startswith("The GPU works 2.2 % of the recording. ")
+    assert found.verdict.summary.startswith("The GPU works 2 % of the recording. ")
     assert "step" not in found.verdict.summary
 
 
