@@ -27,7 +27,7 @@ from gpuprof.units import Assumed, Bytes, Launches, Published, Sms
 
 MOST_SMS: Assumed[Sms] = 10_000
 """Of a GPU; more in a recording is damage."""
-UNKNOWN_L2_BYTES: Published[Bytes] = 40e6
+UNKNOWN_L2_BYTES: Published[Bytes] = 40_000_000
 UNKNOWN_MULTIPROCESSORS: Published[Sms] = 108
 """An A100's: the middle of what trains today, for a GPU that is not known."""
 _MOST_SHARING: Assumed[Launches] = 4

@@ -42,7 +42,7 @@ STATE_MOVED: Published[dict[str, Bytes]] = {
 HALF_OF_LAYERS: Convention[Share] = 0.5
 PAGED_STATE_BYTES: Published[Ratio] = 8.0
 """Bytes per parameter of two moments in single precision, in which bitsandbytes keeps those that are not in 8 bits."""
-LEAST_PAGED: Published[Elements] = 1e5
+LEAST_PAGED: Published[Elements] = 100_000
 """Parameters of a tensor from which on bitsandbytes pages its state. (Adapters are often smaller.)"""
 
 PAGE = Page(

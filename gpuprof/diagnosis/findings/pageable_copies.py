@@ -41,7 +41,7 @@ CACHE_BYTES = int(thresholds_calibrated.CACHE_BYTES.value)
 """A copy of more than this through the host's processor leaves little of what was in its caches."""
 CACHE_LOSS = calibrated.CACHE_LOSS.rising
 """What the host's other work takes once its caches are left alone: at best, usually, at worst."""
-MUCH_BYTES: Assumed[Bytes] = 1e6
+MUCH_BYTES: Assumed[Bytes] = 1_000_000
 """Copies from pageable memory of fewer bytes a step are no difference between two recordings: they cost a launch and
 nothing more."""
 
