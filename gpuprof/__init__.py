@@ -69,7 +69,7 @@ _HOMES = {
 
 
 def load(recording: Given, progress: Callable[[int, int], None] | None = None) -> Trace:
-    """Reads a recording: a torch.profiler trace, `.json` or `.json.gz`, a Nsight Systems export or report, a URL, or
+    """Reads a recording: a torch.profiler trace, `.json` or `.json.gz`, an Nsight Systems export or report, a URL, or
     the trace in a run's folder (the lowest rank's, if there are several); None: the latest run.
 
     `progress` is called now and then with the bytes read and the total bytes. Raises GpuprofError, one

@@ -31,7 +31,7 @@ LEAVING_S: Assumed[Seconds] = 10.0
     "--steps",
     type=click.IntRange(1, LARGEST_NUMBER),
     metavar="N",
-    help=f"Record N steps (default {STEPS}, fewer of many ops).",
+    help=f"Record N steps (default {STEPS}, fewer if a step has many ops).",
 )
 @click.option(
     "--baseline",
@@ -40,7 +40,7 @@ LEAVING_S: Assumed[Seconds] = 10.0
     help="Time N steps first, twice (default automatic).",
 )
 @click.option(
-    "--stacks", type=click.IntRange(1, LARGEST_NUMBER), metavar="N", help="Then record N more with Python stacks."
+    "--stacks", type=click.IntRange(1, LARGEST_NUMBER), metavar="N", help="Then record N more steps with Python stacks."
 )
 @click.option("--out", metavar="DIR", help="Run folder, new or empty (default gpuprof-runs/DATE_NAME_PID).")
 @click.option("--no-report", is_flag=True, help="Write no report.html into the run folder.")
@@ -53,7 +53,7 @@ LEAVING_S: Assumed[Seconds] = 10.0
     show_default=True,
     help="With --watch: keep recordings of this many GB at most.",
 )
-@click.option("--python-path", is_flag=True, help="Print the folder that arms every Python it is on the path of.")
+@click.option("--python-path", is_flag=True, help="Print the folder to put on PYTHONPATH to arm every Python.")
 @click.option("--json", "as_json", is_flag=True, help="Print the diagnosis, or the list of jobs, as JSON.")
 def command(
     place: str | None,

@@ -71,9 +71,9 @@ def command(
 ) -> int:
     """Find out why a step of the training recorded in PATH takes as long as it does.
 
-    PATH is a run folder made by gpuprof trace, a torch.profiler trace (.json or .json.gz), or a Nsight Systems
+    PATH is a run folder made by gpuprof trace, a torch.profiler trace (.json or .json.gz), or an Nsight Systems
     recording (.sqlite or .nsys-rep). Without PATH: the latest run in gpuprof-runs. A folder of traces, or several
-    PATHs, are treated as the ranks of one training; a Nsight Systems recording and a torch.profiler trace of the same
+    PATHs, are treated as the ranks of one training; an Nsight Systems recording and a torch.profiler trace of the same
     program are combined. The log of an RL post-training (verl, NeMo-RL, slime, OpenRLHF, SkyRL, prime-rl), or its
     tracker's JSON, CSV or TensorBoard files, gives the phases of its iterations. Runs of its trainer and of its
     generator are set on one timeline.

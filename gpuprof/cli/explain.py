@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from gpuprof.diagnosis.diagnosis import Diagnosis
 
 
-@click.command(short_help="Explain a finding, a word of the screen, or what a line of code costs.")
+@click.command(short_help="Explain a finding, a word on the screen, or what a line of code costs.")
 @click.argument("finding", metavar="[NAME]", required=False)
 @click.argument("path", required=False, type=RECORDING)
 @click.option("--markdown", type=click.Path(path_type=Path), metavar="FOLDER", help="Write all pages as Markdown.")
 def command(finding: str | None, path: str | None, markdown: Path | None) -> int:
-    """Explain a finding, a word of the screen, or a line of code.
+    """Explain a finding, a word on the screen, or a line of code.
 
     NAME is a finding from the list, words of its title, a common name of the remedy (packing, liger, gradient
     checkpointing, pinned memory …), or the number of a fix in the latest run: what it means, how it is detected, how

@@ -68,7 +68,7 @@ def command(
     module: str | None,
     words: tuple[str, ...],
 ) -> int:
-    """Run two short steps of TARGET, as it is and with another batch and length, and say which peaks others have.
+    """Run two short steps of TARGET, as it is and with another batch and length, and predict the peaks of others.
 
     TARGET is what gpuprof trace takes: train.py --lr 1e-4, python …. Nothing is edited or saved: the batch and the
     length are changed from outside, in what the program parsed, its trainer's arguments or its DataLoader. Without a

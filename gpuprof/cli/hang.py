@@ -12,11 +12,11 @@ from gpuprof.cli.output import show, write
 @click.option("--json", "as_json", is_flag=True, help="Print the whole answer as JSON.")
 @click.option("--top", type=click.IntRange(min=1), metavar="N", help="List N ranks (8).")
 def command(places: tuple[str, ...], as_json: bool, top: int | None) -> int:
-    """Say which rank of a job does not go on, at which collective and line, and why.
+    """Say which rank of a job does not continue, at which collective and line, and why.
 
     RUN: the folder of a run of gpuprof trace; while it runs its ranks are asked for their stacks. DUMPS: files or a
     folder of torch's flight recorder (pickle or JSON, named after their ranks) and of stacks as faulthandler and py-spy
-    print them. PID: running processes, by py-spy where it is installed. Without any: the latest run.
+    print them. PID: running processes, by py-spy where it is installed. Without arguments: the latest run.
     """
     from gpuprof.hang.judge import judge
     from gpuprof.hang.load import states_of

@@ -248,7 +248,7 @@ def _next_of_page(finding: str, path: str, may_run: bool) -> str:
 
 
 def hang(places: list[str] | str = "") -> str:
-    """Why a job hangs: which rank does not go on, at which collective and line, from what is on disk. places: a run's
+    """Why a job hangs: which rank does not continue, at which collective and line; from files on disk. places: a run's
     folder (the latest if empty), or dumps of torch's flight recorder and of stacks. No process is asked for its stack:
     `gpuprof hang` in a shell does that."""
     from gpuprof.hang.json import to_json

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     "arguments",
     multiple=True,
     metavar="NAME=VALUE",
-    help="A trainer's argument, for trainings on their own generations: predict the iteration with it. Repeatable.",
+    help="A trainer's argument, for RL training: predict the iteration with it. Repeatable.",
 )
 @click.option("--json", is_flag=True, help="Print the projection as JSON.")
 def command(

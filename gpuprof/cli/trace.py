@@ -175,7 +175,9 @@ def _command() -> click.Command:
     @click.option("--out", metavar="DIR", help="Run folder, new or empty (default gpuprof-runs/DATE_NAME).")
     @click.option("--on-demand", is_flag=True, help="Record nothing yet: gpuprof attach does, while TARGET runs.")
     @click.option(
-        "--ncu", metavar="RECORDING", help="Count the ten largest kernels of this recording of TARGET (Nsight Compute)."
+        "--ncu",
+        metavar="RECORDING",
+        help="Collect Nsight Compute counters of the ten largest kernels of this recording of TARGET.",
     )
     @click.option("-m", "module", metavar="MODULE", help="Run a module, like python -m.")
     @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="TARGET…")

@@ -245,4 +245,4 @@ def _not_measured(found: Budget, unit: Unit) -> Sentences:
 
 def _how_often(one: Excess, steps: int, unit: Unit) -> str:
     often = f"every {one.every} {unit}s" if one.every is not None else f"{one.steps} of {steps} timed {unit}s"
-    return f"{often}; none of them was recorded" if one.recorded == 0 else often
+    return f"{often}; none fell into the recorded {unit}s" if one.recorded == 0 else often

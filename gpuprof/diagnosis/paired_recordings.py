@@ -1,4 +1,4 @@
-"""Combines a Nsight Systems export and a torch.profiler recording of the same program."""
+"""Combines an Nsight Systems export and a torch.profiler recording of the same program."""
 
 from __future__ import annotations
 

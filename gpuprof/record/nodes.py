@@ -198,7 +198,7 @@ class NodeExchange(threading.Thread):
         if os.getpid() != self._pid or not self.begun or self._over.wait(LOOK_S):
             return
         if self._rank == 0:
-            self._tell(f"waiting for the digests of other nodes ({WAIT}=0 does not wait)")
+            self._tell(f"waiting for the digests of other nodes ({WAIT}=0 waits a minute at most)")
         failed = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
         if not self._over.wait(FAILED_S if failed is not None else wait_s() + WAIT_S):
             self._hurry.set()

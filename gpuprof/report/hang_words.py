@@ -26,13 +26,13 @@ _NEXT = {
     "save": "a long save is no hang: let it end, or save asynchronously; else raise the timeout of init_process_group",
     "loader": "see why its data does not come: a dead or blocked worker, a lock, a file system (DataLoader(timeout=…))",
     "compile": "compile before the first collective, or raise the timeout of init_process_group",
-    "missing": "see why that rank is there and does not go on: a branch that only it takes, a loop, a lock",
+    "missing": "see why that rank is there and does not continue: a branch that only it takes, a loop, a lock",
     "stuck": "all have called it: look at the network and the GPUs (NCCL_DEBUG=INFO, gpuprof doctor)",
     "late": "look again in a minute: gpuprof hang",
     "none": "look again while it stalls; TORCH_FR_BUFFER_SIZE=2000 makes torch remember the collectives",
 }
 
-_ALONE = "see why it is there and does not go on: a loop, a lock, a file system, the network"
+_ALONE = "see why it is there and does not continue: a loop, a lock, a file system, the network"
 """Advice if no waiting collective is known."""
 
 

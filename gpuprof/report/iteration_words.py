@@ -85,7 +85,7 @@ def summary(iteration: Iteration) -> str:
     """The length of an iteration, and what it was measured on."""
     steps = amount(iteration.steps, "optimizer step")
     timed = amount(iteration.count, "iteration")
-    return f"{duration(iteration.mean_ns)} an iteration of {steps}; its phases are of {timed} without a profiler"
+    return f"{duration(iteration.mean_ns)} an iteration of {steps}; phases timed in {timed} without a profiler"
 
 
 def generation(iteration: Iteration) -> str:
@@ -101,7 +101,7 @@ def generation(iteration: Iteration) -> str:
     if found.tokens_per_s:
         said.append(f"{count(found.tokens_per_s)} tokens/s")
     if found.ended_share and found.ended_share >= LEAST_IN_LEGEND:
-        said.append(f"{share(found.ended_share, 1)} of the computed tokens are of sequences that had ended")
+        said.append(f"{share(found.ended_share, 1)} of the computed tokens belong to sequences that had ended")
     busy = decode_busy_share(iteration)
     if busy is not None:
         said.append(f"the GPU works {share(busy, 1)} of it")

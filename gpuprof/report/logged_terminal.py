@@ -57,7 +57,9 @@ def render(found: LoggedIterations, width: int = 80, rows: int = ROWS) -> Group:
 
 
 def _summary(found: LoggedIterations) -> str:
-    left_out = f", without the first {found.skipped}" if found.skipped else ""
+    left_out = (
+        f", without the first {found.skipped}" if found.skipped > 1 else ", without the first" if found.skipped else ""
+    )
     return f"mean of {amount(found.count, 'iteration')}{left_out}; times as {escape(found.framework)} logged them"
 
 

@@ -157,7 +157,7 @@ def _padding(run: Run) -> float:
 
 
 def energy(run: Run) -> str:
-    """`48 J a step, 24 mJ a token: 590 W by the energy counter over 40 steps, 127 W of it without work; 610 W
+    """`48 J a step, 24 mJ a token: 590 W by the energy counter over 40 steps, 127 W of it when idle; 610 W
     estimated`."""
     found = run.energy
     if found is None:
@@ -170,11 +170,11 @@ def energy(run: Run) -> str:
         each += f", of {found.boards} GPUs together"
     elif found.gpus > 1:
         each += " and GPU"
-    how = "by the energy counter" if found.source == "counter" else "by samples of the power"
+    how = "by the energy counter" if found.source == "counter" else "by samples of its power"
     text = f"{each}: {found.power_w:,.0f} W {how} over {amount(found.steps, 'step')}"
     if found.idle_w is not None:
-        text += f", {min(found.idle_w, found.power_w):,.0f} W of it without work"
-    return text + (f"; {found.estimated_w:,.0f} W estimated" if found.estimated_w is not None else "")
+        text += f", {min(found.idle_w, found.power_w):,.0f} W of it when idle"
+    return text + (f"; {found.estimated_w:,.0f} W by the model" if found.estimated_w is not None else "")
 
 
 def _baseline(diagnosis: Diagnosis, run: Run) -> str:

@@ -12,7 +12,7 @@ BEFORE_COMMAND = " -- "
 def settle(finding: Finding) -> str:
     """The command to run; without the user's command if the recording does not say how the training was started."""
     if not finding.settle:
-        return "gpuprof compare, recorded again after a change by hand"
+        return "make the change, record again, then gpuprof compare"
     known = BEFORE_COMMAND in finding.settle
     return escape(finding.settle) if known else f"{finding.settle} and your command"
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 Kind = Literal["trace", "run", "ranks", "pair", "logs", "roles"]
 """trace: one recording of a process, a file or a URL. run: the folder of a run, or something in it. ranks: several
-recordings of one training. pair: a Nsight Systems export and a torch.profiler trace of the same program. logs: logs of
+recordings of one training. pair: an Nsight Systems export and a torch.profiler trace of the same program. logs: logs of
 the iterations of an RL training. roles: runs whose processes train, or only generate."""
 
 _SUFFIXES = (".gz", ".json", ".trace", ".pt")

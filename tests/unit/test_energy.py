@@ -112,8 +112,8 @@ def test_words(tmp_path: Path):
 
     text = in_words(replace(run_facts(run).run, energy=replace(found, estimated_w=560.0)))
     assert text == (
-        "26 J a step, 26 mJ a token: 520 W by the energy counter over 200 steps, 120 W of it without work; "
-        "560 W estimated"
+        "26 J a step, 26 mJ a token: 520 W by the energy counter over 200 steps, 120 W of it when idle; "
+        "560 W by the model"
     )
     assert [joules(value) for value in (0.0123, 2.345, 47.6, 1234)] == ["12 mJ", "2.3 J", "48 J", "1.2 kJ"]
 

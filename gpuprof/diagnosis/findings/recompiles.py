@@ -66,7 +66,7 @@ PAGE = Page(
 meet new shapes, and nothing is launched while their code is made. (Libraries that only plan their kernels again: see
 [planning](planning.md).) Dynamo also guards on values: a step counter or a schedule that is read as a Python number in
 the forward pass has the function compiled again each time it changes, until Dynamo reaches its limit
-(`recompile_limit`, 8) and runs the function as plain Python from then on, without a word in the log but one.
+(`recompile_limit`, 8) and runs the function as plain Python from then on, with a single message in the log.
 """,
     detected="""
 In at least half of the recorded steps: ranges in which Dynamo or Inductor compile, or driver calls that load code. Or:

@@ -178,7 +178,7 @@ def _length(asked: Factors, iteration: Iteration, trainer: Trainer, name: str, v
     if new > longest:
         text = f"completions end by themselves after at most {longest:.0f} tokens, as they do now"
         return replace(asked, basis=(*asked.basis, text))
-    text = f"the longest completion has {longest:.0f} tokens now; decode steps take as long as they do"
+    text = f"the longest completion has {longest:.0f} tokens now; each decode step takes as long as now"
     return replace(asked, length=asked.length * new / longest, basis=(*asked.basis, text))
 
 
