@@ -19,6 +19,8 @@ class Planning:
     """Pieces of the CPU's work in them."""
     usual_ns: F64
     """Per node what is left of it when nothing is to be planned; as recorded elsewhere."""
+    recorded_ns: F64
+    """Per node as it was recorded, planning included."""
     names: list[str]
     """Of the ops, each once."""
 
@@ -35,7 +37,7 @@ def planning(graph: Graph) -> Planning:
     recorded = (graph.recorded_end_ns - graph.recorded_start_ns).clip(0)
     names = sorted({timeline.trace.strings[i] for i in timeline.trace.ops.name[found.op[rows]].tolist()})
     usual_ns = np.where(nodes, recorded * np.nan_to_num(part), graph.duration_ns)
-    return Planning(nodes, usual_ns, names)
+    return Planning(nodes, usual_ns, recorded, names)
 
 
 def without_planning(graph: Graph) -> Graph:

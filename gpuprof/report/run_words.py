@@ -178,10 +178,10 @@ def energy(run: Run) -> str:
 
 
 def _baseline(diagnosis: Diagnosis, run: Run) -> str:
-    """`usually 81 ms: 10 steps timed without the profiler (79–84 ms), remaining 3 h 10`."""
+    """`10 steps timed without the profiler: 81 ms (79–84 ms), remaining 3 h 10`."""
     baseline, parts = run.baseline, []
     if baseline.free_ns is not None:
-        text = f"usually {duration(baseline.free_ns)}: {amount(baseline.free_steps, 'step')} timed without the profiler"
+        text = f"{amount(baseline.free_steps, 'step')} timed without the profiler: {duration(baseline.free_ns)}"
         if (
             baseline.free_low_ns is not None
             and baseline.free_high_ns is not None
