@@ -61,22 +61,22 @@ are twice as fast as in TF32 and many times as fast as in fp32, and read half th
 in fp32. Every input and weight is cast first, which costs kernels and launches of their own.
 """,
     detected="""
-Matrix multiplications and fused attention whose operands are fp32 and that take 5 % of the GPU's time at least. On a
+Matrix multiplications and fused attention whose operands are fp32 and that take at least 5 % of the GPU's time. On a
 GPU without TF32 (V100, T4) the recorded types of the operands are enough; elsewhere the FLOPs must be known, too.
 """,
     gain="""
-Each of them takes 4 µs and the root of the sum of squares of the times of its FLOPs at 106 % of the bf16 ceiling and
-of half its bytes at 84 % of the memory ceiling, times 0.99 (0.92 to 1.09; 0.8 to 1.25 for those that take little more
-than 4 µs), as 2,877 shapes of 52 recordings did. 0.7 to 2 casts are added for each, on the GPU and as launches of the
-CPU (host), which read 0.2 to 1.33 of its operands. Fused attention in fp32 becomes FlashAttention, at the shares of the
-finding `eager_attention`. Of the time of elementwise ops and copies in fp32, which memory limits, half takes half as
-long (none to all of it). The shares of casts and of what is halved are assumed. Programs limited by the CPU or by small
-kernels gain nothing. A GPU without bf16 tensor cores (V100, T4) is advised fp16, with the same shares.
+Each of them takes 0.99 × (4 µs + √(a² + b²)): a is the time of its FLOPs at 106 % of the bf16 ceiling (the rate that
+large ones sustain), b that of half its bytes at 84 % of the memory ceiling. The factor is 0.92 to 1.09, or 0.8 to
+1.25 for those that take little more than 4 µs. This fits 2,877 shapes of 52 recordings. Each gets 0.7 to 2 casts,
+kernels and launches, which read 0.2 to 1.33 of its operands. Fused attention in fp32 becomes FlashAttention, at the
+shares of the finding `eager_attention`. Half of the memory-bound time of fp32 elementwise ops and copies (none to all
+of it) takes half as long. The shares of casts and of what is halved are assumed. Programs limited by the CPU or by
+small kernels gain nothing. A GPU without bf16 tensor cores (V100, T4) is advised fp16, with the same shares.
 """,
     wrong="""
-bf16 keeps 8 bits of mantissa: compare the loss of a short run. fp16 has a small range, so gradients are scaled, and
-steps whose gradients overflow are skipped. On Hopper and Blackwell torch chooses cuDNN's attention in bf16,
-which plans at every new length: a BERT whose lengths vary took 160 to 190 ms a step instead of 31 to 37 in its first 32
+bf16 keeps 7 bits of mantissa: compare the loss of a short run. fp16 has a small range, so gradients are scaled, and
+steps whose gradients overflow are skipped. On Hopper and Blackwell torch chooses cuDNN's attention in bf16, which
+plans at every new length: a BERT whose lengths vary took 160 to 190 ms a step instead of 31 to 37 in its first 32
 steps. Where lengths vary, the fix therefore turns that off (`enable_cudnn_sdp(False)`).
 """,
 )

@@ -57,13 +57,12 @@ launches, and intermediate results of fused operations never go through GPU memo
 """,
     detected="""
 Eager forward and backward passes that get shorter in the replay when they are changed as described below. Not shown
-if at least a quarter of the kernels that a compiler writes or fuses are compiled already, or where the recording is
-from a torch older than 2.0. If a pass waits for values from the GPU more than four times (`.item()` in a hook), the
-waits break the graph into parts that are too small to gain; likewise if the encoder or decoder of
-`torch.nn.Transformer` waits: it looks at the values of its mask unless `is_causal` is passed. Then the price is that of
-a chain: the waits go first, which is the condition, and the whole works with a probability of 0.7, of 0.55 if a wait is
-for the size of a result, and 0.8 times that if the shapes of batches vary (assumed). A loop over experts has a finding
-of its own.
+if at least a quarter of the kernels that a compiler writes or fuses are compiled already, or if torch is older than
+2.0. If a pass waits for values from the GPU more than four times (`.item()` in a hook), the waits break the graph
+into parts that are too small to gain; likewise if the encoder or decoder of `torch.nn.Transformer` waits: it looks at
+the values of its mask unless `is_causal` is passed. Then a chain is proposed: remove the waits, then compile. It
+works with a probability of 0.7, or 0.55 if a wait is for the size of a result, times 0.8 if batch shapes vary
+(assumed). A loop over experts is a separate finding (`expert_loop`).
 """,
     gain="""
 In forward, backward and recomputation, consecutive kernels of elementwise operations, casts, norms, softmax and
@@ -71,17 +70,18 @@ reductions become one kernel of 0.4 to 1.2 times the longest of them. Matrix mul
 and attention up to 3.2 times as long where it had no mask (measured). For each remaining kernel the CPU still does
 the op's own work (0.7 to 1.35 times what was recorded); the accumulation of gradients stays, and each pass costs 0.1
 to 1.5 ms. A reduction across rows (a batch norm, gradients of biases and of norms) takes two further kernels (1 to 3,
-assumed). All other CPU work of the passes is removed, but for single pieces of more than 5 ms: these are no
-launching of operations, and stay but in the best case. Breaks that can be foreseen stay: values that are read, custom
-autograd functions that launch an extension's kernels (they stay as they are), the buckets of DDP and the units of FSDP.
-Each costs one more graph call in each pass (60 to 200 µs).
-Where compiling takes more than a quarter of what it gains in the run, compiling each repeated block is an entry of its
-own: one compilation serves all blocks, for one more graph call for each.
+assumed). All other CPU work of the passes is removed. Single stretches of more than 5 ms are not launches, and stay
+except in the best case. Predictable graph breaks stay: values that are read, custom autograd functions that launch an
+extension's kernels (they stay as they are), the buckets of DDP and the units of FSDP. Each costs one more graph call
+in each pass (60 to 200 µs). Where compiling takes more than a quarter of what it gains in the run, compiling the
+repeated block is proposed separately: one compilation serves all blocks, at the cost of one more graph call per
+block.
 """,
     wrong="""
-Batches of changing shapes are compiled again, up to eight times, before shapes become dynamic: pad to a multiple, or
-pass `dynamic=True`. Compiling takes half a minute to several minutes (estimated from the kernels that a pass
-launches, and subtracted from what the rest of the run gains). Code that Dynamo cannot trace stays eager.
+When a size changes, torch compiles again and makes it dynamic; after eight recompilations (`recompile_limit`) the
+function runs eagerly. Pad to a multiple, or pass `dynamic=True`. Compiling takes half a minute to several minutes
+(estimated from the kernels that a pass launches, and subtracted from what the rest of the run gains). Code that
+Dynamo cannot trace stays eager.
 """,
 )
 

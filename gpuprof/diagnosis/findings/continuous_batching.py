@@ -27,16 +27,16 @@ requests at once the GPU waits for the CPU, or for its memory, while most of its
 batching lets requests join and leave a running batch after each iteration, so that it stays large.
 """,
     detected="""
-Replaying the iteration with kernels as they would be for 2, 4 and 8 times the requests, as for a larger batch in
-training; the largest whose last doubling still gains 20 % in requests per second.
+The iteration is replayed with its kernels scaled to 2, 4 and 8 times the requests, as for a larger batch in training.
+The factor proposed is the largest whose last doubling still gains 20 % in requests per second.
 """,
     gain="""
 As for a larger batch: each kernel's arithmetic and traffic grow with the requests, except reading weights. What the CPU
 does for each request (preprocessing, copies) grows with them too.
 """,
     wrong="""
-A single user's request does not get faster: this is a gain in throughput, and the latency of a request grows to that
-of the larger iteration. Memory for the caches of more requests is needed, whose use a trace does not show.
+A single request does not get faster: the gain is in throughput, and a request's latency grows to that of the larger
+iteration. The caches of more requests need memory, and a trace does not show how much.
 """,
 )
 

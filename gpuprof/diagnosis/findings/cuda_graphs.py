@@ -73,23 +73,24 @@ forward or backward pass once and replays them with one call, so that the GPU ru
 """,
     detected="""
 Passes that `torch.compile` could fuse (see `compile`), or passes that are compiled already but launched kernel by
-kernel. Collectives of NCCL can be captured, too. Not shown if CUDA graphs launch most kernels already. If the passes
-wait for values from the GPU, the price is that of a chain (see `compile`). If the recorded steps have batches of
-different shapes, these are padded to a multiple of 64 first, which makes the kernels that grow with the tokens that
-much longer; that this is possible has a probability of 0.8 (assumed).
+kernel. NCCL collectives can be captured, too. Not shown if CUDA graphs launch most kernels already. If the passes
+wait for values from the GPU, a chain is proposed (see `compile`). If the recorded steps have batches of different
+shapes, they are padded to a multiple of 64 first, and kernels that scale with the tokens take longer accordingly; the
+probability that padding is possible is 0.8 (assumed).
 """,
     gain="""
 As for `compile`; in addition the CPU no longer launches the kernels of the passes (at worst a seventh of that work
 stays). It still checks and copies the inputs, 0.1 to 1.5 ms for each pass (0.1 to 0.15 ms more if the pass is
-compiled already), and accumulates gradients. Kernels of a graph follow each other after 0.4 µs.
+compiled already), and accumulates gradients. In a graph, the next kernel starts after 0.4 µs.
 """,
     wrong="""
 Each batch length is captured separately and takes memory of its own: pad to a few fixed lengths. Tensors on the CPU,
 or inputs modified in place from outside, keep a pass out of the graphs; torch then logs `skipping cudagraphs`. Memory
 held by graphs is not available for anything else. A replay overwrites what the one before it returned: clone outputs
-that are used later, and gradients that several micro-batches add up, and mark the begin of each pass; else torch
-ends with "accessing tensor output of CUDAGraphs that has been overwritten". `gpuprof try` does all of this; if it still
-fails, the run remembers why, and the fix is listed as failed.
+that are used later, and gradients that several micro-batches add up, and mark the start of each pass
+(`torch.compiler.cudagraph_mark_step_begin()`); otherwise torch fails with "accessing tensor output of CUDAGraphs that
+has been overwritten". `gpuprof try` does all of this; if it still fails, the run remembers why, and the fix is listed
+as failed.
 """,
 )
 

@@ -30,20 +30,20 @@ CONVOLUTIONS = frozenset({"aten::cudnn_convolution", "aten::convolution_backward
 
 PAGE = Page(
     id="cudnn_benchmark",
-    title="Convolutions of fixed shapes run on algorithms that were not tried",
+    title="Convolutions of fixed shapes use algorithms chosen by heuristics",
     means="""
 cuDNN has several algorithms for each convolution, and its heuristics guess which is the quickest. With
 `torch.backends.cudnn.benchmark = True` each is tried once for each new shape, and the quickest is used from then on.
 """,
     detected="""
-The recorder notes that the switch is off. Convolutions take 10 % of the GPU's time at least, and their shapes are the
+The recorder notes that the switch is off. Convolutions take at least 10 % of the GPU's time, and their shapes are the
 same in each recorded step. Not detected in traces without a run.
 """,
     gain="""
-Convolutions take 0.88 of their time (0.65 to 1, assumed), by algorithms that are quicker.
+With faster algorithms convolutions take 0.88 of their time (0.65 to 1, assumed).
 """,
     wrong="""
-The heuristics are often right, most of all in half precision and `channels_last`. Where image sizes vary, each new
+The heuristics are often right, especially in half precision and `channels_last`. Where image sizes vary, each new
 size costs a search: leave the switch off.
 """,
 )

@@ -40,23 +40,24 @@ PAGE = Page(
     id="debug_switches",
     title="A switch for finding errors is still on",
     means="""
-`torch.autograd.set_detect_anomaly(True)` writes down the Python stack of every forward op and looks for NaN in every
-gradient, waiting for the GPU each time. `CUDA_LAUNCH_BLOCKING=1` makes each launch wait until its kernel has ended.
-`torch.use_deterministic_algorithms(True)` fills every new tensor and takes slower kernels. All are for finding an
-error, and cost time in every step once it is found.
+`torch.autograd.set_detect_anomaly(True)` records the Python stack of every forward op and checks every gradient for
+NaN, waiting for the GPU each time. `CUDA_LAUNCH_BLOCKING=1` makes each launch wait until its kernel has ended.
+`torch.use_deterministic_algorithms(True)` fills every uninitialised tensor and chooses slower kernels. All of them
+help to find an error, and still cost time in every step once it is found.
 """,
     detected="""
 Anomaly detection: `aten::isnan` and `aten::_is_any_true` in the autograd engine's own ranges, 8 times a step or more.
-Blocking launches: 90 % of the calls that launch kernels end after their kernel has ended. Filled tensors: `aten::fill_`
-within `aten::empty` and its like. From 2 % of the step on.
+Blocking launches: 90 % of the calls that launch kernels end after their kernel has ended. Filled tensors:
+`aten::fill_` within `aten::empty` and similar ops. All from 2 % of the step.
 """,
     gain="""
 The gradient checks disappear, and so do their kernels and waits; 0.3 of the CPU's time in forward ops is left (0.1 to
-0.7, assumed). Launches take what they take elsewhere (6 µs, 3 to 20), and the CPU runs ahead. Kernels that fill new
-tensors go, 0.9 of their time (0.6 to 1, assumed); the slower kernels of deterministic mode stay in the prediction.
+0.7, assumed). Launches take what they take elsewhere (6 µs, 3 to 20), and the CPU runs ahead. Of kernels that fill
+new tensors 0.9 of the time is removed (0.6 to 1, assumed); the slower kernels of deterministic mode stay in the
+prediction.
 """,
     wrong="""
-Whoever needs the same bits in each run needs deterministic algorithms; the filling alone can be left out:
+Bitwise reproducible runs need deterministic algorithms; the filling alone can be left out:
 `torch.utils.deterministic.fill_uninitialized_memory = False`.
 """,
 )

@@ -39,25 +39,25 @@ _SQUARES = frozenset({"aten::pow", "aten::square", "aten::mul"})
 
 PAGE = Page(
     id="expanded_product",
-    title="An expanded product is summed up in place of a matrix multiplication",
+    title="A broadcast multiply and sum replaces a matrix multiplication",
     means="""
-`(a[:, :, None] * b[:, None, :]).sum(-1)` writes every single product to memory, reads all of them again to add them up,
-and keeps them for the backward pass: as many bytes as a matrix multiplication has operations, at a hundredth of its
-rate. The same holds for distances of all pairs, `((x[:, None] - y[None]) ** 2).sum(-1)`. `torch.einsum`, `@` or
-`torch.cdist` never make that tensor.
+`(a[:, :, None] * b[:, None, :]).sum(-1)` writes every single product to memory, reads all of them again to add them
+up, and keeps them for the backward pass: as many bytes as a matrix multiplication has FLOPs, at a hundredth of the
+speed. The same holds for all pairwise distances, `((x[:, None] - y[None]) ** 2).sum(-1)`. `torch.einsum`, `@` or
+`torch.cdist` never create that tensor.
 """,
     detected="""
-A product whose result has 8 times the elements of either operand or more (by their shapes), summed up by the next op on
-it; or a difference that is squared and summed up. With their backward pass 3 % of the GPU's time at least. Not detected
-without shapes.
+A product whose result has 8 times the elements of either operand or more (by their shapes), summed up by the next op
+on it; or a difference that is squared and summed up. With their backward pass they must take at least 3 % of the
+GPU's time. Not detected without shapes.
 """,
     gain="""
-The ops and their backward pass become one matrix multiplication forward and two backward, each at the GPU's rate for
-this type, 1.5 times as long as that (1 to 4, assumed) and 10 µs at least.
+The ops and their backward pass become one matrix multiplication forward and two backward, each 1.5 times (1 to 4,
+assumed) its time at the GPU's rate for this type, and at least 10 µs.
 """,
     wrong="""
-Distances by a matrix multiplication round differently where two points are close to each other. Where the expanded
-tensor is used for something else as well it has to be made: the probability is 80 % (assumed).
+Distances by a matrix multiplication round differently where two points are close to each other. Where something else
+also uses the expanded tensor, it is needed: the probability is 80 % (assumed).
 """,
 )
 

@@ -57,11 +57,13 @@ pass of a step are counted separately.
     gain="""
 60 % of the exposed transfers are hidden behind computation (25 to 85 %), and 40 % of the hidden time comes back as
 longer kernels (20 % to all of it), because transfers take SMs, bandwidth and power from the kernels they overlap
-with. Without the exchange in all but the last micro-step, those collectives are removed from the graph.
+with. Where only the last micro-step has to exchange gradients (`no_sync`), the other collectives are removed from the
+graph.
 """,
     wrong="""
 From the recording of one rank the transfer time is known only roughly. If the network is saturated, overlapping does
-not help further; then exchange less: larger batches per step, fewer or lower-precision gradients (adapters only).
+not help further; then exchange less: larger batches per step, fewer gradients (train adapters only), or gradients in
+lower precision.
 """,
 )
 

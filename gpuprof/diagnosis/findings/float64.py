@@ -32,18 +32,18 @@ PAGE = Page(
     id="float64",
     title="Kernels compute in float64",
     means="""
-A tensor made from a NumPy array or by `.double()` has 64 bits a value, and so has all that is computed from it. That
-is twice the memory traffic of fp32, four times that of bf16, on units that most GPUs have few of (a 64th of the fp32
-rate on consumer cards). fp32 is wide enough for norms, losses and rotary embeddings.
+A tensor made from a NumPy array or by `.double()` has 64 bits per value, and so does everything computed from it.
+That is twice the memory traffic of fp32, four times that of bf16, on units that most GPUs have few of (a 64th of the
+fp32 rate on consumer cards). fp32 is wide enough for norms, losses and rotary embeddings.
 """,
     detected="""
-Kernels whose names mention `double` first, other than copies between host and GPU, where they take 2 % of the GPU's
-time at least.
+Kernels whose names mention `double` first, other than copies between CPU and GPU, if they take at least 2 % of the
+GPU's time.
 """,
     gain="""
-Kernels that memory limits take 0.55 (0.45 to 0.75, assumed) of their time in fp32: half the bytes, but casts to and
-from 16 bits keep more. None gets shorter than the shortest kernels of its kind. Matrix multiplications take as much
-less as the GPU's rates differ, where both are known, and else half.
+Memory-bound kernels take 0.55 (0.45 to 0.75, assumed) of their time in fp32: half the bytes, but casts to and from 16
+bits keep more. None gets shorter than the shortest kernels of its kind. Matrix multiplications speed up by the ratio
+of the GPU's fp32 and fp64 rates where both are known, otherwise by 2.
 """,
     wrong="""
 Sums over very many values, and what is compared with a reference in fp64, may need it: compare the loss of a short run.

@@ -58,27 +58,27 @@ PAGE = Page(
     means="""
 Tensor cores of Ada, Hopper and Blackwell multiply FP8 twice as fast as bf16. But each operand has to be scaled by its
 largest value, cast, and laid out twice (once for the forward, once for the backward pass), which moves several bytes
-per element and launches some ten further kernels for a linear layer. Large layers over many tokens gain; small layers,
+per element and launches about ten more kernels per linear layer. Large layers over many tokens gain; small layers,
 and layers with few tokens for the size of their weights, become slower.
 """,
     detected="""
-Matrix multiplications of linear layers in bf16 or fp16 that take at least a tenth of the GPU's time, on a GPU with FP8.
-At least half of the layers must train their weights: adapters are too small for FP8. The three roles in training
-(forward, gradient of the input, gradient of the weight) follow from the shapes. The output layer over a vocabulary
-(30,000 columns or more) stays as it is, and so do layers whose sizes are no multiples of 16.
+Matrix multiplications of linear layers in bf16 or fp16 that take at least a tenth of the GPU's time, on a GPU with
+FP8. At least half of the layers must train their weights: adapters are too small for FP8. The three roles in training
+(forward, gradient of the input, gradient of the weight) are inferred from the shapes. The output layer over a
+vocabulary (30,000 columns or more) stays as it is, and so do layers whose sizes are not multiples of 16.
 """,
     gain="""
-Each matrix multiplication takes 4 µs and 0.56 (0.5 to 0.68) of the rest of its time; each kernel of its casts takes the
-bytes that it moves at 82 % (50 to 95 %) of the memory bandwidth, and 2 µs at least; each further launch takes the CPU
-0.7 times (0.4 to 1.2) what a launch of this step's generated code does. Scales by row: 0.65, and 32 % of the bandwidth.
-The figures come from what torchao publishes for H100 and one program on an H200, and are checked on others
-(docs/accuracy.md). Layers that multiply the same input cast it once. MXFP8 on Blackwell is projected from rates and
-bytes, and marked so: none was measured.
+Each matrix multiplication takes 4 µs plus 0.56 (0.5 to 0.68) of the rest of its time; each cast kernel moves its
+bytes at 82 % (50 to 95 %) of the memory bandwidth, in at least 2 µs; each added launch costs the CPU 0.7 (0.4 to 1.2)
+times a launch of this step's compiled code. Row-wise scales: 0.65, and 32 % of the bandwidth. The figures come from
+torchao's published H100 results and from one program on an H200, and are checked on others (docs/accuracy.md). Layers
+that multiply the same input cast it once. MXFP8 on Blackwell is projected from rates and bytes, and marked as such:
+it was not measured.
 """,
     wrong="""
-FP8 needs torch.compile: casts that are not fused take several times as long. Losses must be compared: numbers round
-to 3 bits of mantissa, gradients to 2. With FSDP the weights can be gathered in FP8, which gains more. Under a power
-limit FP8 gains less.
+FP8 needs torch.compile: casts that are not fused take several times as long. Compare the losses: values round to 3
+bits of mantissa (E4M3), or to 2 (E5M2, for gradients in some recipes). With FSDP the weights can be gathered in FP8,
+which gains more. Under a power limit FP8 gains less.
 """,
 )
 

@@ -55,8 +55,8 @@ trained model. Frozen layers of the trained model itself do not count, nor does 
     gain="""
 The passes are removed from the step. If a run reports its steps and the length of its data, computing the outputs
 once is part of the prediction: with 3 epochs, a third of the work stays. At worst half of the passes' CPU time stays,
-for reading what was stored. Where the run does not say how often its samples come back, that they do is likely, not
-certain (0.6, assumed): the fix stands in *Worth trying*.
+for reading what was stored. Where the run does not report how often its samples recur, it is likely, not certain,
+that they do (0.6, assumed): the fix is listed under *Worth trying*.
 """,
     wrong="""
 With random augmentation (crops, flips, colours) or dropout in the frozen module, each epoch sees other inputs: store

@@ -35,12 +35,12 @@ PAGE = Page(
     id="full_sort",
     title="Whole rows are sorted for their first values",
     means="""
-`torch.sort(x)[0][..., :k]` sorts all values of a row, in six passes or more that move values and their places in the
-row, and then throws away all but the first k. `torch.topk(x, k)` finds them in a few passes that only read.
+`torch.sort(x)[0][..., :k]` sorts all values of a row, in six passes or more that move values and indices, and then
+throws away all but the first k. `torch.topk(x, k)` finds them in a few passes that only read.
 """,
     detected="""
-`aten::sort` on rows of which the next op that computes sees an eighth or less, by the recorded shapes; 2 % of the
-GPU's time at least. Not detected without shapes.
+`aten::sort` on rows of which the next op that computes sees an eighth or less, by the recorded shapes; at least 2 %
+of the GPU's time. Not detected without shapes.
 """,
     gain="""
 The sort's kernels take as long as reading its input 6 times (3 to 16, assumed) at the memory ceiling, and never longer

@@ -55,14 +55,14 @@ Sequences of forward ops: a mean and `rsqrt` with the multiplications that follo
 `cat` between multiplications of the same shape, a product of complex numbers between `view_as_complex` and
 `view_as_real`, or two halves that are multiplied, added and joined; `silu` or `gelu` and the multiplication of its
 result by a tensor of the same shape; a cross-entropy with the cast in front of it. They must take at least 3 % of the
-GPU's time. Where a faster CPU gains more than a faster GPU, only the launches that go gain something: it then stands in
-*Worth trying*.
+GPU's time. Where a faster CPU gains more than a faster GPU, only the removed launches gain time: the fix is then
+listed under *Worth trying*.
 """,
     gain="""
 Each sequence and its backward are replaced by one kernel per pass (two for a norm's backward, three for the loss)
-that moves the activation as often as such a kernel must, at 65 % of the memory ceiling; a norm's backward takes as long
-as 8.5 passes (3.5 to 12). A fused call costs the CPU as much as six ordinary launches of the forward pass, forward and
-again backward: it is a Python function in both.
+that moves the activation as often as such a kernel must, at 65 % of the memory ceiling; a norm's backward takes as
+long as 8.5 passes (3.5 to 12). A fused call is a Python function in both passes, and in each costs the CPU as much as
+six ordinary launches of the forward pass.
 """,
     wrong="""
 Liger has kernels for common architectures only. By default it also fuses the loss with the output layer, which saves

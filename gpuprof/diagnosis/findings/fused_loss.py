@@ -26,13 +26,13 @@ LEAST_BYTES = GIB
 PAGE = Page(
     id="fused_loss",
     applies=("training",),
-    title="All logits lie in memory at once for the loss",
+    title="All logits are in memory at once for the loss",
     means="""
-Rows of tokens times a vocabulary of 50,000 to 250,000, once in 16 bits, once in fp32 and once as a gradient, are often
-the largest tensors of a step. A fused linear cross entropy (Liger's, or cut-cross-entropy) multiplies, compares and
-differentiates some rows at a time, so that they never all lie in memory. That is a change of memory first. It saves
-the passes over fp32 logits, but its matmuls are smaller, and each chunk adds to the whole gradient of the output layer:
-with a small model and a large vocabulary it takes longer.
+Rows of tokens times a vocabulary of 50,000 to 250,000, once in 16 bits, once in fp32 and once as a gradient, are
+often the largest tensors of a step. A fused linear cross entropy (Liger's, or cut-cross-entropy) computes logits,
+loss and gradient for a few rows at a time, so that the logits are never all in memory. It is mainly a way to save
+memory. It also saves the passes over fp32 logits, but its matmuls are smaller, and each chunk adds to the whole
+gradient of the output layer: with a small model and a large vocabulary it takes longer.
 """,
     detected="""
 A cross entropy over at least 1,000 classes, whose logits, in both formats and with their gradient, take 1 GiB or more,
@@ -40,14 +40,15 @@ and the output layer's matmuls, by their shapes.
 """,
     gain="""
 Liger takes vocabulary / hidden size as the number of chunks, with rows in powers of two. Per chunk there are two
-matmuls (three where the layer is trained) as quick as recorded ones of their size, three passes over the chunk's logits
-at 65 % of the memory ceiling, and 4 bytes of traffic (2 to 14) for each trained weight of the layer. It is advised
-only where that takes less than the kernels it replaces. A trained layer of 896 × 151,936 and 4,096 tokens are 128
-chunks of 32 rows: 50 ms on an H200, where the plain ones take 12. `gpuprof memory` says what it saves.
+matmuls (three where the layer is trained) as fast as recorded ones of their size, three passes over the chunk's
+logits at 65 % of the memory ceiling, and 4 bytes of traffic (2 to 14) for each trained weight of the layer. It is
+advised only where that takes less than the kernels it replaces. With a trained layer of 896 × 151,936 and 4,096
+tokens that is 128 chunks of 32 rows: 50 ms on an H200, compared with 12 ms unfused. `gpuprof memory` says what it
+saves.
 """,
     wrong="""
 Other versions of Liger, and other libraries, choose other chunks. `use_liger_kernel=True` brings this loss along with
-fused norms; `liger_kernel_config` leaves it out. What logs logits, entropy or accuracy needs all of them.
+fused norms; `liger_kernel_config` leaves it out. Code that logs logits, entropy or accuracy needs all logits at once.
 """,
 )
 

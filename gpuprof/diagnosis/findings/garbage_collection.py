@@ -35,20 +35,20 @@ PAGE = Page(
     means="""
 `gc.collect()` looks at every object of the process: with the modules, parameters and caches of a training these are
 millions, which takes 50 to 300 ms. Nothing is launched meanwhile. Tensors are freed without it as soon as no variable
-holds them: only objects that refer to each other in a circle wait for a collection.
+holds them: only reference cycles wait for a collection.
 """,
     detected="""
-The recorder measures each collection through Python's own callbacks. If collections take at least 2 % of the step in
-half of the timed steps or more, and a stretch of Python without ops in the recorded steps is at least half as long.
-Collections in some steps only are part of what the mean step takes beyond the usual one.
+The recorder measures each collection through Python's own callbacks. Collections must take at least 2 % of the step
+in half of the timed steps or more, and the recorded steps must have a stretch of Python without ops that is at least
+half as long. Collections in only some steps count as time that the mean step takes beyond the usual one.
 """,
     gain="""
 That stretch gets shorter by what collections take in the usual timed step. Where it was shorter than that in the
-recorded steps, the rest is taken off the CPU's other time in the step.
+recorded steps, the rest is subtracted from the CPU's other time in the step.
 """,
     wrong="""
-Where objects in circles hold tensors, memory grows from one collection to the next: collect every some hundred steps,
-and look for what holds them (`gpuprof memory`).
+Where reference cycles hold tensors, memory grows from one collection to the next: collect every few hundred steps,
+and find what holds them (`gpuprof memory`).
 """,
 )
 

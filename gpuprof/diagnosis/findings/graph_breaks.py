@@ -45,28 +45,28 @@ PAGE = Page(
     title="Code that torch.compile cannot trace splits the compiled model",
     means="""
 Where Dynamo meets code that it cannot put into a graph (`.item()`, logging, `print`, a disabled function, a C
-extension), it ends the graph, runs that code as plain Python, and goes on in a second graph. Each break costs guards,
-the set-up of a second graph in the forward and in the backward pass, the fusion across the break, and the wait for the
-GPU where a value is read. CUDA graphs cannot capture across it.
+extension), it ends the graph, runs that code as plain Python, and continues with a second graph. Each break costs
+guards, entering a second graph in the forward and in the backward pass, the fusion across the break, and a wait for
+the GPU where a value is read. CUDA graphs cannot capture across it.
 """,
     detected="""
-What Dynamo itself notes of breaks while it compiles (reason, line, calls), read by `gpuprof trace`, and the ranges of
+Dynamo's own log of breaks while it compiles (reason, line, calls), read by `gpuprof trace`, and the ranges of
 compiled functions in the recording: a stretch between two calls of compiled graphs belongs to a break if the second
-call is in a function that Dynamo resumed after it, or if the function that makes both calls was given up for the same
-reason. A break inside a loop has Dynamo give up the whole function; where that leaves no compiled code at all, the
-price is that of compiling the model (see `compile`). `gpuprof diagnose --json` lists all breaks, failed guards and
-CUDA graph skips under `run.compiler`.
+call is in a function that Dynamo resumed after it, or if Dynamo gave up on the function that makes both calls for the
+same reason. A break inside a loop makes Dynamo give up on the whole function; where that leaves no compiled code at
+all, the gain is that of compiling the model (see `compile`). `gpuprof diagnose --json` lists all breaks, failed
+guards and CUDA graph skips under `run.compiler`.
 """,
     gain="""
 By replay, for each break alone and for all of them: the wait for the GPU in between is removed; of the CPU work in
 between and of setting up the second graph, forward and backward, a part stays; entering its generated code, with the
 kernels that are then fused across the break, costs 3.5 launches of such code (1.5 to 4.5) in each pass; GPU work
-launched in between is fused into its neighbours, at worst not. With CUDA graphs the CPU no longer launches the kernels
-of the joined graphs.
+launched in between is fused into its neighbours (not in the worst case). With CUDA graphs the CPU no longer launches
+the kernels of the joined graphs.
 """,
     wrong="""
 A break may hide another one behind it: run again with `fullgraph=True`, which reports the next one. A value that the
-computation depends on cannot always stay on the GPU. Joined graphs compile for longer.
+computation depends on cannot always stay on the GPU. Joined graphs take longer to compile.
 """,
 )
 

@@ -56,29 +56,29 @@ PAGE = Page(
     title="Samples are prepared between two passes of the model",
     means="""
 Images are decoded and resized, videos read or text tokenised by the thread that launches the model's work, sample
-after sample, while the GPU waits. This grows with the batch, so a larger one does not help. It can be done while the
-GPU works on the samples before, by other threads or processes, or on the GPU itself. Random numbers (noise, masks)
-that the CPU makes and then copies are such work, too, and belong on the GPU. Where a DataLoader's batches are late,
-the same work in its workers or in the training's own process can also be done once and kept: a picture that is
-decoded for the tenth time, or a text that is tokenised in each epoch, need not be.
+after sample, while the GPU waits. This grows with the batch, so a larger one does not help. Other threads or
+processes can do it while the GPU works on the samples before, or the GPU itself can. Random numbers (noise, masks)
+that the CPU generates and then copies also belong on the GPU. Where a DataLoader's batches are late, the work in its
+workers or in the training process can also be done once and cached, instead of decoding a picture or tokenising a
+text in each epoch.
 """,
     detected="""
 Stretches of at least 2 ms in which the thread launches nothing, at least 30 % of which are ops that work on the CPU
 or Python code that prepares samples (image processors, tokenizers, decoders of video, collators), and phases that
-load data outside of a DataLoader; from 5 % of the step on. Random numbers: ops such as `aten::randn` that launch
-nothing, outside of a DataLoader. Samples prepared once: the training waits for its workers, or prepares batches
-itself for 5 % of the step at least. What the CPU computes of the model's outputs is none of this (`offload`).
+load data outside a DataLoader, if they take at least 5 % of the step. Random numbers: ops such as `aten::randn` that
+launch nothing, outside a DataLoader. Samples prepared once: the training waits for its workers, or prepares batches
+itself, for at least 5 % of the step. What the CPU computes from the model's outputs does not count (see `offload`).
 """,
     gain="""
-That time becomes 5 % of what it was, 1 to 20 %: fetching what was prepared. The step is never shorter than preparing
-takes the workers, 1.25 times as long as now divided by their number. An op that makes random numbers becomes one
-launch (8 to 60 µs, assumed); the copy to the GPU that is not needed any more stays in the prediction. Samples that
-are prepared once leave 0.4 (0.15 to 0.9) of the time for a batch (assumed), and that this can be done is likely, not
-certain (0.7, assumed): it stands in *Worth trying*.
+5 % (1 to 20 %) of that time is left, for fetching what was prepared. The step is never shorter than what the workers
+take: 1.25 times the present time divided by their number. An op that makes random numbers becomes one launch (8 to 60
+µs, assumed); the prediction keeps the copy to the GPU, although it is no longer needed. Preparing samples once leaves
+0.4 (0.15 to 0.9) of the time for a batch (assumed). It is likely, not certain, that this is possible (0.7, assumed):
+it is listed under *Worth trying*.
 """,
     wrong="""
-A single request that nothing precedes still waits for its own preparation: this is a gain in throughput. Without
-recorded Python stacks, preparation in code that calls no ops of PyTorch is not seen.
+A single request still waits for its own preparation: the gain is in throughput. Without recorded Python stacks,
+preparation in code that calls no ops of PyTorch is not seen.
 """,
 )
 

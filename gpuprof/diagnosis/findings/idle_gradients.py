@@ -37,13 +37,13 @@ A new head or an adapter is trained, only its parameters are given to the optimi
 them, although nothing reads the result. Below the first trained layer the whole backward pass is for nothing.
 """,
     detected="""
-The recorder compares the model's parameters with those of all optimizers that have stepped: those that have a gradient
-and are in none of them, from a fifth of all that have one. Not known of sharded or flattened weights, whose
-optimizers have tensors of their own.
+The recorder compares the model's parameters with those of all optimizers that have stepped: those with a gradient
+that are in none of them must be at least a fifth of all with one. Not detected for sharded or flattened weights,
+whose optimizers hold other tensors.
 """,
     gain="""
-Of the backward pass goes the share that belongs to layers below all that is trained (by parameters, in the model's
-order), and in the layers above the gradients of weights, half of the time of a matrix multiplication's backward pass.
+The share of the backward pass for layers below the first trained one is removed (by parameters, in the model's
+order), and so are weight gradients in the layers above: half of the time of a matrix multiplication's backward pass.
 At best 1.1 times that, at worst 0.6 times (assumed). Memory for gradients and activations is freed, which is not
 counted.
 """,

@@ -57,17 +57,18 @@ Time in the data phase: inside a DataLoader's `__next__`, or inside a range whos
 counts if the step gets shorter when it is replayed without it; time in which the GPU still has queued work costs
 nothing. Where workers already prepare the batches, their throughput counts: `gpuprof trace` measures the time per
 batch inside the workers and compares what they deliver with the step time when every batch is ready. A recording
-without a run shows whether there are workers, by the iterator's name, and not how many: twice as many are advised then.
+without a run shows by the iterator's name whether there are workers, but not how many: twice the number is advised
+then.
 """,
     gain="""
 CPU time in the data phase shrinks to what the training process still has to do for a prepared batch (0.2 to 2 ms),
-and the step is replayed. The step cannot become shorter than the input's time divided by the number of workers, each
-1.3 times slower than the training process because they share its machine, nor than the CPU time of its batches and of
-the training over the CPU cores of the recording; no more workers are advised than there are cores. Where workers are
-already used and their throughput is known, the mean step is that of a bounded queue with the proposed number of
+and the step is replayed. The step cannot become shorter than the input's time divided by the number of workers (each
+1.3 times slower than the training process, because they share its machine), nor shorter than the CPU time of the
+batches and of the training divided by the CPU cores. No more workers are advised than there are cores. Where workers
+are already used and their throughput is known, the mean step is that of a bounded queue with the proposed number of
 workers, each slowed down if there are more workers than CPU cores; at worst the training process's own CPU time grows
-by a fifth. What the mean step waits beyond their throughput, as at the start of an epoch, stays. Without a run the cost
-of the input is estimated from what the workers deliver: one batch per worker and step.
+by a fifth. Waits that throughput does not explain, as at the start of an epoch, stay. Without a run the cost of the
+input is estimated from what the workers deliver: one batch per worker and step.
 """,
     wrong="""
 If preparing a batch waits for a disk or a network rather than for the CPU, workers help until that is saturated. An

@@ -45,9 +45,9 @@ Launching a kernel takes the CPU the same time whatever the kernel's size, and a
 time until it fills the chip. A step limited by either processes twice the tokens in nearly the same time.
 """,
     detected="""
-The step is replayed with its kernels scaled to 2, 4 and 8 times the tokens. Proposed is the largest factor whose last
-doubling still gains 20 % in tokens per second and that fits in 90 % of the GPU's memory. Where a run does not report
-what it uses, that it fits is likely, not certain (0.95, assumed). One that does not fit is proposed after a change
+The step is replayed with its kernels scaled to 2, 4 and 8 times the tokens. The factor proposed is the largest that
+fits in 90 % of the GPU's memory and whose last doubling still gains 20 % in tokens per second. Where a run does not
+report its memory, a fit is likely, not certain (0.95, assumed). A factor that does not fit is proposed after a change
 that frees memory, as a chain (0.7, assumed).
 """,
     gain="""
@@ -56,13 +56,13 @@ reading the weights of matrix multiplications. A kernel that does not fill the c
 limited by reading weights takes no longer until its arithmetic does. Work done once per weight stays the same (the
 optimizer, dequantising, accumulating gradients, casting weights and their gradients, recognised by tensor shapes).
 Copying and preparing batches grows with the tokens. Rows of an expert's matrices are the tokens that it gets. Where
-batches are padded and their lengths differ, more samples are padded to a longer one: as long as the longest of that
-many timed batches; lengths that were not there before, which have to be planned or compiled for, get rarer
-as these lengths say. In the chain the backward passes compute the forward passes again (not at best). CPU
-work stays the same, except where attention is called for one sample after another (no padding, and an attention
-without variable lengths): each additional sample then costs 0.5 to 1 times a recorded call. Collectives that exchange
-tokens between ranks grow, too. One rank's recording does not say how much of them is waiting for another rank, nor
-why that is late: at the slow end all of it is moving data, and waits in other collectives grow with the batch.
+batches are padded and their lengths differ, a larger batch is padded to a longer sample: with 4 times the batch, the
+longest of 4 timed batches. New lengths, which have to be planned or compiled, become rarer accordingly. In the chain
+the backward passes recompute the forward passes (except in the best case). CPU work stays the same, except where
+attention is called for one sample after another (no padding, and an attention without variable lengths): each
+additional sample then costs 0.5 to 1 times a recorded call. Collectives that exchange tokens between ranks grow, too.
+One rank's recording does not show how much of them is waiting for another rank, nor why that rank is late: in the
+worst case all of it is data transfer, and waits in other collectives grow with the batch.
 """,
     wrong="""
 With more samples per optimizer step there are fewer steps: the learning rate may have to be tuned again. With

@@ -40,16 +40,16 @@ PAGE = Page(
     title="Attention computes scores that its mask throws away",
     means="""
 Where several documents are packed into a row, or rows are padded, a mask keeps tokens from seeing those of another
-document. A kernel that takes the mask as a tensor computes all scores of the row all the same: with 16 documents of
-2,048 tokens in a row of 32,768 that is 16 times what they need. Kernels that are given the lengths (FlashAttention's
+document. A kernel that takes the mask as a tensor still computes all scores of the row: with 16 documents of 2,048
+tokens in a row of 32,768 that is 16 times what they need. Kernels that are given the lengths (FlashAttention's
 variable lengths), or a description of the blocks (FlexAttention), skip them.
 """,
     detected="""
-The recorder reads masks, positions and lengths of batches while they lie in host memory, and counts the pairs of tokens
-within one document. If these are less than 60 % of all pairs of a row, and attention runs in kernels over whole rows
-that are given a mask, not lengths, the rest is computed in vain. Not detected where no batch tells, as in recordings
-of Nsight Systems or of torch.profiler alone; documents that are packed without any mark see each other, as the
-program wants them to.
+The recorder reads masks, positions and lengths of batches while they lie in host memory, and counts the pairs of
+tokens within one document. If these are less than 60 % of all pairs of a row, and attention runs in kernels over
+whole rows that take a mask, not lengths, the rest is wasted. Not detected where batches were not recorded, as with
+Nsight Systems or torch.profiler alone. Documents packed without any mark attend to each other, which is taken as
+intended.
 """,
     gain="""
 Each attention kernel takes the time of its useful scores at 42 % of the tensor ceiling forward and 36 % backward (25 to

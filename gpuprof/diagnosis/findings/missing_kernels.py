@@ -58,12 +58,12 @@ the function named in a warning get their own ranges in the recording.
 """,
     gain="""
 The note gives the share of GPU and CPU time that these modules take, without their linear layers, and the step time
-without that work (by replay): a kernel cannot gain more. The price is that of a kernel that takes a quarter of their
-time (8 to 50 %, assumed), because one that does not run cannot be timed; it is worth trying, at odds of 0.75 (assumed)
-that the package installs and supports what runs here. Depthwise convolutions over two to four tokens (Mamba, gated
-delta rules) are priced by their shapes, also where nothing was warned of: one kernel of causal-conv1d per pass, with
-the SiLU after it, which reads and writes the activation once forward, and reads two and writes one backward, at 65 %
-of the memory ceiling.
+without that work (by replay): a kernel cannot gain more. The predicted gain is that of a kernel that takes a quarter
+of their time (8 to 50 %, assumed), because a kernel that does not run cannot be timed; it is listed under *Worth
+trying*, with a probability of 0.75 (assumed) that the package installs and supports what runs here. Depthwise
+convolutions over two to four tokens (Mamba, gated delta rules) are predicted from their shapes, even without a
+warning: one kernel of causal-conv1d per pass, with the SiLU after it, which reads and writes the activation once
+forward, and reads two and writes one backward, at 65 % of the memory ceiling.
 """,
     wrong="""
 A kernel still takes some time, so the gain is less than the note's figure. Some kernels do not support every GPU,

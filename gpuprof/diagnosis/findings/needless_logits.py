@@ -41,13 +41,13 @@ label is -100: prompts, padding, tool output. With a large vocabulary these logi
 forward and backward. Only tokens with a label need them.
 """,
     detected="""
-The recorder counts labels in batches while they lie in host memory; nothing is read from the GPU. If less than 90 % of
-the tokens have one, the kernels on logits are found by their shapes: the output layer's matmuls and everything from the
-cast to the loss. Not detected where batches are made on the GPU, and in recordings of torch.profiler alone.
+The recorder counts labels in batches while they lie in host memory; nothing is read from the GPU. If less than 90 %
+of the tokens have one, the kernels on logits are found by their shapes: the output layer's matmuls and everything
+from the cast to the loss. Not detected where batches are made on the GPU, or in recordings of torch.profiler alone.
 """,
     gain="""
-The matmuls and kernels on logits shrink to the share of labelled tokens; reading the layer's weights does not. Finding
-and gathering the rows keeps none of what is left out (up to 15 %). A step that waits for the CPU gains nothing.
+The matmuls and kernels on logits shrink to the share of labelled tokens; reading the layer's weights does not.
+Finding and gathering the rows costs none of the gain (up to 15 %). A host-bound step gains nothing.
 """,
     wrong="""
 A mask of rows (`hidden[labels != -100]`) waits for the GPU to count them; make the indices in the collator instead,

@@ -32,22 +32,21 @@ PAGE = Page(
     title="A forward pass keeps activations for a backward pass that never runs",
     means="""
 A teacher, a reference or reward model, or an evaluation in the middle of a step that is called without
-`torch.no_grad()`: autograd makes a node for each op and keeps its inputs until the outputs are let go. That is memory
-first, often gigabytes, and some CPU time for each op.
+`torch.no_grad()`: autograd creates a node for each op and keeps its inputs until the outputs are freed. That mainly
+costs memory, often gigabytes, and some CPU time per op.
 """,
     detected="""
 Ops of the forward pass have numbers by which the backward pass finds them, and each op that autograd records uses one
-up. If 100 or more in a row are used up and no op of a recorded backward pass has any of them, none of them is of use.
-Forward passes after the last backward pass of the recording do not count.
+up. If 100 or more in a row are used up and no op of a recorded backward pass has any of them, they were recorded in
+vain. Forward passes after the last backward pass of the recording do not count.
 """,
     gain="""
-Each of these ops takes 1.5 µs less of the CPU (0.7 to 4, assumed) times the host's pace, by how long its shortest ops
-take; the GPU's work stays. So a step that waits for the
-GPU gains nothing but memory, of which the recording does not show the size.
+Each of these ops takes 1.5 µs less CPU time (0.7 to 4, assumed), scaled by the CPU's speed as estimated from its
+shortest ops; GPU work stays. So a GPU-bound step gains only memory, and the recording does not show how much.
 """,
     wrong="""
-Parts of a model that are trained in other steps only look the same. Outputs that are used without `detach()` in a later
-step's loss need their gradients.
+Parts of a model that are trained only in other steps look the same. Outputs that are used without `detach()` in a
+later step's loss need their gradients.
 """,
 )
 

@@ -34,21 +34,21 @@ _PRODUCTS = frozenset({"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"})
 
 PAGE = Page(
     id="odd_sizes",
-    title="Matrix multiplications of sizes that tensor cores do not like",
+    title="Matrix multiplications of sizes that do not suit tensor cores",
     means="""
-Tensor cores read 16 bytes at a time: 8 values in bf16 or fp16. Where a row of a weight does not end on such a
-boundary, as in a vocabulary of 50,257 tokens or a layer of 1,001 units, libraries fall back to kernels that load
-value by value and reach a fraction of the rate. The output layer is the largest matrix multiplication of a small
-model, so this alone can cost a fifth of a step.
+Fast tensor-core kernels load 16 bytes at a time: 8 values in bf16 or fp16. Where the rows of a weight are not aligned
+to that, as in a vocabulary of 50,257 tokens or a layer of 1,001 units, libraries fall back to kernels that load value
+by value and reach a fraction of the rate. The output layer is the largest matrix multiplication of a small model, so
+this alone can cost a fifth of a step.
 """,
     detected="""
-Matrix multiplications in 16 bits that take longer than nine of ten of their size, where a size of the layer's weight
-is no multiple of 8; from 3 % of the step on above what they should take. Sizes of weights are read off the shapes of
-`aten::linear`, `aten::addmm` and `aten::embedding`; tokens of a batch may be any number.
+16-bit matrix multiplications that take longer than 90 % of those of their size, where a dimension of the layer's
+weight is not a multiple of 8, if they exceed their usual time by at least 3 % of the step. Sizes of weights are read
+from the shapes of `aten::linear`, `aten::addmm` and `aten::embedding`; tokens of a batch may be any number.
 """,
     gain="""
-These kernels take what kernels of their size usually take, 1.05 times that (1 to 2, assumed). Loss and softmax over
-aligned rows get faster, too, which is not counted.
+These kernels take 1.05 times (1 to 2, assumed) what kernels of their size usually take. Loss and softmax over aligned
+rows get faster, too, which is not counted.
 """,
     wrong="""
 Kernels may be slow for another reason (few blocks, an old library), so the probability is 85 % (assumed). The added

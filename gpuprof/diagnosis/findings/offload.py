@@ -51,9 +51,10 @@ PAGE = Page(
     id="offload",
     title="Training state is kept in host memory although the GPU has room",
     means="""
-Offloading (DeepSpeed's ZeRO-Offload, FSDP's `CPUOffload`, accelerate's hooks, checkpoints on the CPU) saves GPU memory:
-gradients are copied to the host, the CPU runs the optimizer, weights are copied back; or weights come for each layer,
-or activations go and come. The GPU waits for the link and for the CPU. Where the memory would fit, that time is wasted.
+Offloading (DeepSpeed's ZeRO-Offload, FSDP's `CPUOffload`, accelerate's hooks, checkpoints on the CPU) saves GPU
+memory: gradients are copied to the CPU, the CPU runs the optimizer, weights are copied back; or weights are fetched
+for each layer, or activations are moved out and back. The GPU waits for the link and for the CPU. Where the memory
+would fit, that time is wasted.
 """,
     detected="""
 Copies of at least 64 MB a step to the host and as much back, or to the GPU alone in forward passes: the *optimizer*
@@ -67,20 +68,20 @@ and takes a tenth of the step. An optimizer that is
 the run's peak and what would have to stay on the GPU fit its memory.
 """,
     gain="""
-The copies go, with the waits for them and the CPU's work in them and in the ops around them that only copy. Of an
-optimizer also the long stretches of CPU time in which nothing is launched, and all of its own CPU time in which nothing
-is. Ops that compute on tensors in host memory go as a whole; of the rest 15 % stay (0 to 40 %, assumed). A fused step
+The copies are removed, with the waits for them and the CPU work in them and in the ops around them that only copy.
+For an optimizer so are the long stretches of CPU time without a launch, and all of its own CPU time without one. Ops
+that compute on tensors in host memory are removed entirely; 15 % of the rest stays (0 to 40 %, assumed). A fused step
 on the GPU takes 28 bytes of traffic for each trained parameter. Where the optimizer runs on the CPU op by op, a fused
-step there leaves 40 % of their time (25 to 70 %, assumed): one pass over what the ops go over one after another. Where
-hooks around each module copy weights or activations, what the CPU does between two kernels becomes what it usually is
-where nothing is copied in between (at worst 40 % of it stays, assumed). Hooks run around modules that have nothing to
-copy, too: next to copies it becomes what it is before the same op far from them. Where hooks empty the allocator's
-cache, allocating goes, too. How long the CPU computes differs from one process to the next by a factor of 1.7
-(assumed), or by what timed and recorded steps of the run differ by, if that is more.
+step there leaves 40 % of their time (25 to 70 %, assumed): one pass over what the ops go over one after another.
+Where hooks around each module copy weights or activations, what the CPU does between two kernels becomes what it
+usually is where nothing is copied in between (at worst 40 % of it stays, assumed). Hooks run around modules that have
+nothing to copy, too: next to copies it becomes what it is before the same op far from them. Where hooks empty the
+allocator's cache, allocation is removed as well. How long the CPU computes differs from one process to the next by a
+factor of 1.7 (assumed), or by the difference between timed and recorded steps of the run, if that is more.
 """,
     wrong="""
-The peak of the longest batch counts. Offloading is needed where other ranks have less memory, or the state of all
-parameters does not fit. With ZeRO each rank has its share of the states.
+Memory must suffice for the longest batch. Offloading is needed where other ranks have less memory, or the state of
+all parameters does not fit. With ZeRO each rank has its share of the states.
 """,
     applies=("training",),
 )

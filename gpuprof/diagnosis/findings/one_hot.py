@@ -41,7 +41,7 @@ PAGE = Page(
 multiplies all of it by the table, forward and for the table's gradient. `embedding(tokens, table)` reads the same rows.
 """,
     detected="""
-`aten::one_hot` whose result goes, cast or reshaped at most, into a matrix multiplication over the classes, by the
+`aten::one_hot` whose result, at most cast or reshaped, enters a matrix multiplication over the classes, by the
 recorded shapes; forward and backward pass together take 2 % of the GPU's time at least.
 """,
     gain="""

@@ -55,23 +55,23 @@ PAGE = Page(
     means="""
 A for-loop optimizer launches about eight kernels for each parameter; a foreach optimizer launches a few kernels for
 each list of parameters, but reads all parameters again for every operation. A fused optimizer reads each parameter,
-gradient and state once and writes it once, in a handful of kernels. It does not read each parameter's count of steps,
-as the others do. And with a gradient scaler it takes on the GPU whether gradients overflowed, so that `scaler.step` no
-longer waits to read it.
+gradient and state once and writes it once, in a handful of kernels. Unlike the others, it does not read each
+parameter's step count on the CPU. With a gradient scaler it checks on the GPU whether gradients overflowed, so
+`scaler.step` no longer waits for that value.
 """,
     detected="""
-A step of `Adam`, `AdamW`, `SGD` or `Adagrad` of torch.optim without `aten::_fused_…` ops, found by its
-`Optimizer.step` range. Not where the recording is from a torch older than 2.0.
+A step of torch.optim's `Adam`, `AdamW`, `SGD` or `Adagrad` without `aten::_fused_…` ops, found by its
+`Optimizer.step` range. Not shown if torch is older than 2.0.
 """,
     gain="""
 All kernels of the step become one with 0.33 to 0.6 of their time; CPU time in ops becomes 0.4 (from foreach) or 0.03
-(from a loop) of what it was. Reads of step counts (`aten::item` in the step) go, with the Python between two of them;
-so does a gradient scaler's read directly before the step, and its wait. Python code that collects the parameters stays.
-With few trainable parameters the gain is often within the noise and is then not shown.
+(from a loop) of what it was. Reads of step counts (`aten::item` in the step) are removed with the Python between
+them, and so are a gradient scaler's read directly before the step and its wait. Python code that collects the
+parameters stays. With few trainable parameters the gain is often within the noise and is then not shown.
 """,
     wrong="""
-Parameters on several devices, or of integer types, are not fused. `torch.compile` of the optimizer's step achieves
-the same in another way.
+Parameters that are not floating-point cannot be fused, and `Adagrad` has no fused CUDA kernel in torch 2.11 and
+older. `torch.compile` of the optimizer's step achieves the same in another way.
 """,
 )
 

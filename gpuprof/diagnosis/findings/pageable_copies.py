@@ -50,8 +50,8 @@ PAGE = Page(
     removes="transfer",
     title="Copies to the GPU block the CPU",
     means="""
-From ordinary (pageable) memory the driver copies through its own buffer, chunk by chunk, while the CPU works or waits
-until all is done. From pinned memory the GPU fetches the data itself at the full rate of the link, and with
+The driver copies ordinary (pageable) memory through a pinned buffer of its own, chunk by chunk, and the call blocks
+the CPU meanwhile. From pinned memory the GPU fetches the data itself at the full rate of the link, and with
 `non_blocking=True` the CPU continues.
 """,
     detected="""
@@ -59,13 +59,13 @@ Copies from pageable memory to the GPU of at least 1 MiB in total per step, if t
 it is replayed with pinned ones.
 """,
     gain="""
-The call takes 4 to 30 µs and does not wait; the copy takes its bytes at the best rate of the link (measured or
-stated, down to 0.7 of it).
+The call takes 4 to 30 µs and does not wait; the copy runs at the best rate of the link (measured, or from its
+specification; down to 0.7 of it).
 """,
     wrong="""
-Pinning costs a copy in CPU memory: let the DataLoader do it in its own thread, or pin once what is used again. Data
-that the training process creates in each step gains only the faster transfer. Where the CPU computes what is copied
-(an offloaded optimizer, a loss), the fix stands in *Worth trying* (0.6, assumed).
+Pinning costs a copy in CPU memory: let the DataLoader do it in its own thread, or pin reused buffers once. Data that
+the training process creates in each step gains only the faster transfer. Where the CPU computes what is copied (an
+offloaded optimizer, a loss), the fix is listed under *Worth trying* (probability 0.6, assumed).
 """,
 )
 

@@ -32,17 +32,17 @@ if TYPE_CHECKING:
 
 PAGE = Page(
     id="planning",
-    title="Kernels are planned for new shapes during the training",
+    title="Kernels are planned for new shapes during training",
     means="""
-cuDNN and cuBLAS choose how to compute the first time that a shape comes up, and keep that. When batch lengths vary,
-many steps meet new shapes: cuDNN attention alone plans for 50 ms for each, forward and backward, and nothing is
-launched meanwhile. (Where code is compiled, too: see [recompiles](recompiles.md).)
+cuDNN and cuBLAS choose an algorithm when they first see a shape, and cache the choice. When batch lengths vary, many
+steps meet new shapes: cuDNN attention alone plans for 50 ms per shape in the forward pass and again in the backward
+pass, and nothing is launched meanwhile. (If code is compiled as well, see [recompiles](recompiles.md).)
 """,
     detected="""
-In at least half of the recorded steps: an op that launches GPU work and is silent for over 3 ms, the first time that
-its shapes come up on its thread, where ops of its name usually take less than a tenth of that; and no code is compiled.
-Or, over all steps that a run timed: steps with new lengths take at least 15 % longer than steps with lengths seen
-before, and this adds 5 % to the mean step.
+In at least half of the recorded steps: an op that launches GPU work is silent for over 3 ms (no call, no op within
+it), the first time that its shapes occur on its thread, while ops of its name usually take less than a tenth of that;
+and no code is compiled. Or, over all steps that a run timed: steps with new lengths take at least 15 % longer than
+steps with lengths seen before, and this adds 5 % to the mean step.
 """,
     gain="""
 An op that planned takes its usual time. With another attention backend the attention kernels take at worst 1.3 times

@@ -52,14 +52,14 @@ or tensor. Each launch takes the CPU 5 to 20 µs and the GPU 2 µs, and a value 
 `index_add_`, `scatter_reduce`, `torch._foreach_…`) take as long as one or two rounds.
 """,
     detected="""
-A sequence of 1 to 48 ops that repeats at least 8 times in a row, 32 ops in all, outside of autograd, optimizers and
-data loaders; without matrix multiplications, convolutions, attention and norms of layers, which are parts of a model
-that need the result of the part before. From 2 % of the step on.
+A sequence of 1 to 48 ops that repeats at least 8 times in a row, 32 ops in all, outside autograd, optimizers and data
+loaders, if it takes at least 2 % of the step. It has no matrix multiplications, convolutions, attention or norms:
+those are layers, which need the result of the layer before.
 """,
     gain="""
 Launches and Python code of a loop become those of two rounds (one to four), its kernels take half of their time (0.2
-to 1), and it waits for the GPU no more than in its last round; the same for what the backward pass does for it. All
-three numbers are assumed.
+to 1), and it waits for the GPU only in its last round; the same holds for its backward pass. All three numbers are
+assumed.
 """,
     wrong="""
 Where a round needs the result of the one before, the loop cannot be written in this way: the recording shows ops

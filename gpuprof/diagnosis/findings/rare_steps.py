@@ -46,7 +46,7 @@ happens often it costs more than any slow kernel.
 """,
     detected="""
 In a run: what saving, evaluating and logging add to the mean step, measured in each timed step, if it is at least 2
-%. In runs that did not measure this: at least three steps of at least 1.5 times the median, at equal distances, that
+%. In runs that did not measure this: at least three steps of at least 1.5 times the median, at equal intervals, that
 did not wait for their batch. Without a run: one such step among at least four recorded ones, if at least half of its
 additional time is CPU work outside all phases of a step.
 """,

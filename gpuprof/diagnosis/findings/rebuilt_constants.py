@@ -34,17 +34,17 @@ PAGE = Page(
     id="rebuilt_constants",
     title="Masks or tables are made again in every layer",
     means="""
-A causal mask, positions, or the sines and cosines of a rotary embedding depend on the length of a batch alone, and are
-the same in each layer. Where a layer makes its own, each costs a dozen launches, or writes and reads a whole mask. Made
-once and passed on, or kept in a buffer of the model, they cost nothing.
+A causal mask, positions, or the sines and cosines of a rotary embedding depend only on the length of a batch, and are
+the same in each layer. Where each layer builds its own, each costs a dozen launches, or writes and reads a whole
+mask. Built once and passed on, or kept in a buffer of the model, they cost nothing.
 """,
     detected="""
-Sequences of 3 to 32 forward ops that begin with one that makes a tensor of a size (`arange`, `ones`, `full`, `zeros`,
-`eye`, `linspace`), see no tensor of a shape that layers compute with, and come with the same names and shapes 4 times a
-step or more; 2 % of the step at least. Not detected without shapes.
+Sequences of 3 to 32 forward ops that begin with one that creates a tensor (`arange`, `ones`, `full`, `zeros`, `eye`,
+`linspace`), read no tensor of a shape that layers compute with, and occur with the same names and shapes at least 4
+times a step; at least 2 % of the step. Not detected without shapes.
 """,
     gain="""
-All but the first of each step go, with the Python between their ops; at worst 40 % of that stays (assumed).
+All but the first of each step are removed, with the Python between their ops; at worst 40 % of that stays (assumed).
 """,
     wrong="""
 Ops are recorded without their tensors: a table that is made of values of its layer (a learned base, a random mask)

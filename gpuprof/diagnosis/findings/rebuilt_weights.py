@@ -41,13 +41,13 @@ Forward ops that multiply two matrices over an inner dimension of at most a quar
 million elements or more that has the shape of what activations are multiplied with. Needs recorded shapes.
 """,
     gain="""
-The matmuls and what is done with their whole result go on the GPU, at worst only what scales and copies it (one op
-that multiplies and adds stays). The CPU needs 0.2 ms more for each weight (0 to 0.4): a launch-bound step of an MoE
-with 12 such weights became 9 % longer with the published fix.
+On the GPU, the matmuls and the ops on their whole result are removed; at worst only those that scale and copy it (one
+op that multiplies and adds stays). The CPU needs 0.2 ms more for each weight (0 to 0.4): a launch-bound step of an
+MoE with 12 such weights became 9 % longer with the published fix.
 """,
     wrong="""
-With very many tokens for each weight, applying factors to activations costs more than rebuilding the weight. Where the
-CPU sets the pace nothing is gained.
+With very many tokens for each weight, applying factors to activations costs more than rebuilding the weight. A
+host-bound step gains nothing.
 """,
 )
 

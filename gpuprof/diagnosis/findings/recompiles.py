@@ -60,13 +60,13 @@ COMPILING_EXPLAINS: Assumed[Share] = 0.5
 
 PAGE = Page(
     id="recompiles",
-    title="New shapes are compiled during the training",
+    title="New shapes are compiled during training",
     means="""
-`torch.compile` and Triton prepare code for each shape that they see, and keep it. When batch lengths vary, many steps
-meet new shapes, and nothing is launched while their code is made. (Libraries that only plan their kernels again: see
-[planning](planning.md).) Dynamo also guards on values: a step counter or a schedule that is read as a Python number in
-the forward pass has the function compiled again each time it changes, until Dynamo reaches its limit
-(`recompile_limit`, 8) and runs the function as plain Python from then on, without a word in the log but one.
+`torch.compile` and Triton compile code for the shapes that they see, and cache it. When batch lengths vary, many
+steps meet new shapes, and nothing is launched while their code is compiled. (Libraries that only plan their kernels
+again: see [planning](planning.md).) Dynamo also guards on values: a step counter or a schedule that is read as a
+Python number in the forward pass makes Dynamo compile the function again each time it changes, until it reaches its
+limit (`recompile_limit`, 8), logs one warning and runs the function as plain Python from then on.
 """,
     detected="""
 In at least half of the recorded steps: ranges in which Dynamo or Inductor compile, or driver calls that load code. Or:
@@ -74,10 +74,9 @@ Dynamo notes that a function reached its limit of recompilations, and the record
 guards that failed are named with their lines.
 """,
     gain="""
-Compiling and loading are removed together with the candidates tried on the GPU, and an op that planned takes its
-usual time. In steps that compile, so does every op that launches something or runs generated code and takes the CPU
-over 0.2 ms; at worst half of that stays. For a function that was given up the gain is that of compiling it (see
-`compile`).
+Compiling, loading and the candidates tried on the GPU are removed, and an op that planned takes its usual time. In
+steps that compile, so does every op that launches something or runs generated code and takes the CPU over 0.2 ms; at
+worst half of that stays. For a function that Dynamo gave up on, the gain is that of compiling it (see `compile`).
 """,
     wrong="""
 Once all lengths have been seen there is nothing left to compile: a long training with few lengths recovers by itself.

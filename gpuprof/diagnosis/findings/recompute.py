@@ -62,8 +62,9 @@ PAGE = Page(
     applies=("training",),
     title="Gradient checkpointing repeats the forward pass",
     means="""
-Gradient checkpointing keeps only the inputs of each layer and computes the rest again in the backward pass. It saves
-memory and costs a third more work. If memory is available, that time is wasted; many recipes enable it by default.
+Gradient checkpointing keeps only the inputs of each layer and recomputes the rest in the backward pass. It saves
+memory and costs up to a third more work. If memory is available, that time is wasted; many recipes enable it by
+default.
 """,
     detected="""
 Forward ops that run inside the backward pass, on autograd's thread, with gradients enabled. Whether memory suffices
@@ -75,14 +76,14 @@ the fix says so, and nothing is advised that could not fit even into an empty GP
 The repeated ops are removed from the graph, on the CPU and on the GPU, together with the Python code between them; if
 checkpointing is an autograd function of its own, also everything it does before its backward pass begins.
 Checkpointing without one (`use_reentrant=False`) calls a Python function for every tensor that the forward pass saves
-and the backward pass fetches; without it 60 % of the forward's and 75 % of the backward's CPU time is left, but for
-libraries that plan a kernel for a new shape, and for passes of a reference model, which save nothing. Of what new
-shapes add to the mean step the share goes that the recorded steps plan while they repeat the forward pass: plans are
-kept for each thread.
+and the backward pass fetches; without it 60 % of the forward's and 75 % of the backward's CPU time is left, except in
+libraries that plan a kernel for a new shape, and in passes of a reference model, which save nothing. Plans are cached
+per thread, so repeating the forward pass also plans new shapes again: that share of their cost, as recorded, is
+removed.
 """,
     wrong="""
-What counts is the memory peak of the longest batch. Checkpointing only some layers, or keeping only the results of
-matrix multiplications (selective checkpointing), gains in proportion to what is no longer repeated.
+Memory must suffice for the longest batch. Checkpointing only some layers, or keeping only the results of matrix
+multiplications (selective checkpointing), gains in proportion to what is no longer repeated.
 """,
 )
 

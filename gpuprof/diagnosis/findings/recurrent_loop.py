@@ -43,22 +43,24 @@ PAGE = Page(
 An LSTM cell that is called for each frame, a gated delta rule or a state-space scan that goes from chunk to chunk in
 plain torch: each step launches a few small kernels, and needs the result of the step before, so it cannot be one op
 over all steps. There are kernels that run the whole recurrence: `torch.nn.LSTM` and `torch.nn.GRU` (cuDNN), `fla` for
-linear attention and delta rules, `mamba-ssm` for state spaces. A loop over the heads of an attention, one after
-another, looks alike, and is one attention over all of them.
+linear attention and delta rules, `mamba-ssm` for state spaces. A loop over attention heads, one after another, looks
+the same, and can be one attention over all of them.
 """,
     detected="""
 A sequence of 1 to 48 ops with a matrix multiplication in it that repeats at least 8 times in the forward pass, 64 ops
-in all, with the same shapes and in the same modules, with no backward pass in between: layers are modules of their own,
-and have norms. From 5 % of the step on. Not where the recording has no ranges of modules.
+in all, with the same shapes and in the same modules, with no backward pass in between: layers, in contrast, are
+separate modules and have norms. It must take at least 5 % of the step. Not detected if the recording has no module
+ranges.
 """,
     gain="""
 Launches and Python code of the steps become those of two steps (one to four), their kernels take a quarter of their
-time (8 to 50 %), as of a reference implementation that a fused kernel replaces; the same for the backward pass. All
-are assumed. The fix is worth trying (0.75, assumed) unless torch.nn has a layer of the cell.
+time (8 to 50 %), as when a fused kernel replaces a reference implementation; the same holds for the backward pass.
+All numbers are assumed. The fix is listed under *Worth trying* (probability 0.75, assumed) unless torch.nn has a
+layer for the cell.
 """,
     wrong="""
-A loop over samples that multiplies matrices looks the same: that is one batched multiplication. A cell with changes of
-its own (a peephole, a norm inside) has no kernel: `torch.compile` of the step, or CUDA graphs, then gain a part.
+A loop over samples that multiplies matrices looks the same: that is one batched multiplication. A modified cell (a
+peephole, a norm inside) has no fused kernel: `torch.compile` of the step, or CUDA graphs, then gain part of this.
 """,
 )
 

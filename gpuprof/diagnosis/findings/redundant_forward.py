@@ -45,27 +45,27 @@ PAGE = Page(
     means="""
 A teacher that is called once for its logits and once for its hidden states, a reference model that scores the same
 batch for two losses, log-probabilities that are computed without gradients just before the same pass with gradients:
-same weights, same inputs, same outputs. One call gives all of them. Or a tower whose result is multiplied by zero, as a
-vision tower is for batches without a picture: its forward and its backward pass change nothing.
+same weights, inputs and outputs. One call would do. Or a tower whose result is multiplied by zero, as a vision tower
+is for batches without a picture: its forward and its backward pass change nothing.
 """,
     detected="""
-In the recorded steps the recorder looks at the calls of the process's largest models. A call repeats an earlier one of
-the same step if its tensors have the same storage, place and version, no weight or buffer changed in between, the same
-adapters are switched on, and no dropout is at work. Nothing is read from the GPU. In the recording, its matmuls must
+In the recorded steps the recorder looks at the calls of the process's largest models. A call repeats an earlier one
+of the same step if its tensors have the same storage, offset and version, no weight or buffer changed in between, the
+same adapters are enabled, and no dropout is active. Nothing is read from the GPU. In the recording, its matmuls must
 be the same in order and shape as those of an earlier stretch, and nothing in it may draw random numbers. Not detected
 in recordings of other tools, in compiled models, and where inputs are copied in between. Work that is multiplied by
 zero: autograd's graph of a step that is not recorded shows a multiplication by a number of the program that is 0, and
 the loss depends on what is below it in no other way; in the recorded steps the ops of the same numbers are marked.
 """,
     gain="""
-The repeated calls are taken out of the graph, their work on the CPU and the GPU, and the step is replayed. Backward
-passes stay: a gradient that flowed through both calls flows through one. Of what is multiplied by zero the backward
-pass goes, too; the optimizer's work on its weights stays.
+The CPU and GPU work of repeated calls is removed from the graph, and the step is replayed. Backward passes stay: a
+gradient that flowed through both calls flows through one. For work that is multiplied by zero, the backward pass is
+removed as well; the optimizer's work on its weights stays.
 """,
     wrong="""
 Outputs of the first call have to be kept until they are needed again: memory. A function that draws random numbers in
-a kernel of its own is not seen. Weights below a zero get gradients of zero, by which weight decay still shrinks them;
-without any they stay as they are.
+a kernel of its own is not seen. Weights below a zero get zero gradients, and weight decay still shrinks them; without
+gradients they stay as they are.
 """,
 )
 

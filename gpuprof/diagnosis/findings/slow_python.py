@@ -27,25 +27,25 @@ PAGE = Page(
     id="slow_python",
     title="Python code holds up the work of a step",
     means="""
-Between two ops Python takes some microseconds. Where it takes milliseconds at a stretch on the thread that launches the
-model's work, and the GPU waits, the program does something of its own there: metrics in NumPy, a walk over all modules
+Python takes a few microseconds between two ops. Where the thread that launches the model's kernels stays in Python
+for milliseconds and the GPU waits, the program runs code of its own there: metrics in NumPy, a walk over all modules
 or parameters, a plot, a line of JSON, a string for a progress bar. Most of it is needed less often than in every
-step, or can be done elsewhere: every hundredth step, in a thread or a worker, once before the training, or by ops over
-whole tensors on the GPU.
+step, or can be done elsewhere: every hundredth step, in a thread or a worker, once before the training, or by ops
+over whole tensors on the GPU.
 """,
     detected="""
-Stretches of Python of 1 ms and 2 % of the step or more in no op and no call, in every recorded step, which take 5 % of
-it together, and which the GPU waits for; not in an optimizer. Loading data, preparing samples, collecting garbage and
-what the CPU computes on tensors have findings of their own. The function is that which was sampled there, the line that
-where most samples were.
+Stretches of Python outside ops and CUDA calls, of at least 1 ms and 2 % of the step each, in every recorded step,
+which together take 5 % of it and keep the GPU waiting. Not in an optimizer: that, loading data, preparing samples,
+collecting garbage and computing on CPU tensors are separate findings. The function named is the one sampled there,
+the line the one with the most samples.
 """,
     gain="""
-The stretches are shortened, and the step replayed: 10 % of them are left (2 to 60 %, assumed).
+The step is replayed with 10 % of the stretches left (2 to 60 %, assumed).
 """,
     wrong="""
 A recording does not show whether the work is needed in each step: the probability that it can go elsewhere is 75 %
-(assumed), so this stands in *Worth trying*. Python that only launches ops is never meant: `torch.compile` and CUDA
-graphs do without it.
+(assumed), so this is listed under *Worth trying*. Python that only launches ops does not count: `torch.compile` and
+CUDA graphs remove it.
 """,
 )
 

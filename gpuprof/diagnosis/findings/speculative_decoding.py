@@ -34,12 +34,12 @@ PAGE = Page(
     applies=("inference",),
     title="Decoding reads all weights for each token of few sequences",
     means="""
-To make one token, every weight of the model is read. For one sequence that is all an iteration does: its arithmetic
-would be enough for a hundred tokens. With speculative decoding something cheap drafts the next tokens, and one
-iteration of the model checks them all and keeps those that it would have made.
+To generate one token, every weight of the model is read. With one sequence that takes the whole iteration: the GPU
+could compute a hundred tokens in that time. With speculative decoding a cheap method drafts the next tokens, and one
+iteration of the model checks them all and keeps those that it would have generated.
 """,
     detected="""
-Iterations that make one token for each of at most 2 sequences, without drafting already.
+Iterations that generate one token for each of at most 2 sequences, without drafting already.
 """,
     gain="""
 An iteration over 5 tokens instead of 1, with its kernels grown as for a larger batch, and 4 drafted tokens at 6 % of an

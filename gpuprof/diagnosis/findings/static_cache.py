@@ -32,16 +32,16 @@ iteration, so that neither torch.compile nor CUDA graphs apply. A static cache h
 and the token is written into its place.
 """,
     detected="""
-Concatenations of tensors of four dimensions whose second has one position, the first many: a cache and a token. Where
-shapes were not recorded it is not looked for.
+Concatenations of two four-dimensional tensors, the first with many positions, the second with one: a cache and a
+token. Not detected without shapes.
 """,
     gain="""
-The concatenations take 40 % of what they took, 20 to 70 %. That the iteration can then be compiled or captured as a
-CUDA graph is a finding of its own.
+The concatenations take 40 % (20 to 70 %) of what they took. Compiling the iteration or capturing it as a CUDA graph,
+which is then possible, is a separate finding.
 """,
     wrong="""
 Attention over a static cache reads its full length, filled or not: choose the length of the longest text, not of the
-model. Its memory is taken from the beginning.
+model. Its memory is allocated from the start.
 """,
 )
 

@@ -69,24 +69,24 @@ prepared the next launches.
     detected="""
 CPU calls that wait for a device, a stream or a copy to the CPU, grouped by the op that made them. Not counted: copies
 of batches to the GPU (`pageable_copies`), calls of the allocator (`allocator`), and calls inside a loop over experts
-(`expert_loop`). Waits are looked at if the step gets at least 1 % shorter when it is replayed without all of them: a
-wait that finds the GPU idle, or that ends soon, costs nothing. Several kinds of waits are also priced together,
-because the CPU runs ahead only where none of them stops it. Loops over at least 8 tensors of the same few ops that
-look at a tensor and read what they find (a norm of each gradient) are named.
+(`expert_loop`). Waits count if the step gets at least 1 % shorter when it is replayed without all of them: a wait
+that finds the GPU idle, or that ends soon, costs nothing. Several kinds of waits are also replayed together, because
+the CPU runs ahead only where none of them stops it. A loop that runs the same few ops on each of at least 8 tensors
+and reads the results (a norm of each gradient) is named.
 """,
     gain="""
 The calls no longer wait, and the ops that read a value are removed together with their copies, and with the ops on
 small tensors directly before them, which only prepare what is read (at worst they all stay and only the wait is
-removed). Then the step is replayed, and the CPU runs ahead where it can. Ops that need the value for the size of their
-result stay, without their wait. A loop over tensors becomes ops over lists: their CPU time is 0.08 (0.03 to 0.17) of
-the loop's, that of Python around them 0.27, as measured of optimizers; the GPU's stays. Where a gradient scaler reads
-whether gradients overflowed, and the GPU has bf16, its search for overflows goes as well: bf16 needs no scaler.
+removed). Then the step is replayed, and the CPU runs ahead where it can. Ops whose result size depends on the value
+stay, without their wait. A loop over tensors becomes ops over lists: their CPU time is 0.08 (0.03 to 0.17) of the
+loop's, that of the Python around them 0.27, as measured on optimizers; GPU time stays. Where a gradient scaler reads
+whether gradients overflowed, and the GPU has bf16, its overflow check is removed as well: bf16 needs no scaler.
 """,
     wrong="""
 If the value decides what is computed next, it cannot be read later; compute with a mask instead. A wait at the end of
-each step that only serves to time the step disappears when timing is switched off. On several ranks, what one rank
-gains by running ahead it may lose waiting for the others: where communication costs more than the CPU, it gains nothing
-at worst. Without the waits the CPU runs more batches ahead, which takes a little more memory.
+each step that only serves to time the step disappears when timing is switched off. With several ranks, waiting for
+the others may cost a rank what it gains by running ahead: where communication costs more than the CPU, the gain is
+zero at worst. Without the waits the CPU runs more batches ahead, which takes a little more memory.
 """,
 )
 

@@ -36,18 +36,18 @@ PAGE = Page(
     id="tf32",
     title="fp32 matrix multiplications run without tensor cores",
     means="""
-Matrix multiplications of fp32 tensors run on the GPU's ordinary fp32 units unless TF32 is allowed: a format with the
-range of fp32 and ten bits of mantissa, which tensor cores multiply several times faster. torch does not allow it by
-default.
+Matrix multiplications of fp32 tensors run on the GPU's ordinary fp32 units unless TF32 is allowed. TF32 has the range
+of fp32 and ten bits of mantissa, and tensor cores multiply it several times faster. torch does not allow it for
+matrix multiplications by default.
 """,
     detected="""
-Kernels of matrix multiplications whose operands are fp32 and whose names are not those of tensor-core kernels, where
-they take 1 % of the step at least.
+Matrix multiplication kernels that have fp32 operands and no name of a tensor-core kernel, if they take at least 1 %
+of the step.
 """,
     gain="""
-Each such matrix multiplication takes 4 µs and the root of the sum of squares of the times of its FLOPs at 65 % of the
-TF32 ceiling (45 to 85 %) and of its bytes at 70 % of the memory ceiling (50 to 85 %), and never more than it took. The
-form is that of 2,877 recorded shapes in bf16.
+Each such matrix multiplication takes 4 µs and in addition √(a² + b²), but never more than it took: a is the time of
+its FLOPs at 65 % of the TF32 ceiling (45 to 85 %), b that of its bytes at 70 % of the memory ceiling (50 to 85 %).
+The form of the formula comes from 2,877 recorded bf16 shapes.
 """,
     wrong="""
 If part of a matrix multiplication (a transpose, a cast) runs as a separate kernel, that kernel stays. Training in
