@@ -142,6 +142,10 @@ def _began(recording: Recording) -> str | None:
         return None
 
 
+_DROPPED = ("J/token", "J/step", "began", "", "GPU busy", "verdict")
+"""Columns that a narrow screen has no room for, the first first."""
+
+
 def _table(entries: list[Entry], width: int) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
@@ -160,4 +164,12 @@ def _table(entries: list[Entry], width: int) -> RenderableType:
         columns.pop(1)
         rows = [[*row[:1], *row[2:]] for row in rows]
     lines = table([[escape(cell) for cell in row] for row in rows], columns, width)
+    for dropped in _DROPPED:
+        if all(line.cell_len <= width for line in lines):
+            break
+        if dropped in rows[0]:
+            i = rows[0].index(dropped)
+            columns.pop(i)
+            rows = [[*row[:i], *row[i + 1 :]] for row in rows]
+            lines = table([[escape(cell) for cell in row] for row in rows], columns, width)
     return Group(Text(lines[0].plain, "dim"), *lines[1:])

@@ -25,6 +25,8 @@ _IN_TOOLS = (
     (r" \(gpuprof \S+ --help shows the usage\)", ""),
     (r"\bgpuprof diagnose PATH\b", "the tool diagnose with a path"),
     (r"\bgpuprof try --list\b", "`gpuprof try --list` in a shell"),
+    (r"(?<!`)\bgpuprof gpus lists\b", "`gpuprof gpus` in a shell lists"),
+    (r"(?<!gpuprof project )--from GPU\b", "`gpuprof project --from GPU` in a shell"),
     (r"\bgpuprof (explain|diagnose|compare|project|try)(?! --)(?=[ ;,.:)]|$)", r"the tool \1"),
     (r"--fix(?= )", "fixes:"),
     (r"'?--(budget|until)\b'?", r"\1"),
@@ -77,9 +79,13 @@ def clean_text(answer: str, names: Collection[str] = ()) -> str:
 
 def clean_error(error: BaseException) -> str:
     """The one line of an error, which may quote a file."""
+    return _one_line(in_tools(" ".join(str(error).split())[: 4 * LONGEST_ERROR]))
+
+
+def _one_line(text: str) -> str:
     from gpuprof.report.names import escape, shorten
 
-    return shorten(escape(in_tools(" ".join(str(error).split())[: 4 * LONGEST_ERROR])), LONGEST_ERROR)
+    return shorten(escape(text), LONGEST_ERROR)
 
 
 def in_tools(text: str) -> str:
@@ -160,6 +166,26 @@ def strict_server() -> Any:
                 from gpuprof.report.untrusted import fenced
 
                 raise ToolError(f"{name} has no argument {fenced(unknown[0])}; it takes {', '.join(known or ())}")
-            return await super().call_tool(name, arguments, context)
+            try:
+                return await super().call_tool(name, arguments, context)
+            except ToolError as error:
+                if wrong := _wrong_arguments(error.__cause__):
+                    raise ToolError(f"{name}: {wrong}") from None
+                raise
 
     return Strict
+
+
+def _wrong_arguments(cause: BaseException | None) -> str:
+    """`a is missing`, `limit should be a valid integer`: what is wrong with a call's arguments, in one line; empty if
+    nothing is. The SDK's own text has several lines, and names its classes and a web page.
+    """
+    from pydantic import ValidationError  # comes with mcp
+
+    if not isinstance(cause, ValidationError):
+        return ""
+    found: dict[str, list[str]] = {}
+    for one in cause.errors(include_url=False, include_context=False, include_input=False):
+        said = "is missing" if one["type"] == "missing" else one["msg"].replace("Input should be", "should be", 1)
+        found.setdefault(str(one["loc"][0]) if one["loc"] else "", []).append(said)
+    return _one_line("; ".join(f"{name} {' or '.join(said)}" for name, said in found.items()))

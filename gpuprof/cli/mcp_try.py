@@ -30,6 +30,7 @@ async def try_fixes(
     """
     from anyio import to_thread  # comes with mcp
 
+    from gpuprof.cli.mcp_guard import in_tools
     from gpuprof.interop.agent_answers import text
     from gpuprof.interop.next_steps import after_trial
     from gpuprof.report.untrusted import cleaned
@@ -44,7 +45,7 @@ async def try_fixes(
     if code or not out.strip():
         if code or not said:
             raise GpuprofError(said[-1] if said else f"gpuprof try ended with exit code {code} and said nothing")
-        return text(cleaned({"rows": [], "notes": said[-1:]}))
+        return text(cleaned({"rows": [], "notes": [in_tools(one) for one in said[-1:]]}))
     trial = json.loads(out)
     return text(
         cleaned(

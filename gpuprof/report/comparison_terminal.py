@@ -12,8 +12,8 @@ from gpuprof.diagnosis.comparison.comparison import Comparison, KernelDifference
 from gpuprof.report import comparison_bars as bars
 from gpuprof.report import comparison_words as words
 from gpuprof.report import labels, stepbar
-from gpuprof.report.lines import Column, flow, table
-from gpuprof.report.names import escape, shorten_kernel, shown, shown_kernel
+from gpuprof.report.lines import Column, flow, prose, table
+from gpuprof.report.names import escape, shorten, shorten_kernel, shown, shown_kernel
 from gpuprof.report.numbers import count, duration
 from gpuprof.report.rank_lines import MOST_RANKS
 from gpuprof.report.terminal import GUTTER, WIDEST_PAGE, issues, paragraph, section, spaced
@@ -23,6 +23,8 @@ ROWS: Convention[Rows] = 5
 """Kernels and ops shown by default."""
 MOST_MECHANISMS: Convention[Rows] = 5
 WIDEST_BAR: Convention[Cells] = 60
+LEAST_BAR: Convention[Cells] = 6
+"""Room below which the waterfall has no bars."""
 NAMED_FROM_WIDTH: Convention[Cells] = 90
 """From this width on there is room for the phases next to a bar."""
 
@@ -56,13 +58,16 @@ def render(comparison: Comparison, width: int = 80, rows: int = ROWS) -> Group:
 def _headline(comparison: Comparison, width: int) -> list[Text]:
     left = Text(no_wrap=True, overflow="ellipsis")
     left.append(words.outcome(comparison), f"bold {_STYLES[comparison.step.outcome]}".strip())
-    left.append("   ").append(words.steps(comparison), "bold")
+    steps = Text(words.steps(comparison), "bold")
+    below = [] if left.cell_len + 3 + steps.cell_len <= width else [prose(steps)]
+    if not below:
+        left.append("   ").append_text(steps)
     gpus = dict.fromkeys(shown(side.gpu, 40) for side in (comparison.a, comparison.b) if side.gpu)
     right = Text(" → ".join(gpus), "dim", no_wrap=True, overflow="ellipsis")
     room = width - left.cell_len - right.cell_len
-    if room >= 3:
+    if room >= 3 and not below:
         return [left.append(" " * room).append_text(right)]
-    return [left, right] if right else [left]
+    return [left, *below, right] if right else [left, *below]
 
 
 def _side(comparison: Comparison, name: str, width: int) -> list[Text]:
@@ -128,7 +133,9 @@ def _waterfall(comparison: Comparison, width: int) -> list[Text]:
         return []
     labels = max(len(fall.label) for fall in falls)
     named = width >= NAMED_FROM_WIDTH
-    room = max(min(width - labels - (46 if named else 12), WIDEST_BAR), 12)
+    room = min(width - labels - (46 if named else 12), WIDEST_BAR)
+    if room < LEAST_BAR:  # numbers rather than bars
+        room, labels = 0, max(min(labels, width - 10), 1)
     low, high = bars.lowest(falls), bars.extent(falls)
     lines = []
     for fall in falls:
@@ -136,14 +143,18 @@ def _waterfall(comparison: Comparison, width: int) -> list[Text]:
         first, last = (round((ns - low) / max(high - low, 1) * room) for ns in sorted((fall.from_ns, fall.to_ns)))
         line = Text(no_wrap=True, overflow="ellipsis")
         value = duration(fall.to_ns) if fall.kind == "total" else words.signed(fall.difference_ns)
-        line.append(f"{fall.label:<{labels}}", "bold" if fall.kind == "total" else "").append(f"  {value:>8}  ", "bold")
+        label = shorten(fall.label, labels)
+        line.append(f"{label:<{labels}}", "bold" if fall.kind == "total" else "").append(f"  {value:>8}", "bold")
+        lines.append(line)
+        if not room:
+            continue
+        line.append("  ")
         first = min(first, room - 1)  # a part too short to see still gets a cell
         line.append(" " * first).append(fill * max(last - first, 1), style)
         line.append(" " * max(room - max(last, first + 1), 0)).append(
             f"  {words.phases_of(fall.term) if named and fall.term else ''}", "dim"
         )
         line.rstrip()
-        lines.append(line)
     return lines
 
 
@@ -165,7 +176,12 @@ def _phases(comparison: Comparison, width: int) -> list[Text]:
         )
     right, bold = Column(right=True), Column("bold", right=True)
     columns = (Column("bold"), right, Column("dim"), right, bold, Column("dim"))
-    return table(rows, columns, width)
+    lines: list[Text] = []
+    for kept in (slice(None), slice(5), slice(0, 5, 4)):  # without the GPU's work; only the phase and its difference
+        lines = table([row[kept] for row in rows], columns[kept], width)
+        if all(line.cell_len <= width for line in lines):
+            break
+    return lines
 
 
 def _ranks(comparison: Comparison, width: int) -> list[Text]:

@@ -6,7 +6,7 @@ a trace is only a name. Colour repeats what words and fills say, and may be miss
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
@@ -42,6 +42,9 @@ if TYPE_CHECKING:
 
 GUTTER: Convention[Cells] = 13
 """Columns to the left of the content, for the name of the section."""
+NARROW: Convention[Cells] = 60
+"""Width below which sections that hold code begin below their name, INDENT columns in: code breaks less often there."""
+INDENT: Convention[Cells] = 4
 WIDEST_PAGE: Convention[Cells] = 160
 """Widest output, in columns: longer lines are hard to read."""
 ROWS: Convention[Rows] = 5
@@ -120,12 +123,12 @@ def _in_brief(diagnosis: Diagnosis, width: int, brevity: Brevity) -> tuple[list[
     head, bad = _top(diagnosis, width, brevity)
     blocks = [head, *_iteration(diagnosis, inner), section(diagnosis.unit, _step(diagnosis, inner, brevity.least_part))]
     if diagnosis.findings:
-        blocks.append(section("fixes", fixes.fixes(diagnosis, inner, brevity)))
+        blocks.append(_with_code("fixes", width, lambda room: fixes.fixes(diagnosis, room, brevity)))
     else:
         blocks.append(section("2× as fast", fixes.sensitivities(diagnosis, inner)))
         if not _differs_from_recording(diagnosis):  # else the bar says it, without the cost of recording
             blocks.append(section("GPU waits", _causes(diagnosis, inner)))
-    blocks.append(section("try", fixes.worth_trying(diagnosis, inner, brevity.tries)))
+    blocks.append(_with_code("try", width, lambda room: fixes.worth_trying(diagnosis, room, brevity.tries)))
     above = section("reach", _above(diagnosis, inner)) + section("ncu", _counted(diagnosis))
     if brevity.warnings_first or diagnosis.quality.status == "unusable":
         return [head, bad, *blocks[1:]], [above]
@@ -153,6 +156,7 @@ def _everything(diagnosis: Diagnosis, width: int, rows: int, next_step: str | No
     if diagnosis.run:
         notes += [Issue("run_note", "info", note) for note in diagnosis.run.notes[:MOST_NOTES]]
     advice = words.next_step(diagnosis) if next_step is None else next_step
+    all_fixes = Brevity(fixes=max(len(diagnosis.findings), MOST_FIXES))
     return [
         *_top(diagnosis, width),
         section("run", [Text(line) for line in run_words.lines(diagnosis)]),
@@ -161,8 +165,8 @@ def _everything(diagnosis: Diagnosis, width: int, rows: int, next_step: str | No
         section("reach", _above(diagnosis, inner, most=max(rows, above_words.MOST_SHOWN), least=SEEN)),
         section("ncu", _counted(diagnosis, max(rows, counters_words.ROWS))),
         section("ranks", rank_lines.lines(diagnosis.ranks, inner, diagnosis.job)),
-        section("fixes", fixes.fixes(diagnosis, inner, Brevity(fixes=max(len(diagnosis.findings), MOST_FIXES)))),
-        section("try", fixes.worth_trying(diagnosis, inner)),
+        _with_code("fixes", width, lambda room: fixes.fixes(diagnosis, room, all_fixes)),
+        _with_code("try", width, lambda room: fixes.worth_trying(diagnosis, room)),
         section("ruled out", fixes.considered(diagnosis)),
         section("functions", _functions(diagnosis, inner, rows)),
         section("memory", _memory(diagnosis, inner)),
@@ -235,6 +239,21 @@ def section(title: str, lines: Sequence[Text | Table]) -> list[Text | Table]:
     return [grid]
 
 
+def _with_code(title: str, width: int, lines_in: Callable[[int], Sequence[Text | Table]]) -> Block:
+    """A section that holds code, from its lines in a number of columns; on a narrow screen below its name."""
+    if width >= NARROW:
+        return section(title, lines_in(width - GUTTER))
+    lines = lines_in(width - INDENT)
+    if not lines:
+        return []
+    grid = Table.grid(padding=0)
+    grid.add_column(width=INDENT)
+    grid.add_column(overflow="fold")
+    for line in lines:
+        grid.add_row("", prose(line) if isinstance(line, Text) else line)
+    return [Text(f"  {title}", "dim"), grid]
+
+
 def paragraph(text: str | None, style: str = "") -> list[Text]:
     return [Prose(escape(text), style)] if text else []
 
@@ -246,7 +265,7 @@ def _headline(diagnosis: Diagnosis, width: int) -> list[Text]:
     """What takes most of the step and the step time; below, the verdict's key, the usual step, and what ran where."""
     said, time = headline(diagnosis), words.step_time(diagnosis)
     style = f"bold {_verdict_style(diagnosis)}".strip()
-    first = [Text(said, style)]
+    first: list[Text] = [Prose(said, style)]
     if time and cell_len(said) + 3 + cell_len(time) <= width:
         first[0].append("   ").append(time, "bold")
     elif time:
@@ -282,7 +301,7 @@ def issues(found: Sequence[Issue | Note]) -> list[Text | Table]:
         grid = Table.grid(padding=(0, 1))
         grid.add_column(width=1)
         grid.add_column(overflow="fold")
-        grid.add_row(Text(mark, style), Text(escape(issue.message), "dim" if issue.severity == "info" else ""))
+        grid.add_row(Text(mark, style), Prose(escape(issue.message), "dim" if issue.severity == "info" else ""))
         rows.append(grid)
     return rows
 

@@ -56,6 +56,8 @@ def _look(path: Path) -> tuple[int, bytes]:
             return os.fstat(file.fileno()).st_size, file.read(512)
     except (FileNotFoundError, ValueError):  # ValueError: not a valid path, such as one with a NUL
         hint = ": standard input is not read, give a file" if str(path) == "-" else ""
+        if path.is_symlink():
+            hint = f": the link leads to {path.readlink()}"
         raise UnreadableTrace(f"{path}: no such file{hint}") from None
     except IsADirectoryError:
         raise UnreadableTrace(f"{path} is a folder{_traces_in(path)}") from None

@@ -29,6 +29,9 @@ def test_urls_reports_and_unknown_arguments_are_refused(tmp_path: Path):
         ("diagnose", {"path": str(tmp_path / "report.nsys-rep")}),
         ("diagnose", {"path": str(TRACE), "depth": 3}),
         ("explain", {"findings": "syncs"}),
+        ("compare", {}),
+        ("gaps", {"path": str(TRACE), "limit": "two"}),
+        ("project", {"path": str(TRACE), "to": 7}),
     ]
     found = texts(tmp_path, calls)
     assert all(is_error and "\n" not in text for is_error, text in found), found
@@ -36,6 +39,9 @@ def test_urls_reports_and_unknown_arguments_are_refused(tmp_path: Path):
     assert "not converted here" in found[4][1]
     assert f"diagnose has no argument {BEGIN}depth{END}; it takes path" in found[5][1]
     assert "explain has no argument" in found[6][1]
+    assert found[7][1] == "compare: a is missing"
+    assert found[8][1].startswith("gaps: limit should be a valid integer")
+    assert found[9][1].startswith("project: to should be a valid list or ")
     assert [path.name for path in tmp_path.iterdir()] == ["report.nsys-rep"]
 
 

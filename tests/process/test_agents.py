@@ -24,6 +24,7 @@ from helpers.trials import make_run, write_training
 from helpers.warm_torch import warm_python
 from jsonschema import Draft202012Validator
 
+from gpuprof.cli import mcp_try
 from gpuprof.cli.entry import COMMANDS
 from gpuprof.diagnosis import brief
 from gpuprof.diagnosis.comparison import brief as comparison_brief
@@ -243,6 +244,17 @@ def test_a_command_is_run_only_if_the_server_allows_it(reader: Answers, runner: 
     for word in WRONG_TRIALS:
         assert word in refused(results[word])
     assert not (cwd / "ran").exists()
+
+
+def test_what_a_trial_notes_speaks_of_tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    pytest.importorskip("mcp.server.mcpserver")
+
+    async def nothing(*_: object) -> tuple[int, str, str]:
+        return 0, "", "gpuprof: no fix is advised here; gpuprof try --list names those that there are\n"
+
+    monkeypatch.setattr(mcp_try, "_run", nothing)
+    said = json.loads(asyncio.run(mcp_try.try_fixes(["train.py"], folder=str(tmp_path))))
+    assert said["notes"] == ["no fix is advised here; `gpuprof try --list` in a shell names those that there are"]
 
 
 SLOW_INPUT = """

@@ -69,13 +69,16 @@ def screen(done: CompletedProcess[str], width: int = 80) -> str:
 
 
 def sections(text: str) -> dict[str, list[str]]:
-    """Title of a section of an answer → its lines; what stands above them all has no title."""
+    """Title of a section of an answer → its lines; what stands above them all has no title. On a narrow screen some
+    sections begin below their title."""
     found: dict[str, list[str]] = {"": []}
     title = ""
     for line in text.splitlines():
-        if line.startswith("  ") and line[2:13].strip() and line[2] != " ":
+        begins = line.startswith("  ") and line[2:13].strip() and line[2] != " "
+        if begins:
             title = line[2:13].strip()
-        found.setdefault(title, []).append(line[13:] if title else line)
+        below = title and not begins and line[:13].strip()
+        found.setdefault(title, []).append(line[4:] if below else line[13:] if title else line)
     return found
 
 

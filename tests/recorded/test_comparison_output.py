@@ -61,6 +61,17 @@ def test_the_outcome_stands_first():
     assert any(re.search("A's diagnosis predicted 1.–2. ms for torch.compile; B takes", line) for line in rest)
 
 
+@pytest.mark.parametrize("width", [40, 50, 60])
+def test_a_narrow_screen_cuts_no_number(width):
+    found = text(compared("tiny", "tiny.compile"), width)
+    assert "…" not in "".join(found.splitlines()[:3])
+    fall = found[found.index("  waterfall") : found.index("  phases")]
+    amounts = re.findall(r"(?:ns|µs|ms|s)(?:\s|$)", fall)
+    assert len(amounts) >= len(fall.strip().splitlines())
+    phases = found[found.index("  phases") : found.index("  counts")]
+    assert all(re.search(r"[−+][\d.,]+ (?:ns|µs|ms|s)(?:\s|$)", line) for line in phases.strip().splitlines()), phases
+
+
 @pytest.mark.parametrize("width", [40, 80, 120, 300])
 def test_it_fits_the_terminal(width):
     for a, b in (("tiny", "tiny.compile"), ("tiny", "tiny"), ("moe_big", "tf32")):

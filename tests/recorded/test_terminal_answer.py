@@ -82,7 +82,7 @@ def test_one_step_time_and_gains_that_agree_with_it(name):
 @pytest.mark.parametrize("width", (40, 80, 120))
 @pytest.mark.parametrize("name", RECORDINGS)
 def test_code_of_fixes_is_whole_at_any_width(name, width):
-    """Nothing of it is cut, no string is broken, and prose stands in lines of its own."""
+    """Nothing of it is cut, no string and no name is broken that fits, and prose stands in lines of its own."""
     diagnosis = diagnosed(ROOT / "scenarios" / name / "recording")
     lines = plain(diagnosis, width, verbose=True).splitlines()
     text = re.sub(r"\s|#", "", "".join(lines))
@@ -94,12 +94,14 @@ def test_code_of_fixes_is_whole_at_any_width(name, width):
             assert re.sub(r"\s|#", "", one.text) in text, one.text
             for literal in re.findall(r'"[^"]*"', one.text.split("  #")[0]):
                 assert any(literal in line for line in lines), literal
+            for name in re.findall(r"[A-Za-z_]\w*", one.text.split("  #")[0]):
+                assert any(name in line for line in lines) or len(name) + len("    1  ") >= width, name
 
 
 @pytest.mark.parametrize("name", RECORDINGS)
 def test_no_amount_is_broken_across_lines(name):
     diagnosis = diagnosed(ROOT / "scenarios" / name / "recording")
-    for width in (60, 80, 100):
+    for width in (40, 60, 80, 100):
         text = plain(diagnosis, width, verbose=False)
         assert not re.search(r"\d\n +(?:ns|µs|ms|s|%|×|[MG]iB)(?!\w)", text), f"{width} columns:\n{text}"
 

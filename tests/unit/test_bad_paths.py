@@ -29,6 +29,7 @@ import gpuprof
         ("pipe", "pipe or a device"),
         ("/proc/self/mem", "cannot be read"),
         ("-", "standard input is not read"),
+        ("broken.json", "broken.json: no such file: the link leads to gone.json"),
     ],
 )
 def test_paths_that_are_no_file(tmp_path: Path, path: str, says: str, mode: str, monkeypatch, capsys):
@@ -37,6 +38,7 @@ def test_paths_that_are_no_file(tmp_path: Path, path: str, says: str, mode: str,
     (tmp_path / "folder").mkdir()
     good().write(tmp_path / "folder" / "trace.json")
     (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "broken.json").symlink_to("gone.json")
     os.mkfifo(tmp_path / "pipe")
     code, out, err = run(capsys, "diagnose", path, *(["--json"] if mode == "json" else []))
     is_refused(Result(code, out, err, 0))

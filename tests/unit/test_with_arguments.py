@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers.make_run import RunBuilder
@@ -106,13 +107,20 @@ def test_arguments_that_change_no_time_say_so():
     ("arguments", "says"),
     [
         ({"learning_rate": 1e-5}, "learning_rate: gpuprof does not know what it costs"),
-        ({"max_completion_length": "long"}, "max_completion_length=long: give a number of at least 1"),
-        ({"max_completion_length": 0}, "give a number of at least 1"),
+        ({"max_completion_length": "long"}, "max_completion_length=long: give a whole number of at least 1"),
+        ({"max_completion_length": 0}, "give a whole number of at least 1"),
+        ({"max_completion_length": 10**400}, "give a whole number of at least 1"),
+        ({"num_generations": 2.5}, "num_generations=2.5: give a whole number of at least 1"),
+        ({"num_generations": float("inf")}, "give a whole number of at least 1"),
+        ({"num_generations": [1, 2]}, "give a whole number of at least 1"),
+        ({"num_generations": None}, "give a whole number of at least 1"),
         ({"beta": -1}, "not below 0"),
-        ({"num_iterations": True}, "give a number of at least 1"),
+        ({"beta": float("inf")}, "not below 0"),
+        ({"beta": float("nan")}, "not below 0"),
+        ({"num_iterations": True}, "give a whole number of at least 1"),
     ],
 )
-def test_what_cannot_be_said_is_an_error(arguments: dict[str, float], says: str):
+def test_what_cannot_be_said_is_an_error(arguments: dict[str, Any], says: str):
     with pytest.raises(GpuprofError, match=says):
         with_arguments(iteration(0.5), TRAINER, arguments)
 

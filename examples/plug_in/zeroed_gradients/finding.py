@@ -59,8 +59,9 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
     """Fewer elementwise kernels in the optimizer's phase, where only one side has the finding."""
     in_a, in_b = (side.finding(PAGE.id) is not None for side in (a, b))
     if in_a != in_b:
-        fills = ("elementwise", "optimizer"), ("memset", "optimizer")
-        claim = claim_where(lambda cell: cell[1:] in fills, OWN_WEIGHT)
+        claim = claim_where(
+            lambda cell: cell[1:] in (("elementwise", "optimizer"), ("memset", "optimizer")), OWN_WEIGHT
+        )
         yield Candidate(PAGE.id, "gradients dropped", "one of the two fills its gradients with zeros", claim)
 
 

@@ -6,6 +6,7 @@ sequences only where the GPU limits it; what waits does not. All times are of th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
@@ -209,7 +210,7 @@ def _epochs(asked: Factors, iteration: Iteration, trainer: Trainer, name: str, v
 
 def _beta(asked: Factors, iteration: Iteration, trainer: Trainer, name: str, value: Value) -> Factors:
     now = trainer.settings.get(name)
-    if isinstance(value, (str, bool)) or value < 0:
+    if not _number(value) >= 0:
         raise GpuprofError(f"{name}={value}: give a number that is not below 0")
     if now is None or bool(now) == bool(value):
         if value and not now:
@@ -231,9 +232,20 @@ def _now(trainer: Trainer, name: str, usual: float | None = None) -> float:
 
 
 def _count(name: str, value: Value) -> float:
-    if isinstance(value, (str, bool)) or value < 1:
-        raise GpuprofError(f"{name}={value}: give a number of at least 1")
-    return float(value)
+    number = _number(value)
+    if not number.is_integer() or number < 1:
+        raise GpuprofError(f"{name}={value}: give a whole number of at least 1")
+    return number
+
+
+def _number(value: object) -> float:
+    """A value that may be anything in JSON; nan if it is no number, or none that is finite."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return math.nan
+    try:
+        return float(value) if math.isfinite(value) else math.nan
+    except OverflowError:
+        return math.nan
 
 
 _RULES: dict[str, Callable[[Factors, Iteration, Trainer, str, Value], Factors]] = {
