@@ -221,7 +221,7 @@ def program(seconds: float, busy: float, period_ms: float) -> dict[str, Any]:
             sys.path.insert(0, name)
             lasting = lasting_autograd(until)
             # As many seconds a step as make the sampler choose this period.
-            at_hand = sampling.Sampling(folder, 0, period_ms / 1e3 * sampling.SAMPLES)
+            at_hand = sampling.Sampling(folder, 0, period_ms / 1e3 * sampling.USUAL_SAMPLES)
             at_hand.begin(1, extends=False)
             while time.monotonic() < until:
                 burst = time.monotonic() + BURST_S

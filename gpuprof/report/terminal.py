@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 GUTTER: Convention[Cells] = 13
 """Columns to the left of the content, for the name of the section."""
-NARROW: Convention[Cells] = 60
+NARROW_BELOW: Convention[Cells] = 60
 """Width below which sections that hold code begin below their name, INDENT columns in: code breaks less often there."""
 INDENT: Convention[Cells] = 4
 WIDEST_PAGE: Convention[Cells] = 160
@@ -241,7 +241,7 @@ def section(title: str, lines: Sequence[Text | Table]) -> list[Text | Table]:
 
 def _with_code(title: str, width: int, lines_in: Callable[[int], Sequence[Text | Table]]) -> Block:
     """A section that holds code, from its lines in a number of columns; on a narrow screen below its name."""
-    if width >= NARROW:
+    if width >= NARROW_BELOW:
         return section(title, lines_in(width - GUTTER))
     lines = lines_in(width - INDENT)
     if not lines:

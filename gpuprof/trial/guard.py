@@ -14,7 +14,9 @@ import sys
 import time
 from pathlib import Path
 
-from gpuprof.units import Assumed, Seconds
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpuprof.units import Assumed, Seconds
 
 VARIABLE = "GPUPROF_TRIAL="
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

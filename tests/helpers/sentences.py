@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from gpuprof.diagnosis.analysis import analysis_of
 from gpuprof.diagnosis.diagnosis import Diagnosis, Finding
+from gpuprof.diagnosis.sentences import duration
 from gpuprof.report.terminal import plain
 
 NUMBER = r"[\d,]+(?:\.\d+)?"
@@ -84,7 +85,7 @@ def _totals(diagnosis: Diagnosis, finding: Finding) -> Iterator[str]:
         return
     for place in places:
         alone = LONGEST.search(place.text)
-        if alone and abs(value(alone[1]) - (place.ns or 0) / 1e6) > ROUNDED * value(alone[1]):
+        if alone and f"{alone[1]} ms" != duration(place.ns or 0):
             yield f"{finding.id}: {place.text!r}, which is a place of {(place.ns or 0) / 1e6:g} ms"
     parts = [one for one in places if one.part is not None]
     if len({one.part for one in parts}) < len(parts):

@@ -423,7 +423,7 @@ def test_the_numbers_of_threads_change_nothing(tmp_path: Path):
 def without_tracks(diagnosis: Diagnosis) -> dict:
     """The same without the names of threads, which evidence tells."""
     found = numbers(diagnosis)
-    for finding in found["findings"]:
+    for finding in (*found["findings"], *found["worth_trying"]):
         for evidence in finding["evidence"]:
             evidence["where"] = None
     return found

@@ -193,5 +193,5 @@ def test_torchs_own_transformer_that_looks_at_its_mask_is_compiled_after_that():
 def test_a_closures_passes_are_no_part_of_the_optimizer():
     """A plain SGD over lists is twelve kernels, and fusing them measured no gain."""
     found = list(optimizer.find(case_of(ROOT / "scenarios" / "lightning_transformer_again" / "recording")))
-    said = "SGD goes through lists of parameters: 12 kernels a step, 0.5 ms of CPU"
+    said = "SGD goes through lists of parameters: 12 kernels a step, 468 µs of CPU"
     assert all(said in one.evidence[0].text for one in found)

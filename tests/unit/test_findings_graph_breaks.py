@@ -134,7 +134,7 @@ def test_the_line_the_count_and_the_gain_are_named(tmp_path: Path):
     texts = [one.text for one in only(graph_breaks, case, "joined").evidence]
     assert "15 graph breaks a step" in texts[0]
     assert "forward (train.py:30)" in texts[1] and ITEM in texts[1] and "8 waits for the GPU" in texts[1]
-    assert "ms a step less" in texts[1]
+    assert " µs a step less" in texts[1]
     assert "torch.where" in str(only(graph_breaks, case, "joined").fix)
 
 

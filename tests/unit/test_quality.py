@@ -491,7 +491,7 @@ CASES = {
         lambda: sound_ranges(825_000),
         {"steps_apart": "warning"},
         WARNED,
-        "cover 1.6 of the 1.8 ms",
+        "cover 1.6 ms of the 1.8 ms",
     ),
     "no_shapes": Boundary(
         lambda: sound(shapes=False),

@@ -216,9 +216,7 @@ REFUSED = {
     **{(taker, kind): NO_STEPS for taker in OF_STEPS for kind in SNAPSHOTS},
     **{(taker, "log"): NO_STEPS_BUT_A_JOB for taker in OF_STEPS if taker != "diagnose"},
     **{(taker, "roles"): NO_STEPS_BUT_A_JOB for taker in OF_STEPS if taker not in ("diagnose", "history", "report")},
-    **{
-        (taker, "log and trace"): r"verl\.log is a log, steps\.json is none" for taker in OF_STEPS if taker != "history"
-    },
+    **{(taker, "log and trace"): r"verl\.log is a log, steps\.json is not" for taker in OF_STEPS if taker != "history"},
     ("history", "roles"): "generation is a folder that holds no .json",
     **{(taker, "log"): NO_MEMORY for taker in OF_MEMORY},
     **{(taker, kind): SEVERAL for taker in OF_MEMORY for kind in ("roles", "log and trace")},

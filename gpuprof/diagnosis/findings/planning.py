@@ -81,7 +81,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
         return change
 
     likely = change_to(1.0)
-    lost_ns = case.per_step(float(planned.recorded_ns[plans].sum()))
+    lost_ns = case.per_step(float(np.maximum(graph.duration_ns, planned.recorded_ns)[plans].sum()))
     said = f"{', '.join(planned.names)} plan their kernels again in most {case.unit}s"
     yield Proposal(
         title="no cuDNN attention (it plans again for every length)" if cudnn else "fewer different shapes",
