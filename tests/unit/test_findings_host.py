@@ -439,6 +439,13 @@ def test_no_fused_optimizer_where_there_is_none_or_it_is_fused(tmp_path, name, o
     assert not list(optimizer.find(_optimizer(tmp_path, name, op, 40)))
 
 
+@pytest.mark.parametrize(("torch", "offered"), [("2.11.0+cu130", False), ("2.13.0+cu130", True), (None, False)])
+def test_adagrad_is_fused_where_torch_can(tmp_path, torch: str | None, offered: bool):
+    case = _optimizer(tmp_path, "Adagrad", "aten::_foreach_mul_", 40)
+    versions = {} if torch is None else {"torch_version": torch}
+    assert bool(list(optimizer.find(case.with_facts(versions=versions)))) == offered
+
+
 def test_a_small_optimizer_is_within_the_noise(tmp_path):
     assert not shown(optimizer, _optimizer(tmp_path, "AdamW", "aten::_foreach_mul_", 6))
 

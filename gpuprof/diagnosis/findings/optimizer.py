@@ -17,7 +17,7 @@ from gpuprof.diagnosis.detect.memory_remedy import MemoryRemedy
 from gpuprof.diagnosis.detect.pair.candidates import Candidate, claim_where
 from gpuprof.diagnosis.detect.pair.quantities import kernel_counts, kernel_ns
 from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
-from gpuprof.diagnosis.detect.torch_version import is_before_2
+from gpuprof.diagnosis.detect.torch_version import is_before_2, torch_version
 from gpuprof.diagnosis.fix import Fix, call
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.projection import memory_changes as changes
@@ -28,14 +28,17 @@ from gpuprof.replay.transform import removed, without_waits
 from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.phases import OPTIMIZER
 from gpuprof.tracefile.trace import ANNOTATION, I64, Mask
+from gpuprof.units import Published, Version
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
     from gpuprof.diagnosis.detect.pair.facts import Facts
     from gpuprof.projection.memory import RecordedMemory
 
-FUSABLE = frozenset({"Adam", "AdamW", "SGD", "Adagrad"})
+FUSABLE = frozenset({"Adam", "AdamW", "SGD"})
 """Optimizers of torch.optim that take `fused=True` on CUDA."""
+FUSED_ADAGRAD_FROM: Published[tuple[Version, Version]] = (2, 13)
+"""The first torch whose documentation lists CUDA for Adagrad's `fused`."""
 FUSED = re.compile(r"^aten::_fused_")
 FOREACH = re.compile(r"^aten::_foreach_")
 IN_PLACE = re.compile(r"^aten::(add_|addcdiv_|mul_)$")
@@ -60,8 +63,8 @@ parameter's step count on the CPU. With a gradient scaler it checks on the GPU w
 `scaler.step` no longer waits for that value.
 """,
     detected="""
-A step of torch.optim's `Adam`, `AdamW`, `SGD` or `Adagrad` without `aten::_fused_…` ops, found by its
-`Optimizer.step` range. Not shown if torch is older than 2.0.
+A step of torch.optim's `Adam`, `AdamW`, `SGD` or, from torch 2.13 on, `Adagrad` without `aten::_fused_…` ops, found by
+its `Optimizer.step` range. Not shown if torch is older than 2.0.
 """,
     gain="""
 All kernels of the step become one with 0.33 to 0.6 of their time; CPU time in ops becomes 0.4 (from foreach) or 0.03
@@ -81,8 +84,9 @@ def find(case: Analysis) -> Iterator[Proposal]:
     graph, trace = case.graph, case.trace
     ranges = case.ops_named(STEP.match)
     names = {match[1] for i in np.unique(trace.ops.name[ranges]).tolist() if (match := STEP.match(trace.strings[i]))}
-    inside_ops = _inside(case, ranges) if names & FUSABLE else np.zeros(len(ranges), bool)
-    if not names or not names <= FUSABLE or is_before_2(case) or (inside_ops & case.ops_named(FUSED.match)).any():
+    fusable = FUSABLE | {"Adagrad"} if torch_version(case) >= FUSED_ADAGRAD_FROM else FUSABLE
+    inside_ops = _inside(case, ranges) if names & fusable else np.zeros(len(ranges), bool)
+    if not names or not names <= fusable or is_before_2(case) or (inside_ops & case.ops_named(FUSED.match)).any():
         return
     lists = bool((inside_ops & case.ops_named(FOREACH.match)).any())
     if not lists and not (inside_ops & case.ops_named(IN_PLACE.match)).any():
