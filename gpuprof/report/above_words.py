@@ -27,7 +27,7 @@ def title(diagnosis: Diagnosis) -> str:
     if below:
         text += " with the ops that it runs"
     if found.unknown_ns >= LEAST_NAMED_SHARE * found.usual_ns:
-        text += f" at most: for {duration(found.unknown_ns)} of it no target is known"
+        text += f", or less: for {duration(found.unknown_ns)} of it no target is known"
     return f"{text}; fixes that replace ops go below that" if below else text
 
 

@@ -160,7 +160,7 @@ def test_a_reach_above_what_a_fix_promises_says_so():
     assert found is not None and diagnosis.findings[0].step_ns.high < found.reach_ns
     assert "with the ops that it runs; fixes that replace ops go below that; it takes" in lines(diagnosis)[0]
     unknown = replace(diagnosis, above_reach=replace(found, unknown_ns=found.usual_ns))
-    assert "it should take is not known; fixes that replace ops go below that" in lines(unknown)[0]
+    assert "of it no target is known; fixes that replace ops go below that" in lines(unknown)[0]
 
 
 def test_a_fix_that_replaces_no_op_says_nothing_of_the_reach():
