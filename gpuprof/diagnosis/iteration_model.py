@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from gpuprof.bounds import OneOf, Positive, Share, Words
+from gpuprof.calibration import iterations as calibrated
 from gpuprof.diagnosis.fix import Patch, Setting
 
 
@@ -30,6 +31,11 @@ class RewardTime:
     ns: int
     cpu_ns: int | None
     """CPU time of its thread; if it is far less than `ns`, the function mostly waits."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether the function mostly waits; False if its CPU time is not known."""
+        return self.cpu_ns is not None and self.cpu_ns < calibrated.WAITS.value * self.ns
 
 
 @dataclass(frozen=True, slots=True)

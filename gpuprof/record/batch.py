@@ -63,8 +63,8 @@ MOST_SHAPES: Assumed[Entries] = 10_000
 MOST_FETCHED: Assumed[Batches] = 64
 """Batches that may have been fetched and not been used yet."""
 READING_SHARE: Assumed[Share] = 0.003
-"""Share of the time that is spent reading values of masks, positions and labels, at most: steps of 2 ms take a tenth of
-a millisecond longer where each is read. Shapes are looked at in each step."""
+"""Largest share of the time that is spent reading values of masks, positions and labels. Shapes are looked at in each
+step."""
 
 
 class WorkMeter:

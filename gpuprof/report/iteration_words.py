@@ -7,7 +7,7 @@ from typing import Protocol
 
 from gpuprof.diagnosis.diagnosis import Range
 from gpuprof.diagnosis.iteration_model import Change, GenerationBudget, Iteration, PhaseBudget
-from gpuprof.diagnosis.iterations.changes import WAITS, decode_busy_share
+from gpuprof.diagnosis.iterations.changes import decode_busy_share
 from gpuprof.record.phase_names import BACKWARD, FORWARD, GENERATION, IDLE, OPTIMIZER, OTHER, REWARD, TRAINING
 from gpuprof.report.fixes import times_range
 from gpuprof.report.names import escape
@@ -121,7 +121,7 @@ def rewards(iteration: Iteration) -> str:
     """The reward functions, longest first, and which of them wait; empty if their names are not known."""
     named = []
     for one in iteration.rewards[:MOST_REWARDS]:
-        waits = one.cpu_ns is not None and one.cpu_ns < WAITS * one.ns and one.ns >= LEAST_IN_LEGEND * iteration.mean_ns
+        waits = one.waits and one.ns >= LEAST_IN_LEGEND * iteration.mean_ns
         named.append(f"{escape(one.name)} {duration(one.ns)}" + (" (waits)" if waits else ""))
     more = len(iteration.rewards) - MOST_REWARDS
     return " · ".join(named) + (f" and {more} more" if more > 0 else "")

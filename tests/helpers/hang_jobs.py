@@ -18,7 +18,7 @@ CULPRIT = 2
 BEGUN = "begun.rank{}"
 """File of a rank's run folder that it makes before its fault."""
 LOOK_S, LOOKS = 0.2, 5
-"""The jobs hang once nothing of them has changed in so many looks, so many seconds apart."""
+"""The jobs hang once nothing of them has changed in LOOKS looks that are LOOK_S seconds apart."""
 PATIENCE_S = 120.0
 
 

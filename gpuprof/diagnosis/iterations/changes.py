@@ -28,7 +28,6 @@ from gpuprof.record.phase_names import (
 )
 from gpuprof.units import Assumed, Share
 
-WAITS = calibrated.WAITS.value
 SPREAD = calibrated.SPREAD.value
 ENGINE = calibrated.ENGINE.rising
 RATES = calibrated.SYNC_RATE.rising
@@ -121,7 +120,7 @@ def _tail(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
 
 def _rewards_at_once(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
     """Run reward functions that mostly wait at the same time instead of one after another."""
-    waiting = [one for one in iteration.rewards if one.cpu_ns is not None and one.cpu_ns < WAITS * one.ns]
+    waiting = [one for one in iteration.rewards if one.waits]
     whole = iteration.ns_of(REWARD)
     if len(waiting) < 2 or sum(one.ns for one in iteration.rewards) > 1.05 * whole:
         return
@@ -321,7 +320,7 @@ def _weight_sync(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
 
 def _rewards_beside(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
     """Run rewards that wait while log-probabilities are computed."""
-    waiting = sum(one.ns for one in iteration.rewards if one.cpu_ns is not None and one.cpu_ns < WAITS * one.ns)
+    waiting = sum(one.ns for one in iteration.rewards if one.waits)
     saved = min(waiting, iteration.ns_of(REWARD), iteration.ns_of(LOG_PROBABILITIES))
     if not saved:
         return
@@ -342,7 +341,7 @@ def _larger_rollout(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
     # Per completion this saves half of a decode step's time beyond twice its GPU work, half of the waiting rewards, and
     # half of passes that launch the same kernels.
     decoding = found.decode_ns * (1 - max(1.0, 2 * busy) / 2)
-    waiting = sum(one.ns for one in iteration.rewards if one.cpu_ns is not None and one.cpu_ns < WAITS * one.ns)
+    waiting = sum(one.ns for one in iteration.rewards if one.waits)
     shares = ((phase, busy_share(iteration, phase)) for phase in (LOG_PROBABILITIES, FORWARD, BACKWARD))
     passes = sum(iteration.ns_of(phase) * (1 - share) for phase, share in shares if share is not None)
     saved = decoding + min(waiting, iteration.ns_of(REWARD)) / 2 + 0.5 * passes / 2

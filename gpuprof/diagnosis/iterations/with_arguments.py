@@ -87,9 +87,7 @@ def with_arguments(iteration: Iteration, trainer: Trainer, arguments: Mapping[st
         for phase, ns, then in changed
         if any(abs(one - ns) >= 0.5 for one in then)
     )
-    sides = (
-        iteration.mean_ns + sum(getattr(one.then, side) - one.ns for one in phases) for side in _SIDES
-    )  # fmt: skip
+    sides = (iteration.mean_ns + sum(getattr(one.then, side) - one.ns for one in phases) for side in _SIDES)
     low, expected, high = (max(ns, 1) for ns in sides)
     completions, was = asked.sequences * asked.batches, iteration.mean_ns
     return WithArguments(
@@ -120,8 +118,8 @@ def _phase(iteration: Iteration, phase: str, ns: float, asked: Factors) -> Expec
 def _generation(iteration: Iteration, ns: float, busy: float | None, length: float, sequences: float) -> Expected:
     found = iteration.generation
     decode = 0.0 if found is None else min(float(found.decode_ns), ns)
-    low, expected, high = (ns - decode + one for one in _times_each(_scaled(decode, busy, sequences), length))
-    return low, expected, high
+    low, expected, high = _times_each(_scaled(decode, busy, sequences), length)
+    return ns - decode + low, ns - decode + expected, ns - decode + high
 
 
 def _log_probabilities(iteration: Iteration, one: Expected, asked: Factors) -> Expected:
@@ -136,10 +134,7 @@ def _log_probabilities(iteration: Iteration, one: Expected, asked: Factors) -> E
 
 def _rewards(iteration: Iteration, ns: float, completions: float) -> Expected:
     """Those that compute take longer for more completions; of those that wait it is not known."""
-    waiting = sum(
-        one.ns for one in iteration.rewards if one.cpu_ns is not None and one.cpu_ns < calibrated.WAITS.value * one.ns
-    )  # fmt: skip
-    waiting = min(float(waiting), ns)
+    waiting = min(float(sum(one.ns for one in iteration.rewards if one.waits)), ns)
     computing = (ns - waiting) * completions
     sides = sorted((computing + waiting, computing + waiting * completions))
     return sides[0], computing + waiting, sides[1]
@@ -173,7 +168,8 @@ def _times_each(one: Expected, times: float) -> Expected:
 
 def _length(asked: Factors, iteration: Iteration, trainer: Trainer, name: str, value: Value) -> Factors:
     found, new = iteration.generation, _count(name, value)
-    longest = None if found is None else (found.longest or _loop_length(iteration))
+    # Where the trainer does not keep the completions' lengths, the forward passes of the loop are.
+    longest = None if found is None else found.longest or found.forwards
     if not longest:
         raise GpuprofError(f"{name}: how long the completions are was not recorded, so its effect is not known")
     if new > longest:
@@ -181,12 +177,6 @@ def _length(asked: Factors, iteration: Iteration, trainer: Trainer, name: str, v
         return replace(asked, basis=(*asked.basis, text))
     text = f"the longest completion has {longest:.0f} tokens now; each decode step takes as long as now"
     return replace(asked, length=asked.length * new / longest, basis=(*asked.basis, text))
-
-
-def _loop_length(iteration: Iteration) -> float | None:
-    """Tokens of a generate loop, where the trainer does not keep the completions' lengths: its forward passes."""
-    found = iteration.generation
-    return None if found is None else found.forwards or None
 
 
 def _sequences(asked: Factors, iteration: Iteration, trainer: Trainer, name: str, value: Value) -> Factors:
@@ -212,14 +202,12 @@ def _beta(asked: Factors, iteration: Iteration, trainer: Trainer, name: str, val
     now = trainer.settings.get(name)
     if not _number(value) >= 0:
         raise GpuprofError(f"{name}={value}: give a number that is not below 0")
-    if now is None or bool(now) == bool(value):
-        if value and not now:
-            raise GpuprofError(
-                f"{name}: the run's own value is not known or 0; what a reference costs was not recorded"
-            )
-        return replace(asked, basis=(*asked.basis, f"{name} changes no time"))
-    if value:
+    if now is None:
+        raise GpuprofError(f"{name}: the run does not say which value it had, so its effect is not known")
+    if value and not now:
         raise GpuprofError(f"{name}: the run has no reference policy, so what one costs was not recorded")
+    if bool(now) == bool(value):
+        return replace(asked, basis=(*asked.basis, f"{name} changes no time"))
     return replace(asked, reference=False)
 
 

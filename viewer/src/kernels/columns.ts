@@ -72,8 +72,8 @@ const LEAST = 0.05;
 
 /** Columns that tell something of more than a few lines. */
 export function telling(lines: readonly Line[], whole: Whole): Column[] {
-  const told = (column: Column) => lines.filter((line) => known(column.value(line, whole)) !== null);
-  return COLUMNS.filter((column) => told(column).reduce((ns, line) => ns + line.ns, 0) > LEAST * whole.ns);
+  const measured = (column: Column) => lines.filter((line) => known(column.value(line, whole)) !== null);
+  return COLUMNS.filter((column) => measured(column).reduce((ns, line) => ns + line.ns, 0) > LEAST * whole.ns);
 }
 
 export interface Order {
