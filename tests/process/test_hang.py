@@ -130,6 +130,7 @@ for step in range(8):
 """
 
 
+@pytest.mark.slow
 def test_trace_notices_a_stall_and_says_why(tmp_path: Path):
     (tmp_path / "train.py").write_text(STALLS)
     words = [sys.executable, "-m", "gpuprof", "trace", "--settle=2", "--baseline=2", "--no-report", "--out", "run"]

@@ -65,6 +65,7 @@ def one_of_both(found: dict) -> None:
     is_json(found["json"], found["text"].code)
 
 
+@pytest.mark.slow
 def test_nasty_names(tmp_path: Path, through_the_command):
     some = (
         "script",

@@ -62,6 +62,7 @@ def read_after_the_end(folder: Path, code: str, cpu: int) -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+@pytest.mark.slow
 def test_other_programs_do_not_delay_the_verdict_by_minutes(tmp_path: Path, busy_cpu: int):
     """Half a second of work would be half a minute at the lowest priority: it is started again without."""
     read_after_the_end(tmp_path, READS, busy_cpu)

@@ -213,6 +213,7 @@ def test_what_takes_most_of_its_time_outside_of_ops_is_placed_at_none():
     assert (found.largest[0].where.op, found.largest[0].where.module) == (None, None)
 
 
+@pytest.mark.slow
 def test_a_loop_of_python_that_is_worth_trying_lies_above_reach():
     """Averaged weights, one by one: measured 68.6 to 41.6 ms a step with one op over the list of them."""
     found = diagnosed(ROOT / "scenarios" / "cases" / "ema_loop" / "recording").above_reach
@@ -222,6 +223,7 @@ def test_a_loop_of_python_that_is_worth_trying_lies_above_reach():
     assert first.ns == pytest.approx(27 * MS, rel=0.2)
 
 
+@pytest.mark.slow
 def test_the_reach_is_above_what_the_measured_fix_of_a_program_reached():
     """An eager attention and a loop over experts: the fixed programs were recorded, and take no less than the reach."""
     for name in ("eager_attention", "expert_loop"):
@@ -251,6 +253,7 @@ def test_no_advice_no_ledger():
     assert of_trace(trace, advise=False).above_reach is None
 
 
+@pytest.mark.slow
 def test_reach_lies_between_nothing_and_what_a_kernel_takes():
     case = analysis_of(diagnosed(ROOT / "tests" / "data" / "unsloth_llama1b.json.gz"))
     assert case is not None
@@ -307,6 +310,7 @@ def test_what_a_kernel_s_name_says_of_why_it_is_slow(tmp_path, op, kernel, dtype
     assert dtype == BF16 or "sm_80" not in (found or "")
 
 
+@pytest.mark.slow
 def test_what_the_cpu_computes_goes_before_the_loop_that_it_is_in():
     """Samples that are augmented one by one: named by the function, which was sampled, and not as a loop."""
     found = diagnosed(ROOT / "scenarios" / "programs" / "augment_in_loop" / "recording").above_reach

@@ -109,7 +109,7 @@ def test_an_unsure_fix_is_ruled_out_for_its_probability(tmp_path: Path, monkeypa
     assert why.reason == "shortens a step by 2 % with a probability of 0.40 only"
 
 
-@pytest.mark.parametrize(("left", "advised"), [(100_000, True), (300, False)])
+@pytest.mark.parametrize(("left", "advised"), [pytest.param(100_000, True, marks=pytest.mark.slow), (300, False)])
 def test_compiling_has_to_be_earned_back(left: int, advised: bool, tmp_path: Path):
     case = launching(tmp_path)
     run = {"steps_total": left + 10, "steps_seen": 10, "remaining_ns": round(left * case.mean_ns), "status": "killed"}

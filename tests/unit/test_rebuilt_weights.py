@@ -21,6 +21,7 @@ def case_of(path: Path):
     return found
 
 
+@pytest.mark.slow
 def test_an_adapter_of_all_experts():
     """12 expert stacks are rebuilt each step. Measured: the published fix makes this launch-bound step 1.09 times as
     long, and so the prediction promises no gain."""
