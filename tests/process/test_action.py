@@ -121,6 +121,7 @@ def test_the_first_recording_of_a_name_passes_and_becomes_the_baseline(tmp_path:
     assert uploaded == {"comment.md", "diagnosis.json", "report.html"}
 
 
+@pytest.mark.slow
 @needs_bash
 def test_a_recording_within_its_limits_passes(tmp_path: Path):
     job = run_action(tmp_path, PUSH, recording=str(COMPILED), fail_on="idle:99% python:98%")

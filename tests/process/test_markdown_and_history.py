@@ -201,6 +201,7 @@ def test_hundreds_of_runs_are_shown_without_a_diagnosis_of_each(tmp_path: Path):
     assert least_s(lambda: in_process("history", runs, "--last", "1000"), tries=1) < 3 * diagnosis_s
 
 
+@pytest.mark.slow
 def test_clean_removes_what_is_large_of_old_runs(tmp_path: Path):
     runs = runs_of(tmp_path, 80, 81, 82)
     running = runs / "2026-01-01_000000_train" / "manifest.json"

@@ -137,7 +137,6 @@ def test_a_slow_link_delays_the_digest_or_costs_it_but_holds_up_no_one(tmp_path:
     assert gpuprof.diagnose(nodes[0]).verdict.cause == "straggler"
 
 
-@pytest.mark.slow
 def test_a_node_with_another_token_sends_nothing(tmp_path: Path):
     nodes = write_nodes(tmp_path, [EVEN, SLOW])
     other = "another-secret-of-the-same-length"

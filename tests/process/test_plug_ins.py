@@ -89,6 +89,7 @@ def test_the_example_is_found_explained_and_recognised(path: Path, tmp_path: Pat
     assert "zeroed_gradients" not in gpuprof(ROOT, "diagnose", str(trace), "--json").stdout
 
 
+@pytest.mark.slow
 def test_its_patch_is_listed(path: Path, tmp_path: Path):
     need("torch")
     script = tmp_path / "train.py"

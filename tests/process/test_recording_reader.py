@@ -75,6 +75,7 @@ def test_what_waits_for_a_disk_is_left_alone(tmp_path: Path, busy_cpu: int):
     assert (tmp_path / "done").read_text() == "'niced'"
 
 
+@pytest.mark.slow
 def test_started_again_it_does_what_is_left(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
     run = tmp_path / "run"
     shutil.copytree(ROOT / "tests" / "data" / "runs" / "tiny_lora", run)

@@ -482,6 +482,7 @@ def trace(tmp_path_factory) -> Path:
     return builder.write(tmp_path_factory.mktemp("trace") / "steps.json")
 
 
+@pytest.mark.slow
 def test_the_verdict_at_the_end_of_a_short_run(trace: Path, tmp_path: Path):
     done = run(traced(PYTHON, "-c", RECORDS, trace, "sys.exit(3)"), tmp_path, timeout=240)
     said = done.stderr.decode()

@@ -379,6 +379,7 @@ def names(run: Run) -> list[str]:
     return [event["name"] for event in run.trace()["traceEvents"] if event.get("cat") == "cpu_op"]
 
 
+@pytest.mark.slow
 def test_a_training_with_little_room_has_few_of_its_calls_recorded(tmp_path: Path):
     # Every call takes 1 MiB of which 9 are left to keep: 3 a step.
     run = trace_with(tmp_path, RESERVE_BYTES + (9 << 20))

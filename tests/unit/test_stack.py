@@ -265,7 +265,7 @@ def calls_in(text: str) -> Iterator[tuple[str, set[str]]]:
         yield text[found.start() : found.end() - 1], {keyword.arg or "" for keyword in call.keywords}
 
 
-@pytest.mark.parametrize(("package", "name"), CLASSES)
+@pytest.mark.parametrize(("package", "name"), [*CLASSES[:-1], pytest.param(*CLASSES[-1], marks=pytest.mark.slow)])
 def test_a_fix_names_only_fields_that_the_class_has(cases: tuple[Analysis, Analysis], package: str, name: str):
     stack = real(package, name)
     named = set()
