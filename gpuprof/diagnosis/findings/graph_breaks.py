@@ -109,7 +109,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
         change=joined[1],
         best=joined[0],
         worst=joined[2],
-        excludes=("syncs",) if any(one.waits.any() for one in found) else (),
+        claims=("value_waits",) if any(one.waits.any() for one in found) else (),
         key="joined",
     )
     graph = case.graph
@@ -135,7 +135,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
         needs="nothing breaks the graphs any more",
         odds=calibrated.CAPTURABLE.value,
         parts=("no graph breaks", "CUDA graphs"),
-        excludes=("syncs", "cuda_graphs"),
+        claims=("value_waits", "graph_capture"),
         last=True,
         key="graphs",
     )
