@@ -30,14 +30,15 @@ MARKED_GAIN: Assumed[Ratio] = 1.1
 """Speedups from which a finding is of high and of medium severity."""
 
 Claim = Literal[
-    "free_memory", "padded_rows", "matmul_types", "fp32_matmuls", "small_kernels", "reference_ops", "graph_capture",
-    "fused_loss_ops", "logits", "values_read", "value_waits", "attention", "offloaded_copies", "optimizer_step",
-    "decoding",
+    "free_memory", "padded_rows", "matmul_types", "fp32_matmuls", "small_kernels", "reference_ops", "compiled_code",
+    "graph_capture", "fused_loss_ops", "logits", "values_read", "value_waits", "attention", "offloaded_copies",
+    "optimizer_step", "decoding",
 ]  # fmt: skip
 """What fixes compete for. free_memory: room on the GPU for more work at once. padded_rows: a batch's rows, and what
 fills them. small_kernels: ops between the matmuls, as fewer kernels or launches. reference_ops: ops that one kernel of
-a package replaces, or a compiler. graph_capture: a pass as one graph without interruptions. values_read: waits for
-values that torch's debugging reads. value_waits: waits at which a compiled function is interrupted."""
+a package replaces, or a compiler. compiled_code: functions that are, or would be, compiled. graph_capture: a pass as
+one graph without interruptions. values_read: waits for values that torch's debugging reads. value_waits: waits at
+which a compiled function is interrupted."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -164,7 +164,7 @@ def _not_compiled(case: Analysis, evidence: tuple[Evidence, ...]) -> Iterator[Pr
         change=found.without(1),
         best=found.without(0),
         worst=found.without(2),
-        excludes=("cuda_graphs", "recompiles"),
+        claims=("graph_capture", "compiled_code"),
         last=True,
         key="eager",
     )

@@ -136,6 +136,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
         worst=change_to(STAYS),
         lumps={"new_shapes": LEFT} if new_shapes else {},
         spread=spread(case) if new_shapes else 1.0,
+        claims=("compiled_code",),
     )
 
 
