@@ -39,3 +39,24 @@ CALL_NS = Number(
     "what entering its generated code costs, 65 µs, on an H100's host where a launch of such code takes 19 µs.",
     ("scenarios/programs/breaks_random/recording", "scenarios/programs/breaks_disabled/recording"),
 )  # fmt: skip
+EAGER_OP = Number(
+    2.8, 1.9, 3.9, "", "measured",
+    "CPU time of an eager model's forward and backward passes for each op that its code calls, views included, in "
+    "units of what a matrix multiplication takes the CPU itself: 21 eager recordings of models without long functions "
+    "of their own. The compiled model with 17 breaks a step, whose step not compiled was measured, has 2.8.",
+    (
+        "scenarios/allocator_thrash/recording", "scenarios/checkpointing/recording",
+        "scenarios/eager_attention/recording", "scenarios/fp32_adapters/recording",
+        "scenarios/llama8b_cookbook/recording", "scenarios/optimizer_loop/recording",
+        "scenarios/optimizer_memory/recording", "scenarios/padding/recording",
+        "scenarios/parameter_syncs/recording", "scenarios/qwen3_8b_lora/recording",
+        "scenarios/qwen3_8b_qlora/recording", "scenarios/small_batch/recording", "scenarios/tf32_off/recording",
+        "scenarios/tinyllama_cookbook/recording", "scenarios/programs/breaks_random/recording",
+    ),
+)  # fmt: skip
+EAGER_GPU = Number(
+    4.0, 2.0, 8.0, "", "assumed",
+    "Time of the eager kernels of elementwise ops, norms and reductions / that of the kernels that Inductor fuses them "
+    "into: 8.0 in a small model with adapters, less where they are large.",
+    ("tests/data/pairs/tiny.json.gz", "tests/data/pairs/tiny.compile.json.gz"),
+)  # fmt: skip

@@ -57,6 +57,11 @@ TOPK_PASSES = Number(
     "Times that torch.topk reads its input: a radix select of 8 bits a pass reads 32-bit values four times and gathers "
     "once, one of 2 bits sixteen times.",
 )  # fmt: skip
+SORT_16_BITS = Number(
+    0.42, 0.33, 0.6, "", "assumed",
+    "Time of a radix sort's kernels over 16-bit values / over 32-bit values: half the passes, each of which moves 10 "
+    "bytes a value rather than 12, with the place of 64 bits.",
+)  # fmt: skip
 FUNCTION_LEFT = Number(
     0.1, 0.02, 0.6, "", "assumed",
     "Share of a long stretch of Python on the training thread that is left once its work is done in a worker, less "

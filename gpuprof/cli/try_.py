@@ -129,6 +129,7 @@ def command(
     subject = _subject(folder)
     chosen = _choose(subject, asked, target.argv)
     if not chosen:
+        _raise_if_failed(subject)
         say("no fix that could be applied from outside is advised here; gpuprof try --list names those that there are")
         return GATE_FAILED if check and subject.diagnosis is None else 0
     trial = _run(target, subject, chosen, budget, rounds, yes, until)
@@ -214,6 +215,17 @@ def _ask_for_consent(folder: Path, yes: bool) -> None:
         raise GpuprofError(
             f"when the program was recorded, {escape}: trials lead what Python writes to a scratch folder, and check "
             "this folder only; --yes tries all the same"
+        )
+
+
+def _raise_if_failed(subject: Subject) -> None:
+    """Raises GpuprofError if the program itself failed before enough of its steps were recorded for a diagnosis."""
+    run = subject.run
+    ended = run.exit_signal or (f"exit code {run.exit_code}" if run.exit_code else None)
+    if ended is not None and (subject.diagnosis is None or subject.diagnosis.step_ns is None):
+        raise GpuprofError(
+            f"the program itself ended with {ended} before enough steps were recorded, so that no fix is known: "
+            "mend that first, or name fixes with --fix"
         )
 
 

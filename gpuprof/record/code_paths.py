@@ -16,6 +16,8 @@ _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 _INSTALLED = re.compile(r".*[/\\](?:site|dist)-packages[/\\](.+)", re.DOTALL)
 _GENERATED = re.compile(r".*[/\\](torchinductor_[^/\\]*)[/\\](.+)", re.DOTALL)
+_COMPILED = re.compile(r"(?:.*[/\\])?c[a-z2-7]{51}\.py", re.DOTALL)
+"""A file of torch.compile's cache in any folder: c and the base 32 of a SHA-256 (torch/_inductor/codecache.py)."""
 
 
 def shortened(file: str, roots: Sequence[str]) -> tuple[str, str]:
@@ -31,6 +33,8 @@ def shortened(file: str, roots: Sequence[str]) -> tuple[str, str]:
             return kind, "/".join(found.groups())
     if _CELL.fullmatch(file):
         return OWN, CELL
+    if is_compiled(file):
+        return GENERATED, "/".join(file.replace("\\", "/").rsplit("/", 2)[-2:])
     if file.startswith("<"):
         return (STANDARD if file.startswith("<frozen") else GENERATED), file
     library = os.path.dirname(os.__file__)
@@ -40,6 +44,11 @@ def shortened(file: str, roots: Sequence[str]) -> tuple[str, str]:
     if within:
         return OWN, os.path.relpath(file, roots[0] if roots[0] in within else max(within, key=len))
     return OWN, "/".join(file.replace("\\", "/").rsplit("/", 2)[-2:]) if os.path.isabs(file) else file
+
+
+def is_compiled(file: str) -> bool:
+    """Whether torch.compile wrote this file."""
+    return _COMPILED.fullmatch(file) is not None
 
 
 def _inside(file: str, folder: str) -> bool:

@@ -28,7 +28,7 @@ LEAST_BAR: Convention[Cells] = 6
 NAMED_FROM_WIDTH: Convention[Cells] = 90
 """From this width on there is room for the phases next to a bar."""
 
-_STYLES = {"faster": "green", "slower": "red", "same": ""}
+_STYLES = {"faster": "green", "slower": "red", "same": "", "other": ""}
 _FILLS = {"total": ("█", "dim"), "less": ("░", "green"), "more": ("▓", "red")}
 
 

@@ -12,7 +12,6 @@ from gpuprof.diagnosis.comparison.comparison import (
     Term,
 )
 from gpuprof.diagnosis.comparison.leftovers import WORK
-from gpuprof.diagnosis.comparison.notes import OTHER_PROGRAM
 from gpuprof.diagnosis.comparison.significance import LIKELY_P, SIGNIFICANT_P
 from gpuprof.diagnosis.detect.pair.side import Side
 from gpuprof.diagnosis.sentences import capital
@@ -48,12 +47,12 @@ WORTH_OF_STEP: Convention[Share] = 0.005
 
 def different_programs(comparison: Comparison) -> bool:
     """Whether A and B are different programs, so that neither is better than the other."""
-    return any(note.id == OTHER_PROGRAM for note in comparison.notes)
+    return comparison.step.outcome == "other"
 
 
 def outcome(comparison: Comparison) -> str:
-    """`B IS 2.2× AS FAST`, `B TAKES 2.8× AS LONG`, `B IS LIKELY_P 12 % SLOWER (p = 0.07)`, `NO DIFFERENCE`, `NO
-    FACTOR_FROM DIFFERENCE`; `DIFFERENT PROGRAMS` where no factor means anything."""
+    """`B IS 2.2× AS FAST`, `B TAKES 2.8× AS LONG`, `B IS LIKELY 12 % SLOWER (p = 0.07)`, `NO DIFFERENCE`, `NO
+    CLEAR DIFFERENCE`; `DIFFERENT PROGRAMS` where no factor means anything."""
     if different_programs(comparison):
         return "DIFFERENT PROGRAMS"
     step, work, tested = comparison.step, comparison.work, comparison.significance

@@ -6,6 +6,7 @@ from rich.text import Text
 
 from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.diagnosis.host_model import HostFunction
+from gpuprof.record.code_paths import is_compiled
 from gpuprof.report.lines import Column, table
 from gpuprof.report.names import shown
 from gpuprof.report.numbers import amount, duration, share
@@ -98,6 +99,8 @@ def name(one: HostFunction) -> str:
 
 def _short(place: str) -> str:
     """`trainer.py:120` of a longer path; `gpuprof explain` and the report show the whole path."""
+    if is_compiled(place.rpartition(":")[0]):
+        return "compiled code"
     return place.rpartition("/")[2]
 
 

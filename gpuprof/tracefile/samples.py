@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from gpuprof import runfile
+from gpuprof.record.code_paths import GENERATED, is_compiled
 from gpuprof.tracefile.trace import I64
 from gpuprof.units import Assumed, Bytes, WholeNs
 
@@ -123,6 +124,8 @@ def _samples(document: dict[str, Any]) -> HostSamples | None:
 def _function(kind: Any, file: Any, name: Any, first_line: Any) -> Function:
     if kind not in KINDS:
         raise ValueError
+    if is_compiled(str(file)):  # in a cache folder of the user's, which recorders up to version 0.2 took for own code
+        kind = GENERATED
     return Function(kind, str(file)[:1000], str(name)[:500], int(first_line))
 
 

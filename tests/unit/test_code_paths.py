@@ -12,6 +12,9 @@ from gpuprof.record.code_paths import shortened
 ROOTS = ["/home/me/project", "/home/me/project/src", "/opt/editable"]
 
 
+COMPILED = f"ab/c{'ab2' * 17}.py"
+
+
 @pytest.mark.parametrize(
     ("file", "expected"),
     [
@@ -22,6 +25,7 @@ ROOTS = ["/home/me/project", "/home/me/project/src", "/opt/editable"]
         ("/usr/lib/python3/dist-packages/numpy/a.py", ("library", "numpy/a.py")),
         ("/home/other/secret/tools/a.py", ("own", "tools/a.py")),
         ("/tmp/torchinductor_root/ab/cab.py", ("generated", "torchinductor_root/ab/cab.py")),
+        (f"/scratch/cache/{COMPILED}", ("generated", COMPILED)),
         ("<frozen importlib._bootstrap>", ("standard", "<frozen importlib._bootstrap>")),
         ("<string>", ("generated", "<string>")),
         (threading.__file__, ("standard", "threading.py")),

@@ -187,5 +187,6 @@ def test_two_programs_without_a_gpu_are_not_a_change_of_one(tmp_path: Path):
     found = gpuprof.compare(one, other)
     assert "different programs (GPT2LMHeadModel of 124,000,000" in found.summary
     assert [note.id for note in found.notes].count("other_program") == 1
+    assert found.step.outcome == "other"
     assert not any(mechanism.predictions for mechanism in found.mechanisms)
     assert "different programs" not in gpuprof.compare(one, one).summary

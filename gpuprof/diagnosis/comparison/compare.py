@@ -74,7 +74,7 @@ def compare(a: Diagnosis, b: Diagnosis, top: int = TOP_ROWS) -> Comparison:
     return Comparison(
         a=one.side,
         b=other.side,
-        step=step,
+        step=step if differ is None else replace(step, outcome="other"),
         work=work,
         significance=tested,
         summary=_summary(step, work, found, unit) if differ is None else _of_other_models(step, differ, unit),

@@ -17,7 +17,7 @@ from gpuprof.tracefile.source import Severity
 
 SCHEMA = "gpuprof.comparison/1"
 
-Outcome = Literal["faster", "slower", "same"]
+Outcome = Literal["faster", "slower", "same", "other"]
 """How B compares with A."""
 
 
@@ -48,6 +48,7 @@ class Step:
     speedup: float
     """How many times as fast B trains for equal work: A's time per unit of work / B's."""
     outcome: Outcome
+    """Of B for the same work; "other": the programs are different, so that neither is the other with a change."""
     alike: bool
     """Whether both step times were obtained in the same way."""
     sure: bool = True

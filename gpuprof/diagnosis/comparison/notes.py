@@ -14,9 +14,6 @@ from gpuprof.diagnosis.run_model import Energy
 from gpuprof.replay.noise import PROCESS_NOISE
 from gpuprof.timeline.unit import Unit
 
-OTHER_PROGRAM = "other_program"
-"""Id of the note on two programs that are not one program before and after a change."""
-
 
 def notes(a: Facts, b: Facts, step: Step, work: Work | None, tested: Significance | None) -> Iterator[Note]:
     if a.stepless:
@@ -39,7 +36,7 @@ def other_program(differ: str | None, unit: Unit) -> Iterator[Note]:
     """The note if the models differ; `differ` says how."""
     if differ is not None:
         yield Note(
-            OTHER_PROGRAM,
+            "other_program",
             "warning",
             f"The programs are different ({differ}): what follows is how their {unit}s differ, and not what a change"
             " gained. Predictions are left out.",

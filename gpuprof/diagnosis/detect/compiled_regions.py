@@ -59,7 +59,7 @@ def broken_at(case: Analysis) -> tuple[BrokenAt, ...]:
     compiler = case.run.compiler if case.run else None
     if compiler is None or not compiler.breaks:
         return ()
-    calls, function = _graph_calls(case)
+    calls, function = graph_calls(case)
     if len(calls) < 2:
         return ()
     ops, graph = case.trace.ops, case.graph
@@ -121,7 +121,7 @@ def _stretches(stretch: I64, nodes: Mask) -> I64:
     return np.unique(stretch[nodes & (stretch >= 0)])
 
 
-def _graph_calls(case: Analysis) -> tuple[I64, I64]:
+def graph_calls(case: Analysis) -> tuple[I64, I64]:
     """(rows of the outermost graph calls of forward passes by thread and time, number of the compiled function around
     each or -1)."""
     ops, parent = case.trace.ops, case.timeline.nesting.parent
@@ -167,7 +167,7 @@ def _break_before(compiler: Compiler, function: CompiledFunction | None) -> int:
 
 def graphs_a_step(case: Analysis) -> float:
     """Calls of compiled graphs in the forward passes of a step."""
-    return case.per_step(float(len(_graph_calls(case)[0])))
+    return case.per_step(float(len(graph_calls(case)[0])))
 
 
 def is_given_up(case: Analysis) -> tuple[CompiledFunction, ...]:
@@ -180,7 +180,7 @@ def is_given_up(case: Analysis) -> tuple[CompiledFunction, ...]:
 def never_compiled(case: Analysis) -> tuple[CompiledFunction, ...]:
     """Functions that Dynamo could not compile, if the recorded forward passes call no compiled graph at all."""
     compiler = case.run.compiler if case.run else None
-    if compiler is None or len(_graph_calls(case)[0]):
+    if compiler is None or len(graph_calls(case)[0]):
         return ()
     return tuple(one for one in compiler.functions if one.failed and one.resumed_at is None)
 

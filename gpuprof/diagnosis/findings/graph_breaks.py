@@ -15,8 +15,9 @@ from gpuprof.diagnosis.detect.compiled_passes import shapes_vary
 from gpuprof.diagnosis.detect.compiled_regions import GENERATED, BrokenAt, broken_at, never_compiled
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
+from gpuprof.diagnosis.detect.uncompiled import uncompiled
 from gpuprof.diagnosis.diagnosis import Evidence
-from gpuprof.diagnosis.fix import Fix, as_fix, call
+from gpuprof.diagnosis.fix import Fix, as_fix, call, without_call
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.transform import removed, without_waits
@@ -63,10 +64,16 @@ between and of setting up the second graph, forward and backward, a part stays; 
 kernels that are then fused across the break, costs 3.5 launches of such code (1.5 to 4.5) in each pass; GPU work
 launched in between is fused into its neighbours (not in the worst case). With CUDA graphs the CPU no longer launches
 the kernels of the joined graphs.
+
+A model of many small graphs can be slower than the same model not compiled. That is priced, too: calls of compiled
+graphs and Dynamo's work around them are replaced by the ops that Dynamo counted in those graphs, each of which takes
+the CPU 2.8 times as long in the forward and backward pass together as a matrix multiplication (1.9 to 3.9, measured);
+generated kernels are replaced by ones that take 4 times as long (2 to 8).
 """,
     wrong="""
 A break may hide another one behind it: run again with `fullgraph=True`, which reports the next one. A value that the
-computation depends on cannot always stay on the GPU. Joined graphs take longer to compile.
+computation depends on cannot always stay on the GPU. Joined graphs take longer to compile. A model that is not
+compiled keeps more intermediate results in memory.
 """,
 )
 
@@ -102,6 +109,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     evidence = _evidence(case, found)
     fix = _fix([one.broken for one in found])
     joined = [without(found, way) for way in range(3)]
+    yield from _not_compiled(case, evidence)
     yield Proposal(
         title="no graph breaks",
         evidence=evidence,
@@ -109,7 +117,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
         change=joined[1],
         best=joined[0],
         worst=joined[2],
-        excludes=("syncs",) if any(one.waits.any() for one in found) else (),
+        claims=("value_waits",) if any(one.waits.any() for one in found) else (),
         key="joined",
     )
     graph = case.graph
@@ -135,9 +143,30 @@ def find(case: Analysis) -> Iterator[Proposal]:
         needs="nothing breaks the graphs any more",
         odds=calibrated.CAPTURABLE.value,
         parts=("no graph breaks", "CUDA graphs"),
-        excludes=("syncs", "cuda_graphs"),
+        claims=("value_waits", "graph_capture"),
         last=True,
         key="graphs",
+    )
+
+
+def _not_compiled(case: Analysis, evidence: tuple[Evidence, ...]) -> Iterator[Proposal]:
+    """Proposes not to compile the model, which is quicker where small graphs cost the CPU more than the ops in them."""
+    found = uncompiled(case)
+    if found is None:
+        return
+    called = duration(case.per_step(float(case.graph.duration_ns[found.called | found.around].sum())))
+    ops = case.per_step(found.ops)
+    text = f"calls of compiled graphs and what Dynamo does around them take the CPU {called} {case.unit.a}, for"
+    yield Proposal(
+        title="not compiled",
+        evidence=(*evidence[:1], Evidence(f"{text} {ops:,.0f} ops of the forward pass and their backward")),
+        fix=without_call("leave torch.compile out", "torch.compile") + ", if the breaks have to stay",
+        change=found.without(1),
+        best=found.without(0),
+        worst=found.without(2),
+        claims=("graph_capture", "compiled_code"),
+        last=True,
+        key="eager",
     )
 
 
@@ -215,5 +244,5 @@ FINDING = Declaration(
     page=PAGE,
     find=find,
     synonyms=("graph_break", "fullgraph", "dynamo_break"),
-    titles=("no_graph_breaks", "no_graph_breaks_and_cuda_graphs"),
+    titles=("no_graph_breaks", "no_graph_breaks_and_cuda_graphs", "not_compiled"),
 )

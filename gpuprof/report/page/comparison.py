@@ -93,7 +93,7 @@ def render(comparison: Comparison) -> str:
     different = words.different_programs(c)
     return template("comparison.html").render(
         c=c,
-        outcome="other" if different else c.step.outcome,
+        outcome=c.step.outcome,
         **theme_button(),
         styles=palette_css() + style("report.css") + style("comparison.css"),
         names=words.names(c),
