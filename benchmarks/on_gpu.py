@@ -10,9 +10,9 @@ and the rest goes on.
 counters   `benchmarks.ncu`: do counters confirm what limits the largest kernels
 memory     `benchmarks.take_snapshots`; `benchmarks.largest_batch` of six programs: predicted peaks, largest batches;
            `benchmarks.nccl_dumps`
-overhead   `benchmarks.hook_parts`, `benchmarks.overhead`: a step outside the windows and in the baseline
+verdict    `benchmarks.stall`: from the last recorded step to the verdict, with gpuprof's defaults and 50,000 kernels
+overhead   `benchmarks.hook_parts`, `benchmarks.in_turns`: steps of 2, 10 and 100 ms that are armed, timed, sampled
 sampling   `benchmarks.sampling`: steps with stacks sampled, in turns
-verdict    `benchmarks.stall`: from the last recorded step to the verdict, with gpuprof's defaults
 
 After each command a line of DIR/results.jsonl says what came of it, and DIR/logs.tar.xz is written again, which holds
 the output of each so far; after each part DIR/files.tar.xz, which holds what they made (recordings, counters,
@@ -79,14 +79,9 @@ def parts(tiny: bool) -> list[Part]:
         return ("-m", f"scenarios.{name}.train")
 
     backend = ("--backend", "gloo") if tiny else ()
-    stall = ("--kernels", "300" if tiny else "50000", "--kinds", "defaults", "--json", "{out}/stall.json")
-    blocks = ("--blocks", "2" if tiny else "20")
-
-    def overhead(name: str, rounds: int, limit_s: float, *kinds: str) -> Command:
-        only = tuple(word for kind in kinds for word in ("--only", kind))
-        words = ("--together", *only, "--rounds", "1" if tiny else str(rounds), *blocks)
-        return Command(name, ("-m", "benchmarks.overhead", *words, "--json", "{out}/overhead.json"), limit_s,
-                       "overhead.json")  # fmt: skip
+    # With so many ops one step is recorded in place of three, which stall.py asks for.
+    stall = ("--kernels", "300" if tiny else "150000", "--kinds", "defaults", "--json", "{out}/stall.json")
+    turns = ("--ms", "", "--processes", "1", "--within", "90") if tiny else ("--within", "210")
 
     return [
         Part("counters", ((
@@ -104,12 +99,13 @@ def parts(tiny: bool) -> list[Part]:
              Command("nccl", ("-m", "benchmarks.nccl_dumps", "--out", "{out}", *backend), 100, "dumps.json")),
         )),
         Part("verdict", ((Command("stall", ("-m", "benchmarks.stall", *stall), 100, "stall.json"),),)),
-        Part("overhead", ((Command("hook_parts", ("-m", "benchmarks.hook_parts", "--steps", "100" if tiny else "1000",
-                                                  "--json", "{out}/parts.json"), 40, "parts.json"),
-                           overhead("hooks", 1, 50, "hooks_after", "hooks_baseline"),
-                           overhead("steps", 3, 80, "baseline", "step")),)),
+        Part("overhead", ((
+            Command("hook_parts", ("-m", "benchmarks.hook_parts", "--steps", "100" if tiny else "1000", "--json",
+                                   "{out}/parts.json"), 40, "parts.json"),
+            Command("in_turns", ("-m", "benchmarks.in_turns", *turns, "--json", "{out}/turns.json"), 230, "turns.json"),
+        ),)),
         Part("sampling", ((
-            Command("sampling", ("-m", "benchmarks.sampling", "--rounds", "2" if tiny else "30", "--json",
+            Command("sampling", ("-m", "benchmarks.sampling", "--rounds", "2" if tiny else "16", "--json",
                                  "{out}/sampling.json"), 70, "sampling.json"),
         ),)),
     ]  # fmt: skip

@@ -149,10 +149,13 @@ def trace_command(*options: str) -> tuple[str, ...]:
 
 
 class Training:
-    """A process of benchmarks/timed_loop.py, bare or traced into `run`; it waits unless it is asked for steps. It is
-    being started when it is made."""
+    """A process of benchmarks/timed_loop.py, or of another `loop`, bare or traced into `run`; it waits unless it is
+    asked for steps. It is being started when it is made."""
 
-    def __init__(self, name: str, folder: Path, before: tuple[str, ...] = (), run: Path | None = None) -> None:
+    def __init__(
+        self, name: str, folder: Path, before: tuple[str, ...] = (), run: Path | None = None,
+        loop: tuple[str, ...] = (LOOP,),
+    ) -> None:  # fmt: skip
         self.run = run
         self.first: list[int] = []
         """Nanoseconds of its first steps, in which it is recorded."""
@@ -160,7 +163,7 @@ class Training:
         """Of those until the recording had been read."""
         self._errors = (folder / "stderr").open("ab")
         self._process = subprocess.Popen(
-            [*before, sys.executable, LOOP, name],
+            [*before, sys.executable, *loop, name],
             cwd=folder, env=environment(), text=True, bufsize=1,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
         )  # fmt: skip
@@ -175,9 +178,13 @@ class Training:
 
     def steps(self, count: int) -> list[int]:
         """Runs this many steps; nanoseconds of each."""
+        return self.ask(str(count))
+
+    def ask(self, line: str) -> Any:
+        """Its answer to a line."""
         assert self.facts
         assert self._process.stdin is not None
-        self._process.stdin.write(f"{count}\n")
+        self._process.stdin.write(f"{line}\n")
         self._process.stdin.flush()
         return self._answer()
 

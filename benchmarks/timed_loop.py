@@ -1,6 +1,6 @@
 """A training that times its own steps, and runs as many of them as it is asked for.
 
-    python benchmarks/timed_loop.py lora
+    python benchmarks/timed_loop.py lora [--layers 20]
 
 For every number that it reads from stdin it runs this many steps and answers with their durations in nanoseconds,
 a JSON list on a line; it ends with its stdin. Its first line says who it is: {"pid": …, "torch": …, "device": …}.
@@ -43,10 +43,10 @@ class Adapted(torch.nn.Module):
 class Lora(torch.nn.Module):
     """A stack of them between an embedding and a head."""
 
-    def __init__(self) -> None:
+    def __init__(self, layers: int) -> None:
         super().__init__()
         self.embedding = torch.nn.Embedding(VOCABULARY, WIDTH).requires_grad_(False)
-        self.layers = torch.nn.ModuleList([Adapted() for _ in range(LAYERS)])
+        self.layers = torch.nn.ModuleList([Adapted() for _ in range(layers)])
         self.head = torch.nn.Linear(WIDTH, WIDTH)
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
@@ -80,14 +80,14 @@ class Batches(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
         return self._sample
 
 
-def steps(name: str, device: torch.device) -> Iterator[int]:
-    """Trains for as long as it is asked to; yields how many nanoseconds each step took.
+def steps(name: str, device: torch.device, layers: int = LAYERS) -> Iterator[int]:
+    """Trains for as long as it is asked to; yields how many nanoseconds each step took. layers: of `lora`.
 
     A step of `lora` reads its loss, as many loops do, and so waits for the GPU. One of `tiny` does not: it is timed
     on the host, with nothing left to do on the GPU when it begins.
     """
     samples, tokens = SHAPES[name]
-    model = (Lora() if name == "lora" else Tiny()).to(device)
+    model = (Lora(layers) if name == "lora" else Tiny()).to(device)
     optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=1e-6, foreach=False)
     batches = iter(DataLoader(Batches(tokens), batch_size=samples, sampler=range(1 << 40)))
     wait: Callable[[], Any] = torch.cuda.synchronize if device.type == "cuda" else lambda: None
@@ -108,12 +108,13 @@ def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("name", choices=sorted(SHAPES))
+    parser.add_argument("--layers", type=int, default=LAYERS)
     options = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(1)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     name = torch.cuda.get_device_name() if device.type == "cuda" else "CPU"
-    durations = steps(options.name, device)
+    durations = steps(options.name, device, options.layers)
     print(json.dumps({"pid": os.getpid(), "torch": torch.__version__, "device": name}), flush=True)
     for line in sys.stdin:
         print(json.dumps([next(durations) for _ in range(int(line))]), flush=True)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from helpers.paths import ROOT
 
+from benchmarks.in_turns import Program, compared, interval
 from benchmarks.overhead import (
     DROPPED,
     KINDS,
@@ -54,6 +55,35 @@ def test_processes_that_take_turns_are_compared_block_by_block():
 
 def test_the_first_steps_of_a_block_do_not_count():
     assert paired([[9_000] * DROPPED + [1_000]], [[1] * DROPPED + [3_500]], extra_us) == 2.5
+
+
+def test_states_of_one_process_are_compared_turn_by_turn():
+    """gpuprof's hooks take 20 µs of a step in both processes, one of which is 10 % slower by itself; the machine gets
+    slower all the while."""
+    rng = random.Random(1)
+    programs = []
+    for number, pace in enumerate((1_000_000, 1_100_000)):
+        program = Program("lora", ("--layers", "3"), number)
+        for turn in range(20):
+            drift = 1 + turn / 40
+
+            def steps(more_ns: int, own: float = pace * drift) -> list[int]:
+                return [round(own * rng.uniform(0.98, 1.02)) + more_ns for _ in range(60)]
+
+            bare = [round(1_000_000 * drift * rng.uniform(0.98, 1.02)) for _ in range(60)]
+            program.turns.append({
+                ("bare", "off"): bare, ("baseline", "off"): steps(0), ("baseline", "on"): steps(20_000),
+            })  # fmt: skip
+        programs.append(program)
+    rows = {row["what"]: row for row in compared(programs)}
+    assert set(rows) == {"baseline", "baseline, fresh processes"}, "the others were not measured"
+    within = rows["baseline"]
+    assert within["us"][0] == pytest.approx(20, abs=5) and within["us"][1] < 20 < within["us"][2]
+    assert within["turns"] == 40 and len(within["us_by_processes"]) == 2
+    low, high = rows["baseline, fresh processes"]["us_by_processes"]
+    assert high - low > 80, "what processes differ by is shown"
+    with pytest.raises(ValueError):
+        interval([])
 
 
 def test_the_baseline_is_read_from_the_run(tmp_path: Path):

@@ -61,9 +61,12 @@ def train(run: Run) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=not run.tiny)
     begin, end = torch.randint(0, nodes, (many,)), torch.randint(0, nodes, (many,)).sort().values
     counts = torch.bincount(end, minlength=nodes).to(run.device) if run.fix == "segments" else None
-    kind = torch.int32 if run.fix == "int32" else torch.int64
-    begin, end = begin.to(run.device, kind), end.to(run.device, kind)
-    x, edges = torch.randn(nodes, 64, device=run.device), torch.randn(many, 16, device=run.device)
+    edges = torch.randn(many, 16)
+    if run.fix == "by_source":
+        order = begin.argsort()
+        begin, end, edges = begin[order], end[order], edges[order]
+    begin, end, edges = begin.to(run.device), end.to(run.device), edges.to(run.device)
+    x = torch.randn(nodes, 64, device=run.device)
     classes = torch.randint(0, 40, (nodes,), device=run.device)
     for _ in run.steps():
         loss = cross_entropy(model(x, begin, end, edges, counts), classes)

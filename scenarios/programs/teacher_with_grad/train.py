@@ -30,7 +30,8 @@ def train(run: Run) -> None:
         "tinyllama-1.1b", run.device, tiny=run.tiny, dtype=torch.float32, num_hidden_layers=12, **shape
     ).eval()
     if run.fix in ("teacher_bf16", "both"):
-        teacher.to(torch.bfloat16)
+        for weight in teacher.parameters():  # rotary frequencies stay in float32
+            weight.data = weight.data.to(torch.bfloat16)
     student = models.build("tinyllama-1.1b", run.device, tiny=run.tiny, num_hidden_layers=4, **shape)
     models.randomize(student)  # unlike the teacher, also where both are tiny
     optimizer = torch.optim.AdamW(student.parameters(), lr=1e-4, fused=not run.tiny)
