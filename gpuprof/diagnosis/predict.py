@@ -514,8 +514,8 @@ def _combined(steps: Steps, predicted: Iterable[_Predicted]) -> Combined | None:
     graph, before, left = case.graph, case.mean_ns, list(predicted)
     while left and len(chosen) < MOST_COMBINED:
         taken = {p.id for p in chosen}
-        shut = {name for p in chosen for name in p.proposal.excludes}
-        left = [p for p in left if p.id not in taken | shut and not taken & set(p.proposal.excludes)]
+        claimed = {claim for p in chosen for claim in p.proposal.claims}
+        left = [p for p in left if p.id not in taken and not claimed.intersection(p.proposal.claims)]
         ready = sum(not one.proposal.last for one in chosen)
         trials = []
         for p in left:
