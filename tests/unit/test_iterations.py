@@ -21,8 +21,8 @@ from gpuprof.diagnosis.iterations.budget import iteration_budget, whole_iteratio
 from gpuprof.diagnosis.iterations.changes import Trainer, changes, continuous_saved_ns
 from gpuprof.diagnosis.iterations.pages import PAGES
 from gpuprof.diagnosis.iterations.phase_pages import PAGES as PHASE_PAGES
-from gpuprof.diagnosis.iterations.titles import TITLES
 from gpuprof.diagnosis.iterations.section import of_mean_step
+from gpuprof.diagnosis.iterations.titles import TITLES
 from gpuprof.diagnosis.json import to_json
 from gpuprof.report import iteration_words
 from gpuprof.report.terminal import plain

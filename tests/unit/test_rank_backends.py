@@ -8,7 +8,8 @@ import pytest
 from helpers.rank_program import MS, RankProgram, write
 
 from gpuprof.diagnosis import rank_digests
-from gpuprof.diagnosis.ranks import Gang, survey
+from gpuprof.diagnosis.gang import Gang
+from gpuprof.diagnosis.ranks import survey
 from gpuprof.tracefile.read import read_trace
 
 RANKS = rank_digests.FEWEST_IN_PARALLEL

@@ -9,13 +9,13 @@ import numpy as np
 
 from gpuprof.calibration import slow as calibrated
 from gpuprof.diagnosis.analysis import Analysis
+from gpuprof.diagnosis.detect.ledger_part import Cost, Part, Sampled
 from gpuprof.diagnosis.detect.passes import shapes_in
 from gpuprof.diagnosis.estimate import host_causes
 from gpuprof.diagnosis.gaps import CAUSES
 from gpuprof.diagnosis.iterations.budget import iteration_budget
 from gpuprof.diagnosis.reach.groups import by_name, largest_first
-from gpuprof.diagnosis.reach.part import Part
-from gpuprof.diagnosis.reach.sampled import Sampled, sampled_in
+from gpuprof.diagnosis.reach.sampled import sampled_in
 from gpuprof.diagnosis.sentences import share as share_of
 from gpuprof.record.phase_names import PART_RANGE, RANGE, UNRECORDED_RANGE
 from gpuprof.replay.graph import COPY, HOST, SYNC, Graph
@@ -54,8 +54,8 @@ _WHY = {
     LOCKS: "another thread of the process runs ops at the same time",
     COMPUTES: "its tensors are in host memory, so it launches nothing",
 }
-_FINDINGS = {
-    PLANNING: ("planning", "recompiles"), LOADS: ("recompiles",), COMPILES: ("recompiles",), ALLOCATES: ("allocator",),
+_COSTS: dict[int, Cost] = {
+    PLANNING: "planning", LOADS: "loading_code", COMPILES: "compiling", ALLOCATES: "allocating",
 }  # fmt: skip
 
 
@@ -92,7 +92,7 @@ def slow_ops(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
                 change=lambda graph, nodes=nodes, share=share: scaled(graph, nodes, share),
                 reach=float((graph.duration_ns * share)[nodes].sum()) / own if own else 0.0,
                 why=_WHY.get(kind),
-                findings=_FINDINGS.get(kind, ()),
+                cost=_COSTS.get(kind),
             )
 
 
@@ -110,7 +110,7 @@ def computing(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
         change=lambda graph: scaled(graph, nodes, left),
         reach=left,
         why="these ops launch nothing; the GPU, or workers ahead of the step, could do them",
-        findings=("host_preprocessing", "offload"),
+        cost="computing_on_cpu",
     )
 
 
@@ -152,7 +152,7 @@ def waits(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
             nodes=mine,
             change=lambda graph, mine=mine: _without(graph, mine, SYNC),
             why="the CPU reads a value from the GPU, or synchronises, and launches nothing meanwhile",
-            findings=("debug_switches", "syncs", "expert_loop"),
+            cost="waiting_for_gpu",
         )
 
 
@@ -168,7 +168,7 @@ def blocking_copies(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
             nodes=mine,
             change=lambda graph, mine=mine: _without(graph, mine, COPY),
             why="the memory is pageable, so the copy blocks the CPU",
-            findings=("pageable_copies", "syncs"),
+            cost="blocking_copies",
         )
 
 
@@ -194,7 +194,7 @@ def allocations(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
         nodes=nodes & (graph.lane >= 0),
         change=change,
         why="torch's allocator calls the driver in a steady step: memory is fragmented, nearly full, or being released",
-        findings=("allocator",),
+        cost="allocating",
     )
 
 
@@ -224,7 +224,7 @@ def python_stretches(case: Analysis, advised: Collection[str]) -> Iterator[Part]
             change=lambda graph, mine=mine, share=share: scaled(graph, mine, share),
             reach=float((graph.duration_ns * share)[mine].sum() / max(float(graph.duration_ns[mine].sum()), 1.0)),
             why=why,
-            findings=("slow_python",) if on_cpu is None else (),
+            cost="long_python" if on_cpu is None else None,
             sampled=sampled,
         )
 
