@@ -174,10 +174,10 @@ def _findings(case: Analysis, each: Iterable[tuple[_Predicted, _Predicted | None
 
 
 def _overlap(steps: Steps, first: _Predicted, later: _Predicted) -> bool:
-    """Whether a fix takes off mostly the time that another one takes off, or excludes it and gains no more, as it may
-    in a list whose fixes are less sure."""
+    """Whether a fix takes off mostly the time that another one takes off, or claims what that one claims and gains no
+    more, as it may in a list whose fixes are less sure."""
     one, other = first.proposal, later.proposal
-    excluded = first.id == later.id or later.id in one.excludes or first.id in other.excludes
+    excluded = first.id == later.id or not {*one.claims}.isdisjoint(other.claims)
     if excluded and (first.list == later.list or first.time_left <= later.time_left):
         return True
     case, both = steps.case, _in_order([one, other])

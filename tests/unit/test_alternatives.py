@@ -49,7 +49,7 @@ def fixes_of(folder: Path, monkeypatch: pytest.MonkeyPatch, **more: Any) -> tupl
     on_gpu = case.graph.on_gpu
     plain = case.nodes_of_gpu(case.trace.rows_named(case.trace.gpu.name, PLAIN.__eq__)) & on_gpu
     each = (
-        Proposal("shorter", (), as_fix("x"), shorter(on_gpu & ~plain, 200 * US)),
+        Proposal("shorter", (), as_fix("x"), shorter(on_gpu & ~plain, 200 * US), **more),
         Proposal("a little shorter", (), as_fix("x"), shorter(on_gpu & ~plain, 250 * US)),
         Proposal("others", (), as_fix("x"), shorter(plain, 150 * US), **more),
     )
@@ -66,6 +66,6 @@ def test_two_fixes_for_the_same_kernels_are_one_cause(tmp_path: Path, monkeypatc
     ]  # fmt: skip
 
 
-def test_a_fix_that_excludes_another_stands_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    found = fixes_of(tmp_path, monkeypatch, excludes=("fix_0",))
+def test_a_fix_that_claims_what_another_claims_stands_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    found = fixes_of(tmp_path, monkeypatch, claims=("kernels",))
     assert [one.overlaps for one in found] == [None, "shorter", "shorter"]
