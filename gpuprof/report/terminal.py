@@ -121,7 +121,11 @@ def _in_brief(diagnosis: Diagnosis, width: int, brevity: Brevity) -> tuple[list[
     """The answer, and what also belongs to it but may come further down."""
     inner = width - GUTTER
     head, bad = _top(diagnosis, width, brevity)
-    blocks = [head, *_iteration(diagnosis, inner), section(diagnosis.unit, _step(diagnosis, inner, brevity.least_part))]
+    blocks = [
+        head,
+        *_iteration(diagnosis, inner),
+        section(_bar_title(diagnosis), _step(diagnosis, inner, brevity.least_part)),
+    ]
     if diagnosis.findings:
         blocks.append(_with_code("fixes", width, lambda room: fixes.fixes(diagnosis, room, brevity)))
     else:
@@ -161,7 +165,8 @@ def _everything(diagnosis: Diagnosis, width: int, rows: int, next_step: str | No
         *_top(diagnosis, width),
         section("run", [Text(line) for line in run_words.lines(diagnosis)]),
         *_iteration(diagnosis, inner),
-        section(diagnosis.unit, _step(diagnosis, inner)) + section("2× as fast", fixes.sensitivities(diagnosis, inner)),
+        section(_bar_title(diagnosis), _step(diagnosis, inner))
+        + section("2× as fast", fixes.sensitivities(diagnosis, inner)),
         section("reach", _above(diagnosis, inner, most=max(rows, above_words.MOST_SHOWN), least=SEEN)),
         section("ncu", _counted(diagnosis, max(rows, counters_words.ROWS))),
         section("ranks", rank_lines.lines(diagnosis.ranks, inner, diagnosis.job)),
@@ -307,6 +312,11 @@ def issues(found: Sequence[Issue | Note]) -> list[Text | Table]:
 
 
 # -- the step
+
+
+def _bar_title(diagnosis: Diagnosis) -> str:
+    """Title of the bar of the GPU's time: that of an iteration's phases is called iteration."""
+    return "GPU" if diagnosis.iteration is not None and diagnosis.iteration.steps == 1 else diagnosis.unit
 
 
 def _step(diagnosis: Diagnosis, width: int, least_part: float = SEEN) -> list[Text]:
