@@ -27,7 +27,8 @@ from gpuprof.diagnosis.findings import (
     recompiles,
     syncs,
 )
-from gpuprof.diagnosis.predict import LEAST_GAIN, fixes, predict
+from gpuprof.diagnosis.predict import LEAST_GAIN, fixes
+from gpuprof.diagnosis.predicted_step import predict
 from gpuprof.diagnosis.verdict import host_cause
 from gpuprof.replay.mean_step import MeanStep
 
