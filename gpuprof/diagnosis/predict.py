@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 from gpuprof.diagnosis.acts_on import acts_on
+from gpuprof.diagnosis.alternatives import leaders_first
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.chance import probability, time_left, with_odds
 from gpuprof.diagnosis.detect.proposal import (
@@ -27,9 +29,12 @@ from gpuprof.diagnosis.predicted_step import Prediction, Steps, in_order, predic
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.diagnosis.small_change import small_change
 from gpuprof.replay.bound import Bound
-from gpuprof.units import Assumed, Entries
+from gpuprof.units import Assumed, Entries, Share
 
 MOST_COMBINED: Assumed[Entries] = 4
+OVERLAP: Assumed[Share] = 0.5
+"""A fix takes off mostly the time of another one if, once that one is made, it gains less than LEAST_GAIN and keeps
+less than this share of its gain, as a logarithm."""
 _LISTS: tuple[Literal["fixes", "worth_trying"], ...] = ("fixes", "worth_trying")
 
 
@@ -127,13 +132,36 @@ def fixes(case: Analysis, bound: Bound | None = None, tried: Mapping[str, str] |
     left_ns = _left_ns(case)
     found.sort(key=lambda one: one.rank(left_ns))
     sure, unsure = (_named_first([one for one in found if one.list == name], left_ns) for name in _LISTS)
+    overlaps = partial(_overlap, steps)
+    grouped = leaders_first(sure, overlaps)
+    tries = leaders_first(unsure, overlaps, before=[one for one, first in grouped if first is None])
     return Fixes(
-        findings=tuple(_finding(case, one) for one in sure),
+        findings=_findings(case, grouped),
         combined=_combined(steps, sure),
         failed=tuple(failed),
         considered=tuple(considered),
-        worth_trying=tuple(_finding(case, one) for one in unsure),
+        worth_trying=_findings(case, tries),
     )
+
+
+def _findings(case: Analysis, each: Iterable[tuple[_Predicted, _Predicted | None]]) -> tuple[Finding, ...]:
+    """The findings of a list, with what they are alternatives to."""
+    return tuple(
+        replace(_finding(case, one), overlaps=None if first is None else first.proposal.title) for one, first in each
+    )
+
+
+def _overlap(steps: Steps, first: _Predicted, later: _Predicted) -> bool:
+    """Whether a fix takes off mostly the time that another one takes off, or claims what that one claims and gains no
+    more, as it may in a list whose fixes are less sure."""
+    one, other = first.proposal, later.proposal
+    excluded = first.id == later.id or not {*one.claims}.isdisjoint(other.claims)
+    if excluded and (first.list == later.list or first.time_left <= later.time_left):
+        return True
+    case, both = steps.case, in_order([one, other])
+    alone, together = (steps.begin(case.graph, [p.change for p in these], these) for these in ([one], both))
+    own, gain = later.prediction.speedup.expected, other.work * alone() / together()
+    return gain < LEAST_GAIN and math.log(gain) < OVERLAP * math.log(own)
 
 
 def _named_first(found: list[_Predicted], left_ns: float | None) -> list[_Predicted]:

@@ -20,6 +20,11 @@ SEEN = Brevity().least_part
 """Share below which a line that names several things leaves one out."""
 
 
+def bar_title(diagnosis: Diagnosis) -> str:
+    """Title of the bar of the GPU's time: that of an iteration's phases is called iteration."""
+    return "GPU" if diagnosis.iteration is not None and diagnosis.iteration.steps == 1 else diagnosis.unit
+
+
 def step_lines(diagnosis: Diagnosis, width: int, least_part: float = SEEN) -> list[Text]:
     """A bar for each device, and the meaning of its fills."""
     bars = step_parts.bars(diagnosis)

@@ -20,7 +20,7 @@ from gpuprof.report.drawn import drawn
 from gpuprof.report.gpu_lines import activity, causes, kernels, longest_gaps, phases, waits
 from gpuprof.report.lines import Prose
 from gpuprof.report.sections import GUTTER, WIDEST_PAGE, Block, issues, paragraph, section, spaced, with_code
-from gpuprof.report.step_lines import SEEN, differs_from_recording, step_lines
+from gpuprof.report.step_lines import SEEN, bar_title, differs_from_recording, step_lines
 from gpuprof.units import Convention, Lines, Rows
 
 ROWS: Convention[Rows] = 5
@@ -87,7 +87,7 @@ def _in_brief(diagnosis: Diagnosis, width: int, brevity: Brevity) -> tuple[list[
     blocks = [
         head,
         *_iteration(diagnosis, inner),
-        section(diagnosis.unit, step_lines(diagnosis, inner, brevity.least_part)),
+        section(bar_title(diagnosis), step_lines(diagnosis, inner, brevity.least_part)),
     ]
     if diagnosis.findings:
         blocks.append(with_code("fixes", width, lambda room: fixes.fixes(diagnosis, room, brevity)))
@@ -128,7 +128,7 @@ def _everything(diagnosis: Diagnosis, width: int, rows: int, next_step: str | No
         *_top(diagnosis, width),
         section("run", [Text(line) for line in run_words.lines(diagnosis)]),
         *_iteration(diagnosis, inner),
-        section(diagnosis.unit, step_lines(diagnosis, inner))
+        section(bar_title(diagnosis), step_lines(diagnosis, inner))
         + section("2× as fast", fixes.sensitivities(diagnosis, inner)),
         section("reach", _above(diagnosis, inner, most=max(rows, above_words.MOST_SHOWN), least=SEEN)),
         section("ncu", _counted(diagnosis, max(rows, counters_words.ROWS))),
