@@ -7,6 +7,7 @@ import re
 import pytest
 from helpers.diagnosed import diagnosed
 from helpers.paths import ROOT
+from helpers.quick import OF_EACH_KIND, few
 from rich.cells import cell_len
 
 from gpuprof.diagnosis.diagnosis import Finding
@@ -14,7 +15,7 @@ from gpuprof.report.code_lines import without_alternatives, without_comments
 from gpuprof.report.page import content, step_bars
 from gpuprof.report.terminal import ANSWER_LINES, plain
 
-RECORDINGS = sorted(path.parent.name for path in (ROOT / "scenarios").glob("*/recording"))
+RECORDINGS = few(sorted(path.parent.name for path in (ROOT / "scenarios").glob("*/recording")), OF_EACH_KIND)
 CLOSING = re.compile(r"^  (reach|trust|next|more) ", re.M)
 """Where the answer is over: what lies above the reach, how sure it is, and what to type."""
 WARNINGS = re.compile(r"(?s)(  fixes .*?)\n\n  quality .*")
