@@ -9,9 +9,10 @@ Shown means: in *Fixes* or in *Worth trying*, under the finding that proposes th
 other than the measured one is the same advice. The gain's interval is that of the measured batch. Fixes that were
 measured together (`also`) have to be shown all, and are predicted where gpuprof combines just these.
 
-- Recall: of pairs measured to gain 10 % or more, the share shown in either list, among the first three, and with the
-  measured gain in the predicted 80 % interval. Those stand out that gained more than the processes as they are differ
-  by, of which there have to be two at least: of the others no one can say whether it was the change or the machine.
+- Recall: of pairs measured to gain 10 % or more, the share shown in either list, among the first three (fixes that take
+  off mostly the same time are one entry), and with the measured gain in the predicted 80 % interval. Those stand out
+  that gained more than the processes as they are differ by, of which there have to be two at least: of the others no
+  one can say whether it was the change or the machine.
 - Precision: of the shown fixes that were measured, the share that gained 2 % or more, by list; and those among *Fixes*
   that failed or lost more than 3 %.
 - Reliability: of shown and considered fixes with a probability, the share that gained 2 %, by probability.
@@ -130,7 +131,7 @@ class Pair:
     gain: Gain
     where: Where
     rank: int | None
-    """Among all that is shown, from 1."""
+    """Among all that is shown, from 1; fixes that take off mostly the same time share a place."""
     predicted: tuple[float, float, float] | None
     """Low, expected, high gain, where that is of the same work."""
     probability: float | None
@@ -242,7 +243,7 @@ def _pair(program: Program, change: Timed, found: Diagnosis) -> Pair:
         return _several(head, mine, change, found)
     if mine:
         best = min(mine, key=lambda one: abs(one.work - change.work))
-        first = min(shown.index(one) for one in mine) + 1
+        first = min(_rank(shown, one) for one in mine)
         where: Where = "fixes" if best in found.findings else "worth_trying"
         timed = best if _gain(best, change) is not None else other_batch(found, change) or best
         return Pair(*head, where, first, _gain(timed, change), best.probability)
@@ -263,13 +264,20 @@ def _several(
         return Pair(*head, "absent", None, None, None, f"{missing} is not shown")
     all_of_them = [mine[0], *(one for one in others if one is not None)]
     sure = all(one in found.findings for one in all_of_them)
-    last = max(shown.index(one) for one in all_of_them) + 1
+    last = max(_rank(shown, one) for one in all_of_them)
     both = found.combined
     same = both is not None and set(both.ids) == {change.finding, *change.also}
     gain = both.speedup if both is not None and same else None
     predicted = None if gain is None else (gain.low, gain.expected, gain.high)
     likely = math.prod(one.probability for one in all_of_them)
     return Pair(*head, "fixes" if sure else "worth_trying", last, predicted, likely)
+
+
+def _rank(shown: Sequence[Finding], one: Finding) -> int:
+    """Place of a fix among what is shown, from 1; one that takes off mostly the time of an earlier one is named with
+    that, and shares its place."""
+    with_it = next((other for other in shown if other.title == one.overlaps), one)
+    return 1 + sum(other.overlaps is None for other in shown[: shown.index(with_it)])
 
 
 def _is(change: Timed, one: Finding | Considered) -> bool:
@@ -358,10 +366,11 @@ def report(found: Sequence[Pair]) -> Iterator[str]:
 SECTION = """{heading}
 A pair is a program and one change of it whose gain was measured in fresh processes, `python -m benchmarks.recall`; the
 changes are fixes of gpuprof's catalogue and edits from outside it, which count as missed. Of those that gained 10 % or
-more: how many stand in *Fixes* or *Worth trying*, how many among the first three, and how many gains lie in the
-predicted 80 % interval. Of what is shown and was measured: how much gained 2 % or more. With 80 % intervals of the
-shares. Recordings of the role `test` only; next to them, for comparison, those that numbers may be fitted to. {missing}
-more measured changes, of {without} programs whose recordings are not kept, are not counted.
+more: how many stand in *Fixes* or *Worth trying*, how many among the first three (fixes that take off mostly the same
+time are one entry), and how many gains lie in the predicted 80 % interval. Of what is shown and was measured: how much
+gained 2 % or more. With 80 % intervals of the shares. Recordings of the role `test` only; next to them, for comparison,
+those that numbers may be fitted to. {missing} more measured changes, of {without} programs whose recordings are not
+kept, are not counted.
 
 | | role test: {tested} pairs of {programs} programs | role fit: {fitted} pairs |
 |---|---|---|

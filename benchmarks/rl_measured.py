@@ -143,6 +143,17 @@ def held(out: Path, diagnosis: Diagnosis) -> list[Held]:
     return found
 
 
+def predict(out: Path) -> int:
+    """Writes DIR/predicted.json: change → least, expected and most of an iteration, over that of the recording."""
+    import gpuprof
+
+    found = predicted(gpuprof.diagnose(out / "grpo"))
+    lines = [f" {json.dumps(name)}: {json.dumps([round(one, 4) for one in sides])}" for name, sides in found.items()]
+    (out / "predicted.json").write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+    print(f"{len(found)} changes of {out / 'grpo'}")
+    return 0
+
+
 def compare(out: Path) -> int:
     """Prints a table."""
     import gpuprof

@@ -1,6 +1,8 @@
 """Phases of TRL iterations as gpuprof times them, next to wall clocks put around them by hand; and measured changes.
 
     python -m benchmarks.rl_phases --out DIR [--shape 0.1b] [--tokens 80] [--seconds 300] [--only NAME ...]
+                                  [--without NAME ...]
+    python -m benchmarks.rl_phases --out DIR --predict
     python -m benchmarks.rl_phases --out DIR --compare
     python -m benchmarks.rl_phases --out DIR --truth
 
@@ -13,7 +15,8 @@ before anything is timed.
 
 DIR/results.jsonl has one line per result: of a traced part the ratio of each phase, of a change the milliseconds of its
 iterations. DIR/grpo, DIR/rloo and DIR/online_dpo are the recordings, DIR/PART.log what each part printed.
---compare prints what the recording DIR/grpo predicts of each change next to what was measured; --truth writes
+--predict writes what the recording DIR/grpo predicts of each change to DIR/predicted.json, --compare prints it next to
+what was measured; --truth writes
 truth.json of the scenarios.
 """
 
@@ -36,7 +39,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.rl_measured import compare, results, summary, truth
+from benchmarks.rl_measured import compare, predict, results, summary, truth
 from benchmarks.rl_parts import (
     AT_ONCE,
     BASELINES,
@@ -147,7 +150,7 @@ def _change(job: Any, name: str, folder: Path, model: Path) -> None:
         job, model = _of_scenario(job, name, folder / "trainer" / name / "model")
     else:
         job = rl.changed(job, CHANGES[name])
-    steps, timed = job.steps_per_generation, timed_of(name)
+    steps, timed = job.steps_per_iteration, timed_of(name)
     clocks, turn, left = rl.Clocks(), Turn(folder, name), BEFORE.get(name, 1) * steps
     collecting = Collecting()
     if job.continuous:
@@ -320,7 +323,8 @@ class Parts:
 def _environment() -> dict[str, str]:
     root = Path(__file__).parent.parent
     path = os.pathsep.join(filter(None, (str(root), os.environ.get("PYTHONPATH"))))
-    return os.environ | {"PYTHONPATH": path, "HF_HUB_OFFLINE": "1", "TRL_EXPERIMENTAL_SILENCE": "1"}
+    alike = {"PYTHONHASHSEED": "0"}  # sets have the same order in all processes
+    return os.environ | {"PYTHONPATH": path, "HF_HUB_OFFLINE": "1", "TRL_EXPERIMENTAL_SILENCE": "1"} | alike
 
 
 def _wave(parts: Parts, names: list[str], until: float) -> None:
@@ -353,9 +357,9 @@ def _wave(parts: Parts, names: list[str], until: float) -> None:
         parts.end(name)
 
 
-def _drive(out: Path, words: list[str], seconds: float, only: list[str], at_once: int) -> int:
+def _drive(out: Path, words: list[str], seconds: float, only: list[str], without: list[str], at_once: int) -> int:
     out.mkdir(parents=True, exist_ok=True)
-    names = [name for name in PARTS if not only or name in only]
+    names = [name for name in PARTS if (not only or name in only) and name not in without]
     parts = Parts(out, words, seconds)
     save = "from scenarios.support import rl; rl.save_model(rl.Path(sys.argv[1]), sys.argv[2])"
     command = [sys.executable, "-c", f"import sys; {save}", str(out / "model"), words[words.index("--shape") + 1]]
@@ -399,8 +403,10 @@ def main() -> int:
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--wait", type=float, default=0.15)
     parser.add_argument("--seconds", type=float, default=300)
-    parser.add_argument("--only", nargs="+", choices=PARTS, default=[])
+    parser.add_argument("--only", nargs="+", choices=PARTS, metavar="NAME", default=[])
+    parser.add_argument("--without", nargs="+", choices=PARTS, metavar="NAME", default=[])
     parser.add_argument("--at-once", type=int, default=AT_ONCE, help="processes of a wave")
+    parser.add_argument("--predict", action="store_true")
     parser.add_argument("--compare", action="store_true")
     parser.add_argument("--truth", action="store_true")
     parser.add_argument("--run", default="")
@@ -409,10 +415,10 @@ def main() -> int:
     words = ["--shape", given.shape]
     for name in ("tokens", "batch", "wait"):
         words += [f"--{name}", str(getattr(given, name))]
-    if given.compare or given.truth:
-        return compare(out) if given.compare else truth(out)
+    if given.predict or given.compare or given.truth:
+        return predict(out) if given.predict else compare(out) if given.compare else truth(out)
     if not given.run:
-        return _drive(out, words, given.seconds, given.only, given.at_once)
+        return _drive(out, words, given.seconds, given.only, given.without, given.at_once)
     _priority(10)
     import torch
 
@@ -424,7 +430,8 @@ def main() -> int:
         from scenarios.measure import machine, versions
 
         where = {"machine": machine(), "versions": versions()}
-        _result(out, part=given.run, kind="where", **where, **vars(given) | {"out": None, "only": None})
+        words = {key: value for key, value in vars(given).items() if key not in ("out", "only", "without")}
+        _result(out, part=given.run, kind="where", **where, **words)
     trainer = given.run if given.run in TRACED else "grpo"
     job = rl.Job(
         trainer=trainer, shape=given.shape, batch=given.batch, generations=given.batch // 2, tokens=given.tokens,

@@ -60,3 +60,8 @@ CONTINUOUS_S = Number(
     "What one call of generate_batch takes beyond its steps: Python collects garbage several times when the call ends, "
     "0.47 s a call next to an H100, 2.9 s on a busy CPU (transformers 5.17 and 5.23).",
 )  # fmt: skip
+RECOMPUTED = Number(
+    1.0, 0.7, 1.5, "", "assumed",
+    "Time that the backward pass takes longer with activation checkpointing, over that of the forward pass: it runs "
+    "the layers again, without embedding and head, and saves and restores state around each.",
+)  # fmt: skip

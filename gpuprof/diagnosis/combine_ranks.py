@@ -5,9 +5,10 @@ from __future__ import annotations
 import statistics
 from dataclasses import replace
 
+from gpuprof.diagnosis.detect.slow_rank import most_of_excess
 from gpuprof.diagnosis.diagnosis import Diagnosis, Finding, Issue, Quality, Verdict
-from gpuprof.diagnosis.findings.straggler import find_straggler, named
-from gpuprof.diagnosis.ranks import Gang
+from gpuprof.diagnosis.findings import BUILT_IN
+from gpuprof.diagnosis.gang import Gang
 from gpuprof.diagnosis.sentences import Sentences, duration
 from gpuprof.diagnosis.verdict import family_of
 from gpuprof.ranks.summary import Job, RankSummary
@@ -29,15 +30,19 @@ def with_ranks(diagnosis: Diagnosis, gang: Gang) -> Diagnosis:
     measured = diagnosis.steps.unprofiled_ns if diagnosis.steps else None
     if measured and gang.step_ns:
         gang = _at(gang, measured / gang.step_ns)
-    straggler = find_straggler(gang) if diagnosis.verdict.bound is not None else None
-    findings = diagnosis.findings if straggler is None else (straggler, *diagnosis.findings)
-    verdict = diagnosis.verdict
+    verdict, found = diagnosis.verdict, list[Finding]()
     if verdict.bound is not None:
-        verdict = _verdict(verdict, gang, straggler)
+        looks = [one.across_ranks for one in BUILT_IN if one.across_ranks is not None]
+        found = [finding for look in looks if (finding := look(gang)) is not None]
+        verdict = _verdict(verdict, gang, bool(found))
     return replace(
-        diagnosis, quality=_quality(diagnosis.quality, gang), verdict=verdict, findings=findings, ranks=gang.ranks,
+        diagnosis,
+        quality=_quality(diagnosis.quality, gang),
+        verdict=verdict,
+        findings=(*found, *diagnosis.findings),
+        ranks=gang.ranks,
         job=gang.job,
-    )  # fmt: skip
+    )
 
 
 def _at(gang: Gang, factor: float) -> Gang:
@@ -64,11 +69,12 @@ def _at(gang: Gang, factor: float) -> Gang:
     )
 
 
-def _verdict(verdict: Verdict, gang: Gang, straggler: Finding | None) -> Verdict:
-    if straggler is None or gang.slow is None:
+def _verdict(verdict: Verdict, gang: Gang, waits: bool) -> Verdict:
+    """The verdict with what all ranks show; `waits`: whether a finding says that they wait for the slow one."""
+    if not waits or gang.slow is None:
         return replace(verdict, sentences=(*verdict.sentences, *_even(gang)))
     slow = gang.ranks[gang.slow]
-    more = named(gang)
+    more = most_of_excess(gang)
     said = [
         f"The other {'rank waits' if len(gang.ranks) == 2 else 'ranks wait'} for rank {slow.rank}, which needs"
         f" {duration(slow.pace_ns or 0)} a step by itself; the next slowest needs {duration(gang.next_pace_ns or 0)}."

@@ -93,7 +93,7 @@ def by_replay(analysis: Analysis, advise: bool) -> Diagnosis:
     found_roof = roof and summarize(with_useful_flops(analysis, roof), analysis.step_ns)
     left_out = (Issue("plug_in_failed", "info", text) for text in plug_ins().failures)
     quality = judged((*analysis.quality.issues, *map(_failed, advice.failed), *left_out))
-    shown = {one.id for one in (*advice.findings, *advice.worth_trying)}
+    shown = [one.id for one in (*advice.findings, *advice.worth_trying)]
     return plain_diagnosis(
         analysis,
         verdict=verdict,

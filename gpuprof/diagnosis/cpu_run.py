@@ -18,11 +18,13 @@ from gpuprof.diagnosis.detect.proposal import (
     SURE_GAIN,
 )
 from gpuprof.diagnosis.diagnosis import Diagnosis, Evidence, Finding, Range, Remaining, Verdict
+from gpuprof.diagnosis.findings import with_role
 from gpuprof.diagnosis.fix import call
 from gpuprof.diagnosis.more_workers import usual_workers, with_more_workers
 from gpuprof.diagnosis.plain_diagnosis import plain_diagnosis
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.diagnosis.verdict import family_of
+from gpuprof.record.patches import WORKERS
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
@@ -93,11 +95,11 @@ def _more_workers(analysis: Analysis, step: CpuStep) -> Finding | None:
         return None
     loader = call("DataLoader", ..., num_workers=wanted, persistent_workers=True)
     setting = analysis.stack.setting({"dataloader_num_workers": wanted}, {"dataloader_persistent_workers": True})
-    fix = analysis.stack.fix(loader, setting).by("input_workers", wanted)
+    fix = analysis.stack.fix(loader, setting).by(WORKERS, wanted)
     left = run.remaining_ns if run else None
     does = "waits for its workers" if now else "prepares its batches itself"
     return Finding(
-        id="input_workers",
+        id=with_role("loader_workers"),
         title=f"{now} → {wanted} input workers" if now else f"{wanted} input workers",
         severity="high" if gain.expected >= SEVERE_GAIN else "medium" if gain.expected >= MARKED_GAIN else "low",
         evidence=(

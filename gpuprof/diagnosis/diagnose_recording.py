@@ -14,7 +14,7 @@ from gpuprof.tracefile.traces_in_folder import is_digest
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.diagnosis import Diagnosis
-    from gpuprof.diagnosis.ranks import Gang
+    from gpuprof.diagnosis.gang import Gang
 
 
 def diagnose_recording(

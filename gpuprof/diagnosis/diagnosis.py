@@ -391,6 +391,9 @@ class Finding:
     """The patch with which gpuprof try applies it; an empty value is the patch's default. None: by hand."""
     fix_lines: tuple[FixLine, ...] = ()
     """The same as fix, line by line: code that can be pasted, and prose that says where it belongs."""
+    overlaps: Words | None = None
+    """Title of an earlier finding in the same list that takes off mostly the same time, or excludes this one; None: it
+    takes off other time than those before it."""
 
     @property
     def shown_lines(self) -> tuple[FixLine, ...]:

@@ -7,9 +7,9 @@ work."""
 from __future__ import annotations
 
 from gpuprof.diagnosis import step_parts
-from gpuprof.diagnosis.above_reach import Item
 from gpuprof.diagnosis.cpu_step import CpuStep, prepares_batches
 from gpuprof.diagnosis.diagnosis import Diagnosis
+from gpuprof.diagnosis.findings import HEADLINES
 from gpuprof.diagnosis.rest_of_step import BY_CPU
 from gpuprof.diagnosis.sentences import listed, share
 from gpuprof.diagnosis.step_parts import Bar
@@ -224,19 +224,17 @@ def _of_bars(diagnosis: Diagnosis, bars: list[Bar]) -> str:
     if most < LEAST_NAMED_SHARE:
         return _of_verdict(diagnosis)
     words = _words(diagnosis, bar, first)
-    offloaded = _offloaded(diagnosis)
-    moving = offloaded.ns / bar.total_ns if offloaded is not None else 0.0
-    if offloaded is not None and moving > most and words not in (*_COMPUTES.values(), _CPU["cpu_compute"]):
-        state = offloaded.what.startswith("training state")
-        words = "MOVING OFFLOADED DATA to and from the GPU" if state else "COPYING TO THE CPU to compute there"
-        return f"{words} {share(moving, 1)}"
+    ns, of_finding = _of_finding(diagnosis)
+    if ns > most * bar.total_ns and words not in (*_COMPUTES.values(), _CPU["cpu_compute"]):
+        return f"{of_finding} {share(ns / bar.total_ns, 1)}"
     return f"{words} {share(most, 1)}"
 
 
-def _offloaded(diagnosis: Diagnosis) -> Item | None:
-    """The item for data kept or computed in host memory: its copies, and the CPU's work around them."""
+def _of_finding(diagnosis: Diagnosis) -> tuple[int, str]:
+    """(time of the first ledger item for which a finding declares a headline, ns; that headline); (0, "") without
+    any."""
     items = diagnosis.above_reach.items if diagnosis.above_reach is not None else ()
-    return next((item for item in items if item.kind == "memory" and item.finding == "offload"), None)
+    return next(((item.ns, HEADLINES[item.what]) for item in items if item.what in HEADLINES), (0, ""))
 
 
 def _of_verdict(diagnosis: Diagnosis) -> str:

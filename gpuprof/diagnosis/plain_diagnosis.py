@@ -24,7 +24,7 @@ from gpuprof.diagnosis.diagnosis import (
     Window,
 )
 from gpuprof.diagnosis.estimated_power import with_estimate
-from gpuprof.diagnosis.findings import missing_kernels
+from gpuprof.diagnosis.findings import BUILT_IN
 from gpuprof.diagnosis.gap_summary import gap_summary
 from gpuprof.diagnosis.quality import judged, no_verdict
 from gpuprof.diagnosis.range_times import phase_activity, range_times
@@ -53,10 +53,11 @@ def plain_diagnosis(
 ) -> Diagnosis:
     """The diagnosis of recorded steps; `profiler` and `budget` replace the analysis's own if given."""
     timeline, folder, on_gpu = analysis.whole, analysis.folder, bool(analysis.device_times)
-    note = missing_kernels.note(analysis.run, analysis if analysis.is_replayed else None)
+    case = analysis if analysis.is_replayed else None
+    notes = [note for one in BUILT_IN if one.note is not None and (note := one.note(analysis.run, case)) is not None]
     return Diagnosis(
         source=analysis.source,
-        quality=quality if note is None else judged((*quality.issues, note)),
+        quality=judged((*quality.issues, *notes)) if notes else quality,
         environment=analysis.environment,
         steps=steps,
         budget=budget or analysis.budget,

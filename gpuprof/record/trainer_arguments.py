@@ -28,6 +28,7 @@ _SETTINGS = (
     "dataloader_persistent_workers", "dataloader_prefetch_factor", "dataloader_drop_last", LOGGING_STEPS,
     LOSS_FILTER, "precompute_ref_log_probs", "num_generations", "use_vllm", "torch_empty_cache_steps",
     "beta", "num_iterations", "cache_implementation", "use_transformers_continuous_batching",
+    "steps_per_generation", "max_completion_length", "max_new_tokens", "response_length",
 )  # fmt: skip
 """Settings whose values are kept: numbers, switches and choices that reveal nothing personal."""
 _CHOICE = re.compile(r"[\w.-]{1,40}")

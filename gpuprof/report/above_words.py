@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gpuprof.diagnosis.above_reach import AboveReach, Item
 from gpuprof.diagnosis.diagnosis import Diagnosis
+from gpuprof.diagnosis.plug_ins import declarations
 from gpuprof.report.names import escape, shown
 from gpuprof.report.numbers import duration
 from gpuprof.units import Cells, Convention, Rows, Share
@@ -12,8 +13,6 @@ MOST_SHOWN: Convention[Rows] = 3
 LEAST_NAMED_SHARE: Convention[Share] = 0.02
 """Share of the step below which an item is not named."""
 NAME_WIDTH: Convention[Cells] = 60
-SAME_OPS = ("accumulation", "recompute")
-"""Fixes that run the same ops less often, in other batches, or keep results: they replace no ops."""
 
 
 def title(diagnosis: Diagnosis) -> str:
@@ -37,8 +36,9 @@ def goes_below(diagnosis: Diagnosis) -> bool:
     found, both = diagnosis.above_reach, diagnosis.combined
     if found is None:
         return False
-    steps = [one.step_ns for one in diagnosis.findings if one.work == 1 and one.id not in SAME_OPS]
-    if both is not None and both.work == 1 and any(one not in SAME_OPS for one in both.ids):
+    same = {one.id for one in declarations() if one.same_ops}
+    steps = [one.step_ns for one in diagnosis.findings if one.work == 1 and one.id not in same]
+    if both is not None and both.work == 1 and not same.issuperset(both.ids):
         steps.append(both.step_ns)
     return any(step.expected < found.reach_ns for step in steps)
 

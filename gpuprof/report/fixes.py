@@ -212,11 +212,22 @@ def own_lines(finding: Finding) -> list[str]:
 def conditions(finding: Finding, diagnosis: Diagnosis) -> list[str]:
     """What a fix changes about the training or its results, and what it costs before it gains."""
     what = "results" if diagnosis.workload and diagnosis.workload.is_inference else "training"
-    found = [f"needs: {escape(finding.needs)}"] if finding.needs else []
+    found = _alternatives(finding, diagnosis)
+    found += [f"needs: {escape(finding.needs)}"] if finding.needs else []
     found += [f"changes the {what}: {escape(finding.changes)}"] if finding.changes else []
     if finding.once_ns:
         found.append(f"costs {duration_range(finding.once_ns.low, finding.once_ns.high)} once, before it pays off")
     return found
+
+
+def _alternatives(finding: Finding, diagnosis: Diagnosis) -> list[str]:
+    """Which fixes take off mostly the same time: `or, for mostly the same time, torch.compile (1.4–2.2×)`."""
+    if finding.overlaps is not None:
+        return [f"takes off mostly the same time as: {escape(finding.overlaps)}"]
+    listing = diagnosis.findings if finding in diagnosis.findings else diagnosis.worth_trying
+    others = [one for one in listing if one.overlaps == finding.title]
+    each = [f"{escape(one.title)} ({times_range(one.speedup)})" for one in others]
+    return [f"or, for mostly the same time, {listed(each)}"] if each else []
 
 
 def considered(diagnosis: Diagnosis) -> list[Text | Table]:

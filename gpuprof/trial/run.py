@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpuprof.errors import GpuprofError
+from gpuprof.record.patches import WORKERS
 from gpuprof.record.redact import redact
 from gpuprof.trial import plan
 from gpuprof.trial.fixes import Candidate, combination
@@ -48,7 +49,7 @@ def run_trial(
     turns.flags = {one.fix: one.flags for one in candidates if one.flags is not None}
     if world_size > 1:
         # With room for batches that the workers prefetched, by default two each.
-        workers = (int(one.fix.value) for one in candidates if one.fix.name == "input_workers")
+        workers = (int(one.fix.value) for one in candidates if one.fix.name == WORKERS)
         turns.settle, turns.steps = RANKS_SETTLE + 2 * max(workers, default=0), RANKS_STEPS
     tell("first an unscored process as it is, which fills caches and shows how long a process takes")
     first = turns.run(())

@@ -15,6 +15,7 @@ from gpuprof.diagnosis.diagnose_recording import diagnose_recording
 from gpuprof.diagnosis.diagnosis import Diagnosis, Range
 from gpuprof.diagnosis.more_workers import usual_workers, with_more_workers
 from gpuprof.errors import GpuprofError
+from gpuprof.record.patches import WORKERS
 from gpuprof.record.redact import redact
 from gpuprof.tracefile.recording import resolve
 from gpuprof.tracefile.run import RunFolder, read_run
@@ -96,7 +97,7 @@ def subject_of(folder: Path) -> Subject:
 
 def predict_workers(subject: Subject, candidate: Candidate) -> Candidate:
     """Adds a prediction for more input workers from the run's loader measurements, if no finding has one."""
-    if candidate.fix.name != "input_workers" or candidate.step_ns is not None:
+    if candidate.fix.name != WORKERS or candidate.step_ns is not None:
         return candidate
     found = with_more_workers(subject.run, int(candidate.fix.value), subject.has_gpu)
     if found is None:
@@ -109,7 +110,7 @@ def with_flags(subject: Subject, candidate: Candidate, argv: Sequence[str]) -> C
     """The candidate applied through the program's own flags, if it declares them."""
     own = subject.run.own
     workers = int((own.loader or {}).get("num_workers") or 0)
-    if candidate.fix.name == "input_workers" and workers >= int(candidate.fix.value):
+    if candidate.fix.name == WORKERS and workers >= int(candidate.fix.value):
         return candidate
     return replace(candidate, flags=own_flags(candidate.fix, own.program, argv))
 
@@ -120,7 +121,7 @@ def with_workers(subject: Subject, candidates: Sequence[Candidate]) -> list[Cand
     found = subject.diagnosis
     if candidates or found is None or found.findings or found.worth_trying:
         return list(candidates)
-    predicted = predict_workers(subject, Candidate(Fix("input_workers", str(usual_workers(subject.run)))))
+    predicted = predict_workers(subject, Candidate(Fix(WORKERS, str(usual_workers(subject.run)))))
     gain = predicted.speedup
     if gain is None or not gain.low or not gain.high or gain.low <= 1:
         return []

@@ -61,6 +61,15 @@ class Job:
     """Optimizer steps per generation, each on its own completions."""
     iterations: int = 1
     """Optimizer passes over one generation (GRPO's and RLOO's num_iterations)."""
+    accumulation: int = 1
+    """Batches of an optimizer step; a generation is for all of them (gradient_accumulation_steps)."""
+    checkpointing: bool = False
+    """Whether activations are computed again in the backward pass."""
+
+    @property
+    def steps_per_iteration(self) -> int:
+        """Optimizer steps from one generation to the next."""
+        return self.steps_per_generation * self.iterations
 
 
 def changed(job: Job, change: dict[str, float]) -> Job:
@@ -131,7 +140,8 @@ def build(job: Job, model: Path, out: Path, callbacks: list[Any]) -> Any:
     common: dict[str, Any] = {
         "output_dir": str(out), "per_device_train_batch_size": job.batch, "max_steps": job.steps, "report_to": [],
         "logging_steps": 1, "save_strategy": "no", "use_cpu": not on_gpu, "bf16": on_gpu, "learning_rate": 1e-6,
-        "disable_tqdm": True, "gradient_checkpointing": False,
+        "disable_tqdm": True, "gradient_checkpointing": job.checkpointing,
+        "gradient_accumulation_steps": job.accumulation,
     }  # fmt: skip
     from transformers import PreTrainedTokenizerFast
 
@@ -160,7 +170,8 @@ def build(job: Job, model: Path, out: Path, callbacks: list[Any]) -> Any:
         extra["model_init_kwargs"] = {"dtype": "bfloat16"}
     arguments = config(
         num_generations=job.generations, max_completion_length=job.tokens, beta=job.beta,
-        num_iterations=job.iterations, steps_per_generation=job.steps_per_generation, **common, **extra,
+        num_iterations=job.iterations, steps_per_generation=job.steps_per_generation * job.accumulation,
+        **common, **extra,
     )  # fmt: skip
     made = trainer(model=str(model), args=arguments, **given)
     if job.compiled:

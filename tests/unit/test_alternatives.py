@@ -1,45 +1,71 @@
-"""What docs/alternatives.md and README say of accuracy in a few words is what the pages with the figures say."""
+"""Fixes that take off the same time stand behind those that take off other time."""
 
 from __future__ import annotations
 
-import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
-from helpers.paths import ROOT
+from helpers.program import PLAIN, US, Program
 
-DOCS = ROOT / "docs"
-
-
-def text(path: str) -> str:
-    """A page on one line."""
-    return " ".join((ROOT / path).read_text(encoding="utf-8").split())
-
-
-def first_contact(row: str) -> str:
-    """`12 of 14` of a row of the first table in docs/other_programs.md."""
-    found = re.search(rf"^{row} +(\d+ of \d+)$", (DOCS / "other_programs.md").read_text(encoding="utf-8"), re.MULTILINE)
-    assert found is not None, row
-    return found[1]
+from gpuprof.diagnosis import predict
+from gpuprof.diagnosis.alternatives import leaders_first
+from gpuprof.diagnosis.analysis import Change
+from gpuprof.diagnosis.detect.proposal import Proposal
+from gpuprof.diagnosis.diagnosis import Finding
+from gpuprof.diagnosis.fix import as_fix
+from gpuprof.tracefile.trace import Mask
 
 
-@pytest.mark.parametrize("page", ["docs/alternatives.md", "README.md"])
-def test_verdicts_on_first_contact_and_in_sample(page: str):
-    said = text(page)
-    assert f"{first_contact('verdicts right')} verdicts were right" in said
-    right = re.findall(r"^verdicts:? +(\d+) of (\d+) right", (DOCS / "accuracy.md").read_text(), re.MULTILINE)
-    assert len(right) == 2
-    assert all(good == count for good, count in right), f"{page} says that all verdicts in sample are right"
-    assert "in-sample" in said
+def test_what_takes_off_other_time_comes_first_in_the_given_order():
+    found = leaders_first(["a1", "a2", "b1", "a3", "b2"], lambda first, later: first[0] == later[0])
+    assert found == [("a1", None), ("b1", None), ("a2", "a1"), ("a3", "a1"), ("b2", "b1")]
+    assert leaders_first(["a2", "b1"], lambda first, later: first[0] == later[0], ["a1"]) == [
+        ("b1", None),
+        ("a2", "a1"),
+    ]
 
 
-def test_steps_and_fixes_on_first_contact():
-    said = text("docs/alternatives.md")
-    assert f"{first_contact('mean steps within 10 %')} mean steps were within 10 %" in said
-    assert f"{first_contact('fixes in their 80 % intervals')} fixes within their 80 % interval" in said
+def shorter(nodes: Mask, most_ns: float) -> Change:
+    return lambda graph: graph.with_durations(
+        np.where(nodes, np.minimum(graph.duration_ns, most_ns), graph.duration_ns)
+    )
 
 
-@pytest.mark.parametrize("page", ["docs/alternatives.md", "README.md"])
-def test_published_ratios(page: str):
-    section = (DOCS / "gpus.md").read_text(encoding="utf-8").split("### The same findings")[0]
-    assert re.findall(r"^- .*: \*\*(.+?)\*\*", section, re.MULTILINE) == ["missed by all"] * 4
-    assert "miss all four ratios of a" in text(page)
+def fixes_of(folder: Path, monkeypatch: pytest.MonkeyPatch, **more: Any) -> tuple[Finding, ...]:
+    """Of a GPU-bound step of two kinds of kernels: two fixes for the matmuls, and one for the others."""
+    program = Program()
+
+    def body() -> None:
+        for _ in range(6):
+            program.small_mm(20 * US, 500 * US)
+            program.plain("mul", [4096], gpu=300 * US)
+
+    for _ in range(3):
+        program.step(body)
+    case = program.case(folder)
+    on_gpu = case.graph.on_gpu
+    plain = case.nodes_of_gpu(case.trace.rows_named(case.trace.gpu.name, PLAIN.__eq__)) & on_gpu
+    each = (
+        Proposal("shorter", (), as_fix("x"), shorter(on_gpu & ~plain, 200 * US), **more),
+        Proposal("a little shorter", (), as_fix("x"), shorter(on_gpu & ~plain, 250 * US)),
+        Proposal("others", (), as_fix("x"), shorter(plain, 150 * US), **more),
+    )
+    page = predict.FINDINGS[0][0]
+    found = [(replace(page, id=f"fix_{at}"), lambda _, one=one: [one]) for at, one in enumerate(each)]
+    monkeypatch.setattr(predict, "FINDINGS", found)
+    return predict.fixes(case).findings
+
+
+def test_two_fixes_for_the_same_kernels_are_one_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    found = fixes_of(tmp_path, monkeypatch)
+    assert [(one.title, one.overlaps) for one in found] == [
+        ("shorter", None), ("others", None), ("a little shorter", "shorter"),
+    ]  # fmt: skip
+
+
+def test_a_fix_that_claims_what_another_claims_stands_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    found = fixes_of(tmp_path, monkeypatch, claims=("kernels",))
+    assert [one.overlaps for one in found] == [None, "shorter", "shorter"]

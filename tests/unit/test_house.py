@@ -232,7 +232,7 @@ def test_findings_stand_alone():
 
 FINDINGS_RUN = {"detect", "fix", "sentences", "diagnosis", "budget_model", "run_model"}
 """Of the room above them, what findings run: facts, and the plain data that they are about or make."""
-FINDINGS_NAME = {"analysis", "frozen_passes", "ranks", "run_budget"}
+FINDINGS_NAME = {"analysis", "frozen_passes", "gang", "run_budget"}
 """What they only name the types of, so that `gpuprof explain` starts without it."""
 
 

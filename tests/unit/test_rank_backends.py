@@ -8,7 +8,8 @@ import pytest
 from helpers.rank_program import MS, RankProgram, write
 
 from gpuprof.diagnosis import rank_digests
-from gpuprof.diagnosis.ranks import Gang, survey
+from gpuprof.diagnosis.gang import Gang
+from gpuprof.diagnosis.ranks import survey
 from gpuprof.tracefile.read import read_trace
 
 RANKS = rank_digests.FEWEST_IN_PARALLEL
@@ -38,6 +39,7 @@ def assert_right(gang: Gang) -> None:
     assert gang.slow == 5
 
 
+@pytest.mark.slow
 def test_on_a_cluster_of_dask(traces: list[Path], monkeypatch: pytest.MonkeyPatch):
     joblib, distributed = pytest.importorskip("joblib"), pytest.importorskip("distributed")
     cluster = distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None)

@@ -97,8 +97,46 @@ def test_without_a_reference_its_pass_goes():
     assert with_arguments(iteration(0.0), TRAINER, {"beta": 0.1}).phases == ()
 
 
+def test_completions_at_the_limit_may_get_longer():
+    """98 tokens are the limit, or it was not recorded: with 196 they have between 98 and 196."""
+    at_limit = replace(TRAINER, settings={**TRAINER.settings, "max_completion_length": 98})
+    for trainer, says in ((at_limit, "98 tokens now, the limit"), (TRAINER, "whether that is the limit")):
+        found = with_arguments(iteration(0.5), trainer, {"max_completion_length": 196})
+        then = {one.phase: one.then for one in found.phases}["generation"]
+        assert [then.low, then.expected, then.high] == pytest.approx([1000 * MS, 1980 * MS, (20 + 980 * 2.1) * MS])
+        assert says in found.basis[0]
+
+
+def test_accumulated_batches_train_in_one_step():
+    found = with_arguments(iteration(0.1), TRAINER, {"gradient_accumulation_steps": 2})
+    assert found.completions == 2 and expected(found) == pytest.approx(
+        {
+            "iteration": 2540, "generation": 1000, "reward": 700, "log-probabilities": 200, "forward": 200,
+            "backward": 400,
+        }
+    )  # fmt: skip
+    accumulates = replace(TRAINER, settings={**TRAINER.settings, "gradient_accumulation_steps": 4})
+    half = with_arguments(iteration(0.1), accumulates, {"gradient_accumulation_steps": 2})
+    assert half.completions == 0.5 and expected(half)["backward"] == 100
+    twice = with_arguments(iteration(0.0), accumulates, {"steps_per_generation": 8})
+    assert twice.completions == 2 and expected(twice)["optimizer"] == 80, "4 batches of 8 are a step"
+    both = {"steps_per_generation": 2, "gradient_accumulation_steps": 2}
+    assert expected(with_arguments(iteration(0.1), TRAINER, both)) == expected(found)
+
+
+def test_checkpointing_runs_the_forward_pass_again():
+    off = replace(TRAINER, settings={**TRAINER.settings, "gradient_checkpointing": False})
+    then = with_arguments(iteration(0.5), off, {"gradient_checkpointing": True}).phases[0].then
+    assert [then.low, then.expected, then.high] == [270 * MS, 300 * MS, 350 * MS]
+    on = replace(TRAINER, settings={**TRAINER.settings, "gradient_checkpointing": True})
+    then = with_arguments(iteration(0.5), on, {"gradient_checkpointing": False}).phases[0].then
+    assert [then.low, then.expected, then.high] == [50 * MS, 100 * MS, 130 * MS]
+    assert with_arguments(iteration(0.5), on, {"gradient_checkpointing": True}).phases == ()
+
+
 def test_arguments_that_change_no_time_say_so():
-    longer = with_arguments(iteration(0.0), TRAINER, {"max_completion_length": 500})
+    limited = replace(TRAINER, settings={**TRAINER.settings, "max_completion_length": 200})
+    longer = with_arguments(iteration(0.0), limited, {"max_completion_length": 500})
     assert longer.phases == () and "at most 98 tokens" in longer.basis[0]
     assert with_arguments(iteration(0.0), TRAINER, {"num_generations": 4}).phases == ()
 
@@ -117,6 +155,8 @@ def test_arguments_that_change_no_time_say_so():
         ({"beta": -1}, "not below 0"),
         ({"beta": float("inf")}, "not below 0"),
         ({"beta": float("nan")}, "not below 0"),
+        ({"gradient_checkpointing": 1}, "give true or false"),
+        ({"gradient_checkpointing": True}, "does not say which value it had"),
         ({"num_iterations": True}, "give a whole number of at least 1"),
     ],
 )

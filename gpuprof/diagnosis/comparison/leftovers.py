@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from math import log
 
 from gpuprof.diagnosis.comparison.comparison import Work
+from gpuprof.diagnosis.detect.fewer_tokens import LEAST_PADDING
 from gpuprof.diagnosis.detect.pair.candidates import (
     HOST_CAUSES,
     WEAK_WEIGHT,
@@ -19,11 +20,12 @@ from gpuprof.diagnosis.detect.pair.candidates import (
 from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.quantities import SAME_PACE, Quantity, idle_ns, number, quantity, times
 from gpuprof.diagnosis.detect.pair.side import Side
-from gpuprof.diagnosis.findings.padding import LEAST_PADDING
+from gpuprof.diagnosis.findings import with_role
 from gpuprof.timeline.unit import Unit
 from gpuprof.units import Assumed, Share
 
-WORK = ("larger_batch", "padding", "work")
+BATCH_SIZE, PADDING, OTHER_WORK = with_role("batch_size"), with_role("padded_tokens"), "work"
+WORK = (BATCH_SIZE, PADDING, OTHER_WORK)
 """Candidates that mean another batch."""
 HOST_SCATTER: Assumed[Share] = 0.1
 """If waiting for the CPU differs by more than this share of itself, it is more than noise between processes.
@@ -46,10 +48,10 @@ def _work(a: Side, b: Side, work: Work | None, unit: Unit) -> Iterator[Candidate
     if work is None or work.equal:
         return
     if work.measure == "product FLOPs":
-        name = "work"
+        name = OTHER_WORK
         text = f"B's {unit} does {times(work.ratio)}× the work of A's by the FLOPs of its matrix multiplications"
     else:
-        name = "larger_batch"
+        name = BATCH_SIZE
         text = f"B's {unit} does {times(work.ratio)}× the work of A's: {Quantity(work.a, work.b)} {work.measure}"
         if a.tokens and b.tokens and work.measure == "tokens" and (a.tokens, b.tokens) != (work.a, work.b):
             text += f" ({Quantity(a.tokens, b.tokens)} with padding)"
@@ -65,8 +67,8 @@ def _padding(a: Side, b: Side, work: Work | None, unit: Unit) -> Iterator[Candid
         return
     shares = [_padded(name, 1 - part) for name, part in (("A", filled.a), ("B", filled.b))]
     yield Candidate(
-        "padding",
-        "padding",
+        PADDING,
+        "share of padding",
         f"{shares[0]}, {shares[1]}: {Quantity(work.a, work.b)} tokens {unit.a} are real, of"
         f" {Quantity(a.tokens, b.tokens)}"
         " computed",
@@ -84,7 +86,7 @@ def _communication(a: Facts, b: Facts) -> Iterator[Candidate]:
     took = quantity(a, b, lambda side: sum(ns for cell, ns in side.cells.items() if is_communication(cell)))
     if took.more:
         yield Candidate(
-            "exposed_communication",
+            with_role("communication"),
             "exposed communication",
             f"collectives that no computation overlaps take {took.ms} ms {a.unit.a}",
             claim_where(is_communication),
@@ -102,7 +104,7 @@ def _device(a: Facts, b: Facts) -> Iterator[Candidate]:
     elif clock.a and clock.b and clock.difference > SAME_PACE * clock.a and pieces.steady:
         # With other kernels the clock says little: faster kernels may draw more power and so lower the clock.
         text = f"the SM clock is at {clock} MHz"
-        yield Candidate("throttling", "the GPU's clock", text, claim_busy(WEAK_WEIGHT / 2), -clock.more)
+        yield Candidate(with_role("gpu_clock"), "the GPU's clock", text, claim_busy(WEAK_WEIGHT / 2), -clock.more)
     counted = f"about the same number of kernels ({pieces})" if pieces.steady else f"{pieces} kernels"
     text = f"{counted}, {took.ms} ms of GPU time {a.unit.a}"
     yield Candidate("kernels", "the kernels themselves", text, claim_busy(WEAKER_WEIGHT))

@@ -9,6 +9,7 @@ from gpuprof.diagnosis.comparison.comparison import Prediction, Work
 from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.side import Side
 from gpuprof.diagnosis.diagnosis import Diagnosis, Range
+from gpuprof.diagnosis.plug_ins import declarations
 from gpuprof.units import Assumed, Share
 
 LIKE_PREDICTED: Assumed[Share] = 0.2
@@ -19,16 +20,16 @@ def predictions(name: str, a: Facts, b: Facts, work: Work | None) -> Iterator[Pr
     """What each side's diagnosis predicted for a fix that the other side has."""
     ratio = work.ratio if work else 1.0
     other_work = work is not None and not work.equal
+    again = any(one.again for one in declarations() if one.id == name)
     sides: tuple[tuple[Literal["a", "b"], Facts, Facts, float], ...] = (("a", a, b, ratio), ("b", b, a, 1 / ratio))
     for by, advising, other, done in sides:
         fitting = [
             finding
             for finding in advising.findings
-            if finding.id == name and abs(finding.work / done - 1) <= LIKE_PREDICTED and other.finding(name) is None
+            if finding.id == name
+            and abs(finding.work / done - 1) <= LIKE_PREDICTED
+            and (again or other.finding(name) is None)
         ]
-        if name == "larger_batch":
-            # An even larger batch gains more, so both sides may advise it.
-            fitting = [f for f in advising.findings if f.id == name and abs(f.work / done - 1) <= LIKE_PREDICTED]
         if fitting:
             nearest = min(fitting, key=lambda f: abs(f.work / done - 1))
             scale = done / nearest.work if other_work else 1.0

@@ -13,12 +13,14 @@ from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.kernel_table import KernelTable
 from gpuprof.diagnosis.detect.pair.side import Side
 from gpuprof.diagnosis.diagnosis import Diagnosis
+from gpuprof.diagnosis.findings import with_role
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.errors import GpuprofError
 from gpuprof.timeline.unit import Unit
 
 INPUT, OWN, OTHER = ("idle", "input", "data"), ("busy", "training", "other"), ("idle", "periodic", "other")
 """Cells of such a step."""
+LOADER_WORKERS = with_role("loader_workers")
 
 
 def are_timed_only(a: Diagnosis, b: Diagnosis) -> bool:
@@ -86,7 +88,7 @@ def timed_mechanisms(
 ) -> Iterator[Mechanism]:
     """The parts of the difference, largest first, with what either run's diagnosis predicted for more workers."""
     rows = [
-        ("input_workers", "batches", _input_text(a, b), INPUT),
+        (LOADER_WORKERS, "batches", _input_text(a, b), INPUT),
         ("host", "the training itself", _moved("passes, optimizer and the Python of a step", one, other, OWN), OWN),
         ("host", "in some steps only", _moved("saving, evaluation, logging and pauses", one, other, OTHER), OTHER),
     ]
@@ -96,7 +98,7 @@ def timed_mechanisms(
         if not ns:
             continue
         foretold: tuple[Prediction, ...] = ()
-        if name == "input_workers" and _workers(a) != _workers(b):
+        if name == LOADER_WORKERS and _workers(a) != _workers(b):
             foretold = tuple(predictions(name, one, other, work))
         yield Mechanism(
             id=name,

@@ -61,7 +61,7 @@ def compiled_after_all(
             best=change(0),
             worst=change(2),
             once_ns=compile_ns(kernels / max(micro_batches(case) or 1, 1), shapes_vary(case)),
-            excludes=("compile", "cuda_graphs", "fused_elementwise"),
+            claims=("small_kernels", "compiled_code"),
             launches=True,
             last=True,
             needs=needs,

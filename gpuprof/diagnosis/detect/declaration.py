@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
-from gpuprof.diagnosis.detect.ledger_item import LedgerItem
+from gpuprof.diagnosis.detect.ledger_item import LedgerItem, LedgerParts
+from gpuprof.diagnosis.detect.ledger_part import Cost
 from gpuprof.diagnosis.detect.memory_remedy import MemoryRemedy
 from gpuprof.diagnosis.detect.pair.candidates import Recogniser
 from gpuprof.diagnosis.detect.proposal import Absent, Finder, Page
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis
+    from gpuprof.diagnosis.diagnosis import Finding, Issue
+    from gpuprof.diagnosis.gang import Gang
+    from gpuprof.diagnosis.run_model import Run
+
+Role = Literal["loader_workers", "batch_size", "padded_tokens", "communication", "gpu_clock"]
+"""Subjects for which others need the name of the finding: a difference between two recordings that no change explains
+goes by it, and so does what a run without a GPU is advised."""
+
+Note = Callable[["Run | None", "Analysis | None"], "Issue | None"]
+"""From a run, and its steps where they can be replayed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +39,23 @@ class Declaration:
     """Explains why the remedy is not advised, if users may expect it."""
     change: Recogniser | None = None
     """Recognises in a comparison that such a fix was made."""
-    ledger: LedgerItem | None = None
+    ledger: LedgerItem | LedgerParts | None = None
     """How the ledger of costs above a step's reach shows what it removes; None, and for a plug-in: without an item of
     its own."""
+    lowers: tuple[Cost, ...] = ()
+    """Costs that the ledger finds by itself, and that its fixes remove or lower."""
     memory: MemoryRemedy | None = None
     """Its effect on the memory footprint."""
+    note: Note | None = None
+    """Something to say of a recording's quality where its run shows the problem, whatever is advised."""
+    across_ranks: Callable[[Gang], Finding | None] | None = None
+    """Finds it in several ranks' recordings together."""
+    role: Role | None = None
+    """What others look this finding up by; None: they need not."""
+    same_ops: bool = False
+    """Whether its fixes run the recorded ops less often, in other batches, or keep their results: they replace none."""
+    again: bool = False
+    """Whether it may be advised again where it was made already: an even larger batch gains more."""
     synonyms: tuple[str, ...] = ()
     """Names of its remedy and of its subject, as `finding_names.key` returns them."""
     titles: tuple[str, ...] = ()

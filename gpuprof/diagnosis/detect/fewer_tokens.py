@@ -15,10 +15,13 @@ from gpuprof.projection.batch import once_for_each_weight
 from gpuprof.replay.transform import scaled
 from gpuprof.timeline.phases import BACKWARD, FORWARD, RECOMPUTE
 from gpuprof.tracefile.trace import F64
+from gpuprof.units import Assumed, Share
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
 
+LEAST_PADDING: Assumed[Share] = 0.08
+"""Share of padding below which nothing is advised: packing leaves some of the last row empty too."""
 SPREAD_LENGTHS = calibrated.SPREAD_LENGTHS.value
 """Mean square of the samples' lengths / the square of their mean: attention's work scales with the square."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from gpuprof.diagnosis.diagnosis import Evidence
 from gpuprof.diagnosis.fix import Fix
@@ -28,6 +28,17 @@ LEAST_CHANCE: Assumed[Share] = 0.5
 SEVERE_GAIN: Assumed[Ratio] = 1.3
 MARKED_GAIN: Assumed[Ratio] = 1.1
 """Speedups from which a finding is of high and of medium severity."""
+
+Claim = Literal[
+    "free_memory", "padded_rows", "matmul_types", "fp32_matmuls", "small_kernels", "reference_ops", "compiled_code",
+    "graph_capture", "fused_loss_ops", "logits", "values_read", "value_waits", "attention", "offloaded_copies",
+    "optimizer_step", "decoding",
+]  # fmt: skip
+"""What fixes compete for. free_memory: room on the GPU for more work at once. padded_rows: a batch's rows, and what
+fills them. small_kernels: ops between the matmuls, as fewer kernels or launches. reference_ops: ops that one kernel of
+a package replaces, or a compiler. compiled_code: functions that are, or would be, compiled. graph_capture: a pass as
+one graph without interruptions. values_read: waits for values that torch's debugging reads. value_waits: waits at
+which a compiled function is interrupted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +96,9 @@ class Proposal:
     """What it changes about the training itself (samples per optimizer step, rounding); empty: nothing."""
     once_ns: tuple[float, float, float] = (0.0, 0.0, 0.0)
     """What it costs once before it gains (compiling): low, expected, high."""
-    excludes: tuple[str, ...] = ()
-    """Findings that do the same in another way, or have nothing left to act on after this one."""
+    claims: tuple[Claim, ...] = ()
+    """What it acts on that is left to one fix alone: of fixes with a claim in common only one is combined with
+    others, because they do the same in another way, or leave each other nothing to act on."""
     launches: bool = False
     """Whether it only makes launches and kernels faster: it gains at most the GPU's waiting for the CPU, plus what its
     kernels get shorter."""

@@ -82,14 +82,15 @@ def of_timed(case: Analysis) -> tuple[Evidence, ...]:
     return (Evidence(text),)
 
 
-def keeping_shapes(case: Analysis, cudnn: bool, compiling: bool) -> Fix:
-    """The fix that limits shapes, or makes many cheap; `cudnn`: attention plans per shape, `compiling`: code per
-    shape."""
+WITHOUT_CUDNN = call("torch.backends.cuda.enable_cudnn_sdp", False)
+"""Attention by kernels that do not plan."""
+
+
+def few_shapes(case: Analysis) -> Fix:
+    """The fix that limits the number of shapes."""
     if not case.trains_on_tokens:
-        few = as_fix("batches of few different shapes: resize, crop or bucket the samples, drop_last=True")
-        return few + "\nor " + call("model.compile", dynamic=True).otherwise() if compiling else few
-    other = call("torch.backends.cuda.enable_cudnn_sdp", False)
-    fixed = case.stack.fix(
+        return as_fix("batches of few different shapes: resize, crop or bucket the samples, drop_last=True")
+    return case.stack.fix(
         f"pad each batch to a multiple of {LENGTH_MULTIPLE}, so that there are few lengths",
         transformers=call(
             "DataCollatorForLanguageModeling", Code("tokenizer"), mlm=False, pad_to_multiple_of=LENGTH_MULTIPLE
@@ -98,11 +99,3 @@ def keeping_shapes(case: Analysis, cudnn: bool, compiling: bool) -> Fix:
         else described("a data collator with ", "collator", padding=True, pad_to_multiple_of=LENGTH_MULTIPLE),
         trl=case.stack.setting({"pad_to_multiple_of": LENGTH_MULTIPLE}),
     ).by("pad_to_multiple", LENGTH_MULTIPLE)
-    if compiling:
-        dynamic = call("model.compile", dynamic=True).otherwise()
-        marked = call("torch._dynamo.mark_dynamic", Code("tensor"), 1).otherwise()
-        vary = fixed + "\nor let the length vary: " + dynamic + ", " + marked
-        return vary + "\nand " + other.otherwise() + "  # cuDNN plans per length" if cudnn else vary
-    if cudnn:
-        return other.by("planning") + "  # flash attention does not plan\nor " + fixed.otherwise()
-    return fixed

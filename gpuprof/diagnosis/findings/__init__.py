@@ -7,7 +7,8 @@ made, and other names for it. Plug-ins add more (`gpuprof.diagnosis.plug_ins`).
 
 from __future__ import annotations
 
-from gpuprof.diagnosis.detect.declaration import Declaration
+from gpuprof.diagnosis.detect.declaration import Declaration, Role
+from gpuprof.diagnosis.detect.ledger_item import LedgerParts
 from gpuprof.diagnosis.detect.proposal import Absent, Finder, Page
 from gpuprof.diagnosis.findings import (
     accumulation,
@@ -132,5 +133,18 @@ FINDINGS: tuple[tuple[Page, Finder], ...] = tuple((one.page, one.find) for one i
 PAGES: tuple[Page, ...] = tuple(one.page for one in BUILT_IN)
 """Pages of `gpuprof explain` and docs/findings."""
 
+HEADLINES: dict[str, str] = {
+    what: words
+    for one in BUILT_IN
+    if isinstance(one.ledger, LedgerParts)
+    for what, words in one.ledger.headlines.items()
+}
+"""`what` of a ledger item → the headline of a diagnosis whose step it takes most of."""
+
 ABSENT: dict[str, Absent] = {one.id: one.absent for one in BUILT_IN if one.absent is not None}
 """Id → why a usual remedy is not advised if its problem is absent."""
+
+
+def with_role(role: Role) -> str:
+    """Id of the finding that others look up by a role."""
+    return next(one.id for one in BUILT_IN if one.role == role)

@@ -13,6 +13,7 @@ from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.fix import Code, call, joined
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.projection.batch import model_phases
+from gpuprof.record.patches import BATCH
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.transform import removed
 from gpuprof.timeline.phases import DATA
@@ -81,11 +82,11 @@ def find(case: Analysis) -> Iterator[Proposal]:
         title=f"micro-batch {before} → {after}",
         evidence=spans(case, text, model_phases(case.graph) & (case.graph.lane >= 0)),
         # The patch changes the arguments of transformers' trainers; a plain loop must be changed by hand.
-        fix=fix.by("larger_batch", factor) if case.stack.has("gradient_accumulation_steps") else fix,
+        fix=fix.by(BATCH, factor) if case.stack.has("gradient_accumulation_steps") else fix,
         change=merged(case, number, count, factor, 1),
         best=merged(case, number, count, factor, 0),
         worst=slower_host(case, merged(case, number, count, factor, 2)),
-        excludes=("larger_batch",),
+        claims=("free_memory",),
     )
 
 
@@ -106,5 +107,6 @@ def merged(case: Analysis, number: I64, count: int, factor: int, level: int) -> 
 FINDING = Declaration(
     page=PAGE,
     find=find,
+    same_ops=True,
     synonyms=("gradient_accumulation", "gradient_accumulation_steps", "micro_batch", "micro_batches"),
 )

@@ -113,6 +113,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
         best=change(0),
         worst=change(2),
         changes="adapters are trained in bf16",
+        claims=("fp32_matmuls",),
     )
 
 
@@ -253,6 +254,7 @@ FINDING = Declaration(
     page=PAGE,
     find=find,
     change=change,
+    lowers=("slow_matmuls",),
     memory=MemoryRemedy(("half_adapters",), less_memory),
     ledger=LedgerItem("adapters in fp32 around 16-bit layers"),
     synonyms=("lora_casts", "autocast_adapter_dtype", "fp32_adapters", "adapters"),

@@ -119,6 +119,7 @@ FINDING = Declaration(
     page=PAGE,
     find=find,
     change=change,
+    lowers=("allocating",),
     synonyms=("empty_cache", "expandable_segments", "cudamalloc", "memory_fragmentation"),
     titles=("no_empty_cache_in_the_step", "memory_kept_by_the_allocator"),
 )

@@ -109,7 +109,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
         best=_cast(case, roof, nodes, launch_ns, half, 0),
         worst=_cast(case, roof, nodes, launch_ns, half, 2),
         changes=_CHANGES[half],
-        excludes=("tf32", "adapter_casts"),
+        claims=("matmul_types", "fp32_matmuls"),
     )
 
 
@@ -244,6 +244,7 @@ FINDING = Declaration(
     page=PAGE,
     find=find,
     absent=ABSENT,
+    lowers=("slow_matmuls",),
     synonyms=("bf16", "amp", "mixed_precision", "fp16"),
     titles=("bf16_autocast", "bf16_autocast_without_cudnn_attention", "fp16_autocast"),
 )

@@ -141,5 +141,6 @@ def _converted(graph: Graph, gone: Mask, factor: F64) -> Graph:
 FINDING = Declaration(
     page=PAGE,
     find=find,
+    lowers=("slow_matmuls", "slow_kernels"),
     synonyms=("nhwc", "memory_format"),
 )

@@ -94,6 +94,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
         best=scaled_batch(case, factor, 0),
         worst=slower_host(case, scaled_batch(case, factor, 2)),
         work=float(factor),
+        claims=("decoding",),
     )
 
 

@@ -135,7 +135,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
             best=once_gone(chain, graphed(found, 0)),
             worst=once_gone(chain, graphed(found, 2)),
             once_ns=compile_ns(count / max(micro_batches(case) or 1, 1), shapes_vary(case)),
-            excludes=("compile", "fused_elementwise"),
+            claims=("small_kernels", "reference_ops", "graph_capture"),
             launches=not shapes_vary(case),
             last=True,
             needs="" if chain is None else chain.condition,

@@ -94,6 +94,7 @@ def _shapes_are_fixed(case: Analysis) -> bool:
 FINDING = Declaration(
     page=PAGE,
     find=find,
+    lowers=("slow_matmuls",),
     synonyms=("cudnn", "benchmark", "convolution_algorithms"),
     titles=("convolution_algorithms_that_were_tried",),
 )

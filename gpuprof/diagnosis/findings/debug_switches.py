@@ -101,7 +101,7 @@ def _anomaly(case: Analysis) -> Iterator[Proposal]:
         change=usual,
         best=best,
         worst=worst,
-        excludes=("syncs",),
+        claims=("values_read",),
         key="anomaly",
     )
 
@@ -189,6 +189,7 @@ def _filled(case: Analysis) -> Iterator[Proposal]:
 FINDING = Declaration(
     page=PAGE,
     find=find,
+    lowers=("waiting_for_gpu",),
     synonyms=(
         "anomaly", "detect_anomaly", "cuda_launch_blocking", "deterministic", "use_deterministic_algorithms", "debug",
     ),

@@ -137,6 +137,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
         change=change(1),
         best=change(0),
         worst=change(2),
+        claims=("attention",),
     )
 
 

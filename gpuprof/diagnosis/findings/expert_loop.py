@@ -231,6 +231,7 @@ FINDING = Declaration(
     find=find,
     change=change,
     ledger=LedgerItem("experts one after the other in a loop"),
+    lowers=("waiting_for_gpu", "slow_matmuls"),
     synonyms=("moe", "experts", "grouped_gemm", "grouped_mm", "mixture_of_experts"),
     titles=("grouped_gemm_instead_of_an_expert_loop",),
 )

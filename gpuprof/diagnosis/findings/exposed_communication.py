@@ -192,6 +192,8 @@ def _between_micro_steps(case: Analysis, reductions: Mask) -> Mask:
 FINDING = Declaration(
     page=PAGE,
     find=find,
+    lowers=("later_ranks",),
+    role="communication",
     synonyms=("communication", "nccl", "all_reduce", "no_sync", "ddp", "fsdp", "overlap"),
     titles=("gradients_exchanged_once_per_optimizer_step", "communication_overlapped_with_computation"),
 )

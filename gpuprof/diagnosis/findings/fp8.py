@@ -138,7 +138,7 @@ def _proposal(case: Analysis, layers: Sequence[LayerMatmul], recipe: Recipe, fou
         worst=to_fp8(2),
         changes="linear layers multiply in FP8 (3 bits of mantissa, 2 for gradients)",
         once_ns=(0.0, 0.0, 0.0) if is_compiled else compile_ns(kernels, shapes_vary(case)),
-        excludes=("autocast", "tf32") + (() if is_compiled else ("compile", "cuda_graphs", "fused_elementwise")),
+        claims=("matmul_types",) if is_compiled else ("matmul_types", "small_kernels"),
         needs="" if is_compiled else "the model can be compiled: casts are slow in eager mode",
         odds=1.0 if is_compiled else calibrated.COMPILED.value,
         parts=() if is_compiled else ("torch.compile", "FP8 linear layers"),

@@ -106,7 +106,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
         change=fused.change(1),
         best=fused.change(0),
         worst=fused.change(2),
-        excludes=("compile", "cuda_graphs"),
+        claims=("small_kernels", "fused_loss_ops"),
         odds=calibrated.FUSED_LAUNCHES_ODDS.value if host_bound else 1.0,
         needs="fused calls cost the CPU less than the launches that they replace" if host_bound else "",
     )
@@ -212,6 +212,7 @@ FINDING = Declaration(
     absent=ABSENT,
     change=change,
     ledger=LedgerItem("norms, gates, rotary embeddings and losses in many small kernels", stage="faster"),
+    lowers=("slow_kernels",),
     synonyms=("liger", "liger_kernel", "liger_kernels", "fused_kernels", "rmsnorm", "elementwise"),
     titles=("fused_norm_rotary_gate_and_loss_liger",),
 )

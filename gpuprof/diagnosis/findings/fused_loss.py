@@ -75,7 +75,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
         change=fused_linear(head, case, 1),
         best=fused_linear(head, case, 0),
         worst=fused_linear(head, case, 2),
-        excludes=("fused_elementwise", "needless_logits"),
+        claims=("fused_loss_ops", "logits"),
     )
 
 

@@ -117,7 +117,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
         change=joined[1],
         best=joined[0],
         worst=joined[2],
-        excludes=("syncs",) if any(one.waits.any() for one in found) else (),
+        claims=("value_waits",) if any(one.waits.any() for one in found) else (),
         key="joined",
     )
     graph = case.graph
@@ -143,7 +143,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
         needs="nothing breaks the graphs any more",
         odds=calibrated.CAPTURABLE.value,
         parts=("no graph breaks", "CUDA graphs"),
-        excludes=("syncs", "cuda_graphs"),
+        claims=("value_waits", "graph_capture"),
         last=True,
         key="graphs",
     )
@@ -164,7 +164,7 @@ def _not_compiled(case: Analysis, evidence: tuple[Evidence, ...]) -> Iterator[Pr
         change=found.without(1),
         best=found.without(0),
         worst=found.without(2),
-        excludes=("cuda_graphs", "recompiles"),
+        claims=("graph_capture", "compiled_code"),
         last=True,
         key="eager",
     )

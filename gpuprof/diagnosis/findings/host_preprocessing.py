@@ -232,6 +232,7 @@ def _for_inference(case: Analysis, workers: int) -> Fix:
 FINDING = Declaration(
     page=PAGE,
     find=find,
+    lowers=("computing_on_cpu", "batches"),
     synonyms=("preprocessing", "tokenization", "image_processing"),
     titles=("preprocessing_in", "random_numbers_made_on_the_gpu", "samples_prepared_once"),
 )

@@ -230,5 +230,7 @@ FINDING = Declaration(
     find=find,
     absent=ABSENT,
     change=change,
+    lowers=("batches",),
+    role="loader_workers",
     synonyms=("workers", "num_workers", "dataloader", "dataloader_workers", "data_loading", "input", "prefetch"),
 )

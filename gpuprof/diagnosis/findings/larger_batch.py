@@ -155,6 +155,7 @@ def _larger(case: Analysis, chosen: float, step_ns: float) -> Proposal:
         worst=slower_host(case, _at_worst(case, chosen, longer.tokens)),
         lumps={"new_shapes": longer.new_shapes} if longer.new_shapes < 1 else {},
         work=float(chosen),
+        claims=("free_memory", "padded_rows"),
         odds=1.0 if largest_factor(case) is not None else calibrated.ROOM_ODDS.value,
         changes=f"{chosen:g} times the samples in an optimizer step",
     )
@@ -183,6 +184,8 @@ FINDING = Declaration(
     page=PAGE,
     find=find,
     absent=ABSENT,
+    role="batch_size",
+    again=True,
     synonyms=("batch", "batch_size", "per_device_train_batch_size"),
     titles=("the_batch", "once_memory_is_freed", "batch_once_memory_is_freed", "the_batch_once_memory_is_freed"),
 )

@@ -10,17 +10,17 @@ import numpy as np
 
 from gpuprof.calibration import kernels as calibrated
 from gpuprof.calibration import latency
-from gpuprof.costs.arguments import Arguments, parse
-from gpuprof.costs.attention import attends_packed, has_mask, is_attention, is_backward, is_causal
+from gpuprof.costs.attention import is_backward, is_causal
 from gpuprof.costs.dtypes import DTYPES, UNKNOWN
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.ledger_item import LedgerItem
+from gpuprof.diagnosis.detect.masked_scores import arguments_of, masked_kernels, useful_share
 from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.fix import Fix, as_fix, code, joined
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.transform import scaled
-from gpuprof.tracefile.trace import F64, KERNEL, NO_TEXT, Mask
+from gpuprof.tracefile.trace import F64, Mask
 from gpuprof.units import Assumed, Share
 
 if TYPE_CHECKING:
@@ -89,39 +89,8 @@ def find(case: Analysis) -> Iterator[Proposal]:
         change=partial(scaled, nodes=nodes, factor=usual),
         best=partial(scaled, nodes=nodes, factor=best),
         worst=partial(scaled, nodes=nodes, factor=worst),
-        excludes=("eager_attention",),
+        claims=("attention",),
     )
-
-
-def useful_share(case: Analysis) -> float | None:
-    """Share of pairs of tokens in a row that are within one document; None if unknown."""
-    return None if case.run is None else case.run.work.useful_pairs
-
-
-def masked_kernels(case: Analysis) -> Mask:
-    """GPU events of attention over whole rows: kernels that get a mask or nothing, but no lengths."""
-    trace, links = case.trace, case.timeline.links
-    gpu, ops = trace.gpu, trace.ops
-    found = np.zeros(len(gpu), bool)
-    rows = np.flatnonzero((gpu.kind == KERNEL) & case.category("attention") & (links.op >= 0))
-    verdict: dict[tuple[int, int, int], bool] = {}
-    for row in rows.tolist():
-        op = int(links.op[row])
-        key = int(ops.name[op]), int(ops.dims[op]), int(ops.concrete[op])
-        if key not in verdict:
-            arguments = _arguments(case, op)
-            verdict[key] = arguments is not None and not attends_packed(arguments) and has_mask(arguments)
-        found[row] = verdict[key]
-    return found
-
-
-def _arguments(case: Analysis, op: int) -> Arguments | None:
-    trace, ops = case.trace, case.trace.ops
-    name = trace.strings[int(ops.name[op])]
-    if not is_attention(name) or ops.dims[op] == NO_TEXT:
-        return None
-    texts = (trace.text(int(column[op])) for column in (ops.dims, ops.types, ops.strides, ops.concrete))
-    return parse(name, *texts)
 
 
 def _left(case: Analysis, rows: Mask, useful: float, level: int) -> F64:
@@ -133,7 +102,7 @@ def _left(case: Analysis, rows: Mask, useful: float, level: int) -> F64:
     forward, backward = RATES[level]
     for row in np.flatnonzero(rows).tolist():
         took = float(gpu.end_ns[row] - gpu.start_ns[row])
-        arguments = _arguments(case, int(links.op[row]))
+        arguments = arguments_of(case, int(links.op[row]))
         if arguments is None or took <= 0:
             continue
         code = int(work.dtype[row])
@@ -196,6 +165,7 @@ FINDING = Declaration(
         "the kernel is given a mask over all pairs of tokens, and computes them all",
         unadvised=True,
     ),
+    lowers=("slow_attention",),
     synonyms=("flex_attention", "varlen", "block_mask", "document_mask", "packed_attention"),
     titles=("attention_that_skips_what_its_mask_excludes",),
 )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,6 +17,8 @@ from gpuprof.calibration import reference as calibrated
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.fused_kernels import Fused
 from gpuprof.diagnosis.detect.fused_sequences import FILTER_WIDTHS, causal_convolutions
+from gpuprof.diagnosis.detect.ledger_item import LedgerParts
+from gpuprof.diagnosis.detect.ledger_part import Part
 from gpuprof.diagnosis.detect.passes import backward_of
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.diagnosis import Evidence, Issue
@@ -118,8 +121,7 @@ def _share(program: Program, case: Analysis | None) -> str:
 
 def find(case: Analysis) -> Iterator[Proposal]:
     """The kernel, at the price of a usual one; that of causal convolutions also where nothing was warned of."""
-    program = case.run.program if case.run else None
-    names = sorted({each.name for each in program.reference}) if program else []
+    program, names = case.run.program if case.run else None, _reference_modules(case)
     nodes = modules_nodes(case, names)
     if program is None or nodes is None or not nodes.any():
         yield from _convolutions(case)
@@ -171,9 +173,15 @@ def _convolutions(case: Analysis) -> Iterator[Proposal]:
         worst=fused.change(2),
         needs="the convolution is causal, and the package installs",
         odds=calibrated.KERNEL_ODDS.value,
-        excludes=("compile", "cuda_graphs"),
+        claims=("reference_ops",),
         key="convolutions",
     )
+
+
+def _reference_modules(case: Analysis) -> list[str]:
+    """Classes of modules for which a library warned of a reference implementation."""
+    program = case.run.program if case.run else None
+    return sorted({each.name for each in program.reference}) if program else []
 
 
 def modules_nodes(case: Analysis, names: list[str]) -> Mask | None:
@@ -193,9 +201,28 @@ def modules_nodes(case: Analysis, names: list[str]) -> Mask | None:
     return inside & ~case.nodes_within(case.ops_named(PROJECTION.search)) & ~case.graph.waits
 
 
+def ledger_parts(case: Analysis) -> Iterator[Part]:
+    """Modules for which a library warned that it uses a slow reference implementation."""
+    names = _reference_modules(case)
+    nodes = modules_nodes(case, names)
+    if nodes is None or not nodes.any():
+        return
+    left = calibrated.LEFT.value
+    yield Part(
+        kind="gpu",
+        what=f"a reference implementation in {', '.join(names[:MOST_SHOWN])}",
+        nodes=nodes,
+        change=partial(scaled, nodes=nodes, factor=left),
+        reach=left,
+        why="the package with its kernel is missing, as the library warns; a kernel is assumed to need a quarter",
+    )
+
+
 FINDING = Declaration(
     page=PAGE,
     find=find,
+    note=note,
+    ledger=LedgerParts(ledger_parts, stage="replaced"),
     synonyms=("fast_path", "flash_linear_attention", "causal_conv1d", "mamba", "fallback"),
     titles=("the_package_with_the_missing_kernel", "causal_convolutions_causal_conv1d"),
 )

@@ -12,6 +12,8 @@ from gpuprof.calibration import kernels as calibrated
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.fewer_tokens import left_with
+from gpuprof.diagnosis.detect.ledger_item import LedgerParts
+from gpuprof.diagnosis.detect.ledger_part import Part
 from gpuprof.diagnosis.detect.loss_head import LossHead, loss_head
 from gpuprof.diagnosis.detect.pair.candidates import Candidate
 from gpuprof.diagnosis.detect.pair.signs import less_loss
@@ -81,6 +83,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
         change=partial(scaled, nodes=nodes, factor=usual),
         best=partial(scaled, nodes=nodes, factor=left_for(case, share, 0)),
         worst=partial(scaled, nodes=nodes, factor=left_for(case, share, 2)),
+        claims=("logits",),
     )
 
 
@@ -125,11 +128,32 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
     return less_loss(a, b, PAGE.id, "logits of labelled tokens only")
 
 
+def ledger_parts(case: Analysis) -> Iterator[Part]:
+    """Logits of tokens without a label, and their part of the loss."""
+    share, head = labelled_share(case), loss_head(case)
+    if share is None or share > MOST_LABELLED or head is None:
+        return
+    nodes = logits_nodes(case, head)
+    if not nodes.any():
+        return
+    left = left_for(case, share, 1)
+    own = float(case.graph.duration_ns[nodes].sum())
+    yield Part(
+        kind="gpu",
+        what=f"logits of tokens without a label, {100 * (1 - share):.0f} % of them",
+        nodes=nodes,
+        change=partial(scaled, nodes=nodes, factor=left),
+        reach=float((case.graph.duration_ns * left)[nodes].sum()) / own if own else 0.0,
+        why="the output layer and the loss compute logits for every token",
+    )
+
+
 FINDING = Declaration(
     page=PAGE,
     find=find,
     absent=ABSENT,
     change=change,
+    ledger=LedgerParts(ledger_parts, stage="discarded"),
     synonyms=("logits_to_keep", "labelled_tokens", "unlabelled_tokens"),
     titles=("logits_of_labelled_tokens_only",),
 )

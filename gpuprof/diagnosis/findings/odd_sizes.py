@@ -155,6 +155,7 @@ def _fix(case: Analysis, size: int, padded: int) -> Fix:
 FINDING = Declaration(
     page=PAGE,
     find=find,
+    lowers=("slow_matmuls",),
     synonyms=("alignment", "vocabulary_size", "tensor_core_alignment"),
     titles=("sizes_in_multiples_of",),
 )

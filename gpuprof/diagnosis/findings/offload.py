@@ -13,6 +13,8 @@ from gpuprof.calibration import offload as calibrated
 from gpuprof.diagnosis.detect.around_copies import left_around
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
+from gpuprof.diagnosis.detect.ledger_item import LedgerParts
+from gpuprof.diagnosis.detect.ledger_part import Part, shorter
 from gpuprof.diagnosis.detect.offloaded import (
     LEAST_SILENCE,
     Kind,
@@ -118,7 +120,7 @@ def on_gpu(case: Analysis, found: Offload) -> Iterator[Proposal]:
         change=_change(case, found, 1),
         best=_change(case, found, 0),
         worst=_change(case, found, 2),
-        excludes=("pageable_copies",),
+        claims=("offloaded_copies",),
     )
 
 
@@ -142,7 +144,7 @@ def _fused(case: Analysis, found: Offload) -> Iterator[Proposal]:
         change=usual,
         best=best,
         worst=worst,
-        excludes=("optimizer",),
+        claims=("optimizer_step",),
     )
 
 
@@ -180,7 +182,7 @@ def _unpaged(case: Analysis) -> Iterator[Proposal]:
         change=likely,
         best=low,
         worst=high,
-        excludes=("optimizer",),
+        claims=("optimizer_step",),
     )
 
 
@@ -284,10 +286,36 @@ def _absent(case: Analysis) -> str | None:
 ABSENT = Absent("no offloading to the CPU", _absent)
 
 
+_STATE, _OPS = "training state in host memory", "ops that the CPU computes between two copies"
+_HEADLINES = {
+    _STATE: "MOVING OFFLOADED DATA to and from the GPU",
+    _OPS: "COPYING TO THE CPU to compute there",
+}
+
+
+def ledger_parts(case: Analysis) -> Iterator[Part]:
+    """Data kept in host memory although the GPU has room: its copies, and the optimizer on the CPU."""
+    found = find_offload(case)
+    if found is None:
+        return
+    for proposal in on_gpu(case, found):
+        nodes, left = shorter(case.graph, proposal.change)
+        yield Part(
+            kind="memory",
+            what=_OPS if found.kind == "ops" else _STATE,
+            nodes=nodes,
+            change=proposal.change,
+            reach=left,
+            why="it is copied there and back, or computed there, although it fits on the GPU",
+        )
+
+
 FINDING = Declaration(
     page=PAGE,
     find=find,
     absent=ABSENT,
+    ledger=LedgerParts(ledger_parts, stage="moved", unadvised=False, headlines=_HEADLINES),
+    lowers=("computing_on_cpu",),
     synonyms=(
         "paged_states",
         "cpu_offload",

@@ -145,6 +145,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
         change=fused(1),
         best=fused(0),
         worst=fused(2),
+        claims=("optimizer_step",),
     )
 
 
@@ -229,6 +230,7 @@ FINDING = Declaration(
     find=find,
     absent=ABSENT,
     change=change,
+    lowers=("slow_optimizer",),
     memory=MemoryRemedy(("fused_optimizer",), less_memory),
     ledger=LedgerItem("the optimizer's step in many small kernels"),
     synonyms=("fused_optimizer", "adamw", "adamw_torch_fused", "foreach", "fused_adamw"),

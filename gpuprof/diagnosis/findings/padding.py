@@ -11,7 +11,9 @@ from gpuprof.calibration import padding as calibrated
 from gpuprof.diagnosis.detect.compiling import LENGTH_MULTIPLE
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
-from gpuprof.diagnosis.detect.fewer_tokens import fewer_tokens
+from gpuprof.diagnosis.detect.fewer_tokens import LEAST_PADDING, fewer_tokens
+from gpuprof.diagnosis.detect.ledger_item import LedgerParts
+from gpuprof.diagnosis.detect.ledger_part import Part
 from gpuprof.diagnosis.detect.memory_remedy import MemoryRemedy
 from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.fix import Fix, call, described
@@ -23,7 +25,7 @@ from gpuprof.projection.memory_fixes import MemoryFix
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.transform import scaled
 from gpuprof.timeline.phases import BACKWARD, FORWARD, RECOMPUTE
-from gpuprof.units import Assumed, Ratio, Share
+from gpuprof.units import Assumed, Ratio
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
@@ -31,8 +33,6 @@ if TYPE_CHECKING:
 
 UNEVEN_PASSES: Assumed[Ratio] = 1.1
 """The longest pass over the mean one from which passes of equal length are worth naming."""
-LEAST_PADDING: Assumed[Share] = 0.08
-"""Share of padding below which nothing is advised: packing leaves some of the last row empty too."""
 FILLED = calibrated.FILLED.falling
 """Part of packed rows that holds tokens."""
 GROUPED_LEFT = calibrated.GROUPED_LEFT.rising
@@ -106,7 +106,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
             worst=_attention(case, 2),
             work=FILLED[1] / real,
             spread=(FILLED[0] / FILLED[2]) ** 0.5,
-            excludes=("larger_batch",),
+            claims=("padded_rows",),
             changes="more samples in an optimizer step",
             key="packing",
         )
@@ -123,7 +123,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
             best=fewer_tokens(case, real, GROWS[2]),
             worst=fewer_tokens(case, real, GROWS[0]),
             spread=HOST_SPREAD,
-            excludes=("larger_batch",),
+            claims=("padded_rows",),
             key="padding_free",
         )
     left = [real + share * (1 - real) for share in GROUPED_LEFT]
@@ -140,7 +140,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
         best=fewer_tokens(case, left[0]),
         worst=fewer_tokens(case, left[2]),
         spread=HOST_SPREAD,
-        excludes=("larger_batch",),
+        claims=("padded_rows",),
         changes="samples of similar length share a batch",
         key="grouped",
     )
@@ -206,10 +206,27 @@ def less_memory(memory: RecordedMemory, mean_tokens: float | None) -> Iterator[M
         yield MemoryFix("equal_passes", "packing (equal passes)", equal)
 
 
+def ledger_parts(case: Analysis) -> Iterator[Part]:
+    """Tokens that are padding."""
+    real = _real_share(case.run.work if case.run else None)
+    if real is None or not case.trains_on_tokens or real >= 1 - LEAST_PADDING:
+        return
+    yield Part(
+        kind="gpu",
+        what=f"padding, {100 * (1 - real):.0f} % of the tokens",
+        nodes=case.graph.on_gpu & np.isin(case.graph.phase, (FORWARD, BACKWARD, RECOMPUTE)),
+        change=fewer_tokens(case, real),
+        reach=real,
+        why="rows of a batch are padded to its longest",
+    )
+
+
 FINDING = Declaration(
     page=PAGE,
     find=find,
     absent=ABSENT,
+    ledger=LedgerParts(ledger_parts, stage="discarded"),
+    role="padded_tokens",
     memory=MemoryRemedy(("equal_passes",), less_memory),
     synonyms=("packing", "padding_free", "group_by_length", "length_grouping"),
     titles=("no_padding_the_same_samples", "batches_of_samples_of_similar_length"),

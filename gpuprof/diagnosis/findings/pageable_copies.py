@@ -129,6 +129,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
             inference=call("inputs.pin_memory().to", "cuda", non_blocking=True)
             + "  # or buffers that are pinned once and reused",
         ).by("pageable_copies"),
+        claims=("offloaded_copies",),
         change=pinned(1),
         best=pinned(0),
         worst=pinned(2),
@@ -173,6 +174,7 @@ FINDING = Declaration(
     find=find,
     absent=ABSENT,
     change=change,
+    lowers=("blocking_copies", "slow_copies"),
     synonyms=("pinned", "pin_memory", "pinned_memory", "non_blocking", "pageable"),
     titles=("pinned_memory_asynchronous_copies",),
 )

@@ -16,12 +16,14 @@ from gpuprof.diagnosis.detect.shape_costs import (
     LEAST_COST_SHARE,
     LEFT,
     OTHER_KERNEL,
+    WITHOUT_CUDNN,
     compiled_or_loaded,
-    keeping_shapes,
+    few_shapes,
     new_shapes_excess,
     of_timed,
     spread,
 )
+from gpuprof.diagnosis.fix import Fix
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.planning import planning
@@ -86,7 +88,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     yield Proposal(
         title="no cuDNN attention (it plans again for every length)" if cudnn else "fewer different shapes",
         evidence=spans(case, f"{said}: {duration(lost_ns)} of CPU time {case.unit.a}", plans) + of_timed(case),
-        fix=keeping_shapes(case, cudnn, compiling=False),
+        fix=_fix(case, cudnn),
         change=likely,
         best=likely,
         worst=change_to(OTHER_KERNEL if cudnn else 1.0),
@@ -105,11 +107,19 @@ def _per_length(case: Analysis) -> Iterator[Proposal]:
         if case.trains_on_tokens
         else "fewer different shapes",
         evidence=of_timed(case),
-        fix=keeping_shapes(case, cudnn, compiling=False),
+        fix=_fix(case, cudnn),
         change=lambda graph: graph,
         lumps={"new_shapes": LEFT},
         spread=spread(case),
     )
+
+
+def _fix(case: Analysis, cudnn: bool) -> Fix:
+    """Few shapes; before that, where cuDNN's attention plans, another attention that does not."""
+    few = few_shapes(case)
+    if not cudnn or not case.trains_on_tokens:
+        return few
+    return WITHOUT_CUDNN.by(PAGE.id) + "  # flash attention does not plan\nor " + few.otherwise()
 
 
 def _absent(case: Analysis) -> str | None:
@@ -137,6 +147,7 @@ FINDING = Declaration(
     page=PAGE,
     find=find,
     absent=Absent("fewer different shapes", _absent),
+    lowers=("planning",),
     synonyms=("new_lengths", "new_shapes", "pad_to_multiple_of", "cudnn_attention"),
     titles=(
         "no_cudnn_attention_it_plans_again_for_every_length",

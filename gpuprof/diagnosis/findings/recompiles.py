@@ -22,14 +22,15 @@ from gpuprof.diagnosis.detect.shape_costs import (
     CUDNN_ATTENTION,
     LEFT,
     LONG_NS,
+    WITHOUT_CUDNN,
     compiled_or_loaded,
-    keeping_shapes,
+    few_shapes,
     new_shapes_excess,
     of_timed,
     spread,
 )
 from gpuprof.diagnosis.diagnosis import Evidence
-from gpuprof.diagnosis.fix import as_fix
+from gpuprof.diagnosis.fix import Code, Fix, as_fix, call
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.planning import planning
@@ -129,13 +130,24 @@ def find(case: Analysis) -> Iterator[Proposal]:
         )
         + of_timed(case)
         + _failed_guards(case.run.compiler.functions if case.run and case.run.compiler else ()),
-        fix=keeping_shapes(case, any(CUDNN_ATTENTION.search(name) for name in by_name), compiling=True),
+        fix=_fix(case, any(CUDNN_ATTENTION.search(name) for name in by_name)),
         change=likely,
         best=likely,
         worst=change_to(STAYS),
         lumps={"new_shapes": LEFT} if new_shapes else {},
         spread=spread(case) if new_shapes else 1.0,
+        claims=("compiled_code",),
     )
+
+
+def _fix(case: Analysis, cudnn: bool) -> Fix:
+    """Few shapes, or code for any; and where cuDNN's attention plans, another attention that does not."""
+    few, dynamic = few_shapes(case), call("model.compile", dynamic=True).otherwise()
+    if not case.trains_on_tokens:
+        return few + "\nor " + dynamic
+    marked = call("torch._dynamo.mark_dynamic", Code("tensor"), 1).otherwise()
+    vary = few + "\nor let the length vary: " + dynamic + ", " + marked
+    return vary + "\nand " + WITHOUT_CUDNN.otherwise() + "  # cuDNN plans per length" if cudnn else vary
 
 
 def _failed_guards(functions: Sequence[CompiledFunction]) -> tuple[Evidence, ...]:
@@ -197,6 +209,7 @@ FINDING = Declaration(
     page=PAGE,
     find=find,
     change=change,
+    lowers=("planning", "loading_code", "compiling"),
     synonyms=("recompilation", "dynamic_shapes", "recompile"),
     titles=(
         "fixed_shapes",

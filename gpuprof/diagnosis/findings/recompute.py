@@ -16,6 +16,8 @@ from gpuprof.diagnosis.detect.batch_scaling import FACTORS, indices
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.kept_ops import kept_of, mean_tokens
+from gpuprof.diagnosis.detect.ledger_item import LedgerParts
+from gpuprof.diagnosis.detect.ledger_part import Part, shorter
 from gpuprof.diagnosis.detect.memory_remedy import MemoryRemedy
 from gpuprof.diagnosis.detect.pair.candidates import OWN_WEIGHT, Candidate, is_model_wait
 from gpuprof.diagnosis.detect.pair.quantities import kernel_counts, kernel_ns, quantity
@@ -122,7 +124,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
         best=without(case, again, 0),
         worst=without(case, again, 2),
         lumps=_planned_once(case, again),
-        excludes=("larger_batch",) if _fills(extra, free, size) else (),
+        claims=("free_memory",) if _fills(extra, free, size) else (),
     )
 
 
@@ -269,11 +271,30 @@ def less_memory(memory: RecordedMemory, _: float | None) -> Iterator[MemoryFix]:
     yield MemoryFix("no_checkpointing", "no gradient checkpointing", without)
 
 
+def ledger_parts(case: Analysis) -> Iterator[Part]:
+    """The forward pass that checkpointing recomputes."""
+    again = recomputed(case)
+    if not again.any():
+        return
+    change = without(case, again)
+    nodes, left = shorter(case.graph, change)
+    yield Part(
+        kind="memory",
+        what="the forward pass computed again",
+        nodes=nodes,
+        change=change,
+        reach=left,
+        why="gradient checkpointing keeps less memory and computes more",
+    )
+
+
 FINDING = Declaration(
     page=PAGE,
     find=find,
     absent=ABSENT,
     change=change,
+    ledger=LedgerParts(ledger_parts, stage="repeated"),
+    same_ops=True,
     memory=MemoryRemedy(("no_checkpointing",), less_memory),
     synonyms=("gradient_checkpointing", "checkpointing", "activation_checkpointing", "recomputation"),
     titles=("no_gradient_checkpointing",),

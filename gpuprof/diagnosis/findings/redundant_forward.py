@@ -13,6 +13,8 @@ from gpuprof.costs.arguments import parse
 from gpuprof.costs.gemm import is_matmul
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
+from gpuprof.diagnosis.detect.ledger_item import LedgerParts
+from gpuprof.diagnosis.detect.ledger_part import Part
 from gpuprof.diagnosis.detect.pair.candidates import MODEL, Candidate, claim_busy
 from gpuprof.diagnosis.detect.pair.quantities import kernel_counts
 from gpuprof.diagnosis.detect.pair.signs import advised, alike_compiled
@@ -197,9 +199,33 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
         )
 
 
+def ledger_parts(case: Analysis) -> Iterator[Part]:
+    """Calls of a model that repeat an earlier one in the step, and work that is multiplied by zero."""
+    zero = find_zeroed(case)
+    if zero is not None:
+        named = f", in {', '.join(zero.modules)}" if zero.modules else ""
+        yield Part(
+            kind="gpu",
+            what=f"work that is multiplied by zero{named}",
+            nodes=zero.nodes,
+            change=partial(removed, nodes=zero.nodes),
+            why="the loss depends on its result only through a constant zero",
+        )
+    found = find_repeated(case)
+    if found is not None:
+        yield Part(
+            kind="gpu",
+            what=f"the same forward pass again, of {', '.join(found.models)}",
+            nodes=found.nodes,
+            change=partial(removed, nodes=found.nodes),
+            why="inputs and weights are the same as in an earlier call of the step",
+        )
+
+
 FINDING = Declaration(
     page=PAGE,
     find=find,
+    ledger=LedgerParts(ledger_parts, stage="repeated"),
     change=change,
     synonyms=(
         "the_same_forward_pass_runs_twice",

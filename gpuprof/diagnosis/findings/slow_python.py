@@ -80,6 +80,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
 FINDING = Declaration(
     page=PAGE,
     find=find,
+    lowers=("long_python",),
     synonyms=("python_function", "metrics", "callbacks", "progress_bar"),
     titles=("less_python_in_the_step",),
 )

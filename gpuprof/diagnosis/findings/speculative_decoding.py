@@ -100,7 +100,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
         worst=change(2),
         work=tokens[1],
         same_batch=True,
-        excludes=("continuous_batching",),
+        claims=("decoding",),
     )
 
 

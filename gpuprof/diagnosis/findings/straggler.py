@@ -7,18 +7,14 @@ from typing import TYPE_CHECKING
 
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.proposal import LEAST_GAIN, MARKED_GAIN, SEVERE_GAIN, Page
+from gpuprof.diagnosis.detect.slow_rank import most_of_excess
 from gpuprof.diagnosis.diagnosis import Evidence, Finding, Range
 from gpuprof.diagnosis.fix import Fix, as_fix, call
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.noise import PROCESS_NOISE
-from gpuprof.units import Assumed, Convention, Entries, Share
 
 if TYPE_CHECKING:
-    from gpuprof.diagnosis.ranks import Excess, Gang
-
-MOST_KINDS: Convention[Entries] = 3
-"""Kinds of work that are named; each at least the share below of all that the rank does more."""
-LEAST_KIND_SHARE: Assumed[Share] = 0.05
+    from gpuprof.diagnosis.gang import Excess, Gang
 
 PAGE = Page(
     id="straggler",
@@ -86,19 +82,13 @@ def find_straggler(gang: Gang) -> Finding | None:
         id=PAGE.id,
         title=f"rank {slow.rank} as fast as the others",
         severity="high" if speedup.expected >= SEVERE_GAIN else "medium" if speedup.expected >= MARKED_GAIN else "low",
-        evidence=(_waits(gang), *(_more(slow.rank, one) for one in named(gang))),
+        evidence=(_waits(gang), *(_more(slow.rank, one) for one in most_of_excess(gang))),
         fix=str(fix),
         fix_lines=fix.lines,
         settings=fix.settings,
         step_ns=Range(round(low), round(expected), round(high)),
         speedup=speedup,
     )
-
-
-def named(gang: Gang) -> tuple[Excess, ...]:
-    """The work that makes most of what the slow rank does more."""
-    total = sum(one.ns for one in gang.excess)
-    return tuple(one for one in gang.excess[:MOST_KINDS] if one.ns >= LEAST_KIND_SHARE * total)
 
 
 def _waits(gang: Gang) -> Evidence:
@@ -122,7 +112,7 @@ def _more(rank: int, one: Excess) -> Evidence:
 
 
 def _fix(gang: Gang, rank: int) -> Fix:
-    first = next(iter(named(gang)), None)
+    first = next(iter(most_of_excess(gang)), None)
     doing = first.doing if first else None
     place = f" ({doing.frame or doing.what}, {doing.phase})" if doing else ""
     if gang.excess_bound == "input":
@@ -147,6 +137,8 @@ def _fix(gang: Gang, rank: int) -> Fix:
 
 FINDING = Declaration(
     page=PAGE,
+    across_ranks=find_straggler,
+    lowers=("later_ranks",),
     synonyms=("slow_rank", "stragglers", "imbalance", "load_imbalance"),
     titles=("as_fast_as_the_others", "rank_as_fast_as_the_others"),
 )

@@ -23,7 +23,7 @@ from gpuprof.diagnosis.detect.offloaded import computed_on_cpu
 from gpuprof.diagnosis.detect.pair.candidates import Candidate, is_model_wait
 from gpuprof.diagnosis.detect.pair.quantities import FEWEST_A_STEP, MOST_LEFT, quantity
 from gpuprof.diagnosis.detect.pair.signs import advised
-from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
+from gpuprof.diagnosis.detect.proposal import Absent, Claim, Page, Proposal
 from gpuprof.diagnosis.detect.tensor_loops import LISTS, TensorLoops, in_lists, reading_loops
 from gpuprof.diagnosis.detect.value_chains import preparations
 from gpuprof.diagnosis.diagnosis import Evidence
@@ -57,6 +57,8 @@ LEAST_GAIN_OVER_ONE: Assumed[Ratio] = 1.01
 FRAMES_SHOWN: Convention[Entries] = 3
 LOG_EVERY: Assumed[Steps] = 50
 """Steps from one log line to the next that a person still can follow."""
+
+CLAIMS: tuple[Claim, ...] = ("values_read", "value_waits")
 
 PAGE = Page(
     id="syncs",
@@ -118,6 +120,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
             best=_without(looks, own),
             worst=_without(looks, nothing) if alone else _unchanged,
             changes="" if scaler is None else "matrix multiplications round to bf16 rather than fp16",
+            claims=CLAIMS,
             key="values",
         )))  # fmt: skip
     if shapes.any():
@@ -127,6 +130,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
             fix=_size_fix(case, shapes).by("syncs"),
             change=_without(shapes, nothing),
             worst=None if alone else _unchanged,
+            claims=CLAIMS,
             key="shapes",
         )))  # fmt: skip
     if explicit.any():
@@ -141,6 +145,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
             + ", which waits for nothing",
             change=_without(explicit, nothing),
             worst=None if alone else _unchanged,
+            claims=CLAIMS,
             key="explicit",
         )))  # fmt: skip
     if loops is not None and (listed := _in_lists(case, kinds[0], loops, own)) is not None:
@@ -210,6 +215,7 @@ def _together(case: Analysis, kinds: list[tuple[Mask, Proposal]], own: Mask, alo
         change=_without(waits, own),
         best=_without(waits, own),
         worst=worst if alone else _unchanged,
+        claims=CLAIMS,
         key="all",
     )
 
@@ -455,6 +461,7 @@ FINDING = Declaration(
     find=find,
     absent=ABSENT,
     change=change,
+    lowers=("waiting_for_gpu", "blocking_copies"),
     synonyms=("sync", "item", "synchronize", "synchronization", "cpu_sync", "loss_item"),
     titles=(
         "no_values_read_from_the_gpu_within_the_step",

@@ -85,7 +85,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
         best=partial(scaled, nodes=nodes, factor=left[0]),
         worst=partial(scaled, nodes=nodes, factor=left[2]),
         changes="matrix multiplications round to TF32 (10 bits of mantissa)",
-        excludes=("adapter_casts", "autocast"),
+        claims=("matmul_types", "fp32_matmuls"),
     )
 
 
@@ -153,6 +153,7 @@ FINDING = Declaration(
         stage="faster",
         changes_digits=True,
     ),
+    lowers=("slow_matmuls",),
     synonyms=("allow_tf32", "float32_matmul_precision"),
     titles=("tf32_matrix_multiplications",),
 )

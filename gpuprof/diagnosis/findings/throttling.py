@@ -151,6 +151,7 @@ def _ratio(key: np.ndarray, took: F64, first: np.ndarray, last: np.ndarray) -> F
 FINDING = Declaration(
     page=PAGE,
     find=find,
+    role="gpu_clock",
     synonyms=("thermal", "clocks", "power_limit", "temperature", "power"),
     titles=("cooling_and_power_for_the_full_gpu_clock",),
 )

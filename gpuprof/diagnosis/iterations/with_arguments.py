@@ -16,6 +16,7 @@ from gpuprof.diagnosis.iterations.changes import Trainer, busy_share
 from gpuprof.diagnosis.value_range import Range
 from gpuprof.errors import GpuprofError
 from gpuprof.record.phase_names import BACKWARD, FORWARD, GENERATION, LOG_PROBABILITIES, OPTIMIZER, REWARD
+from gpuprof.record.trainer_arguments import ACCUMULATION
 
 SCHEMA = "gpuprof.with_arguments/1"
 Value = bool | int | float | str
@@ -29,15 +30,31 @@ class Factors:
 
     length: float = 1.0
     """Tokens of the longest completion."""
+    shortest: float = 1.0
+    """The least that `length` may become: longer completions may end by themselves."""
     sequences: float = 1.0
     """Completions that a pass holds."""
     batches: float = 1.0
     """Batches of that size that one generation is for, each with an optimizer step of its own."""
     epochs: float = 1.0
     """Optimizer steps on the same completions."""
+    accumulated: float = 1.0
+    """Batches of that size that an optimizer step takes together, with one generation for all of them."""
     reference: bool = True
     """Whether the reference's log-probabilities are still computed."""
+    recomputed: int = 0
+    """Forward passes more (1) or fewer (-1) that the backward pass recomputes."""
     basis: tuple[str, ...] = ()
+
+    @property
+    def completions(self) -> float:
+        """Completions of an iteration."""
+        return self.sequences * self.batches * self.accumulated
+
+    @property
+    def passes(self) -> float:
+        """Forward and backward passes of an iteration."""
+        return self.batches * self.accumulated * self.epochs
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +86,8 @@ class WithArguments:
 
 
 _SIDES = ("low", "expected", "high")
+RECOMPUTED = calibrated.RECOMPUTED.rising
+"""Time of a recomputed forward pass, as a multiple of the forward pass."""
 
 
 def with_arguments(iteration: Iteration, trainer: Trainer, arguments: Mapping[str, Value]) -> WithArguments:
@@ -77,11 +96,11 @@ def with_arguments(iteration: Iteration, trainer: Trainer, arguments: Mapping[st
     Raises GpuprofError, one line, for an argument whose cost is not known, or whose present value is not.
     """
     asked = Factors()
-    for name, value in arguments.items():
+    for name, value in sorted(arguments.items(), key=lambda one: one[0] != ACCUMULATION):  # others depend on it
         if name not in _RULES:
             raise GpuprofError(f"{name}: gpuprof does not know what it costs; it knows {', '.join(sorted(_RULES))}")
         asked = _RULES[name](asked, iteration, trainer, name, value)
-    changed = [(one.phase, one.ns, _phase(iteration, one.phase, one.ns, asked)) for one in iteration.phases]
+    changed = [(one.phase, one.ns, _sides(iteration, one.phase, one.ns, asked)) for one in iteration.phases]
     phases = tuple(
         PhaseChange(phase, round(ns), IterationRange(*(round(max(one, 0.0)) for one in then)))
         for phase, ns, then in changed
@@ -89,7 +108,7 @@ def with_arguments(iteration: Iteration, trainer: Trainer, arguments: Mapping[st
     )
     sides = (iteration.mean_ns + sum(getattr(one.then, side) - one.ns for one in phases) for side in _SIDES)
     low, expected, high = (max(ns, 1) for ns in sides)
-    completions, was = asked.sequences * asked.batches, iteration.mean_ns
+    completions, was = asked.completions, iteration.mean_ns
     return WithArguments(
         dict(arguments), was, IterationRange(low, expected, high), completions,
         Range(*(completions * was / ns for ns in (high, expected, low))), phases,
@@ -97,19 +116,28 @@ def with_arguments(iteration: Iteration, trainer: Trainer, arguments: Mapping[st
     )  # fmt: skip
 
 
+def _sides(iteration: Iteration, phase: str, ns: float, asked: Factors) -> Expected:
+    """A phase of ns with these factors, down to what it takes if the completions are as short as they may be."""
+    low, expected, high = _phase(iteration, phase, ns, asked)
+    if asked.shortest < 1.0:
+        low = min(low, _phase(iteration, phase, ns, replace(asked, length=asked.length * asked.shortest))[0])
+    return low, expected, high
+
+
 def _phase(iteration: Iteration, phase: str, ns: float, asked: Factors) -> Expected:
     """A phase of ns with these factors."""
     busy = busy_share(iteration, phase)
-    completions = asked.sequences * asked.batches
     if phase == GENERATION:
-        return _generation(iteration, ns, busy, asked.length, completions)
+        return _generation(iteration, ns, busy, asked.length, asked.completions)
     if phase == REWARD:
-        return _rewards(iteration, ns, completions)
+        return _rewards(iteration, ns, asked.completions)
     tokens = asked.sequences * asked.length
     if phase == LOG_PROBABILITIES:
         return _log_probabilities(iteration, _scaled(ns, busy, tokens), asked)
     if phase in (FORWARD, BACKWARD):
-        return _times_each(_scaled(ns, busy, tokens), asked.batches * asked.epochs)
+        one = _with_recomputation(iteration, ns, asked.recomputed) if phase == BACKWARD else (ns, ns, ns)
+        low, expected, high = (_scaled(side, busy, tokens)[i] for i, side in enumerate(one))
+        return _times_each((low, expected, high), asked.passes)
     if phase == OPTIMIZER:
         return _times_each((ns, ns, ns), asked.batches * asked.epochs)
     return ns, ns, ns
@@ -122,14 +150,26 @@ def _generation(iteration: Iteration, ns: float, busy: float | None, length: flo
     return ns - decode + low, ns - decode + expected, ns - decode + high
 
 
+def _with_recomputation(iteration: Iteration, ns: float, forwards: int) -> Expected:
+    """A backward pass of ns in which a forward pass more (1) or fewer (-1) is computed."""
+    forward = float(iteration.ns_of(FORWARD))
+    sides = sorted(ns + forwards * forward * share for share in RECOMPUTED)
+    return max(sides[0], 0.0), max(sides[1], 0.0), max(sides[2], 0.0)
+
+
 def _log_probabilities(iteration: Iteration, one: Expected, asked: Factors) -> Expected:
     """The passes without gradients: one fewer without a reference; one more for the old policy, where the completions
     are trained on in more than one step and were in one."""
     passes = max(iteration.log_probability_passes or 1.0, 1.0)
     left = passes - (0.0 if asked.reference else 1.0)
-    again = asked.batches * asked.epochs > 1 and iteration.steps == 1
-    low, expected, high = (ns / passes * asked.batches for ns in one)
+    again = _old_policy_too(iteration, asked)
+    low, expected, high = (ns / passes * asked.batches * asked.accumulated for ns in one)
     return low * left, expected * (left + again), high * (left + again)
+
+
+def _old_policy_too(iteration: Iteration, asked: Factors) -> bool:
+    """Whether completions that were trained on in one optimizer step are so in several."""
+    return asked.batches * asked.epochs > 1 and iteration.steps == 1
 
 
 def _rewards(iteration: Iteration, ns: float, completions: float) -> Expected:
@@ -173,10 +213,23 @@ def _length(asked: Factors, iteration: Iteration, trainer: Trainer, name: str, v
     if not longest:
         raise GpuprofError(f"{name}: how long the completions are was not recorded, so its effect is not known")
     if new > longest:
-        text = f"completions end by themselves after at most {longest:.0f} tokens, as they do now"
-        return replace(asked, basis=(*asked.basis, text))
+        return _longer(asked, trainer.settings.get(name), longest, new)
     text = f"the longest completion has {longest:.0f} tokens now; each decode step takes as long as now"
     return replace(asked, length=asked.length * new / longest, basis=(*asked.basis, text))
+
+
+def _longer(asked: Factors, limit: object, longest: float, new: float) -> Factors:
+    """Completions may have `new` tokens, more than the longest one has now."""
+    if isinstance(limit, int) and longest < limit - 0.5:
+        text = f"completions end by themselves after at most {longest:.0f} tokens, as they do now"
+        return replace(asked, basis=(*asked.basis, text))
+    text = (
+        f"the longest completion has {longest:.0f} tokens now"
+        + (", the limit" if limit is not None else "; whether that is the limit was not recorded")
+        + f"; it may get {new:.0f}, or end before"
+    )
+    times = new / longest
+    return replace(asked, length=asked.length * times, shortest=asked.shortest / times, basis=(*asked.basis, text))
 
 
 def _sequences(asked: Factors, iteration: Iteration, trainer: Trainer, name: str, value: Value) -> Factors:
@@ -191,7 +244,32 @@ def _group(asked: Factors, iteration: Iteration, trainer: Trainer, name: str, va
 
 
 def _batches(asked: Factors, iteration: Iteration, trainer: Trainer, name: str, value: Value) -> Factors:
-    return replace(asked, batches=asked.batches * _count(name, value) / iteration.steps)
+    accumulated = asked.accumulated * _now(trainer, ACCUMULATION, 1.0)
+    of_a_generation = iteration.steps * _now(trainer, ACCUMULATION, 1.0) / _now(trainer, "num_iterations", 1.0)
+    times = _count(name, value) / of_a_generation
+    if accumulated > _count(name, value):
+        raise GpuprofError(f"{name}={value}: an optimizer step takes {accumulated:.0f} batches, more than a generation")
+    return replace(asked, batches=times / asked.accumulated)
+
+
+def _accumulated(asked: Factors, iteration: Iteration, trainer: Trainer, name: str, value: Value) -> Factors:
+    """By default a generation is for one optimizer step, with all of its batches."""
+    if iteration.steps != _now(trainer, "num_iterations", 1.0):
+        raise GpuprofError(f"{name}: steps_per_generation was set, too, so a generation may stay as large as it is")
+    text = f"{name}: a generation is for the batches of one optimizer step, as is the default of steps_per_generation"
+    return replace(asked, accumulated=_count(name, value) / _now(trainer, name, 1.0), basis=(*asked.basis, text))
+
+
+def _checkpointing(asked: Factors, iteration: Iteration, trainer: Trainer, name: str, value: Value) -> Factors:
+    now = trainer.settings.get(name)
+    if not isinstance(value, bool):
+        raise GpuprofError(f"{name}={value}: give true or false")
+    if not isinstance(now, bool):
+        raise GpuprofError(f"{name}: the run does not say which value it had, so its effect is not known")
+    if now == value:
+        return replace(asked, basis=(*asked.basis, f"{name} changes no time"))
+    text = "the backward pass computes the forward pass again, which takes about as long as it (assumed)"
+    return replace(asked, recomputed=1 if value else -1, basis=(*asked.basis, text))
 
 
 def _epochs(asked: Factors, iteration: Iteration, trainer: Trainer, name: str, value: Value) -> Factors:
@@ -238,6 +316,8 @@ def _number(value: object) -> float:
 
 _RULES: dict[str, Callable[[Factors, Iteration, Trainer, str, Value], Factors]] = {
     "beta": _beta,
+    ACCUMULATION: _accumulated,
+    "gradient_checkpointing": _checkpointing,
     "max_completion_length": _length,
     "max_new_tokens": _length,
     "num_generations": _group,
@@ -251,13 +331,13 @@ _RULES: dict[str, Callable[[Factors, Iteration, Trainer, str, Value], Factors]] 
 
 def _assumed(iteration: Iteration, asked: Factors) -> list[str]:
     said = []
-    if asked.sequences != 1.0 or asked.batches != 1.0:
+    if asked.completions != 1.0:
         busy = busy_share(iteration, GENERATION)
         if busy is None:
             said.append("how long the GPU works in a decode step was not recorded")
         else:
             cost = "cost little" if busy < 0.5 else "take longer"
             said.append(f"the GPU works {100 * busy:.0f} % of a decode step, so more sequences {cost}")
-    if asked.batches * asked.epochs > 1 and iteration.steps == 1:
+    if _old_policy_too(iteration, asked):
         said.append("with several steps on a generation, the old policy's log-probabilities are computed, too")
     return said

@@ -9,13 +9,15 @@ import numpy as np
 
 from gpuprof.calibration import slow as calibrated
 from gpuprof.diagnosis.analysis import Analysis
+from gpuprof.diagnosis.detect.ledger_part import Cost, Part, Sampled
 from gpuprof.diagnosis.detect.passes import shapes_in
 from gpuprof.diagnosis.estimate import host_causes
 from gpuprof.diagnosis.gaps import CAUSES
+from gpuprof.diagnosis.iterations.budget import iteration_budget
 from gpuprof.diagnosis.reach.groups import by_name, largest_first
-from gpuprof.diagnosis.reach.part import Part
-from gpuprof.diagnosis.reach.sampled import Sampled, sampled_in
-from gpuprof.record.phase_names import UNRECORDED_RANGE
+from gpuprof.diagnosis.reach.sampled import sampled_in
+from gpuprof.diagnosis.sentences import share as share_of
+from gpuprof.record.phase_names import PART_RANGE, RANGE, UNRECORDED_RANGE
 from gpuprof.replay.graph import COPY, HOST, SYNC, Graph
 from gpuprof.replay.transform import scaled, without_edges
 from gpuprof.timeline.runtime_calls import ALLOCATOR_CALL
@@ -52,8 +54,8 @@ _WHY = {
     LOCKS: "another thread of the process runs ops at the same time",
     COMPUTES: "its tensors are in host memory, so it launches nothing",
 }
-_FINDINGS = {
-    PLANNING: ("planning", "recompiles"), LOADS: ("recompiles",), COMPILES: ("recompiles",), ALLOCATES: ("allocator",),
+_COSTS: dict[int, Cost] = {
+    PLANNING: "planning", LOADS: "loading_code", COMPILES: "compiling", ALLOCATES: "allocating",
 }  # fmt: skip
 
 
@@ -90,7 +92,7 @@ def slow_ops(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
                 change=lambda graph, nodes=nodes, share=share: scaled(graph, nodes, share),
                 reach=float((graph.duration_ns * share)[nodes].sum()) / own if own else 0.0,
                 why=_WHY.get(kind),
-                findings=_FINDINGS.get(kind, ()),
+                cost=_COSTS.get(kind),
             )
 
 
@@ -108,7 +110,7 @@ def computing(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
         change=lambda graph: scaled(graph, nodes, left),
         reach=left,
         why="these ops launch nothing; the GPU, or workers ahead of the step, could do them",
-        findings=("host_preprocessing", "offload"),
+        cost="computing_on_cpu",
     )
 
 
@@ -150,7 +152,7 @@ def waits(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
             nodes=mine,
             change=lambda graph, mine=mine: _without(graph, mine, SYNC),
             why="the CPU reads a value from the GPU, or synchronises, and launches nothing meanwhile",
-            findings=("debug_switches", "syncs", "expert_loop"),
+            cost="waiting_for_gpu",
         )
 
 
@@ -166,7 +168,7 @@ def blocking_copies(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
             nodes=mine,
             change=lambda graph, mine=mine: _without(graph, mine, COPY),
             why="the memory is pageable, so the copy blocks the CPU",
-            findings=("pageable_copies", "syncs"),
+            cost="blocking_copies",
         )
 
 
@@ -192,7 +194,7 @@ def allocations(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
         nodes=nodes & (graph.lane >= 0),
         change=change,
         why="torch's allocator calls the driver in a steady step: memory is fragmented, nearly full, or being released",
-        findings=("allocator",),
+        cost="allocating",
     )
 
 
@@ -206,23 +208,39 @@ def python_stretches(case: Analysis, advised: Collection[str]) -> Iterator[Part]
     nodes = python & (graph.duration_ns >= STRETCH_NS)
     if not nodes.any():
         return
-    usual = float(np.median(pieces))
+    usual, waiting = float(np.median(pieces)), _waiting_rewards(case)
     for name, mine in largest_first(case, by_name(case, nodes, "Python code between ops")):
         if name.startswith(UNRECORDED_RANGE):  # decode steps: their share of Python is unknown
             continue
         share = np.where(mine, usual / np.maximum(graph.duration_ns, usual), 1.0)
-        where = "" if name == "Python code between ops" else f" in {name}"
-        sampled = sampled_in(case, mine)
+        sampled, on_cpu = sampled_in(case, mine), waiting.get(name)
+        why = None if sampled is None else _in_function(sampled)
+        if on_cpu is not None:
+            why = f"its thread uses the CPU for {share_of(on_cpu, 1)} of the time, so it waits for something else"
         yield Part(
             kind="host",
-            what=f"long stretches of Python{where}",
+            what=_stretches(name) if on_cpu is None else f"the reward function {name.removeprefix(PART_RANGE)}",
             nodes=mine,
             change=lambda graph, mine=mine, share=share: scaled(graph, mine, share),
             reach=float((graph.duration_ns * share)[mine].sum() / max(float(graph.duration_ns[mine].sum()), 1.0)),
-            why=None if sampled is None else _in_function(sampled),
-            findings=("slow_python",),
+            why=why,
+            cost="long_python" if on_cpu is None else None,
             sampled=sampled,
         )
+
+
+def _waiting_rewards(case: Analysis) -> dict[str, float]:
+    """Range of each reward function that mostly waits → share of its time for which its thread uses the CPU."""
+    found = None if case.folder is None else iteration_budget(case.folder)
+    rewards = () if found is None else found.rewards
+    return {PART_RANGE + one.name: (one.cpu_ns or 0) / one.ns for one in rewards if one.waits}
+
+
+def _stretches(name: str) -> str:
+    """What stretches within a range are called; those in none are just Python code."""
+    if name == "Python code between ops":
+        return "long stretches of Python"
+    return f"long stretches of Python in {name.removeprefix(PART_RANGE).replace(RANGE, 'the phase ')}"
 
 
 def _in_function(sampled: Sampled) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from gpuprof.diagnosis.analysis import Analysis
-from gpuprof.diagnosis.reach.part import Part
+from gpuprof.diagnosis.detect.ledger_part import Part
 from gpuprof.replay.collectives import waiting, without_waiting
 from gpuprof.replay.graph import INPUT, Graph
 from gpuprof.replay.mean_step import FETCH_NS
@@ -28,7 +28,7 @@ def batches(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
         change=lambda graph: scaled(graph, nodes, left),
         reach=left,
         why="the training process makes its batches itself" if workers == 0 else None,
-        findings=("input_workers", "host_preprocessing"),
+        cost="batches",
     )
 
 
@@ -47,5 +47,5 @@ def peers(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
         nodes=nodes,
         change=change,
         why="other ranks arrive later",
-        findings=("straggler", "exposed_communication"),
+        cost="later_ranks",
     )

@@ -18,7 +18,7 @@ from gpuprof.diagnosis.detect.kernel_reach import (
     KernelReach,
     kernel_reach,
 )
-from gpuprof.diagnosis.reach.part import Part
+from gpuprof.diagnosis.detect.ledger_part import Cost, Part
 from gpuprof.diagnosis.reach.reasons import reason
 from gpuprof.replay.graph import DEVICE, TRANSFER
 from gpuprof.replay.transform import scaled
@@ -31,6 +31,10 @@ LEAST_GROUP_SHARE: Convention[Share] = 0.002
 """Smallest share of the step of a separate group, and of the combined others."""
 SHORT_NS = calibrated.ELEMENTWISE_TINY_NS.high
 """Kernels up to this long take as long as a launch, whatever their work: that is their reach."""
+
+_COSTS: dict[int, Cost] = {
+    GEMM: "slow_matmuls", ATTENTION: "slow_attention", OPTIMIZER: "slow_optimizer", COPY: "slow_copies",
+}  # fmt: skip
 
 
 def slow_kernels(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
@@ -55,7 +59,7 @@ def slow_kernels(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
             change=lambda graph, nodes=nodes, factor=factor: scaled(graph, nodes, factor),
             reach=left / whole if whole else 0.0,
             why=reason(case, np.flatnonzero(mine)),
-            findings=_findings(kind),
+            cost=_COSTS.get(kind, "slow_kernels"),
         )
 
 
@@ -122,16 +126,3 @@ def _groups(case: Analysis, rows: I64, size: F64, kind: I64) -> Iterator[tuple[i
         mask = np.zeros(len(size), bool)
         mask[rest] = True
         yield OTHER, mask
-
-
-def _findings(kind: int) -> tuple[str, ...]:
-    """Findings that speed up kernels of a kind without removing them."""
-    if kind == GEMM:
-        return ("tf32", "autocast", "odd_sizes", "expert_loop", "adapter_casts", "channels_last", "cudnn_benchmark")
-    if kind == ATTENTION:
-        return ("masked_attention",)
-    if kind == OPTIMIZER:
-        return ("optimizer",)
-    if kind == COPY:
-        return ("pageable_copies",)
-    return ("fused_elementwise", "channels_last")

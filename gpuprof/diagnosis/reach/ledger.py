@@ -10,11 +10,14 @@ at its own speed."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from gpuprof.diagnosis.above_reach import AboveReach, Item, Where
 from gpuprof.diagnosis.analysis import Analysis
+from gpuprof.diagnosis.detect.ledger_part import Cost, Part, Sampled
+from gpuprof.diagnosis.plug_ins import declarations
+from gpuprof.diagnosis.reach.declared_parts import declared
 from gpuprof.diagnosis.reach.host_parts import (
     allocations,
     blocking_copies,
@@ -25,26 +28,14 @@ from gpuprof.diagnosis.reach.host_parts import (
 )
 from gpuprof.diagnosis.reach.input_parts import batches, peers
 from gpuprof.diagnosis.reach.kernel_parts import slow_kernels, unknown_kernels
-from gpuprof.diagnosis.reach.part import Part
 from gpuprof.diagnosis.reach.places import places, spot_of
-from gpuprof.diagnosis.reach.repeated_parts import (
-    called_again,
-    collections,
-    faster,
-    offloaded,
-    padding,
-    recomputed,
-    reference_modules,
-    references,
-    unlabelled,
-)
-from gpuprof.diagnosis.reach.sampled import Sampled, sampled_in
+from gpuprof.diagnosis.reach.sampled import sampled_in
 from gpuprof.units import Assumed, Convention, Share
 
 ORDER = (
-    batches, collections, offloaded, slow_ops, computing, waits, blocking_copies, allocations, references,
-    reference_modules, called_again, recomputed, padding, unlabelled, faster, slow_kernels, python_stretches, peers,
-    unknown_kernels,
+    batches, declared("stalled"), declared("moved"), slow_ops, computing, waits, blocking_copies, allocations,
+    declared("replaced"), declared("repeated"), declared("discarded"), declared("faster"), slow_kernels,
+    python_stretches, peers, unknown_kernels,
 )  # fmt: skip
 
 
@@ -56,16 +47,18 @@ LEAST_SAMPLED_ITEM: Assumed[Share] = 0.02
 """Smallest share of the step of a CPU item for which its function is looked up in the samples."""
 
 
-def above_reach(case: Analysis, usual_ns: int | None, advised: Collection[str]) -> AboveReach | None:
+def above_reach(case: Analysis, usual_ns: int | None, advised: Sequence[str]) -> AboveReach | None:
     """The ledger of the usual step; None if nothing was replayed.
 
-    `usual_ns`: the measured usual step, if there is one; `advised`: ids of findings that are advised or worth trying.
+    `usual_ns`: the measured usual step, if there is one; `advised`: ids of findings that are advised or worth trying,
+    the best first.
     """
     if not len(case.graph):
         return None
     graph, mean, scale = case.graph, case.mean, _to_usual(case, usual_ns)
     now = round(scale * mean.simulated(graph))
     first, items, spots = now, [], []
+    lowers = {one.id: one.lowers for one in declarations()}
     for find in ORDER:
         for part in find(case, advised):
             own_ns = scale * float(graph.duration_ns[part.nodes].sum()) / graph.steps
@@ -75,7 +68,7 @@ def above_reach(case: Analysis, usual_ns: int | None, advised: Collection[str]) 
             graph = part.change(graph)
             then = round(scale * mean.simulated(graph))
             if now != then:
-                items.append(_item(part, now - then, own_ns, advised))
+                items.append(_item(part, now - then, own_ns, _finding(part, advised, lowers)))
                 spots.append((spot_of(case, part.nodes), part.sampled or _sampled(case, part, now - then, now)))
             now = then
     usual = first if usual_ns is None else usual_ns
@@ -107,7 +100,12 @@ def _to_usual(case: Analysis, usual_ns: int | None) -> float:
     return usual_ns / like_recorded if usual_ns and like_recorded else 1.0
 
 
-def _item(part: Part, ns: int, own_ns: float, advised: Collection[str]) -> Item:
+def _finding(part: Part, advised: Sequence[str], lowers: Mapping[str, Collection[Cost]]) -> str | None:
+    """The best advised finding that removes a part: the one that declares it, or one that lowers its kind of cost."""
+    return next((one for one in advised if one == part.finding or part.cost in lowers.get(one, ())), None)
+
+
+def _item(part: Part, ns: int, own_ns: float, finding: str | None) -> Item:
     return Item(
         kind=part.kind,
         what=part.what,
@@ -116,7 +114,7 @@ def _item(part: Part, ns: int, own_ns: float, advised: Collection[str]) -> Item:
         own_ns=round(own_ns),
         reach_ns=None if part.reach is None else round(part.reach * own_ns),
         why=part.why,
-        finding=next((one for one in part.findings if one in advised), None),
+        finding=finding,
     )
 
 

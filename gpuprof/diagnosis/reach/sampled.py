@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 
 import numpy as np
 
 from gpuprof.diagnosis.analysis import Analysis
+from gpuprof.diagnosis.detect.ledger_part import Sampled
 from gpuprof.diagnosis.host_calls import Stacks
 from gpuprof.diagnosis.sampled_places import FEWEST_SAMPLES, placed, weights
 from gpuprof.tracefile.trace import F64, Mask
@@ -19,20 +19,6 @@ LOOP_SHARE: Assumed[Share] = 0.9
 """A function in at least this share of all samples is the loop around the steps, whose name says little."""
 PART_SHARE: Assumed[Share] = 0.2
 """Smallest share of a place's samples of a function that is named as one of several."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sampled:
-    """The innermost function that most samples of a place have in their stack."""
-
-    function: str
-    file: str
-    line: int
-    """The line with most of these samples."""
-    share: float
-    """Share of the place's samples with the function."""
-    parts: tuple[tuple[str, float], ...] = ()
-    """For a loop that is in the stack of the whole step: the functions that it calls here, largest share first."""
 
 
 def sampled_in(case: Analysis, nodes: Mask) -> Sampled | None:

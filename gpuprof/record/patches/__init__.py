@@ -33,6 +33,8 @@ NAMES = (
     "trainer_arguments",
 )
 """In the order in which they are listed, and in which several are applied."""
+WORKERS, BATCH = "input_workers", "larger_batch"
+"""Patches whose values are a number of loader workers, and how many times the batch."""
 FORMERLY = {"recompiles": "planning"}
 """Names that patches had in older versions."""
 PROBE = "probe"

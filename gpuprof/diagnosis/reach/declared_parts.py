@@ -1,0 +1,39 @@
+"""Ledger items that findings declare, by the stage of the ledger in which they are removed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
+from functools import partial
+
+from gpuprof.diagnosis.analysis import Analysis
+from gpuprof.diagnosis.detect.declaration import Declaration
+from gpuprof.diagnosis.detect.ledger_item import LedgerItem, LedgerParts, Stage
+from gpuprof.diagnosis.detect.ledger_part import Part, shorter
+from gpuprof.diagnosis.findings import BUILT_IN
+
+
+def declared(stage: Stage) -> Callable[[Analysis, Collection[str]], Iterator[Part]]:
+    """What finds the items of a stage; plug-ins have none."""
+    return partial(_of_stage, stage=stage)
+
+
+def _of_stage(case: Analysis, advised: Collection[str], stage: Stage) -> Iterator[Part]:
+    for one in BUILT_IN:
+        ledger = one.ledger
+        if ledger is None or ledger.stage != stage or not (ledger.unadvised or one.id in advised):
+            continue
+        found = ledger.parts(case) if isinstance(ledger, LedgerParts) else _removed(case, one, ledger)
+        yield from (replace(part, finding=one.id) for part in found)
+
+
+def _removed(case: Analysis, one: Declaration, item: LedgerItem) -> Iterator[Part]:
+    """What the first proposal of a finding removes that leaves the training unchanged."""
+    for proposal in one.find(case) if one.find is not None else ():
+        if proposal.work != 1.0 or (proposal.changes and not item.changes_digits):
+            continue
+        nodes, left = shorter(case.graph, proposal.change)
+        own, on_gpu = (float(case.graph.duration_ns[mask].sum()) for mask in (nodes, nodes & case.graph.on_gpu))
+        kind = "gpu" if 2 * on_gpu > own else "host"
+        yield Part(kind, what=item.what, nodes=nodes, change=proposal.change, reach=left, why=item.why)
+        return
