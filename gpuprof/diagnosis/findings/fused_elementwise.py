@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -30,7 +31,6 @@ from gpuprof.diagnosis.detect.pair.quantities import MOST_LEFT, kernel_counts, k
 from gpuprof.diagnosis.detect.pair.signs import advised, alike_compiled, fewer_kernels
 from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.diagnosis import Evidence
-from gpuprof.diagnosis.finding_names import key
 from gpuprof.diagnosis.fix import Fix, assigned, call, code, joined
 from gpuprof.diagnosis.sentences import duration, listed
 from gpuprof.units import Assumed, Share
@@ -266,6 +266,10 @@ FINDING = Declaration(
     synonyms=("liger", "liger_kernel", "liger_kernels", "fused_kernels", "rmsnorm", "elementwise"),
     titles=(
         "fused_norm_rotary_gate_and_loss_liger",
-        *(key(_title(names)) for most in range(1, len(PIECES) + 1) for names in itertools.combinations(PIECES, most)),
+        *(
+            re.sub(r"[^a-z]+", "_", _title(names).lower()).strip("_")
+            for most in range(1, len(PIECES) + 1)
+            for names in itertools.combinations(PIECES, most)
+        ),
     ),
 )
