@@ -58,6 +58,14 @@ def test_rewards_that_wait_are_named_as_such(diagnosis: Diagnosis):
     assert not any("cause not known" in one for one in said)
 
 
+def test_waiting_for_rewards_is_no_gain_of_other_fixes(diagnosis: Diagnosis):
+    """The rewards read values before and after they wait, which is no preparation of what is read; and each iteration
+    needs them."""
+    shown = {one.id: one.speedup.high for one in (*diagnosis.findings, *diagnosis.worth_trying)}
+    assert shown.get("syncs", 1.0) < 1.05
+    assert "slow_python" not in shown
+
+
 def test_a_step_is_an_iteration(diagnosis: Diagnosis):
     """Each optimizer step trains on a generation of its own."""
     assert diagnosis.unit == "iteration"
