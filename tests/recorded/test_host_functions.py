@@ -169,6 +169,7 @@ def test_steps_of_other_parts_have_no_price(tmp_path: Path):
     assert all(one.why_unknown for one in diagnosis.host.functions)
 
 
+@pytest.mark.slow
 def test_a_damaged_file_is_passed_over(tmp_path: Path):
     text = json.dumps(planted_samples(case_of("tiny_lora"), {}))
     for cut in (0, 10, 500, 5000):
@@ -215,6 +216,7 @@ def test_a_gap_has_the_function_that_the_cpu_was_in(tmp_path: Path):
     assert other is not None and {gap.frame for gap in other.largest} == {None}
 
 
+@pytest.mark.slow
 def test_a_line_that_only_runs_the_backward_pass_comes_last(tmp_path: Path):
     case = case_of("tiny_lora")
     document = planted_samples(case, planted_in(case))

@@ -450,6 +450,7 @@ def test_a_recording_whose_gpu_is_not_known_is_given_one():
 # -- what is in the shared recordings
 
 
+@pytest.mark.slow
 def test_a_loop_over_experts_ties_where_the_host_binds():
     """Whatever the GPU: the loop's host time is what a step takes."""
     s = subject_of(diagnosed(shared_trace("h200/moe_gptoss_expert_loop")))

@@ -23,8 +23,8 @@ from gpuprof.diagnosis.load import load_diagnosis
 from gpuprof.diagnosis.quality import _ON_CPU, no_verdict, of_timed_iterations
 from gpuprof.errors import GpuprofError
 from gpuprof.report.comparison_terminal import render as comparison_text
+from gpuprof.report.page.budget_rows import budget_rows
 from gpuprof.report.page.comparison import render as comparison_page
-from gpuprof.report.page.content import budget_rows
 from gpuprof.report.page.html import render as page
 from gpuprof.report.terminal import plain
 from gpuprof.report.words import next_step, step_time

@@ -15,7 +15,7 @@ from gpuprof.diagnosis.json import schema, to_json
 from gpuprof.ranks.summary import RankSummary
 from gpuprof.replay.sensitivity import Sensitivities
 from gpuprof.report import markdown
-from gpuprof.report.page.content import uncertain_mean
+from gpuprof.report.page.fix_cards import uncertain_mean
 from gpuprof.report.page.html import render
 from gpuprof.report.terminal import plain
 
