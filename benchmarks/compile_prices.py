@@ -30,7 +30,7 @@ from gpuprof.diagnosis.findings import FINDINGS as FOUND_BY
 from gpuprof.diagnosis.findings import fused_elementwise
 from gpuprof.diagnosis.findings.fp8 import by_recipe
 from gpuprof.diagnosis.findings.fused_elementwise import PIECES, pieces
-from gpuprof.diagnosis.predict import Steps, prediction
+from gpuprof.diagnosis.predicted_step import Steps, prediction
 
 FINDINGS = (
     "compile", "cuda_graphs", "graph_breaks", "recompiles", "fp8", "fused_elementwise", "fused_loss",

@@ -122,6 +122,12 @@ def _the_reader_is_compiled() -> None:
 # -- which tests run
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With --only-shared, import only files that mention those recordings: importing all takes most of the time."""
+    is_test = collection_path.match("test_*.py")
+    return True if config.getoption("--only-shared") and is_test and not mentioning_shared(collection_path) else None
+
+
 @pytest.hookimpl(trylast=True)  # after -m and -k
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """With --only-shared, keep the tests whose code mentions those recordings. Of tests that cannot run here for the

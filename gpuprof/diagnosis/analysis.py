@@ -38,6 +38,7 @@ from gpuprof.diagnosis.environment import environment_of, source_of
 from gpuprof.diagnosis.frozen_passes import FrozenPasses, find_frozen_passes
 from gpuprof.diagnosis.gaps import GapColumns, find_gaps
 from gpuprof.diagnosis.input_kind import trains_on_tokens, without_tokens
+from gpuprof.diagnosis.iteration_steps import steps_per_iteration
 from gpuprof.diagnosis.kernels import kernel_summary
 from gpuprof.diagnosis.limits import bound_parts
 from gpuprof.diagnosis.quality import judged, quality_of, with_issue
@@ -63,7 +64,7 @@ from gpuprof.timeline.categories import CATEGORIES
 from gpuprof.timeline.nesting import climb, inside
 from gpuprof.timeline.syncs import end_in_sync
 from gpuprof.timeline.timeline import Timeline, build_timeline
-from gpuprof.timeline.unit import STEP, Unit
+from gpuprof.timeline.unit import ITERATION, STEP, Unit
 from gpuprof.timeline.workload import Workload
 from gpuprof.tracefile.run import RunFolder
 from gpuprof.tracefile.samples import read_samples
@@ -132,7 +133,9 @@ class Analysis:
         run = None if found is None else self.run
         # The run says that there is an optimizer or a trainer, even if its window shows none.
         if found is not None and run is not None and (run.optimizer or run.step_source in ("optimizer", "trainer")):
-            return replace(found, workload=Workload("training", reason="the run has an optimizer"))
+            # Training on its own generations, with one optimizer step for each: a step is a whole iteration.
+            unit = ITERATION if self.folder is not None and steps_per_iteration(self.folder) == 1 else STEP
+            return replace(found, workload=Workload("training", unit=unit, reason="the run has an optimizer"))
         return found
 
     @property

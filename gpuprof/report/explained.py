@@ -80,7 +80,7 @@ def explanation(name: str, findings: tuple[Declaration, ...], diagnosis_of: Diag
         return Explanation(lines=_line(*place, diagnosis_of))
     if name.isdecimal():
         return _fix(int(name), {one.id: one.page for one in findings}, diagnosis_of)
-    term, page = glossary.find(name), _iteration_pages().get(name)
+    term, page = glossary.find(name), _iteration_page(name)
     if term is not None and named_exactly(name, findings) is None:
         return Explanation(term=term, page=page)
     return Explanation(page=page or _named(name, findings))
@@ -143,8 +143,16 @@ def _named(text: str, findings: tuple[Declaration, ...]) -> Page:
     raise GpuprofError(f"there is no finding or word {text!r}; {hint}")
 
 
-def _iteration_pages() -> dict[str, Page]:
-    """Pages of the phases of an RL iteration, and of the changes that would shorten it."""
+def _iteration_page(name: str) -> Page | None:
+    """The page of a phase of an RL iteration, or of a change that would shorten it: by its id, its title, or the title
+    of the change on the screen."""
+    from gpuprof.diagnosis.finding_names import key
     from gpuprof.diagnosis.iterations import pages, phase_pages
+    from gpuprof.diagnosis.iterations.titles import TITLES
 
-    return {page.id: page for page in (*phase_pages.PAGES, *pages.PAGES)}
+    phases = {page.id: page for page in phase_pages.PAGES}
+    if name in phases:
+        return phases[name]
+    wanted = key(name)
+    changes = ((one, (one.id, key(one.title), *map(key, TITLES.get(one.id, ())))) for one in pages.PAGES)
+    return next((one for one, names in changes if wanted in names), None)

@@ -216,7 +216,7 @@ def tokens(diagnosis: Diagnosis) -> str:
     work = diagnosis.run.work
     found = work.tokens if work.real_tokens is None else work.real_tokens
     each = " and rank" if (diagnosis.environment.world_size or 1) > 1 else ""
-    return f"{amount(round(found), 'token')} a step{each}" if found else ""
+    return f"{amount(round(found), 'token')} {diagnosis.unit.a}{each}" if found else ""
 
 
 def _name(value: Any) -> str:

@@ -58,6 +58,8 @@ def step_time(diagnosis: Diagnosis) -> str:
         unprofiled = (baseline.free_ns or baseline.synchronised_ns) if baseline else None
         return f"{duration(unprofiled)} {unit.a}" if unprofiled else ""
     taken = duration(headline_ns(diagnosis))
+    if diagnosis.iteration is not None and diagnosis.iteration.steps > 1:
+        return f"{duration(diagnosis.iteration.mean_ns)} an iteration, {taken} {unit.a}"
     if steps.source == "none":
         return f"{taken} recorded, no {unit}s"
     if steps.unprofiled_ns is not None or (budget is not None and budget.source == "free"):

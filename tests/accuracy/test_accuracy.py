@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import json
 import re
 import statistics
@@ -13,13 +12,10 @@ from helpers.paths import ROOT, SHARED
 from helpers.present import present
 from helpers.traces import shared_trace
 
-import gpuprof
 from benchmarks import accuracy, accuracy_page, confidence, out_of_sample, trace_only
 from benchmarks.accuracy import Case, Result
 from benchmarks.poorer_recordings import poorer
 from benchmarks.trace_only import Alone
-from gpuprof.replay.build import build
-from gpuprof.replay.profiler_cost import recorded_events
 from gpuprof.report.fixes import RESOURCE_OF, why_first
 
 OWN = list(accuracy.pairs())
@@ -114,47 +110,6 @@ def test_the_unprofiled_step_from_the_trace_alone(everything):
     over = {name for name, error in errors.items() if error > 0.20}
     assert over <= {"tiny.graphs", "lightning_transformer"}, errors
     assert statistics.mean(r.covered for r in everything if r.covered is not None) >= 0.80
-
-
-def test_the_unprofiled_step_from_trace_files_without_their_runs(from_traces):
-    """Of eight of ten intervals that are meant so that much must meet what was measured, and those that do not must not
-    all miss on one side: before ops that were left out were counted nine lay above and one below."""
-    of_runs = [one for one in from_traces if not one.bare]
-    assert len(of_runs) >= 26
-    assert statistics.median(abs(one.error) for one in from_traces) <= 0.02
-    assert statistics.median(abs(one.error) for one in of_runs) <= 0.05
-    assert {one.name for one in from_traces if abs(one.error) > 0.30} <= {
-        "tiny.graphs", "parameter_syncs", "accelerate_bert_again",
-    }  # fmt: skip
-    sides = [one.side for one in from_traces]
-    assert sides.count(0) >= 0.80 * len(from_traces)
-    assert max(sides.count(1), sides.count(-1)) <= 0.12 * len(from_traces)
-    assert statistics.median(one.width for one in from_traces) <= 1.4
-    assert max(one.width for one in from_traces) <= 2.0
-
-
-@pytest.mark.parametrize("path", ["runs/tiny_lora/trace.rank0", "pairs/moe_small", "pairs/optimizer", "pairs/combined"])
-def test_what_was_left_out_of_a_file_is_estimated(path, tmp_path, monkeypatch):
-    """Whole recordings, and the same as tests/data/cut_run.py thins them."""
-    data = ROOT / "tests" / "data"
-    monkeypatch.syspath_prepend(str(data))
-    cut, cut_run = (importlib.import_module(name) for name in ("cut", "cut_run"))
-    head, events, tail = cut.read(data / f"{path}.json.gz")
-    texts = cut_run.thin(events)
-    cut.write(tmp_path / "thin.json.gz", head + ",".join(texts) + tail)
-    whole, thin = (gpuprof.diagnose(file) for file in (data / f"{path}.json.gz", tmp_path / "thin.json.gz"))
-    issues_of_thin, issues = ({issue.id for issue in one.quality.issues} for one in (thin, whole))
-    assert trace_only.LEFT_OUT in issues_of_thin - issues
-    assert estimated_events(thin) == pytest.approx(estimated_events(whole), rel=0.15)
-    low, high = trace_only.unprofiled_ms(thin)
-    assert whole.steps is not None and whole.steps.estimated_ns is not None
-    assert low < whole.steps.estimated_ns / accuracy.MS < high
-
-
-def estimated_events(diagnosis: gpuprof.Diagnosis) -> float:
-    """Ops and calls that are treated as recorded."""
-    events = recorded_events(build(diagnosis.tables.timeline))
-    return float((events.ops + events.calls).sum())
 
 
 def test_the_predicted_fixes(everything):

@@ -53,7 +53,14 @@ def opened(chromium, report: Path) -> Iterator[Callable[[int, str], tuple[Any, l
         page.close()
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(320, "light"), (390, "dark"), (1280, "light")])
+@pytest.mark.parametrize(
+    ("width", "scheme"),
+    [
+        (320, "light"),
+        pytest.param(390, "dark", marks=pytest.mark.slow),
+        pytest.param(1280, "light", marks=pytest.mark.slow),
+    ],
+)
 def test_areas_strip_tiles_and_tables(opened, width: int, scheme: str):
     page, said = opened(width, scheme)
     assert page.evaluate("document.documentElement.scrollWidth") <= width

@@ -89,6 +89,7 @@ def unfold(seen: Visit) -> None:
     seen.page.locator(".kernels-open").first.click()
 
 
+@pytest.mark.slow
 def test_the_theme_is_the_systems_until_it_is_chosen(run, visit):
     with visit(run, color_scheme="dark") as seen:
         page = seen.drawn().page
@@ -139,6 +140,7 @@ def ground(seen: Visit) -> list[str]:
 # -- on paper
 
 
+@pytest.mark.slow
 def test_it_prints(unfolded):
     paper = unfolded.page.pdf(prefer_css_page_size=True)
     assert paper.startswith(b"%PDF-") and len(paper) > 50_000

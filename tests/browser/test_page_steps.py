@@ -6,6 +6,7 @@ import pytest
 from helpers.browser import DEMO, Report, write, written_once
 from helpers.diagnosed import diagnosed
 from helpers.paths import ROOT
+from helpers.quick import few
 
 pytest_plugins = ["helpers.browser"]
 
@@ -18,7 +19,7 @@ def saving(tmp_path_factory) -> Report:
     return written_once(tmp_path_factory, "saving", lambda _: diagnosed(SAVING))
 
 
-@pytest.mark.parametrize("width", [1440, 390])
+@pytest.mark.parametrize("width", few([1440, 390], ["390"]))
 def test_each_step_has_its_bar_and_each_cause_its_name(saving, visit, width):
     timed = saving.diagnosis.timed
     with visit(saving, width=width) as seen:
@@ -67,6 +68,7 @@ def test_the_budget_is_there_in_words_without_scripts(saving, visit):
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_recording_without_a_run_has_no_strip(visit, tmp_path):
     with visit(write(diagnosed(DEMO), tmp_path / "page.html")) as seen:
         assert seen.drawn().complaints == []

@@ -447,6 +447,7 @@ def test_arrows_go_from_event_to_event(hand, run):
     assert end - start == pytest.approx(3 * above.ns, rel=0.1)
 
 
+@pytest.mark.slow
 def test_escape_takes_back_one_thing_at_a_time(hand, run):
     page = hand.seen.page
     hand.press("/")
@@ -557,6 +558,7 @@ def covered(row, starts: list[int], t: float) -> bool:
     return i >= 0 and t < row[i].start_ns + row[i].ns
 
 
+@pytest.mark.slow
 def test_letters_work_where_the_pointer_is_and_nowhere_else(hand):
     whole = hand.seen.view
     hand.seen.page.evaluate("document.activeElement.blur()")

@@ -108,6 +108,7 @@ def run_action(workspace: Path, github: dict[str, str], **inputs: str) -> Job:
 # -- the action
 
 
+@pytest.mark.slow
 @needs_bash
 def test_the_first_recording_of_a_name_passes_and_becomes_the_baseline(tmp_path: Path):
     job = run_action(tmp_path, PUSH, recording=str(COMPILED), fail_on="kernels:5%", baseline_name="train")
@@ -120,6 +121,7 @@ def test_the_first_recording_of_a_name_passes_and_becomes_the_baseline(tmp_path:
     assert uploaded == {"comment.md", "diagnosis.json", "report.html"}
 
 
+@pytest.mark.slow
 @needs_bash
 def test_a_recording_within_its_limits_passes(tmp_path: Path):
     job = run_action(tmp_path, PUSH, recording=str(COMPILED), fail_on="idle:99% python:98%")
@@ -127,6 +129,7 @@ def test_a_recording_within_its_limits_passes(tmp_path: Path):
     assert "gate" not in job.summary
 
 
+@pytest.mark.slow
 @needs_bash
 def test_a_limit_that_is_exceeded_fails_the_last_step(tmp_path: Path):
     job = run_action(tmp_path, PUSH, recording=str(EAGER), fail_on="idle:10%")

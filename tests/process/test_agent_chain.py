@@ -13,6 +13,7 @@ from helpers.command import in_process
 from helpers.installed import need
 from helpers.make_run import usual_run
 from helpers.paths import ROOT
+from helpers.quick import few
 from helpers.trials import make_run, write_training
 from jsonschema import Draft202012Validator
 
@@ -20,7 +21,7 @@ from benchmarks.agent_chain import BEGIN, CASES, END, PAGE, Case, Step, User, ne
 from gpuprof.cli.mcp_guard import in_tools
 from gpuprof.diagnosis import brief
 from gpuprof.interop.next_steps import after_trial
-from gpuprof.trial.json import schema as trial_schema
+from gpuprof.trial.trial_json import schema as trial_schema
 
 TRACE = str(ROOT / "tests" / "data" / "tiny_lora_dataloader.json.gz")
 BY_NAME = {case.name: case for case in CASES}
@@ -57,7 +58,7 @@ def ends_at_the_fix(case: Case, steps: list[Step]) -> None:
     assert compared["step"]["outcome"] == "faster"
 
 
-@pytest.mark.parametrize("case", COMPARED, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", few([pytest.param(case, id=case.name) for case in COMPARED], ["padding"]))
 def test_the_next_steps_end_at_the_fix_where_it_is_made_by_hand(case: Case, tmp_path: Path):
     steps = checked(run_case(case, tmp_path))
     assert tools_of(steps) == ["diagnose", "explain", "compare"]
@@ -67,7 +68,7 @@ def test_the_next_steps_end_at_the_fix_where_it_is_made_by_hand(case: Case, tmp_
     assert case.reads_only == any(text.startswith(f"run in a shell: gpuprof try --fix {case.fix}") for text in by_hand)
 
 
-@pytest.mark.parametrize("case", TRIED, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", few([pytest.param(case, id=case.name) for case in TRIED], ["optimizer"]))
 def test_the_next_steps_lead_to_a_trial_of_the_right_fix(case: Case, tmp_path: Path):
     user = User(case, tmp_path)
     if case.scenario is None:
@@ -133,6 +134,7 @@ def test_after_a_trial_comes_what_is_confirmed_else_what_was_left():
 NAMES = ("liger", "gradient checkpointing", "HOST-BOUND", "between kernels", "syncs", "host", "generation", "1")
 
 
+@pytest.mark.slow
 def test_explain_takes_what_the_command_takes(tmp_path: Path):
     runs = tmp_path / "gpuprof-runs" / "2026-01-01_000000_train"
     usual_run().write(runs)
@@ -156,6 +158,7 @@ def test_hang_reads_what_is_there_and_asks_no_process(tmp_path: Path):
     assert refused and "not asked" in line and "\n" not in line
 
 
+@pytest.mark.slow
 def test_the_other_tools_say_what_comes_next(tmp_path: Path):
     calls = [(name, {"path": TRACE, "limit": 1}) for name in ("findings", "gaps", "kernels")]
     for is_error, text in texts(tmp_path, calls):

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from helpers.agent_client import client_of, texts
 from helpers.paths import ROOT
+from helpers.quick import few
 
 from gpuprof.cli.mcp_guard import Merged
 from gpuprof.report.untrusted import BEGIN, END, cleaned, fenced, unfenced
@@ -45,6 +46,7 @@ def test_urls_reports_and_unknown_arguments_are_refused(tmp_path: Path):
     assert [path.name for path in tmp_path.iterdir()] == ["report.nsys-rep"]
 
 
+@pytest.mark.slow
 def test_urls_are_read_where_they_are_allowed_up_to_a_size(tmp_path: Path):
     pytest.importorskip("fsspec")
     call = [("diagnose", {"path": f"file://{TRACE}"})]
@@ -75,7 +77,7 @@ def outside_of_fences(text: str) -> str:
     return re.sub(f"{BEGIN}[^{END}]*{END}", "", text)
 
 
-@pytest.mark.parametrize("tool", ["diagnose", "findings", "gaps", "explain"])
+@pytest.mark.parametrize("tool", few(["diagnose", "findings", "gaps", "explain"], ["findings"]))
 def test_sentences_fence_the_names_that_they_quote(tmp_path: Path, tool: str):
     """A module, an op and a kernel are called like orders to an agent."""
     document = json.loads(gzip.decompress(TRACE.read_bytes()))
@@ -93,6 +95,7 @@ def test_sentences_fence_the_names_that_they_quote(tmp_path: Path, tool: str):
     assert "rm -rf" not in shown, shown[max(0, shown.find("rm -rf") - 300) :][:600]
 
 
+@pytest.mark.slow
 def test_names_are_fenced_however_many_recordings_were_read_since(tmp_path: Path):
     """The server keeps the last diagnoses; one that is asked for again is not read again."""
     document = json.loads(gzip.decompress(TRACE.read_bytes()))

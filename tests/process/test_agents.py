@@ -28,10 +28,10 @@ from gpuprof.cli import mcp_try
 from gpuprof.cli.entry import COMMANDS
 from gpuprof.diagnosis import brief
 from gpuprof.diagnosis.comparison import brief as comparison_brief
-from gpuprof.diagnosis.comparison.json import schema as comparison_schema
+from gpuprof.diagnosis.comparison.comparison_json import schema as comparison_schema
 from gpuprof.diagnosis.findings import PAGES
 from gpuprof.trial.guard import processes_of
-from gpuprof.trial.json import schema as trial_schema
+from gpuprof.trial.trial_json import schema as trial_schema
 
 TRACE = ROOT / "tests" / "data" / "tiny_lora_dataloader.json.gz"
 PAIRS = ROOT / "tests" / "data" / "pairs"
@@ -280,6 +280,7 @@ def test_a_fix_is_tried_on_a_command_and_measured(tmp_path: Path):
     assert not (tmp_path / "ran.txt").exists(), "the program writes to a scratch folder"
 
 
+@pytest.mark.slow
 def test_nothing_runs_on_when_the_client_goes_away(tmp_path: Path):
     need("torch")
     write_training(tmp_path, SLOW_INPUT)
@@ -302,7 +303,7 @@ def test_nothing_runs_on_when_the_client_goes_away(tmp_path: Path):
     shutil.rmtree(scratch)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)])
 def test_nothing_runs_on_when_the_server_is_killed(tmp_path: Path, number: int):
     need("torch")
     write_training(tmp_path, SLOW_INPUT)

@@ -17,10 +17,11 @@ from typing import Any
 import pytest
 from helpers.armed_job import TRAINS, ArmedJob, attach, job, variables
 from helpers.installed import need
+from helpers.quick import few
 from helpers.run_schema import errors_in
 from jsonschema import Draft202012Validator
 
-from gpuprof.attach.json import schema
+from gpuprof.attach.jobs_json import schema
 
 need("torch")
 
@@ -77,6 +78,7 @@ def test_two_attachers(armed: ArmedJob):
     armed.wait_for(state="armed")
 
 
+@pytest.mark.slow
 def test_a_run_folder_stands_for_its_process(armed: ArmedJob, tmp_path: Path):
     (tmp_path / "rank0.json").write_text(json.dumps({"pid": armed.pid}))
     found = armed.attach(tmp_path, "--no-report", "--steps", "1", "--baseline", "2")
@@ -84,7 +86,7 @@ def test_a_run_folder_stands_for_its_process(armed: ArmedJob, tmp_path: Path):
     armed.wait_for(state="armed")
 
 
-@pytest.mark.parametrize("how", ["code", "joined"])
+@pytest.mark.parametrize("how", few(["code", "joined"], ["joined"]))
 def test_armed_in_its_code_or_joined(how: str, tmp_path: Path):
     """Its steps afterwards call the same functions and take the CPU as long as before; nothing is left in torch."""
     with job(tmp_path, how) as running:
@@ -112,6 +114,7 @@ def test_armed_in_its_code_or_joined(how: str, tmp_path: Path):
     assert said["left"] | {name: said["untouched"][name] for name in stay} == said["untouched"]
 
 
+@pytest.mark.slow
 def test_a_job_can_be_joined_again(tmp_path: Path):
     """The second recording of a job that was left: what it runs is the file that gpuprof attach has it run."""
     with job(tmp_path, "joined") as running:
@@ -141,6 +144,7 @@ def test_a_training_that_is_not_armed_is_joined(tmp_path: Path):
     assert said["left"] == said["untouched"]
 
 
+@pytest.mark.slow
 def test_the_job_ends(tmp_path: Path):
     with job(tmp_path) as running:
         running.wait_for()
@@ -159,6 +163,7 @@ def test_the_job_ends(tmp_path: Path):
         assert not running.listed()
 
 
+@pytest.mark.slow
 def test_ranks_record_the_same_steps(tmp_path: Path):
     with job(tmp_path, ranks=2) as running:  # by torchrun
         jobs = running.wait_for(2)
@@ -192,6 +197,7 @@ Trainer(Model(), arguments, train_dataset=data).train()
 """
 
 
+@pytest.mark.slow
 def test_a_trainer_says_what_a_step_is_and_how_many_there_are(tmp_path: Path):
     need("transformers", "accelerate")
     (tmp_path / "train.py").write_text(TRAINER, encoding="utf-8")
@@ -272,6 +278,7 @@ def test_nothing_is_recorded_with_options_of_a_recording(tmp_path: Path):
     assert "give --steps to gpuprof attach" in line(found)
 
 
+@pytest.mark.slow
 def test_a_watch_records_a_new_level(tmp_path: Path):
     """The usual step first, then its change. A busy machine may have changes of its own before that one."""
     with job(tmp_path) as running:

@@ -19,6 +19,7 @@ probed = cache(probe.probe)
 """What a Python's torch can do, asked once: it is imported for that."""
 
 
+@pytest.mark.slow
 def test_the_machine_at_hand_is_examined(monkeypatch: pytest.MonkeyPatch):
     need("torch")
     monkeypatch.setattr(facts, "probe", probed)

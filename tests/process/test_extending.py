@@ -181,6 +181,7 @@ def test_a_gpu_is_added(copy: Path):
     assert found.strip() == GPU
 
 
+@pytest.mark.slow
 def test_a_patch_is_added(copy: Path, tmp_path: Path):
     need("torch")
     (tmp_path / "train.py").touch()
@@ -197,6 +198,7 @@ def test_a_tracker_is_added(copy: Path):
     assert said.strip() == "(['my_tracker'], []) [(7, 'HOST-BOUND')]"
 
 
+@pytest.mark.slow
 def test_a_tool_is_added(copy: Path):
     pytest.importorskip("mcp.server.mcpserver", reason="the extra [mcp] is not installed")
     said = python(copy, "-c", (
@@ -206,6 +208,7 @@ def test_a_tool_is_added(copy: Path):
     assert {"hello", "diagnose"} <= set(said.split())
 
 
+@pytest.mark.slow
 def test_the_name_of_a_flag_is_added(copy: Path):
     said = python(copy, "-c", (
         "from gpuprof.tracefile.program import Flag, Program; from gpuprof.trial.fixes import parse;"
@@ -216,6 +219,7 @@ def test_the_name_of_a_flag_is_added(copy: Path):
     assert said.strip() == "--quick-matmul"
 
 
+@pytest.mark.slow
 def test_a_view_of_ranks_is_added(copy: Path):
     """The report has it where several ranks were diagnosed together, and not of one."""
     said = python(copy, "-c", (

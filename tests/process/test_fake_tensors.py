@@ -80,7 +80,7 @@ def run(restart):
 """
 
 
-@pytest.mark.parametrize("program", [TOKENS, IMAGES])
+@pytest.mark.parametrize("program", [pytest.param(TOKENS, marks=pytest.mark.slow), IMAGES])
 def test_the_peak_is_that_of_the_same_program_with_data(tmp_path: Path, program: str):
     (tmp_path / "both.py").write_text(AROUND.replace("PROGRAM", program))
     done = finished([warm_python(), "both.py", str(ROOT)], cwd=tmp_path, text=True, timeout=240)

@@ -277,6 +277,7 @@ def test_what_could_be_tried(there: Callable[..., Any]):
     assert "input_workers" in screen(there("try", "--list"))
 
 
+@pytest.mark.slow
 def test_earlier_runs_and_the_machine(project: Path, there: Callable[..., Any]):
     assert "train" in screen(there("history"))
     assert gpuprof_command("doctor", cwd=project).returncode in (0, 1)
@@ -288,6 +289,7 @@ def test_a_wrong_command_is_one_line_that_helps(project: Path):
         assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_a_notebook_shows_it(project: Path):
     """In a kernel of its own, as Jupyter runs it, with its figures drawn."""
     for module in ("nbclient", "ipykernel"):
@@ -302,6 +304,7 @@ def test_a_notebook_shows_it(project: Path):
     assert "BATCHES" in html and not UNSAID.search(re.sub(r"<[^>]+>", " ", html))
 
 
+@pytest.mark.slow
 def test_an_agent_asks(project: Path):
     (failed, text), (unknown, message) = texts(project, [("diagnose", {}), ("diagnose", {"file": "x"})])
     assert not failed and "BATCHES" in text and not UNSAID.search(text)

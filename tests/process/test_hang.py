@@ -8,18 +8,20 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
 from helpers import hang_jobs
 from helpers.once import once
 from helpers.paths import ROOT
+from helpers.quick import few
 from helpers.started import environment
 from helpers.torch_flight import as_nccl_dumps_it, torchs_answers
 from helpers.warm_torch import warm_python
 from jsonschema import Draft202012Validator
 
-from gpuprof.hang.json import schema
+from gpuprof.hang.hang_json import schema
 
 pytest.importorskip("torch")
 CULPRIT = hang_jobs.CULPRIT
@@ -38,16 +40,26 @@ COLLECTIVES = {
 """Where the others hang; not where a failed rank made them fail."""
 
 
+QUICK = ("missing_rank", "order", "dead", "loader")
+"""Faults of the quick run; their jobs run at the same time, and so do those of the others."""
+
+
 @pytest.fixture(scope="module")
-def jobs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    def run(folder: Path) -> None:
+def jobs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """From a fault to the folder of its job, which has been run and asked."""
+
+    def run(folder: Path, faults: Iterable[str]) -> None:
         subprocess.run(
-            [sys.executable, "-m", "helpers.hang_jobs", str(folder), *KINDS],
+            [sys.executable, "-m", "helpers.hang_jobs", str(folder), *faults],
             check=True, cwd=ROOT / "tests", env={**os.environ, "TORCH_FR_BUFFER_SIZE": "100"}, timeout=240,
             stderr=subprocess.DEVNULL,
         )  # fmt: skip
 
-    return once(tmp_path_factory, "hang-jobs", run)
+    def folder_of(fault: str) -> Path:
+        faults = QUICK if fault in QUICK else [one for one in KINDS if one not in QUICK]
+        return once(tmp_path_factory, f"hang-jobs-{faults[0]}", lambda folder: run(folder, faults)) / fault
+
+    return folder_of
 
 
 def marked_lines(fault: str) -> set[int]:
@@ -64,9 +76,9 @@ def marked_lines(fault: str) -> set[int]:
     return within | shared
 
 
-@pytest.mark.parametrize("fault", KINDS)
-def test_rank_collective_and_line(jobs: Path, fault: str):
-    answer = json.loads((jobs / fault / "answer.json").read_text(encoding="utf-8"))
+@pytest.mark.parametrize("fault", few(KINDS, QUICK))
+def test_rank_collective_and_line(jobs: Callable[[str], Path], fault: str):
+    answer = json.loads((jobs(fault) / "answer.json").read_text(encoding="utf-8"))
     Draft202012Validator(schema()).validate(answer)
     assert (answer["kind"], answer["ranks"]) == KINDS[fault]
     if fault in COLLECTIVES:
@@ -77,7 +89,8 @@ def test_rank_collective_and_line(jobs: Path, fault: str):
         assert "the batch is empty" in " ".join(answer["notes"])
 
 
-def test_torchs_tool_finds_the_same_collective(jobs: Path, tmp_path: Path):
+@pytest.mark.slow
+def test_torchs_tool_finds_the_same_collective(jobs: Callable[[str], Path], tmp_path: Path):
     """In the jobs whose ranks all left a dump, of which a collective is left waiting."""
     groups = {"0": [0, 1, 2], "1": [0, 1], "2": [0, 1, 2]}
     faults = sorted({*COLLECTIVES, "size"} - {"stopped"})
@@ -85,11 +98,11 @@ def test_torchs_tool_finds_the_same_collective(jobs: Path, tmp_path: Path):
         (tmp_path / fault).mkdir()
         for rank in range(hang_jobs.RANKS):
             mine = {name: ranks for name, ranks in groups.items() if rank in ranks}
-            dump = (jobs / fault / "hang" / f"flight.rank{rank}").read_bytes()
+            dump = (jobs(fault) / "hang" / f"flight.rank{rank}").read_bytes()
             (tmp_path / fault / f"nccl_trace_rank_{rank}").write_bytes(as_nccl_dumps_it(dump, mine))
     said = torchs_answers([tmp_path / fault for fault in faults])
     for fault in faults:
-        answer = json.loads((jobs / fault / "answer.json").read_text(encoding="utf-8"))
+        answer = json.loads((jobs(fault) / "answer.json").read_text(encoding="utf-8"))
         ours, waiting = answer["mismatch"], answer["waiting"]
         assert (waiting["group"], waiting["seq"], [] if ours else waiting["missing"], [CULPRIT] if ours else []) in [
             (one["group"], one["seq"], one["missing"], [int(rank) for rank in one["others"]])
@@ -97,15 +110,15 @@ def test_torchs_tool_finds_the_same_collective(jobs: Path, tmp_path: Path):
         ], fault
 
 
-@pytest.mark.parametrize("fault", ["missing_rank", "order"])
-def test_without_the_culprits_dump(jobs: Path, fault: str, tmp_path: Path):
+@pytest.mark.parametrize("fault", ["missing_rank", pytest.param("order", marks=pytest.mark.slow)])
+def test_without_the_culprits_dump(jobs: Callable[[str], Path], fault: str, tmp_path: Path):
     """What the others wrote says who is silent."""
     for rank in range(hang_jobs.RANKS):
         if rank != CULPRIT:
             for name in (f"flight.rank{rank}", f"stack.rank{rank}"):
-                (tmp_path / name).write_bytes((jobs / fault / "hang" / name).read_bytes())
+                (tmp_path / name).write_bytes((jobs(fault) / "hang" / name).read_bytes())
     (tmp_path / f"flight.rank{CULPRIT}").write_bytes(
-        (jobs / fault / "hang" / f"flight.rank{CULPRIT}").read_bytes()[:700]
+        (jobs(fault) / "hang" / f"flight.rank{CULPRIT}").read_bytes()[:700]
     )
     answer = hang(tmp_path)
     assert (answer["kind"], answer["ranks"]) == ("no_dump", [CULPRIT])
@@ -130,6 +143,7 @@ for step in range(8):
 """
 
 
+@pytest.mark.slow
 def test_trace_notices_a_stall_and_says_why(tmp_path: Path):
     (tmp_path / "train.py").write_text(STALLS)
     words = [sys.executable, "-m", "gpuprof", "trace", "--settle=2", "--baseline=2", "--no-report", "--out", "run"]

@@ -51,6 +51,7 @@ def test_a_diagnosis_loads_what_it_uses():
     assert not of_ranks, "of one recording"
 
 
+@pytest.mark.slow
 def test_the_demo_loads_no_compiler(tmp_path):
     arguments = ("demo", "-o", str(tmp_path / "demo.html"))
     assert not loaded_once_compiled(*arguments) & {"numba", "pandas", "scipy"}

@@ -130,6 +130,7 @@ def runs_of(folder: Path, *steps_ms: float) -> Path:
     return folder / "gpuprof-runs"
 
 
+@pytest.mark.slow
 def test_the_run_at_which_the_step_became_slower_is_named_and_explained(tmp_path: Path):
     runs = runs_of(tmp_path, 80, 81, 100, 99)
     done = in_process("history", runs, COLUMNS="80")
@@ -173,6 +174,7 @@ def test_slower_is_the_time_for_the_same_work(values: list[tuple[float, float]],
     assert found is None or found.same_work == any(rate for _, rate in values)
 
 
+@pytest.mark.slow
 def test_only_runs_of_one_program_are_compared(tmp_path: Path):
     steps = ((80, "a"), (300, "b"), (81, "a"), (100, "a"), (301, "b"))
     entries = [history.Entry(f"run{i}", None, "ok", "", {"mean_step_ms": ms}) for i, (ms, _) in enumerate(steps)]
@@ -185,6 +187,7 @@ def test_only_runs_of_one_program_are_compared(tmp_path: Path):
         assert ("slower from" in in_process("history", runs).stdout) == is_named
 
 
+@pytest.mark.slow
 def test_hundreds_of_runs_are_shown_without_a_diagnosis_of_each(tmp_path: Path):
     runs = runs_of(tmp_path, 80)
     first = runs / "2026-01-01_000000_train"
@@ -198,6 +201,7 @@ def test_hundreds_of_runs_are_shown_without_a_diagnosis_of_each(tmp_path: Path):
     assert least_s(lambda: in_process("history", runs, "--last", "1000"), tries=1) < 3 * diagnosis_s
 
 
+@pytest.mark.slow
 def test_clean_removes_what_is_large_of_old_runs(tmp_path: Path):
     runs = runs_of(tmp_path, 80, 81, 82)
     running = runs / "2026-01-01_000000_train" / "manifest.json"

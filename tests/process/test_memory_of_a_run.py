@@ -15,8 +15,8 @@ from helpers.diagnosed import each_diagnosed_once
 from helpers.paths import ROOT
 from jsonschema import Draft202012Validator
 
-from gpuprof.diagnosis.json import schema as diagnosis_schema
-from gpuprof.memory.json import schema
+from gpuprof.diagnosis.diagnosis_json import schema as diagnosis_schema
+from gpuprof.memory.memory_json import schema
 
 RUN = ROOT / "tests" / "data" / "runs" / "tiny_lora"
 SNAPSHOT = ROOT / "tests" / "data" / "snapshots" / "llama.pickle.gz"
@@ -83,6 +83,7 @@ def test_what_fits_is_what_a_projection_says(loaded: Path):
     assert advice["fits"][1]["batch"]["expected"] == projected["largest_batch"]
 
 
+@pytest.mark.slow
 def test_several_changes_together_and_in_a_projection(loaded: Path):
     found = document("memory", loaded, "--with", "checkpointing,half_micro_batch", "--to", "RTX 4090")["advice"]
     remedies = {one["id"]: one for one in found["remedies"]}
@@ -138,6 +139,7 @@ def test_a_chunked_loss_costs_about_the_same():
     assert loss["low"] < found["now_ns"] < loss["high"] < 1.2 * found["now_ns"]
 
 
+@pytest.mark.slow
 def test_a_paged_optimizer_says_what_each_step_moves(tmp_path: Path):
     run = ROOT / "scenarios" / "optimizer_memory" / "recording"
     if not run.is_dir():
@@ -171,6 +173,7 @@ def test_the_answer_names_both_prices(loaded: Path):
     assert lines and " ms " in lines[0] and "GiB" in lines[0]
 
 
+@pytest.mark.slow
 def test_diagnose_and_report_show_the_snapshot_of_a_run(with_snapshot: Path, tmp_path: Path):
     found = document("diagnose", with_snapshot)
     assert not list(Draft202012Validator(diagnosis_schema()).iter_errors(found))

@@ -13,7 +13,7 @@ from helpers.paths import ROOT
 
 SHARES = {"traces": 2500, "exports": 1500, "digests": 2000, "snapshots": 1500, "dumps": 2200, "runs": 300}
 """Cases of each kind."""
-FEW = 25
+FEW = 10
 MOST_MIB = 1024
 
 

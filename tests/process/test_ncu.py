@@ -77,6 +77,7 @@ def test_counts_the_largest_kernels_of_the_program(tmp_path: Path, ncu: dict[str
     assert wanted is not None and counters["matched_share"] >= wanted.share - 1e-9
 
 
+@pytest.mark.slow
 def test_the_benchmark_compares_what_is_there_and_names_what_is_not(tmp_path: Path, ncu: dict[str, str]):
     shutil.copytree(RECORDING, tmp_path / "out" / "counted")
     done = run(tmp_path, ncu, "--ncu", str(tmp_path / "out" / "counted"), "train.py", "x")
@@ -92,12 +93,14 @@ def test_the_benchmark_compares_what_is_there_and_names_what_is_not(tmp_path: Pa
     assert "1 programs: the limiter agrees" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_metric_that_is_not_known_is_left_out(tmp_path: Path, ncu: dict[str, str]):
     done = run(tmp_path, ncu | {"STAND_IN": "old"}, "--ncu", str(RECORDING), "--out", "counted", "train.py", "x")
     assert done.returncode == 0, done.stderr
     assert "counted tensor, tensor 72 %, DRAM 22 %\n" in done.stdout
 
 
+@pytest.mark.slow
 def test_why_nothing_was_counted(tmp_path: Path, ncu: dict[str, str]):
     done = run(tmp_path, ncu | {"STAND_IN": "forbidden"}, "--ncu", str(RECORDING), "--out", "counted", "train.py", "x")
     assert done.returncode == 2

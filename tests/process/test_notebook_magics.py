@@ -133,6 +133,7 @@ def test_options_of_a_cell(tmp_path: Path):
     assert set(_OPTIONS) <= set(DEFAULTS)
 
 
+@pytest.mark.slow
 def test_the_example_is_executed(tmp_path: Path):
     import nbformat
     from nbclient import NotebookClient

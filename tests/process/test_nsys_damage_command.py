@@ -65,6 +65,7 @@ def one_of_both(found: dict) -> None:
     is_json(found["json"], found["text"].code)
 
 
+@pytest.mark.slow
 def test_nasty_names(tmp_path: Path, through_the_command):
     some = (
         "script",
@@ -152,6 +153,7 @@ def no_more_than_20_kb() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_reported_in_one_line(tmp_path: Path):
     """A packed export is unpacked next to; here files may not grow beyond a few kB."""
     path = training().write(tmp_path / "a.sqlite.gz")

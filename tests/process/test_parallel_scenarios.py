@@ -52,6 +52,7 @@ def recorded(folder: Path, job: Job) -> float:
     return step
 
 
+@pytest.mark.slow
 def test_what_is_packed_says_what_was_recorded(entry: Scenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """From the runs of two variants to rows of the table: sends and receives survive that ops are left out."""
     out, kept = tmp_path / "out", tmp_path / "scenarios"
@@ -122,7 +123,7 @@ def test_the_command_on_a_machine_without_gpus(tmp_path: Path):
         assert {path.name for path in folder.glob("trace.*")} == {"trace.rank0.json.gz", "trace.rank1.json.gz"}
 
 
-@pytest.mark.parametrize("words", [["--rounds", "0"], ["--processes", "1"]])
+@pytest.mark.parametrize("words", [["--rounds", "0"], pytest.param(["--processes", "1"], marks=pytest.mark.slow)])
 def test_options_that_cannot_be_meant(words: list[str]):
     done = subprocess.run(
         [sys.executable, "-m", "scenarios", "parallel", "--out", "x", *words], cwd=ROOT, capture_output=True, text=True

@@ -14,12 +14,13 @@ from helpers.cpu_time import times_as_long
 from helpers.installed import need
 from helpers.paths import ROOT
 from helpers.program import US, Program
+from helpers.quick import few
 from helpers.trials import tried
 from jsonschema import Draft202012Validator
 
 from gpuprof.diagnosis import plug_ins
+from gpuprof.diagnosis.diagnosis_json import schema
 from gpuprof.diagnosis.findings import BUILT_IN
-from gpuprof.diagnosis.json import schema
 
 EXAMPLE = ROOT / "examples" / "plug_in"
 ENTRY = 'zeroed_gradients = "zeroed_gradients.finding:FINDING"'
@@ -88,6 +89,7 @@ def test_the_example_is_found_explained_and_recognised(path: Path, tmp_path: Pat
     assert "zeroed_gradients" not in gpuprof(ROOT, "diagnose", str(trace), "--json").stdout
 
 
+@pytest.mark.slow
 def test_its_patch_is_listed(path: Path, tmp_path: Path):
     need("torch")
     script = tmp_path / "train.py"
@@ -134,7 +136,9 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize(("entry", "code", "says"), BROKEN.values(), ids=BROKEN)
+@pytest.mark.parametrize(
+    ("entry", "code", "says"), few([pytest.param(*each, id=name) for name, each in BROKEN.items()], ["raises"])
+)
 def test_one_that_cannot_be_loaded_is_named_in_one_line_and_left_out(tmp_path: Path, entry: str, code: str, says: str):
     site = tmp_path / "site"
     site.mkdir()
@@ -151,6 +155,7 @@ def test_one_that_cannot_be_loaded_is_named_in_one_line_and_left_out(tmp_path: P
     assert "zeroed_gradients" in {one["id"] for one in found["findings"]}
 
 
+@pytest.mark.slow
 def test_a_finding_that_raises_takes_no_other_with_it(tmp_path: Path):
     site = tmp_path / "site"
     site.mkdir()

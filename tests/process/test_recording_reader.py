@@ -62,6 +62,7 @@ def read_after_the_end(folder: Path, code: str, cpu: int) -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+@pytest.mark.slow
 def test_other_programs_do_not_delay_the_verdict_by_minutes(tmp_path: Path, busy_cpu: int):
     """Half a second of work would be half a minute at the lowest priority: it is started again without."""
     read_after_the_end(tmp_path, READS, busy_cpu)
@@ -74,6 +75,7 @@ def test_what_waits_for_a_disk_is_left_alone(tmp_path: Path, busy_cpu: int):
     assert (tmp_path / "done").read_text() == "'niced'"
 
 
+@pytest.mark.slow
 def test_started_again_it_does_what_is_left(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
     run = tmp_path / "run"
     shutil.copytree(ROOT / "tests" / "data" / "runs" / "tiny_lora", run)

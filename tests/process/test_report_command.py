@@ -239,6 +239,7 @@ def test_a_folder_that_takes_no_file(small: Path, capsys):
     assert one_line(err).startswith("gpuprof: /proc/gpuprof.html cannot be written: ")
 
 
+@pytest.mark.slow
 def test_a_full_disk_leaves_the_earlier_report(small: Path, tmp_path: Path):
     """Neither half a page nor a lost one."""
     (tmp_path / "small.report.html").write_bytes(b"")
@@ -344,6 +345,7 @@ def test_diagnose_prints_the_verdict_and_writes_the_page(small: Path, tmp_path: 
     assert is_page(tmp_path / "page.html") and pages[0] == pages[1] == pages[2]
 
 
+@pytest.mark.slow
 def test_the_demo_writes_its_page_the_same_everywhere(tmp_path: Path):
     """In other processes, time zones, languages and orders of hashing the page is the same to the byte."""
     done = command("demo", cwd=tmp_path, PYTHONHASHSEED="1", TZ="Asia/Tokyo", LC_ALL="C")
@@ -369,7 +371,7 @@ print("trained")
 """
 
 
-@pytest.mark.parametrize("wanted", [True, False], ids=["report", "no report"])
+@pytest.mark.parametrize("wanted", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["report", "no report"])
 def test_trace_writes_it_into_the_run(tmp_path: Path, wanted: bool):
     need("torch")
     (tmp_path / "train.py").write_text(TRAINING)

@@ -52,6 +52,7 @@ def test_the_sampler(tmp_path: Path):
     assert [error for line in lines for error in errors("telemetry", line)] == []
 
 
+@pytest.mark.slow
 @TORCH
 def test_a_whole_run(tmp_path: Path):
     run = trace(tmp_path, f"{LOADER}\n{UNTIL_SAMPLED}", "--stacks", "--memory", "1", settle=("--settle", "5"))

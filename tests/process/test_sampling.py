@@ -17,17 +17,19 @@ from typing import Any
 
 import pytest
 from helpers.paths import ROOT
+from helpers.quick import few
 from helpers.run_schema import errors, errors_in
 from helpers.trainings import Run, trace
 from jsonschema import Draft202012Validator
 
 import gpuprof
-from gpuprof.diagnosis.json import schema, to_json
+from gpuprof.diagnosis.diagnosis_json import schema, to_json
 from gpuprof.report.terminal import plain
 
 TORCH = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
 PYTHONS = sorted(Path("~/.pyenv/versions").expanduser().glob("3.1[0-3]*/bin/python")) or [Path(sys.executable)]
 """Where several are installed each is tried: how a stack lies in memory differs by version."""
+OLDEST_AND_NEWEST = {PYTHONS[i].parent.parent.name for i in (0, -1)}
 
 SAMPLED = """
 import json, os, sys, time, types
@@ -91,7 +93,9 @@ def shares(found: dict[str, Any]) -> dict[str, float]:
     return {name: count / len(found["samples"]) for name, count in counts.items()}
 
 
-@pytest.mark.parametrize("python", PYTHONS, ids=lambda path: path.parent.parent.name)
+@pytest.mark.parametrize(
+    "python", few([pytest.param(path, id=path.parent.parent.name) for path in PYTHONS], OLDEST_AND_NEWEST)
+)
 def test_functions_have_the_shares_that_they_take(tmp_path: Path, python: Path):
     script = tmp_path / "sampled.py"
     script.write_text(SAMPLED)
@@ -303,6 +307,7 @@ for i, batch in enumerate(torch.utils.data.DataLoader(Rows(), batch_size=4, coll
 """
 
 
+@pytest.mark.slow
 @TORCH
 def test_the_workers_of_the_loader_are_sampled_on_request(tmp_path: Path):
     """What the workers say of themselves is the truth: on a busy machine everything takes longer, and not alike."""

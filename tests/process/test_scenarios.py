@@ -16,13 +16,14 @@ from typing import Any
 import pytest
 from helpers.installed import need
 from helpers.paths import ROOT
+from helpers.quick import OF_EACH_KIND, few
 from helpers.run_schema import errors_in
 from helpers.started import finished, wait_for
 from jsonschema import Draft202012Validator
 
 from benchmarks.accuracy_page import REASONS
 from gpuprof.diagnosis.findings import PAGES
-from gpuprof.trial.json import schema as trial_schema
+from gpuprof.trial.trial_json import schema as trial_schema
 from scenarios.catalogue import Scenario, names, scenario, scenarios
 from scenarios.support.lengths import DATA, LONGEST, draw
 from scenarios.trials import candidates
@@ -123,6 +124,7 @@ def measured(path: Path) -> dict[str, Any]:
     return truth
 
 
+@pytest.mark.slow
 def test_a_program_is_timed(tmp_path: Path):
     """On this machine, with a tiny model."""
     need("torch", "transformers", "peft")
@@ -230,7 +232,9 @@ def test_eight_of_ten_values_are_the_measured_interval():
     assert sum(low <= value <= high for value in values) == 8 == len(values) - 2
 
 
-@pytest.mark.parametrize("entry", [entry for entry in ALL if entry.recording], ids=lambda entry: entry.name)
+@pytest.mark.parametrize(
+    "entry", few([pytest.param(entry, id=entry.name) for entry in ALL if entry.recording], OF_EACH_KIND)
+)
 def test_the_recording_is_a_run_of_the_scenario(entry: Scenario):
     assert entry.recording and errors_in(entry.recording) == []
     manifest = json.loads((entry.recording / "manifest.json").read_text())

@@ -106,6 +106,7 @@ def test_nothing_is_said_where_nothing_is_compiled(tmp_path: Path):
     assert compiler_of(run) is None
 
 
+@pytest.mark.slow
 def test_more_compilations_are_kept_than_dynamo_keeps_by_itself(tmp_path: Path):
     run = trace(
         tmp_path,

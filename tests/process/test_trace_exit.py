@@ -12,12 +12,14 @@ import stat
 import subprocess
 import termios
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from helpers.make_trace import TraceBuilder
 from helpers.paths import ROOT
+from helpers.quick import few
 from helpers.started import COUNTS, PYTHON, UNTIL_TOLD, Started, environment, run, state, traced, wait_for
 
 from gpuprof import runfile
@@ -29,6 +31,18 @@ NOTHING = (
 """All that gpuprof says about a target without torch."""
 
 ENDING = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
+QUICK_SIGNALS = ("SIGINT-group", "SIGTERM-pid", "SIGUSR1-pid")
+"""As Ctrl-C, `kill`, and one that is none of ours."""
+
+
+def both_ways(names: Iterable[str]) -> list:
+    """Parameters: each signal, sent to the process alone and to its group."""
+    return [
+        pytest.param(name, group, id=f"{name}-{'group' if group else 'pid'}")
+        for name in names
+        for group in (False, True)
+    ]
+
 
 READY = f"print('ready', flush=True)\n{UNTIL_TOLD}"
 
@@ -86,7 +100,10 @@ ENDS = {
 }
 
 
-@pytest.mark.parametrize("code", ENDS.values(), ids=ENDS)
+QUICK = ("three", "exception", "killed", "interrupted", "stdin", "arguments", "group", "mask", "forks")
+
+
+@pytest.mark.parametrize("code", few([pytest.param(code, id=name) for name, code in ENDS.items()], QUICK))
 def test_as_under_bare_python(code: str, tmp_path: Path):
     words = (PYTHON, "-c", code, "--steps", "1", "--help", "-m", "--", "a b")
 
@@ -161,8 +178,7 @@ def test_arguments_that_are_no_text(tmp_path: Path):
 # -- signals
 
 
-@pytest.mark.parametrize("to_group", [False, True], ids=["pid", "group"])
-@pytest.mark.parametrize("name", ENDING)
+@pytest.mark.parametrize(("name", "to_group"), few(both_ways(ENDING), QUICK_SIGNALS))
 def test_a_signal_ends_both(name: str, to_group: bool, tmp_path: Path):
     number = getattr(signal, name)
     endings = []
@@ -178,8 +194,10 @@ def test_a_signal_ends_both(name: str, to_group: bool, tmp_path: Path):
     assert endings[1][0] == -number
 
 
-@pytest.mark.parametrize("to_group", [False, True], ids=["pid", "group"])
-@pytest.mark.parametrize("name", [*ENDING, "SIGALRM", "SIGWINCH", "SIGABRT"])
+@pytest.mark.parametrize(
+    ("name", "to_group"),
+    few(both_ways([*ENDING, "SIGALRM", "SIGWINCH", "SIGABRT"]), (*QUICK_SIGNALS, "SIGWINCH-group")),
+)
 def test_a_signal_comes_exactly_once(name: str, to_group: bool, tmp_path: Path):
     with Started(traced(PYTHON, "-c", COUNTS, name), tmp_path) as started:
         assert started.line().startswith("ready")
@@ -208,8 +226,7 @@ def test_timeout_ends_it_as_it_ends_python(tmp_path: Path):
     assert codes == [124, 124]
 
 
-@pytest.mark.parametrize("to_group", [False, True], ids=["pid", "group"])
-@pytest.mark.parametrize("name", ["SIGINT", "SIGHUP"])
+@pytest.mark.parametrize(("name", "to_group"), few(both_ways(["SIGINT", "SIGHUP"]), ["SIGINT-group", "SIGHUP-pid"]))
 def test_what_is_ignored_stays_ignored(name: str, to_group: bool, tmp_path: Path):
     """As under nohup, or in the background of a script."""
     number = getattr(signal, name)
@@ -465,6 +482,7 @@ def trace(tmp_path_factory) -> Path:
     return builder.write(tmp_path_factory.mktemp("trace") / "steps.json")
 
 
+@pytest.mark.slow
 def test_the_verdict_at_the_end_of_a_short_run(trace: Path, tmp_path: Path):
     done = run(traced(PYTHON, "-c", RECORDS, trace, "sys.exit(3)"), tmp_path, timeout=240)
     said = done.stderr.decode()

@@ -281,6 +281,7 @@ TRAINERS = {
 }
 
 
+@pytest.mark.slow
 def test_trl_sft(tmp_path: Path):
     run = traced_trainer(tmp_path, "SFTTrainer")
     assert run.rank()["step_source"] == "trainer"

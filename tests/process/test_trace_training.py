@@ -304,6 +304,7 @@ def test_training_in_a_spawned_process(tmp_path: Path):
     assert_whole(trace(tmp_path, code))
 
 
+@pytest.mark.slow
 def test_the_programs_own_profiler_is_left_alone(tmp_path: Path):
     code = """
     from torch.profiler import profile
@@ -359,6 +360,7 @@ def test_an_error_of_our_own_never_reaches_the_training(tmp_path: Path):
     assert "the training continues" in run.stderr
 
 
+@pytest.mark.slow
 def test_a_compiled_model_is_not_compiled_again(tmp_path: Path):
     code = """
     from torch._dynamo.utils import counters
@@ -400,6 +402,7 @@ def test_two_ranks_under_torchrun(tmp_path: Path):
     assert run.stderr.count("gpuprof: step 7") == 1, "one rank speaks for all"
 
 
+@pytest.mark.slow
 def test_only_the_ranks_asked_for(tmp_path: Path):
     run = trace(tmp_path, "train(45)", "--ranks", "1", env={"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"})
     assert (run.folder / "rank1.json").exists()
@@ -446,6 +449,7 @@ def test_a_recorder_under_trace_only_counts(tmp_path: Path):
     assert not (tmp_path / "other").exists()
 
 
+@pytest.mark.slow
 def test_a_target_whose_torch_lives_in_another_environment(tmp_path: Path):
     """The target's environment has torch, and neither gpuprof nor what gpuprof needs."""
     torch = find_spec("torch")

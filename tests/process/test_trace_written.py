@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 from helpers.installed import need
 from helpers.run_schema import errors_in
 from helpers.started import finished
@@ -38,6 +39,7 @@ train(40)
 """
 
 
+@pytest.mark.slow
 def test_what_a_program_changes_is_noted_and_bounded(tmp_path: Path):
     here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
     for folder in (here / "old", elsewhere):

@@ -146,6 +146,7 @@ def test_wandb_gets_the_numbers_offline(logged: tuple[Path, str]):
     assert b"gpuprof/mean_step_ms" in text and b"gpuprof-report-" in text
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not (find_spec("tensorboard") and find_spec("transformers")), reason="needs both")
 def test_a_trainer_whose_callback_closes_its_board_first(tmp_path: Path):
     train(

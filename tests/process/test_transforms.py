@@ -235,6 +235,7 @@ def test_a_call_is_recorded_or_left_out_as_a_whole(what: str, leaves_out: bool):
     assert not patched()
 
 
+@pytest.mark.slow
 def test_nothing_is_kept_of_a_call_that_is_left_out():
     from torch.multiprocessing.reductions import StorageWeakRef
 
@@ -324,6 +325,7 @@ def test_torch_compile_does_not_meet_the_watch(backend: str):
     assert watched.transforms.error is None
 
 
+@pytest.mark.slow
 def test_where_a_compiled_function_breaks_off_nothing_of_ours_is_compiled():
     def breaks_off(x: Any) -> Any:
         torch._dynamo.graph_break()
@@ -377,6 +379,7 @@ def names(run: Run) -> list[str]:
     return [event["name"] for event in run.trace()["traceEvents"] if event.get("cat") == "cpu_op"]
 
 
+@pytest.mark.slow
 def test_a_training_with_little_room_has_few_of_its_calls_recorded(tmp_path: Path):
     # Every call takes 1 MiB of which 9 are left to keep: 3 a step.
     run = trace_with(tmp_path, RESERVE_BYTES + (9 << 20))

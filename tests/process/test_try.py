@@ -16,6 +16,7 @@ import pytest
 from helpers.command import in_process
 from helpers.installed import need
 from helpers.paths import ROOT
+from helpers.quick import few
 from helpers.started import finished, wait_for
 from helpers.trainings import variables
 from helpers.trials import make_run, tried, write_training
@@ -26,8 +27,8 @@ from gpuprof.errors import GpuprofError
 from gpuprof.record.command import Target
 from gpuprof.trial import run as trial
 from gpuprof.trial.guard import processes_of
-from gpuprof.trial.json import schema
 from gpuprof.trial.processes import Starter
+from gpuprof.trial.trial_json import schema
 from gpuprof.trial.written import changes_of
 
 need("torch")
@@ -162,6 +163,7 @@ def run_try(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., su
     return run
 
 
+@pytest.mark.slow
 def test_what_is_advised_is_tried_and_measured_next_to_predicted(tmp_path: Path):
     # Waiting takes no CPU, so that the gain does not depend on what else runs here.
     prepare(tmp_path, TRAINING.replace("wait=0.001", "wait=0.002"))
@@ -251,7 +253,7 @@ def test_a_command_that_cannot_be_timed_is_one_line(tmp_path: Path, run_try: Try
 
 
 @pytest.mark.parametrize(
-    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGKILL]
+    "number", [signal.SIGINT, *(pytest.param(one, marks=pytest.mark.slow) for one in (signal.SIGTERM, signal.SIGKILL))]
 )
 def test_nothing_is_left_behind_when_it_is_ended(tmp_path: Path, number: int):
     prepare(tmp_path)
@@ -279,6 +281,7 @@ def test_nothing_is_left_behind_when_it_is_ended(tmp_path: Path, number: int):
     assert tree_hash(tmp_path) == before
 
 
+@pytest.mark.slow
 def test_connections_beyond_this_machine_are_refused_and_named(tmp_path: Path, run_try: Try):
     prepare(tmp_path, CONNECTS)
     make_run(tmp_path)
@@ -295,6 +298,7 @@ def test_native_writers_are_noticed(tmp_path: Path, run_try: Try):
     assert "by_another_program.txt, past the scratch folder" in done.stderr and "--yes" in done.stderr
 
 
+@pytest.mark.slow
 def test_the_recording_that_try_makes_is_compared_too(tmp_path: Path):
     removes = "loss_of=lambda model, x: (os.path.exists('gone.txt') and os.system('rm gone.txt'), model(x).mean())[1]"
     write_training(tmp_path, f"train(net(), torch.utils.data.DataLoader(Data(), batch_size=8), {removes})")
@@ -315,7 +319,7 @@ def test_a_recording_that_never_ends_is_given_up(tmp_path: Path, monkeypatch: py
         assert not processes_of(str(starter.scratch))
 
 
-@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+@pytest.mark.parametrize("method", few(["fork", "forkserver", "spawn"], ["spawn"]))
 def test_workers_of_every_start_method_write_to_scratch(tmp_path: Path, method: str):
     (tmp_path / "kept.txt").write_text("kept")
     outcome = tried(tmp_path, WORKERS.replace("METHOD", method), fresh=True)

@@ -171,6 +171,7 @@ def reasons(outcome: Outcome) -> dict[str, str]:
     return {patch["name"]: patch["text"] for patch in rank["patches"]}
 
 
+@pytest.mark.slow
 def test_what_needs_a_gpu_says_so(tmp_path: Path):
     names = ("tf32", "pageable_copies", "planning", "cuda_graphs", "allocator")
     found = reasons(tried(tmp_path, PLAIN, ",".join(names)))

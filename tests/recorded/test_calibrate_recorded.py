@@ -45,11 +45,13 @@ def test_a_step_that_no_value_explains_says_nothing(monkeypatch):
         assert refit.fitted_step(HOST, PAIR) is None
 
 
+@pytest.mark.slow
 def test_a_fix_that_does_not_depend_on_the_number_says_nothing():
     knob = Knob(("recompute.READ_BACK",), recompute, ("READ_BACK",))  # 0 times anything
     assert refit.fitted_step(knob, "tests/data/pairs/checkpoint.json.gz") is None
 
 
+@pytest.mark.slow
 def test_what_was_fitted_lies_where_the_table_says():
     """The share of the bandwidth, the price of a round and the hooks of checkpointing, as the commands find them."""
     with fit_or_test.only_fit(), each_diagnosed_once():

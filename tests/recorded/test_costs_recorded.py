@@ -37,6 +37,7 @@ def test_the_committed_pair_sums_up():
     assert found.mfu(timeline.window[1] - timeline.window[0]) == pytest.approx(0.31, abs=0.02)
 
 
+@pytest.mark.slow
 def test_it_costs_less_than_reading_the_recording():
     """Of 22,000 GPU events, of few kinds as recordings have: each kind is looked at once."""
     path = shared_trace("h200/dense8b_lora_compute")

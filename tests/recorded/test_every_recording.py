@@ -14,6 +14,7 @@ import pytest
 from helpers import oracle
 from helpers.diagnosed import diagnosed
 from helpers.present import present
+from helpers.quick import few
 from helpers.timeline import timeline_of
 from helpers.traces import RUNS, WHOLE, each_shared, resolve, shared_trace
 
@@ -37,7 +38,15 @@ class Recording:
     events: list[dict]
 
 
-@pytest.fixture(scope="module", params=[one for one in WHOLE if one.values[0] not in RUNS])
+QUICK = (
+    "tiny_lora_dataloader", "roofline_pair", "public/hta_bigint_20digit_comms_id.pt.trace",
+    "public/hta_cpu_only_rank34.pt.trace", "public/kineto_v100_oldschema_resnet50_nw0.pt.trace",
+    "public/param_dlrm_8rank/worker0_step_12.1694128201545.pt.trace", "public/zoology_a100_runtime_but_no_kernels",
+)  # fmt: skip
+"""A loop, two programs in one, and what is odd: ids of 20 digits, no GPU, the schema of 2021, ranks, no kernels."""
+
+
+@pytest.fixture(scope="module", params=few([one for one in WHOLE if one.values[0] not in RUNS], QUICK))
 def recording(request) -> Recording:
     path = resolve(request.param)
     return Recording(path, small(path), oracle.load(path))

@@ -22,6 +22,7 @@ from helpers.make_diagnosis import HOSTILE
 from helpers.make_trace import AUTOGRAD, MAIN, TraceBuilder
 from helpers.paths import ROOT
 from helpers.present import present
+from helpers.quick import few
 from helpers.traces import COMMITTED, RUNS, each_shared, resolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -38,7 +39,7 @@ from gpuprof.interop.speedscope import write_speedscope
 from gpuprof.timeline.phases import PHASES
 
 MS = 1_000_000
-SOME = [
+ALL = [
     *(pytest.param(path, id=path.name.split(".")[0]) for path in COMMITTED[:2]),
     pytest.param(RUNS[0].parent, id="run tiny_lora", marks=pytest.mark.slow),
     *each_shared(
@@ -51,6 +52,9 @@ SOME = [
     ),
     pytest.param("public/hta_v100_2rank_nccl_5steps", id="v100_2rank", marks=pytest.mark.slow),
 ]
+SOME = few(
+    ALL, ["roofline_pair", "public/hta_a100_event_sync_3streams", "public/kineto_v100_oldschema_resnet50_nw0.pt.trace"]
+)
 """Recordings with frames, several streams, several GPUs, collectives, allocator events, and of the 2021 schema."""
 
 
@@ -543,6 +547,7 @@ def test_a_recording_is_never_overwritten(export, small, tmp_path):
     assert small.read_bytes() == before
 
 
+@pytest.mark.slow
 def test_files_of_a_run_are_never_overwritten(export, tmp_path):
     run = tmp_path / "run"
     run.mkdir()
@@ -606,6 +611,7 @@ def test_an_interrupted_export_leaves_the_old_file(export, small, tmp_path):
     assert not list(tmp_path.glob("*.partial")) and not list(tmp_path.glob(".*.partial"))
 
 
+@pytest.mark.slow
 def test_a_reader_that_goes_away_is_no_error(tmp_path):
     """Of a file that no pipe holds as a whole."""
     process = subprocess.Popen(

@@ -20,9 +20,9 @@ import gpuprof
 from gpuprof.diagnosis.analysis import Analysis, analysis_of
 from gpuprof.diagnosis.detect.own_lines import own_lines
 from gpuprof.diagnosis.diagnosis import Diagnosis
+from gpuprof.diagnosis.diagnosis_json import schema, to_json
 from gpuprof.diagnosis.host import explain_line
 from gpuprof.diagnosis.host_places import host_work
-from gpuprof.diagnosis.json import schema, to_json
 from gpuprof.errors import GpuprofError
 from gpuprof.record.scalars import scalars
 from gpuprof.report import fixes
@@ -169,6 +169,7 @@ def test_steps_of_other_parts_have_no_price(tmp_path: Path):
     assert all(one.why_unknown for one in diagnosis.host.functions)
 
 
+@pytest.mark.slow
 def test_a_damaged_file_is_passed_over(tmp_path: Path):
     text = json.dumps(planted_samples(case_of("tiny_lora"), {}))
     for cut in (0, 10, 500, 5000):
@@ -215,6 +216,7 @@ def test_a_gap_has_the_function_that_the_cpu_was_in(tmp_path: Path):
     assert other is not None and {gap.frame for gap in other.largest} == {None}
 
 
+@pytest.mark.slow
 def test_a_line_that_only_runs_the_backward_pass_comes_last(tmp_path: Path):
     case = case_of("tiny_lora")
     document = planted_samples(case, planted_in(case))

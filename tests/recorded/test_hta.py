@@ -100,6 +100,7 @@ def trace(request: pytest.FixtureRequest) -> Path:
     return resolve(request.param)
 
 
+@pytest.mark.slow
 def test_the_table_is_the_one_that_hta_would_have_made(ask, trace: Path):
     said = ask("breakdowns", trace)
     # A file in whole µs gives the bandwidth of a copy with more digits than follow from its duration.

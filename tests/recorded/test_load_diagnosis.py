@@ -10,20 +10,27 @@ import pytest
 from helpers.diagnosed import diagnosed
 from helpers.make_diagnosis import empty, host_bound, no_steps, timed, two_devices, unusable
 from helpers.paths import ROOT
+from helpers.quick import OF_EACH_KIND, few
 from helpers.valid_json import is_valid
 
 import gpuprof
 from benchmarks.same_json import recordings
 from gpuprof.diagnosis.brief import dumps as brief
-from gpuprof.diagnosis.json import dumps, to_json
+from gpuprof.diagnosis.diagnosis_json import dumps, to_json
 from gpuprof.report.markdown import diagnosis as markdown
 from gpuprof.report.terminal import plain
 
 OWN = dict(recordings(None))
+QUICK = (
+    *(f"scenarios/{name}/recording" for name in OF_EACH_KIND),
+    "tests/tiny_lora_dataloader.json.gz", "tests/nsys/graphs/node.sqlite.gz", "tests/vision/batch_norm.json.gz",
+    "tests/hosts/small_batch",
+)  # fmt: skip
+"""Of each kind of scenario, and of other sources one."""
 OLD = ROOT / "tests" / "data" / "diagnoses" / "tiny_lora.0.2.0.json"
 
 
-@pytest.mark.parametrize("path", OWN.values(), ids=OWN)
+@pytest.mark.parametrize("path", few([pytest.param(path, id=name) for name, path in OWN.items()], QUICK))
 def test_a_diagnosis_is_given_back(path: Path):
     made = diagnosed(path)
     text = dumps(made)

@@ -45,6 +45,7 @@ def test_a_starved_loader_of_another_project():
     assert shares[0] <= max(measured) and shares[1] >= min(measured)
 
 
+@pytest.mark.slow
 def test_new_lengths_of_another_project():
     """Padding to 64 brought 310 ms to 247, and no checkpointing to 235."""
     found = wild("reward")

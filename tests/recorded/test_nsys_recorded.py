@@ -13,7 +13,7 @@ from helpers.present import present
 
 import gpuprof
 from gpuprof.cli.entry import main
-from gpuprof.diagnosis.json import to_json
+from gpuprof.diagnosis.diagnosis_json import to_json
 from gpuprof.timeline.phases import PHASES
 from gpuprof.timeline.timeline import build_timeline
 
@@ -127,6 +127,7 @@ def test_a_recording_of_the_run_that_cannot_be_read_is_reported(tmp_path):
     assert found.verdict.bound is not None
 
 
+@pytest.mark.slow
 def test_the_two_kinds_given_as_files_or_as_runs(tmp_path, capsys):
     """In either order. Of two runs the baseline is that of the one without Nsight Systems."""
     both = RUNS / "dense_both"

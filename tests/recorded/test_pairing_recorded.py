@@ -65,6 +65,7 @@ def test_a_pair_says_that_it_is_one():
     assert not any(kernel["flops"] for kernel in document(alone)["kernels"]["top"])
 
 
+@pytest.mark.slow
 def test_the_order_of_the_two_does_not_matter():
     paths = [shared_export(f"{TINY}.nsys"), shared_trace(TINY)]
     for order in (paths, paths[::-1]):
@@ -113,6 +114,7 @@ def test_launches_lie_in_the_ops_that_made_them():
         assert sum(op is None for _, op in step) == 0
 
 
+@pytest.mark.slow
 def test_recordings_of_different_programs_are_not_read_together():
     other = ROOT / "tests" / "data" / "pairs" / "moe_small.json.gz"
     found = gpuprof.diagnose([shared_export(f"{TINY}.nsys"), other])

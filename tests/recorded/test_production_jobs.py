@@ -26,6 +26,7 @@ def found(name: str) -> Found:
     return judge(joined(digests(path)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_the_published_slowdown(name: str):
     summary = found(name).summary

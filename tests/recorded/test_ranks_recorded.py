@@ -30,6 +30,7 @@ def pair() -> tuple[list[Path], dict]:
     return paths, json.loads((SHARED / "traces" / "h200" / "truth.json").read_text())["runs"]["ddp_straggler"]
 
 
+@pytest.mark.slow
 def test_the_recorded_straggler():
     paths, truth = pair()
     diagnosis = gpuprof.diagnose(paths)
@@ -57,6 +58,7 @@ def test_the_recorded_straggler_seen_from_the_rank_that_waits():
     assert communication_cause(removal.graph) == "peer_wait"
 
 
+@pytest.mark.slow
 def test_eight_recorded_ranks():
     """One step just after the recording began, to which the ranks came up to 7.6 ms apart: none is slow throughout."""
     folder = shared_trace("public/param_dlrm_8rank/worker0_step_12.1694128201545.pt.trace").parent

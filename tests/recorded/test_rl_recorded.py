@@ -9,6 +9,8 @@ import gpuprof
 from benchmarks.rl_measured import held, results
 from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.diagnosis.iteration_model import Iteration
+from gpuprof.report import words
+from gpuprof.report.above_words import lines
 
 RECORDED = ROOT / "tests" / "data" / "rl"
 MS = 1_000_000
@@ -47,6 +49,19 @@ def test_what_was_not_recorded_is_no_stretch_of_python(diagnosis: Diagnosis, ite
     assert found is not None and hidden is not None
     assert not [one for one in found.items if "not recorded" in one.what]
     assert found.reach_ns > 0.5 * hidden.ns
+
+
+def test_rewards_that_wait_are_named_as_such(diagnosis: Diagnosis):
+    said = lines(diagnosis)
+    waiting = [one for one in said if "the reward function judge_" in one]
+    assert len(waiting) == 2 and all("of the time, so it waits" in one for one in waiting)
+    assert not any("cause not known" in one for one in said)
+
+
+def test_a_step_is_an_iteration(diagnosis: Diagnosis):
+    """Each optimizer step trains on a generation of its own."""
+    assert diagnosis.unit == "iteration"
+    assert "1.2 s an iteration" in words.step_time(diagnosis)
 
 
 def test_eight_of_ten_changes_are_within_their_intervals(diagnosis: Diagnosis):

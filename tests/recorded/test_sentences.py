@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from helpers.diagnosed import diagnosed
 from helpers.paths import ROOT, SHARED
+from helpers.quick import OF_EACH_KIND, few
 from helpers.sentences import contradictions
 
 
@@ -34,7 +35,10 @@ def name(path: Path) -> str:
     return "-".join(parts).removesuffix(".gz").removesuffix(".json")
 
 
-@pytest.mark.parametrize("path", OWN, ids=name)
+QUICK = (*(f"scenarios-{one}-recording" for one in OF_EACH_KIND), "tests-data-tiny_lora_dataloader")
+
+
+@pytest.mark.parametrize("path", few([pytest.param(path, id=name(path)) for path in OWN], QUICK))
 def test_its_own_numbers_bear_out_what_a_diagnosis_says(path):
     assert not contradictions(diagnosed(path))
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from helpers.paths import ROOT
 
 from benchmarks import architecture_page
@@ -37,6 +38,7 @@ def test_the_page_is_the_one_that_is_written():
     )
 
 
+@pytest.mark.slow
 def test_a_report_passes_these_functions_in_this_order(tmp_path: Path):
     done = subprocess.run(
         [sys.executable, "-c", _FOLLOW, RECORDING, tmp_path / "report.html", *architecture_page.WAY],

@@ -9,6 +9,7 @@ import sys
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from helpers.charts import content, drawn
 from helpers.diagnosed import diagnosed
 from helpers.hostile import with_markup
@@ -90,6 +91,7 @@ def test_only_charts_load_plotly():
 # -- names
 
 
+@pytest.mark.slow
 def test_names_are_no_markup(tmp_path_factory):
     hostile = diagnosed(with_markup(tmp_path_factory))
     found = [charts.bandwidth(hostile), charts.gap_histogram(hostile), charts.roofline(hostile)]

@@ -273,6 +273,7 @@ def test_a_peak_of_the_recorded_steps_alone_is_not_the_runs(timed_run):
     assert "in the recorded steps" in content(charts.memory(less))["layout"]["meta"]["note"]
 
 
+@pytest.mark.slow
 def test_memory_of_a_trace_keeps_its_peaks():
     diagnosis = diagnosed(shared_trace("public/tl_h100_owlv2_fwd"))
     figure = present(charts.memory(diagnosis))

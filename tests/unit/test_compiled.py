@@ -101,6 +101,7 @@ def test_a_changed_function_or_number_is_compiled_again(compiled_before):
     assert run(compiled_before) == ([7, [0.0, 0.0, 6.0, 0.0, 0.0], 1, [0.0, 6.0]], True)
 
 
+@pytest.mark.slow
 def test_where_there_is_no_room_next_to_the_source_the_users_cache_is_taken(program):
     (program.parent / "__pycache__").write_text("not a folder")
     assert run(program) == (EXPECTED, True)

@@ -20,7 +20,7 @@ from gpuprof.diagnosis.detect.proposal import SURE_GAIN, Page, Proposal
 from gpuprof.diagnosis.diagnosis import Range
 from gpuprof.diagnosis.findings import ABSENT, FINDINGS
 from gpuprof.diagnosis.fix import Fix
-from gpuprof.diagnosis.predict import fixes
+from gpuprof.diagnosis.predict import Fixes, fixes
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.diagnosis.small_change import small_change
 from gpuprof.replay.bound import Bound
@@ -44,8 +44,17 @@ def launching(tmp_path: Path, **run) -> Analysis:
     return program.case(tmp_path, replace(run_of(), **run) if run else None)
 
 
-def test_everything_is_either_advised_or_considered_once(tmp_path: Path):
-    found = fixes(launching(tmp_path))
+@pytest.fixture(scope="module")
+def case(tmp_path_factory: pytest.TempPathFactory) -> Analysis:
+    return launching(tmp_path_factory.mktemp("launching"))
+
+
+@pytest.fixture(scope="module")
+def found(case: Analysis) -> Fixes:
+    return fixes(case)
+
+
+def test_everything_is_either_advised_or_considered_once(found: Fixes):
     advised, considered = {one.id for one in found.findings}, [one.id for one in found.considered]
     assert not found.failed
     assert "compile" in advised
@@ -55,8 +64,8 @@ def test_everything_is_either_advised_or_considered_once(tmp_path: Path):
     assert all(one.reason and one.title for one in found.considered)
 
 
-def test_what_may_gain_nothing_is_not_advised(tmp_path: Path):
-    for one in fixes(launching(tmp_path)).findings:
+def test_what_may_gain_nothing_is_not_advised(found: Fixes):
+    for one in found.findings:
         assert one.speedup.low >= SURE_GAIN, one.id
 
 
@@ -105,17 +114,15 @@ def test_what_a_fix_would_change_is_said_as_a_fact_and_not_as_noise_of_the_step(
     assert reasons["syncs"].startswith("the CPU waits once a step for the GPU, which adds ")
 
 
-def test_an_unsure_fix_is_ruled_out_for_its_probability(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    case = launching(tmp_path)
+def test_an_unsure_fix_is_ruled_out_for_its_probability(case: Analysis, monkeypatch: pytest.MonkeyPatch):
     unsure = Proposal("unsure", (), Fix(), partial(scale, host=0.8), odds=0.4)
     monkeypatch.setattr(predict, "FINDINGS", ((Page("one", "", "", "", "", ""), lambda case: [unsure]),))
     (why,) = fixes(case).considered
     assert why.reason == "shortens a step by 2 % with a probability of 0.40 only"
 
 
-@pytest.mark.parametrize(("left", "advised"), [(100_000, True), (300, False)])
-def test_compiling_has_to_be_earned_back(left: int, advised: bool, tmp_path: Path):
-    case = launching(tmp_path)
+@pytest.mark.parametrize(("left", "advised"), [pytest.param(100_000, True, marks=pytest.mark.slow), (300, False)])
+def test_compiling_has_to_be_earned_back(left: int, advised: bool, case: Analysis, tmp_path: Path):
     run = {"steps_total": left + 10, "steps_seen": 10, "remaining_ns": round(left * case.mean_ns), "status": "killed"}
     found = fixes(launching(tmp_path / "run", **run))
     compiled = [one for one in found.findings if one.id == "compile"]
@@ -130,8 +137,7 @@ def test_compiling_has_to_be_earned_back(left: int, advised: bool, tmp_path: Pat
         assert "earned back after" in why.reason and f"{left} are left" in why.reason
 
 
-def test_starting_again_counts_while_the_training_runs(tmp_path: Path):
-    case = launching(tmp_path)
+def test_starting_again_counts_while_the_training_runs(case: Analysis, tmp_path: Path):
     run = {
         "steps_total": 100_010,
         "steps_seen": 10,
@@ -157,10 +163,8 @@ def test_the_time_to_compile_grows_with_the_kernels_and_with_other_lengths():
         assert low <= seconds * 1e9 <= high
 
 
-def test_a_fix_that_failed_when_tried_is_listed_as_failed_and_not_advised(tmp_path: Path):
-    case = launching(tmp_path)
-    before = fixes(case)
-    assert "cuda_graphs" in {one.id for one in before.findings}
+def test_a_fix_that_failed_when_tried_is_listed_as_failed_and_not_advised(case: Analysis, found: Fixes):
+    assert "cuda_graphs" in {one.id for one in found.findings}
     after = fixes(case, None, {"cuda_graphs": "output of CUDAGraphs that has been overwritten"})
     assert "cuda_graphs" not in {one.id for one in after.findings}
     assert after.combined is None or "cuda_graphs" not in after.combined.ids
@@ -169,9 +173,8 @@ def test_a_fix_that_failed_when_tried_is_listed_as_failed_and_not_advised(tmp_pa
     assert failed.speedup is not None
 
 
-def test_a_first_fix_of_something_else_than_the_verdict_names_says_why(tmp_path: Path):
+def test_a_first_fix_of_something_else_than_the_verdict_names_says_why(found: Fixes):
     """CUDA graphs gain more than workers on a step that the verdict calls input-bound; fix 2 acts on input."""
-    found = fixes(launching(tmp_path))
     first, other = found.findings[0], replace(found.findings[0], id="input_workers", acts_on=("input",))
     assert first.acts_on[0] == "host"
     diagnosis = host_bound()
@@ -193,15 +196,13 @@ def test_a_first_fix_of_something_else_than_the_verdict_names_says_why(tmp_path:
         (1.25, ", which shortens it by 20 %"),
     ],
 )
-def test_what_a_fix_would_change_in_words(gain: float, said: str, tmp_path: Path):
-    case = launching(tmp_path)
+def test_what_a_fix_would_change_in_words(gain: float, said: str, case: Analysis):
     proposal = Proposal("little", (), Fix(), partial(scaled, nodes=case.graph.on_gpu, factor=0.999))
     assert small_change(case, proposal, Range(gain, gain, gain)).endswith(said)
 
 
-def test_a_wait_that_goes_with_a_fix_is_said(tmp_path: Path):
+def test_a_wait_that_goes_with_a_fix_is_said(case: Analysis):
     """Little is taken off the GPU, and the step gets 20 % shorter."""
-    case = launching(tmp_path)
     little = Proposal("little", (), Fix(), partial(scaled, nodes=case.graph.on_gpu, factor=0.999))
     saved_ns = 0.001 * case.graph.duration_ns[case.graph.on_gpu].sum() / case.steps
     text = small_change(case, little, Range(1.25, 1.25, 1.25))

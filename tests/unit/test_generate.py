@@ -107,7 +107,7 @@ def test_the_same_options_give_the_same_bytes(tmp_path: Path):
     assert first.read_bytes() == second.read_bytes()
 
 
-@pytest.mark.parametrize("nbytes", [5_000_000, 20_000_000])
+@pytest.mark.parametrize("nbytes", [5_000_000, pytest.param(20_000_000, marks=pytest.mark.slow)])
 def test_size_is_about_what_was_asked_for(tmp_path: Path, nbytes: int):
     generate(tmp_path / "a.json", nbytes)
     assert (tmp_path / "a.json").stat().st_size == pytest.approx(nbytes, rel=0.1)

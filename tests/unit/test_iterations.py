@@ -16,13 +16,14 @@ from helpers.valid_json import is_valid
 import gpuprof
 from gpuprof.cli import main
 from gpuprof.diagnosis.diagnose_recording import diagnose_recording
+from gpuprof.diagnosis.diagnosis_json import to_json
 from gpuprof.diagnosis.iteration_model import CacheCopies, Iteration, PhaseBudget, RecordedPhase
 from gpuprof.diagnosis.iterations.budget import iteration_budget, whole_iterations
 from gpuprof.diagnosis.iterations.changes import Trainer, changes, continuous_saved_ns
 from gpuprof.diagnosis.iterations.pages import PAGES
 from gpuprof.diagnosis.iterations.phase_pages import PAGES as PHASE_PAGES
 from gpuprof.diagnosis.iterations.section import of_mean_step
-from gpuprof.diagnosis.json import to_json
+from gpuprof.diagnosis.iterations.titles import TITLES
 from gpuprof.report import iteration_words
 from gpuprof.report.terminal import plain
 from gpuprof.tracefile.phased_steps import phased_steps
@@ -315,8 +316,9 @@ def test_the_diagnosis_has_it(tmp_path: Path):
 
 def test_each_change_has_a_page(usual: Iteration):
     recorded = replace(usual, recorded=(RecordedPhase("generation", 400 * MS, 40 * MS),))
-    offered = {one.id for one in changes(recorded, GRPO)}
-    assert offered <= {page.id for page in PAGES}
+    offered = changes(recorded, GRPO)
+    assert {one.id for one in offered} <= {page.id for page in PAGES}
+    assert len(offered) > 3 and all(one.title in TITLES[one.id] for one in offered)
 
 
 def test_each_phase_and_what_its_page_names_is_explained(capsys: pytest.CaptureFixture[str]):
@@ -328,5 +330,12 @@ def test_each_phase_and_what_its_page_names_is_explained(capsys: pytest.CaptureF
 
 
 def test_a_change_is_explained(capsys: pytest.CaptureFixture[str]):
-    assert main(["explain", "rewards_at_once"]) == 0
-    assert "TRL calls functions" in capsys.readouterr().out
+    for name in ("rewards_at_once", "run reward functions at the same time", "Reward functions wait one after another"):
+        assert main(["explain", name]) == 0
+        assert "TRL calls functions" in capsys.readouterr().out
+    pages = {page.id: page.title for page in PAGES}
+    assert pages.keys() == TITLES.keys()
+    for id_, titles in TITLES.items():
+        for title in titles:
+            assert main(["explain", title]) == 0
+            assert pages[id_] in capsys.readouterr().out

@@ -190,13 +190,14 @@ def test_workflows_and_forms_are_well_formed(path: Path):
 
 
 def test_workflows_lint_test_and_build_the_package_and_the_site():
-    ci, site = (
+    ci, site, slow = (
         "\n".join(str(step.get("run", "")) for step in steps_of(yaml.safe_load(read(f".github/workflows/{name}.yml"))))
-        for name in ("ci", "docs")
+        for name in ("ci", "docs", "slow")
     )
     for command in ("make lint", "make test", "python -m build", "gpuprof demo"):
         assert command in ci
     assert "mkdocs build --strict" in site
+    assert "make slow" in slow, "what the quick run leaves out runs somewhere"
 
 
 @pytest.mark.parametrize("name", ["docs/hooks.py", "docs/picture.py", "examples/finetune_lora.py"])

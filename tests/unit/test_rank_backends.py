@@ -39,6 +39,7 @@ def assert_right(gang: Gang) -> None:
     assert gang.slow == 5
 
 
+@pytest.mark.slow
 def test_on_a_cluster_of_dask(traces: list[Path], monkeypatch: pytest.MonkeyPatch):
     joblib, distributed = pytest.importorskip("joblib"), pytest.importorskip("distributed")
     cluster = distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None)

@@ -110,6 +110,7 @@ def test_a_file_whose_name_is_not_utf8_has_a_digest_that_is_found_again(tmp_path
     assert len(list(cache_folder().iterdir())) == 1
 
 
+@pytest.mark.slow
 def test_many_ranks_in_parallel_say_the_same(tmp_path: Path):
     """One of them unreadable, which is a note."""
     programs = [RankProgram(extra_ns=(r == 5) * 30 * MS) for r in range(FEWEST_IN_PARALLEL + 1)]

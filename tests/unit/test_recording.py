@@ -24,6 +24,7 @@ from helpers.make_nsys import training
 from helpers.make_run import three_steps, usual_run
 from helpers.paths import ROOT
 from helpers.phase_marks import write_marks
+from helpers.quick import few
 from helpers.rank_program import MS, RankProgram, write
 from helpers.training_logs import verl
 
@@ -229,7 +230,15 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("taker", "kind"), CASES)
+QUICK_TAKERS = ("diagnose", "mcp diagnose", "gpuprof.load")
+QUICK_KINDS = ("nothing", "url of ranks", "run of Nsight", "snapshot")
+QUICK = [f"{taker}-{kind}" for taker, kind in CASES if taker in QUICK_TAKERS or kind in QUICK_KINDS]
+"""Each kind is there with some takers, and each taker with some kinds."""
+
+
+@pytest.mark.parametrize(
+    ("taker", "kind"), few([pytest.param(taker, kind, id=f"{taker}-{kind}") for taker, kind in CASES], QUICK)
+)
 def test_every_command_takes_every_kind(taker: str, kind: str, place: Path):
     take = {**ONE_PATH, **SEVERAL_TAKEN}[taker]
     with working_in(place), each_diagnosed_once(place):

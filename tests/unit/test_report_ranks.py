@@ -40,6 +40,7 @@ def test_the_report_links_to_a_usual_rank_and_back(folder: Path, capsys: pytest.
     ]
 
 
+@pytest.mark.slow
 def test_ranks_that_are_asked_for(folder: Path, capsys: pytest.CaptureFixture[str]):
     code, _, err = command(capsys, "report", folder, "--ranks", "all", "-o", folder / "a page.html")
     assert code == 0, err

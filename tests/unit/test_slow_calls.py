@@ -145,6 +145,7 @@ def test_timed_steps_that_are_longer_than_recorded_ones_planned_for_longer(tmp_p
     assert less == pytest.approx(step_of(without_planning(usual)), rel=0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not SHARED.exists(), reason="recordings that do not come with a checkout")
 def test_the_planning_of_attention_is_not_launching():
     """A run whose single calls of attention took 41 to 55 ms of CPU time: the truth that came with the recording."""

@@ -178,6 +178,7 @@ def test_an_event_within_a_whole_one_is_part_of_it(file):
     assert parsed.dropped == 1  # without a time
 
 
+@pytest.mark.slow
 def test_many_odd_events_take_no_more_than_they_must(file):
     """Some 15 times what a JSON parser takes for all of the file, however long it is."""
     count = 30_000
@@ -188,6 +189,7 @@ def test_many_odd_events_take_no_more_than_they_must(file):
     assert times_as_long(lambda: parsed_from(file), lambda: json.loads(text)) < 80
 
 
+@pytest.mark.slow
 def test_a_quote_too_many_costs_one_event_and_little_time(file):
     """Read on from an odd quote in a list, strings and what is between them change places up to the end of the file."""
     good = op("good", more=', "args": {"Concrete Inputs": ["", "[4, 256]"], "Input Dims": [[4, 256], []]}')
@@ -330,6 +332,7 @@ def test_a_scanner_that_is_wrong_is_not_trusted(file, monkeypatch):
     assert parsed.reader != "stream"
 
 
+@pytest.mark.slow
 def test_what_looks_like_events_in_events_without_end_is_not_read_over_and_over():
     def scanned(count: int) -> blocks.Block:
         block = blocks.Block(make_plan())

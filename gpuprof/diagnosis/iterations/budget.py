@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterable, Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate
 
 from gpuprof.diagnosis.iteration_model import GenerationBudget, Iteration, PhaseBudget, RewardTime
+from gpuprof.diagnosis.iteration_steps import phased_steps, steps_of_iteration
+from gpuprof.diagnosis.iterations.percentile import percentile
 from gpuprof.record.phase_names import BACKWARD, FORWARD, GENERATION, OPTIMIZER, TIMED
 from gpuprof.tracefile.phased_steps import Generated, PhasedStep
 from gpuprof.tracefile.run import RunFolder
-from gpuprof.units import Assumed, Iterations, Steps
 
 STAGES = (("baseline_free",), ("baseline_free", "baseline_sync", "sampling", "settle"))
 """Stages whose steps ran without a profiler; the second set is used if the first has no whole iteration."""
-FEWEST_GENERATING: Assumed[Steps] = 2
-"""Fewest generating steps of a training on its own generations."""
-_FEWEST_OF_PERCENTILE: Assumed[Iterations] = 5
-"""With fewer iterations, minimum and maximum are shown instead of percentiles."""
 
 
 def iteration_budget(folder: RunFolder) -> Iteration | None:
     """The mean iteration of a run; None if its training does not generate what it trains on."""
-    steps = sorted((one for one in folder.phased if one.rank == folder.rank), key=lambda one: one.step)
+    steps = phased_steps(folder)
     every = steps_of_iteration(steps)
     if every is None:
         return None
@@ -58,15 +55,6 @@ def _passes(iterations: list[list[PhasedStep]]) -> float | None:
     return statistics.fmean(each) if any(each) else None
 
 
-def steps_of_iteration(steps: Sequence[PhasedStep]) -> int | None:
-    """Usual number of optimizer steps from one generation to the next; None if fewer than FEWEST_GENERATING steps
-    generate."""
-    generating = [one.step for one in steps if one.phases.get(GENERATION)]
-    if len(generating) < FEWEST_GENERATING:
-        return None
-    return max(statistics.mode(b - a for a, b in pairwise(generating)), 1)
-
-
 def whole_iterations(steps: Sequence[PhasedStep], every: int) -> list[list[PhasedStep]]:
     """Groups of `every` consecutive steps; each contains one generation, at any place."""
     groups: list[list[PhasedStep]] = []
@@ -87,15 +75,9 @@ def _phases(times: dict[str, list[int]], mean_ns: int) -> tuple[PhaseBudget, ...
     until = [0, *(round(ns / count) for ns in accumulate(sum(each) for each in times.values()))]
     until[-1] = mean_ns
     return tuple(
-        PhaseBudget(name, until[i + 1] - until[i], _end(each, 0.1), _end(each, 0.9))
+        PhaseBudget(name, until[i + 1] - until[i], percentile(each, 0.1), percentile(each, 0.9))
         for i, (name, each) in enumerate(times.items())
     )
-
-
-def _end(each: list[int], share: float) -> int:
-    if len(each) < _FEWEST_OF_PERCENTILE:
-        return min(each) if share < 0.5 else max(each)
-    return sorted(each)[min(int(share * len(each)), len(each) - 1)]
 
 
 def _rewards(iterations: list[list[PhasedStep]]) -> tuple[RewardTime, ...]:

@@ -16,6 +16,7 @@ from gpuprof.calibration import iterations as calibrated
 from gpuprof.diagnosis.fix import Fix, Part, Setting, assigned, in_code, in_json, joined
 from gpuprof.diagnosis.iteration_model import Change, Iteration
 from gpuprof.diagnosis.iterations.change import LEAST_GAIN, change
+from gpuprof.diagnosis.iterations.titles import TITLES
 from gpuprof.record.patches.trainer_arguments import as_value
 from gpuprof.record.phase_names import (
     BACKWARD,
@@ -110,7 +111,7 @@ def _tail(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
     saved = found.decode_ns * (1 - found.p95 / found.longest)
     length = math.ceil(found.p95)
     yield change(
-        iteration.mean_ns, "completion_tail", "Cut the longest completions", trainer.set(argument, length),
+        iteration.mean_ns, "completion_tail", TITLES["completion_tail"][0], trainer.set(argument, length),
         (saved * (1 - SPREAD), saved, saved * (1 + SPREAD)),
         f"generation decodes {found.longest:.0f} tokens until the longest completion ends; 95 % of them are not longer"
         f" than {length}",
@@ -127,7 +128,7 @@ def _rewards_at_once(iteration: Iteration, trainer: Trainer) -> Iterator[Change]
     saved = sum(one.ns for one in waiting) - max(one.ns for one in waiting)
     names = ", ".join(one.name for one in waiting[:3])
     yield change(
-        iteration.mean_ns, "rewards_at_once", "Run reward functions at the same time",
+        iteration.mean_ns, "rewards_at_once", TITLES["rewards_at_once"][0],
         f"make {names} coroutines (async def): TRL awaits those together", (saved * (1 - SPREAD), saved, float(saved)),
         "they run one after another and wait for most of their time; together they take as long as the slowest", None,
     )  # fmt: skip
@@ -141,7 +142,7 @@ def _one_ahead(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
         return
     saved = min(ahead, rest)
     yield change(
-        iteration.mean_ns, "generation_ahead", "Generate one iteration ahead, on GPUs of its own",
+        iteration.mean_ns, "generation_ahead", TITLES["generation_ahead"][0],
         "trl.experimental.async_grpo (AsyncGRPOTrainer), with a vLLM server on another GPU"
         if (trainer.name or "").startswith("GRPO") else "an asynchronous trainer with a generator on another GPU",
         (0.5 * saved, float(saved - iteration.ns_of(WEIGHT_SYNC)), float(saved)),
@@ -167,7 +168,7 @@ def _decode_without_cpu(iteration: Iteration, trainer: Trainer) -> Iterator[Chan
         allowed = assigned("trainer.generation_config.disable_compile", False)
         fix = replace(joined([fix, allowed]), patch=None)
     yield change(
-        iteration.mean_ns, "decode_cpu", "Compile the decode step over a static cache", fix,
+        iteration.mean_ns, "decode_cpu", TITLES["decode_cpu"][0], fix,
         (0.3 * most, 0.7 * most, most),
         f"the GPU works {100 * busy:.0f} % of the recorded decode steps; at best decoding takes only that time (how"
         " close it gets is assumed)",
@@ -190,7 +191,7 @@ def _cache_copies(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
     low, expected, high = (spent * (1 - left) for left in LEFT)
     fix, condition = trainer.static_cache(argument, {"cache_implementation": "static"})
     yield change(
-        iteration.mean_ns, "cache_copies", "Static key-value cache", fix, (low, expected, high),
+        iteration.mean_ns, "cache_copies", TITLES["cache_copies"][0], fix, (low, expected, high),
         f"{copies.count:,} concatenations per iteration copy the cache, extrapolated from the recorded decode steps;"
         " compiling the decode step over it is a separate change (decode_cpu)",
         condition,
@@ -209,7 +210,7 @@ def _serving_engine(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
     saved = [found.decode_ns - max(found.decode_ns / times, least) for times in ENGINE]
     fix = trainer.set("use_vllm", True, "vllm_mode", "colocate")
     yield change(
-        iteration.mean_ns, "serving_engine", "Generate with vLLM", fix,
+        iteration.mean_ns, "serving_engine", TITLES["serving_engine"][0], fix,
         (saved[0], saved[1], saved[2]),
         "published: 2 to 15 times the tokens per second of transformers.generate, at most the pace of the recorded GPU"
         " work; not measured here, and the copy of the weights to the engine is not counted",
@@ -226,7 +227,7 @@ def _ended_sequences(iteration: Iteration, trainer: Trainer) -> Iterator[Change]
     if argument is None or trainer.settings.get(argument) is True or trainer.settings.get("use_vllm") is True:
         return
     yield change(
-        iteration.mean_ns, "ended_sequences", "Continuous batching in generation", trainer.set(argument, True),
+        iteration.mean_ns, "ended_sequences", TITLES["ended_sequences"][0], trainer.set(argument, True),
         continuous_saved_ns(found.decode_ns, busy, found.ended_share),
         f"{100 * found.ended_share:.0f} % of the computed tokens belong to sequences that had ended; at most the GPU's"
         " time for them is saved (how much of it is assumed), if the CPU keeps up: a step costs the CPU"
@@ -254,7 +255,7 @@ def _reference(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
         return
     saved = spent / max(iteration.log_probability_passes or 1.0, 1.0)
     yield change(
-        iteration.mean_ns, "reference_pass", "Train without a reference policy", trainer.set("beta", 0.0),
+        iteration.mean_ns, "reference_pass", TITLES["reference_pass"][0], trainer.set("beta", 0.0),
         (0.8 * saved, saved, saved),
         f"the reference's log-probabilities are one of {max(iteration.log_probability_passes or 1.0, 1.0):.0f} passes"
         " over the completions without gradients",
@@ -269,7 +270,7 @@ def _one_pass(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
         return
     most = iteration.ns_of(LOG_PROBABILITIES) * (1 - 1 / passes) * (1 - busy)
     yield change(
-        iteration.mean_ns, "one_pass", "Old policy and reference in one pass",
+        iteration.mean_ns, "one_pass", TITLES["one_pass"][0],
         'one forward pass over the completions twice, with adapter_names=["__base__", ...] for the reference (PEFT)',
         (0.0, 0.7 * most, most),
         f"{passes:.0f} passes launch the same kernels; the GPU works {100 * busy:.0f} % of their time (how much of the"
@@ -288,7 +289,7 @@ def _padding(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
     if not most:
         return
     yield change(
-        iteration.mean_ns, "padded_completions", "Micro-batches by tokens",
+        iteration.mean_ns, "padded_completions", TITLES["padded_completions"][0],
         "sort completions by length, and cut each micro-batch to its longest or pack it (verl: use_dynamic_bsz=True);"
         " TRL has no argument for it",
         (0.2 * most, 0.7 * most, most),
@@ -308,7 +309,7 @@ def _weight_sync(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
     saved = [max(spent - sent / rate, 0.0) for rate in RATES]
     yield change(
         iteration.mean_ns, "weight_sync",
-        "Copy the adapters only" if adapters else "Copy the weights in large pieces",
+        TITLES["weight_sync"][1] if adapters else TITLES["weight_sync"][0],
         "send the adapters to the engine (vLLM's LoRA requests) instead of merged weights" if adapters
         else "gather parameters in buckets before they are sent, instead of one by one",
         (saved[0], saved[1], saved[2]),
@@ -325,7 +326,7 @@ def _rewards_beside(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
     if not saved:
         return
     yield change(
-        iteration.mean_ns, "rewards_beside", "Score while log-probabilities are computed",
+        iteration.mean_ns, "rewards_beside", TITLES["rewards_beside"][0],
         "start the reward functions that wait in a thread, and await them before the advantages",
         (0.5 * saved, saved * (1 - SPREAD), float(saved)),
         "neither needs the other; rewards that wait leave the CPU to the log-probabilities", None,
@@ -346,7 +347,7 @@ def _larger_rollout(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
     passes = sum(iteration.ns_of(phase) * (1 - share) for phase, share in shares if share is not None)
     saved = decoding + min(waiting, iteration.ns_of(REWARD)) / 2 + 0.5 * passes / 2
     yield change(
-        iteration.mean_ns, "rollout_batch", "Generate for more prompts at once", f"{argument} × 2",
+        iteration.mean_ns, "rollout_batch", TITLES["rollout_batch"][0], f"{argument} × 2",
         (0.6 * decoding, saved, max(saved, iteration.mean_ns / 2)),
         "per completion: a decode step costs the CPU the same for twice the sequences, and so do rewards that wait and"
         " half of the launches in the other passes (assumed); shown is the time for half of the larger iteration",

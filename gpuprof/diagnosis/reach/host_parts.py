@@ -13,9 +13,11 @@ from gpuprof.diagnosis.detect.ledger_part import Cost, Part, Sampled
 from gpuprof.diagnosis.detect.passes import shapes_in
 from gpuprof.diagnosis.estimate import host_causes
 from gpuprof.diagnosis.gaps import CAUSES
+from gpuprof.diagnosis.iterations.budget import iteration_budget
 from gpuprof.diagnosis.reach.groups import by_name, largest_first
 from gpuprof.diagnosis.reach.sampled import sampled_in
-from gpuprof.record.phase_names import UNRECORDED_RANGE
+from gpuprof.diagnosis.sentences import share as share_of
+from gpuprof.record.phase_names import PART_RANGE, RANGE, UNRECORDED_RANGE
 from gpuprof.replay.graph import COPY, HOST, SYNC, Graph
 from gpuprof.replay.transform import scaled, without_edges
 from gpuprof.timeline.runtime_calls import ALLOCATOR_CALL
@@ -206,23 +208,39 @@ def python_stretches(case: Analysis, advised: Collection[str]) -> Iterator[Part]
     nodes = python & (graph.duration_ns >= STRETCH_NS)
     if not nodes.any():
         return
-    usual = float(np.median(pieces))
+    usual, waiting = float(np.median(pieces)), _waiting_rewards(case)
     for name, mine in largest_first(case, by_name(case, nodes, "Python code between ops")):
         if name.startswith(UNRECORDED_RANGE):  # decode steps: their share of Python is unknown
             continue
         share = np.where(mine, usual / np.maximum(graph.duration_ns, usual), 1.0)
-        where = "" if name == "Python code between ops" else f" in {name}"
-        sampled = sampled_in(case, mine)
+        sampled, on_cpu = sampled_in(case, mine), waiting.get(name)
+        why = None if sampled is None else _in_function(sampled)
+        if on_cpu is not None:
+            why = f"its thread uses the CPU for {share_of(on_cpu, 1)} of the time, so it waits for something else"
         yield Part(
             kind="host",
-            what=f"long stretches of Python{where}",
+            what=_stretches(name) if on_cpu is None else f"the reward function {name.removeprefix(PART_RANGE)}",
             nodes=mine,
             change=lambda graph, mine=mine, share=share: scaled(graph, mine, share),
             reach=float((graph.duration_ns * share)[mine].sum() / max(float(graph.duration_ns[mine].sum()), 1.0)),
-            why=None if sampled is None else _in_function(sampled),
-            cost="long_python",
+            why=why,
+            cost="long_python" if on_cpu is None else None,
             sampled=sampled,
         )
+
+
+def _waiting_rewards(case: Analysis) -> dict[str, float]:
+    """Range of each reward function that mostly waits → share of its time for which its thread uses the CPU."""
+    found = None if case.folder is None else iteration_budget(case.folder)
+    rewards = () if found is None else found.rewards
+    return {PART_RANGE + one.name: (one.cpu_ns or 0) / one.ns for one in rewards if one.waits}
+
+
+def _stretches(name: str) -> str:
+    """What stretches within a range are called; those in none are just Python code."""
+    if name == "Python code between ops":
+        return "long stretches of Python"
+    return f"long stretches of Python in {name.removeprefix(PART_RANGE).replace(RANGE, 'the phase ')}"
 
 
 def _in_function(sampled: Sampled) -> str:
