@@ -26,7 +26,7 @@ from benchmarks.same_steps import as_timed
 from gpuprof.diagnosis.analysis import analysis_of
 from gpuprof.diagnosis.diagnosis import Considered, Diagnosis, Finding, Range
 from gpuprof.diagnosis.findings import larger_batch
-from gpuprof.diagnosis.predict import Steps, prediction
+from gpuprof.diagnosis.predicted_step import Steps, prediction
 from gpuprof.replay.build import build
 from gpuprof.replay.simulate import simulate
 from gpuprof.timeline.timeline import Timeline, build_timeline

@@ -30,7 +30,7 @@ from gpuprof.diagnosis.comparison.comparison import Comparison
 from gpuprof.diagnosis.detect.proposal import LEAST_GAIN
 from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.diagnosis.findings import FINDINGS
-from gpuprof.diagnosis.predict import predict
+from gpuprof.diagnosis.predicted_step import predict
 from gpuprof.replay.build import build
 from gpuprof.replay.carried_in import carried_over
 from gpuprof.replay.collectives import model_collectives

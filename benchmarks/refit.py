@@ -22,7 +22,7 @@ from gpuprof.calibration.table import numbers
 from gpuprof.diagnosis.analysis import Analysis as Looked
 from gpuprof.diagnosis.analysis import analysis_of
 from gpuprof.diagnosis.detect.proposal import Proposal
-from gpuprof.diagnosis.predict import predict
+from gpuprof.diagnosis.predicted_step import predict
 from gpuprof.replay.transform import scale
 
 SCALES = np.geomspace(0.25, 4.0, 25)

@@ -301,9 +301,12 @@ def read_json(path: Path) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
+_ENCODER = json.JSONEncoder(separators=(",", ":"), default=str)
+
+
 def append_lines(path: Path, values: list[dict[str, Any]]) -> None:
     """Adds lines in one write, so that several processes may share the file. Raises OSError."""
-    text = "".join(json.dumps(value, separators=(",", ":"), default=str) + "\n" for value in values)
+    text = "".join([f"{_ENCODER.encode(value)}\n" for value in values])
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     try:
         os.write(descriptor, text.encode())

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.memory_remedy import Priced
 from gpuprof.diagnosis.memory_remedies import offered_by
-from gpuprof.diagnosis.predict import predict_together
+from gpuprof.diagnosis.predicted_step import predict_together
 from gpuprof.memory.advice import Bounds
 from gpuprof.projection.memory import RecordedMemory
 from gpuprof.projection.memory_fixes import MemoryFix

@@ -8,51 +8,27 @@ from pathlib import Path
 import numpy as np
 
 from gpuprof.calibration import thresholds as calibrated
-from gpuprof.diagnosis.baseline import (
-    EQUAL_WORK,
-    OUTLIER,
-    RareStep,
-    StepTime,
-    durations,
-    rare_step,
-    step_time,
-    steps_alike,
-)
+from gpuprof.diagnosis.baseline import EQUAL_WORK, RareStep, StepTime, durations, rare_step, step_time, steps_alike
 from gpuprof.diagnosis.budget import budget, mean_ahead
 from gpuprof.diagnosis.budget_model import Budget
 from gpuprof.diagnosis.energy import measured_energy
 from gpuprof.diagnosis.new_shapes import first_seen, new_shapes
 from gpuprof.diagnosis.run_budget import Feed, feed_of, stretch_of
-from gpuprof.diagnosis.run_model import (
-    Baseline,
-    Exit,
-    Goodput,
-    GpuTelemetry,
-    Run,
-    RunMemory,
-    Telemetry,
-    Throughput,
-    Work,
-)
+from gpuprof.diagnosis.run_device import memory_of, span_of, telemetry_of
+from gpuprof.diagnosis.run_model import Baseline, Exit, Goodput, Run
+from gpuprof.diagnosis.run_work import WORK, Timed, known_values, throughput_of, usual_ns, with_samples, work_of
 from gpuprof.diagnosis.timed_steps import TimedSteps, timed_steps
 from gpuprof.record.free_run_length import AFTERMATH_NS
 from gpuprof.record.goodput import goodput
-from gpuprof.runfile import NSYS, STAGES
-from gpuprof.tracefile.run import Rank, RunFolder, StepColumns
-from gpuprof.tracefile.telemetry import TelemetryColumns
-from gpuprof.tracefile.trace import ABSENT, F64, I64
+from gpuprof.runfile import NSYS
+from gpuprof.tracefile.run import RunFolder, StepColumns
+from gpuprof.tracefile.trace import F64, I64
 from gpuprof.units import Assumed, Steps
-
-WORK = ("tokens", "real_tokens", "samples")
-"""Measures of a step's work, best first: padding is computed like any token, and samples can be short or long. If none
-is known, the number of backward passes is used."""
 
 STILL_SLOW = calibrated.STILL_SLOW.value
 """If steps after the recording are slower by more than this share, the profiler is still active."""
 FEWEST_AFTER: Assumed[Steps] = 5
 """Fewest steps after the recording that distinguish a lasting change from an outlier."""
-
-_UNPROFILED_STAGES = ("settle", "baseline_free", "baseline_sync", "sampling", "after")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,24 +57,14 @@ class RunFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class _Timed:
-    """Steps of a stage that ran without a profiler: their rows and how long each took."""
-
-    rows: I64
-    ns: F64
-    profiled: int
-    """Steps left out because a profiler was active."""
-
-
-@dataclass(frozen=True, slots=True)
 class _Measured:
     """The timed steps of a folder by stage, with the measure of work by which they are compared."""
 
     folder: RunFolder
     steps: StepColumns
-    free: _Timed
-    sync: _Timed
-    after: _Timed
+    free: Timed
+    sync: Timed
+    after: Timed
     traced: I64
     """Rows of the recorded steps."""
     work: F64 | None
@@ -107,7 +73,7 @@ class _Measured:
     """Mean work of the recorded steps."""
 
     @property
-    def base(self) -> _Timed:
+    def base(self) -> Timed:
         """The better baseline: the free-running one if there is one."""
         return self.free if len(self.free.rows) else self.sync
 
@@ -143,7 +109,7 @@ def run_facts(folder: RunFolder, synchronised: bool = False, devices: int = 1) -
     stretch = stretch_of(replace(folder, steps=measured.steps), measured.work, rare)
     found_budget = None if stretch is None else budget(stretch)
     # The timed steps may accumulate fewer batches than the recorded ones.
-    passes = _work(measured.steps, measured.base.rows).micro_steps
+    passes = work_of(measured.steps, measured.base.rows).micro_steps
     return RunFacts(
         folder,
         _run(measured, times, rare, found_budget, _shown_ns(found_budget, unprofiled), devices),
@@ -160,7 +126,7 @@ def run_facts(folder: RunFolder, synchronised: bool = False, devices: int = 1) -
 
 
 def _measured(folder: RunFolder) -> _Measured:
-    steps = _with_samples(folder.steps, folder.own)
+    steps = with_samples(folder.steps, folder.own)
     free, sync = _timed(folder, "baseline_free"), _timed(folder, "baseline_sync")
     traced = _traced(folder)
     work, target = _equal_work(steps, traced, free.rows if len(free.rows) else sync.rows)
@@ -193,7 +159,7 @@ def _run(
     )
     # Step lines are thinned out, so the last one may lag behind.
     seen = max(int(steps.step[steps.rank == folder.rank].max(initial=0)), own.steps_seen or 0)
-    work = _work(steps, measured.traced if len(measured.traced) else base.rows)
+    work = work_of(steps, measured.traced if len(measured.traced) else base.rows)
     tokens = work.tokens if work.real_tokens is None else work.real_tokens
     has_exit = folder.exit_code is not None or folder.exit_signal is not None
     return Run(
@@ -206,7 +172,7 @@ def _run(
         remaining_ns=_remaining(folder, seen, after if len(after.rows) >= FEWEST_AFTER else base, found),
         baseline=_baseline(times.free, times.sync, rare),
         after_ns=times.after.ns if times.after else None,
-        throughput=_throughput(steps, base, own.world_size or 1, None if found is None else found.mean_ns),
+        throughput=throughput_of(steps, base, own.world_size or 1, None if found is None else found.mean_ns),
         work=work,
         model=own.model,
         program=own.program,
@@ -215,9 +181,9 @@ def _run(
         command=folder.command,
         optimizer=own.optimizer,
         loader=own.loader,
-        memory=_memory(steps, folder.rank),
-        telemetry=_telemetry(
-            folder.telemetry, folder.throttle_reasons, _span(steps, measured.free.rows, measured.sync.rows)
+        memory=memory_of(steps, folder.rank),
+        telemetry=telemetry_of(
+            folder.telemetry, folder.throttle_reasons, span_of(steps, measured.free.rows, measured.sync.rows)
         ),
         notes=own.notes,
         startup_ns=_startup(folder),
@@ -232,14 +198,14 @@ def _shown_ns(found: Budget | None, unprofiled: StepTime | None) -> float | None
     return None if unprofiled is None else unprofiled.ns
 
 
-def _with_known_shapes(folder: RunFolder, free: _Timed, sync: _Timed) -> tuple[_Timed, _Timed]:
+def _with_known_shapes(folder: RunFolder, free: Timed, sync: Timed) -> tuple[Timed, Timed]:
     """The timed steps without the cost of new shapes: the usual step has only shapes that were seen before."""
     rows, ns = np.concatenate([free.rows, sync.rows]), np.concatenate([free.ns, sync.ns])
     first, shapes = first_seen(folder), new_shapes(folder, rows, ns)
     if first is None or shapes is None:
         return free, sync
 
-    def known(timed: _Timed) -> _Timed:
+    def known(timed: Timed) -> Timed:
         ns = shapes.without(timed.ns, first[timed.rows])
         kept = np.isfinite(ns)
         return replace(timed, rows=timed.rows[kept], ns=ns[kept])
@@ -251,7 +217,7 @@ def unprofiled_steps(folder: RunFolder, unprofiled_ns: int | None) -> F64:
     """Times of the steps from which an unprofiled step was estimated, in order; empty if it was not estimated from
     steps of this run."""
     free, sync = _with_known_shapes(folder, _timed(folder, "baseline_free"), _timed(folder, "baseline_sync"))
-    steps = _with_samples(folder.steps, folder.own)
+    steps = with_samples(folder.steps, folder.own)
     work, target = _equal_work(steps, _traced(folder), free.rows if len(free.rows) else sync.rows)
     for timed, other in ((free, sync), (sync, free)):
         alike = steps_alike(timed.ns, *_at_work(timed, other, work, target))
@@ -261,7 +227,7 @@ def unprofiled_steps(folder: RunFolder, unprofiled_ns: int | None) -> F64:
 
 
 def _at_work(
-    timed: _Timed, other: _Timed, work: F64 | None, target: float | None
+    timed: Timed, other: Timed, work: F64 | None, target: float | None
 ) -> tuple[F64 | None, float | None, tuple[F64, F64] | None]:
     """Arguments of `step_time` after the durations: the steps' work, the wanted work, and the other steps."""
     if work is None:
@@ -269,10 +235,7 @@ def _at_work(
     return work[timed.rows], target, (other.ns, work[other.rows])
 
 
-# -- which steps, and how long they took
-
-
-def _timed(folder: RunFolder, stage: str, skip_ns: int = 0) -> _Timed:
+def _timed(folder: RunFolder, stage: str, skip_ns: int = 0) -> Timed:
     """The steps of a stage, except those that began in its first `skip_ns`."""
     steps, own = folder.steps, folder.own
     rows = steps.rows(stage, folder.rank)
@@ -284,7 +247,7 @@ def _timed(folder: RunFolder, stage: str, skip_ns: int = 0) -> _Timed:
         late = begin - begin.min() >= skip_ns
         rows, ns = rows[late], ns[late]
     clean = ~steps.profiled[rows]
-    return _Timed(rows[clean], ns[clean], int(np.count_nonzero(~clean)))
+    return Timed(rows[clean], ns[clean], int(np.count_nonzero(~clean)))
 
 
 def _traced(folder: RunFolder) -> I64:
@@ -298,25 +261,20 @@ def _traced(folder: RunFolder) -> I64:
     return rows
 
 
-def _known(values: I64) -> F64:
-    """Amounts as floats; unknown or zero is NaN."""
-    return np.where(values > 0, values, np.nan).astype(np.float64)
-
-
 def _equal_work(steps: StepColumns, traced: I64, baseline: I64) -> tuple[F64 | None, float | None]:
     """The work of every step by the best measure that recorded and unprofiled steps share, and the recorded mean."""
     for name in WORK:
-        work = _known(getattr(steps, name))
+        work = known_values(getattr(steps, name))
         if len(traced) and np.isfinite(work[traced]).all() and np.isfinite(work[baseline]).any():
             return work, float(work[traced].mean())
-    passes = _known(steps.micro_steps)
+    passes = known_values(steps.micro_steps)
     timed = passes[np.concatenate([traced, baseline])]
     if len(traced) and len(baseline) and np.isfinite(timed).all() and timed.min() < timed.max():
         return passes, float(passes[traced].mean())
     return None, None
 
 
-def _rare(folder: RunFolder, free: _Timed, sync: _Timed, work: F64 | None, target: float | None) -> RareStep | None:
+def _rare(folder: RunFolder, free: Timed, sync: Timed, work: F64 | None, target: float | None) -> RareStep | None:
     """The long step that recurs among unprofiled steps with the work of the recorded ones."""
     rows, ns = np.concatenate([free.rows, sync.rows]), np.concatenate([free.ns, sync.ns])
     if work is not None and target:
@@ -342,14 +300,7 @@ def _baseline(free: StepTime | None, sync: StepTime | None, rare: RareStep | Non
     )
 
 
-def _usual(timed: _Timed) -> np.ndarray:
-    """Mask of the steps of usual length, without an evaluation or checkpoint."""
-    if not np.isfinite(timed.ns).any():
-        return np.zeros(len(timed.ns), bool)
-    return np.isfinite(timed.ns) & (np.nan_to_num(timed.ns, nan=np.inf) <= OUTLIER * np.nanmedian(timed.ns))
-
-
-def _remaining(folder: RunFolder, seen: int, timed: _Timed, found: Budget | None) -> int | None:
+def _remaining(folder: RunFolder, seen: int, timed: Timed, found: Budget | None) -> int | None:
     """Time for the remaining steps, ns: at the mean step, or at that of the steps timed last if these are lastingly
     slower or nothing else is known."""
     total = folder.own.steps_total
@@ -357,7 +308,7 @@ def _remaining(folder: RunFolder, seen: int, timed: _Timed, found: Budget | None
         return None
     if seen >= total or (folder.status == "finished" and not folder.exit_code):
         return 0
-    usual = _usual(timed)
+    usual = usual_ns(timed)
     last = float(timed.ns[usual].mean()) if usual.any() else None
     if found is not None and (last is None or last <= (1 + STILL_SLOW) * found.mean_ns):
         return mean_ahead(found, total - seen) * (total - seen)
@@ -380,131 +331,3 @@ def _startup(folder: RunFolder) -> int | None:
         return None
     begun = int((steps.unix_ns - steps.ns)[first[0]])
     return begun - folder.started_ns if begun >= folder.started_ns else None
-
-
-def _with_samples(steps: StepColumns, rank: Rank) -> StepColumns:
-    """The steps with their numbers of samples, from the trainer's micro-batches or else from the sampler or loader.
-
-    Older recordings count rows of the first tensor passed to the model. Rows are samples if they match the loader's
-    batch size: the same number, a multiple (the two texts of a preference pair, the columns of a contrastive loss), or
-    one for a packed batch. Otherwise samples are unknown.
-    """
-    loader = rank.loader or {}
-    declared = (rank.program.settings if rank.program else {}).get("per_device_train_batch_size")
-    known = steps.samples > 0
-    if declared is None and loader.get("counts_samples"):
-        return steps
-    size = declared if declared is not None else loader.get("batch_size")
-    if not isinstance(size, int) or isinstance(size, bool) or size < 1 or not known.any():
-        return replace(steps, samples=np.full_like(steps.samples, ABSENT))
-    passes = np.maximum(steps.micro_steps[known], 1)
-    usual = float(np.median(steps.samples[known] / passes))
-    samples = steps.samples.copy()
-    if declared is not None or usual == 1 or usual % size == 0:
-        samples[known] = np.rint(samples[known] * (size / usual)).astype(np.int64)
-    elif size % usual or (np.median(passes) * usual) % size:
-        samples[known] = ABSENT
-    return replace(steps, samples=samples)
-
-
-def _throughput(steps: StepColumns, timed: _Timed, ranks: int, mean_ns: int | None) -> Throughput:
-    """Work per second: work of a timed step / the mean step, or / the steps' own times if the mean is unknown."""
-    usual = _usual(timed)
-
-    def rate(name: str) -> float | None:
-        work = _known(getattr(steps, name)[timed.rows])
-        both = usual & np.isfinite(work)
-        if not both.any():
-            return None
-        step_ns = mean_ns or float(timed.ns[both].mean())
-        return float(work[both].mean()) / step_ns * 1e9 * ranks
-
-    padded, real = rate("tokens"), rate("real_tokens")
-    return Throughput(padded if real is None else real, padded, rate("samples"))
-
-
-def _work(steps: StepColumns, rows: I64) -> Work:
-    def mean(name: str) -> float | None:
-        known = _known(getattr(steps, name)[rows])
-        return float(np.nanmean(known)) if np.isfinite(known).any() else None
-
-    return Work(mean("samples"), mean("tokens"), mean("real_tokens"), mean("micro_steps"), *_shares_of_work(steps))
-
-
-def _shares_of_work(steps: StepColumns) -> tuple[float | None, float | None, float | None]:
-    """Shares over all ranks' steps: non-padding tokens among tokens, pairs that attention has to compare among pairs of
-    tokens in a row, and labelled tokens among tokens; None if no step has both numbers."""
-
-    def share(part: I64, whole: I64) -> float | None:
-        some, every = _known(part), _known(whole)
-        both = np.isfinite(some) & np.isfinite(every)
-        return float(some[both].sum() / every[both].sum()) if both.any() else None
-
-    return (
-        share(steps.real_tokens, steps.tokens),
-        share(steps.useful_pairs, steps.pairs),
-        share(steps.labelled_tokens, steps.tokens),
-    )
-
-
-# -- memory and telemetry
-
-
-def _memory(steps: StepColumns, rank: int) -> RunMemory:
-    """Memory of the run. A profiler keeps tensors alive, so recorded steps count only if there are no others."""
-    own = steps.rank == rank
-    bare = own & np.isin(steps.stage, [STAGES.index(stage) for stage in _UNPROFILED_STAGES]) & ~steps.profiled
-
-    def known(column: I64) -> I64:
-        values = column[bare & (column != ABSENT)]
-        return values if len(values) else column[own & (column != ABSENT)]
-
-    allocated, reserved, peak = map(known, (steps.allocated_bytes, steps.reserved_bytes, steps.peak_bytes))
-    return RunMemory(
-        allocated_bytes=int(np.median(allocated)) if len(allocated) else None,
-        reserved_bytes=int(np.median(reserved)) if len(reserved) else None,
-        peak_bytes=int(peak.max()) if len(peak) else None,
-    )
-
-
-def _span(steps: StepColumns, *stages: I64) -> tuple[int, int] | None:
-    """From the start of the first to the end of the last of these steps."""
-    rows = np.concatenate(stages)
-    rows = rows[steps.unix_ns[rows] != ABSENT]
-    return (int((steps.unix_ns - steps.ns)[rows].min()), int(steps.unix_ns[rows].max())) if len(rows) else None
-
-
-def _telemetry(table: TelemetryColumns, reasons: tuple[str, ...], span: tuple[int, int] | None) -> Telemetry | None:
-    if span is None:
-        return None
-    inside = (table.unix_ns >= span[0]) & (table.unix_ns <= span[1])
-    if not inside.any():
-        return None
-    gpus = []
-    for gpu in np.unique(table.gpu[inside & (table.gpu >= 0)]).tolist():
-        whole = table.gpu == gpu
-        rows = np.flatnonzero(inside & whole)
-        shares = {reason: float(np.mean(table.throttle[rows] >> bit & 1)) for bit, reason in enumerate(reasons)}
-        gpus.append(
-            GpuTelemetry(
-                index=gpu,
-                power_w=_median(table.power_w[rows]),
-                limit_w=_median(table.limit_w[rows]),
-                sm_mhz=_median(table.sm_mhz[rows]),
-                sm_mhz_max_seen=_most(table.sm_mhz[whole]),
-                temperature_c=_most(table.temperature_c[rows]),
-                utilization=_median(table.utilization[rows]),
-                throttled={reason: share for reason, share in shares.items() if share},
-            )
-        )
-    return Telemetry(tuple(gpus), len(np.unique(table.unix_ns[inside])), _median(table.load1[inside]))
-
-
-def _median(values: F64) -> float | None:
-    known = values[np.isfinite(values)]
-    return float(np.median(known)) if len(known) else None
-
-
-def _most(values: F64) -> float | None:
-    known = values[np.isfinite(values)]
-    return float(known.max()) if len(known) else None

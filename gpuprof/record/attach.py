@@ -87,15 +87,21 @@ class Holder:
 
         def before(optimizer: Any, _: Any, __: Any) -> None:
             session = self._session
+            if session is None or session.counter is not None:
+                return
             # torch 2.13 calls its global hooks twice before a step, and a subclass may call its parent's step.
-            if session is not None and not opened:
+            if not opened:
                 close = session.optimizer_range()
                 if close is not None:
                     opened.append((id(optimizer), close))
 
         def after(optimizer: Any, _: Any, __: Any) -> None:
-            counter = self.counter
-            if counter is not None and self._run is None and counter(optimizer):
+            session = self._session
+            if session is not None:
+                counter = None if listener is not None else session.counter
+            else:
+                counter = None if self._run is not None else self.counter
+            if counter is not None and counter(optimizer):
                 return
             if opened and opened[-1][0] == id(optimizer):
                 opened.pop()[1]()

@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,6 +20,11 @@ if TYPE_CHECKING:
 
 _TOKENS = ("input_ids", "decoder_input_ids", "tokens", "inputs_embeds")
 _DEEPEST: Assumed[Levels] = 3
+_MOST_ITEMS: Assumed[Entries] = 8
+"""Of a list, those that are looked at."""
+_SCALARS = (bool, int, float, str)
+_NOTHING = ()
+"""CPython has one empty tuple: the arguments of a call that names all of them."""
 Tensors = list[tuple[str | None, Any]]
 """Tensors with their keys."""
 
@@ -41,7 +47,7 @@ class BatchWork:
     @property
     def is_told(self) -> bool:
         """Whether tensors in host memory gave more than the shapes do."""
-        return any(one is not None for one in (self.real_tokens, self.useful_pairs, self.labelled_tokens))
+        return not (self.real_tokens is None and self.useful_pairs is None and self.labelled_tokens is None)
 
     def __add__(self, other: BatchWork) -> BatchWork:
         return BatchWork(
@@ -52,6 +58,9 @@ class BatchWork:
             _sum(self.useful_pairs, other.useful_pairs),
             _sum(self.labelled_tokens, other.labelled_tokens),
         )
+
+
+_NO_WORK = BatchWork()
 
 
 def _sum(a: int | None, b: int | None) -> int | None:
@@ -78,7 +87,10 @@ class WorkMeter:
         self._fetched: BatchWork | None = None
         self._called: BatchWork | None = None
         self._masked: deque[BatchWork] = deque(maxlen=MOST_FETCHED)
-        self._shapes: set[tuple[Any, ...]] = set()
+        self._sizes: dict[tuple[Any, ...], BatchWork | None] = {}
+        """What the shapes of each call say, by names and shapes of its tensors."""
+        self._sees_calls, self._misses_calls = False, True
+        """Whether a step has called the model since `begin_calls`, and whether one has not."""
         self.new_shapes: int | None = None
         """Calls of the current step with shapes that no call had before; None where calls are not seen."""
 
@@ -90,8 +102,11 @@ class WorkMeter:
         self._reads = every or self._ration.allows(now_ns)
 
     def fetched(self, batch: Any) -> None:
-        """A DataLoader has handed out a batch."""
-        work = self._work_of(batch, tensors_in(batch))
+        """A DataLoader has handed out a batch. Where every step calls the model, the shapes of the call are enough."""
+        if self._sees_calls and not self._misses_calls and not self._reads:
+            return
+        tensors = tensors_in(batch)
+        work = self._values(batch, tensors) if self._reads else _size(tensors)
         if work is not None:
             self._fetched = work if self._fetched is None else self._fetched + work
             if work.is_told:
@@ -100,32 +115,40 @@ class WorkMeter:
     def called(self, arguments: Any) -> None:
         """The model is called with these arguments."""
         tensors = tensors_in(arguments)
-        shapes = tuple([tensor.shape for _, tensor in tensors])
+        call = tuple([(one.dtype if key is None else key, one.shape) for key, one in tensors])
         # Calls are seen only once the run has settled, so the first shape seen is not new.
-        seen = shapes in self._shapes
-        new = bool(self._shapes) and not seen
-        if not seen and len(self._shapes) < MOST_SHAPES:
-            self._shapes.add(shapes)
+        new = 0
+        if call in self._sizes:
+            work = self._sizes[call]
+        else:
+            work, new = _size(tensors), 1 if self._sizes else 0
+            if len(self._sizes) < MOST_SHAPES:
+                self._sizes[call] = work
         self.new_shapes = (self.new_shapes or 0) + new
-        work = self._work_of(arguments, tensors)
+        if self._reads:
+            work = self._values(arguments, tensors)
         if work is not None:
-            work = work if work.is_told else self._unpadded(work)
+            if self._masked and not work.is_told:
+                work = self._unpadded(work)
             self._called = work if self._called is None else self._called + work
 
     def begin_calls(self) -> None:
         """Calls are seen from now on: everything except what a loader has prefetched was used before."""
+        self._sees_calls = self._misses_calls = False
         while len(self._masked) > 1:
             self._masked.popleft()
 
     def take(self) -> BatchWork:
         """The work since the last time, at the end of a step."""
-        work = self._called or self._fetched or BatchWork()
+        if self._called is None:
+            self._misses_calls = True
+        else:
+            self._sees_calls = True
+        work = self._called or self._fetched or _NO_WORK
         self._fetched = self._called = self.new_shapes = None
         return work
 
-    def _work_of(self, batch: Any, tensors: Tensors) -> BatchWork | None:
-        if not self._reads:
-            return _size(tensors)
+    def _values(self, batch: Any, tensors: Tensors) -> BatchWork | None:
         begun = time.perf_counter_ns()
         work = _read(batch, tensors)
         self._reading_ns += time.perf_counter_ns() - begun
@@ -171,13 +194,20 @@ def _read(batch: Any, tensors: Tensors) -> BatchWork | None:
 
 def _size(tensors: Tensors) -> BatchWork | None:
     """What shapes alone say."""
-    named = dict(tensors)
-    tokens = next((named[key] for key in _TOKENS if key in named), None)
-    if tokens is None:
-        tokens = next((t for _, t in tensors if t.dim() == 2 and not t.is_floating_point()), None)
-    if tokens is None or tokens.dim() < 2:
+    tokens, named = None, dict(tensors)
+    for key in _TOKENS:
+        if key in named:
+            tokens = named[key]
+            break
+    else:
+        for _, one in tensors:
+            if one.dim() == 2 and not one.is_floating_point():
+                tokens = one
+                break
+    shape = () if tokens is None else tokens.shape
+    if len(shape) < 2:
         return None
-    rows, length = tokens.shape[0], tokens.shape[1]
+    rows, length = shape[0], shape[1]
     return BatchWork(rows, rows * length, pairs=rows * length**2)
 
 
@@ -197,21 +227,30 @@ def _kept(mask: Any, tokens: int) -> list[int] | None:
 
 def tensors_in(value: Any) -> Tensors:
     """The tensors in what a model is called with, in order, each with its key; None for one that has none."""
-    import torch
-
     found: Tensors = []
-    _gather(value, None, 0, found, torch.Tensor)
+    tensor = sys.modules["torch"].Tensor
+    if isinstance(value, dict):  # a batch
+        _gather(value.items(), 1, found, tensor)
+    elif isinstance(value, tuple):  # a call's arguments
+        for part in value[:_MOST_ITEMS]:
+            if isinstance(part, dict):
+                _gather(part.items(), 2, found, tensor)
+            elif part is not None and part is not _NOTHING:
+                _gather([(None, part)], 1, found, tensor)
+    else:
+        _gather([(None, value)], 0, found, tensor)
     return found
 
 
-def _gather(value: Any, key: str | None, depth: int, found: Tensors, tensor: type) -> None:
-    if isinstance(value, tensor):
-        found.append((key, value))
-    elif depth >= _DEEPEST:
-        return
-    elif isinstance(value, Mapping):
-        for name, item in value.items():
-            _gather(item, str(name), depth + 1, found, tensor)
-    elif isinstance(value, (list, tuple)):
-        for item in value[:8]:
-            _gather(item, None, depth + 1, found, tensor)
+def _gather(items: Iterable[tuple[Any, Any]], depth: int, found: Tensors, tensor: type) -> None:
+    """Adds the tensors among the values of `items`, and those inside of these. Values that hold nothing, as most
+    arguments do, cost no call of a function."""
+    for key, value in items:
+        if isinstance(value, tensor):
+            found.append((key if key is None else str(key), value))
+        elif value is None or depth >= _DEEPEST or isinstance(value, _SCALARS):
+            continue
+        elif isinstance(value, (dict, Mapping)):
+            _gather(value.items(), depth + 1, found, tensor)
+        elif isinstance(value, (list, tuple)) and value:
+            _gather([(None, item) for item in value[:_MOST_ITEMS]], depth + 1, found, tensor)

@@ -7,7 +7,7 @@ autograd numbers the ops that it records, and each comes with its kernels, their
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import fmean
 
 TYPE_CHECKING = False
@@ -65,7 +65,8 @@ def _alike(some: Sequence[int], usual: Sequence[int]) -> bool:
     return abs(fmean(some) - fmean(usual)) <= MEAN_DIFFERS * fmean(usual)
 
 
-def ops_followed() -> int:
-    """Ops that autograd has followed in this thread so far; 0 where this torch does not say."""
+def ops_counter() -> Callable[[], int]:
+    """Torch's function that says how many ops autograd has followed in the calling thread so far; one that says 0 where
+    this torch has none."""
     read = getattr(sys.modules.get("torch.autograd"), "_get_sequence_nr", None)
-    return 0 if read is None else read()
+    return int if read is None else read

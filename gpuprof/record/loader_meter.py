@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import mmap
 import struct
+import sys
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 
 MOST_WORKERS: Assumed[Workers] = 255
+_WORKER = "torch.utils.data._utils.worker"
+"""The module that says whether this process is a loader's worker, and which. It is imported with torch.utils.data."""
 _SLOT = struct.Struct("qqqd")
 """Batches, wall ns, processor ns, and the sum of squares of the wall ms of one worker."""
 
@@ -83,20 +86,20 @@ class LoaderMeter:
         return bool(self._patches)
 
     def _counted(self, fetch: Any) -> Any:
+        now, used = time.perf_counter_ns, time.thread_time_ns
+
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            if self.only_workers and _in_training_process():
+            worker = sys.modules[_WORKER].get_worker_info()
+            if worker is None and self.only_workers:
                 return fetch(*args, **kwargs)
-            begun, cpu = time.perf_counter_ns(), time.thread_time_ns()
+            begun, cpu = now(), used()
             batch = fetch(*args, **kwargs)
-            self._add(time.perf_counter_ns() - begun, time.thread_time_ns() - cpu)
+            self._add(worker, now() - begun, used() - cpu)
             return batch
 
         return wrapper
 
-    def _add(self, ns: int, cpu_ns: int) -> None:
-        from torch.utils.data import get_worker_info
-
-        worker = get_worker_info()
+    def _add(self, worker: Any, ns: int, cpu_ns: int) -> None:
         number = 0 if worker is None else min(worker.id + 1, MOST_WORKERS)
         try:
             batches, busy, cpu, squares = _SLOT.unpack_from(self._memory, number * _SLOT.size)
@@ -116,13 +119,6 @@ class LoaderMeter:
         for patch in self._patches:
             patch.undo()
         self._patches.clear()
-
-
-def _in_training_process() -> bool:
-    """Whether this process is not a loader's worker."""
-    from torch.utils.data import get_worker_info
-
-    return get_worker_info() is None
 
 
 meter = LoaderMeter()

@@ -33,19 +33,21 @@ class Lumps:
     """Adds up the CPU time that the current step spends on each kind."""
 
     def __init__(self) -> None:
-        self._ns: dict[str, int] = dict.fromkeys(KINDS, 0)
+        self._ns: dict[str, int] = {}
         self._depth = 0
         self._patches: list[Patch] = []
         self._undo: list[Callable[[], None]] = []
         self._collecting_ns = 0
 
     def take(self) -> dict[str, int]:
-        """Kind → ns in the step that has ended; starts again from zero."""
-        taken, self._ns = self._ns, dict.fromkeys(KINDS, 0)
+        """Kind → ns in the step that has ended, of those that it had; starts again from zero."""
+        taken = self._ns
+        if taken:
+            self._ns = {}
         return taken
 
     def add(self, kind: str, ns: int) -> None:
-        self._ns[kind] += max(ns, 0)
+        self._ns[kind] = self._ns.get(kind, 0) + max(ns, 0)
 
     # -- where it is measured
 

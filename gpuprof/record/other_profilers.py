@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import sys
 from typing import Any
 
 from .hooks import Listener, Patch
@@ -37,9 +38,7 @@ def patch_profilers(listener: Listener) -> list[Patch]:
 
 def profiler_is_active() -> bool:
     """Whether any torch profiler records on this thread at this moment."""
-    from torch._C._autograd import _profiler_enabled
-
-    return bool(_profiler_enabled())
+    return bool(sys.modules["torch._C._autograd"]._profiler_enabled())
 
 
 def profiler_is_alive() -> bool:

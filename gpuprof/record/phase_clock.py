@@ -44,9 +44,10 @@ class PhaseClock:
     def begin(self, now: int) -> None:
         """A step begins; 0 for one that is not timed."""
         self._since, self._rest = now, OTHER
-        self._ns, self._parts, self._parts_cpu = {}, {}, {}
-        self._passes = 0
-        self.generation.take()
+        if self.marked or self._ns or self._parts:
+            self._ns, self._parts, self._parts_cpu = {}, {}, {}
+            self._passes = 0
+            self.generation.take()
 
     @property
     def phase(self) -> str:
@@ -103,8 +104,10 @@ class PhaseClock:
 
     def take(self, now: int) -> dict[str, Any]:
         """The phases of the step that ends now, for its line in steps.jsonl; empty if no phase was ever marked."""
+        if not self.marked:
+            return {}
         self._account(now)
-        if not self.marked or not self._ns:
+        if not self._ns:
             return {}
         self._apart = None if self._apart is None else self._apart + 1
         if GENERATION in self._ns:

@@ -27,6 +27,8 @@ class SamplerMeter:
 
     def __init__(self) -> None:
         self._chosen: weakref.WeakKeyDictionary[Any, dict[int, int | None]] = weakref.WeakKeyDictionary()
+        self._last: tuple[Any, dict[int, int | None]] = (_nothing, {})
+        """The iterator that was used last, by a weak reference, and its entry: there is mostly one."""
         self._patch: Patch | None = None
 
     def watch(self, dataloader: Any) -> None:
@@ -51,7 +53,7 @@ class SamplerMeter:
 
     def _note(self, iterator: Any, index: Any) -> None:
         try:
-            chosen = self._chosen.setdefault(iterator, {})
+            chosen = self._of(iterator)
             if len(chosen) >= MOST_AHEAD:
                 chosen.clear()
             # A loader with workers asks for batches ahead, and numbers them.
@@ -59,15 +61,24 @@ class SamplerMeter:
         except Exception:  # the number is unknown then
             pass
 
+    def _of(self, iterator: Any) -> dict[int, int | None]:
+        if self._last[0]() is not iterator:
+            self._last = weakref.ref(iterator), self._chosen.setdefault(iterator, {})
+        return self._last[1]
+
     def of_batch(self, iterator: Any) -> int | None:
         """Samples of the batch that the iterator has just delivered; None if neither its sampler nor its loader gives
         them. An iterable dataset has no sampler: its batches have the loader's size."""
         received = getattr(iterator, "_rcvd_idx", None)
-        chosen = self._chosen.get(iterator, {})
+        chosen = self._of(iterator)
         number = _LAST if received is None else received - 1
         if number not in chosen:  # requested before we watched
             return batch_size_of(iterator)
         return chosen.pop(number)
+
+
+def _nothing() -> None:
+    return None
 
 
 def _length(index: Any) -> int | None:
@@ -122,9 +133,12 @@ class StepSamples:
         if not passes:
             self._used += self._fetched
             self._fetched.clear()
-        used, self._used = self._used, []
+        used = self._used
+        if not used:
+            return None
+        self._used = []
         known = [one for one in used if one is not None]
-        return sum(known) if used and len(known) == len(used) else None
+        return sum(known) if len(known) == len(used) else None
 
 
 sampled = SamplerMeter()

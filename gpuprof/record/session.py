@@ -10,6 +10,7 @@ import atexit
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ from .schedule import plan
 from .session_windows import Windows
 from .settling import Settling, as_possible
 from .stall import StallWatch
-from .step_clock import StepClock
+from .step_clock import OPTIMIZER, StepClock
 from .step_meter import StepMeter
 from .tell import tell
 from .timing import devices_in_use, synchronise
@@ -87,6 +88,9 @@ class Session:
         self._planned_end: int | None = None
         self._sampling: Sampling | None = None
         self._over = False
+        self.counter: Callable[[Any], bool] | None = None
+        """Once the plan is done: called with an optimizer that has done its step, in place of `on_optimizer_end`; False
+        where that has to be called. None where each step has to be looked at."""
         self._line_due_ns = 0
         self._stall = StallWatch(folder, self.rank, self.world_size, self._journal.tell)
         self._nodes: NodeExchange | None = None
@@ -136,7 +140,7 @@ class Session:
 
     def forked(self) -> None:
         """Called in a forked child: the recording is its parent's."""
-        self.ended = True
+        self.ended, self.counter = True, None
         if self._sampling is not None:
             self._sampling.leave()
         self._attached.forked()
@@ -172,18 +176,21 @@ class Session:
     @guarded
     def on_optimizer_end(self, optimizer: Any) -> None:
         """An optimizer has done its step, here or in a hook of the backward pass, on a thread of autograd."""
-        self._training.updates(optimizer)
+        if self.counter is not None:
+            self._count_by_clock()
+        if not self._training.known:
+            self._training.updates(optimizer)
         self._clock.optimizer_ended(optimizer)
 
     def _meet_optimizer(self, optimizer: Any) -> None:
-        if not self._training.known:
-            self._training.meet(optimizer=optimizer)
+        self._training.meet(optimizer=optimizer)
 
     @guarded
     def on_training(self, source: str, left: int | None, model: Any, optimizer: Any) -> None:
         """A source that knows where steps end begins to count them. left: how many there will be."""
         if not self._clock.is_here():
             return
+        self._count_by_clock()
         self._clock.counted_by(source, left)
         self.phases.watch()
         self._training.total = self._clock.total
@@ -209,6 +216,7 @@ class Session:
         """The source of the steps is done; what follows (an evaluation, another training) is not one of its steps."""
         if not self._clock.is_here():
             return
+        self._count_by_clock()
         self._clock.left_alone()
         self._training.total = None
         if self._windows.open is not None:
@@ -228,26 +236,33 @@ class Session:
         """A backward pass begins; the returned function is called at its end."""
         if not self._clock.is_here():
             return None
-        self._close_if_asked()
+        if self._windows.asked_to_close is not None:
+            self._close_if_asked()
         self._clock.backward_begins()
         self._meter.backward(time.perf_counter_ns())
-        self._mark("backward")
-        depth = self._meter.phases.backward()
-        close = self._attached.ranges.open("backward")
-        if self._attached.ranges.listening:
-            self._training.backward(root)
+        if self._sampling is not None:
+            self._sampling.mark("backward")
+        phases, ranges = self._meter.phases, self._attached.ranges
+        depth = phases.backward() if phases.marked else 0
+        if not ranges.listening:
+            return partial(self._backward_ended, depth)
+        close = ranges.open("backward")
+        self._training.backward(root)
 
         def ended() -> None:
-            self._meter.phases.backward_ended(depth)
             if close is not None:
                 close()
-            self._mark("backward_end")
-            self._backward_ended()
+            self._backward_ended(depth)
 
         return ended
 
     @guarded
-    def _backward_ended(self) -> None:
+    def _backward_ended(self, depth: int) -> None:
+        """depth: what the phase's beginning has returned; 0 where no phases are marked."""
+        if depth:
+            self._meter.phases.backward_ended(depth)
+        if self._sampling is not None:
+            self._sampling.mark("backward_end")
         self._clock.backward_ends()
 
     @guarded
@@ -255,31 +270,37 @@ class Session:
         """A batch is requested; the returned function is called with it. batches: the DataLoader's iterator."""
         if not self._clock.is_here():
             return None
-        self._close_if_asked()
-        self._training.meet(batches=batches)
+        if self._windows.asked_to_close is not None:
+            self._close_if_asked()
+        if not self._training.known:
+            self._training.meet(batches=batches)
         begun = time.perf_counter_ns()
-        self._mark("data")
-        self._meter.phases.fetching()
-        depth = self._meter.phases.enter(DATA)
-        close = self._attached.ranges.open("data")
+        if self._sampling is not None:
+            self._sampling.mark("data")
+        phases, ranges = self._meter.phases, self._attached.ranges
+        depth = 0
+        if phases.marked:
+            phases.fetching()
+            depth = phases.enter(DATA)
+        if not ranges.listening:
+            return partial(self._fetched, begun, depth, batches)
+        close = ranges.open("data")
 
         def fetched(batch: Any) -> None:
-            self._meter.phases.leave(depth)
             if close is not None:
                 close()
-            self._mark("data_end")
-            self._meter.fetched(time.perf_counter_ns() - begun)
-            self._count(batch, batches)
+            self._fetched(begun, depth, batches, batch)
 
         return fetched
 
-    def _mark(self, what: str) -> None:
-        """Says which part of the step the samples from now on belong to, while the process is sampled."""
-        if self._sampling is not None:
-            self._sampling.mark(what)
-
     @guarded
-    def _count(self, batch: Any, batches: Any) -> None:
+    def _fetched(self, begun: int, depth: int, batches: Any, batch: Any) -> None:
+        """begun: when the batch was requested; depth: as for `_backward_ended`."""
+        if depth:
+            self._meter.phases.leave(depth)
+        if self._sampling is not None:
+            self._sampling.mark("data_end")
+        self._meter.fetched(time.perf_counter_ns() - begun)
         if batch is not None:
             self._meter.work.fetched(batch)
             self._meter.samples.fetched(sampled.of_batch(batches))
@@ -291,8 +312,10 @@ class Session:
             return
         if self._training.is_in_training_mode:
             self._meter.trained(time.perf_counter_ns())
-            self._meter.phases.trained()
-            self._mark("forward")
+            if self._meter.phases.marked:
+                self._meter.phases.trained()
+            if self._sampling is not None:
+                self._sampling.mark("forward")
             self._meter.work.called(arguments)
         else:
             self._meter.evaluated()
@@ -315,16 +338,17 @@ class Session:
         self._close_window()
 
     def _close_if_asked(self) -> None:
-        if self._windows.asked_to_close:
-            if self._windows.open is not None:
-                self._make_room()
-            self._windows.room_made()
+        """A profiler of another thread waits for ours to end."""
+        if self._windows.open is not None:
+            self._make_room()
+        self._windows.room_made()
 
     def optimizer_range(self) -> Callable[[], None] | None:
         """Opens the range of an optimizer's step, where a tool listens."""
         if self.ended or not (self._attached.ranges.listening or self._sampling) or not self._clock.is_here():
             return None
-        self._mark("optimizer")
+        if self._sampling is not None:
+            self._sampling.mark("optimizer")
         return self._attached.ranges.open("optimizer")
 
     # -- phases of an iteration
@@ -361,14 +385,16 @@ class Session:
             self._free.stretch.end_step(now)
         self._left -= 1
         self._follow_stage(now, took_ns)
-        self._close_if_asked()
+        if self._windows.asked_to_close is not None:
+            self._close_if_asked()
         if self._windows.open is not None:
             self._step_window()
         if self._left <= 0:
             self._next_stage()
-        if self._may_stop():
+        if self._planned_end is not None and self._may_stop():
             self._stop_training()
-        self._attached.ranges.step(self._step + 1)
+        if self._attached.ranges.listening:
+            self._attached.ranges.step(self._clock.step + 1)
         self._begin_step(0 if self._over else time.perf_counter_ns())
 
     def _begin_step(self, now: int) -> None:
@@ -434,34 +460,55 @@ class Session:
     def _may_stop(self) -> bool:
         """Whether everything is recorded, including unprofiled steps that continue after the windows. Several ranks end
         at the planned step, whatever happened to their windows: if one ended earlier, the others would wait for it."""
-        if self._planned_end is None:
-            return False
         if self.world_size > 1:
-            return self._step >= self._planned_end
+            return self._step >= (self._planned_end or 0)
         return self._stage == "after" and (self._free.after is None or self._under_tool)
 
+    def _late_counter(self) -> Callable[[Any], bool] | None:
+        """What counts steps once the plan is done; None where each has to be looked at."""
+        if self._planned_end is not None or self._attached.ranges.listening or self._nsys:
+            return None
+        if self._clock.source != OPTIMIZER:
+            return lambda _: True
+        stall_ended, meter = self._stall.step_ended, self._meter
+
+        def ended(now: int) -> None:
+            stall_ended()
+            if meter.begun_ns or now > self._line_due_ns:
+                self._keep_late_step(now)
+
+        return self._clock.counter(ended)
+
+    def _count_by_clock(self) -> None:
+        """Each step is looked at again."""
+        self.counter = None
+        self._clock.without_counter()
+
     def _end_late_step(self) -> None:
+        self._keep_late_step(time.perf_counter_ns())
+        if self._attached.ranges.listening:
+            self._attached.ranges.step(self._step + 1)
+        if self._planned_end is not None and self._may_stop():
+            self._stop_training()
+
+    @guarded
+    def _keep_late_step(self, now: int) -> None:
         """After the windows, a step costs hardly anything: a look at the clock, and sometimes a line.
 
         Once a line is due, the following step is timed, not the one in which the interval ended, which would usually be
         a long one.
         """
-        now = time.perf_counter_ns()
         if self._meter.begun_ns:
             self._add_line("after", now)
             self._meter.begin(0)
             self._line_due_ns = now + THINNED_NS
         elif now > self._line_due_ns:
             self._meter.begin(now)
-        if self._attached.ranges.listening:
-            self._attached.ranges.step(self._step + 1)
-        if self._may_stop():
-            self._stop_training()
 
     def _add_line(self, stage: str, now: int) -> None:
         profiled = self._windows.open is not None or self._under_tool or profiler_is_active()
         ops = self._meter.ops()
-        line = self._meter.line(self.rank, self._step, stage, now, profiled)
+        line = self._meter.line(self.rank, self._clock.step, stage, now, profiled)
         if not self._over:
             self._windows.add_step(stage, line["tokens"], ops)
         self._journal.add_step(line, hold=self._free.stretch is not None and bool(self._devices))
@@ -511,6 +558,7 @@ class Session:
         self._attached.let_go()
         self._attached.leave_backwards(self._clock)
         self._line_due_ns = time.perf_counter_ns() + THINNED_NS
+        self.counter = self._late_counter()
         self._training.forget()
         self._write()
 
@@ -519,6 +567,7 @@ class Session:
         that."""
         self._devices = devices_in_use()
         self._training.describe(self._journal)
+        self._clock.know(uses_gpu=bool(self._devices))
         if self.options["memory"]:
             observer.watch(self.folder)
             for note in observer.notes:
@@ -592,6 +641,7 @@ class Session:
         """Ends the recording and keeps what there is; the training may continue. Never raises."""
         if self.ended or os.getpid() != self._clock.pid:
             return
+        self._count_by_clock()
         self.ended = True
         self._queue.clear()
         # What slows the training down is ended first, and a failure does not prevent the rest.

@@ -51,7 +51,8 @@ class Windows:
         """Whether a profiler of ours has run in this process."""
         self.enough = EnoughSteps()
         self._waited = 0
-        self._asked_to_close: threading.Event | None = None
+        self.asked_to_close: threading.Event | None = None
+        """What a profiler of another thread waits for, until ours has ended."""
 
     # -- beginning
 
@@ -155,14 +156,9 @@ class Windows:
         if self.open is None or (self.open.busy and here):
             return False
         if not here:
-            self._asked_to_close = asked = self._asked_to_close or threading.Event()
+            self.asked_to_close = asked = self.asked_to_close or threading.Event()
             asked.wait(HANDOVER_S)
         return here
-
-    @property
-    def asked_to_close(self) -> bool:
-        """Whether a profiler of another thread waits for ours to end."""
-        return self._asked_to_close is not None
 
     def make_room(self) -> None:
         """Notes that the window closes because the program starts its own profiler."""
@@ -170,7 +166,7 @@ class Windows:
 
     def room_made(self) -> None:
         """Lets the waiting profiler start."""
-        asked, self._asked_to_close = self._asked_to_close, None
+        asked, self.asked_to_close = self.asked_to_close, None
         if asked is not None:
             asked.set()
 

@@ -5,14 +5,14 @@ Recordings, trials and scenarios all use it, so that a step means the same in ea
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable
+from threading import get_ident
 from time import perf_counter_ns
 from typing import Any
 
 from . import forks
 from .step_finder import INSIDE, StepFinder
-from .timing import is_capturing, is_in_backward, training_thread
+from .timing import capturing_check, has_gpu_support, is_capturing, is_in_backward, training_thread
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,8 +41,9 @@ class StepClock:
         """Steps that have ended."""
         self.total: int | None = None
         """How many there will be, if known."""
-        self.may_capture = True
+        self.may_capture = has_gpu_support()
         """Whether a CUDA graph capture is possible, so that this has to be checked first."""
+        self._is_capturing: Callable[[], bool] = is_capturing
         self._on_end, self._on_optimizer = on_end, on_optimizer
         self._follows_optimizers = source == OPTIMIZER
         self._finder = StepFinder()
@@ -56,7 +57,13 @@ class StepClock:
     def is_here(self) -> bool:
         """Whether this is the training thread and no CUDA graph is being captured: anything done then would be replayed
         with the graph, or would break the capture."""
-        return threading.get_ident() == self.thread and not (self.may_capture and is_capturing())
+        return get_ident() == self.thread and not (self.may_capture and self._is_capturing())
+
+    def know(self, uses_gpu: bool) -> None:
+        """The training is known: its optimizers need not be met any more, and whether it uses a GPU."""
+        self._on_optimizer = None
+        if uses_gpu:
+            self._is_capturing = capturing_check()
 
     def forked(self) -> None:
         """Called in a forked child, in which no thread trains for this clock."""
@@ -77,12 +84,13 @@ class StepClock:
 
     def backward_begins(self) -> None:
         """A backward pass begins in the training's thread."""
-        self._follow_inside()
+        if self._inside is not None:
+            self._follow_inside()
         self._finder.backward()
 
     def backward_ends(self) -> None:
         """The backward pass is over, and optimizers may have stepped inside."""
-        if self.is_here():
+        if self._inside is not None and self.is_here():
             self._follow_inside()
 
     @property
@@ -104,12 +112,13 @@ class StepClock:
         only = self._finder.only
         if not self._follows_optimizers or self._on_optimizer is not None or only is None or self._steps_inside:
             return None
-        task, thread, identity, now = torch._C._current_graph_task_id, self.thread, threading.get_ident, perf_counter_ns
+        task, thread, identity, now = torch._C._current_graph_task_id, self.thread, get_ident, perf_counter_ns
         captures = self.may_capture and torch.cuda.is_initialized()
+        capturing = capturing_check() if captures else is_capturing
         self._counted_from = self.step
 
         def count(optimizer: Any) -> bool:
-            if id(optimizer) != only or identity() != thread or task() != -1 or (captures and is_capturing()):
+            if id(optimizer) != only or identity() != thread or task() != -1 or (captures and capturing()):
                 return False
             self.step += 1
             ended_ns(now())

@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from .batch import WorkMeter
-from .enough_steps import ops_followed
+from .enough_steps import ops_counter
 from .lumps import Lumps
 from .phase_clock import PhaseClock
 from .samples import StepSamples
@@ -28,6 +28,9 @@ class StepMeter:
         """When the current step last did training work, or its beginning."""
         self._last_fetch_ns = 0
         self._evaluating = False
+        self._is_counted = False
+        """Whether a line has taken what there was of the step that has ended."""
+        self._ops_followed = ops_counter()
         self._ops_before = 0
         self.work = WorkMeter()
         self.samples = StepSamples()
@@ -38,17 +41,22 @@ class StepMeter:
         self.begun_ns = self._trained_ns = now
         self.fetch_ns = self.micro_steps = self._last_fetch_ns = 0
         self._evaluating = False
-        self._ops_before = ops_followed() if now else 0
-        self.work.take()
+        self._ops_before = self._ops_followed() if now else 0
+        if self._is_counted:
+            self._is_counted = False
+        else:
+            self.work.take()
+            self.samples.take(passes=1)
         self.work.begin(now, every=recorded)
-        self.samples.take(passes=1)
         self.lumps.take()
         self.phases.begin(now)
 
     def backward(self, now: int) -> None:
         """A backward pass begins."""
         self.micro_steps += 1
-        self.trained(now)
+        if self._evaluating:
+            self.trained(now)
+        self._trained_ns = now
         self.samples.backward()
 
     def fetched(self, ns: int) -> None:
@@ -74,11 +82,12 @@ class StepMeter:
 
     def ops(self) -> int:
         """Ops of the current step that autograd has recorded."""
-        return ops_followed() - self._ops_before
+        return self._ops_followed() - self._ops_before
 
     def line(self, rank: int, number: int, stage: str, now: int, profiled: bool) -> dict[str, Any]:
         """The step that has just ended, as steps.jsonl has it."""
         new_shapes, work = self.work.new_shapes, self.work.take()
+        self._is_counted = True
         if self._evaluating:
             self._last_fetch_ns = 0
             self.trained(now)

@@ -2,10 +2,32 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import Any
 
 from .timing import synchronise
+
+
+class CurrentStream:
+    """`torch.cuda.current_stream`, which calls ten functions and makes an object each time, here only when another
+    stream has become the current one."""
+
+    def __init__(self) -> None:
+        self._known: Any = None
+        """(number, device, kind) of the stream, as torch's function in C++ says them."""
+        self._stream: Any = None
+
+    def of_now(self) -> Any:
+        """The current stream of the current GPU; None, which means the same to torch, where this torch does not say."""
+        inside = sys.modules["torch"]._C
+        try:
+            known = inside._cuda_getCurrentStream(inside._cuda_getDevice())
+        except AttributeError:
+            return None
+        if known != self._known:
+            self._known, self._stream = known, sys.modules["torch"].cuda.current_stream()
+        return self._stream
 
 
 class Stretch:
@@ -20,27 +42,27 @@ class Stretch:
         self.step_ns: list[int] = []
         """Duration of each step on the CPU's clock, without time between steps."""
         self._marks: list[Any] = []
+        self._stream = CurrentStream()
         synchronise(devices)
         self.begun_ns = self._step_begun_ns = time.perf_counter_ns()
-        self._mark()
+        if self._on_gpu:
+            self._mark()
 
     def end_step(self, now_ns: int) -> None:
         """A step ended at this moment of `time.perf_counter_ns`, and the next one begins."""
         self.step_ns.append(now_ns - self._step_begun_ns)
         self._step_begun_ns = now_ns
-        self._mark()
+        if self._on_gpu:
+            self._mark()
 
     def begin_step(self, now_ns: int) -> None:
         """The current step began at this later moment; the time before it belongs to no step."""
         self._step_begun_ns = now_ns
 
     def _mark(self) -> None:
-        if self._on_gpu:
-            import torch
-
-            event = torch.cuda.Event(enable_timing=True)
-            event.record()
-            self._marks.append(event)
+        event = sys.modules["torch"].cuda.Event(enable_timing=True)
+        event.record(self._stream.of_now())
+        self._marks.append(event)
 
     def finish(self) -> tuple[int, list[int] | None]:
         """Waits for the GPUs; returns ns of the whole stretch, and of each step on the GPU's timeline if that is

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 
@@ -23,11 +25,24 @@ def is_capturing() -> bool:
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
-def is_in_backward() -> bool:
-    """Whether this thread is executing a backward pass, for example a hook called by autograd."""
+def has_gpu_support() -> bool:
+    """Whether this torch was built for GPUs, so that CUDA graphs are possible."""
     import torch
 
-    return torch._C._current_graph_task_id() != -1
+    return torch.backends.cuda.is_built()
+
+
+def capturing_check() -> Callable[[], bool]:
+    """A function that says whether a CUDA graph is being captured on the current stream, once CUDA is initialised:
+    torch's own in C++, because it is called several times a step."""
+    import torch
+
+    return getattr(torch._C, "_cuda_isCurrentStreamCapturing", is_capturing)
+
+
+def is_in_backward() -> bool:
+    """Whether this thread is executing a backward pass, for example a hook called by autograd."""
+    return sys.modules["torch"]._C._current_graph_task_id() != -1
 
 
 def training_thread() -> int:
@@ -64,6 +79,11 @@ class Ration:
         self._next_ns = now_ns + round(ns / self._share)
 
 
+_NOT_READ: dict[str, int | None] = dict.fromkeys(
+    ("allocated_bytes", "reserved_bytes", "peak_bytes", "device_allocations")
+)
+
+
 class MemoryMeter:
     """The allocator's figures, read rarely enough that reading does not show in the step time."""
 
@@ -76,13 +96,12 @@ class MemoryMeter:
     def read(self, now_ns: int) -> dict[str, int | None]:
         """Allocated, reserved and peak bytes of the current GPU, and the calls of cudaMalloc and cudaFree that its
         allocator has made since the program started; None without a GPU, or if called again too soon."""
+        if not self._ration.allows(now_ns):
+            return _NOT_READ
         import torch
 
-        nothing: dict[str, int | None] = dict.fromkeys(
-            ("allocated_bytes", "reserved_bytes", "peak_bytes", "device_allocations")
-        )
-        if not self._ration.allows(now_ns) or not torch.cuda.is_initialized():
-            return nothing
+        if not torch.cuda.is_initialized():
+            return _NOT_READ
         begun = time.perf_counter_ns()
         stats = torch.cuda.memory_stats_as_nested_dict()
         self._ration.spent(time.perf_counter_ns() - begun, now_ns)

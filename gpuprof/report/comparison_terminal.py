@@ -16,7 +16,7 @@ from gpuprof.report.lines import Column, flow, prose, table
 from gpuprof.report.names import escape, shorten, shorten_kernel, shown, shown_kernel
 from gpuprof.report.numbers import count, duration
 from gpuprof.report.rank_lines import MOST_RANKS
-from gpuprof.report.terminal import GUTTER, WIDEST_PAGE, issues, paragraph, section, spaced
+from gpuprof.report.sections import GUTTER, WIDEST_PAGE, issues, paragraph, section, spaced
 from gpuprof.units import Cells, Convention, Rows
 
 ROWS: Convention[Rows] = 5

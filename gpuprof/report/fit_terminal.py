@@ -7,7 +7,7 @@ from rich.text import Text
 
 from gpuprof.report.lines import Column, table
 from gpuprof.report.memory_words import size
-from gpuprof.report.terminal import GUTTER, WIDEST_PAGE, section
+from gpuprof.report.sections import GUTTER, WIDEST_PAGE, section
 from gpuprof.trial.fit import Cell, FitReport
 
 OF = {

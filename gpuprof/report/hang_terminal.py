@@ -11,7 +11,7 @@ from gpuprof.hang.judge import Hang
 from gpuprof.hang.rank_state import RankState
 from gpuprof.report import hang_words as words
 from gpuprof.report.names import escape
-from gpuprof.report.terminal import paragraph, section
+from gpuprof.report.sections import paragraph, section
 from gpuprof.units import Convention, Rows
 
 ROWS: Convention[Rows] = 8

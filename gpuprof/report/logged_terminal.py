@@ -13,7 +13,7 @@ from gpuprof.report import iteration_lines
 from gpuprof.report.iteration_words import MOST_CHANGES
 from gpuprof.report.names import escape
 from gpuprof.report.numbers import amount, count, duration, duration_range, share
-from gpuprof.report.terminal import GUTTER, WIDEST_PAGE, paragraph, section
+from gpuprof.report.sections import GUTTER, WIDEST_PAGE, paragraph, section
 
 ROWS = MOST_CHANGES
 """Changes shown by default."""

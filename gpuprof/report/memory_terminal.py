@@ -14,8 +14,8 @@ from gpuprof.memory.memory_report import Device, Difference, MemoryReport
 from gpuprof.report import memory_words as words
 from gpuprof.report.lines import Column, flow, table
 from gpuprof.report.numbers import share
+from gpuprof.report.sections import GUTTER, WIDEST_PAGE, paragraph, section
 from gpuprof.report.stepbar import cells
-from gpuprof.report.terminal import GUTTER, WIDEST_PAGE, paragraph, section
 from gpuprof.units import Convention, Rows
 
 ROWS: Convention[Rows] = 4

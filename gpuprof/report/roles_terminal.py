@@ -11,7 +11,7 @@ from gpuprof.report.lines import flow
 from gpuprof.report.names import escape
 from gpuprof.report.numbers import duration, share
 from gpuprof.report.roles_words import LEAST_IN_LEGEND, PAINT_OF_WAITING, paint, phases_there, queue, wait
-from gpuprof.report.terminal import GUTTER, WIDEST_PAGE, paragraph, section
+from gpuprof.report.sections import GUTTER, WIDEST_PAGE, paragraph, section
 from gpuprof.units import Convention, Iterations, Rows
 
 ROWS: Convention[Rows] = 5

@@ -38,7 +38,8 @@ from gpuprof.diagnosis.findings import (
     tf32,
     throttling,
 )
-from gpuprof.diagnosis.predict import LEAST_GAIN, fixes, predict
+from gpuprof.diagnosis.predict import LEAST_GAIN, fixes
+from gpuprof.diagnosis.predicted_step import predict
 
 ON_THE_HOST = (
     compile,

@@ -12,7 +12,7 @@ from rich.cells import cell_len
 
 from gpuprof.diagnosis.diagnosis import Finding
 from gpuprof.report.code_lines import without_alternatives, without_comments
-from gpuprof.report.page import content
+from gpuprof.report.page import content, step_bars
 from gpuprof.report.terminal import ANSWER_LINES, plain
 
 RECORDINGS = few(sorted(path.parent.name for path in (ROOT / "scenarios").glob("*/recording")), OF_EACH_KIND)
@@ -121,7 +121,7 @@ def test_what_is_said_in_two_places_is_the_same_text(name):
     step = next((value for label, value in tiles.items() if label in ("a step", "an iteration")), "")
     assert {step.removeprefix("≈ ")} == set(_STEP.findall(text)[:1])
     assert set(_WORKS.findall(text)) <= {tiles["GPU busy"]}
-    if len(bars := content.step_bars(diagnosis)) == 1:
+    if len(bars := step_bars.step_bars(diagnosis)) == 1:
         legend = text[text.index(" step █") :]
         for part in bars[0].parts:
             said = re.search(rf"[^\w ] {re.escape(part.label)} ([<>]?\d+ %)", legend) if part.named else None

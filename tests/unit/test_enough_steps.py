@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from gpuprof.record.enough_steps import NODE_NS, STALL_NS, EnoughSteps, ops_followed
+from gpuprof.record.enough_steps import NODE_NS, STALL_NS, EnoughSteps, ops_counter
 
 MANY = int(STALL_NS / NODE_NS)
 """Ops of a step whose recording alone would stall a training for as long as it should at most."""
@@ -58,6 +58,7 @@ def test_what_is_not_known_keeps_the_plan():
 def test_ops_are_those_that_autograd_follows():
     torch = pytest.importorskip("torch", reason="torch is not installed")
     x = torch.ones(3, requires_grad=True)
+    ops_followed = ops_counter()
     before = ops_followed()
     (x * 2 + 1).sum().backward()
     with torch.no_grad():

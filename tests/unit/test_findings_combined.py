@@ -10,7 +10,7 @@ import pytest
 from helpers.case import only, run_of
 from helpers.program import GAP, MS, PLAIN, US, Program, checkpointed
 
-from gpuprof.diagnosis import predict
+from gpuprof.diagnosis import predict, predicted_step
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect import recomputed_passes
 from gpuprof.diagnosis.detect.passes import shapes_in
@@ -19,7 +19,7 @@ from gpuprof.diagnosis.detect.replace_work import replacement_of, with_replaceme
 from gpuprof.diagnosis.diagnosis import Combined
 from gpuprof.diagnosis.findings import FINDINGS, larger_batch, recompute
 from gpuprof.diagnosis.fix import Fix
-from gpuprof.diagnosis.predict import Steps
+from gpuprof.diagnosis.predicted_step import Steps
 from gpuprof.diagnosis.run_model import RunMemory
 from gpuprof.diagnosis.share_verdict import judge_shares
 from gpuprof.diagnosis.shares import Shares
@@ -250,4 +250,4 @@ def test_no_shape_stops_a_diagnosis(dims, tmp_path):
     case = odd(tmp_path, dims)
     for _, find in FINDINGS:
         for one in find(case):
-            assert predict.predict(case, one).low > 0
+            assert predicted_step.predict(case, one).low > 0

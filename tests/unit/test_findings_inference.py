@@ -18,7 +18,8 @@ from gpuprof.diagnosis.findings import (
     speculative_decoding,
     static_cache,
 )
-from gpuprof.diagnosis.predict import fixes, predict
+from gpuprof.diagnosis.predict import fixes
+from gpuprof.diagnosis.predicted_step import predict
 from gpuprof.timeline.cache_appends import cache_appends
 
 LAYERS = 20

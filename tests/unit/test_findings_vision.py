@@ -19,7 +19,7 @@ from gpuprof.diagnosis.findings import (
     larger_batch,
     padding,
 )
-from gpuprof.diagnosis.predict import predict
+from gpuprof.diagnosis.predicted_step import predict
 from gpuprof.diagnosis.run_model import Work
 
 CONVOLVED = "sm90_xmma_fprop_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc_tilesize128x128x64"

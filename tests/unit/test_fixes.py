@@ -11,11 +11,11 @@ from jsonschema import Draft202012Validator
 
 from gpuprof.diagnosis.budget_model import Budget
 from gpuprof.diagnosis.diagnosis import Combined, Evidence, Finding, Range, Remaining, Replay
-from gpuprof.diagnosis.json import schema, to_json
+from gpuprof.diagnosis.diagnosis_json import schema, to_json
 from gpuprof.ranks.summary import RankSummary
 from gpuprof.replay.sensitivity import Sensitivities
 from gpuprof.report import markdown
-from gpuprof.report.page.content import uncertain_mean
+from gpuprof.report.page.fix_cards import uncertain_mean
 from gpuprof.report.page.html import render
 from gpuprof.report.terminal import plain
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from gpuprof.diagnosis import brief, step_parts
 from gpuprof.diagnosis.budget import Stretch, budget
 from gpuprof.diagnosis.diagnosis import Diagnosis
-from gpuprof.diagnosis.json import to_json
+from gpuprof.diagnosis.diagnosis_json import to_json
 from gpuprof.record.scalars import scalars
-from gpuprof.report.page import content
+from gpuprof.report.page import budget_rows, content, step_bars
 from gpuprof.report.terminal import plain
 
 SEVERAL = [ROOT / "scenarios" / name / "recording" for name in ("trl_reward", "small_batch", "periodic_saving")]
@@ -40,7 +40,7 @@ def test_steps_that_paused_and_variation_are_parts():
     found = of_steps([21.0] * 20 + [121.0] + [21.0] * 18 + [121.0])
     shown = parts(found)
     assert (sum(shown.values()), shown["pauses"], shown["variation"]) == (26 * MS, 5.05 * MS, 0.95 * MS)
-    (bar,) = content.step_bars(found)
+    (bar,) = step_bars.step_bars(found)
     assert bar.title == "The mean step of the GPU, without the profiler"
     assert bar.note == (
         "Pauses: 2 of 40 timed steps took more than twice as long as usual. Variation: what the other steps take "
@@ -57,7 +57,7 @@ def test_all_say_the_same_numbers():
     mean = bar.total_ns
     assert parts(found)["pauses"] == 12 * MS and mean == 32 * MS
     assert "pauses 38 %" in plain(found, 120, verbose=False)
-    rows = {row.key: (row.time, row.share) for row in content.budget_rows(found)}
+    rows = {row.key: (row.time, row.share) for row in budget_rows.budget_rows(found)}
     assert rows["pauses"] == ("+12 ms", "38 %") and rows[""][0] == "32 ms"
     assert brief.to_json(found)["idle"]["share"] == pytest.approx(bar.idle_ns() / mean, abs=1e-4)
     assert "pauses" not in brief.to_json(found)["idle"]["causes"], "what the GPU did meanwhile is not known"
@@ -84,7 +84,7 @@ def test_where_steps_are_shorter_on_average_all_parts_of_the_usual_one_are():
 
 def test_without_anything_beyond_the_usual_step_the_bar_is_as_before():
     found = of_steps([20.0] * 40)
-    (bar,), (usual,) = content.step_bars(found), content.step_bars(timed())
+    (bar,), (usual,) = step_bars.step_bars(found), step_bars.step_bars(timed())
     assert bar.title == "One step of the GPU, without the profiler" and bar.note == ""
     assert [(p.key, p.named) for p in bar.parts] == [(p.key, p.named) for p in usual.parts]
     assert [p.percent for p in bar.parts] == pytest.approx([p.percent for p in usual.parts], abs=1e-4)

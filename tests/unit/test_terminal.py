@@ -21,8 +21,10 @@ from gpuprof.replay.sensitivity import Sensitivities
 from gpuprof.report.brevity import Brevity
 from gpuprof.report.drawn import drawn
 from gpuprof.report.iteration_words import PAINTS as ITERATION_PAINTS
+from gpuprof.report.sections import section
+from gpuprof.report.step_lines import legend
 from gpuprof.report.stepbar import PAINTS, WAITING_FOR_A_PEER, cells
-from gpuprof.report.terminal import ANSWER_LINES, _legend, plain, render, section
+from gpuprof.report.terminal import ANSWER_LINES, plain, render
 
 WIDTHS = (40, 80, 100, 132, 200)
 
@@ -207,11 +209,11 @@ def test_a_bar_draws_what_its_legend_names():
     assert cells(Bar(0, 10_000, parts), 60) == [59, 1, 0], "0.6 % is seen, 0.4 % is not"
 
 
-def test_small_parts_share_an_entry_of_the_legend():
+def test_small_parts_share_an_entry_of_thelegend():
     shares = (("compute", 6000, False), ("launch", 3500, True), ("python", 300, True), ("sync", 200, True))
-    (line,) = _legend(Bar(0, 10_000, tuple(Part(*one) for one in shares)), 80, 0.05)
+    (line,) = legend(Bar(0, 10_000, tuple(Part(*one) for one in shares)), 80, 0.05)
     assert line.plain == "█ compute 60 %  idle 40 %: ░ launch 35 %  ∙╱ other 5 %"
-    (line,) = _legend(Bar(0, 10_000, tuple(Part(*one) for one in shares[:3])), 80, 0.05)
+    (line,) = legend(Bar(0, 10_000, tuple(Part(*one) for one in shares[:3])), 80, 0.05)
     assert line.plain.endswith("∙ Python 3 %"), "one alone has its name"
 
 

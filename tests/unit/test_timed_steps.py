@@ -18,7 +18,7 @@ from gpuprof.diagnosis.budget import Stretch, budget
 from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.diagnosis.timed_steps import timed_steps
 from gpuprof.report import charts
-from gpuprof.report.page import content
+from gpuprof.report.page import budget_rows
 
 SAVING = ROOT / "scenarios" / "periodic_saving" / "recording"
 BARE = ROOT / "tests" / "data" / "pairs" / "moe_small.json.gz"
@@ -95,15 +95,15 @@ def test_what_comes_once_is_named_so():
     found = of_stretch({"compile": [900.0] + [0.0] * 19}, 20)
     assert [bar["name"] for bar in bars(drawn(found))] == ["usual step", "compilation (once)"]
     assert "once compilation" in drawn(found).layout.meta["note"]
-    assert content.once(found) == ["Once, not in the mean: compilation, 900 ms in 1 step"]
-    assert [row.label for row in content.budget_rows(found)] == ["usual step", "variation", "mean step"]
+    assert budget_rows.once(found) == ["Once, not in the mean: compilation, 900 ms in 1 step"]
+    assert [row.label for row in budget_rows.budget_rows(found)] == ["usual step", "variation", "mean step"]
 
 
 def test_what_still_recurs_is_not_said_to_come_once():
     """It is part of the mean, and becomes rarer."""
     shapes = {"new_shapes": every(3, 40, 20)}
     found = of_stretch(shapes, 20, recurring=frozenset({"new_shapes"}), ahead_ns={"new_shapes": 10**9})
-    assert content.once(found) == ["Becomes rarer: planning for new shapes"]
+    assert budget_rows.once(found) == ["Becomes rarer: planning for new shapes"]
     assert all("(once)" not in bar["name"] for bar in bars(drawn(found)))
     assert "once" not in drawn(found).layout.meta["note"]
 
@@ -128,7 +128,7 @@ def test_a_cause_of_no_weight_has_no_entry_in_the_legend():
     figure = drawn(found)
     assert {bar["name"]: bar["showlegend"] for bar in bars(figure)}["garbage collection"] is False
     assert [part["key"] for part in figure.layout.meta["legend"]] == ["usual", "save"]
-    assert "garbage collection" not in [row.label for row in content.budget_rows(found)]
+    assert "garbage collection" not in [row.label for row in budget_rows.budget_rows(found)]
 
 
 def test_steps_that_paused_have_the_colour_of_pauses():
@@ -148,7 +148,7 @@ def test_two_hundred_steps_are_a_small_figure():
 
 def test_the_table_is_the_budget():
     found = of_stretch({"save": every(4, 120, 40)}, 40, every={"evaluation": 500})
-    rows = [(row.key, row.label, row.time, row.share, row.note) for row in content.budget_rows(found)]
+    rows = [(row.key, row.label, row.time, row.share, row.note) for row in budget_rows.budget_rows(found)]
     assert rows[0] == ("usual", "usual step", "20 ms", "40 %", "")
     assert ("save", "saving", "+30 ms", "60 %", "in 10 of 40 steps") in rows
     assert ("evaluation", "evaluation", "not measured", "", "every 500 steps") in rows
@@ -160,5 +160,5 @@ def test_a_recording_without_a_run_has_no_strip():
     found = diagnosed(BARE)
     assert found.budget is not None and found.budget.source == "recorded"
     assert charts.timed_steps(found) is None
-    assert content.budget_rows(found) == []
+    assert budget_rows.budget_rows(found) == []
     assert charts.timed_steps(replace(found, _analysis=of_stretch({}, 10)._analysis)) is None

@@ -17,7 +17,7 @@ from gpuprof.diagnosis.budget_model import Budget, Excess
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.diagnosis import Range
 from gpuprof.diagnosis.fix import Fix
-from gpuprof.diagnosis.predict import Prediction, Steps, prediction
+from gpuprof.diagnosis.predicted_step import Prediction, Steps, prediction
 from gpuprof.diagnosis.run_budget import _pace
 from gpuprof.replay.loader_queue import Loader
 from gpuprof.replay.mean_step import WAITS, MeanStep

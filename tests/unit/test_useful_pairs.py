@@ -116,6 +116,32 @@ def test_values_are_read_for_a_share_of_the_time_only():
     assert step(10**12) == (16, 16)
 
 
+def test_a_batch_counts_in_steps_without_a_call():
+    """Where every step calls the model, a loader's batch is looked at only for its values; what a model that is not
+    called (it is compiled, say) is given is known from the batch."""
+    meter, batch = WorkMeter(), {"input_ids": torch.zeros(2, 8, dtype=torch.long)}
+    meter.begin(0, every=True)
+    meter.begin_calls()
+    tokens = []
+    for step, calls in enumerate([1, 1, 0, 0, 2]):
+        meter.begin(step, every=False)
+        meter.fetched(batch)
+        for _ in range(calls):
+            meter.called({"input_ids": torch.zeros(3, 8, dtype=torch.long)})
+        tokens.append(meter.take().tokens)
+    assert tokens[:2] + tokens[3:] == [24, 24, 16, 48]
+
+
+def test_calls_without_names_are_known_by_their_types():
+    meter = WorkMeter()
+    shapes, works = [], []
+    for one in (torch.zeros(2, 8), torch.zeros(2, 8, dtype=torch.long), torch.zeros(2, 8), torch.zeros(2, 9)):
+        meter.called(((one,), {}))
+        shapes.append(meter.new_shapes)
+        works.append(meter.take().tokens)
+    assert works == [None, 16, None, None] and shapes == [0, 1, 0, 1]
+
+
 def test_tensors_are_found_with_their_keys():
     ids, mask = torch.zeros(1, 4, dtype=torch.long), torch.ones(1, 4)
     found = tensors_in(((mask,), {"input_ids": ids, "more": {"attention_mask": mask, "note": "text"}}))

@@ -23,7 +23,7 @@ from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.diagnosis.headline import headline, key
 from gpuprof.report import charts, fixes, glossary, labels, palette, words
 from gpuprof.report.names import escape
-from gpuprof.report.page import content
+from gpuprof.report.page import budget_rows, content, fix_cards, step_bars
 from gpuprof.report.page.iteration import iteration_part
 from gpuprof.report.page.memory_peak import at_peak
 from gpuprof.report.page.packing import embed
@@ -51,8 +51,8 @@ def render(diagnosis: Diagnosis, most_events: int = MOST_EVENTS, links: Sequence
     """The page. `most_events`: how many the timeline may show; `links`: reports of other ranks next to this one."""
     drawn = {section: [chart for name in names if (chart := _chart(name, diagnosis))] for section, names in CHARTS}
     views, note = _views(diagnosis, most_events)
-    cards = content.cards(diagnosis)
-    tiles, bars = content.tiles(diagnosis), [*content.step_bars(diagnosis), *reach_bars(diagnosis)]
+    cards = fix_cards.cards(diagnosis)
+    tiles, bars = content.tiles(diagnosis), [*step_bars.step_bars(diagnosis), *reach_bars(diagnosis)]
     viewer = _asset("viewer.js")
     plotly = gzip.decompress((_HERE / "assets" / "plotly-basic.min.js.gz").read_bytes())
     return template("report.html").render(
@@ -68,17 +68,17 @@ def render(diagnosis: Diagnosis, most_events: int = MOST_EVENTS, links: Sequence
         bars=bars,
         terms=glossary.used(_words_shown(diagnosis, tiles, bars)),
         iteration=iteration_part(diagnosis),
-        budget=content.budget_rows(diagnosis),
-        once=content.once(diagnosis),
-        alike=content.alike(diagnosis),
+        budget=budget_rows.budget_rows(diagnosis),
+        once=budget_rows.once(diagnosis),
+        alike=budget_rows.alike(diagnosis),
         issues=[(i.severity, escape(i.message)) for i in diagnosis.quality.issues],
         notes=[escape(note) for note in (diagnosis.run.notes if diagnosis.run else ())],
         cards=cards,
         first=cards[0] if cards else None,
-        combined=content.combined(diagnosis),
-        uncertain=content.uncertain_mean(diagnosis),
-        considered=content.considered(diagnosis),
-        tries=content.tries(diagnosis),
+        combined=fix_cards.combined(diagnosis),
+        uncertain=fix_cards.uncertain_mean(diagnosis),
+        considered=fix_cards.considered(diagnosis),
+        tries=fix_cards.tries(diagnosis),
         why_first=fixes.why_first(diagnosis),
         remaining=fixes.remaining(diagnosis),
         profiler=words.profiler(diagnosis),
@@ -103,7 +103,7 @@ def render(diagnosis: Diagnosis, most_events: int = MOST_EVENTS, links: Sequence
     )
 
 
-def _words_shown(diagnosis: Diagnosis, tiles: Sequence[content.Tile], bars: Sequence[content.StepBar]) -> list[str]:
+def _words_shown(diagnosis: Diagnosis, tiles: Sequence[content.Tile], bars: Sequence[step_bars.StepBar]) -> list[str]:
     """The words of the page's first screen that the glossary explains."""
     parts = [part.label for bar in bars for part in bar.parts if part.named]
     said = [key(diagnosis), "mean step", "usual step", "recorded"]

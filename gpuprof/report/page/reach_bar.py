@@ -7,7 +7,7 @@ from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.diagnosis.sentences import capital
 from gpuprof.report import above_words, labels
 from gpuprof.report.numbers import duration, share
-from gpuprof.report.page.content import LEAST_IN_LEGEND, BarPart, StepBar, stepbar_of
+from gpuprof.report.page.step_bars import LEAST_IN_LEGEND, BarPart, StepBar, stepbar_of
 
 _KINDS = {
     "gpu": ("cause-device", "slow GPU work"),

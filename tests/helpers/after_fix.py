@@ -1,0 +1,12 @@
+"""The step that a fix is predicted to lead to."""
+
+from __future__ import annotations
+
+from gpuprof.diagnosis.analysis import Analysis
+from gpuprof.diagnosis.predicted_step import predict
+from helpers.program import US
+
+
+def after_us(case: Analysis, proposal) -> float:
+    """The expected step, µs."""
+    return predict(case, proposal).expected / US

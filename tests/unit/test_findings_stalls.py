@@ -1,0 +1,259 @@
+"""Findings about what the CPU stops for: allocating, planning, compiling, blocking copies, saving."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from helpers.case import only, run_of
+from helpers.eager_program import eager
+from helpers.present import present
+from helpers.program import MS, SHORT, US, Program
+
+from gpuprof.diagnosis.analysis import Analysis
+from gpuprof.diagnosis.budget_model import Budget, Excess
+from gpuprof.diagnosis.detect import compiling
+from gpuprof.diagnosis.findings import allocator, pageable_copies, planning, rare_steps, recompiles
+from gpuprof.diagnosis.predicted_step import predict
+from gpuprof.diagnosis.verdict import host_cause
+from gpuprof.replay.mean_step import MeanStep
+
+
+def _allocates(tmp_path, steps_with: set[int], steps: int = 3) -> Analysis:
+    count = iter(range(100))
+
+    def begin(program: Program):
+        if next(count) in steps_with:
+            for _ in range(40):
+                program.trace.call("cudaMalloc", program.now, program.now + 200 * US)
+                program.now += 201 * US
+
+    return eager(tmp_path, steps=steps, begin=begin)
+
+
+def test_allocations_in_every_step(tmp_path):
+    case = _allocates(tmp_path, {0, 1, 2})
+    proposal = only(allocator, case)
+    saved = 40 * 200 * US * (1 - allocator.LEFT[1])
+    assert case.step_of(proposal.change(case.graph)) == pytest.approx(case.step_ns - saved, rel=0.02)
+    assert "expandable_segments" in str(proposal.fix)
+    assert not list(allocator.find(_allocates(tmp_path, {0})))
+
+
+def test_allocations_in_the_only_step_of_a_run_that_had_settled(tmp_path):
+    case = _allocates(tmp_path, {0}, steps=1)
+    assert not list(allocator.find(case)), "the first step of a training allocates anyway"
+    assert list(allocator.find(case.with_facts(run=run_of())))
+
+
+def test_what_giving_memory_back_waits_for_is_the_allocators(tmp_path):
+    """cudaFree returns when the GPU is done: 3 ms of a kernel each, while the call itself takes 20 µs."""
+
+    def end(program: Program):
+        for _ in range(24):
+            program.op("aten::mm", kernel="gemm", gpu=3 * MS)
+            done = max(program.idle_at, program.now) + 20 * US
+            program.trace.call("cudaFree", program.now, done)
+            program.now = done + 5 * US
+            program.python(1_500 * US)
+            program.op("aten::mul", "mul", SHORT, host=1_500 * US)
+
+    # Without the waits the GPU's 3 ms and the host's 1.5 + 1.5 ms would overlap; either of these alone is less.
+    case = eager(tmp_path, end=end)
+    assert host_cause(case.graph) == "allocator"
+
+
+def _plans(tmp_path, steps_with: set[int], steps: int = 3) -> Analysis:
+    count = iter(range(100))
+
+    def begin(program: Program):
+        ns = 50 * MS if next(count) in steps_with else 40 * US
+        for host in (ns, 40 * US):
+            program.op("aten::_cudnn_attention_forward", "cudnn_generated_fort_native_sdpa_sm90_flash_fprop", host=host)
+
+    return eager(tmp_path, begin=begin, steps=steps)
+
+
+def test_planning_in_the_only_recorded_step_or_in_few_is_said_and_not_advised(tmp_path):
+    absent = present(planning.FINDING.absent)
+    case = _plans(tmp_path, {0}, steps=1)
+    assert not list(planning.find(case))
+    reason = absent.why(case)
+    assert reason is not None and "50 ms of CPU time" in reason and "only one step was recorded" in reason
+    assert absent.why(_plans(tmp_path, set(), steps=1)) is None, "nothing is planned"
+    some = absent.why(_plans(tmp_path, {1}))
+    assert some is not None and "in 1 of 3 recorded steps, 17 ms" in some
+    assert absent.why(_plans(tmp_path, {0, 1, 2})) is None, "that is a finding"
+
+
+def test_attention_that_is_planned_in_most_steps(tmp_path):
+    case = _plans(tmp_path, {0, 1, 2})
+    proposal = only(planning, case)
+    assert case.step_ns - case.step_of(proposal.change(case.graph)) == pytest.approx(50 * MS, rel=0.02)
+    assert "enable_cudnn_sdp(False)" in str(proposal.fix)
+    assert not list(recompiles.find(case)), "no code is compiled"
+    assert not list(planning.find(_plans(tmp_path, {1}))), "once is warming up"
+
+
+def _compiles(tmp_path, plans: bool) -> Analysis:
+    """Each step compiles for 60 ms, in which 200 candidates of a kernel are tried for 50 µs each, and takes 0.5 ms for
+    the first product of its shape."""
+
+    def begin(program: Program):
+        start = program.now
+        program.python(50 * MS)
+        for _ in range(200):
+            program.op("triton_poi_fused_mul_0", "triton_poi_fused_mul_0", 50 * US, host=50 * US)
+        program.trace.op("_compile.compile_inner (dynamo_timed)", start, program.now)
+        program.small_mm(500 * US)
+        program.small_mm(20 * US)
+        if plans:
+            program.op("aten::_cudnn_attention_forward", "cudnn_generated_fort_native_sdpa_sm90_flash", host=50 * MS)
+
+    return eager(tmp_path, begin=begin)
+
+
+@pytest.mark.parametrize("plans", [False, True])
+def test_code_that_is_compiled_in_every_step(tmp_path, plans):
+    case = _compiles(tmp_path, plans)
+    proposal = only(recompiles, case)
+    usual = recompiles.USUAL_NS
+    gone = 60 * MS + 500 * US - usual + (50 * MS - usual if plans else 0)
+    assert case.step_ns - case.step_of(proposal.change(case.graph)) == pytest.approx(gone, rel=0.01)
+    half = (500 * US - usual) / 2
+    assert case.step_ns - case.step_of(present(proposal.worst)(case.graph)) == pytest.approx(gone - half, rel=0.01)
+    assert proposal.title == "fixed shapes"
+    assert str(proposal.fix).startswith("pad each batch")
+    assert ("enable_cudnn_sdp(False)" in str(proposal.fix)) == plans
+    assert not list(planning.find(case)), "the shapes are to be fixed for the compiled code, too"
+    assert compiling.compiling_ns(case) == pytest.approx(60 * MS, rel=0.01)
+
+
+def test_work_of_the_processor_is_no_first_call(tmp_path):
+    """In addition to 5 ms of compiling: 40 ops of 1 ms that launch nothing, and 50 ms of one at every step."""
+
+    def begin(program: Program):
+        start = program.now
+        program.python(5 * MS)
+        program.trace.op("_compile.compile_inner (dynamo_timed)", start, program.now)
+        for _ in range(40):
+            program.op("aten::sort", host=1 * MS)
+        program.op("aten::_fused_adamw_", host=50 * MS)
+
+    case = eager(tmp_path, begin=begin)
+    proposal = only(recompiles, case)
+    for change in (proposal.change, present(proposal.worst)):
+        assert case.step_ns - case.step_of(change(case.graph)) == pytest.approx(5 * MS, rel=0.02)
+
+
+def test_compiling_once_is_not_reported(tmp_path):
+    count = iter(range(100))
+
+    def begin(program: Program):
+        if next(count) == 0:
+            start = program.now
+            program.python(200 * MS)
+            program.trace.op("_compile.compile_inner (dynamo_timed)", start, program.now)
+
+    case = eager(tmp_path, begin=begin)
+    assert not list(recompiles.find(case)) and compiling.compiling_ns(case) == 0
+
+
+def _copies(tmp_path, size: int, memory: str, returns_ns: int = 2 * US) -> Analysis:
+    """`returns_ns`: how long after a copy from pageable memory its call returns."""
+
+    def begin(program: Program):
+        start, ns = program.now, max(size // 8, 2 * US)  # 8 GB/s
+        call = (start + 2 * US, start + 8 * US)
+        work = (call[0] + 5 * US, call[0] + 5 * US + ns)
+        if memory == "Pageable":
+            call = (call[0], work[1] + returns_ns)
+        name = f"Memcpy HtoD ({memory} -> Device)"
+        program.trace.launch(name, call, work, cat="gpu_memcpy", bytes=size)
+        program.free[7] = work[1]
+        program.now = call[1] + 2 * US
+        if memory == "Pageable":
+            program.trace.call("cudaStreamSynchronize", program.now, program.now + 5 * US)
+            program.now += 5 * US
+        program.trace.op("aten::copy_", start, program.now + 1 * US)
+        program.now += 2 * US
+
+    return eager(tmp_path, begin=begin)
+
+
+def test_pageable_copies_become_asynchronous(tmp_path):
+    size = 24_000_000
+    case = _copies(tmp_path, size, "Pageable")
+    proposal = only(pageable_copies, case)
+    saved = case.step_ns - case.step_of(proposal.change(case.graph))
+    # The copy overlaps the host's work, which is longer than it is.
+    assert saved == pytest.approx(size / 8, rel=0.03)
+    assert "non_blocking=True" in str(proposal.fix)
+
+
+def test_copies_through_the_processor_leave_its_caches_to_the_rest(tmp_path):
+    case = _copies(tmp_path, 80_000_000, "Pageable")
+    (proposal,) = pageable_copies.find(case)
+    assert proposal.best and proposal.worst
+    steps = [case.step_of(way(case.graph)) for way in (proposal.best, proposal.change, proposal.worst)]
+    # Bound by the host after it, which loses the copy, and at best and usually some of its other work.
+    rest = case.step_ns - 10 * MS
+    for step, loss in zip(steps, pageable_copies.CACHE_LOSS, strict=True):
+        assert step == pytest.approx(loss * rest, rel=0.05)
+
+
+def test_a_copy_blocks_though_its_call_returns_a_little_before_it_ends(tmp_path):
+    """The driver lets the host go once the last piece is in its buffer: 7 µs before the end of 65 ms on an H200."""
+    cases = [_copies(tmp_path, 80_000_000, "Pageable", returns_ns) for returns_ns in (2 * US, -7 * US)]
+    after, before = (case.sensitivities.transfer for case in cases)
+    assert before == pytest.approx(after, rel=0.01) and before > 0.25
+
+
+@pytest.mark.parametrize(("size", "memory"), [(80_000_000, "Pinned"), (8_192, "Pageable")])
+def test_no_pinning_of_what_is_pinned_or_small(tmp_path, size, memory):
+    assert not list(pageable_copies.find(_copies(tmp_path, size, memory)))
+
+
+def _saves(tmp_path, steps: int, steps_with: set[int]) -> Analysis:
+    count = iter(range(100))
+
+    def end(program: Program):
+        program.op("aten::_foreach_mul_", kernel="multi_tensor_apply_kernel")
+        program.trace.annotation("Optimizer.step#AdamW.step", program.now - 25 * US, program.now)
+        if next(count) in steps_with:
+            start = program.now
+            program.python(100 * MS)
+            program.trace.annotation("save_checkpoint", start, program.now)
+
+    return eager(tmp_path, steps=steps, end=end)
+
+
+def test_the_mean_step_of_other_processes_is_known_less_well():
+    """However evenly one process steps: the next may run 6 % faster or slower, and a wide interval stays wide."""
+    even = Budget(100 * MS, 100 * MS, 100 * MS, 100 * MS, (), (), 0, 20, "free")
+    assert even.of_processes == (pytest.approx(100 * MS / 1.06, abs=1), pytest.approx(106 * MS, abs=1))
+    wide = replace(even, low=50 * MS, high=200 * MS)
+    assert wide.of_processes[0] < 50 * MS < 200 * MS < wide.of_processes[1] < 202 * MS
+
+
+def test_saving_that_a_run_timed(tmp_path):
+    """Saving adds 225 ms to a mean step of 325: done a tenth as often, 22.5 ms of it are left."""
+    excess = (Excess("save", 225 * MS, 5), Excess("input", 1 * MS, 3))
+    found = Budget(326 * MS, 300 * MS, 350 * MS, 100 * MS, excess, (), 0, 20, "free")
+    case = _saves(tmp_path, 3, set()).with_facts(run=run_of(), budget=found)
+    mean = MeanStep(case.graph, usual_ns=100 * MS, mean_ns=325 * MS, lumps_ns={"save": 225 * MS})
+    case = case.with_facts(mean=mean)
+    (proposal,) = rare_steps.find(case)
+    assert "saving adds 225 ms to the mean step (5 of 20 timed steps)" in proposal.evidence[0].text
+    assert predict(case, proposal).expected == pytest.approx(122.5 * MS)
+    assert not list(rare_steps.find(case.with_facts(budget=replace(found, excess=excess[1:]))))
+
+
+def test_a_rare_step_that_saves(tmp_path):
+    case = _saves(tmp_path, 5, {2})
+    proposal = only(rare_steps, case)
+    median = float(np.median(case.schedule.each_ns))
+    assert proposal.work == pytest.approx(1 + 100 * MS / 5 / median, rel=0.05)
+    assert not list(rare_steps.find(_saves(tmp_path, 5, set())))
+    assert not list(rare_steps.find(_saves(tmp_path, 3, {1}))), "of three steps none is usual"
