@@ -132,7 +132,7 @@ Other recordings join this way: Nsight Systems in `read_trace` (`gpuprof/tracefi
 (`gpuprof/tracefile/run_paths.py`), several ranks in `diagnose_recording` (`gpuprof/ranks`), training logs before it
 (`gpuprof/tracefile/training_logs`), as do roles of a job (`gpuprof/diagnosis/roles`). `gpuprof diagnose` leaves it
 after `plain_diagnosis`, for the terminal
-(`gpuprof/report/terminal.py`) or JSON (`gpuprof/diagnosis/json.py`).
+(`gpuprof/report/terminal.py`) or JSON (`gpuprof/diagnosis/diagnosis_json.py`).
 """
 
 

@@ -6,8 +6,9 @@ All programs with a recording and a measured gain of one of the findings `compil
 `recompiles` (guards that hold), `fp8`, `fused_elementwise` (all of it, or one piece) and `fused_loss`, in *Fixes*, in
 *Worth trying* or considered: what was predicted next to what was measured. The sign is right where both are above 1.02,
 both below 0.98, or they are less than 5 % apart, and where a change that gained nothing is not advised. The price of a
-change that gains is the time that it takes off the step. A change that did not get through counts as a gain of 1 and
-says nothing of the interval: what is advised costs its trial. A change of which nothing is said, or no figure, is
+change that gains is the time that it takes off the step, without the odds that something else keeps it from working: a
+change that was measured has worked. A change that did not get through counts as a gain of 1 and says nothing of the
+interval: what is advised costs its trial. A change of which nothing is said, or no figure, is
 predicted to gain nothing (1).
 """
 
@@ -23,8 +24,9 @@ import gpuprof
 from benchmarks.accuracy import ROOT
 from benchmarks.recall import Program, Share, Timed, programs
 from gpuprof.costs.fp8 import DELAYED, ROWWISE
-from gpuprof.diagnosis.analysis import analysis_of
-from gpuprof.diagnosis.diagnosis import Diagnosis
+from gpuprof.diagnosis.analysis import Analysis, analysis_of
+from gpuprof.diagnosis.diagnosis import Diagnosis, Finding
+from gpuprof.diagnosis.findings import FINDINGS as FOUND_BY
 from gpuprof.diagnosis.findings import fused_elementwise
 from gpuprof.diagnosis.findings.fp8 import by_recipe
 from gpuprof.diagnosis.findings.fused_elementwise import PIECES, pieces
@@ -51,6 +53,8 @@ class Price:
     predicted: tuple[float, float, float] | None
     where: str
     why: str = ""
+    once_it_works: float | None = None
+    """The expected gain without the odds that it does not work; None: as predicted."""
 
     @property
     def sign_is_right(self) -> bool:
@@ -74,7 +78,8 @@ class Price:
         changes that gain. None for others."""
         if self.measured is None or self.measured[1] <= UP:
             return None
-        said = 1 - 1 / self.predicted[1] if self.predicted else 0.0
+        gain = self.once_it_works or (self.predicted[1] if self.predicted else 1.0)
+        said = 1 - 1 / gain
         return abs(said / (1 - 1 / self.measured[1]) - 1) <= OFF
 
 
@@ -111,8 +116,16 @@ def _price(program: Program, change: Timed, found: Diagnosis) -> Price:
         one = min(mine, key=lambda each: abs(getattr(each, "work", 1.0) - change.work))
         gain = one.speedup
         predicted = None if gain is None else (gain.low, gain.expected, gain.high)
-        return Price(*head, predicted, "fixes" if name == "findings" else name, getattr(one, "reason", ""))
+        works = _once_it_works(case, one) if case is not None and isinstance(one, Finding) and one.needs else None
+        return Price(*head, predicted, "fixes" if name == "findings" else name, getattr(one, "reason", ""), works)
     return Price(*head, None, "absent")
+
+
+def _once_it_works(case: Analysis, found: Finding) -> float | None:
+    """The expected gain of a fix if it works; None if it is no longer proposed."""
+    find = next(find for page, find in FOUND_BY if page.id == found.id)
+    proposal = next((one for one in find(case) if one.title == found.title), None)
+    return None if proposal is None else prediction(Steps(case), [proposal]).speedup.expected
 
 
 def summary(found: Sequence[Price]) -> dict[str, Share]:
@@ -129,7 +142,8 @@ def lines(found: Iterable[Price]) -> Iterable[str]:
     for one in sorted(found, key=lambda one: (one.finding, one.program)):
         said = "{1:.2f} ({0:.2f}–{2:.2f})".format(*one.predicted) if one.predicted else "–"
         was = "{1:.2f} ({0:.2f}–{2:.2f})".format(*one.measured) if one.measured else "failed"
-        mark = ("" if one.sign_is_right else "SIGN ") + ("OUTSIDE " if one.held is False else "")
+        works = f"{one.once_it_works:.2f} if it works  " if one.once_it_works else ""
+        mark = works + ("" if one.sign_is_right else "SIGN ") + ("OUTSIDE " if one.held is False else "")
         head = f"{one.finding:14}{one.program:28.28} {one.role:5}{one.change:18.18}"
         yield f"{head}{was:20}{said:20}{one.where:13}{mark}{one.why[:90]}"
 

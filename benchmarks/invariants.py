@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 
 from gpuprof.diagnosis.diagnosis import Combined, Diagnosis, Finding
-from gpuprof.diagnosis.json import dumps
+from gpuprof.diagnosis.diagnosis_json import dumps
 from gpuprof.report.terminal import plain
 
 LARGER_BATCH = "larger_batch"

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.rl_parts import ARGUMENTS, BASELINES, CHANGES, FIXED, ROUNDS, SCENARIOS, SETTLE, TIMED
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from gpuprof.diagnosis.diagnosis import Diagnosis
 
 
@@ -131,11 +133,23 @@ class Held:
         """Whether what was measured is in the interval, give or take the 80 % interval of the measurement itself."""
         return self.low - self.measured.sure <= self.measured.ratio <= self.high + self.measured.sure
 
+    @property
+    def has_middle(self) -> bool:
+        """Whether the middle of what was measured is in the interval."""
+        return self.low <= self.measured.ratio <= self.high
 
-def held(out: Path, diagnosis: Diagnosis) -> list[Held]:
-    """The changes that were measured, and that the diagnosis of DIR/grpo predicts; per completion."""
+
+def foretold(out: Path) -> dict[str, tuple[float, float, float]]:
+    """What an earlier recording predicted, of DIR/predicted.json."""
+    path = out / "predicted.json"
+    found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return {name: (low, expected, high) for name, (low, expected, high) in found.items()}
+
+
+def held(out: Path, expected: Mapping[str, tuple[float, float, float]]) -> list[Held]:
+    """The changes that were measured and that are expected to take (least, expected, most); per completion."""
     turns = {name: each for name, each in measured(results(out)).items() if name in CHANGES}
-    ratio, expected = ratios(turns), predicted(diagnosis)
+    ratio = ratios(turns)
     found = []
     for name in (one for one in CHANGES if one in expected and one in ratio):
         times = 2 if name == "twice_the_generations" else 1
@@ -155,18 +169,22 @@ def predict(out: Path) -> int:
 
 
 def compare(out: Path) -> int:
-    """Prints a table."""
+    """Prints a table for what was predicted before the measurement, and one for what DIR/grpo predicts."""
     import gpuprof
 
-    found = held(out, gpuprof.diagnose(out / "grpo"))
-    if not found:
+    before, now = held(out, foretold(out)), held(out, predicted(gpuprof.diagnose(out / "grpo")))
+    if not now:
         print("there is no baseline, or no recording of GRPO")
         return 1
-    print("| change | predicted | interval | measured | holds |", "|---|---:|---:|---:|---|", sep="\n")
-    for one in found:
-        print(f"| {one.name.replace('_', ' ')} | {one.expected:.2f} | {one.low:.2f}–{one.high:.2f} | "
-              f"{one.measured.ratio:.2f} ± {one.measured.sure:.2f} | {'yes' if one.holds else 'no'} |")  # fmt: skip
-    print(f"\n{sum(one.holds for one in found)} of {len(found)} hold")
+    for title, found in (("predicted before", before), ("predicted from this recording", now)):
+        if found:
+            print(f"| change | {title} | interval | measured | overlap |", "|---|---:|---:|---:|---|", sep="\n")
+        for one in found:
+            print(f"| {one.name.replace('_', ' ')} | {one.expected:.2f} | {one.low:.2f}–{one.high:.2f} | "
+                  f"{one.measured.ratio:.2f} ± {one.measured.sure:.2f} | {'yes' if one.holds else 'no'} |")  # fmt: skip
+        if found:
+            middle = sum(one.has_middle for one in found)
+            print(f"\n{sum(one.holds for one in found)} of {len(found)} intervals overlap, {middle} have the middle\n")
     return 0
 
 

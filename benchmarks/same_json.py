@@ -66,9 +66,9 @@ def comparisons() -> Iterator[tuple[str, Path, Path]]:
 def write(jobs: list[tuple[str, str, list[str]]], folder: Path) -> None:
     """In a process of the checkout: one file for each text, or the error in its place."""
     import gpuprof
-    from gpuprof.diagnosis.comparison.json import dumps as of_comparison
-    from gpuprof.diagnosis.json import dumps
-    from gpuprof.projection.json import dumps as of_projection
+    from gpuprof.diagnosis.comparison.comparison_json import dumps as of_comparison
+    from gpuprof.diagnosis.diagnosis_json import dumps
+    from gpuprof.projection.projection_json import dumps as of_projection
     from gpuprof.report.terminal import render
 
     def text(make: Any) -> str:

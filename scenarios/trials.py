@@ -22,10 +22,10 @@ from gpuprof.record.command import Target
 from gpuprof.record.patches import NAMES, patch_named
 from gpuprof.report.trial_terminal import STATUS, gain
 from gpuprof.trial.fixes import Candidate
-from gpuprof.trial.json import dumps
 from gpuprof.trial.processes import Starter
 from gpuprof.trial.run import run_trial
 from gpuprof.trial.trial import Fix, Trial
+from gpuprof.trial.trial_json import dumps
 from scenarios.catalogue import ROOT, Scenario
 from scenarios.measure import launched
 from scenarios.support import program

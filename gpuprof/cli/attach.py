@@ -148,12 +148,12 @@ def read(opened: Opened, as_json: bool, quiet: bool = False) -> Diagnosis:
 
 def _diagnose(folder: Path, as_json: bool, quiet: bool) -> Diagnosis:
     from gpuprof.cli.after_recording import keep_verdict
-    from gpuprof.cli.printing import DIAGNOSIS
+    from gpuprof.cli.printing import OfDiagnosis, put
     from gpuprof.cli.recordings import diagnose_given, given
 
     diagnosis = diagnose_given(given(str(folder)))
     if not quiet:
-        DIAGNOSIS.put(diagnosis, as_json, None, None)
+        put(OfDiagnosis(), diagnosis, as_json, None)
     keep_verdict(folder, diagnosis)
     return diagnosis
 
@@ -170,7 +170,7 @@ def _list(as_json: bool) -> int:
 
     jobs = armed()
     if as_json:
-        from gpuprof.attach.json import dumps
+        from gpuprof.attach.jobs_json import dumps
 
         write(dumps(jobs) + "\n")
         return 0

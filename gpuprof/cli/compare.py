@@ -10,13 +10,19 @@ import click
 from gpuprof.cli.diagnose import GATE_FAILED, UNUSABLE
 from gpuprof.cli.output import say
 from gpuprof.cli.output_paths import check_place
-from gpuprof.cli.printing import COMPARISON, gates
+from gpuprof.cli.printing import OfComparison, gates, put
 from gpuprof.cli.recordings import RECORDING, TOP_IN_JSON, diagnose_given, given
 from gpuprof.diagnosis.asked import Asked
 
 if TYPE_CHECKING:
     from gpuprof.cli.comparison_gates import ChangeGate
     from gpuprof.diagnosis.comparison.comparison import Comparison
+
+
+def _gate(text: str) -> ChangeGate:
+    from gpuprof.cli.comparison_gates import parse
+
+    return parse(text)
 
 
 @click.command(short_help="Explain the difference between two runs.")
@@ -36,7 +42,7 @@ if TYPE_CHECKING:
 @click.option("--step", metavar="REGEX", help="Name of the range or op that is a step, in both; detected by default.")
 @click.option("--skip", type=click.IntRange(min=0), default=0, metavar="N", help="Skip the first N steps of both.")
 @click.option(
-    "--fail-on", multiple=True, callback=gates("gpuprof.cli.comparison_gates"), metavar="METRIC:LIMIT",
+    "--fail-on", multiple=True, callback=gates(_gate), metavar="METRIC:LIMIT",
     help="Exit 1 if METRIC of B exceeds that of A by more than LIMIT: step_time:5% (only if the difference is "
     "significant), token_time:5%, sample_time:5%, busy_time:5%, idle_time:10%, kernels:5%, syncs:10% or "
     "peak_memory:5%. Repeatable.",
@@ -68,7 +74,7 @@ def command(
     one = diagnose_given(before, asked)
     other = one if before == after else diagnose_given(after, asked)
     comparison = compare(one, other, top=top or TOP_IN_JSON)
-    COMPARISON.put(comparison, json, top, html, markdown)
+    put(OfComparison(), comparison, json, top, html, markdown)
     return max((_check(gate, comparison) for gate in fail_on), default=0)
 
 

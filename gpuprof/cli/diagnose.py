@@ -10,7 +10,7 @@ import click
 
 from gpuprof.cli.output import say
 from gpuprof.cli.output_paths import check_place
-from gpuprof.cli.printing import BRIEF, DIAGNOSIS, ITERATIONS, ROLES, gates
+from gpuprof.cli.printing import InBrief, OfDiagnosis, OfIterations, OfRoles, gates, put
 from gpuprof.cli.recordings import RECORDING, TOP_IN_JSON, diagnose_given, given
 from gpuprof.diagnosis.asked import Asked
 from gpuprof.units import Code, Convention
@@ -29,6 +29,12 @@ def _finite(_: click.Context, __: click.Parameter, value: float | None) -> float
     if value is not None and not (math.isfinite(value) and value > 0):
         raise click.BadParameter("a step time must be above 0")
     return value
+
+
+def _gate(text: str) -> Gate:
+    from gpuprof.cli.gates import parse
+
+    return parse(text)
 
 
 @click.command(short_help="Find out why a step takes as long as it does.")
@@ -50,7 +56,7 @@ def _finite(_: click.Context, __: click.Parameter, value: float | None) -> float
 )  # fmt: skip
 @click.option("--step-ms", type=float, callback=_finite, metavar="MS", help="Step time measured without a profiler.")
 @click.option(
-    "--fail-on", multiple=True, callback=gates("gpuprof.cli.gates"), metavar="METRIC:LIMIT",
+    "--fail-on", multiple=True, callback=gates(_gate), metavar="METRIC:LIMIT",
     help="Exit 1 if METRIC is above LIMIT: idle:40%, cpu_bound:30%, step_time:200ms, unattributed:5%, or a "
     "cause of idle time, such as launch:20%. Repeatable.",
 )  # fmt: skip
@@ -98,7 +104,8 @@ def command(
         from gpuprof.diagnosis.counters import with_counters
 
         diagnosis = with_counters(diagnosis, counted)
-    (BRIEF if brief else DIAGNOSIS).put(diagnosis, json, top, html, markdown, verbose=verbose or top is not None)
+    renderer = InBrief() if brief else OfDiagnosis()
+    put(renderer, diagnosis, json, top, html, markdown, verbose=verbose or top is not None)
     run = recording.run_folder
     if run is not None and not json and recording.has_roles:
         say(f"processes of this run generate and train: gpuprof diagnose --roles {run} sets them on one timeline")
@@ -117,11 +124,11 @@ def _put_job(recording: Recording, kind: str, json: bool, top: int | None) -> No
     if kind == "roles":
         from gpuprof.diagnosis.roles.sources import diagnose_roles
 
-        ROLES.put(diagnose_roles(recording), json, top, None)
+        put(OfRoles(), diagnose_roles(recording), json, top)
     else:
         from gpuprof.diagnosis.iterations.logged import diagnose_logs
 
-        ITERATIONS.put(diagnose_logs(recording.logs), json, top, None)
+        put(OfIterations(), diagnose_logs(recording.logs), json, top)
 
 
 def exit_code(diagnosis: Diagnosis, gates: tuple[Gate, ...], as_json: bool) -> int:

@@ -24,7 +24,7 @@ def command(places: tuple[str, ...], as_json: bool, top: int | None) -> int:
     states, now_ns = states_of(places)
     found = judge(states, now_ns)
     if as_json:
-        from gpuprof.hang.json import dumps
+        from gpuprof.hang.hang_json import dumps
 
         write(dumps(found, states) + "\n")
     else:

@@ -196,7 +196,7 @@ def compare(a: str, b: str = "", details: bool = False) -> str:
     details: also phases, all kernels and ops, in about 20 kB."""
     from gpuprof import compare as comparing
     from gpuprof.diagnosis.comparison.brief import brief
-    from gpuprof.diagnosis.comparison.json import to_json
+    from gpuprof.diagnosis.comparison.comparison_json import to_json
     from gpuprof.interop.agent_answers import text
     from gpuprof.interop.next_steps import after_comparison
 
@@ -209,7 +209,7 @@ def project(path: str, to: list[str] | str) -> str:
     to: a name or several, such as "H100 SXM" or "B200"."""
     from gpuprof import project as projecting
     from gpuprof.interop.agent_answers import text
-    from gpuprof.projection.json import to_json
+    from gpuprof.projection.projection_json import to_json
 
     return text(to_json(projecting(_diagnosis(path), [to] if isinstance(to, str) else to)))
 
@@ -251,7 +251,7 @@ def hang(places: list[str] | str = "") -> str:
     """Why a job hangs: which rank does not continue, at which collective and line; from files on disk. places: a run's
     folder (the latest if empty), or dumps of torch's flight recorder and of stacks. No process is asked for its stack:
     `gpuprof hang` in a shell does that."""
-    from gpuprof.hang.json import to_json
+    from gpuprof.hang.hang_json import to_json
     from gpuprof.hang.judge import judge
     from gpuprof.hang.load import states_of
     from gpuprof.interop.agent_answers import text

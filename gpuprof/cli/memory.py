@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gpuprof.cli.output_paths import check_place
-from gpuprof.cli.printing import Printed
+from gpuprof.cli.printing import OfMemory, put
 from gpuprof.cli.recordings import RECORDING, diagnose_given, given
 
 if TYPE_CHECKING:
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from gpuprof.costs.hardware import Gpu
     from gpuprof.memory.memory_report import MemoryReport
     from gpuprof.tracefile.recording import Recording
-
-MEMORY = Printed("memory", "gpuprof.memory.json", "gpuprof.report.memory_terminal", "write_memory", "")
 
 
 @click.command(short_help="Say who holds the GPU's memory at its peak.")
@@ -58,7 +56,7 @@ def command(
         report = _of_run(first, gpus, top, fixes)
     if (gpus or fixes) and report.advice is None:
         raise click.UsageError("--to and --with need the folder of a run that could be replayed")
-    MEMORY.put(report, json, top, html)
+    put(OfMemory(), report, json, top, html)
     return 0
 
 

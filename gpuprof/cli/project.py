@@ -80,7 +80,7 @@ def command(
     with reading(recording) as progress:
         found = project(recording, names, recorded_on=recorded_on, step_ms=step_ms, progress=progress, **options)
     if json:
-        from gpuprof.projection.json import dumps
+        from gpuprof.projection.projection_json import dumps
 
         write(dumps(found) + "\n")
     else:

@@ -15,7 +15,7 @@ KEPT = "hang.json"
 
 def main(folder: str) -> None:
     """Judges the run, prints the answer and writes it. Never raises for the ranks' files."""
-    from gpuprof.hang.json import to_json
+    from gpuprof.hang.hang_json import to_json
     from gpuprof.report import hang_words as words
 
     try:

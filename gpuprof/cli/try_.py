@@ -301,7 +301,7 @@ def _say_once(text: str) -> None:
 
 
 def _keep(trial: Trial, folder: Path) -> None:
-    from gpuprof.trial.json import keep
+    from gpuprof.trial.trial_json import keep
 
     try:
         say(f"kept: {keep(trial, folder)}")
@@ -311,7 +311,7 @@ def _keep(trial: Trial, folder: Path) -> None:
 
 def _print(trial: Trial, as_json: bool) -> None:
     if as_json:
-        from gpuprof.trial.json import dumps
+        from gpuprof.trial.trial_json import dumps
 
         write(dumps(trial) + "\n")
         return

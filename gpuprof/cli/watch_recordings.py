@@ -92,7 +92,7 @@ def what_changed(before: Path | None, after: Path, diagnosis: Diagnosis, heading
             lines.append(str(error))
     text = "\n".join(lines) + "\n"
     if comparison is not None:
-        from gpuprof.diagnosis.comparison.json import dumps
+        from gpuprof.diagnosis.comparison.comparison_json import dumps
 
         text += _drawn(comparison)
         with contextlib.suppress(OSError), runfile.whole_file(after / runfile.CHANGED_JSON, 0o600) as file:

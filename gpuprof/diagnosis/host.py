@@ -20,11 +20,12 @@ from gpuprof.diagnosis.host_model import Host, HostFunction
 from gpuprof.diagnosis.host_places import Places, gpu_waits_until, host_work, places
 from gpuprof.diagnosis.host_workers import loader_workers
 from gpuprof.diagnosis.value_range import Range
+from gpuprof.record.quantiles import Z80, t80
 from gpuprof.replay.graph import launcher_of
 from gpuprof.replay.transform import scaled
 from gpuprof.tracefile.samples import HostSamples, read_samples
 from gpuprof.tracefile.trace import F64
-from gpuprof.units import Assumed, Convention, Functions, Ratio, Samples, Share
+from gpuprof.units import Assumed, Convention, Functions, Samples, Share
 
 FEWEST_SAMPLES: Assumed[Samples] = 5
 LEAST_SAMPLED_SHARE: Assumed[Share] = 0.01
@@ -35,7 +36,6 @@ LEAST_PLACED: Assumed[Share] = 0.7
 """Smallest share of a function's time that must be located in the replayed steps to give it a price."""
 MOSTLY_WAITS: Assumed[Share] = 0.5
 """A function that waits for workers for at least this share of its time has no time of its own to save."""
-_Z80: Convention[Ratio] = 1.2816
 _PHASES = {
     "step": "other", "data": "data", "data_end": "other", "forward": "forward", "backward": "backward",
     "backward_end": "other", "optimizer": "optimizer",
@@ -144,9 +144,7 @@ def _time(cost: Cost, samples: HostSamples) -> Range:
     step = np.searchsorted(samples.steps_ns, samples.at_ns[cost.samples], side="right") - 1
     each = np.bincount(step.clip(0, steps - 1), minlength=steps) / n * samples.step_ns * steps
     spread = float(np.std(each, ddof=1)) / math.sqrt(steps) if steps > 2 else 0.0
-    freedom = max(steps - 1, 1)
-    quantile = _Z80 + (_Z80**3 + _Z80) / (4 * freedom)
-    half = max(_Z80 * chance, quantile * spread)
+    half = max(Z80 * chance, t80(max(steps - 1, 1)) * spread)
     value = share * samples.step_ns
     return Range(max(value - half, 0.0), value, value + half)
 

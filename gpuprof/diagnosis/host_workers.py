@@ -8,12 +8,12 @@ from collections import Counter
 from gpuprof.diagnosis.host_calls import Frame, Stacks
 from gpuprof.diagnosis.host_model import LoaderWorkers, WorkerFunction
 from gpuprof.diagnosis.value_range import Range
+from gpuprof.record.quantiles import Z80
 from gpuprof.tracefile.samples import Function, HostSamples
-from gpuprof.units import Assumed, Convention, Functions, Ratio, Share
+from gpuprof.units import Assumed, Convention, Functions, Share
 
 LEAST_SAMPLED_SHARE: Assumed[Share] = 0.02
 MOST_FUNCTIONS: Convention[Functions] = 10
-_Z80: Convention[Ratio] = 1.2816
 _FETCH = "torch/utils/data/_utils/fetch.py"
 _TORCH_DATA = "torch/utils/data/"
 
@@ -58,7 +58,7 @@ def _listed(path: tuple[Frame, ...], functions: tuple[Function, ...]) -> list[Fr
 
 def _function(found: Function, index: int, count: int, n: int, lines: Counter[Frame]) -> WorkerFunction:
     share = count / n
-    half = _Z80 * math.sqrt(max(share * (1 - share), 1 / n) / n)
+    half = Z80 * math.sqrt(max(share * (1 - share), 1 / n) / n)
     line = max((frame for frame in lines if frame.function == index), key=lambda frame: lines[frame]).line
     return WorkerFunction(
         found.name, found.file, line, found.kind, Range(max(share - half, 0.0), share, min(share + half, 1.0))

@@ -10,7 +10,7 @@ from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.budget_model import Budget
 from gpuprof.diagnosis.detect.proposal import Proposal
 from gpuprof.diagnosis.diagnosis import Range
-from gpuprof.diagnosis.run_budget import Z80
+from gpuprof.record.quantiles import Z80
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.loader_queue import Loader
 from gpuprof.replay.mean_step import MeanStep

@@ -17,11 +17,12 @@ from gpuprof.diagnosis.budget_model import LONG_STEP, Budget
 from gpuprof.diagnosis.new_shapes import NewShapes, first_seen, new_shapes
 from gpuprof.diagnosis.unseen_lengths import unseen_lengths
 from gpuprof.record.free_run_length import AFTERMATH_NS
+from gpuprof.record.quantiles import Z80
 from gpuprof.replay.loader_queue import Loader
 from gpuprof.replay.mean_step import SAME_PACE
 from gpuprof.tracefile.run import RunFolder
 from gpuprof.tracefile.trace import ABSENT, F64, I64
-from gpuprof.units import Assumed, Batches, Convention, Ratio
+from gpuprof.units import Assumed, Batches
 
 LUMPS = ("save", "evaluation", "logging", "garbage_collection", "compile")
 ALLOCATION_NS = calibrated.ALLOCATION_NS.value
@@ -31,8 +32,6 @@ SAME = calibrated.STILL_SLOW.value
 """Steps after the recorded windows extend the free-running stretch if their median differs from its median by less than
 this share, or by less than its scatter: a profiler that is still active costs more than this."""
 SPREAD = loader_calibrated.SPREAD.value
-Z80: Convention[Ratio] = 1.2816
-"""Half an 80 % interval, in standard deviations."""
 FEWEST_MADE: Assumed[Batches] = 4
 """Fewest measured batches whose mean is used."""
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuprof.diagnosis.diagnosis import Diagnosis
-from gpuprof.diagnosis.json import dumps
+from gpuprof.diagnosis.diagnosis_json import dumps
 from gpuprof.errors import GpuprofError
 
 if TYPE_CHECKING:

@@ -10,9 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from .quantiles import t80
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from gpuprof.units import Assumed, Blocks, Convention, Measured, Ratio, Seconds, Share, Steps, WholeNs
+    from gpuprof.units import Assumed, Blocks, Measured, Ratio, Seconds, Share, Steps, WholeNs
 
 
 PRECISE_MEAN: Assumed[Share] = 0.05
@@ -28,9 +30,6 @@ FEWEST_BLOCKS: Assumed[Blocks] = 3
 AFTERMATH_NS: Measured[WholeNs] = 5_000_000_000
 """The first steps after a recording are slower: memory is freed and the trace is read at the same time. That took 3 s
 for 130 MB, and made launch-bound steps up to 30 % longer (H200 host, 16 cores)."""
-
-_Z80: Convention[Ratio] = 1.2816
-"""90th percentile of the normal distribution: eight of ten lie within this many standard deviations."""
 
 
 def block_of(workers: int | None) -> int:
@@ -55,10 +54,9 @@ def half_width(step_ns: Sequence[float], block: int) -> float:
     variance = math.fsum(((sums[i + length] - sums[i]) / length) ** 2 for i in range(n)) / n
     blocks = n / length
     freedom = max(blocks - 1, 1.0)
-    # Few blocks underestimate how blocks differ: Bessel's correction, and Student's t (Cornish-Fisher, two terms).
+    # Few blocks underestimate how blocks differ: Bessel's correction, and Student's t.
     variance *= blocks / freedom
-    quantile = _Z80 + (_Z80**3 + _Z80) / (4 * freedom)
-    return quantile * math.sqrt(variance / blocks)
+    return t80(freedom) * math.sqrt(variance / blocks)
 
 
 class AfterWindows:

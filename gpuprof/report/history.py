@@ -52,7 +52,7 @@ class Entry:
 
 def entry(path: str, began: str | None, diagnosis: Diagnosis) -> Entry:
     """The entry of one diagnosis."""
-    from gpuprof.diagnosis.json import to_json
+    from gpuprof.diagnosis.diagnosis_json import to_json
     from gpuprof.report import words
 
     values = {name.removeprefix(PREFIX): value for name, value in scalars(to_json(diagnosis)).items()}

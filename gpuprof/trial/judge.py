@@ -11,14 +11,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from gpuprof.record.quantiles import Z80
 from gpuprof.trial.decision import Decision, decide
 from gpuprof.trial.trial import Interval, Predicted, Process
 from gpuprof.units import Convention, Ratio
 
 T80: Convention[tuple[Ratio, ...]] = (3.078, 1.886, 1.638, 1.533, 1.476, 1.440, 1.415, 1.397, 1.383)
 """90th percentile of Student's t for 1, 2, … degrees of freedom."""
-Z80: Convention[Ratio] = 1.2816
-"""The same for the normal distribution."""
 
 
 @dataclass(frozen=True, slots=True)

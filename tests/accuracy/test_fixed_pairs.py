@@ -12,7 +12,7 @@ from helpers.paths import ROOT
 from jsonschema import Draft202012Validator
 
 from benchmarks import fixed_pairs
-from gpuprof.diagnosis.comparison.json import dumps, schema
+from gpuprof.diagnosis.comparison.comparison_json import dumps, schema
 from scenarios.catalogue import scenarios
 
 TWINS = [(str(one.before), str(one.after), one.finding) for one in fixed_pairs.recorded()]

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuprof.attach.jobs import armed
-from gpuprof.attach.json import dumps
+from gpuprof.attach.jobs_json import dumps
 from gpuprof.attach.processes import parent_of
 from helpers.paths import ROOT
 from helpers.started import environment

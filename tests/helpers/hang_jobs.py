@@ -212,7 +212,7 @@ def main(folder: str, *names: str) -> None:
     import torch.distributed
 
     torch.set_num_threads(1)
-    from gpuprof.hang.json import to_json
+    from gpuprof.hang.hang_json import to_json
     from gpuprof.hang.judge import judge
     from gpuprof.hang.load import ask, states_of_run
 

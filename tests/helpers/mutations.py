@@ -124,7 +124,7 @@ def digests(folder: Path) -> tuple[list[bytes], str, Read]:
 
 def dumps(folder: Path) -> tuple[list[bytes], str, Read]:
     """Flight recorder dumps of NCCL, judged."""
-    from gpuprof.hang.json import dumps as text_of
+    from gpuprof.hang.hang_json import dumps as text_of
     from gpuprof.hang.judge import judge
     from gpuprof.hang.load import states_of
 

@@ -6,8 +6,8 @@ import json
 
 from jsonschema import Draft202012Validator
 
-from gpuprof.diagnosis.roles.json import schema, to_json
 from gpuprof.diagnosis.roles.model import Roles
+from gpuprof.diagnosis.roles.roles_json import schema, to_json
 from gpuprof.diagnosis.roles.sources import diagnose_roles
 from gpuprof.tracefile.recording import resolve
 

@@ -8,7 +8,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from gpuprof.diagnosis.diagnosis import Diagnosis
-from gpuprof.diagnosis.json import dumps, schema
+from gpuprof.diagnosis.diagnosis_json import dumps, schema
 
 VALIDATOR = Draft202012Validator(schema())
 

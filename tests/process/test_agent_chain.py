@@ -21,7 +21,7 @@ from benchmarks.agent_chain import BEGIN, CASES, END, PAGE, Case, Step, User, ne
 from gpuprof.cli.mcp_guard import in_tools
 from gpuprof.diagnosis import brief
 from gpuprof.interop.next_steps import after_trial
-from gpuprof.trial.json import schema as trial_schema
+from gpuprof.trial.trial_json import schema as trial_schema
 
 TRACE = str(ROOT / "tests" / "data" / "tiny_lora_dataloader.json.gz")
 BY_NAME = {case.name: case for case in CASES}

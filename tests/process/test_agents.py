@@ -28,10 +28,10 @@ from gpuprof.cli import mcp_try
 from gpuprof.cli.entry import COMMANDS
 from gpuprof.diagnosis import brief
 from gpuprof.diagnosis.comparison import brief as comparison_brief
-from gpuprof.diagnosis.comparison.json import schema as comparison_schema
+from gpuprof.diagnosis.comparison.comparison_json import schema as comparison_schema
 from gpuprof.diagnosis.findings import PAGES
 from gpuprof.trial.guard import processes_of
-from gpuprof.trial.json import schema as trial_schema
+from gpuprof.trial.trial_json import schema as trial_schema
 
 TRACE = ROOT / "tests" / "data" / "tiny_lora_dataloader.json.gz"
 PAIRS = ROOT / "tests" / "data" / "pairs"

@@ -21,7 +21,7 @@ from helpers.quick import few
 from helpers.run_schema import errors_in
 from jsonschema import Draft202012Validator
 
-from gpuprof.attach.json import schema
+from gpuprof.attach.jobs_json import schema
 
 need("torch")
 

@@ -20,7 +20,7 @@ from jsonschema import Draft202012Validator
 from gpuprof.cli import progress
 from gpuprof.cli.gates import CAUSES, SHARES, TIMES, measure, parse
 from gpuprof.diagnosis import gaps
-from gpuprof.diagnosis.json import schema
+from gpuprof.diagnosis.diagnosis_json import schema
 
 MS = 1_000_000
 DIAGNOSES = "gpuprof.diagnosis.diagnose_recording.diagnose_recording"

@@ -21,7 +21,7 @@ from helpers.torch_flight import as_nccl_dumps_it, torchs_answers
 from helpers.warm_torch import warm_python
 from jsonschema import Draft202012Validator
 
-from gpuprof.hang.json import schema
+from gpuprof.hang.hang_json import schema
 
 pytest.importorskip("torch")
 CULPRIT = hang_jobs.CULPRIT

@@ -11,7 +11,7 @@ from helpers.command import in_process
 from jsonschema import Draft202012Validator
 
 from benchmarks.memory_snapshot import MIB, Allocator, Program, train
-from gpuprof.memory.json import schema
+from gpuprof.memory.memory_json import schema
 
 VALIDATOR = Draft202012Validator(schema())
 

@@ -15,8 +15,8 @@ from helpers.diagnosed import each_diagnosed_once
 from helpers.paths import ROOT
 from jsonschema import Draft202012Validator
 
-from gpuprof.diagnosis.json import schema as diagnosis_schema
-from gpuprof.memory.json import schema
+from gpuprof.diagnosis.diagnosis_json import schema as diagnosis_schema
+from gpuprof.memory.memory_json import schema
 
 RUN = ROOT / "tests" / "data" / "runs" / "tiny_lora"
 SNAPSHOT = ROOT / "tests" / "data" / "snapshots" / "llama.pickle.gz"

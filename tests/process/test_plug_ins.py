@@ -19,8 +19,8 @@ from helpers.trials import tried
 from jsonschema import Draft202012Validator
 
 from gpuprof.diagnosis import plug_ins
+from gpuprof.diagnosis.diagnosis_json import schema
 from gpuprof.diagnosis.findings import BUILT_IN
-from gpuprof.diagnosis.json import schema
 
 EXAMPLE = ROOT / "examples" / "plug_in"
 ENTRY = 'zeroed_gradients = "zeroed_gradients.finding:FINDING"'

@@ -8,7 +8,7 @@ import pytest
 from helpers.command import in_process
 from jsonschema import Draft202012Validator
 
-from gpuprof.projection.json import schema
+from gpuprof.projection.projection_json import schema
 
 RUN = "tests/data/runs/dense8b_lora"
 

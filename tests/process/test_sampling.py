@@ -23,7 +23,7 @@ from helpers.trainings import Run, trace
 from jsonschema import Draft202012Validator
 
 import gpuprof
-from gpuprof.diagnosis.json import schema, to_json
+from gpuprof.diagnosis.diagnosis_json import schema, to_json
 from gpuprof.report.terminal import plain
 
 TORCH = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")

@@ -23,7 +23,7 @@ from jsonschema import Draft202012Validator
 
 from benchmarks.accuracy_page import REASONS
 from gpuprof.diagnosis.findings import PAGES
-from gpuprof.trial.json import schema as trial_schema
+from gpuprof.trial.trial_json import schema as trial_schema
 from scenarios.catalogue import Scenario, names, scenario, scenarios
 from scenarios.support.lengths import DATA, LONGEST, draw
 from scenarios.trials import candidates

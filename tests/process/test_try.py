@@ -27,8 +27,8 @@ from gpuprof.errors import GpuprofError
 from gpuprof.record.command import Target
 from gpuprof.trial import run as trial
 from gpuprof.trial.guard import processes_of
-from gpuprof.trial.json import schema
 from gpuprof.trial.processes import Starter
+from gpuprof.trial.trial_json import schema
 from gpuprof.trial.written import changes_of
 
 need("torch")

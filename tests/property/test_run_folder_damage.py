@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gpuprof
-from gpuprof.diagnosis.json import dumps
+from gpuprof.diagnosis.diagnosis_json import dumps
 from gpuprof.errors import GpuprofError
 from gpuprof.report.notebook import diagnosis_html
 from gpuprof.report.terminal import plain

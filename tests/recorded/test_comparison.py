@@ -21,7 +21,7 @@ from gpuprof.diagnosis.comparison.compare import (
     compare_work,
 )
 from gpuprof.diagnosis.comparison.comparison import Significance
-from gpuprof.diagnosis.comparison.json import dumps, schema, to_json
+from gpuprof.diagnosis.comparison.comparison_json import dumps, schema, to_json
 from gpuprof.diagnosis.comparison.same_model import other_model
 from gpuprof.diagnosis.comparison.significance import (
     significance,

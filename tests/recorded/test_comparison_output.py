@@ -17,7 +17,7 @@ from rich.console import Console
 
 from gpuprof.cli.comparison_gates import METRICS, Outcome, judge, parse
 from gpuprof.diagnosis.comparison.comparison import Comparison, Note, Significance, Work
-from gpuprof.diagnosis.comparison.json import schema
+from gpuprof.diagnosis.comparison.comparison_json import schema
 from gpuprof.errors import GpuprofError
 from gpuprof.report import comparison_bars as bars
 from gpuprof.report import comparison_words as words

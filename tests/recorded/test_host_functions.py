@@ -20,9 +20,9 @@ import gpuprof
 from gpuprof.diagnosis.analysis import Analysis, analysis_of
 from gpuprof.diagnosis.detect.own_lines import own_lines
 from gpuprof.diagnosis.diagnosis import Diagnosis
+from gpuprof.diagnosis.diagnosis_json import schema, to_json
 from gpuprof.diagnosis.host import explain_line
 from gpuprof.diagnosis.host_places import host_work
-from gpuprof.diagnosis.json import schema, to_json
 from gpuprof.errors import GpuprofError
 from gpuprof.record.scalars import scalars
 from gpuprof.report import fixes

@@ -16,7 +16,7 @@ from helpers.valid_json import is_valid
 import gpuprof
 from benchmarks.same_json import recordings
 from gpuprof.diagnosis.brief import dumps as brief
-from gpuprof.diagnosis.json import dumps, to_json
+from gpuprof.diagnosis.diagnosis_json import dumps, to_json
 from gpuprof.report.markdown import diagnosis as markdown
 from gpuprof.report.terminal import plain
 

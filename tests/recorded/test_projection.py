@@ -28,11 +28,11 @@ from gpuprof.projection.cost import cost, mean_power_w, price_of
 from gpuprof.projection.data_parallel import scaling
 from gpuprof.projection.gpu_names import gpu_named, variant_note
 from gpuprof.projection.host import another_host, measured_factor
-from gpuprof.projection.json import schema, to_json
 from gpuprof.projection.kernels import scaled_kernels
 from gpuprof.projection.project import project
 from gpuprof.projection.projected_step import ProjectedStep, combined
 from gpuprof.projection.projection import Interval, Price
+from gpuprof.projection.projection_json import schema, to_json
 from gpuprof.projection.question import OPTIONS, parse_prices, question
 from gpuprof.projection.subject import Subject
 from gpuprof.projection.summary import summarize

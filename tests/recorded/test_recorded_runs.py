@@ -14,7 +14,7 @@ from helpers.run_schema import errors_in
 from jsonschema import Draft202012Validator
 
 from gpuprof.diagnosis.diagnosis import Diagnosis
-from gpuprof.diagnosis.json import dumps, schema
+from gpuprof.diagnosis.diagnosis_json import dumps, schema
 from gpuprof.replay.noise import MACHINE_NOISE
 from gpuprof.tracefile.run import read_run
 

@@ -17,7 +17,7 @@ from gpuprof import diagnose
 from gpuprof.calibration import reach as table
 from gpuprof.diagnosis.analysis import analysis_of
 from gpuprof.diagnosis.detect.kernel_reach import CELLS, kernel_reach
-from gpuprof.diagnosis.json import to_json
+from gpuprof.diagnosis.diagnosis_json import to_json
 from gpuprof.diagnosis.reach.ledger import above_reach, explained, identity_holds
 from gpuprof.diagnosis.reach.reasons import reason
 from gpuprof.report.above_words import lines

@@ -14,11 +14,11 @@ from helpers.valid_json import is_valid
 
 import gpuprof
 from gpuprof.cli import main
-from gpuprof.diagnosis.comparison.json import to_json as comparison_json
+from gpuprof.diagnosis.comparison.comparison_json import to_json as comparison_json
 from gpuprof.diagnosis.diagnosis import Diagnosis, Issue, Quality
+from gpuprof.diagnosis.diagnosis_json import to_json
 from gpuprof.diagnosis.headline import headline
 from gpuprof.diagnosis.iteration_model import Iteration, PhaseBudget
-from gpuprof.diagnosis.json import to_json
 from gpuprof.diagnosis.load import load_diagnosis
 from gpuprof.diagnosis.quality import _ON_CPU, no_verdict, of_timed_iterations
 from gpuprof.errors import GpuprofError

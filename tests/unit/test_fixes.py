@@ -11,7 +11,7 @@ from jsonschema import Draft202012Validator
 
 from gpuprof.diagnosis.budget_model import Budget
 from gpuprof.diagnosis.diagnosis import Combined, Evidence, Finding, Range, Remaining, Replay
-from gpuprof.diagnosis.json import schema, to_json
+from gpuprof.diagnosis.diagnosis_json import schema, to_json
 from gpuprof.ranks.summary import RankSummary
 from gpuprof.replay.sensitivity import Sensitivities
 from gpuprof.report import markdown

@@ -15,8 +15,8 @@ from jsonschema import Draft202012Validator
 
 from gpuprof.errors import GpuprofError
 from gpuprof.hang.dump import Frame, read
-from gpuprof.hang.json import dumps as as_text
-from gpuprof.hang.json import schema, to_json
+from gpuprof.hang.hang_json import dumps as as_text
+from gpuprof.hang.hang_json import schema, to_json
 from gpuprof.hang.judge import judge
 from gpuprof.hang.load import states_of
 from gpuprof.hang.rank_state import RankState

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gpuprof.diagnosis import brief, step_parts
 from gpuprof.diagnosis.budget import Stretch, budget
 from gpuprof.diagnosis.diagnosis import Diagnosis
-from gpuprof.diagnosis.json import to_json
+from gpuprof.diagnosis.diagnosis_json import to_json
 from gpuprof.record.scalars import scalars
 from gpuprof.report.page import budget_rows, content, step_bars
 from gpuprof.report.terminal import plain

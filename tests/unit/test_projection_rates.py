@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from gpuprof.costs.hardware import Gpu, find
-from gpuprof.projection.json import schema as projection_schema
+from gpuprof.projection.projection_json import schema as projection_schema
 from gpuprof.projection.sustained_rates import reach
 
 

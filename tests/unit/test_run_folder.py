@@ -21,7 +21,7 @@ import gpuprof
 from gpuprof.cli import main
 from gpuprof.diagnosis import diagnose as diagnosing
 from gpuprof.diagnosis.diagnosis import Diagnosis
-from gpuprof.diagnosis.json import to_json
+from gpuprof.diagnosis.diagnosis_json import to_json
 from gpuprof.diagnosis.run import run_facts
 from gpuprof.diagnosis.run_issues import run_issues
 from gpuprof.errors import GpuprofError, UnreadableTrace

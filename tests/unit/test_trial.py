@@ -24,8 +24,8 @@ from gpuprof.record.trial_meter import TrialMeter
 from gpuprof.report.fixes import measured
 from gpuprof.trial import folder_state, judge, plan, same_training
 from gpuprof.trial.fixes import Candidate, combination, parse
-from gpuprof.trial.json import dumps, keep, schema
 from gpuprof.trial.trial import Baseline, Fix, Interval, Next, Process, Row, Sameness, Stop, Trial
+from gpuprof.trial.trial_json import dumps, keep, schema
 
 MS = 1_000_000
 R = Range(1.0, 2.0, 3.0)

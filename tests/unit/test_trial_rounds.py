@@ -13,10 +13,10 @@ from helpers.present import present
 from jsonschema import Draft202012Validator
 
 from gpuprof.trial.fixes import Candidate
-from gpuprof.trial.json import dumps, schema
 from gpuprof.trial.processes import Outcome
 from gpuprof.trial.run import run_trial
 from gpuprof.trial.trial import Fix, Interval, Process, Trial
+from gpuprof.trial.trial_json import dumps, schema
 
 STEP_MS, WALL_S = 100.0, 10.0
 TF32, FUSED, WORKERS = Fix("tf32"), Fix("optimizer", "fused"), Fix("input_workers", "2")

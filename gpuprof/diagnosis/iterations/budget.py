@@ -8,15 +8,13 @@ from itertools import accumulate
 
 from gpuprof.diagnosis.iteration_model import GenerationBudget, Iteration, PhaseBudget, RewardTime
 from gpuprof.diagnosis.iteration_steps import phased_steps, steps_of_iteration
+from gpuprof.diagnosis.iterations.percentile import percentile
 from gpuprof.record.phase_names import BACKWARD, FORWARD, GENERATION, OPTIMIZER, TIMED
 from gpuprof.tracefile.phased_steps import Generated, PhasedStep
 from gpuprof.tracefile.run import RunFolder
-from gpuprof.units import Assumed, Iterations
 
 STAGES = (("baseline_free",), ("baseline_free", "baseline_sync", "sampling", "settle"))
 """Stages whose steps ran without a profiler; the second set is used if the first has no whole iteration."""
-_FEWEST_OF_PERCENTILE: Assumed[Iterations] = 5
-"""With fewer iterations, minimum and maximum are shown instead of percentiles."""
 
 
 def iteration_budget(folder: RunFolder) -> Iteration | None:
@@ -77,15 +75,9 @@ def _phases(times: dict[str, list[int]], mean_ns: int) -> tuple[PhaseBudget, ...
     until = [0, *(round(ns / count) for ns in accumulate(sum(each) for each in times.values()))]
     until[-1] = mean_ns
     return tuple(
-        PhaseBudget(name, until[i + 1] - until[i], _end(each, 0.1), _end(each, 0.9))
+        PhaseBudget(name, until[i + 1] - until[i], percentile(each, 0.1), percentile(each, 0.9))
         for i, (name, each) in enumerate(times.items())
     )
-
-
-def _end(each: list[int], share: float) -> int:
-    if len(each) < _FEWEST_OF_PERCENTILE:
-        return min(each) if share < 0.5 else max(each)
-    return sorted(each)[min(int(share * len(each)), len(each) - 1)]
 
 
 def _rewards(iterations: list[list[PhasedStep]]) -> tuple[RewardTime, ...]:

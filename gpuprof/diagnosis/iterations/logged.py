@@ -12,6 +12,7 @@ from gpuprof.calibration import iterations as calibrated
 from gpuprof.diagnosis.iteration_model import PhaseBudget
 from gpuprof.diagnosis.iterations.logged_changes import changes
 from gpuprof.diagnosis.iterations.logged_model import LoggedIterations, LogSource, Quantity, Role
+from gpuprof.diagnosis.iterations.percentile import percentile
 from gpuprof.errors import GpuprofError
 from gpuprof.record.phase_names import (
     ADVANTAGE,
@@ -43,8 +44,6 @@ _FEWEST_PAIRS: Assumed[Entries] = 2
 """Fewest pairs of iterations for a mean distance."""
 _BREAK_RATIO: Assumed[Count] = 10
 """If iterations are this many times further apart than usual, the training was resumed in between."""
-_FEWEST_OF_PERCENTILE: Assumed[Iterations] = 5
-"""With fewer iterations, minimum and maximum are shown instead of percentiles."""
 OVERLAPPING_SHARE: Assumed[Share] = 0.02
 """Phases overlap if their sum exceeds the iteration by more than this share; less is rounding."""
 BOUND = calibrated.BOUND.value
@@ -90,8 +89,8 @@ def _diagnosed(own: TrainingLog, by_role: dict[str, TrainingLog]) -> LoggedItera
         count=len(used),
         skipped=len(own.iterations) - len(used),
         mean_ns=mean_ns,
-        low_ns=_end([round(1e9 * s) for s in totals], 0.1),
-        high_ns=_end([round(1e9 * s) for s in totals], 0.9),
+        low_ns=percentile([round(1e9 * s) for s in totals], 0.1),
+        high_ns=percentile([round(1e9 * s) for s in totals], 0.9),
         phases=phases,
         training_ns=sum(one.ns for one in phases if one.phase == TRAINING),
         overlap_ns=overlap_ns,
@@ -163,16 +162,10 @@ def _budget(times: list[Times], totals: list[float], mean_ns: int) -> tuple[tupl
     until = [0, *(round(ns / len(times)) for ns in accumulate(sum(ns) for ns in each.values()))]
     until[-1] = mean_ns + overlap_ns
     phases = (
-        PhaseBudget(name, max(until[i + 1] - until[i], 0), _end(ns, 0.1), _end(ns, 0.9))
+        PhaseBudget(name, max(until[i + 1] - until[i], 0), percentile(ns, 0.1), percentile(ns, 0.9))
         for i, (name, ns) in enumerate(each.items())
     )
     return tuple(phases), overlap_ns
-
-
-def _end(each: list[int], share: float) -> int:
-    if len(each) < _FEWEST_OF_PERCENTILE:
-        return min(each) if share < 0.5 else max(each)
-    return sorted(each)[min(int(share * len(each)), len(each) - 1)]
 
 
 def _is_asynchronous(framework: Framework, used: Sequence[Logged]) -> bool:

@@ -245,8 +245,8 @@ def _group(asked: Factors, iteration: Iteration, trainer: Trainer, name: str, va
 
 def _batches(asked: Factors, iteration: Iteration, trainer: Trainer, name: str, value: Value) -> Factors:
     accumulated = asked.accumulated * _now(trainer, ACCUMULATION, 1.0)
-    of_a_generation = iteration.steps * _now(trainer, ACCUMULATION, 1.0) / _now(trainer, "num_iterations", 1.0)
-    times = _count(name, value) / of_a_generation
+    derived = iteration.steps * _now(trainer, ACCUMULATION, 1.0) / _now(trainer, "num_iterations", 1.0)
+    times = _count(name, value) / _now(trainer, name, derived)
     if accumulated > _count(name, value):
         raise GpuprofError(f"{name}={value}: an optimizer step takes {accumulated:.0f} batches, more than a generation")
     return replace(asked, batches=times / asked.accumulated)
