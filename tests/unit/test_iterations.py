@@ -314,6 +314,14 @@ def test_the_diagnosis_has_it(tmp_path: Path):
     assert "Run reward functions at the same time" in text
 
 
+def test_rewards_that_the_trainer_does_not_await_run_in_threads(usual: Iteration):
+    fixes = {
+        name: next(one.fix for one in changes(usual, replace(GRPO, name=name)) if one.id == "rewards_at_once")
+        for name in ("GRPOTrainer", "OnlineDPOTrainer")
+    }
+    assert "async def" in fixes["GRPOTrainer"] and "ThreadPoolExecutor" in fixes["OnlineDPOTrainer"]
+
+
 def test_each_change_has_a_page(usual: Iteration):
     recorded = replace(usual, recorded=(RecordedPhase("generation", 400 * MS, 40 * MS),))
     offered = changes(recorded, GRPO)

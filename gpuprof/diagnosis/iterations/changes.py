@@ -69,6 +69,11 @@ class Trainer:
         generation config (GRPO and RLOO of TRL 1.14 to 1.16)."""
         return (self.name or "").startswith(("GRPO", "RLOO"))
 
+    @property
+    def awaits_rewards(self) -> bool:
+        """Whether it awaits reward functions that are coroutines (TRL 1.16); true where it is not known."""
+        return self.name is None or self.name.startswith(("GRPO", "RLOO", "AsyncGRPO"))
+
     def static_cache(self, name: str, value: Any) -> tuple[Fix, str | None]:
         """(the arguments that make the cache static, what they change about the training).
 
@@ -127,9 +132,12 @@ def _rewards_at_once(iteration: Iteration, trainer: Trainer) -> Iterator[Change]
         return
     saved = sum(one.ns for one in waiting) - max(one.ns for one in waiting)
     names = ", ".join(one.name for one in waiting[:3])
+    fix = f"make {names} coroutines (async def): TRL awaits those together"
+    if not trainer.awaits_rewards:
+        fix = f"call {names} from one reward function, each in a thread (concurrent.futures.ThreadPoolExecutor)"
     yield change(
         iteration.mean_ns, "rewards_at_once", TITLES["rewards_at_once"][0],
-        f"make {names} coroutines (async def): TRL awaits those together", (saved * (1 - SPREAD), saved, float(saved)),
+        fix, (saved * (1 - SPREAD), saved, float(saved)),
         "they run one after another and wait for most of their time; together they take as long as the slowest", None,
     )  # fmt: skip
 
