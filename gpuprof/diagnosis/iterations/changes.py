@@ -126,8 +126,8 @@ def _tail(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
 
 def _rewards_at_once(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
     """Run reward functions that mostly wait at the same time instead of one after another."""
-    waiting = [one for one in iteration.rewards if one.waits]
     whole = iteration.ns_of(REWARD)
+    waiting = [one for one in iteration.rewards if one.waits and one.ns >= LEAST_GAIN * whole]
     if len(waiting) < 2 or sum(one.ns for one in iteration.rewards) > 1.05 * whole:
         return
     saved = sum(one.ns for one in waiting) - max(one.ns for one in waiting)
