@@ -6,17 +6,26 @@ import importlib
 import json
 import math
 import statistics
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.rl_parts import ARGUMENTS, BASELINES, CHANGES, FIXED, ROUNDS, SCENARIOS, SETTLE, TIMED
+from gpuprof.diagnosis.iteration_model import IterationRange
+from gpuprof.record.phase_names import BACKWARD, FORWARD, GENERATION, LOG_PROBABILITIES, OPTIMIZER
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gpuprof.diagnosis.diagnosis import Diagnosis
+
+
+CLOCKS = {
+    GENERATION: (GENERATION,), LOG_PROBABILITIES: (LOG_PROBABILITIES,), "training": (FORWARD, BACKWARD),
+    OPTIMIZER: (OPTIMIZER,),
+}  # fmt: skip
+"""Phase of the clocks → the phases that it consists of."""
 
 
 def results(out: Path) -> list[dict[str, Any]]:
@@ -168,15 +177,54 @@ def predict(out: Path) -> int:
     return 0
 
 
-def compare(out: Path) -> int:
-    """Prints a table for what was predicted before the measurement, and one for what DIR/grpo predicts."""
+def phase_ratios(lines: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
+    """Change → phase of the clocks → its time over that of the baselines, each the mean over turns but the first."""
+    turns: dict[str, list[dict[str, float]]] = {}
+    for line in lines:
+        if line["kind"] == "change" and line["round"]:
+            turns.setdefault(line["part"], []).append(line["phases_ms"])
+    base = [each for name in BASELINES for each in turns.get(name, [])]
+    return {
+        name: {
+            phase: statistics.fmean(one[phase] for one in each) / ms
+            for phase in each[0] if (ms := statistics.fmean(one[phase] for one in base))
+        }
+        for name, each in turns.items() if name in CHANGES and base
+    }  # fmt: skip
+
+
+def phases_predicted(diagnosis: Diagnosis) -> dict[str, dict[str, tuple[float, float, float]]]:
+    """Change of arguments → phase of the clocks that it changes → least, expected and most of its time, over its time
+    as it is."""
+    from gpuprof.diagnosis.iterations.section import trainer_of
+    from gpuprof.diagnosis.iterations.with_arguments import with_arguments
+
+    found, folder = diagnosis.iteration, diagnosis.folder
+    assert found is not None and folder is not None
+    result: dict[str, dict[str, tuple[float, float, float]]] = {}
+    for name, arguments in ARGUMENTS.items():
+        then = {one.phase: one.then for one in with_arguments(found, trainer_of(folder), arguments).phases}
+        result[name] = {}
+        for clock, phases in CLOCKS.items():
+            now = found.ns_of(*phases)
+            new = [then.get(phase) or IterationRange(*(found.ns_of(phase),) * 3) for phase in phases]
+            low, expected, high = (sum(sides) / now for sides in zip(*map(astuple, new), strict=True))
+            if (low, expected, high) != (1, 1, 1):
+                result[name][clock] = low, expected, high
+    return result
+
+
+def compare(out: Path, recording: Path) -> int:
+    """Prints a table for what was predicted before the measurement, one for what a recording predicts, and one for its
+    phases."""
     import gpuprof
 
-    before, now = held(out, foretold(out)), held(out, predicted(gpuprof.diagnose(out / "grpo")))
+    diagnosis = gpuprof.diagnose(recording)
+    before, now = held(out, foretold(out)), held(out, predicted(diagnosis))
     if not now:
         print("there is no baseline, or no recording of GRPO")
         return 1
-    for title, found in (("predicted before", before), ("predicted from this recording", now)):
+    for title, found in (("predicted before", before), ("predicted from the recording", now)):
         if found:
             print(f"| change | {title} | interval | measured | overlap |", "|---|---:|---:|---:|---|", sep="\n")
         for one in found:
@@ -185,6 +233,13 @@ def compare(out: Path) -> int:
         if found:
             middle = sum(one.has_middle for one in found)
             print(f"\n{sum(one.holds for one in found)} of {len(found)} intervals overlap, {middle} have the middle\n")
+    ratio = phase_ratios(results(out))
+    print("| change | phase | predicted | interval | measured |", "|---|---|---:|---:|---:|", sep="\n")
+    for name, phases in phases_predicted(diagnosis).items():
+        for phase, (low, expected, high) in phases.items():
+            if name in ratio:
+                print(f"| {name.replace('_', ' ')} | {phase} | {expected:.2f} | {low:.2f}–{high:.2f} | "
+                      f"{ratio[name][phase]:.2f} |")  # fmt: skip
     return 0
 
 

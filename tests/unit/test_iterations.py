@@ -17,7 +17,7 @@ import gpuprof
 from gpuprof.cli import main
 from gpuprof.diagnosis.diagnose_recording import diagnose_recording
 from gpuprof.diagnosis.diagnosis_json import to_json
-from gpuprof.diagnosis.iteration_model import CacheCopies, Iteration, PhaseBudget, RecordedPhase
+from gpuprof.diagnosis.iteration_model import CacheCopies, Iteration, PhaseBudget, RecordedPhase, RewardTime
 from gpuprof.diagnosis.iterations.budget import iteration_budget, whole_iterations
 from gpuprof.diagnosis.iterations.changes import Trainer, changes, continuous_saved_ns
 from gpuprof.diagnosis.iterations.pages import PAGES
@@ -312,6 +312,21 @@ def test_the_diagnosis_has_it(tmp_path: Path):
     assert "generation 50 %" in text and "reward 25 %" in text
     assert "training 20 % (forward 5 %, backward 12 %, optimizer 2 %)" in text or "training 20 %" in text
     assert "Run reward functions at the same time" in text
+
+
+def test_rewards_too_short_to_matter_are_not_named(usual: Iteration):
+    short = RewardTime("length", 10_000, 1_000)
+    (found,) = (one for one in changes(replace(usual, rewards=(*usual.rewards, short)), GRPO)
+                if one.id == "rewards_at_once")  # fmt: skip
+    assert "judge" in found.fix and "length" not in found.fix
+
+
+def test_rewards_that_the_trainer_does_not_await_run_in_threads(usual: Iteration):
+    fixes = {
+        name: next(one.fix for one in changes(usual, replace(GRPO, name=name)) if one.id == "rewards_at_once")
+        for name in ("GRPOTrainer", "OnlineDPOTrainer")
+    }
+    assert "async def" in fixes["GRPOTrainer"] and "ThreadPoolExecutor" in fixes["OnlineDPOTrainer"]
 
 
 def test_each_change_has_a_page(usual: Iteration):

@@ -69,6 +69,11 @@ class Trainer:
         generation config (GRPO and RLOO of TRL 1.14 to 1.16)."""
         return (self.name or "").startswith(("GRPO", "RLOO"))
 
+    @property
+    def awaits_rewards(self) -> bool:
+        """Whether it awaits reward functions that are coroutines (TRL 1.16); true where it is not known."""
+        return self.name is None or self.name.startswith(("GRPO", "RLOO", "AsyncGRPO"))
+
     def static_cache(self, name: str, value: Any) -> tuple[Fix, str | None]:
         """(the arguments that make the cache static, what they change about the training).
 
@@ -121,15 +126,18 @@ def _tail(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
 
 def _rewards_at_once(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
     """Run reward functions that mostly wait at the same time instead of one after another."""
-    waiting = [one for one in iteration.rewards if one.waits]
     whole = iteration.ns_of(REWARD)
+    waiting = [one for one in iteration.rewards if one.waits and one.ns >= LEAST_GAIN * whole]
     if len(waiting) < 2 or sum(one.ns for one in iteration.rewards) > 1.05 * whole:
         return
     saved = sum(one.ns for one in waiting) - max(one.ns for one in waiting)
     names = ", ".join(one.name for one in waiting[:3])
+    fix = f"make {names} coroutines (async def): TRL awaits those together"
+    if not trainer.awaits_rewards:
+        fix = f"call {names} from one reward function, each in a thread (concurrent.futures.ThreadPoolExecutor)"
     yield change(
         iteration.mean_ns, "rewards_at_once", TITLES["rewards_at_once"][0],
-        f"make {names} coroutines (async def): TRL awaits those together", (saved * (1 - SPREAD), saved, float(saved)),
+        fix, (saved * (1 - SPREAD), saved, float(saved)),
         "they run one after another and wait for most of their time; together they take as long as the slowest", None,
     )  # fmt: skip
 

@@ -87,7 +87,7 @@ class WithArguments:
 
 _SIDES = ("low", "expected", "high")
 RECOMPUTED = calibrated.RECOMPUTED.rising
-"""Time of a recomputed forward pass, as a multiple of the forward pass."""
+"""Time of a recomputed forward pass, as a multiple of the forward pass; the middle one where the CPU limits."""
 
 
 def with_arguments(iteration: Iteration, trainer: Trainer, arguments: Mapping[str, Value]) -> WithArguments:
@@ -152,8 +152,10 @@ def _generation(iteration: Iteration, ns: float, busy: float | None, length: flo
 
 def _with_recomputation(iteration: Iteration, ns: float, forwards: int) -> Expected:
     """A backward pass of ns in which a forward pass more (1) or fewer (-1) is computed."""
-    forward = float(iteration.ns_of(FORWARD))
-    sides = sorted(ns + forwards * forward * share for share in RECOMPUTED)
+    least, by_cpu, most = RECOMPUTED
+    busy = busy_share(iteration, FORWARD)
+    shares = least, by_cpu - (by_cpu - 1.0) * (0.5 if busy is None else busy), most
+    sides = sorted(ns + forwards * iteration.ns_of(FORWARD) * share for share in shares)
     return max(sides[0], 0.0), max(sides[1], 0.0), max(sides[2], 0.0)
 
 
@@ -268,7 +270,7 @@ def _checkpointing(asked: Factors, iteration: Iteration, trainer: Trainer, name:
         raise GpuprofError(f"{name}: the run does not say which value it had, so its effect is not known")
     if now == value:
         return replace(asked, basis=(*asked.basis, f"{name} changes no time"))
-    text = "the backward pass computes the forward pass again, which takes about as long as it (assumed)"
+    text = "the backward pass computes the forward pass again, which takes longer than it where the CPU limits"
     return replace(asked, recomputed=1 if value else -1, basis=(*asked.basis, text))
 
 
