@@ -31,7 +31,7 @@ class Attached:
         self._patches: list[Patch] = []
         self._backward: Patch | None = None
         self.sees_profilers = False
-        """Whether the session is told when a profiler of torch begins."""
+        """Whether the session is notified when a profiler of torch begins."""
 
     def attach(self, session: Any, listening: bool) -> None:
         """Lets the session see what happens. listening: a tool outside of this process listens to NVTX ranges."""
