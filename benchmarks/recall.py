@@ -32,7 +32,7 @@ liger_pieces was measured.
 Rules that came, or were mended, after the truth of programs here was known: garbage_collection, float64, full_sort,
 one_hot, recurrent_loop, ops on the CPU in offload, norms by root and rotary embeddings in fused_elementwise, prices of
 graph_breaks (not compiling, too), compile and recompiles; sorting and copying before a cast; frozen_encoder, which asks
-for a second epoch. Rules that no measured program has tested, and whose numbers are assumed: slow_python,
+for a second epoch; kernels of library calls in compile (unet_first). Rules that no measured program has tested, and whose numbers are assumed: slow_python,
 debug_switches, odd_sizes, expanded_product, idle_gradients, rebuilt_constants, cudnn_benchmark, heads in
 recurrent_loop, fused_elementwise in steps that wait for the CPU.
 """
