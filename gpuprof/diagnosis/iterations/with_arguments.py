@@ -86,8 +86,6 @@ class WithArguments:
 
 
 _SIDES = ("low", "expected", "high")
-RECOMPUTED = calibrated.RECOMPUTED.rising
-"""Time of a recomputed forward pass, as a multiple of the forward pass."""
 
 
 def with_arguments(iteration: Iteration, trainer: Trainer, arguments: Mapping[str, Value]) -> WithArguments:
@@ -153,7 +151,7 @@ def _generation(iteration: Iteration, ns: float, busy: float | None, length: flo
 def _with_recomputation(iteration: Iteration, ns: float, forwards: int) -> Expected:
     """A backward pass of ns in which a forward pass more (1) or fewer (-1) is computed."""
     forward = float(iteration.ns_of(FORWARD))
-    sides = sorted(ns + forwards * forward * share for share in RECOMPUTED)
+    sides = sorted(ns + forwards * forward * share for share in calibrated.RECOMPUTED.rising)
     return max(sides[0], 0.0), max(sides[1], 0.0), max(sides[2], 0.0)
 
 
