@@ -6,15 +6,26 @@ import importlib
 import json
 import math
 import statistics
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.rl_parts import ARGUMENTS, BASELINES, CHANGES, FIXED, ROUNDS, SCENARIOS, SETTLE, TIMED
+from gpuprof.diagnosis.iteration_model import IterationRange
+from gpuprof.record.phase_names import BACKWARD, FORWARD, GENERATION, LOG_PROBABILITIES, OPTIMIZER
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from gpuprof.diagnosis.diagnosis import Diagnosis
+
+
+CLOCKS = {
+    GENERATION: (GENERATION,), LOG_PROBABILITIES: (LOG_PROBABILITIES,), "training": (FORWARD, BACKWARD),
+    OPTIMIZER: (OPTIMIZER,),
+}  # fmt: skip
+"""Phase of the clocks → the phases that it consists of."""
 
 
 def results(out: Path) -> list[dict[str, Any]]:
@@ -88,6 +99,7 @@ def predicted(diagnosis: Diagnosis) -> dict[str, tuple[float, float, float]]:
     time."""
     from gpuprof.calibration.iterations import SPREAD
     from gpuprof.diagnosis.iterations import changes as rules
+    from gpuprof.diagnosis.iterations.recorded_shares import decode_busy_share
     from gpuprof.diagnosis.iterations.section import trainer_of
     from gpuprof.diagnosis.iterations.with_arguments import with_arguments
 
@@ -102,7 +114,7 @@ def predicted(diagnosis: Diagnosis) -> dict[str, tuple[float, float, float]]:
     }  # fmt: skip
     result = {name: own[id_] for name, id_ in names.items() if id_ in own}
     shares = {name: (one.low / mean, one.expected / mean, one.high / mean) for name, one in result.items()}
-    own_busy, ended = rules.decode_busy_share(found), found.generation.ended_share
+    own_busy, ended = decode_busy_share(found), found.generation.ended_share
     if own_busy is not None and ended is not None:  # what it costs, too, where it is not offered
         low, expected, high = rules.continuous_saved_ns(found.generation.decode_ns, own_busy, ended)
         shares["continuous_batching"] = (1 - high / mean, 1 - expected / mean, 1 - low / mean)
@@ -131,11 +143,23 @@ class Held:
         """Whether what was measured is in the interval, give or take the 80 % interval of the measurement itself."""
         return self.low - self.measured.sure <= self.measured.ratio <= self.high + self.measured.sure
 
+    @property
+    def has_middle(self) -> bool:
+        """Whether the middle of what was measured is in the interval."""
+        return self.low <= self.measured.ratio <= self.high
 
-def held(out: Path, diagnosis: Diagnosis) -> list[Held]:
-    """The changes that were measured, and that the diagnosis of DIR/grpo predicts; per completion."""
+
+def foretold(out: Path) -> dict[str, tuple[float, float, float]]:
+    """What an earlier recording predicted, of DIR/predicted.json."""
+    path = out / "predicted.json"
+    found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return {name: (low, expected, high) for name, (low, expected, high) in found.items()}
+
+
+def held(out: Path, expected: Mapping[str, tuple[float, float, float]]) -> list[Held]:
+    """The changes that were measured and that are expected to take (least, expected, most); per completion."""
     turns = {name: each for name, each in measured(results(out)).items() if name in CHANGES}
-    ratio, expected = ratios(turns), predicted(diagnosis)
+    ratio = ratios(turns)
     found = []
     for name in (one for one in CHANGES if one in expected and one in ratio):
         times = 2 if name == "twice_the_generations" else 1
@@ -154,19 +178,69 @@ def predict(out: Path) -> int:
     return 0
 
 
-def compare(out: Path) -> int:
-    """Prints a table."""
+def phase_ratios(lines: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
+    """Change → phase of the clocks → its time over that of the baselines, each the mean over turns but the first."""
+    turns: dict[str, list[dict[str, float]]] = {}
+    for line in lines:
+        if line["kind"] == "change" and line["round"]:
+            turns.setdefault(line["part"], []).append(line["phases_ms"])
+    base = [each for name in BASELINES for each in turns.get(name, [])]
+    return {
+        name: {
+            phase: statistics.fmean(one[phase] for one in each) / ms
+            for phase in each[0] if (ms := statistics.fmean(one[phase] for one in base))
+        }
+        for name, each in turns.items() if name in CHANGES and base
+    }  # fmt: skip
+
+
+def phases_predicted(diagnosis: Diagnosis) -> dict[str, dict[str, tuple[float, float, float]]]:
+    """Change of arguments → phase of the clocks that it changes → least, expected and most of its time, over its time
+    as it is."""
+    from gpuprof.diagnosis.iterations.section import trainer_of
+    from gpuprof.diagnosis.iterations.with_arguments import with_arguments
+
+    found, folder = diagnosis.iteration, diagnosis.folder
+    assert found is not None and folder is not None
+    result: dict[str, dict[str, tuple[float, float, float]]] = {}
+    for name, arguments in ARGUMENTS.items():
+        then = {one.phase: one.then for one in with_arguments(found, trainer_of(folder), arguments).phases}
+        result[name] = {}
+        for clock, phases in CLOCKS.items():
+            now = found.ns_of(*phases)
+            new = [then.get(phase) or IterationRange(*(found.ns_of(phase),) * 3) for phase in phases]
+            low, expected, high = (sum(sides) / now for sides in zip(*map(astuple, new), strict=True))
+            if (low, expected, high) != (1, 1, 1):
+                result[name][clock] = low, expected, high
+    return result
+
+
+def compare(out: Path, recording: Path) -> int:
+    """Prints a table for what was predicted before the measurement, one for what a recording predicts, and one for its
+    phases."""
     import gpuprof
 
-    found = held(out, gpuprof.diagnose(out / "grpo"))
-    if not found:
+    diagnosis = gpuprof.diagnose(recording)
+    before, now = held(out, foretold(out)), held(out, predicted(diagnosis))
+    if not now:
         print("there is no baseline, or no recording of GRPO")
         return 1
-    print("| change | predicted | interval | measured | holds |", "|---|---:|---:|---:|---|", sep="\n")
-    for one in found:
-        print(f"| {one.name.replace('_', ' ')} | {one.expected:.2f} | {one.low:.2f}–{one.high:.2f} | "
-              f"{one.measured.ratio:.2f} ± {one.measured.sure:.2f} | {'yes' if one.holds else 'no'} |")  # fmt: skip
-    print(f"\n{sum(one.holds for one in found)} of {len(found)} hold")
+    for title, found in (("predicted before", before), ("predicted from the recording", now)):
+        if found:
+            print(f"| change | {title} | interval | measured | overlap |", "|---|---:|---:|---:|---|", sep="\n")
+        for one in found:
+            print(f"| {one.name.replace('_', ' ')} | {one.expected:.2f} | {one.low:.2f}–{one.high:.2f} | "
+                  f"{one.measured.ratio:.2f} ± {one.measured.sure:.2f} | {'yes' if one.holds else 'no'} |")  # fmt: skip
+        if found:
+            middle = sum(one.has_middle for one in found)
+            print(f"\n{sum(one.holds for one in found)} of {len(found)} intervals overlap, {middle} have the middle\n")
+    ratio = phase_ratios(results(out))
+    print("| change | phase | predicted | interval | measured |", "|---|---|---:|---:|---:|", sep="\n")
+    for name, phases in phases_predicted(diagnosis).items():
+        for phase, (low, expected, high) in phases.items():
+            if name in ratio:
+                print(f"| {name.replace('_', ' ')} | {phase} | {expected:.2f} | {low:.2f}–{high:.2f} | "
+                      f"{ratio[name][phase]:.2f} |")  # fmt: skip
     return 0
 
 

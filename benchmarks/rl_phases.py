@@ -3,7 +3,7 @@
     python -m benchmarks.rl_phases --out DIR [--shape 0.1b] [--tokens 80] [--seconds 300] [--only NAME ...]
                                   [--without NAME ...]
     python -m benchmarks.rl_phases --out DIR --predict
-    python -m benchmarks.rl_phases --out DIR --compare
+    python -m benchmarks.rl_phases --out DIR --compare [--recording RUN]
     python -m benchmarks.rl_phases --out DIR --truth
 
 Each part of PARTS (rl_parts.py) is a process of its own. Those of a wave import, build and take first iterations at
@@ -16,7 +16,7 @@ before anything is timed.
 DIR/results.jsonl has one line per result: of a traced part the ratio of each phase, of a change the milliseconds of its
 iterations. DIR/grpo, DIR/rloo and DIR/online_dpo are the recordings, DIR/PART.log what each part printed.
 --predict writes what the recording DIR/grpo predicts of each change to DIR/predicted.json, --compare prints it next to
-what was measured; --truth writes
+what was measured (or what RUN predicts); --truth writes
 truth.json of the scenarios.
 """
 
@@ -408,6 +408,7 @@ def main() -> int:
     parser.add_argument("--at-once", type=int, default=AT_ONCE, help="processes of a wave")
     parser.add_argument("--predict", action="store_true")
     parser.add_argument("--compare", action="store_true")
+    parser.add_argument("--recording", type=Path, default=None, metavar="RUN")
     parser.add_argument("--truth", action="store_true")
     parser.add_argument("--run", default="")
     given = parser.parse_args()
@@ -416,7 +417,13 @@ def main() -> int:
     for name in ("tokens", "batch", "wait"):
         words += [f"--{name}", str(getattr(given, name))]
     if given.predict or given.compare or given.truth:
-        return predict(out) if given.predict else compare(out) if given.compare else truth(out)
+        return (
+            predict(out)
+            if given.predict
+            else compare(out, given.recording or out / "grpo")
+            if given.compare
+            else truth(out)
+        )
     if not given.run:
         return _drive(out, words, given.seconds, given.only, given.without, given.at_once)
     _priority(10)
@@ -430,7 +437,7 @@ def main() -> int:
         from scenarios.measure import machine, versions
 
         where = {"machine": machine(), "versions": versions()}
-        words = {key: value for key, value in vars(given).items() if key not in ("out", "only", "without")}
+        words = {key: value for key, value in vars(given).items() if key not in ("out", "only", "without", "recording")}
         _result(out, part=given.run, kind="where", **where, **words)
     trainer = given.run if given.run in TRACED else "grpo"
     job = rl.Job(

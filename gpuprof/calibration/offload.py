@@ -43,3 +43,17 @@ PINNED_RESULTS = Number(
     "Probability that pinning gains what the replay says where the CPU computes what is copied in each step: its "
     "results have to be written into pinned buffers, or are copied once more in host memory.",
 )  # fmt: skip
+CAST_RATE = Number(
+    2e9, 1e9, 4e9, "bytes/s", "assumed",
+    "Bytes of the wider type that a core of the CPU casts a second, to a narrower one or from it, where the memory may "
+    "be new and its pages are written for the first time; torch shares a cast among the cores.",
+)  # fmt: skip
+CAST_CORES = Number(
+    8.0, 4.0, 16.0, "cores", "assumed",
+    "Cores from which on host memory limits such a cast.",
+)  # fmt: skip
+CAST_ODDS = Number(
+    0.8, 0.5, 0.95, "", "assumed",
+    "Probability that a narrower copy between CPU and GPU gains what the replay says: what the cast on the CPU costs, "
+    "and who does it, is assumed.",
+)  # fmt: skip

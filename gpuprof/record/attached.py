@@ -10,7 +10,7 @@ from .flags import flags
 from .hooks import Patch, patch_backward, patch_loader
 from .loader_meter import meter as loader_meter
 from .lumps import Lumps
-from .other_profilers import patch_profilers
+from .other_profilers import ENTRY, patch_profilers
 from .performance_warnings import warned
 from .phase_meter import PhaseMeter
 from .ranges import Ranges, find_nvtx
@@ -30,6 +30,8 @@ class Attached:
         self._on_call, self._levels = on_call, levels
         self._patches: list[Patch] = []
         self._backward: Patch | None = None
+        self.sees_profilers = False
+        """Whether the session is notified when a profiler of torch begins."""
 
     def attach(self, session: Any, listening: bool) -> None:
         """Lets the session see what happens. listening: a tool outside of this process listens to NVTX ranges."""
@@ -38,7 +40,9 @@ class Attached:
         warned.listen()
         self._phases.watch()
         self._backward = patch_backward(session)
-        self._patches = [patch_loader(session), *patch_profilers(session)]
+        profilers = patch_profilers(session)
+        self.sees_profilers = any(one.name == ENTRY for one in profilers)
+        self._patches = [patch_loader(session), *profilers]
         sampled.watch(sys.modules["torch.utils.data.dataloader"])
 
     def hook_model(self, ranges: bool) -> None:
@@ -56,6 +60,7 @@ class Attached:
         loader_meter.stop()
         sampled.stop()
         self._phases.leave()
+        self.sees_profilers = False
         for patch in self._patches:
             patch.undo()
         self._patches.clear()

@@ -42,6 +42,11 @@ class Patch:
         self._after._torchdynamo_disable = True  # type: ignore[attr-defined]
         setattr(owner, name, self._after)
 
+    @property
+    def name(self) -> str:
+        """The attribute's."""
+        return self._name
+
     def undo(self) -> None:
         """Restores the original, unless other code has wrapped it since."""
         if vars(self._owner).get(self._name) is not self._after:

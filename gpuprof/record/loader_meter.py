@@ -65,7 +65,9 @@ class LoaderMeter:
     """Counts the batches that the processes of this training make, one slot per worker."""
 
     def __init__(self) -> None:
-        self._memory = mmap.mmap(-1, _SLOT.size * (MOST_WORKERS + 1))  # shared with forked children
+        self._memory = mmap.mmap(-1, _SLOT.size * MOST_WORKERS)  # shared with forked children
+        self._here: tuple[int, int, int, float] = (0, 0, 0, 0.0)
+        """What this process has made itself, as in a slot."""
         self._patches: list[Patch] = []
         self.only_workers = False
         """Whether batches made by this process itself are not counted at the moment, because nothing reads their
@@ -100,7 +102,11 @@ class LoaderMeter:
         return wrapper
 
     def _add(self, worker: Any, ns: int, cpu_ns: int) -> None:
-        number = 0 if worker is None else min(worker.id + 1, MOST_WORKERS)
+        if worker is None:
+            here = self._here
+            self._here = here[0] + 1, here[1] + ns, here[2] + cpu_ns, here[3] + (ns / 1e6) ** 2
+            return
+        number = min(worker.id, MOST_WORKERS - 1)
         try:
             batches, busy, cpu, squares = _SLOT.unpack_from(self._memory, number * _SLOT.size)
             values = batches + 1, busy + ns, cpu + cpu_ns, squares + (ns / 1e6) ** 2
@@ -110,8 +116,9 @@ class LoaderMeter:
 
     def read(self, workers: bool) -> Made:
         """What was made so far. workers: by worker processes, else by this one."""
-        found = list(_SLOT.iter_unpack(self._memory[:]))
-        chosen = found[1:] if workers else found[:1]
+        if not workers:
+            return Made(*self._here)
+        chosen = list(_SLOT.iter_unpack(self._memory[:]))
         return Made(*(sum(column) for column in zip(*chosen, strict=True)))
 
     def stop(self) -> None:

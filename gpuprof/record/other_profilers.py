@@ -9,9 +9,10 @@ from typing import Any
 
 from .hooks import Listener, Patch
 
+ENTRY = "_enable_profiler"
 _ENTRIES = (
     ("torch.autograd.profiler", "_prepare_profiler"),
-    ("torch.autograd.profiler", "_enable_profiler"),
+    ("torch.autograd.profiler", ENTRY),
     ("torch.autograd.profiler_legacy", "_enable_profiler_legacy"),
 )
 """What every profiler of torch calls to begin: torch.profiler, emit_nvtx, emit_itt and the legacy one."""

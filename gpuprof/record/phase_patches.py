@@ -9,6 +9,9 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import wraps
+from inspect import iscoroutinefunction
+from types import FunctionType, MethodType
 from typing import Any, Protocol
 
 from .hooks import Patch
@@ -31,6 +34,8 @@ if TYPE_CHECKING:
 
 WITH_LENGTHS = "_generate"
 """The method that returns all completions of an iteration."""
+UNTIMED_REWARDS = "_calculate_rewards_from_functions"
+"""The method, of online DPO, that calls all reward functions in none of TRL's contexts."""
 MOST_COMPLETIONS: Convention[Sequences] = 65_536
 """Completions of one step whose lengths are read."""
 
@@ -85,6 +90,8 @@ class PhasePatches:
             self._patches.append(Patch(owner, name, wrap))
 
     def _method(self, call: Any, name: str, phase: str) -> Any:
+        call = self.by_function(call) if name == UNTIMED_REWARDS else call
+
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             now = time.perf_counter_ns()
             if phase == ADVANTAGE and self._listener.is_in(*SURROUNDED):
@@ -98,6 +105,40 @@ class PhasePatches:
             finally:
                 if close is not None:
                     close()
+
+        return wrapper
+
+    def by_function(self, call: Any) -> Any:
+        """A method that calls the trainer's reward functions: each is timed while it runs."""
+
+        def wrapper(trainer: Any, *args: Any, **kwargs: Any) -> Any:
+            functions = getattr(trainer, "reward_funcs", None)
+            if not isinstance(functions, list):
+                return call(trainer, *args, **kwargs)
+            trainer.reward_funcs = [self._reward(one) for one in functions]
+            try:
+                return call(trainer, *args, **kwargs)
+            finally:
+                trainer.reward_funcs = functions
+
+        return wrapper
+
+    def _reward(self, function: Any) -> Any:
+        """A reward function that reports its time; models and coroutines, which trainers recognise, as they are."""
+        if not isinstance(function, (FunctionType, MethodType)) or iscoroutinefunction(function):
+            return function
+
+        @wraps(function)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            close = self._listener.on_phase("", function.__name__)
+            begun, cpu_begun = time.perf_counter_ns(), time.thread_time_ns()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                ns, cpu_ns = time.perf_counter_ns() - begun, time.thread_time_ns() - cpu_begun
+                if close is not None:
+                    close()
+                self._listener.on_part(function.__name__, ns, cpu_ns)
 
         return wrapper
 

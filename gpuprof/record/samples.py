@@ -137,6 +137,8 @@ class StepSamples:
         if not used:
             return None
         self._used = []
+        if len(used) == 1:
+            return used[0]
         known = [one for one in used if one is not None]
         return sum(known) if len(known) == len(used) else None
 

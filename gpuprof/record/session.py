@@ -92,6 +92,8 @@ class Session:
         """Once the plan is done: called with an optimizer that has done its step, in place of `on_optimizer_end`; False
         where that has to be called. None where each step has to be looked at."""
         self._line_due_ns = 0
+        self._may_be_profiled = True
+        """Whether a profiler may run, so that this is checked at each step: from when one begins to the next stage."""
         self._stall = StallWatch(folder, self.rank, self.world_size, self._journal.tell)
         self._nodes: NodeExchange | None = None
 
@@ -329,6 +331,7 @@ class Session:
     @guarded
     def on_profiler_begin(self) -> None:
         """A profiler is about to begin; if it is not ours, ours stops for it."""
+        self._may_be_profiled = True
         if self._windows.must_close_for_another():
             self._make_room()
 
@@ -506,7 +509,9 @@ class Session:
             self._meter.begin(now)
 
     def _add_line(self, stage: str, now: int) -> None:
-        profiled = self._windows.open is not None or self._under_tool or profiler_is_active()
+        profiled = (
+            self._windows.open is not None or self._under_tool or (self._may_be_profiled and profiler_is_active())
+        )
         ops = self._meter.ops()
         line = self._meter.line(self.rank, self._clock.step, stage, now, profiled)
         if not self._over:
@@ -526,6 +531,7 @@ class Session:
         self._stage, self._left = self._queue.pop(0)
         if self._stage == "warmup":
             self._stage, self._left = self._windows.begin(self._queue, self._left, self._devices)
+        self._may_be_profiled = not self._attached.sees_profilers or profiler_is_active()
         self._free.begin(self._stage, self._devices)
         if self._stage == "baseline_sync":
             synchronise(self._devices)
@@ -558,6 +564,7 @@ class Session:
         self._attached.let_go()
         self._attached.leave_backwards(self._clock)
         self._line_due_ns = time.perf_counter_ns() + THINNED_NS
+        self._may_be_profiled = True
         self.counter = self._late_counter()
         self._training.forget()
         self._write()

@@ -12,7 +12,7 @@ from typing import Any
 
 from . import forks
 from .step_finder import INSIDE, StepFinder
-from .timing import capturing_check, has_gpu_support, is_capturing, is_in_backward, training_thread
+from .timing import NO_TASK, capturing_check, graph_task, has_gpu_support, is_capturing, training_thread
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ class StepClock:
         self.may_capture = has_gpu_support()
         """Whether a CUDA graph capture is possible, so that this has to be checked first."""
         self._is_capturing: Callable[[], bool] = is_capturing
+        self._task = graph_task()
         self._on_end, self._on_optimizer = on_end, on_optimizer
         self._follows_optimizers = source == OPTIMIZER
         self._finder = StepFinder()
@@ -77,7 +78,7 @@ class StepClock:
         The training's step does not end inside a backward pass: a profiler that began there would crash the process,
         as autograd restores the state that the thread had before, without a profiler.
         """
-        if is_in_backward():
+        if self._task() != NO_TASK:
             self._inside = optimizer
         elif self.is_here():
             self._follow(optimizer, id(optimizer))
@@ -112,13 +113,13 @@ class StepClock:
         only = self._finder.only
         if not self._follows_optimizers or self._on_optimizer is not None or only is None or self._steps_inside:
             return None
-        task, thread, identity, now = torch._C._current_graph_task_id, self.thread, get_ident, perf_counter_ns
+        task, thread, identity, now = self._task, self.thread, get_ident, perf_counter_ns
         captures = self.may_capture and torch.cuda.is_initialized()
         capturing = capturing_check() if captures else is_capturing
         self._counted_from = self.step
 
         def count(optimizer: Any) -> bool:
-            if id(optimizer) != only or identity() != thread or task() != -1 or (captures and capturing()):
+            if id(optimizer) != only or identity() != thread or task() != NO_TASK or (captures and capturing()):
                 return False
             self.step += 1
             ended_ns(now())

@@ -55,7 +55,6 @@ class StepFinder:
     def ended_before(self, times: int) -> None:
         """The only optimizer has ended `times` times without a report."""
         self._count += times
-        self._last[self._order[0]] = self._count
 
     def ended(self, optimizer: int) -> bool:
         """Whether the step of this optimizer, which has just ended, ends a training step.
@@ -67,17 +66,19 @@ class StepFinder:
                 self.needs_backwards = True
                 return False
             self._since_backward.add(optimizer)
-        if self._order == [optimizer]:
+        if len(self._order) == 1 and self._order[0] == optimizer:
             self._count += 1
-            self._last[optimizer] = self._count
-            self._gap.setdefault(optimizer, 1)
             return True
         self._note(optimizer)
         return optimizer == self._closer()
 
     def _note(self, optimizer: int) -> None:
-        if len(self._order) == 1:  # a single optimizer is not recorded in the order
-            self._recent.extend([self._order[0]] * min(self._count, REMEMBERED_EVENTS // 2))
+        if len(self._order) == 1:  # a single optimizer is only counted
+            only = self._order[0]
+            if self._count > self._last[only]:
+                self._gap.setdefault(only, 1)
+            self._last[only] = self._count
+            self._recent.extend([only] * min(self._count, REMEMBERED_EVENTS // 2))
         self._count += 1
         if optimizer in self._last:
             self._gap[optimizer] = max(self._gap.get(optimizer, 0), self._count - self._last[optimizer])

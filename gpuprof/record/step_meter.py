@@ -31,7 +31,7 @@ class StepMeter:
         self._is_counted = False
         """Whether a line has taken what there was of the step that has ended."""
         self._ops_followed = ops_counter()
-        self._ops_before = 0
+        self._ops_before = self._ops_after = 0
         self.work = WorkMeter()
         self.samples = StepSamples()
         self._memory = MemoryMeter()
@@ -41,10 +41,11 @@ class StepMeter:
         self.begun_ns = self._trained_ns = now
         self.fetch_ns = self.micro_steps = self._last_fetch_ns = 0
         self._evaluating = False
-        self._ops_before = self._ops_followed() if now else 0
         if self._is_counted:
             self._is_counted = False
+            self._ops_before = self._ops_after
         else:
+            self._ops_before = self._ops_followed() if now else 0
             self.work.take()
             self.samples.take(passes=1)
         self.work.begin(now, every=recorded)
@@ -81,8 +82,9 @@ class StepMeter:
         self._evaluating = True
 
     def ops(self) -> int:
-        """Ops of the current step that autograd has recorded."""
-        return self._ops_followed() - self._ops_before
+        """Ops that autograd has recorded in the step that ends now; read before its `line`."""
+        self._ops_after = self._ops_followed()
+        return self._ops_after - self._ops_before
 
     def line(self, rank: int, number: int, stage: str, now: int, profiled: bool) -> dict[str, Any]:
         """The step that has just ended, as steps.jsonl has it."""
@@ -91,7 +93,8 @@ class StepMeter:
         if self._evaluating:
             self._last_fetch_ns = 0
             self.trained(now)
-        return {
+        lumps, phases, memory = self.lumps.take(), self.phases.take(now), self._memory.read(now)
+        line = {
             "rank": rank,
             "step": number,
             "stage": stage,
@@ -107,8 +110,11 @@ class StepMeter:
             "useful_pairs": work.useful_pairs,
             "labelled_tokens": work.labelled_tokens,
             "new_shapes": new_shapes,
-            **{f"{kind}_ns": ns for kind, ns in self.lumps.take().items() if ns},
-            **self.phases.take(now),
-            **self._memory.read(now),
             "profiled": profiled,
+            **memory,
         }
+        if lumps:
+            line.update({f"{kind}_ns": ns for kind, ns in lumps.items() if ns})
+        if phases:
+            line.update(phases)
+        return line

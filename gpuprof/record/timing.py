@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections.abc import Callable
 from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpuprof.units import Assumed, Code, Published, WholeNs
 
 
 def devices_in_use() -> list[int]:
@@ -40,9 +43,20 @@ def capturing_check() -> Callable[[], bool]:
     return getattr(torch._C, "_cuda_isCurrentStreamCapturing", is_capturing)
 
 
+NO_TASK: Published[Code] = -1
+"""What `graph_task` says outside of backward passes."""
+
+
+def graph_task() -> Callable[[], int]:
+    """Torch's function in C++ that says which backward pass this thread is executing."""
+    import torch
+
+    return torch._C._current_graph_task_id
+
+
 def is_in_backward() -> bool:
     """Whether this thread is executing a backward pass, for example a hook called by autograd."""
-    return sys.modules["torch"]._C._current_graph_task_id() != -1
+    return graph_task()() != NO_TASK
 
 
 def training_thread() -> int:
@@ -79,6 +93,8 @@ class Ration:
         self._next_ns = now_ns + round(ns / self._share)
 
 
+LOOK_NS: Assumed[WholeNs] = 2_000
+"""What it takes to see that there is no GPU."""
 _NOT_READ: dict[str, int | None] = dict.fromkeys(
     ("allocated_bytes", "reserved_bytes", "peak_bytes", "device_allocations")
 )
@@ -101,6 +117,7 @@ class MemoryMeter:
         import torch
 
         if not torch.cuda.is_initialized():
+            self._ration.spent(LOOK_NS, now_ns)
             return _NOT_READ
         begun = time.perf_counter_ns()
         stats = torch.cuda.memory_stats_as_nested_dict()

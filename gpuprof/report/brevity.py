@@ -26,6 +26,8 @@ class Brevity:
     """Whether the comments in a fix's code are shown."""
     alternatives: bool = True
     """Whether a fix's alternatives are shown."""
+    overlapping: bool = True
+    """Whether fixes that take off mostly the same time are named with the first of them."""
     warnings_first: bool = True
     """Whether warnings about the recording come above the step; else below the fixes. Errors always come above."""
     tries: int = 2
@@ -37,6 +39,7 @@ class Brevity:
 _LESS: tuple[dict[str, Any], ...] = (
     {"fixes": 2},
     {"fixes": 1},
+    {"overlapping": False},
     {"warnings_first": False},
     {"titles": False},
     {"least_part": 0.05},

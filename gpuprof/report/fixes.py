@@ -64,7 +64,7 @@ def fixes(diagnosis: Diagnosis, width: int, brevity: Brevity) -> list[Text | Tab
     for number, finding in enumerate(diagnosis.findings[: brevity.fixes], 1):
         head = _head(finding, gain(finding, now), width - NUMBER_WIDTH)
         how = _written(_shortened(finding, brevity), width - NUMBER_WIDTH)
-        about = [*own_lines(finding), *conditions(finding, diagnosis)]
+        about = [*own_lines(finding), *conditions(finding, diagnosis, brevity.overlapping)]
         lines.append(_numbered(number, [*head, *(Text(line, "dim") for line in about), *how]))
     more = diagnosis.findings[brevity.fixes :]
     if more and brevity.titles:
@@ -209,10 +209,11 @@ def own_lines(finding: Finding) -> list[str]:
     return [f"in {listed(known)}"] if known else []
 
 
-def conditions(finding: Finding, diagnosis: Diagnosis) -> list[str]:
-    """What a fix changes about the training or its results, and what it costs before it gains."""
+def conditions(finding: Finding, diagnosis: Diagnosis, overlapping: bool = True) -> list[str]:
+    """What a fix changes about the training or its results, and what it costs before it gains; with `overlapping`,
+    which others take off mostly the same time."""
     what = "results" if diagnosis.workload and diagnosis.workload.is_inference else "training"
-    found = _alternatives(finding, diagnosis)
+    found = _alternatives(finding, diagnosis) if overlapping else []
     found += [f"needs: {escape(finding.needs)}"] if finding.needs else []
     found += [f"changes the {what}: {escape(finding.changes)}"] if finding.changes else []
     if finding.once_ns:

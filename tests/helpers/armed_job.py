@@ -56,7 +56,7 @@ def train(how: str, ranks: int) -> None:
     ended, steps_ns = [False], []
     calls: dict[int, list[int]] = {}
     signal.signal(signal.SIGTERM, lambda *_: ended.__setitem__(0, True))
-    pauses_s = [0.002]
+    pauses_s = [0.004]
     signal.signal(signal.SIGUSR1, lambda *_: pauses_s.__setitem__(0, 0.03))  # a new level of the step time
     joined = [how != "joined"]
     signal.signal(signal.SIGUSR2, lambda *_: joined.__setitem__(0, False))  # once more

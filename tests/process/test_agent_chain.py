@@ -58,7 +58,8 @@ def ends_at_the_fix(case: Case, steps: list[Step]) -> None:
     assert compared["step"]["outcome"] == "faster"
 
 
-@pytest.mark.parametrize("case", few([pytest.param(case, id=case.name) for case in COMPARED], ["padding"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("case", COMPARED, ids=lambda case: case.name)
 def test_the_next_steps_end_at_the_fix_where_it_is_made_by_hand(case: Case, tmp_path: Path):
     steps = checked(run_case(case, tmp_path))
     assert tools_of(steps) == ["diagnose", "explain", "compare"]

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from helpers.agent_client import client_of, texts
 from helpers.paths import ROOT
-from helpers.quick import few
 
 from gpuprof.cli.mcp_guard import Merged
 from gpuprof.report.untrusted import BEGIN, END, cleaned, fenced, unfenced
@@ -77,7 +76,8 @@ def outside_of_fences(text: str) -> str:
     return re.sub(f"{BEGIN}[^{END}]*{END}", "", text)
 
 
-@pytest.mark.parametrize("tool", few(["diagnose", "findings", "gaps", "explain"], ["findings"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("tool", ["diagnose", "findings", "gaps", "explain"])
 def test_sentences_fence_the_names_that_they_quote(tmp_path: Path, tool: str):
     """A module, an op and a kernel are called like orders to an agent."""
     document = json.loads(gzip.decompress(TRACE.read_bytes()))

@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 from helpers.armed_job import TRAINS, ArmedJob, attach, job, variables
 from helpers.installed import need
-from helpers.quick import few
 from helpers.run_schema import errors_in
 from jsonschema import Draft202012Validator
 
@@ -86,7 +85,8 @@ def test_a_run_folder_stands_for_its_process(armed: ArmedJob, tmp_path: Path):
     armed.wait_for(state="armed")
 
 
-@pytest.mark.parametrize("how", few(["code", "joined"], ["joined"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["code", "joined"])
 def test_armed_in_its_code_or_joined(how: str, tmp_path: Path):
     """Its steps afterwards call the same functions and take the CPU as long as before; nothing is left in torch."""
     with job(tmp_path, how) as running:

@@ -26,6 +26,7 @@ import pytest
 from helpers.bad_input import ENVIRONMENT, NAMES, Result, driven, good, is_json, is_refused, is_report, looks_well
 from helpers.make_trace import TraceBuilder
 from helpers.once import once
+from helpers.quick import few
 
 PATIENCE_S = 60
 """For a file of 20,000 threads, in a process of its own."""
@@ -380,10 +381,12 @@ BATCHES = {
     "other files": OTHER_FILES,
     "broken": BROKEN,
     "slow": SLOW,
+    "some values": dict([*VALUES.items()][::5]),
     "values": VALUES,
     "crowds": CROWDS,
     "names": NAMED,
 }
+SLOW_BATCHES = ("values", "crowds")
 
 
 # -- the runs
@@ -421,7 +424,7 @@ def command(*arguments: str | Path, timeout_s: float = 120, **options) -> Result
     return Result(child.returncode, child.stdout.decode(), err, time.monotonic() - begun)
 
 
-@pytest.mark.parametrize("batch", BATCHES)
+@pytest.mark.parametrize("batch", few(BATCHES, set(BATCHES) - set(SLOW_BATCHES)))
 def test_every_input_is_answered(batch: str, answers):
     results = answers(batch)
     wrong = {}

@@ -119,13 +119,15 @@ def test_without_data_it_says_the_same(tmp_path: Path, code: str, words: tuple[s
     ("options", "code", "line"),
     [
         ((), FIXED, "neither embeddings nor a DataLoader"),
-        ((), "raise ValueError('no data')", "no data"),
+        pytest.param((), "raise ValueError('no data')", "no data", marks=pytest.mark.slow),
         (
             ("--fake",),
             "import torch\n(torch.randn(9) > 0).nonzero()",
             "the result of aten.nonzero.default depends on computed values",
         ),
-        (("--fake",), "import torch\ntorch.nn.Linear(2, 2).cuda()", "has to run on the CPU"),
+        pytest.param(
+            ("--fake",), "import torch\ntorch.nn.Linear(2, 2).cuda()", "has to run on the CPU", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_what_cannot_be_changed_is_one_line(tmp_path: Path, options: tuple[str, ...], code: str, line: str):

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from helpers.command import working_in
 from helpers.installed import need
+from helpers.quick import few
 from helpers.started import wait_for
 from helpers.trials import tried
 
@@ -143,6 +144,7 @@ with Starter(Target((sys.executable, "train.py"), "train", sys.executable, True,
 """
 
 
+@pytest.mark.parametrize("kind", few(KINDS, [NAMESPACE]), indirect=True)
 def test_daemons_end_when_gpuprof_is_killed(tmp_path: Path, kind: str):
     number = os.getpid() * 10 + 5 + KINDS.index(kind)
     (tmp_path / "train.py").write_text(WAITS.replace("NUMBER", str(number)))

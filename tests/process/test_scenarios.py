@@ -70,7 +70,7 @@ def test_all_are_listed_without_torch():
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["run", "smal_batch"], "small_batch"),
+        pytest.param(["run", "smal_batch"], "small_batch", marks=pytest.mark.slow),
         (["run", "small_batch", "--fix", "prayer"], "cuda_graphs"),
         (["measure", "smal_batch"], "small_batch"),
     ],
@@ -82,7 +82,12 @@ def test_what_is_missing_is_reported_in_one_line(words: list[str], said: str):
 
 
 @pytest.mark.parametrize(
-    "words", [["--rounds", "0"], ["--record"], ["--record", "-1"], ["--as-is"], ["--data", "long"], ["--gib", "0"]]
+    "words",
+    [
+        ["--rounds", "0"],
+        *(pytest.param(words, marks=pytest.mark.slow) for words in (["--record"], ["--record", "-1"], ["--as-is"])),
+        *(pytest.param(words, marks=pytest.mark.slow) for words in (["--data", "long"], ["--gib", "0"])),
+    ],
 )
 def test_options_that_cannot_be_meant(words: list[str]):
     done = python("-m", "scenarios", "measure", "small_batch", *words)

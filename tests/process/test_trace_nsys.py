@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 from helpers.installed import need
 from helpers.nsys_programs import SECRET, make_importer, make_nsys, make_stand_in
+from helpers.quick import few
 from helpers.run_schema import errors_in
 from helpers.started import COUNTS, PYTHON, Started, environment, run, state, traced
 from helpers.trainings import Run, trace
@@ -45,7 +46,7 @@ def under(*words: object) -> list[str]:
 # -- as without it
 
 
-@pytest.mark.parametrize("mode", ["", "code"])
+@pytest.mark.parametrize("mode", [pytest.param("", marks=pytest.mark.slow), "code"])
 @pytest.mark.parametrize(("code", "status"), [("sys.exit(3)", 3), ("sys.exit(0)", 0), ("os.kill(os.getpid(), 9)", -9),
                                               ("os.kill(os.getpid(), 15)", -15), ("os.abort()", -6)])  # fmt: skip
 def test_the_end_is_the_targets_whatever_nsys_ends_with(
@@ -87,7 +88,7 @@ def test_a_terminal_stays_a_terminal(tmp_path: Path):
 
 
 @pytest.mark.parametrize("to_group", [False, True])
-@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1"])
+@pytest.mark.parametrize("name", few(["SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1"], ["SIGTERM", "SIGINT"]))
 def test_a_signal_comes_once(name: str, to_group: bool, tmp_path: Path):
     with Started(under(PYTHON, "-c", COUNTS, name), tmp_path) as started:
         assert started.line().startswith("ready")

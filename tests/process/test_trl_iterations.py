@@ -62,6 +62,8 @@ def test_phases_of_a_trainer(tmp_path: Path, trainer: str):
     assert is_valid(diagnosis)
     assert diagnosis.iteration is not None
     assert diagnosis.iteration.steps == 1
+    waits = {one.name: one.waits for one in diagnosis.iteration.rewards}
+    assert waits == {"judge_style": True, "judge_facts": True, "length": waits["length"]}
     # Those with gradients are the forward pass of the training: the reference is what is left.
     passes = diagnosis.iteration.log_probability_passes
     assert passes is not None and passes >= 1

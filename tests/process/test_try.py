@@ -319,7 +319,7 @@ def test_a_recording_that_never_ends_is_given_up(tmp_path: Path, monkeypatch: py
         assert not processes_of(str(starter.scratch))
 
 
-@pytest.mark.parametrize("method", few(["fork", "forkserver", "spawn"], ["spawn"]))
+@pytest.mark.parametrize("method", few(["fork", "forkserver", "spawn"], ["fork"]))
 def test_workers_of_every_start_method_write_to_scratch(tmp_path: Path, method: str):
     (tmp_path / "kept.txt").write_text("kept")
     outcome = tried(tmp_path, WORKERS.replace("METHOD", method), fresh=True)

@@ -6,13 +6,14 @@ import pytest
 from helpers.diagnosed import diagnosed
 from helpers.paths import ROOT
 from helpers.present import present
+from helpers.quick import few
 
 from gpuprof.diagnosis.detect.evidence import AND_ON, BEGIN_NS, NAMING_OP_SHARE
 
 RUNS = ROOT / "tests" / "data" / "runs"
 
 
-@pytest.mark.parametrize("run", ["tiny_lora", "dense8b_lora", "unsloth_qlora"])
+@pytest.mark.parametrize("run", few(["tiny_lora", "dense8b_lora", "unsloth_qlora"], ["tiny_lora"]))
 def test_places_are_named_after_what_begins_them(run):
     diagnosis = diagnosed(RUNS / run)
     tables = {True: diagnosis.tables.kernels(), False: diagnosis.tables.ops()}

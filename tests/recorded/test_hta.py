@@ -114,6 +114,7 @@ def in_whole_microseconds(trace: Path) -> bool:
     return not (gpuprof.load(trace).gpu.start_ns % 1000).any()
 
 
+@pytest.mark.slow
 def test_analyses_of_rounded_times_return_what_hta_returns(ask, trace: Path):
     """Also where HTA fails: on the demo its rounding leaves negative durations."""
     said = ask("breakdowns", trace)
@@ -122,6 +123,7 @@ def test_analyses_of_rounded_times_return_what_hta_returns(ask, trace: Path):
         assert said["ours"][name] == result, name
 
 
+@pytest.mark.slow
 def test_hta_agrees_with_gpuprof_to_the_nanosecond(ask, trace: Path):
     """Busy time and compute time within HTA's own span, which goes from the first kernel to the last."""
     said = ask("breakdowns", trace)
@@ -137,6 +139,7 @@ def test_hta_agrees_with_gpuprof_to_the_nanosecond(ask, trace: Path):
             assert row["comp_comm_overlap_pctg"] == pytest.approx(own["overlap_percent"], abs=0.01)
 
 
+@pytest.mark.slow
 def test_ranks_of_one_run(ask, shared: Path):
     said = ask("breakdowns", *two_ranks())
     for name in ("temporal", "kernels", "overlap"):
@@ -158,6 +161,7 @@ def three_steps() -> list[dict[str, Any]]:
     return events
 
 
+@pytest.mark.slow
 def test_work_belongs_to_the_step_that_launched_it(ask):
     """Of three steps HTA leaves out the last."""
     said = ask("breakdowns", three_steps)
@@ -166,6 +170,7 @@ def test_work_belongs_to_the_step_that_launched_it(ask):
     assert said["gpuprof"]["0"]["busy"] == said["ours"]["temporal"][0]["compute_time(us)"] == 40
 
 
+@pytest.mark.slow
 def test_where_hta_rounds_small_kernels_away(ask):
     said = ask("breakdowns", DEMO)
     own = said["gpuprof"]["0"]
@@ -180,6 +185,7 @@ def sum_of_kernels(results: dict[str, Any]) -> float:
     return sum(row["sum (us)"] for row in each if row["kernel_type"] == "COMPUTATION")
 
 
+@pytest.mark.slow
 def test_where_hta_takes_inductor_ops_for_kernels(ask):
     """They run on the host and have a `stream` argument: HTA sees the GPU compute nearly twice as long as it does."""
     said = ask("breakdowns", INDUCTOR)
@@ -202,6 +208,7 @@ def two_devices() -> list[dict[str, Any]]:
     return events
 
 
+@pytest.mark.slow
 def test_where_hta_takes_two_devices_for_one(ask):
     """Each is idle half of the time; HTA finds no idle time at all."""
     said = ask("breakdowns", two_devices)
@@ -223,6 +230,7 @@ def unlaunched() -> list[dict[str, Any]]:
     return events
 
 
+@pytest.mark.slow
 def test_where_hta_joins_work_without_a_launch_to_the_first_event(ask):
     """`index_correlation` 0 means "launch not recorded", but is the first event's index in HTA's own table."""
     said = ask("breakdowns", unlaunched)
@@ -231,6 +239,7 @@ def test_where_hta_joins_work_without_a_launch_to_the_first_event(ask):
     assert causes["ours"] == {"kernel_wait": 10, "other": 0}
 
 
+@pytest.mark.slow
 def test_every_analysis_runs(ask):
     """Two of them, kernels with annotations and kernel sequences, fail here when HTA has read the file itself."""
     results = ask("analyses", ROOFLINE)["results"]
@@ -239,6 +248,7 @@ def test_every_analysis_runs(ask):
     assert results["kernel sequences"] > 0
 
 
+@pytest.mark.slow
 def test_what_hta_writes_marks_the_events_that_it_means(ask):
     """HTA marks by position in the file, and the Trace has an order of its own."""
     said = ask("analyses", ROOFLINE)

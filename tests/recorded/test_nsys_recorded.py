@@ -28,7 +28,11 @@ def diagnosed():
 
 @pytest.mark.parametrize(
     ("name", "bound", "cause", "launches"),
-    [("lora", "host", "launch", 5_300), ("moe", "host", "launch", 11_000), ("dense_both", "memory", None, 1_700)],
+    [
+        ("lora", "host", "launch", 5_300),
+        pytest.param("moe", "host", "launch", 11_000, marks=pytest.mark.slow),
+        ("dense_both", "memory", None, 1_700),
+    ],
 )
 def test_the_verdict_of_each(name, bound, cause, launches, diagnosed):
     found = diagnosed(name)

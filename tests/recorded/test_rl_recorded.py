@@ -6,13 +6,15 @@ import pytest
 from helpers.paths import ROOT
 
 import gpuprof
-from benchmarks.rl_measured import held, results
+from benchmarks.rl_measured import foretold, held, phase_ratios, phases_predicted, predicted, results
+from benchmarks.rl_parts import CHANGES, TRACED
 from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.diagnosis.iteration_model import Iteration
 from gpuprof.report import words
 from gpuprof.report.above_words import lines
 
 RECORDED = ROOT / "tests" / "data" / "rl"
+AGAIN = RECORDED / "again"
 MS = 1_000_000
 
 
@@ -58,6 +60,14 @@ def test_rewards_that_wait_are_named_as_such(diagnosis: Diagnosis):
     assert not any("cause not known" in one for one in said)
 
 
+def test_waiting_for_rewards_is_no_gain_of_other_fixes(diagnosis: Diagnosis):
+    """The rewards read values before and after they wait, which is no preparation of what is read; and each iteration
+    needs them."""
+    shown = {one.id: one.speedup.high for one in (*diagnosis.findings, *diagnosis.worth_trying)}
+    assert shown.get("syncs", 1.0) < 1.05
+    assert "slow_python" not in shown
+
+
 def test_a_step_is_an_iteration(diagnosis: Diagnosis):
     """Each optimizer step trains on a generation of its own."""
     assert diagnosis.unit == "iteration"
@@ -65,14 +75,37 @@ def test_a_step_is_an_iteration(diagnosis: Diagnosis):
 
 
 def test_eight_of_ten_changes_are_within_their_intervals(diagnosis: Diagnosis):
-    found = held(RECORDED, diagnosis)
+    found = held(RECORDED, predicted(diagnosis))
     assert len(found) >= 10
     assert sum(one.holds for one in found) >= 0.8 * len(found)
     assert next(one for one in found if one.name == "compiled_decode").holds  # the largest gain
 
 
-def test_phases_next_to_clocks_put_there_by_hand():
-    for line in (line for line in results(RECORDED) if line["kind"] == "phases"):
+def test_what_was_predicted_before_holds_on_another_machine():
+    """Eight of these were measured for the first time then; the machine was noisy, so the intervals are wide."""
+    found = held(AGAIN, foretold(AGAIN))
+    new = [one for one in found if one.name in list(CHANGES)[list(CHANGES).index("as_it_is_third") :]]
+    assert len(found) == 17 and len(new) == 8
+    assert sum(one.holds for one in found) >= 0.8 * len(found)
+    assert all(one.holds for one in new)
+
+
+@pytest.mark.parametrize("path", ["", "again"])
+def test_phases_that_arguments_repeat_take_as_many_times_as_long(path: str, diagnosis: Diagnosis):
+    ratio, checked = phase_ratios(results(RECORDED / path)), 0
+    for name, phases in phases_predicted(diagnosis).items():
+        for phase in ("training", "optimizer"):
+            if name in ratio and phase in phases and phases[phase][1] > 1.4:
+                assert ratio[name][phase] == pytest.approx(phases[phase][1], rel=0.15), (name, phase)
+                checked += 1
+    assert checked >= 2
+
+
+@pytest.mark.parametrize("path", ["", "again"])
+def test_phases_next_to_clocks_put_there_by_hand(path: str):
+    lines = [line for line in results(RECORDED / path) if line["kind"] == "phases"]
+    assert {line["part"] for line in lines} == set(TRACED)
+    for line in lines:
         assert line["covered"] > 0.999
         for name, phase in line["phases"].items():
             assert not phase["ms"] or abs(phase["ratio"] - 1) < 0.011, (line["part"], name)

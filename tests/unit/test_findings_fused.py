@@ -86,7 +86,7 @@ ROTARY = {
 
 @pytest.mark.parametrize("name", ROTARY)
 def test_rotary_embeddings_are_found_however_they_are_written(name, tmp_path):
-    """Of queries and of keys, one after the other; the fused kernel reads and writes the queries in bf16."""
+    """Of queries and of keys, one after the other, which one fused kernel reads and writes in bf16."""
     program = Program()
 
     def body():
@@ -99,9 +99,30 @@ def test_rotary_embeddings_are_found_however_they_are_written(name, tmp_path):
     case = program.case(tmp_path)
     found = fused_sequences.find_sequences(case)
     assert found is not None
-    assert found.kind.tolist() == [fused_sequences.ROPE] * 2 * case.steps
-    assert set(found.bytes) == {2.0 * math.prod(HEADS)}
+    assert found.kind.tolist() == [fused_sequences.ROPE, fused_sequences.KEYS] * case.steps
+    assert set(found.bytes[::2]) == {2 * 2.0 * math.prod(HEADS)}
     assert list(fused_elementwise.pieces(case)) == ["rotary embedding"]
+
+
+def test_only_pieces_that_gain_are_fused(tmp_path):
+    """Where the CPU is the limit: a fused call takes it less than the many ops of a rotary embedding, and more than the
+    two of a gate."""
+    program = Program()
+
+    def body():
+        program.mm(16384, 4096, 4096, gpu=100 * US)
+        for op, *shapes in ROTARY["transformers"] * 2:
+            program.plain(op, *shapes, gpu=10 * US if op in ("mul", "add", "cat", "neg") else 0)
+        program.plain("silu", [16384, 4096], gpu=10 * US)
+        program.plain("mul", [16384, 4096], [16384, 4096], gpu=10 * US)
+
+    for _ in range(3):
+        program.step(lambda: [body() for _ in range(6)])
+    case = program.case(tmp_path)
+    proposal = only(fused_elementwise, case)
+    assert proposal.title == "fused rotary embedding (Liger)"
+    assert "swiglu=False" in str(proposal.fix) or "liger_rotary_pos_emb" in str(proposal.fix)
+    assert case.step_of(proposal.change(case.graph)) < case.step_ns
 
 
 def test_halves_that_are_only_joined_are_no_rotary_embedding(tmp_path):

@@ -67,8 +67,14 @@ def graph_call(program: Program, number: int, kernel_ns: int, inner: Any = None)
     program.now += 1 * US
 
 
-def model(tmp_path: Path, found: Compiler | None, reads: bool = True, kernel_ns: int = 10 * US) -> Analysis:
-    """Blocks of two graphs with a break in between, which waits for the GPU or not."""
+def model(
+    tmp_path: Path,
+    found: Compiler | None,
+    reads: bool = True,
+    kernel_ns: int = 10 * US,
+    blocks: tuple[int, ...] = (BLOCKS,) * 3,
+) -> Analysis:
+    """Blocks of two graphs with a break in between, which waits for the GPU or not; `blocks`: their number by step."""
     program = Program()
 
     def rest() -> None:
@@ -77,13 +83,13 @@ def model(tmp_path: Path, found: Compiler | None, reads: bool = True, kernel_ns:
             program.item()
         graph_call(program, 2, kernel_ns)
 
-    def body() -> None:
-        for _ in range(BLOCKS):
+    def body(count: int) -> None:
+        for _ in range(count):
             graph_call(program, 1, kernel_ns, rest)
         program.python(10 * US)
 
-    for _ in range(3):
-        program.step(body)
+    for count in blocks:
+        program.step(lambda count=count: body(count))
     run = None if found is None else replace(run_of(), compiler=found)
     return program.case(tmp_path, run)
 
@@ -127,6 +133,16 @@ def test_a_break_that_waits_for_nothing_gains_nothing_where_the_gpu_is_the_limit
     case = model(tmp_path, BROKEN, reads=False, kernel_ns=200 * US)
     proposal = only(graph_breaks, case, "joined")
     assert case.step_of(proposal.change(case.graph)) == pytest.approx(case.step_ns, rel=0.02)
+
+
+def test_what_a_branch_leaves_out_is_computed_in_each_step_without_the_break(tmp_path: Path):
+    case = model(tmp_path, BROKEN, kernel_ns=60 * US, blocks=(BLOCKS, BLOCKS // 2, BLOCKS // 2))
+    (tmp_path / "all").mkdir()
+    every = model(tmp_path / "all", BROKEN, kernel_ns=60 * US)
+    proposal = only(graph_breaks, case, "joined")
+    then = [one.step_of(only(graph_breaks, one, "joined").change(one.graph)) for one in (case, every)]
+    assert then[0] == pytest.approx(then[1], rel=0.05)
+    assert proposal.evidence[-1].text.startswith("forward passes call 8 to 16 graphs;")
 
 
 def test_the_line_the_count_and_the_gain_are_named(tmp_path: Path):

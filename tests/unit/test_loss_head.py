@@ -136,5 +136,5 @@ def test_liger_is_advised_without_its_loss_where_that_is_slower():
     assert quicker is not None
     assert fused_elementwise._fused_head_is_slower(slower)
     assert not fused_elementwise._fused_head_is_slower(quicker)
-    assert "fused_linear_cross_entropy=False" in str(fused_elementwise._liger(True, {"loss"}, True))
-    assert "fused_linear_cross_entropy" not in str(fused_elementwise._liger(True, {"loss"}, False))
+    assert "fused_linear_cross_entropy=False" in str(fused_elementwise._liger(True, {"loss"}, fused_elementwise.APART))
+    assert "fused_linear_cross_entropy" not in str(fused_elementwise._liger(True, {"loss"}, {}))

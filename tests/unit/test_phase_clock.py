@@ -13,7 +13,7 @@ import gpuprof
 from gpuprof.record.decode_window import FEWEST_PASSES, MOST_PASSES, SHORT_LOOP_PASSES, DecodeWindow
 from gpuprof.record.free_run_length import MOST_STEPS
 from gpuprof.record.phase_clock import PhaseClock
-from gpuprof.record.phase_patches import completion_lengths
+from gpuprof.record.phase_patches import PhasePatches, completion_lengths
 from gpuprof.record.schedule import iterations_left, of_iterations, plan
 
 MS = 1_000_000
@@ -153,6 +153,58 @@ def test_lengths_are_only_read_from_lists(returned):
 
 def test_lengths_of_completions():
     assert completion_lengths((["p"], [[1, 2, 3], [4]], None)) == [3, 1]
+
+
+def test_reward_functions_are_timed_where_the_trainer_does_not():
+    """Functions and methods are; what trainers recognise (models, coroutines) they get as it is, and then all back."""
+    timed: list[str] = []
+
+    class Listener:
+        def on_phase(self, phase: str, part: str | None = None, kept: bool = True, now: int | None = None) -> None:
+            assert (phase, kept, now) == ("", True, None)
+
+        def on_part(self, name: str, ns: int, cpu_ns: int) -> None:
+            assert ns >= 0 and cpu_ns >= 0
+            timed.append(name)
+
+        def on_generate(self, generating: bool) -> None: ...
+        def on_token(self, sequences: int) -> None: ...
+        def on_completions(self, lengths: list[int]) -> None: ...
+        def is_in(self, *phases: str) -> bool:
+            return False
+
+    def length(texts: list[str]) -> list[int]:
+        return [len(one) for one in texts]
+
+    def fails(texts: list[str]) -> list[int]:
+        raise ValueError(texts[0])
+
+    async def judge(texts: list[str]) -> list[int]:
+        return [0 for _ in texts]
+
+    class Model:
+        def score(self, texts: list[str]) -> list[int]:
+            return [1 for _ in texts]
+
+    class Trainer:
+        def __init__(self, *functions: object) -> None:
+            self.reward_funcs = [*functions]
+
+        def rewards(self, texts: list[str]) -> list[object]:
+            self.seen = [*self.reward_funcs]
+            return [one(texts) for one in self.reward_funcs if one not in (judge, model)]  # type: ignore[operator]
+
+    model = Model()
+    around = PhasePatches(Listener()).by_function(Trainer.rewards)
+    trainer = Trainer(length, model.score, judge, model)
+    assert around(trainer, ["ab", "c"]) == [[2, 1], [1, 1]]
+    assert timed == ["length", "score"]
+    assert trainer.seen[2:] == [judge, model]
+    assert trainer.reward_funcs == [length, model.score, judge, model]
+    failing = Trainer(fails)
+    with pytest.raises(ValueError, match="ab"):
+        around(failing, ["ab"])
+    assert timed[-1] == "fails" and failing.reward_funcs == [fails]
 
 
 def test_iterations_of_4_s_have_a_verdict_within_a_minute():

@@ -319,6 +319,6 @@ def test_packing_is_not_advised_where_the_trainer_cannot_pack(cases: tuple[Analy
 def test_fused_kernels_for_a_model_of_ones_own():
     from gpuprof.diagnosis.findings.fused_elementwise import _liger
 
-    assert "AutoLigerKernelForCausalLM" in str(_liger(True, {"loss"}))
-    assert "import LigerCrossEntropyLoss " in str(_liger(False, {"loss"}))
+    assert "AutoLigerKernelForCausalLM" in str(_liger(True, {"loss"}, {}))
+    assert "import LigerCrossEntropyLoss " in str(_liger(False, {"loss"}, {}))
     assert Stack("torch", False, model_class="GPT", package="__main__").is_causal is False

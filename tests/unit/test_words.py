@@ -7,6 +7,7 @@ import io
 import re
 import tokenize
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
@@ -57,16 +58,22 @@ TEMPLATES = sorted((ROOT / "gpuprof" / "report" / "page" / "templates").glob("*.
 _DIALECT = re.compile(r"\b(?:" + "|".join(INSTEAD) + r")\b", re.IGNORECASE)
 
 
+@lru_cache(maxsize=1)
+def nodes_of(tree: ast.AST) -> tuple[ast.AST, ...]:
+    """All nodes of a module: to walk through them takes most of the time here."""
+    return tuple(ast.walk(tree))
+
+
 def strings(tree: ast.AST) -> Iterator[str]:
     """The string constants of a module that hold several words; docstrings, of attributes too, are not among them."""
     docstrings = {
         id(statement.value)
-        for node in ast.walk(tree)
+        for node in nodes_of(tree)
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef))
         for statement in node.body
         if isinstance(statement, ast.Expr)
     }
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if not isinstance(node, ast.Constant) or not isinstance(node.value, str) or id(node) in docstrings:
             continue
         if " " in node.value.strip():
@@ -75,7 +82,7 @@ def strings(tree: ast.AST) -> Iterator[str]:
 
 def docstrings(tree: ast.AST) -> Iterator[str]:
     """The docstrings of a module: its own, those of its classes and functions, and those under attributes."""
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)):
             for statement in node.body:
                 if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
@@ -97,7 +104,7 @@ def comments(source: str) -> Iterator[str]:
 
 def helps(tree: ast.AST) -> Iterator[str]:
     """The docstrings that click shows as the help of a command."""
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.FunctionDef) and node.name in ("command", "commands"):
             yield " ".join((ast.get_docstring(node) or "").split())
 

@@ -65,8 +65,7 @@ def broken_at(case: Analysis) -> tuple[BrokenAt, ...]:
     ops, graph = case.trace.ops, case.graph
     # Neighbouring calls of one thread in one pass: no backward pass and no step boundary lies in between.
     first, second = calls[:-1], calls[1:]
-    begun = np.sort(np.concatenate([case.timeline.host.backward.start, case.timeline.steps.start_ns]))
-    passes = np.searchsorted(begun, ops.start_ns[calls], side="right")
+    passes = _passes(case, calls)
     together = (ops.thread[first] == ops.thread[second]) & (passes[:-1] == passes[1:])
     which = _breaks_of(compiler, function[1:])
     pairs = np.flatnonzero(together & (which >= 0))
@@ -163,6 +162,19 @@ def _break_before(compiler: Compiler, function: CompiledFunction | None) -> int:
         )
     given_up = {one.failed for one in compiler.functions if one.failed}
     return next((row for row, one in enumerate(compiler.breaks) if one.reason in given_up), -1)
+
+
+def _passes(case: Analysis, calls: I64) -> I64:
+    """Number of the forward pass that each call belongs to."""
+    begun = np.sort(np.concatenate([case.timeline.host.backward.start, case.timeline.steps.start_ns]))
+    return np.searchsorted(begun, case.trace.ops.start_ns[calls], side="right")
+
+
+def calls_a_pass(case: Analysis) -> I64:
+    """Calls of compiled graphs in each recorded forward pass that has some. They differ where a branch of the program
+    leaves some out."""
+    counts = np.bincount(_passes(case, graph_calls(case)[0]))
+    return counts[counts > 0]
 
 
 def graphs_a_step(case: Analysis) -> float:

@@ -18,9 +18,10 @@ from gpuprof.units import Assumed, Ops, Published, Tokens
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
-KINDS = ("norm", "rope", "gate", "loss", "part", "conv")
-NORM, ROPE, GATE, LOSS, PART, CONV = range(len(KINDS))
-"""`part`: a gate's activation with other ops between it and the gate's multiplication, whose kernel then does both."""
+KINDS = ("norm", "rope", "gate", "loss", "part", "conv", "keys")
+NORM, ROPE, GATE, LOSS, PART, CONV, KEYS = range(len(KINDS))
+"""`part`: a gate's activation with other ops between it and the gate's multiplication, whose kernel then does both;
+`keys`: the second of two rotary embeddings, which the kernel of the first one does, too."""
 ROPE_PARTS = (
     "mul", "add", "sub", "neg", "slice", "chunk", "split", "select", "unbind", "unsqueeze", "view", "reshape", "to",
 )  # fmt: skip
@@ -29,6 +30,8 @@ MOST_ROPE_OPS: Assumed[Ops] = 20
 """Most such ops in one embedding."""
 FILTER_WIDTHS: Published[tuple[Tokens, ...]] = (2, 3, 4)
 """Tokens that a filter of causal-conv1d may cover."""
+PAIR_REACH: Assumed[Ops] = 8
+"""Most ops between the rotary embeddings of queries and keys."""
 GATE_REACH: Assumed[Ops] = 24
 """Most ops between a gate's activation and its multiplication: the other projection with its adapter."""
 LOSS_REACH: Assumed[Ops] = 8
@@ -77,13 +80,26 @@ def _found(case: Analysis, *finders: Callable[[_Named, I64], Iterator[Found]]) -
         return None
     first, last, kind, size = (np.array(column) for column in zip(*sorted(found), strict=True))
     apart = np.append(True, first[1:] > np.maximum.accumulate(last)[:-1])
-    first, last, kind, size = first[apart], last[apart], kind[apart], size[apart]
+    first, last, kind, size = first[apart], last[apart], kind[apart], size[apart].astype(np.float64)
+    _pair(first, last, kind, size, family)
     ops = case.trace.ops
     return Sequences(
         Stretches(ops.thread[rows[first]].astype(np.int64), ops.start_ns[rows[first]], ops.end_ns[rows[last]]),
         kind.astype(np.int64),
-        size.astype(np.float64),
+        size,
     )
+
+
+def _pair(first: I64, last: I64, kind: I64, size: F64, family: I64) -> None:
+    """Makes one of two rotary embeddings that follow each other, those of queries and keys: a fused kernel takes both.
+    Changes kinds and sizes."""
+    at = 0
+    while at + 1 < len(kind):
+        both = kind[at] == kind[at + 1] == ROPE and family[first[at]] == family[first[at + 1]]
+        if both and first[at + 1] - last[at] - 1 <= PAIR_REACH:
+            size[at], kind[at + 1] = size[at] + size[at + 1], KEYS
+            at += 1
+        at += 1
 
 
 class _Named:

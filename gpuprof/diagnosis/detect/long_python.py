@@ -10,7 +10,7 @@ from gpuprof.calibration import slow as calibrated
 from gpuprof.diagnosis.detect.collecting import collecting
 from gpuprof.diagnosis.detect.offloaded import computed_on_cpu, find_offload
 from gpuprof.projection.sample_preparation import preparing
-from gpuprof.record.phase_names import UNRECORDED_RANGE
+from gpuprof.record.phase_names import ENVIRONMENT, PART_RANGE, REWARD, UNRECORDED_RANGE, range_of
 from gpuprof.replay.graph import HOST, Graph
 from gpuprof.timeline.intervals import Cover
 from gpuprof.timeline.silence import holes
@@ -24,6 +24,9 @@ LEAST_STRETCH_SHARE: Assumed[Share] = 0.02
 """Share of the step that each of them takes at least: a slow CPU takes a millisecond for the Python of a trainer."""
 OPTIMIZER = "Optimizer."
 """Begins the names of the ranges that torch puts around what an optimizer does."""
+_OTHERS = (UNRECORDED_RANGE, OPTIMIZER, PART_RANGE, range_of(REWARD), range_of(ENVIRONMENT))
+"""Begins the names of ranges that other findings, or the changes of an iteration, are about: each iteration needs its
+rewards."""
 
 
 def long_stretches(case: Analysis) -> Mask:
@@ -39,7 +42,7 @@ def long_stretches(case: Analysis) -> Mask:
     for found in (find_offload(case), computed_on_cpu(case)):
         if found is not None:
             nodes &= ~found.stretches
-    others = case.ops_within(case.ops_named(lambda name: name.startswith((UNRECORDED_RANGE, OPTIMIZER))))
+    others = case.ops_within(case.ops_named(lambda name: name.startswith(_OTHERS)))
     return nodes & ~np.append(others, False)[graph.scope]
 
 

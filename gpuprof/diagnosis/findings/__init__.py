@@ -66,6 +66,7 @@ from gpuprof.diagnosis.findings import (
     syncs,
     tf32,
     throttling,
+    wide_copies,
 )
 
 _MODULES = (
@@ -113,6 +114,7 @@ _MODULES = (
     frozen_encoder,
     adapter_casts,
     pageable_copies,
+    wide_copies,
     offload,
     allocator,
     recompiles,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,7 +13,17 @@ from gpuprof.calibration import kernels as calibrated
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.fused_kernels import Fused
-from gpuprof.diagnosis.detect.fused_sequences import GATE, KINDS, LOSS, NORM, PART, ROPE, Sequences, find_sequences
+from gpuprof.diagnosis.detect.fused_sequences import (
+    GATE,
+    KEYS,
+    KINDS,
+    LOSS,
+    NORM,
+    PART,
+    ROPE,
+    Sequences,
+    find_sequences,
+)
 from gpuprof.diagnosis.detect.ledger_item import LedgerItem
 from gpuprof.diagnosis.detect.loss_head import fused_linear_ns, loss_head
 from gpuprof.diagnosis.detect.pair.candidates import PASSES, Candidate, claim_model
@@ -20,19 +32,31 @@ from gpuprof.diagnosis.detect.pair.signs import advised, alike_compiled, fewer_k
 from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.diagnosis import Evidence
 from gpuprof.diagnosis.fix import Fix, assigned, call, code, joined
-from gpuprof.diagnosis.sentences import duration
+from gpuprof.diagnosis.sentences import duration, listed
 from gpuprof.units import Assumed, Share
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
     from gpuprof.diagnosis.detect.pair.facts import Facts
 
-PIECES = {"norms": (NORM,), "rotary embedding": (ROPE,), "gates": (GATE, PART), "loss": (LOSS,)}
+PIECES = {"norms": (NORM,), "rotary embedding": (ROPE, KEYS), "gates": (GATE, PART), "loss": (LOSS,)}
 """Kernels of Liger that a program can use by themselves → the kinds of sequences that each replaces."""
 INSTALL = "  # pip install liger-kernel"
+OPTIONS = {
+    "norms": ("rms_norm",),
+    "rotary embedding": ("rope",),
+    "gates": ("swiglu",),
+    "loss": ("fused_linear_cross_entropy", "cross_entropy"),
+}
+"""Options of Liger for each piece."""
 APART = {"fused_linear_cross_entropy": False, "cross_entropy": True}
 """Options of Liger for a separate loss kernel, not chunk by chunk with the output layer."""
-LIGER_PARTS = (("loss", "LigerCrossEntropyLoss"), ("norm", "LigerRMSNorm"), ("gate", "LigerSwiGLUMLP"))
+LIGER_PARTS = (
+    ("loss", "LigerCrossEntropyLoss"),
+    ("norm", "LigerRMSNorm"),
+    ("gate", "LigerSwiGLUMLP"),
+    ("rope", "liger_rotary_pos_emb"),
+)
 """Kind of sequence → Liger's module that computes it in one kernel."""
 WORTH_SHARE: Assumed[Share] = 0.03
 """Smallest share of GPU time in such kernels: with less, the fix gains nothing on a GPU-bound step; launch-bound steps
@@ -62,7 +86,8 @@ listed under *Worth trying*.
 Each sequence and its backward are replaced by one kernel per pass (two for a norm's backward, three for the loss)
 that moves the activation as often as such a kernel must, at 65 % of the memory ceiling; a norm's backward takes as
 long as 8.5 passes (3.5 to 12). A fused call is a Python function in both passes, and in each costs the CPU as much as
-six ordinary launches of the forward pass.
+six ordinary launches of the forward pass; the rotary embedding of queries and keys is one call. Of norms, rotary
+embedding, gates and loss those are proposed that gain alone.
 """,
     wrong="""
 Liger has kernels for common architectures only. By default it also fuses the loss with the output layer, which saves
@@ -75,31 +100,39 @@ of LoRA adapters are not covered. torch.compile fuses more if the model compiles
 def find(case: Analysis) -> Iterator[Proposal]:
     """Proposes fused kernels for sequences that are not fused."""
     found = _sequences(case)
-    if found is None:
-        return
+    for names, left_out in _chosen(case, found) if found is not None else ():
+        assert found is not None
+        some = found.only(np.isin(found.kind, [kind for name in names for kind in PIECES[name]]))
+        fused, graph = Fused(case, some), case.graph
+        share = float(graph.duration_ns[fused.gpu].sum()) / float(graph.duration_ns[graph.on_gpu].sum())
+        if share >= WORTH_SHARE:
+            yield _proposal(case, some, fused, share, names, left_out)
+            return
+
+
+def _proposal(
+    case: Analysis, found: Sequences, fused: Fused, share: float, names: Sequence[str], left_out: Sequence[str]
+) -> Proposal:
+    """The pieces of some names; `share`: of GPU time in what they replace."""
     host_bound = _is_host_bound(case)
-    fused = Fused(case, found)
-    graph = case.graph
-    took = float(graph.duration_ns[fused.gpu].sum())
-    whole = float(graph.duration_ns[graph.on_gpu].sum())
-    if took < WORTH_SHARE * whole:
-        return
+    present = np.unique(found.kind).tolist()
     kinds = [
-        f"{np.count_nonzero(found.kind == k) / case.steps:,.0f} × {KINDS[k]}"
-        for k in np.unique(found.kind).tolist()
-        if k != PART
+        f"{np.count_nonzero(found.kind == k) / case.steps:,.0f} × {KINDS[k]}" for k in present if k not in (PART, KEYS)
     ]
+    took = float(case.graph.duration_ns[fused.gpu].sum())
     text = (
         f"{', '.join(kinds)} a step as {case.per_step(fused.gpu.sum()):,.0f} kernels that only move memory: "
-        f"{duration(case.per_step(took))}, {100 * took / whole:,.0f} % of the GPU's time"
+        f"{duration(case.per_step(took))}, {100 * share:,.0f} % of the GPU's time"
     )
-    apart = _fused_head_is_slower(case)
-    liger = {"use_liger_kernel": True, **({"liger_kernel_config": APART} if apart else {})}
-    yield Proposal(
-        title="fused norm, rotary, gate and loss (Liger)",
+    options = {option: False for name in left_out for option in OPTIONS[name]}
+    if "loss" in names and _fused_head_is_slower(case):
+        options |= APART
+    liger = {"use_liger_kernel": True, **({"liger_kernel_config": options} if options else {})}
+    return Proposal(
+        title=_title(names),
         evidence=(*spans(case, text, fused.gpu), *_by_piece(case)),
         fix=case.stack.fix(
-            _liger(case.stack.is_causal, {KINDS[k] for k in np.unique(found.kind).tolist()}, apart),
+            _liger(case.stack.is_causal, {KINDS[k] for k in present}, options),
             case.stack.setting(liger, note=INSTALL) if case.stack.from_transformers else "",
             unsloth="load the model with FastLanguageModel and its own kernels (no custom modelling code)",
         ),
@@ -110,6 +143,24 @@ def find(case: Analysis) -> Iterator[Proposal]:
         odds=calibrated.FUSED_LAUNCHES_ODDS.value if host_bound else 1.0,
         needs="fused calls cost the CPU less than the launches that they replace" if host_bound else "",
     )
+
+
+def _title(names: Sequence[str]) -> str:
+    return f"fused {listed(names)} (Liger)"
+
+
+def _chosen(case: Analysis, found: Sequences) -> Iterator[tuple[list[str], list[str]]]:
+    """(pieces to fuse, the others that were found), names of PIECES: those that gain by themselves, and then all."""
+    each = {
+        name: case.step_of(Fused(case, found.only(own)).change(1)(case.graph))
+        for name, kinds in PIECES.items()
+        if (own := np.isin(found.kind, kinds)).any()
+    }
+    now = case.step_of(case.graph)
+    gaining = [name for name, then in each.items() if then < now]
+    if gaining:
+        yield gaining, [name for name in each if name not in gaining]
+    yield list(each), []
 
 
 def pieces(case: Analysis) -> dict[str, Proposal]:
@@ -165,13 +216,12 @@ def _fused_head_is_slower(case: Analysis) -> bool:
     return head.calls * fused_linear_ns(head, case, 1) > case.per_step(float(case.graph.duration_ns[gpu].sum()))
 
 
-def _liger(is_causal: bool, kinds: set[str], apart: bool = False) -> Fix:
-    """The fix by hand: for a transformers model its own loader, else the parts that the program can call. apart:
-    without the loss that is fused with the output layer."""
+def _liger(is_causal: bool, kinds: set[str], options: Mapping[str, bool]) -> Fix:
+    """The fix by hand: for a transformers model its own loader, else the parts that the program can call. options: of
+    Liger, where not all of its kernels are to be used."""
     if is_causal:
-        options = APART if apart else {}
         loaded = assigned("model", call("Liger.from_pretrained", ..., **options))
-        install = "" if apart else INSTALL  # the longer call leaves no room for it
+        install = "" if options else INSTALL  # the longer call leaves no room for it
         imported = code(f"from liger_kernel.transformers import AutoLigerKernelForCausalLM as Liger{install}")
         return joined((imported, loaded))
     parts = [name for kind, name in LIGER_PARTS if kind in kinds] or [LIGER_PARTS[0][1]]
@@ -214,5 +264,12 @@ FINDING = Declaration(
     ledger=LedgerItem("norms, gates, rotary embeddings and losses in many small kernels", stage="faster"),
     lowers=("slow_kernels",),
     synonyms=("liger", "liger_kernel", "liger_kernels", "fused_kernels", "rmsnorm", "elementwise"),
-    titles=("fused_norm_rotary_gate_and_loss_liger",),
+    titles=(
+        "fused_norm_rotary_gate_and_loss_liger",
+        *(
+            re.sub(r"[^a-z]+", "_", _title(names).lower()).strip("_")
+            for most in range(1, len(PIECES) + 1)
+            for names in itertools.combinations(PIECES, most)
+        ),
+    ),
 )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,7 +13,13 @@ from gpuprof.calibration import breaks as calibrated
 from gpuprof.diagnosis.detect.captured_graphs import captured, partly_captured
 from gpuprof.diagnosis.detect.compiled_after_all import compiled_after_all
 from gpuprof.diagnosis.detect.compiled_passes import shapes_vary
-from gpuprof.diagnosis.detect.compiled_regions import GENERATED, BrokenAt, broken_at, never_compiled
+from gpuprof.diagnosis.detect.compiled_regions import (
+    GENERATED,
+    BrokenAt,
+    broken_at,
+    calls_a_pass,
+    never_compiled,
+)
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.detect.uncompiled import uncompiled
@@ -22,6 +29,7 @@ from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.transform import removed, without_waits
 from gpuprof.tracefile.compiler import GraphBreak
+from gpuprof.tracefile.trace import Mask
 from gpuprof.units import Assumed, Convention, Entries, Ratio, Share
 
 if TYPE_CHECKING:
@@ -31,6 +39,7 @@ LEAST_LEFT: Assumed[Share] = 0.3
 """Smallest share of that code that remains."""
 MOST_SHOWN: Convention[Entries] = 4
 """Most breaks that are named."""
+ALWAYS = "what a branch leaves out is computed in each pass once nothing breaks the graph"
 LEAST_GAIN_OVER_JOINING: Assumed[Ratio] = 1.05
 """Smallest gain of CUDA graphs over joined graphs, since they have more requirements."""
 
@@ -55,7 +64,9 @@ guards and CUDA graph skips under `run.compiler`.
 By replay, for each break alone and for all of them: the wait for the GPU in between is removed; of the CPU work in
 between and of setting up the second graph, forward and backward, a part stays; entering its generated code, with the
 kernels that are then fused across the break, costs 3.5 launches of such code (1.5 to 4.5) in each pass; GPU work
-launched in between is fused into its neighbours (not in the worst case). With CUDA graphs the CPU no longer launches
+launched in between is fused into its neighbours (not in the worst case). Where forward passes call different numbers
+of graphs, a branch leaves some out, and all of the compiled work grows to that of the longest recorded pass: one graph
+has no branches. With CUDA graphs the CPU no longer launches
 the kernels of the joined graphs.
 
 A model of many small graphs can be slower than the same model not compiled. That is priced, too: calls of compiled
@@ -99,9 +110,15 @@ def find(case: Analysis) -> Iterator[Proposal]:
     if not found:
         yield from _never_compiled(case)
         return
-    evidence = _evidence(case, found)
+    generated = case.nodes_within(case.ops_named(GENERATED.search))
+    calls = calls_a_pass(case)
+    more = float(calls.max() / np.median(calls))  # the usual step is replayed
+    joining = [partial(_joined, nodes=generated, factor=more, way=way) for way in range(3)]
+    evidence = _evidence(case, found, joining[1])
+    if more > 1:
+        evidence += (Evidence(f"forward passes call {calls.min():,} to {calls.max():,} graphs; {ALWAYS}"),)
     fix = _fix([one.broken for one in found])
-    joined = [without(found, way) for way in range(3)]
+    joined = [join(found) for join in joining]
     yield from _not_compiled(case, evidence)
     yield Proposal(
         title="no graph breaks",
@@ -114,7 +131,6 @@ def find(case: Analysis) -> Iterator[Proposal]:
         key="joined",
     )
     graph = case.graph
-    generated = case.nodes_within(case.ops_named(GENERATED.search))
     host = generated & (graph.lane >= 0) & ~graph.waits
     if shapes_vary(case) or not host.any():
         return
@@ -200,7 +216,21 @@ def without(found: Sequence[BrokenAt], way: int) -> Change:
     return change
 
 
-def _evidence(case: Analysis, found: Sequence[BrokenAt]) -> tuple[Evidence, ...]:
+def _joined(found: Sequence[BrokenAt], nodes: Mask, factor: float, way: int) -> Change:
+    """The graph without some breaks, after which some nodes have `factor` times the work: joined graphs have no
+    branches, and compute in each pass what was left out in some."""
+    change = without(found, way)
+
+    def changed(graph: Graph) -> Graph:
+        graph = change(graph)
+        return graph.with_durations(np.where(nodes, graph.duration_ns * factor, graph.duration_ns))
+
+    return changed
+
+
+def _evidence(
+    case: Analysis, found: Sequence[BrokenAt], join: Callable[[Sequence[BrokenAt]], Change]
+) -> tuple[Evidence, ...]:
     """Evidence: the number of breaks per step, and each break with its line and the gain of removing it alone."""
     times = sum(one.times for one in found)
     graph, now = case.graph, case.step_ns
@@ -208,7 +238,7 @@ def _evidence(case: Analysis, found: Sequence[BrokenAt]) -> tuple[Evidence, ...]
     first = Evidence(f"{times:,.0f} graph breaks {case.unit.a} {places} split the compiled model")
     lines = []
     for one in found[:MOST_SHOWN]:
-        gains = now - case.step_of(without([one], 1)(graph))
+        gains = now - case.step_of(join([one])(graph))
         waits = f", {case.per_step(float(one.waits.sum())):,.0f} waits for the GPU" if one.waits.any() else ""
         lines.append(
             Evidence(

@@ -36,7 +36,8 @@ over whole tensors on the GPU.
     detected="""
 Stretches of Python outside ops and CUDA calls, of at least 1 ms and 2 % of the step each, in every recorded step,
 which together take 5 % of it and keep the GPU waiting. Not in an optimizer: that, loading data, preparing samples,
-collecting garbage and computing on CPU tensors are separate findings. The function named is the one sampled there,
+collecting garbage and computing on CPU tensors are separate findings. Not in reward functions or an environment, which
+each iteration needs. The function named is the one sampled there,
 the line the one with the most samples.
 """,
     gain="""

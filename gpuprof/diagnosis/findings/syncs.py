@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gpuprof.calibration import slow as calibrated
 from gpuprof.diagnosis.detect.copy_waits import copies_to_device, in_copies
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
@@ -386,7 +387,15 @@ def _own_nodes(case: Analysis, ops: I64) -> Mask:
     mask[ops] = True
     mask &= _reads(case)
     prepared = nodes_in(case.graph, preparations(case, np.flatnonzero(mask))) >= 0
-    return (case.nodes_within(mask) | prepared) & ~case.graph.waits
+    return (case.nodes_within(mask) | (prepared & ~_other_python(case))) & ~case.graph.waits
+
+
+def _other_python(case: Analysis) -> Mask:
+    """Python between ops that takes so long that it does work of its own (a reward function that asks a judge), and
+    goes on where nothing is read."""
+    graph = case.graph
+    between = np.append(case.trace.ops.kind == ANNOTATION, True)[graph.scope] & (graph.call < 0) & ~graph.on_gpu
+    return between & (graph.duration_ns >= calibrated.STRETCH_NS.value)
 
 
 def _loop_nodes(case: Analysis) -> Mask:

@@ -33,11 +33,12 @@ grows, so cutting the last ones saves a little more than their share.
         title="Reward functions wait one after another",
         means="""
 Functions that call another program (a judge behind an API, a sandbox) wait most of the time. TRL calls functions one
-after another, and awaits coroutines together.
+after another; GRPO and RLOO await coroutines together.
 """,
         detected="""
-Wall time and CPU time of each reward function, from TRL's own timers. A function waits if its thread uses the CPU for
-less than 30 % of the time; at least two must wait, and they must not overlap already.
+Wall time and CPU time of each reward function, from TRL's own timers, or from gpuprof's where it has none. A function
+waits if its thread uses the CPU for less than 30 % of the time; at least two must wait, each for 3 % of the rewards'
+time or more, and they must not overlap already.
 """,
         gain="""
 Together they take as long as the slowest of them; their results do not change.
@@ -100,8 +101,9 @@ If the CPU limits decoding, a decode step with twice the sequences takes no long
 The share of the recorded decode steps in which a GPU works, which is below one half.
 """,
         gain="""
-Per completion decoding costs half, or as much as the GPU needs for twice the sequences. The figure is the time for half
-of the larger iteration.
+Per completion a decode step and a pass over the batch cost half, or as much as the GPU needs for twice the sequences;
+rewards that wait cost half, at worst as much. The figure is the time for half of the larger iteration, as `gpuprof
+project --set per_device_train_batch_size=…` computes it.
 """,
         wrong="""
 More prompts per iteration change the training: there are fewer updates for the same number of completions. The cache

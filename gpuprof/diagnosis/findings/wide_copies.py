@@ -1,0 +1,220 @@
+"""Tensors cross between CPU and GPU in a wider type than they have before, or get after."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from gpuprof.calibration import offload as calibrated
+from gpuprof.diagnosis.detect.declaration import Declaration
+from gpuprof.diagnosis.detect.evidence import spans
+from gpuprof.diagnosis.detect.offloaded import find_offload
+from gpuprof.diagnosis.detect.passes import shapes_in
+from gpuprof.diagnosis.detect.proposal import Page, Proposal
+from gpuprof.diagnosis.fix import code
+from gpuprof.diagnosis.sentences import duration
+from gpuprof.replay.graph import Graph
+from gpuprof.replay.transform import removed
+from gpuprof.tracefile.trace import F64, I64, OP
+from gpuprof.units import Assumed, Bytes, Published
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis, Change
+
+LEAST_BYTES: Assumed[Bytes] = 1 << 20
+"""Of a step's copies; with less, a copy is its launch."""
+LEAST_COPY_BYTES: Assumed[Bytes] = 1 << 18
+"""Of one copy that is looked at."""
+SIZES: Published[dict[str, Bytes]] = {
+    "double": 8, "float": 4, "c10::BFloat16": 2, "c10::Half": 2, "unsigned char": 1, "signed char": 1, "bool": 1,
+}  # fmt: skip
+SHORT = {"double": "fp64", "float": "fp32", "c10::BFloat16": "bf16", "c10::Half": "fp16", "unsigned char": "uint8",
+         "signed char": "int8", "bool": "bool"}  # fmt: skip
+COPY = "aten::copy_"
+
+PAGE = Page(
+    id="wide_copies",
+    title="Tensors are copied between CPU and GPU in a wider type than they need",
+    means="""
+`x.float().cpu()` and `x.float().cuda()` copy twice the bytes that bf16 values have, and four times those of images in
+8 bits; `x.cuda().bfloat16()` copies digits that are thrown away on arrival. The link and host memory are many times
+slower than the GPU's memory, so the cast belongs on the side where the tensor is wide only after the copy.
+""",
+    detected="""
+Copies between CPU and GPU of at least 1 MiB a step, by recorded shapes and types: the op before casts the same shape to
+the wider type that is copied, or the next cast of that shape in the step makes it narrower.
+""",
+    gain="""
+The copy takes the share of its time that the narrow type's bytes are of the wide one's. A cast on the GPU goes; one on
+the CPU goes or is added, at 2 GB of the wide type a second and core (1 to 4, assumed), up to 8 cores. Listed under
+*Worth trying* for that reason (probability 0.8, assumed).
+""",
+    wrong="""
+A cast on the CPU in the training process can take longer than the copy saves: let the workers of the DataLoader do it.
+Where what is wide is used on both sides, it has to be cast on both.
+""",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class WideCopy:
+    """A copy between CPU and GPU, and the cast next to it."""
+
+    node: int
+    """Its node of the graph."""
+    op: int
+    cast: int
+    """op, cast: rows of the ops."""
+    wide: str
+    narrow: str
+    way: Literal["down", "up"]
+    """down: to the CPU."""
+    is_after: bool
+    """Whether the cast comes after the copy."""
+    bytes: float
+
+
+def find(case: Analysis) -> Iterator[Proposal]:
+    """Proposes to cast on the other side of the copy."""
+    found = wide_copies(case)
+    moved = case.per_step(sum(one.bytes for one in found))
+    if moved < LEAST_BYTES:
+        return
+    graph = case.graph
+    nodes = np.zeros(len(graph), bool)
+    nodes[[one.node for one in found]] = True
+    most = max(found, key=lambda one: one.bytes)
+    wide, narrow = SHORT[most.wide], SHORT[most.narrow]
+    text = (
+        f"{moved / 1e6:,.1f} MB {case.unit.a} are copied between CPU and GPU as {wide}, "
+        f"{'and then cast to' if most.is_after else 'cast before from'} {narrow}:"
+        f" {duration(case.per_step(float(graph.duration_ns[nodes].sum())))}"
+    )
+    other = "cpu" if most.way == "down" else "cuda"
+    dtype = {"bf16": "torch.bfloat16", "fp16": "torch.float16", "fp32": "torch.float32"}.get(narrow, f"torch.{narrow}")
+    before = code(f'x.to({dtype}).to("{other}")') + "  # in the DataLoader's workers if it can be"
+    after = code(f'x.to("{other}").to(torch.{"float64" if wide == "fp64" else "float32"})') + "  # copied as it is"
+    offload, (best, usual, worst) = find_offload(case), _narrow(case, found)
+    yield Proposal(
+        title=f"copied in {narrow}",
+        evidence=spans(case, text, nodes),
+        fix=before if most.is_after else after,
+        change=usual,
+        best=best,
+        worst=worst,
+        odds=calibrated.CAST_ODDS.value,
+        needs="the CPU casts faster than the wider copy takes",
+        claims=("offloaded_copies",) if offload is not None and offload.kind in ("optimizer", "ops") else (),
+    )
+
+
+def wide_copies(case: Analysis) -> list[WideCopy]:
+    """Copies between CPU and GPU next to a cast to or from the type in which they are made."""
+    trace, graph, ops = case.trace, case.graph, case.trace.ops
+    sizes = np.append(trace.gpu.bytes, 0)[graph.gpu_row]
+    down, up = (
+        case.nodes_of_gpu(trace.rows_named(trace.gpu.name, lambda text, part=part: part in text)) & graph.on_gpu
+        for part in ("DtoH", "HtoD")
+    )
+    rows = np.flatnonzero((down | up) & (sizes >= LEAST_COPY_BYTES) & (graph.scope >= 0))
+    casts = np.flatnonzero(case.ops_named(COPY.__eq__))
+    casts = casts[np.argsort(ops.start_ns[casts], kind="stable")]
+    pairs = {row: _types(case, row) for row in casts.tolist()}
+    found = []
+    for node in rows.tolist():
+        op = int(graph.scope[node])
+        wide = pairs.get(op, ("", ""))[1]
+        if wide not in ("float", "double"):
+            continue
+        way: Literal["down", "up"] = "down" if down[node] else "up"
+        before, after = _before(case, op), _after(case, op, casts) if way == "up" else None
+        for cast, at in ((before, 1), (after, 0)):
+            types = pairs.get(-1 if cast is None else cast, ("", ""))
+            narrow = types[at]
+            if cast is None or types[1 - at] != wide or SIZES.get(narrow, 8) >= SIZES[wide]:
+                continue
+            found.append(WideCopy(node, op, cast, wide, narrow, way, cast == after, float(sizes[node])))
+            break
+    return found
+
+
+def _before(case: Analysis, op: int) -> int | None:
+    """The op that begins last before a copy and the ops around it, if it has the copy's shape."""
+    ops, parent = case.trace.ops, case.timeline.nesting.parent
+    outer = op
+    while parent[outer] >= 0 and case.trace.text(int(ops.name[parent[outer]])) in ("aten::to", "aten::_to_copy"):
+        outer = int(parent[outer])
+    near = np.flatnonzero((ops.kind == OP) & (ops.thread == ops.thread[op]) & (ops.end_ns <= ops.start_ns[outer]))
+    last = int(near[np.argmax(ops.start_ns[near])]) if len(near) else -1
+    return last if last >= 0 and _shape(case, last) == _shape(case, op) else None
+
+
+def _after(case: Analysis, op: int, casts: I64) -> int | None:
+    """The first copy within a tensor of the same shape after one to the GPU, in the same step."""
+    ops, steps = case.trace.ops, case.timeline.steps
+    end = steps.end_ns[max(int(np.searchsorted(steps.start_ns, ops.start_ns[op], side="right")) - 1, 0)]
+    first, last = np.searchsorted(ops.start_ns[casts], (ops.end_ns[op], end))
+    shape = _shape(case, op)
+    return next((row for row in casts[first:last].tolist() if _shape(case, row) == shape), None)
+
+
+def _shape(case: Analysis, row: int) -> tuple[int, ...] | None:
+    shapes = shapes_in(case, int(case.trace.ops.dims[row]))
+    return shapes[0] if shapes else None
+
+
+def _types(case: Analysis, row: int) -> tuple[str, str]:
+    """(type that a copy writes, type that it reads); empty where they were not recorded."""
+    types = (case.trace.text(int(case.trace.ops.types[row])) or "").strip("[]").split(", ")
+    return (types[0].strip('"'), types[1].strip('"')) if len(types) > 1 else ("", "")
+
+
+def _narrow(case: Analysis, found: Sequence[WideCopy]) -> list[Change]:
+    """The graph with narrow copies, and casts on the other side: at best, as expected, at worst."""
+    copies = np.array([one.node for one in found])
+    left = np.array([SIZES[one.narrow] / SIZES[one.wide] for one in found])
+    casts = np.zeros(len(case.trace.ops), bool)
+    casts[[one.cast for one in found]] = True
+    gone = case.nodes_within(casts) & ~case.graph.waits
+    at, cast_bytes = _casts_on_cpu(case, found)
+    cores = min(case.folder.cpus or 1.0, calibrated.CAST_CORES.value) if case.folder else 1.0
+
+    def change_at(rate: float) -> Change:
+        def change(graph: Graph) -> Graph:
+            less = removed(graph, gone)
+            duration = less.duration_ns.copy()
+            duration[copies] *= left
+            np.add.at(duration, at, cast_bytes / (rate * max(cores, 1.0)) * 1e9)
+            return less.with_durations(duration)
+
+        return change
+
+    return [change_at(rate) for rate in calibrated.CAST_RATE.falling]
+
+
+def _casts_on_cpu(case: Analysis, found: Sequence[WideCopy]) -> tuple[I64, F64]:
+    """(CPU nodes, bytes that each casts in addition): before a copy to the GPU, and after one from it."""
+    graph = case.graph
+    host = (graph.lane >= 0) & ~graph.waits
+    at, cast = list[int](), list[float]()
+    for one in found:
+        inside = np.flatnonzero((graph.lane >= 0) & (graph.scope == one.op))
+        if not len(inside) or (one.way == "up" and not one.is_after):
+            continue
+        lane = np.flatnonzero(host & (graph.lane == graph.lane[inside[0]]))
+        place = np.searchsorted(lane, inside[0]) if one.way == "up" else np.searchsorted(lane, inside[-1], side="right")
+        if place < len(lane):
+            at.append(int(lane[place]))
+            cast.append(one.bytes)
+    return np.array(at, np.int64), np.array(cast, np.float64)
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    synonyms=("cast_before_copy", "copy_in_bf16"),
+    titles=("copied_in", "copied_in_bf16", "copied_in_fp16", "copied_in_uint8", "copied_in_fp32"),
+)

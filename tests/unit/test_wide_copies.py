@@ -1,0 +1,75 @@
+"""Copies between CPU and GPU next to a cast to, or from, the type in which they are made."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.case import only
+from helpers.program import BF16, FLOAT, MS, US, Program
+
+from gpuprof.calibration import offload
+from gpuprof.diagnosis.analysis import Analysis
+from gpuprof.diagnosis.findings import wide_copies
+
+SHAPE = [64, 1_000_000]
+SIZE = 4 * 64_000_000
+COPY = 100 * MS
+
+
+def moved(program: Program, name: str, shape: list[int]) -> None:
+    """`.cpu()` or `.cuda()` of fp32 values, which blocks its caller."""
+    start = program.now
+    program.python(5 * US)
+    inner = program.now
+    program.python(5 * US)
+    call = program.now
+    program.launch(name, (call, call + 4 * US), COPY, cat="gpu_memcpy", bytes=SIZE)
+    program.now += 5 * US
+    program.synchronize()
+    arguments: dict[str, Any] = {"Input Dims": [shape, shape, []], "Input type": [FLOAT, FLOAT, "Scalar"]}
+    program.trace.op("aten::copy_", inner, program.now, program.tid, **arguments)
+    program.python(2 * US)
+    outer: dict[str, Any] = {"Input Dims": [shape]}
+    program.trace.op("aten::to", start, program.now, program.tid, **outer)
+
+
+def case_of(folder: Path, *parts: str) -> Analysis:
+    program = Program()
+
+    def body() -> None:
+        program.small_mm()
+        for part in parts:
+            if part == "widened":
+                program.cast(SHAPE, BF16, FLOAT, 50 * US)
+            elif part == "narrowed":
+                program.cast(SHAPE, FLOAT, BF16, 50 * US)
+            elif part == "between":
+                program.plain("mul", SHAPE, SHAPE, type=FLOAT)
+            else:
+                moved(program, part, SHAPE)
+        program.small_mm()
+
+    for _ in range(3):
+        program.step(body)
+    return program.case(folder)
+
+
+DOWN, UP = "Memcpy DtoH (Device -> Pageable)", "Memcpy HtoD (Pageable -> Device)"
+
+
+@pytest.mark.parametrize("parts", [("widened", DOWN), (UP, "narrowed"), (UP, "between", "narrowed")])
+def test_half_the_bytes_take_half_the_time_and_the_cpu_casts(tmp_path: Path, parts: tuple[str, ...]):
+    case = case_of(tmp_path, *parts)
+    proposal = only(wide_copies, case)
+    assert proposal.title == "copied in bf16" and "256.0 MB a step" in proposal.evidence[0].text
+    for change, rate in zip((proposal.best, proposal.change), offload.CAST_RATE.falling, strict=False):
+        assert change is not None
+        added = SIZE / rate * 1e9
+        assert case.step_ns - case.step_of(change(case.graph)) == pytest.approx(COPY / 2 - added, rel=0.02)
+
+
+@pytest.mark.parametrize("parts", [(DOWN,), ("widened", "between", DOWN), (DOWN, "narrowed"), ("narrowed", UP), (UP,)])
+def test_not_where_the_type_is_needed(tmp_path: Path, parts: tuple[str, ...]):
+    assert not list(wide_copies.find(case_of(tmp_path, *parts)))
