@@ -33,8 +33,6 @@ CAUSES = ("save", "evaluation", "logging", "periodic")
 """What can be done less often."""
 LEAST_COST_SHARE: Assumed[Share] = 0.02
 """Share of the mean step from which on that is worth a fix."""
-RARER = calibrated.RARER.value
-"""What is left of the cost: a tenth, done a tenth as often."""
 
 PAGE = Page(
     id="rare_steps",
@@ -101,7 +99,7 @@ def _timed(case: Analysis, budget: Budget) -> Iterator[Proposal]:
         return
     yield replace(
         _proposal(case, (Evidence("; ".join(_adds(one, budget) for one in found)),), 1.0, found),
-        lumps={one.cause: RARER for one in found},
+        lumps={one.cause: calibrated.RARER.value for one in found},
         same_batch=False,
     )
 
@@ -153,7 +151,9 @@ def _fewer(case: Analysis) -> Fix:
 
 
 def _fewer_evaluations(case: Analysis, every: int | None) -> Fix:
-    often = "a tenth as often" if every is None else f"every {round(every / RARER)} steps instead of every {every}"
+    often = "a tenth as often"
+    if every is not None:
+        often = f"every {round(every / calibrated.RARER.value)} steps instead of every {every}"
     return case.stack.fix(
         f"evaluate {often}, in batches as large as memory allows",
         case.stack.setting(
