@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from gpuprof.calibration import noise as noise_calibrated
 from gpuprof.diagnosis.baseline import RareStep
 from gpuprof.diagnosis.diagnosis import Issue, Steps
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.diagnosis.shares import Shares
-from gpuprof.replay.noise import MACHINE_NOISE
 from gpuprof.timeline.unit import Unit
 
 
@@ -16,11 +16,11 @@ def mismatch(steps: Steps, recorded: list[Shares], rare: RareStep | None, unit: 
     if measured is None:
         return None
     work = max(s.compute_ns + s.copy_ns for s in recorded)
-    if measured < (1 - MACHINE_NOISE) * work:
+    if measured < (1 - noise_calibrated.MACHINE.value) * work:
         if rare and of_run:
             return None
         what = f"is shorter than the GPU's own work in the recorded {unit} ({duration(work)})"
-    elif measured > (1 + MACHINE_NOISE) * steps.recorded_ns:
+    elif measured > (1 + noise_calibrated.MACHINE.value) * steps.recorded_ns:
         what = f"is longer than the {unit} as recorded ({duration(steps.recorded_ns)})"
     else:
         return None

@@ -31,8 +31,6 @@ WARM_UP_STEPS, WARM_UP = 3, calibrated.WARM_UP.value
 step is explained neither by its work nor by a measured cause."""
 LEAST_CAUSE_SHARE: Assumed[Share] = 0.05
 """A cause counts for a step if it took at least this share of the usual step."""
-PAUSE = calibrated.PAUSE.value
-"""A step paused if its unexplained time exceeds this multiple of the usual step."""
 FEWEST_OF_MEAN: Assumed[Steps] = 4
 """Fewest steps of a stretch that gets a budget."""
 
@@ -115,7 +113,7 @@ def budget(stretch: Stretch) -> Budget | None:
 def _pauses(stretch: Stretch, share: Mapping[str, F64]) -> F64:
     """Unexplained time of each step that paused: its time − its work − the measured causes, ns."""
     left = np.nan_to_num(stretch.step_ns - stretch.expected_ns) - sum(share.values())
-    return left[left > PAUSE * stretch.usual_ns]
+    return left[left > calibrated.PAUSE.value * stretch.usual_ns]
 
 
 def attributed(stretch: Stretch) -> dict[str, F64]:

@@ -25,13 +25,6 @@ from gpuprof.tracefile.trace import ABSENT, F64, I64
 from gpuprof.units import Assumed, Batches
 
 LUMPS = ("save", "evaluation", "logging", "garbage_collection", "compile")
-ALLOCATION_NS = calibrated.ALLOCATION_NS.value
-"""Most excess time of a step that is attributed to each cudaMalloc or cudaFree in it, if no other cause explains it;
-they take longer if they wait for the GPU."""
-SAME = calibrated.STILL_SLOW.value
-"""Steps after the recorded windows extend the free-running stretch if their median differs from its median by less than
-this share, or by less than its scatter: a profiler that is still active costs more than this."""
-SPREAD = loader_calibrated.SPREAD.value
 FEWEST_MADE: Assumed[Batches] = 4
 """Fewest measured batches whose mean is used."""
 
@@ -132,7 +125,7 @@ def _continued(folder: RunFolder, before_ns: F64) -> tuple[I64, F64]:
     usual = float(np.nanmedian(before_ns))
     # Three standard errors of a median, from the median absolute deviation.
     scatter = 3 * 1.4826 * float(np.nanmedian(np.abs(before_ns - usual))) / np.sqrt(len(before_ns))
-    if abs(float(np.median(ns)) - usual) > max(SAME * usual, scatter):
+    if abs(float(np.median(ns)) - usual) > max(calibrated.STILL_SLOW.value * usual, scatter):
         return none
     return rows, ns
 
@@ -146,7 +139,7 @@ def _allocating(calls: I64, left_over: F64) -> F64:
         number = int(calls[at] - calls[before])
         if number > 0:
             longest = before + 1 + int(np.argmax(left_over[before + 1 : at + 1]))
-            found[longest] = min(max(left_over[longest], 0.0), number * ALLOCATION_NS)
+            found[longest] = min(max(left_over[longest], 0.0), number * calibrated.ALLOCATION_NS.value)
     return found
 
 
@@ -231,7 +224,7 @@ def _pace(made_ns: float, error: float, paced_ns: float, found: Budget) -> float
     batch at which workers deliver exactly as fast as the mean step takes batches. A mean over few steps may contain the
     start of an epoch, where every batch is waited for. Workers are no slower than paced_ns.
     """
-    made = (Z80 * error) ** 2 + math.log(SPREAD) ** 2
+    made = (Z80 * error) ** 2 + math.log(loader_calibrated.SPREAD.value) ** 2
     paced = math.log(max(found.high, 1) / max(found.mean_ns, 1)) ** 2
     weight = paced / (made + paced)
     return min(made_ns**weight * paced_ns ** (1 - weight), paced_ns)

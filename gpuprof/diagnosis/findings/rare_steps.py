@@ -33,8 +33,6 @@ CAUSES = ("save", "evaluation", "logging", "periodic")
 """What can be done less often."""
 LEAST_COST_SHARE: Assumed[Share] = 0.02
 """Share of the mean step from which on that is worth a fix."""
-RARER = calibrated.RARER.value
-"""What is left of the cost: a tenth, done a tenth as often."""
 
 PAGE = Page(
     id="rare_steps",
@@ -104,7 +102,7 @@ def _timed(case: Analysis, budget: Budget) -> Iterator[Proposal]:
     ]
     yield replace(
         _proposal(case, (Evidence("; ".join(parts)),), 1.0),
-        lumps={one.cause: RARER for one in found},
+        lumps={one.cause: calibrated.RARER.value for one in found},
         same_batch=False,
     )
 
