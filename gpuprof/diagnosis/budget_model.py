@@ -38,7 +38,7 @@ class Excess:
     steps: int
     """Timed steps that had it."""
     every: Positive[int] | None = None
-    """Steps from one such event to the next, if the program's settings say so."""
+    """Steps from one such event to the next, if the program's settings say so or all unprofiled steps show it."""
     recorded: int | None = None
     """Recorded steps that had it; None if unknown."""
 

@@ -15,6 +15,7 @@ from gpuprof.diagnosis.baseline import RareStep, durations, step_time
 from gpuprof.diagnosis.budget import LEAST_CAUSE_SHARE, Stretch
 from gpuprof.diagnosis.budget_model import LONG_STEP, Budget
 from gpuprof.diagnosis.new_shapes import NewShapes, first_seen, new_shapes
+from gpuprof.diagnosis.recurring import recurring
 from gpuprof.diagnosis.unseen_lengths import unseen_lengths
 from gpuprof.record.free_run_length import AFTERMATH_NS
 from gpuprof.record.quantiles import Z80
@@ -64,7 +65,11 @@ def stretch_of(folder: RunFolder, work: F64 | None, rare: RareStep | None = None
         return None
     measured = {"input": _known(steps.data_ns[rows])}
     measured |= {kind: _known(getattr(steps, f"{kind}_ns")[rows]) for kind in LUMPS}
-    if not any(measured[kind].any() for kind in LUMPS):
+    often = recurring(folder, rows, work)
+    if "periodic" in often:
+        known = np.sum(list(measured.values()), axis=0)
+        measured["periodic"] = np.where(often["periodic"].at(steps.step[rows]), ns - expected - known, 0.0).clip(0)
+    elif not any(measured[kind].any() for kind in LUMPS):
         measured["periodic"] = _periodic(rare, ns, ns - expected - measured["input"])
     if shapes is not None:
         others = np.sum(list(measured.values()), axis=0)
@@ -78,8 +83,9 @@ def stretch_of(folder: RunFolder, work: F64 | None, rare: RareStep | None = None
         expected_ns=expected,
         usual_ns=usual,
         measured_ns={cause: column for cause, column in measured.items() if column.any()},
-        every=own.intervals,
-        events_ns={kind: _elsewhere(folder, kind, rows) for kind in own.intervals},
+        every={**own.intervals, **{cause: one.every for cause, one in often.items()}},
+        events_ns={kind: _elsewhere(folder, kind, rows) for kind in own.intervals}
+        | {cause: one.events_ns for cause, one in often.items()},
         recorded=_recorded(folder, measured, usual),
         ahead_ns=_ahead(folder, shapes),
         recurring=frozenset({"new_shapes"} if shapes is not None and shapes.recurs else ()),
