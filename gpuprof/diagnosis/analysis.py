@@ -78,8 +78,6 @@ Change = Callable[[Graph], Graph]
 
 NOT_REPLAYED = Replay(None, False)
 
-WAITING = calibrated.NSYS_WAITING.value
-"""Nsight Systems slows a process down before it records, too: launch-bound steps are up to this many times as long."""
 GPU_BOUND_SLOWED: Assumed[Share] = 0.05
 """A step that recording slows down by less than this share is limited by the GPU, not by the tool's delays."""
 
@@ -381,7 +379,7 @@ class Analysis:
             return None
         low, high = float(facts.unprofiled.low_ns), float(facts.unprofiled.high_ns)
         slowed = facts.under_nsys and inflation is not None and inflation > 1 + GPU_BOUND_SLOWED
-        return (low / WAITING if slowed else low), high
+        return (low / calibrated.NSYS_WAITING.value if slowed else low), high
 
     @property
     def replay(self) -> Replay:

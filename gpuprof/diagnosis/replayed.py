@@ -21,9 +21,6 @@ WORST_ERROR: Assumed[Share] = 0.05
 MOST_UNLAUNCHED: Assumed[Share] = 0.25
 """If more than this share of GPU time is in work whose launch was not recorded, the CPU's side cannot be replayed."""
 
-UNEXPLAINED = calibrated.UNEXPLAINED.value
-"""The same for time that no recorded work explains."""
-
 
 def replayed(
     recorded: Graph,
@@ -51,7 +48,7 @@ def replayed(
         text = f"{100 * lost:.0f} % of the GPU's time is in work whose launch was not recorded"
         return Replay(error, False, text), None
     unknown = 1 - _explained(graph)
-    if unknown > UNEXPLAINED:
+    if unknown > calibrated.UNEXPLAINED.value:
         idle = min(device.idle_ns for device in timeline.devices) / (timeline.window[1] - timeline.window[0])
         text = f"{100 * unknown:.0f} % of the {timeline.unit} is waiting that the recording does not explain"
         if unknown > idle:
