@@ -19,10 +19,11 @@ import numpy as np
 
 from benchmarks.compile_prices import Price, prices
 from benchmarks.recall import of_scenario
+from gpuprof.calibration import kernels as kernels_calibrated
 from gpuprof.calibration import precision as calibrated
 from gpuprof.costs.fp8 import ROWWISE, TENSORWISE, Recipe, cast_kernels, cast_ns, matmul_ns
 from gpuprof.costs.hardware import find
-from gpuprof.costs.matmul_rates import ADDED_NS, half_precision_ns
+from gpuprof.costs.matmul_rates import half_precision_ns
 from scenarios.catalogue import scenario
 
 GPU = "NVIDIA H200"
@@ -72,7 +73,7 @@ def _added_ns(model: Model, recipe: Recipe, way: int) -> float:
     ):
         flops, moved = np.array([2.0 * m * k * n]), np.array([2.0 * (m * k + k * n + m * n)])
         bf16 = float(half_precision_ns(flops, moved, gpu.measured_flops, gpu.measured_bytes_per_s)[0])
-        added -= 3 * (bf16 - matmul_ns(bf16, ratio, ADDED_NS))
+        added -= 3 * (bf16 - matmul_ns(bf16, ratio, kernels_calibrated.MATMUL_ADDED_NS.value))
         for role in range(3):
             kernels = cast_kernels(recipe, role, m, k, n, casts_input)
             added += cast_ns(kernels, gpu.measured_bytes_per_s * share, shortest)

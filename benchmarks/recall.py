@@ -32,9 +32,10 @@ liger_pieces was measured.
 Rules that came, or were mended, after the truth of programs here was known: garbage_collection, float64, full_sort,
 one_hot, recurrent_loop, ops on the CPU in offload, norms by root and rotary embeddings in fused_elementwise, prices of
 graph_breaks (not compiling, too), compile and recompiles; sorting and copying before a cast; frozen_encoder, which asks
-for a second epoch; kernels of library calls in compile (unet_first). Rules that no measured program has tested, and whose numbers are assumed: slow_python,
-debug_switches, odd_sizes, expanded_product, idle_gradients, rebuilt_constants, cudnn_benchmark, heads in
-recurrent_loop, fused_elementwise in steps that wait for the CPU.
+for a second epoch; rare_steps, which looks at all unprofiled steps; kernels of library calls in compile (unet_first).
+Rules that no measured program has tested, with assumed numbers: slow_python, debug_switches, odd_sizes,
+expanded_product, idle_gradients, rebuilt_constants, cudnn_benchmark, heads in recurrent_loop, fused_elementwise in
+steps that wait for the CPU.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ from benchmarks.fit_or_test import role_of
 from benchmarks.out_of_sample import TRUTH, wilson
 from gpuprof.diagnosis.diagnosis import Considered, Diagnosis, Finding
 from gpuprof.diagnosis.findings import fused_elementwise
-from gpuprof.diagnosis.findings.fused_elementwise import PIECES
+from gpuprof.diagnosis.findings.fused_elementwise import IN_TITLE, PIECES
 from scenarios.catalogue import Scenario, campaign_names, scenario, scenarios
 
 MORE_TRUTH = Path(__file__).with_name("recall_truth.json")
@@ -305,7 +306,7 @@ def _made(change: Timed) -> set[str]:
 
 def _proposed(one: Finding | Considered) -> set[str]:
     """The pieces that a fix names."""
-    return {name for name in PIECES if name in one.title}
+    return {name for name, word in IN_TITLE.items() if word in one.title}
 
 
 def _gain(one: Finding, change: Timed) -> tuple[float, float, float] | None:

@@ -117,7 +117,7 @@ def test_a_program_is_met_for_the_first_time_once(tmp_path, monkeypatch, capsys)
 
 def test_a_fix_in_pieces_predicts_only_a_change_of_the_same_pieces():
     """The fix leaves out gates, which lose: all pieces at once are another change, of which it shows a part."""
-    fix = Considered("fused_elementwise", "fused norms, rotary embedding and loss (Liger)", "")
+    fix = Considered("fused_elementwise", "fused norm, rotary and loss (Liger)", "")
 
     def change(title: str) -> Timed:
         return Timed("x", "fused_elementwise", title, 1.0, SHOWN.gain)
