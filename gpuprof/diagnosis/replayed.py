@@ -14,7 +14,6 @@ from gpuprof.replay.planning import without_planning
 from gpuprof.replay.profiler_fit import Removal, at_step, remove_profiler
 from gpuprof.replay.simulate import simulate, step_of
 from gpuprof.replay.transform import scale
-from gpuprof.timeline.timeline import Timeline
 from gpuprof.units import Assumed, Share
 
 WORST_ERROR: Assumed[Share] = 0.05
@@ -44,7 +43,7 @@ def replayed(
     if not error <= WORST_ERROR:
         text = f"the replay misses the recorded {timeline.unit}s by {100 * error:.0f} %"
         return Replay(error, False, text), None
-    lost = _unlaunched_share(timeline)
+    lost = _unlaunched_share(graph)
     if lost > MOST_UNLAUNCHED:
         text = f"{100 * lost:.0f} % of the GPU's time is in work whose launch was not recorded"
         return Replay(error, False, text), None
@@ -79,8 +78,9 @@ def _explained(graph: Graph) -> float:
     return 2 * (1 - step_of(faster) / step) if step > 0 else 0.0
 
 
-def _unlaunched_share(timeline: Timeline) -> float:
-    gpu, rows = timeline.trace.gpu, timeline.members
-    ns = (gpu.end_ns - gpu.start_ns)[rows].clip(0)
+def _unlaunched_share(graph: Graph) -> float:
+    """Of the GPU's time, work whose launch was not recorded; not what earlier steps had queued, which `carried_over`
+    takes out."""
+    ns = np.where(graph.on_gpu, graph.duration_ns, 0.0)
     total = float(ns.sum())
-    return float(ns[timeline.links.call[rows] < 0].sum()) / total if total else 0.0
+    return float(ns[graph.call < 0].sum()) / total if total else 0.0
