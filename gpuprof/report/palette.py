@@ -80,7 +80,7 @@ BUDGET_PAINTS = _keyed(
             _of_bar(key, NAMES[key], dark)
             for key, dark in (
                 ("input", CAUSE_PAINTS["input"].dark),
-                ("worker_starts", "#3a9fb5"),
+                ("worker_starts", "#add5eb"),
                 ("save", "#c7603a"),
                 ("evaluation", "#276b7a"),
                 ("logging", "#cfae45"),

@@ -11,6 +11,7 @@ from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.diagnosis import Evidence
 from gpuprof.diagnosis.fix import call
 from gpuprof.diagnosis.sentences import duration
+from gpuprof.record.patches import WORKERS
 from gpuprof.replay.mean_step import WORKER_STARTS
 from gpuprof.units import Assumed, Ratio, Share
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 LEAST_COST_SHARE: Assumed[Share] = 0.02
 """Share of the mean step from which on that is worth a fix."""
-LEFT: Assumed[Share] = 0.1
+LEFT_SHARE: Assumed[Share] = 0.1
 """What is left of the cost if the time of a worker for a batch is unknown: the first batch of an epoch is waited for
 in any case."""
 SPREAD: Assumed[Ratio] = 1.15
@@ -74,9 +75,9 @@ def find(case: Analysis) -> Iterator[Proposal]:
         fix=case.stack.fix(
             call("DataLoader", ..., persistent_workers=True),
             case.stack.setting({"dataloader_persistent_workers": True}),
-        ).by("input_workers", workers),
+        ).by(WORKERS, workers),
         change=lambda graph: graph,
-        lumps={WORKER_STARTS: min(made / each_ns, 1.0) if made else LEFT},
+        lumps={WORKER_STARTS: min(made / each_ns, 1.0) if made else LEFT_SHARE},
         spread=SPREAD,
     )
 
