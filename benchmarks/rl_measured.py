@@ -99,6 +99,7 @@ def predicted(diagnosis: Diagnosis) -> dict[str, tuple[float, float, float]]:
     time."""
     from gpuprof.calibration.iterations import SPREAD
     from gpuprof.diagnosis.iterations import changes as rules
+    from gpuprof.diagnosis.iterations.recorded_shares import decode_busy_share
     from gpuprof.diagnosis.iterations.section import trainer_of
     from gpuprof.diagnosis.iterations.with_arguments import with_arguments
 
@@ -113,7 +114,7 @@ def predicted(diagnosis: Diagnosis) -> dict[str, tuple[float, float, float]]:
     }  # fmt: skip
     result = {name: own[id_] for name, id_ in names.items() if id_ in own}
     shares = {name: (one.low / mean, one.expected / mean, one.high / mean) for name, one in result.items()}
-    own_busy, ended = rules.decode_busy_share(found), found.generation.ended_share
+    own_busy, ended = decode_busy_share(found), found.generation.ended_share
     if own_busy is not None and ended is not None:  # what it costs, too, where it is not offered
         low, expected, high = rules.continuous_saved_ns(found.generation.decode_ns, own_busy, ended)
         shares["continuous_batching"] = (1 - high / mean, 1 - expected / mean, 1 - low / mean)

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from gpuprof.diagnosis.diagnosis import Range
 from gpuprof.diagnosis.iteration_model import Change, GenerationBudget, Iteration, PhaseBudget
-from gpuprof.diagnosis.iterations.changes import decode_busy_share
+from gpuprof.diagnosis.iterations.recorded_shares import decode_busy_share
 from gpuprof.record.phase_names import BACKWARD, FORWARD, GENERATION, IDLE, OPTIMIZER, OTHER, REWARD, TRAINING
 from gpuprof.report.fixes import times_range
 from gpuprof.report.names import escape

@@ -32,6 +32,7 @@ from gpuprof.diagnosis.fix import (
     option,
     without_call,
 )
+from gpuprof.record import patches
 from gpuprof.record.patches import NAMES, patch_named
 from gpuprof.trial.fixes import advised, fix_for
 
@@ -95,11 +96,12 @@ def test_every_patch_that_a_finding_names_exists_and_takes_its_value():
             if proposal.fix.patch is not None:
                 patch = patch_named(proposal.fix.patch.name).PATCH
                 assert patch.check(proposal.fix.patch.value or patch.default)
+    constants = {"BATCH": patches.BATCH, "WORKERS": patches.WORKERS}
     named = {
-        name
+        path.stem if name == "PAGE.id" else constants.get(name, name)
         for folder in ("detect", "findings", "iterations")
         for path in (ROOT / "gpuprof" / "diagnosis" / folder).glob("*.py")
-        for name in re.findall(r"\.by\(\s*\"(\w+)\"", path.read_text(encoding="utf-8"))
+        for name in re.findall(r"\.by\(\s*\"?(PAGE\.id|\w+)", path.read_text(encoding="utf-8"))
     }
     assert named == set(NAMES)
 

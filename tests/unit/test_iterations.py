@@ -19,11 +19,13 @@ from gpuprof.diagnosis.diagnose_recording import diagnose_recording
 from gpuprof.diagnosis.diagnosis_json import to_json
 from gpuprof.diagnosis.iteration_model import CacheCopies, Iteration, PhaseBudget, RecordedPhase, RewardTime
 from gpuprof.diagnosis.iterations.budget import iteration_budget, whole_iterations
-from gpuprof.diagnosis.iterations.changes import Trainer, changes, continuous_saved_ns
+from gpuprof.diagnosis.iterations.changes import changes, continuous_saved_ns
 from gpuprof.diagnosis.iterations.pages import PAGES
 from gpuprof.diagnosis.iterations.phase_pages import PAGES as PHASE_PAGES
 from gpuprof.diagnosis.iterations.section import of_mean_step
 from gpuprof.diagnosis.iterations.titles import TITLES
+from gpuprof.diagnosis.iterations.trainer import Trainer
+from gpuprof.diagnosis.iterations.with_arguments import with_arguments
 from gpuprof.report import iteration_words
 from gpuprof.report.terminal import plain
 from gpuprof.tracefile.phased_steps import phased_steps
@@ -230,13 +232,17 @@ def test_a_static_cache_has_to_be_of_the_type_of_its_keys(usual: Iteration):
 
 
 def test_more_prompts_share_what_does_not_grow_with_them(usual: Iteration):
-    """Decoding of 990 ms, rewards that wait for 500 ms, and launches of 9/10 of 99 ms and 1/10 of 350 ms."""
+    """It is half of what `project --set` says of twice the batch."""
     waiting = (RecordedPhase("generation", 400 * MS, 40 * MS), *BUSY[1:])
-    found = {one.id: one for one in changes(replace(usual, recorded=waiting), GRPO)}["rollout_batch"]
-    saved = 990 / 2 + 500 / 2 + (99 * 10 / 11 + 35) / 4
-    assert found.iteration_ns.expected == pytest.approx((2000 - saved) * MS, abs=MS)
-    assert found.iteration_ns.low == 1000 * MS
-    assert found.iteration_ns.high == pytest.approx((2000 - 0.6 * 990 / 2) * MS)
+    recorded = replace(usual, recorded=waiting)
+    found = {one.id: one for one in changes(recorded, GRPO)}["rollout_batch"].iteration_ns
+    sized = replace(GRPO, settings={"per_device_train_batch_size": 8})
+    twice = with_arguments(recorded, sized, {"per_device_train_batch_size": 16}).iteration_ns
+    assert [2 * found.low, 2 * found.expected, 2 * found.high] == pytest.approx(
+        [twice.low, twice.expected, twice.high], abs=2
+    )
+    # The GPU works for 9/10 of 350 ms of training, so that takes longer; decoding, which it hardly does, does not.
+    assert 1000 * MS < found.expected < 1250 * MS
 
 
 def test_padding_costs_where_the_gpu_limits(usual: Iteration):

@@ -15,7 +15,7 @@ from jsonschema import Draft202012Validator
 from gpuprof import documents
 from gpuprof.cli import main
 from gpuprof.diagnosis.iteration_model import GenerationBudget, Iteration, PhaseBudget, RecordedPhase, RewardTime
-from gpuprof.diagnosis.iterations.changes import Trainer
+from gpuprof.diagnosis.iterations.trainer import Trainer
 from gpuprof.diagnosis.iterations.with_arguments import WithArguments, with_arguments
 from gpuprof.errors import GpuprofError
 from gpuprof.report.arguments_terminal import render

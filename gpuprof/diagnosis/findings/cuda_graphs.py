@@ -53,6 +53,13 @@ MOST_REGIONS: Assumed[Entries] = 10
 kernels)."""
 MOST_SKIPS: Convention[Entries] = 3
 """Most of torch's reasons for skipping CUDA graphs that are named."""
+WAYS_INTO_GRAPHS = (
+    ("mutated inputs", "register the tensor that forward() changes in place as a buffer, or change it outside"),
+    ("cpu device", "move the CPU tensors that the model reads to the GPU"),
+    ("dynamic shape", "keep the shapes of batches fixed"),
+)
+"""What removes a reason for which torch skips CUDA graphs, by words of its message
+(torch/_inductor/cudagraph_utils.py)."""
 GRAPHED_SHARE: Assumed[Share] = 0.5
 """Share of the passes' kernels launched by CUDA graphs from which on the step counts as captured."""
 MOST_OUTSIDE: Assumed[Share] = 0.2
@@ -73,7 +80,8 @@ forward or backward pass once and replays them with one call, so that the GPU ru
 """,
     detected="""
 Passes that `torch.compile` could fuse (see `compile`), or passes that are compiled already but launched kernel by
-kernel. NCCL collectives can be captured, too. Not shown if CUDA graphs launch most kernels already. If the passes
+kernel. NCCL collectives can be captured, too. Not shown if CUDA graphs launch most kernels already, unless torch
+says that it skipped them for others (`run.compiler.skips`): then those are priced. If the passes
 wait for values from the GPU, a chain is proposed (see `compile`). If the recorded steps have batches of different
 shapes, they are padded to a multiple of 64 first, and kernels that scale with the tokens take longer accordingly; the
 probability that padding is possible is 0.8 (assumed).
@@ -101,7 +109,8 @@ def find(case: Analysis) -> Iterator[Proposal]:
     if case.workload.decodes and case.workload.engine in SERVERS:
         yield from _of_engine(case)
         return
-    if in_graphs(case) or is_given_up(case) or never_compiled(case):
+    skips = _skips(case)
+    if (in_graphs(case) and not skips) or is_given_up(case) or never_compiled(case):
         return
     graph, chain = case.graph, first_links(case)
     accumulates = (micro_batches(case) or 1) > 1
@@ -149,14 +158,13 @@ def find(case: Analysis) -> Iterator[Proposal]:
     if host is None:
         return
 
-    work = graph.on_gpu & case.nodes_within(case.ops_named(GENERATED.search))
+    work = graph.on_gpu & case.nodes_within(_one_by_one(case))
     compiled_ns = case.per_step(float(graph.duration_ns[host].sum()))
     text = f"compiled code takes the CPU {duration(compiled_ns)} {case.unit.a} to launch its kernels one by one"
-    skips = _skips(case)
     yield Proposal(
         title="CUDA graphs for the compiled model",
         evidence=(*spans(case, text, host), *map(Evidence, skips)),
-        fix=as_fix("remove what keeps torch from CUDA graphs (see above)") if skips else fix,
+        fix=as_fix(_way_into_graphs(case)) if skips else fix,
         change=captured(graph, host, work, 2, 1),
         best=captured(graph, host, work, 2, 0),
         worst=partly_captured(host),
@@ -172,6 +180,14 @@ def _skips(case: Analysis) -> list[str]:
         return []
     said = [f"torch skipped CUDA graphs: {reason} ({count} times)" for reason, count in compiler.skips[:MOST_SKIPS]]
     return said or [f"torch skipped CUDA graphs {compiler.skipped} times; TORCH_LOGS=cudagraphs says why"]
+
+
+def _way_into_graphs(case: Analysis) -> str:
+    """How to remove torch's reasons for skipping CUDA graphs."""
+    compiler = case.run.compiler if case.run else None
+    reasons = [] if compiler is None else [reason for reason, _ in compiler.skips]
+    said = [way for sign, way in WAYS_INTO_GRAPHS if any(sign in reason for reason in reasons)]
+    return "; ".join(said or ["remove what keeps torch from CUDA graphs (see above)"])
 
 
 def _of_engine(case: Analysis) -> Iterator[Proposal]:
@@ -233,10 +249,10 @@ def _for_inference(case: Analysis) -> Fix:
 
 
 def _absent(case: Analysis) -> str | None:
-    if in_graphs(case):
-        return "CUDA graphs launch most kernels already"
     if skips := _skips(case):
         return skips[0]
+    if in_graphs(case):
+        return "CUDA graphs launch most kernels already"
     if is_before_2(case):
         return TOO_OLD
     if find_loops(case) is not None:
@@ -282,20 +298,38 @@ def in_graphs(case: Analysis) -> bool:
     return bool(len(rows)) and max(float(by_graph.mean()), float(ns[by_graph].sum()) / whole) >= GRAPHED_SHARE
 
 
+def _one_by_one(case: Analysis) -> Mask:
+    """Ops that run compiled code and launch no CUDA graph."""
+    ops = case.ops_named(GENERATED.search)
+    launching = case.nodes_in_calls(case.trace.rows_named(case.trace.calls.name, GRAPH_LAUNCH.search))
+    scopes = case.graph.scope[launching]
+    parent = case.timeline.nesting.parent
+    for row in np.unique(scopes[scopes < len(parent)]):
+        while row >= 0:
+            ops[row], row = False, parent[row]
+    return ops
+
+
 def _compiled_host(case: Analysis) -> Mask | None:
-    """CPU work of compiled regions; None if they are not nearly all of the model, or if they use CUDA graphs
-    already."""
+    """CPU work of compiled regions that launch their kernels one by one; None if there are none, or if little of the
+    model's other work is in them."""
     graph = case.graph
-    regions = case.ops_named(GENERATED.search)
-    if not regions.any() or in_graphs(case):
+    regions = _one_by_one(case)
+    if not regions.any():
         return None
     if len(case.outermost(regions)) > 2 * MOST_REGIONS * max(len(case.timeline.host.backward), 1):
         return None
     inside = case.nodes_within(regions)
-    work = graph.on_gpu & model_phases(graph)
+    work = graph.on_gpu & model_phases(graph) & ~_by_graph(case)
     if not work.any() or (work & ~inside).sum() > MOST_OUTSIDE * work.sum():
         return None
     return inside & (graph.lane >= 0) & ~graph.waits
+
+
+def _by_graph(case: Analysis) -> Mask:
+    """Nodes of kernels that a CUDA graph launched."""
+    launching = np.append(case.trace.rows_named(case.trace.calls.name, GRAPH_LAUNCH.search), False)
+    return case.nodes_of_gpu(launching[case.timeline.links.call])
 
 
 FINDING = Declaration(

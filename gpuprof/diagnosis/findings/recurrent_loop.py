@@ -26,7 +26,6 @@ from gpuprof.units import Assumed, Convention, Ops, Share
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
-ROUNDS_LEFT, GPU_LEFT = calibrated.ROUNDS_LEFT.rising, reference_calibrated.LEFT.rising
 LEAST_LOOP_SHARE: Assumed[Share] = 0.05
 """Share of the step from which on recurrences are worth another kernel."""
 MOST_NAMED: Convention[Ops] = 4
@@ -83,8 +82,14 @@ def find(case: Analysis) -> Iterator[Proposal]:
     pieces, rounds = np.bincount(group[gpu], minlength=2 * count), np.tile(loops.rounds, 2)
 
     def change(level: int):
-        left: F64 = np.minimum(ROUNDS_LEFT[level] / rounds, 1.0).astype(np.float64)
-        new = replacement_of(graph, group, took * left, work * GPU_LEFT[level], np.ceil(pieces * left).astype(np.int64))
+        left: F64 = np.minimum(calibrated.ROUNDS_LEFT.rising[level] / rounds, 1.0).astype(np.float64)
+        new = replacement_of(
+            graph,
+            group,
+            took * left,
+            work * reference_calibrated.LEFT.rising[level],
+            np.ceil(pieces * left).astype(np.int64),
+        )
         return partial(with_replacement, replacement=new)
 
     largest = int(np.argmax(took[:count] + took[count:]))

@@ -1,23 +1,24 @@
 """What would shorten an iteration, computed from its budget by phase; advice in the trainer's own arguments.
 
-Each function is pure and yields a change, or nothing. A change that gains less than LEAST_GAIN, or whose argument the
-trainer does not have, is not offered.
+Each function is pure and yields a change, or nothing. A change that gains less than `LEAST_GAIN` of
+the calibration, or whose argument the trainer does not have, is not offered.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from gpuprof.calibration import inference
 from gpuprof.calibration import iterations as calibrated
-from gpuprof.diagnosis.fix import Fix, Part, Setting, assigned, in_code, in_json, joined
+from gpuprof.diagnosis.fix import assigned, joined
 from gpuprof.diagnosis.iteration_model import Change, Iteration
-from gpuprof.diagnosis.iterations.change import LEAST_GAIN, change
+from gpuprof.diagnosis.iterations.change import change
+from gpuprof.diagnosis.iterations.recorded_shares import busy_share, decode_busy_share
 from gpuprof.diagnosis.iterations.titles import TITLES
-from gpuprof.record.patches.trainer_arguments import as_value
+from gpuprof.diagnosis.iterations.trainer import Trainer
+from gpuprof.diagnosis.iterations.with_arguments import Factors, iteration_with
 from gpuprof.record.phase_names import (
     BACKWARD,
     ENVIRONMENT,
@@ -29,80 +30,16 @@ from gpuprof.record.phase_names import (
 )
 from gpuprof.units import Assumed, Share
 
-SPREAD = calibrated.SPREAD.value
-ENGINE = calibrated.ENGINE.rising
-RATES = calibrated.SYNC_RATE.rising
-LEFT = inference.CACHE_LEFT.falling
-CONTINUOUS_STEP = calibrated.CONTINUOUS_STEP.falling
 CONTINUOUS_NS = tuple(1e9 * seconds for seconds in calibrated.CONTINUOUS_S.falling)
 """Cost of a step and of a call of continuous batching, the highest first."""
 SHORTER_TAIL: Assumed[Share] = 0.9
 """There is a tail to cut if the 95th percentile of completion lengths is below this share of the longest."""
 
 
-@dataclass(frozen=True, slots=True)
-class Trainer:
-    """The trainer as far as known: its class and the names of its arguments."""
-
-    fields: frozenset[str]
-    name: str | None
-    arguments: str | None = None
-    """Class of its arguments."""
-    settings: Mapping[str, bool | int | float | str] = field(default_factory=dict)
-    """Values of some of the arguments."""
-    weight_bytes: int | None = None
-    """Size of the model's parameters, bytes."""
-    trainable_share: float | None = None
-    """Share of the parameters that are trained, 0 to 1."""
-    mixed: bool = False
-    """Whether its weights are float32 and its passes use autocast to a smaller type."""
-
-    def first(self, *names: str) -> str | None:
-        """The first of these arguments that it has; the very first if its arguments are unknown."""
-        if not self.fields:
-            return names[0]
-        return next((name for name in names if name in self.fields), None)
-
-    @property
-    def forbids_compiling(self) -> bool:
-        """Whether its `generate` never compiles, whatever its arguments say: TRL sets `disable_compile` in the
-        generation config (GRPO and RLOO of TRL 1.14 to 1.16)."""
-        return (self.name or "").startswith(("GRPO", "RLOO"))
-
-    @property
-    def awaits_rewards(self) -> bool:
-        """Whether it awaits reward functions that are coroutines (TRL 1.16); true where it is not known."""
-        return self.name is None or self.name.startswith(("GRPO", "RLOO", "AsyncGRPO"))
-
-    def static_cache(self, name: str, value: Any) -> tuple[Fix, str | None]:
-        """(the arguments that make the cache static, what they change about the training).
-
-        transformers creates the cache in the weights' dtype: keys in autocast's dtype do not fit, and generation raises
-        an error (TRL 1.15, transformers 5.17, on a GPU). So the weights must have that dtype, too.
-        """
-        if not self.mixed:
-            return self.set(name, value), None
-        if self.first("model_init_kwargs") is None:
-            return self.set(name, value), "the weights have to be loaded in the dtype of autocast"
-        both = self.set(name, value, "model_init_kwargs", {"dtype": "bfloat16"})
-        return (
-            both,
-            "weights and optimizer states are bfloat16: a static cache does not accept autocast's keys and values",
-        )
-
-    def set(self, *names_and_values: Any) -> Fix:
-        """Arguments to set (a name, its value, a name, …), with the patch that sets them."""
-        given = dict(zip(names_and_values[::2], names_and_values[1::2], strict=True))
-        written = ", ".join(f"{name}={in_code(value)}" for name, value in given.items())
-        settings = tuple(Setting("argument", name, in_json(value), self.arguments) for name, value in given.items())
-        text = f"{self.arguments}({written})" if self.arguments else written
-        return Fix((Part(text, settings),)).by("trainer_arguments", as_value(given))
-
-
 def changes(iteration: Iteration, trainer: Trainer) -> tuple[Change, ...]:
     """What would shorten the iteration, the largest gain first."""
     found = [one for make in _ALL for one in make(iteration, trainer)]
-    worth = [one for one in found if one.iteration_ns.expected <= (1 - LEAST_GAIN) * iteration.mean_ns]
+    worth = [one for one in found if one.iteration_ns.expected <= (1 - calibrated.LEAST_GAIN.value) * iteration.mean_ns]
     return tuple(sorted(worth, key=lambda one: -one.speedup))
 
 
@@ -117,7 +54,7 @@ def _tail(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
     length = math.ceil(found.p95)
     yield change(
         iteration.mean_ns, "completion_tail", TITLES["completion_tail"][0], trainer.set(argument, length),
-        (saved * (1 - SPREAD), saved, saved * (1 + SPREAD)),
+        (saved * (1 - calibrated.SPREAD.value), saved, saved * (1 + calibrated.SPREAD.value)),
         f"generation decodes {found.longest:.0f} tokens until the longest completion ends; 95 % of them are not longer"
         f" than {length}",
         f"completions longer than {length} tokens are cut",
@@ -127,7 +64,7 @@ def _tail(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
 def _rewards_at_once(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
     """Run reward functions that mostly wait at the same time instead of one after another."""
     whole = iteration.ns_of(REWARD)
-    waiting = [one for one in iteration.rewards if one.waits and one.ns >= LEAST_GAIN * whole]
+    waiting = [one for one in iteration.rewards if one.waits and one.ns >= calibrated.LEAST_GAIN.value * whole]
     if len(waiting) < 2 or sum(one.ns for one in iteration.rewards) > 1.05 * whole:
         return
     saved = sum(one.ns for one in waiting) - max(one.ns for one in waiting)
@@ -137,7 +74,7 @@ def _rewards_at_once(iteration: Iteration, trainer: Trainer) -> Iterator[Change]
         fix = f"call {names} from one reward function, each in a thread (concurrent.futures.ThreadPoolExecutor)"
     yield change(
         iteration.mean_ns, "rewards_at_once", TITLES["rewards_at_once"][0],
-        fix, (saved * (1 - SPREAD), saved, float(saved)),
+        fix, (saved * (1 - calibrated.SPREAD.value), saved, float(saved)),
         "they run one after another and wait for most of their time; together they take as long as the slowest", None,
     )  # fmt: skip
 
@@ -196,7 +133,7 @@ def _cache_copies(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
     if busy is not None and busy < 0.5:
         return
     spent = copies.cpu_ns if busy is None else copies.gpu_ns
-    low, expected, high = (spent * (1 - left) for left in LEFT)
+    low, expected, high = (spent * (1 - left) for left in inference.CACHE_LEFT.falling)
     fix, condition = trainer.static_cache(argument, {"cache_implementation": "static"})
     yield change(
         iteration.mean_ns, "cache_copies", TITLES["cache_copies"][0], fix, (low, expected, high),
@@ -215,7 +152,7 @@ def _serving_engine(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
         return
     # It decodes no faster than the GPU works now, minus the time for ended sequences.
     least = found.decode_ns * busy * (1 - (found.ended_share or 0.0))
-    saved = [found.decode_ns - max(found.decode_ns / times, least) for times in ENGINE]
+    saved = [found.decode_ns - max(found.decode_ns / times, least) for times in calibrated.ENGINE.rising]
     fix = trainer.set("use_vllm", True, "vllm_mode", "colocate")
     yield change(
         iteration.mean_ns, "serving_engine", TITLES["serving_engine"][0], fix,
@@ -239,7 +176,7 @@ def _ended_sequences(iteration: Iteration, trainer: Trainer) -> Iterator[Change]
         continuous_saved_ns(found.decode_ns, busy, found.ended_share),
         f"{100 * found.ended_share:.0f} % of the computed tokens belong to sequences that had ended; at most the GPU's"
         " time for them is saved (how much of it is assumed), if the CPU keeps up: a step costs the CPU"
-        f" {CONTINUOUS_STEP[1]:.1f} times as much (measured)",
+        f" {calibrated.CONTINUOUS_STEP.falling[1]:.1f} times as much (measured)",
         None,
     )  # fmt: skip
 
@@ -251,7 +188,9 @@ def continuous_saved_ns(decode_ns: float, busy: float, ended_share: float) -> tu
     """
     low, expected, high = (
         decode_ns - max(busy * (1 - share * ended_share), (1 - busy) * times) * decode_ns - call_ns
-        for share, times, call_ns in zip((0.0, 0.5, 1.0), CONTINUOUS_STEP, CONTINUOUS_NS, strict=True)
+        for share, times, call_ns in zip(
+            (0.0, 0.5, 1.0), calibrated.CONTINUOUS_STEP.falling, CONTINUOUS_NS, strict=True
+        )
     )
     return low, expected, high
 
@@ -314,7 +253,7 @@ def _weight_sync(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
         return
     adapters = trainer.trainable_share is not None and trainer.trainable_share < 0.5
     sent = whole * (trainer.trainable_share or 1.0) if adapters else whole
-    saved = [max(spent - sent / rate, 0.0) for rate in RATES]
+    saved = [max(spent - sent / rate, 0.0) for rate in calibrated.SYNC_RATE.rising]
     yield change(
         iteration.mean_ns, "weight_sync",
         TITLES["weight_sync"][1] if adapters else TITLES["weight_sync"][0],
@@ -322,7 +261,7 @@ def _weight_sync(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
         else "gather parameters in buckets before they are sent, instead of one by one",
         (saved[0], saved[1], saved[2]),
         f"{whole / 1e9:.1f} GB of weights take {spent / 1e9:.2f} s, {whole / spent:.1f} GB/s; a link copies at"
-        f" {RATES[0]:.0f} to {RATES[2]:.0f} GB/s (assumed)",
+        f" {calibrated.SYNC_RATE.rising[0]:.0f} to {calibrated.SYNC_RATE.rising[2]:.0f} GB/s (assumed)",
         None,
     )  # fmt: skip
 
@@ -336,42 +275,25 @@ def _rewards_beside(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
     yield change(
         iteration.mean_ns, "rewards_beside", TITLES["rewards_beside"][0],
         "start the reward functions that wait in a thread, and await them before the advantages",
-        (0.5 * saved, saved * (1 - SPREAD), float(saved)),
+        (0.5 * saved, saved * (1 - calibrated.SPREAD.value), float(saved)),
         "neither needs the other; rewards that wait leave the CPU to the log-probabilities", None,
     )  # fmt: skip
 
 
 def _larger_rollout(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
-    """Generate twice the completions per iteration, at the same cost per decode step if the CPU is the limit."""
+    """Generate twice the completions per iteration: what the larger iteration takes, for each of its halves."""
     found, busy = iteration.generation, decode_busy_share(iteration)
     argument = trainer.first("per_device_train_batch_size")
     if found is None or busy is None or argument is None or not found.decode_ns:
         return
-    # Per completion this saves half of a decode step's time beyond twice its GPU work, half of the waiting rewards, and
-    # half of passes that launch the same kernels.
-    decoding = found.decode_ns * (1 - max(1.0, 2 * busy) / 2)
-    waiting = sum(one.ns for one in iteration.rewards if one.waits)
-    shares = ((phase, busy_share(iteration, phase)) for phase in (LOG_PROBABILITIES, FORWARD, BACKWARD))
-    passes = sum(iteration.ns_of(phase) * (1 - share) for phase, share in shares if share is not None)
-    saved = decoding + min(waiting, iteration.ns_of(REWARD)) / 2 + 0.5 * passes / 2
+    low, expected, high = iteration_with(iteration, Factors(sequences=2.0))
     yield change(
         iteration.mean_ns, "rollout_batch", TITLES["rollout_batch"][0], f"{argument} × 2",
-        (0.6 * decoding, saved, max(saved, iteration.mean_ns / 2)),
-        "per completion: a decode step costs the CPU the same for twice the sequences, and so do rewards that wait and"
-        " half of the launches in the other passes (assumed); shown is the time for half of the larger iteration",
+        (iteration.mean_ns - high / 2, iteration.mean_ns - expected / 2, iteration.mean_ns - low / 2),
+        "per completion: a decode step, and a pass over twice the completions, takes longer only where the GPU limits"
+        " it; rewards that wait may wait for each completion; shown is the time for half of the larger iteration",
         "twice the prompts in an iteration",
     )  # fmt: skip
-
-
-def decode_busy_share(iteration: Iteration) -> float | None:
-    """Share of the recorded generation in which a GPU worked; None if no generation was recorded."""
-    return busy_share(iteration, GENERATION)
-
-
-def busy_share(iteration: Iteration, phase: str) -> float | None:
-    """Share of a recorded phase in which a GPU worked, 0 to 1; None if the phase was not recorded, or without a GPU."""
-    found = next((one for one in iteration.recorded if one.phase == phase and one.ns), None)
-    return None if found is None or not any(one.busy_ns for one in iteration.recorded) else found.busy_ns / found.ns
 
 
 _ALL: tuple[Callable[[Iteration, Trainer], Iterator[Change]], ...] = (

@@ -101,8 +101,9 @@ If the CPU limits decoding, a decode step with twice the sequences takes no long
 The share of the recorded decode steps in which a GPU works, which is below one half.
 """,
         gain="""
-Per completion decoding costs half, or as much as the GPU needs for twice the sequences. The figure is the time for half
-of the larger iteration.
+Per completion a decode step and a pass over the batch cost half, or as much as the GPU needs for twice the sequences;
+rewards that wait cost half, at worst as much. The figure is the time for half of the larger iteration, as `gpuprof
+project --set per_device_train_batch_size=…` computes it.
 """,
         wrong="""
 More prompts per iteration change the training: there are fewer updates for the same number of completions. The cache

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 
 from gpuprof.calibration import iterations as calibrated
 from gpuprof.diagnosis.iteration_model import Iteration, IterationRange
-from gpuprof.diagnosis.iterations.changes import Trainer, busy_share
+from gpuprof.diagnosis.iterations.recorded_shares import busy_share
+from gpuprof.diagnosis.iterations.trainer import Trainer
 from gpuprof.diagnosis.value_range import Range
 from gpuprof.errors import GpuprofError
 from gpuprof.record.phase_names import BACKWARD, FORWARD, GENERATION, LOG_PROBABILITIES, OPTIMIZER, REWARD
@@ -86,8 +87,6 @@ class WithArguments:
 
 
 _SIDES = ("low", "expected", "high")
-RECOMPUTED = calibrated.RECOMPUTED.rising
-"""Time of a recomputed forward pass, as a multiple of the forward pass; the middle one where the CPU limits."""
 
 
 def with_arguments(iteration: Iteration, trainer: Trainer, arguments: Mapping[str, Value]) -> WithArguments:
@@ -100,20 +99,36 @@ def with_arguments(iteration: Iteration, trainer: Trainer, arguments: Mapping[st
         if name not in _RULES:
             raise GpuprofError(f"{name}: gpuprof does not know what it costs; it knows {', '.join(sorted(_RULES))}")
         asked = _RULES[name](asked, iteration, trainer, name, value)
-    changed = [(one.phase, one.ns, _sides(iteration, one.phase, one.ns, asked)) for one in iteration.phases]
-    phases = tuple(
-        PhaseChange(phase, round(ns), IterationRange(*(round(max(one, 0.0)) for one in then)))
-        for phase, ns, then in changed
-        if any(abs(one - ns) >= 0.5 for one in then)
-    )
-    sides = (iteration.mean_ns + sum(getattr(one.then, side) - one.ns for one in phases) for side in _SIDES)
-    low, expected, high = (max(ns, 1) for ns in sides)
+    phases = _changed(iteration, asked)
+    low, expected, high = _whole(iteration, phases)
     completions, was = asked.completions, iteration.mean_ns
     return WithArguments(
         dict(arguments), was, IterationRange(low, expected, high), completions,
         Range(*(completions * was / ns for ns in (high, expected, low))), phases,
         tuple(dict.fromkeys((*asked.basis, *_assumed(iteration, asked)))),
     )  # fmt: skip
+
+
+def iteration_with(iteration: Iteration, factors: Factors) -> tuple[int, int, int]:
+    """The mean iteration with these factors, ns: least, expected and most."""
+    return _whole(iteration, _changed(iteration, factors))
+
+
+def _changed(iteration: Iteration, asked: Factors) -> tuple[PhaseChange, ...]:
+    """The phases that change, in the order of an iteration."""
+    changed = [(one.phase, one.ns, _sides(iteration, one.phase, one.ns, asked)) for one in iteration.phases]
+    return tuple(
+        PhaseChange(phase, round(ns), IterationRange(*(round(max(one, 0.0)) for one in then)))
+        for phase, ns, then in changed
+        if any(abs(one - ns) >= 0.5 for one in then)
+    )
+
+
+def _whole(iteration: Iteration, phases: tuple[PhaseChange, ...]) -> tuple[int, int, int]:
+    low, expected, high = (
+        max(iteration.mean_ns + sum(getattr(one.then, side) - one.ns for one in phases), 1) for side in _SIDES
+    )
+    return low, expected, high
 
 
 def _sides(iteration: Iteration, phase: str, ns: float, asked: Factors) -> Expected:
@@ -152,7 +167,7 @@ def _generation(iteration: Iteration, ns: float, busy: float | None, length: flo
 
 def _with_recomputation(iteration: Iteration, ns: float, forwards: int) -> Expected:
     """A backward pass of ns in which a forward pass more (1) or fewer (-1) is computed."""
-    least, by_cpu, most = RECOMPUTED
+    least, by_cpu, most = calibrated.RECOMPUTED.rising
     busy = busy_share(iteration, FORWARD)
     shares = least, by_cpu - (by_cpu - 1.0) * (0.5 if busy is None else busy), most
     sides = sorted(ns + forwards * iteration.ns_of(FORWARD) * share for share in shares)
