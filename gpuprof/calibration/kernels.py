@@ -212,7 +212,7 @@ NEEDLESS_MASK_ODDS = Number(
     "and all have the same number of tokens: the model may make one that does.",
 )  # fmt: skip
 NEEDLESS_MASK_SEEN = Number(
-    0.85, 0.7, 0.95, "", "assumed",
+    0.85, 0.6, 0.95, "", "assumed",
     "The same where the batches' own mask keeps all tokens.",
 )  # fmt: skip
 TUNED_CONVOLUTIONS = Number(

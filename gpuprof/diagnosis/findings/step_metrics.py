@@ -98,6 +98,6 @@ FINDING = Declaration(
     ),
     lowers=("waiting_for_gpu",),
     same_ops=True,
-    synonyms=("metrics", "metrics_each_step", "logging_metrics"),
+    synonyms=("metrics_each_step", "logged_metrics", "token_accuracy"),
     titles=("metrics_every_steps",),
 )
