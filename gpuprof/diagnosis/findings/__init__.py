@@ -62,18 +62,22 @@ from gpuprof.diagnosis.findings import (
     slow_python,
     speculative_decoding,
     static_cache,
+    step_metrics,
     straggler,
     syncs,
     tf32,
     throttling,
     wide_copies,
+    worker_restarts,
 )
 
 _MODULES = (
+    worker_restarts,
     input_workers,
     host_preprocessing,
     slow_python,
     syncs,
+    step_metrics,
     debug_switches,
     python_loop,
     recurrent_loop,
