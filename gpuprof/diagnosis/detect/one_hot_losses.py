@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
 MOST_OPS_BETWEEN: Assumed[Ops] = 12
-"""Most ops next to each other between labels, their distribution, its product with log-probabilities and the sum."""
+"""Most ops next to each other between labels, their distribution, its multiplication and the sum."""
 MAKING = frozenset({"aten::one_hot", "aten::scatter_"})
 FILLS = frozenset({"aten::zeros_like", "aten::full_like", "aten::zeros", "aten::full", "aten::fill_", "aten::zero_",
                    "aten::empty_like", "aten::new_zeros", "aten::new_full"})  # fmt: skip
@@ -29,15 +29,15 @@ INTEGERS = ("long int", "int", "bool", "unsigned char")
 
 
 class OneHotLoss(NamedTuple):
-    """A product of a distribution with log-probabilities, or a loss that makes it: rows of ops."""
+    """A distribution times log-probabilities, or a loss op that multiplies them: rows of ops."""
 
     replaced: tuple[int, ...]
-    """All that makes the distribution, the product and the sum."""
+    """All that makes the distribution, multiplies and sums."""
     product: int
     total: int
     """The sum; of a loss op itself."""
     sums: bool
-    """Whether product and sum are ops of their own."""
+    """Whether multiplication and sum are ops of their own."""
     tokens: int
     classes: int
 
@@ -127,7 +127,7 @@ class _Near:
         return found
 
     def _ending(self, at: int, replaced: list[int], shape: tuple[int, ...]) -> OneHotLoss | None:
-        """The loss whose product, or whose own op, is at a place."""
+        """The loss whose multiplication, or whose own op, is at a place."""
         row, name = int(self.rows[at]), self.name(at)
         tokens, classes = math.prod(shape[:-1]), shape[-1]
         if name == "aten::cross_entropy_loss" or (name == "aten::kl_div" and self._has_log_softmax(at, shape)):
