@@ -1,5 +1,5 @@
-"""Weights that are computed again at each use of a layer, from parameters that have not changed in between: spectral and
-weight norms, and other parametrizations, of layers that a forward pass calls several times.
+"""Weights that are computed again at each use of a layer, from parameters that have not changed in between: spectral
+and weight norms, and other parametrizations, of layers that a forward pass calls several times.
 
 Between two layers there are ops whose tensors have no size but those of the second layer's weight: they compute it.
 Autograd accumulates the gradient of each parameter once in a backward pass. So of more such computations than there are
@@ -123,7 +123,7 @@ def _computations(case: Analysis, rows: I64) -> tuple[I64, I64]:
     ops = case.trace.ops
     layers = case.ops_named(_LAYERS.__contains__)[rows]
     computes = (_launching(case, rows) & ~case.ops_named(lambda name: _MOVES.match(name) is not None))[rows]
-    known: dict[tuple[int, int, int], bool] = {}
+    known: dict[tuple[Shape, int], bool] = {}
     found: list[tuple[int, int]] = []
     for at in np.flatnonzero(layers).tolist():
         layer = rows[at]
@@ -133,13 +133,12 @@ def _computations(case: Analysis, rows: I64) -> tuple[I64, I64]:
         sizes = _sizes_of(weight)
         if all(size in sizes for size in given):
             continue  # what has the sizes of the weight alone may be an activation
-        key = (int(ops.name[layer]), int(ops.dims[layer]))
         first, whole, some = at, False, False
         while first > 0 and ops.thread[rows[first - 1]] == ops.thread[layer] and not layers[first - 1]:
             dims = int(ops.dims[rows[first - 1]])
-            if (*key, dims) not in known:
-                known[*key, dims] = all(size in sizes for one in shapes_in(case, dims) for size in one or ())
-            if not known[*key, dims]:
+            if (weight, dims) not in known:
+                known[weight, dims] = all(size in sizes for one in shapes_in(case, dims) for size in one or ())
+            if not known[weight, dims]:
                 break
             first -= 1
             if computes[first]:

@@ -28,8 +28,8 @@ LAYERS = OF_LAYERS | PRODUCTS | {"aten::convolution", "aten::conv2d", "aten::_sc
 """Ops of a model's layers: a repetition that contains one is a stack of layers, each of which needs the result of the
 previous one."""
 MOST_BETWEEN: Assumed[Share] = 0.25
-"""Most ops between two loops, as a share of the shorter one's, that are one loop over both: a loop in a loop, or one with
-an iteration that takes another branch."""
+"""Most ops between two loops, as a share of the shorter one's, that are one loop over both: a loop in a loop, or one
+with an iteration that takes another branch."""
 FILES = frozenset({"aten::set_"})
 """Op with which loading and saving create tensors, in loops that are not the user's."""
 OPTIMIZER_STEP = "Optimizer.step#"
@@ -144,9 +144,7 @@ def repeated(
     return columns[:, 0], columns[:, 1], columns[:, 2]
 
 
-def joined(
-    names: I64, family: I64, bad: Mask, first: I64, period: I64, rounds: I64
-) -> tuple[I64, I64, I64, I64, I64]:
+def joined(names: I64, family: I64, bad: Mask, first: I64, period: I64, rounds: I64) -> tuple[I64, I64, I64, I64, I64]:
     """(first position, period, rounds, begin of the last round, last position) of loops of which those with the same
     ops, one after another in the same range, are one. `first` ascends."""
     body = [sorted(names[at : at + ops].tolist()) for at, ops in zip(first.tolist(), period.tolist(), strict=True)]

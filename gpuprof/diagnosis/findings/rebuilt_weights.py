@@ -133,8 +133,8 @@ def _said_again(case: Analysis, found: Again, gpu: Mask, took_ns: float) -> str:
     names = list(dict.fromkeys(name.removeprefix("aten::") for name in found.ops))
     few = ", ".join(names[:MOST_NAMED]) + (" …" if len(names) > MOST_NAMED else "")
     return (
-        f"weights ({' × '.join(map(str, found.shape))}) are computed {found.per_step:,.0f} times {case.unit.a} by {few},"
-        f" for {found.parameters:,.0f} layers at most: {case.per_step(float(gpu.sum())):,.0f} kernels and"
+        f"weights ({' × '.join(map(str, found.shape))}) are computed {found.per_step:,.0f} times {case.unit.a}"
+        f" by {few}, for {found.parameters:,.0f} layers at most: {case.per_step(float(gpu.sum())):,.0f} kernels and"
         f" {duration(took_ns)} of CPU time more than once, the backward pass included"
     )
 
@@ -193,6 +193,14 @@ FINDING = Declaration(
     find=find,
     ledger=LedgerParts(ledger_parts, stage="replaced", unadvised=False),
     absent=Absent(TITLE, why_not),
-    synonyms=("weight_delta", "get_delta_weight", "target_parameters", "dora", "parametrization", "spectral_norm", "weight_norm"),
+    synonyms=(
+        "weight_delta",
+        "get_delta_weight",
+        "target_parameters",
+        "dora",
+        "parametrization",
+        "spectral_norm",
+        "weight_norm",
+    ),
     titles=("weights_computed_once_per_forward_pass",),
 )

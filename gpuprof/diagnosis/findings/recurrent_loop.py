@@ -14,9 +14,10 @@ from gpuprof.calibration import reference as reference_calibrated
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.ledger_item import LedgerItem
+from gpuprof.diagnosis.detect.passes import shorter_walk
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.detect.recurrent_loops import CELLS, RECURRENT_LAYERS, find_recurrent_loops, growing
-from gpuprof.diagnosis.detect.replace_work import replacement_of, with_replacement
+from gpuprof.diagnosis.detect.replace_work import replacement_of, with_walk
 from gpuprof.diagnosis.detect.small_op_loops import ops_of
 from gpuprof.diagnosis.fix import Code, Fix, as_fix, call, code
 from gpuprof.diagnosis.sentences import duration
@@ -48,22 +49,23 @@ An LSTM cell that is called for each frame, a gated delta rule or a state-space 
 plain torch: each step launches a few small kernels, and needs the result of the step before, so it cannot be one op
 over all steps. There are kernels that run the whole recurrence: `torch.nn.LSTM` and `torch.nn.GRU` (cuDNN), `fla` for
 linear attention and delta rules, `mamba-ssm` for state spaces. A loop over attention heads, one after another, looks
-the same, and can be one attention over all of them. A decoder that calls `torch.nn.LSTM` for one step at a time needs no
-loop in training if the inputs of all steps are known (teacher forcing): one call takes the whole sequence, and what
+the same, and can be one attention over all of them. A decoder that calls `torch.nn.LSTM` for one step at a time needs
+no loop in training if the inputs of all steps are known (teacher forcing): one call takes the whole sequence, and what
 follows each step takes all steps at once. Results that each step appends by `torch.cat` are copied again and again: the
 bytes grow with the square of the steps.
 """,
     detected="""
 A sequence of 1 to 48 ops with a matrix multiplication in it that repeats at least 8 times in the forward pass, 64 ops
 in all, with the same shapes (those of `torch.cat` may grow) and in the same modules, with no backward pass in between:
-layers, in contrast, are separate modules and have norms. It must take at least 5 % of the step. Not detected if the recording has no module
-ranges.
+layers, in contrast, are separate modules and have norms. It must take at least 5 % of the step. Not detected if the
+recording has no module ranges.
 """,
     gain="""
 Launches and Python code of the steps become those of two steps (one to four), their kernels take a quarter of their
 time (8 to 50 %), as when a fused kernel replaces a reference implementation; the same holds for the backward pass.
-All numbers are assumed. Of the copies of a tensor that grows by `torch.cat`, one of each round's result is left. The fix is listed under *Worth trying* (probability 0.75, assumed) unless torch.nn has a
-layer for the cell (0.7 for a layer that is called for each step).
+All numbers are assumed. Of the copies of a tensor that grows by `torch.cat`, one of each round's result is left. The
+fix is listed under *Worth trying* (probability 0.75, assumed; 0.7 for a layer that is called for each step) unless
+torch.nn has a layer for the cell.
 """,
     wrong="""
 A loop over samples that multiplies matrices looks the same: that is one batched multiplication. A modified cell (a
@@ -97,7 +99,8 @@ def find(case: Analysis) -> Iterator[Proposal]:
         left: F64 = np.minimum(ROUNDS_LEFT[level] / rounds, 1.0).astype(np.float64)
         then = (work - copies) * GPU_LEFT[level] + once
         new = replacement_of(graph, group, took * left, then, np.ceil(pieces * left).astype(np.int64))
-        return partial(with_replacement, replacement=new)
+        walk = shorter_walk(case, loops.backward, left[count:])
+        return partial(with_walk, replacement=new, factor=walk)
 
     largest = int(np.argmax(took[:count] + took[count:]))
     names = ops_of(case, loops, largest)
@@ -180,7 +183,17 @@ FINDING = Declaration(
     page=PAGE,
     find=find,
     ledger=LedgerItem("a recurrence, step by step in Python"),
-    synonyms=("recurrence", "heads", "lstm_cell", "gru_cell", "delta_rule", "linear_attention", "state_space", "teacher_forcing", "growing_cat"),
+    synonyms=(
+        "recurrence",
+        "heads",
+        "lstm_cell",
+        "gru_cell",
+        "delta_rule",
+        "linear_attention",
+        "state_space",
+        "teacher_forcing",
+        "growing_cat",
+    ),
     titles=(
         "one_kernel_over_all_steps_of_a_recurrence",
         "all_heads_in_one_attention",
