@@ -26,7 +26,6 @@ from benchmarks.refit import Knob, Refit, Subject, diagnosed, fit_cases, refit_b
 from gpuprof.calibration import profiler as profiler_table
 from gpuprof.calibration.number import Number
 from gpuprof.calibration.table import numbers
-from gpuprof.diagnosis.detect import batch_scaling, compiled_passes
 from gpuprof.diagnosis.diagnose import diagnose
 from gpuprof.diagnosis.findings import (
     adapter_casts,
@@ -77,7 +76,7 @@ def by_fix(*knobs: Knob) -> Subject:
     return refits
 
 
-COMPILED = Knob(("compile.HOST",), compile, ("HOST",), kept_in=compiled_passes)
+COMPILED = Knob(("compile.HOST",), compile)
 KNOBS.append(COMPILED)
 
 
@@ -262,33 +261,31 @@ def share_of_bandwidth(longer: float, slower: float) -> float:
 
 SUBJECTS: dict[str, Subject] = {
     "allocator": by_fix(
-        Knob(("allocator.LEFT",), allocator, ("LEFT",)),
-        Knob(("allocator.CACHE_LOSS",), pageable_copies, ("CACHE_LOSS",)),
+        Knob(("allocator.LEFT",), allocator),
+        Knob(("allocator.CACHE_LOSS",), pageable_copies),
     ),
-    "batch": by_fix(Knob(("batch.ROUND",), larger_batch, ("ROUND",), kept_in=batch_scaling)),
+    "batch": by_fix(Knob(("batch.ROUND",), larger_batch)),
     "compile": compiled,
     "experts": by_fix(
-        Knob(("experts.ROW_PASSES", "experts.GATE_PASSES"), expert_loop, ("ROW_PASSES", "GATE_PASSES")),
+        Knob(("experts.ROW_PASSES", "experts.GATE_PASSES"), expert_loop),
     ),
     "kernels": by_fix(
-        Knob(("kernels.ATTENTION_FORWARD", "kernels.ATTENTION_BACKWARD"), eager_attention, ("TENSOR_SHARE",)),
+        Knob(("kernels.ATTENTION_FORWARD", "kernels.ATTENTION_BACKWARD"), eager_attention),
         Knob(
             ("kernels.ADAPTER_PRODUCT_LEFT", "kernels.ADAPTER_SCALE_LEFT", "kernels.ADAPTER_SUM_LEFT"),
-            adapter_casts, ("PRODUCT_LEFT", "SCALE_LEFT", "SUM_LEFT"),
+            adapter_casts,
         ),
-        Knob(("kernels.OPTIMIZER_GPU",), optimizer, ("GPU",)),
-        Knob(("kernels.TF32_TENSOR",), tf32, ("TENSOR_SHARE",)),
+        Knob(("kernels.OPTIMIZER_GPU",), optimizer),
+        Knob(("kernels.TF32_TENSOR",), tf32),
     ),
     "latency": latency,
     "loader": by_fix(Knob(("loader.CROWDED",), input_workers, host=True)),
     "noise": noise,
-    "padding": by_fix(Knob(("padding.GROUPED_LEFT",), padding, ("GROUPED_LEFT",), fix="grouped")),
+    "padding": by_fix(Knob(("padding.GROUPED_LEFT",), padding, fix="grouped")),
     "profiler": profiler,
     "projection": projection,
     "recompute": by_fix(
-        Knob(
-            ("recompute.HOOKED_SHARE", "recompute.UNPACKED_SHARE"), recompute, ("HOOKED_SHARE", "UNPACKED_SHARE"),
-        ),
+        Knob(("recompute.HOOKED_SHARE", "recompute.UNPACKED_SHARE"), recompute),
     ),
 }  # fmt: skip
 """Subject → what computes its numbers again."""

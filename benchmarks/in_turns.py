@@ -7,7 +7,7 @@ it (`tiny`), each in four processes: bare; armed for `gpuprof attach`; with an e
 that is over. All start together, then take turns, one at a time, every other turn in the opposite order; what gpuprof
 runs next to one is stopped while another is timed. Two comparisons:
 
-within one process   gpuprof's hooks are taken away and put back between stretches of steps (switched_loop.py), so that
+within one process   gpuprof's hooks are taken away and put back every eight steps or so (switched_loop.py), so that
                      two processes that differ by a few per cent by themselves do not have to be compared;
 fresh processes      the process with gpuprof over the bare one.
 
@@ -53,10 +53,8 @@ PROCESSES = {
     "after": ("--no-report", "--no-sampling", "--settle", "10", "--baseline", "10", "--steps", "1"),
 }
 """Options of `gpuprof trace`; None: without it."""
-STATES = (
-    ("bare", "off"), ("armed", "off"), ("armed", "on"), ("baseline", "off"), ("baseline", "on"),
-    ("baseline", "sampled"), ("after", "off"), ("after", "on"),
-)  # fmt: skip
+STATES = (("bare", "off"), ("armed", "both"), ("baseline", "both"), ("baseline", "sampled"), ("after", "both"))
+"""What is asked of each process in a turn; `both`: without the hooks and with them."""
 COMPARED = (
     ("armed", ("armed", "off"), ("armed", "on")),
     ("baseline", ("baseline", "off"), ("baseline", "on")),
@@ -133,7 +131,9 @@ class Program:
             except RuntimeError as error:
                 self._leave_out(kind, error)
                 continue
-            if isinstance(answer, dict):
+            if how == "both" and "error" not in answer:
+                found |= {(kind, state): steps for state, steps in answer.items()}
+            elif isinstance(answer, dict):
                 print(f"{self.name}, {kind}, {how}: {answer}", file=sys.stderr, flush=True)
             else:
                 found[kind, how] = answer[DROPPED:]

@@ -15,11 +15,12 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.accuracy import MS, ROOT, cases
+from gpuprof.calibration import profiler as profiler_calibrated
 from gpuprof.replay.build import build
 from gpuprof.replay.carried_in import carried_over
 from gpuprof.replay.collectives import model_collectives
 from gpuprof.replay.host_pace import host_pace
-from gpuprof.replay.profiler_cost import RECORDED_EVENT_NS, recorded_events, without
+from gpuprof.replay.profiler_cost import recorded_events, without
 from gpuprof.replay.simulate import ROUNDS, simulate
 from gpuprof.timeline.timeline import build_timeline
 from gpuprof.tracefile.recording import resolve
@@ -33,7 +34,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
     parser.add_argument("--shared", type=Path, default=ROOT.parent / "shared")
     args = parser.parse_args()
-    cost = f"  cost that gives the measured step, × {RECORDED_EVENT_NS:g} ns"
+    cost = f"  cost that gives the measured step, × {profiler_calibrated.EVENT_NS.value:g} ns"
     print(f"{'recording':28}{'events':>8}{'pace':>6}{cost}")
     for case in cases(args.shared):
         if case.unprofiled_ms is None:

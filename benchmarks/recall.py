@@ -28,9 +28,10 @@ Rules that came, or were mended, after the truth of programs here was known: gar
 one_hot, recurrent_loop (with a layer called for each step), loops in loops and the walk over autograd's nodes in
 python_loop, weights computed again in rebuilt_weights, generation without gradients, ops on the CPU in offload, norms
 by root and rotary embeddings in fused_elementwise, prices of graph_breaks (not compiling, too), compile and recompiles;
-sorting and copying before a cast; frozen_encoder, which asks for a second epoch. Rules that no measured program has
-tested, and whose numbers are assumed: slow_python, debug_switches, odd_sizes, expanded_product, idle_gradients,
-rebuilt_constants, cudnn_benchmark, heads in recurrent_loop, fused_elementwise in steps that wait for the CPU.
+sorting and copying before a cast; frozen_encoder, which asks for a second epoch; rare_steps, which looks at all
+unprofiled steps. Rules that no measured program has tested, with assumed numbers: slow_python, debug_switches,
+odd_sizes, expanded_product, idle_gradients, rebuilt_constants, cudnn_benchmark, heads in recurrent_loop,
+fused_elementwise in steps that wait for the CPU.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ from benchmarks.fit_or_test import role_of
 from benchmarks.out_of_sample import TRUTH, wilson
 from gpuprof.diagnosis.diagnosis import Considered, Diagnosis, Finding
 from gpuprof.diagnosis.findings import fused_elementwise
-from gpuprof.diagnosis.findings.fused_elementwise import PIECES
+from gpuprof.diagnosis.findings.fused_elementwise import IN_TITLE
 from scenarios.catalogue import Scenario, campaign_names, scenario, scenarios
 
 MORE_TRUTH = Path(__file__).with_name("recall_truth.json")
@@ -290,11 +291,13 @@ def _is(change: Timed, one: Finding | Considered) -> bool:
 def _is_piece(change: Timed, one: Finding | Considered) -> bool:
     """Whether the change makes some of the pieces that a fix in pieces names, such as `norms, gates`."""
     names = (change.title or "").split(", ")
-    return one.id == fused_elementwise.PAGE.id and all(name in PIECES and name in one.title for name in names)
+    return one.id == fused_elementwise.PAGE.id and all(IN_TITLE.get(name, name) in one.title for name in names)
 
 
 def _gain(one: Finding, change: Timed) -> tuple[float, float, float] | None:
-    if _is_piece(change, one) and sum(name in one.title for name in PIECES) > len((change.title or "").split(", ")):
+    if _is_piece(change, one) and sum(word in one.title for word in IN_TITLE.values()) > len(
+        (change.title or "").split(", ")
+    ):
         return None  # the fix makes more than the change
     same = one.id == "rare_steps" or abs(one.work / change.work - 1) < SAME_WORK
     return (one.speedup.low, one.speedup.expected, one.speedup.high) if same else None

@@ -1,16 +1,19 @@
 """One refitted number, and the way most are refitted: from what a fix was measured to leave of a step.
 
-A constant of a finding is scaled until the predicted step is the measured one; every recording whose prediction
+A number of the table is scaled until the predicted step is the measured one; every recording whose prediction
 depends on it gives one value. `benchmarks/calibrate.py` prints them next to the table.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import importlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -18,6 +21,7 @@ import numpy as np
 import gpuprof
 from benchmarks.accuracy import MS, ROOT, Case, Fix, cases, of_recorded
 from benchmarks.fit_or_test import place_of
+from gpuprof.calibration.number import Number
 from gpuprof.calibration.table import numbers
 from gpuprof.diagnosis.analysis import Analysis as Looked
 from gpuprof.diagnosis.analysis import analysis_of
@@ -67,14 +71,10 @@ class Knob:
     names: tuple[str, ...]
     """In the table."""
     finding: ModuleType
-    attributes: tuple[str, ...] = ()
-    """How they are called in `kept_in`; none: `host` is what is scaled."""
     host: bool = False
-    """Whether the number is a factor on the host's time after the fix."""
+    """Whether the number is a factor on the host's time after the fix, which is scaled in its place."""
     fix: str = ""
     """Which of the timed fixes that the finding proposes, where there are several."""
-    kept_in: ModuleType | None = None
-    """The module that has them, where it is not the finding's own."""
 
 
 @dataclass(frozen=True)
@@ -141,9 +141,9 @@ def _direction(steps: Sequence[float]) -> int:
 
 def _predicted(knob: Knob, looked: Looked, timed: Fix, factor: float) -> tuple[float, Proposal] | None:
     """The step after the fix with the numbers this many times as large, and the proposal."""
-    home = knob.kept_in or knob.finding
-    values = {name: scaled(getattr(home, name), factor) for name in knob.attributes}
-    with patch.dict(vars(home), values):
+    with contextlib.ExitStack() as changed:
+        for name in () if knob.host else knob.names:
+            changed.enter_context(patch.dict(*scaled(name, factor)))
         same = [one for one in knob.finding.find(looked) if timed.title in (None, one.title)]
         nearest = min(same, key=lambda one: abs(one.work - timed.work), default=None)
         if nearest is None or abs(nearest.work / timed.work - 1) >= SAME_WORK:
@@ -154,9 +154,13 @@ def _predicted(knob: Knob, looked: Looked, timed: Fix, factor: float) -> tuple[f
         return predict(looked, replace(nearest, best=None, worst=None)).expected, nearest
 
 
-def scaled(value: float | Sequence, factor: float) -> float | tuple:
-    """A number, or each of a tuple of numbers, this many times as large."""
-    return value * factor if isinstance(value, int | float) else tuple(scaled(one, factor) for one in value)
+def scaled(name: str, factor: float) -> tuple[dict[str, Any], dict[str, Number]]:
+    """(the file of the table that has a number, the number this many times as large)."""
+    subject, _, key = name.partition(".")
+    module = importlib.import_module(f"gpuprof.calibration.{subject}")
+    old: Number = getattr(module, key)
+    ends = {end: getattr(old, end) * factor for end in ("value", "low", "high")}
+    return vars(module), {key: replace(old, **ends)}
 
 
 def timed_fix(place: str, knob: Knob) -> tuple[Case | None, Fix | None]:

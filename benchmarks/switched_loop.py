@@ -4,7 +4,8 @@
 
 Its first line says who it is: {"pid": …, "torch": …, "device": …}. For every line `STATE COUNT` that it reads it runs
 this many steps and answers with their durations in nanoseconds, a JSON list on a line. States: `off`, without the hooks
-of gpuprof that are there; `on`, with them; `sampled`, with them and with its stacks sampled. `fit MS…` answers with the
+of gpuprof that are there; `on`, with them; `sampled`, with them and with its stacks sampled. `both COUNT` runs so many
+steps in each of the first two, a few at a time, and answers with both. `fit MS…` answers with the
 number of layers with which a step takes about so long, for each; `state` with what the recording is at.
 It is run as a file, so that nothing but torch is imported.
 """
@@ -29,6 +30,8 @@ import torch
 FIT = (4, 16)
 """Layers whose steps are timed to find how long one takes."""
 FIT_STEPS = 40
+EACH, DROPPED = 8, 2
+"""Steps of `both` in one state that count, and those before them that do not, as the hooks were just switched."""
 PATIENCE_S = 20.0
 
 
@@ -110,6 +113,15 @@ class Loop:
             return self._sampled(count)
         return [next(self._steps) for _ in range(count)]
 
+    def both(self, count: int) -> dict[str, list[int]]:
+        """Nanoseconds of `count` steps without the hooks and with them, about, a few at a time: off, on, on, off …"""
+        found: dict[str, list[int]] = {"off": [], "on": []}
+        each = min(count, EACH)
+        for i in range(2 * max(count // each, 1)):
+            how = ("off", "on", "on", "off")[i % 4]
+            found[how] += self.run(how, each + DROPPED)[DROPPED:]
+        return found
+
     def _sampled(self, count: int) -> list[int]:
         """As in the stage that samples: the session marks the parts of its steps, and their ends."""
         here = session()
@@ -155,7 +167,7 @@ def answers(loop: Loop) -> Iterator[Any]:
             yield fit([float(word) for word in words], loop.device)
         else:
             try:
-                yield loop.run(how, int(words[0]))
+                yield loop.both(int(words[0])) if how == "both" else loop.run(how, int(words[0]))
             except Exception as error:  # a system that lets no stacks be read, say: the other states are measured
                 yield {"error": repr(error)}
 

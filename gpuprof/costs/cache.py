@@ -14,20 +14,17 @@ from __future__ import annotations
 
 from gpuprof.calibration import roofs as calibrated
 
-DIRTY_SHARE = calibrated.DIRTY_SHARE.value
-"""Most of the L2 that written data takes at a kernel's end; less in proportion to what the kernel reads as well."""
-
 
 def rereads(bytes_: float, working_set_bytes: float, l2_bytes: float) -> float:
     """Bytes read again in one more pass over data whose concurrently used part is `working_set_bytes`."""
     if working_set_bytes <= 0:
         return 0.0
-    return bytes_ * max(0.0, 1 - DIRTY_SHARE * l2_bytes / working_set_bytes)
+    return bytes_ * max(0.0, 1 - calibrated.DIRTY_SHARE.value * l2_bytes / working_set_bytes)
 
 
 def kept_bytes(read_bytes: float, write_bytes: float, l2_bytes: float) -> float:
     """Bytes written by a streaming kernel that are still only in the cache when it ends."""
     if write_bytes <= 0:
         return 0.0
-    share = min(DIRTY_SHARE, write_bytes / (read_bytes + write_bytes))
+    share = min(calibrated.DIRTY_SHARE.value, write_bytes / (read_bytes + write_bytes))
     return min(write_bytes, share * l2_bytes)

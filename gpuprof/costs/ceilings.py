@@ -9,14 +9,6 @@ from gpuprof.calibration import roofs as calibrated
 from gpuprof.costs.hardware import Gpu, find, load_gpus
 from gpuprof.costs.measured_rates import Measurement, load_measurements
 
-TENSOR_EFFICIENCY = calibrated.TENSOR_EFFICIENCY.value
-"""Best matmul over the dense rate."""
-VECTOR_EFFICIENCY = calibrated.VECTOR_EFFICIENCY.value
-"""The same for fp32 without tensor cores."""
-MEMORY_EFFICIENCY = calibrated.MEMORY_EFFICIENCY.value
-"""Best copy over the stated bandwidth."""
-LINK_EFFICIENCY = calibrated.LINK_EFFICIENCY.value
-"""Pinned copy over the link's rate."""
 LAUNCH_FLOOR_NS = int(latency_calibrated.FLOOR_NS.value)
 """What a kernel takes that does next to nothing, and an elementwise kernel more than its roof."""
 CHAIN_NS = int(latency_calibrated.CHAIN_NS.value)
@@ -72,18 +64,18 @@ def ceilings_of(gpu: Gpu, measurement: Measurement | None = None) -> Ceilings:
     the power limit lets through; without any measurement times the usual efficiency.
     """
     half = gpu.half_flops
-    reached = gpu.measured_flops / half if gpu.measured_flops and half else TENSOR_EFFICIENCY
+    reached = gpu.measured_flops / half if gpu.measured_flops and half else calibrated.TENSOR_EFFICIENCY.value
     flops = {
-        dtype: rate * (VECTOR_EFFICIENCY if dtype == "fp32" else min(reached, 1.0))
+        dtype: rate * (calibrated.VECTOR_EFFICIENCY.value if dtype == "fp32" else min(reached, 1.0))
         for dtype, rate in gpu.dense_flops.items()
     }
     for dtype in ("bf16", "fp16"):
         if gpu.measured_flops and dtype in flops:
             flops[dtype] = gpu.measured_flops
-    memory = gpu.measured_bytes_per_s or gpu.memory_bytes_per_s * MEMORY_EFFICIENCY
+    memory = gpu.measured_bytes_per_s or gpu.memory_bytes_per_s * calibrated.MEMORY_EFFICIENCY.value
     source = "table" if gpu.measured_flops or gpu.measured_bytes_per_s else "stated"
     link = gpu.host_link_bytes_per_s
-    link = link * LINK_EFFICIENCY if link else None
+    link = link * calibrated.LINK_EFFICIENCY.value if link else None
     if measurement is not None:
         flops |= measurement.flops
         memory, link, source = measurement.memory_bytes_per_s, measurement.link_bytes_per_s, "measured"

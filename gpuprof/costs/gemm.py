@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
+from gpuprof.calibration import roofs as roofs_calibrated
 from gpuprof.costs.arguments import Arguments, Tensor
-from gpuprof.costs.cache import DIRTY_SHARE
 from gpuprof.costs.cost import Cost, Kernel, Machine
 from gpuprof.costs.dtypes import CODE, UNKNOWN, dtype_code
 from gpuprof.units import Assumed, Convention, Elements, Names
@@ -85,7 +85,7 @@ def matmul_cost(product: Matmul, kernel: Kernel, machine: Machine) -> Cost:
         + product.read_bytes,
         write_bytes=written,
         dtype=_arithmetic(product.left.type, kernel.name),
-        kept_bytes=min(written / waves, DIRTY_SHARE * machine.l2_bytes),
+        kept_bytes=min(written / waves, roofs_calibrated.DIRTY_SHARE.value * machine.l2_bytes),
     )
 
 

@@ -12,15 +12,13 @@ import numpy as np
 from gpuprof.calibration import kernels as calibrated
 from gpuprof.tracefile.trace import F64
 
-ADDED_NS = calibrated.MATMUL_ADDED_NS.value
-
 
 def computed_ns(
     flops: F64, moved: F64, flops_per_s: float, bytes_per_s: float, tensor: float, memory: float
 ) -> F64:  # fmt: skip
     """Time of matrix multiplications, ns, one per row of `flops` and of `moved` (bytes); `tensor`, `memory`: shares of
     the ceilings that they reach but for the constant."""
-    return ADDED_NS + np.hypot(flops / flops_per_s / tensor, moved / bytes_per_s / memory) * 1e9
+    return calibrated.MATMUL_ADDED_NS.value + np.hypot(flops / flops_per_s / tensor, moved / bytes_per_s / memory) * 1e9
 
 
 def half_precision_ns(flops: F64, moved: F64, flops_per_s: float, bytes_per_s: float, level: int = 1) -> F64:
@@ -29,6 +27,6 @@ def half_precision_ns(flops: F64, moved: F64, flops_per_s: float, bytes_per_s: f
     took = computed_ns(
         flops, moved, flops_per_s, bytes_per_s, calibrated.MATMUL_TENSOR.value, calibrated.MATMUL_MEMORY.value
     )
-    small = ADDED_NS / took
+    small = calibrated.MATMUL_ADDED_NS.value / took
     small_scatter, scatter = calibrated.MATMUL_SMALL_SCATTER.rising[level], calibrated.MATMUL_SCATTER.rising[level]
     return took * (small * small_scatter + (1 - small) * scatter)

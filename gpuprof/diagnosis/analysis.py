@@ -18,7 +18,7 @@ from gpuprof.calibration import profiler as calibrated
 from gpuprof.costs.roofline import Roofline, roofline
 from gpuprof.diagnosis.asked import NOTHING_ASKED, Asked
 from gpuprof.diagnosis.baseline import RareStep
-from gpuprof.diagnosis.baseline_mismatch import mismatch
+from gpuprof.diagnosis.baseline_mismatch import fits_the_gpu, mismatch
 from gpuprof.diagnosis.budget_model import Budget
 from gpuprof.diagnosis.cpu_step import CpuStep
 from gpuprof.diagnosis.cpu_times import cpu_step, on_cpu
@@ -78,8 +78,6 @@ Change = Callable[[Graph], Graph]
 
 NOT_REPLAYED = Replay(None, False)
 
-WAITING = calibrated.NSYS_WAITING.value
-"""Nsight Systems slows a process down before it records, too: launch-bound steps are up to this many times as long."""
 GPU_BOUND_SLOWED: Assumed[Share] = 0.05
 """A step that recording slows down by less than this share is limited by the GPU, not by the tool's delays."""
 
@@ -218,6 +216,9 @@ class Analysis:
         found = judged((*found.issues, *said)) if said else found
         if self.recorded is None or not self.device_times:
             return found
+        rest = tuple(one for one in found.issues if one.id != "host_ahead")
+        if len(rest) < len(found.issues) and fits_the_gpu(self.step_times, self.recorded):
+            return judged(rest)
         asked = self.question.asked.step_ms is not None
         return with_issue(found, mismatch(self.step_times, self.averages, self.rare, self.unit, of_run=not asked))
 
@@ -378,7 +379,7 @@ class Analysis:
             return None
         low, high = float(facts.unprofiled.low_ns), float(facts.unprofiled.high_ns)
         slowed = facts.under_nsys and inflation is not None and inflation > 1 + GPU_BOUND_SLOWED
-        return (low / WAITING if slowed else low), high
+        return (low / calibrated.NSYS_WAITING.value if slowed else low), high
 
     @property
     def replay(self) -> Replay:

@@ -22,9 +22,6 @@ FEWEST_OF_MEDIAN: Assumed[Steps] = 3
 """Fewest steps whose median is used when steps with other work are available too."""
 OUTLIER: Assumed[Ratio] = 5.0
 """A step this many times as long as the median contained an evaluation or a checkpoint; work varies less than that."""
-EXPLAINED = calibrated.EXPLAINED.value
-"""Smallest share of the steps' variance that a line over their work must explain before it is used: noise fits some
-line, too."""
 LINE_REACH: Assumed[Ratio] = 1.5
 """The line of time over work is trusted up to this factor beyond the measured work: attention grows with the square."""
 FEWEST_PERIODIC: Assumed[Steps] = 3
@@ -120,7 +117,7 @@ def _slope(ns: F64, work: F64, others: tuple[F64, F64] | None) -> float:
     variance."""
     start, slope = line(work, ns, _known_others(others))
     left, all_of_it = float(np.var(ns - start - slope * work)), float(np.var(ns))
-    return slope if left <= (1 - EXPLAINED) * all_of_it else 0.0
+    return slope if left <= (1 - calibrated.EXPLAINED.value) * all_of_it else 0.0
 
 
 def _known_others(others: tuple[F64, F64] | None) -> tuple[F64, F64] | None:

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import numpy as np
+
+from gpuprof.calibration import noise as noise_calibrated
 from gpuprof.diagnosis.baseline import RareStep
 from gpuprof.diagnosis.diagnosis import Issue, Steps
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.diagnosis.shares import Shares
-from gpuprof.replay.noise import MACHINE_NOISE
+from gpuprof.timeline.timeline import Timeline
 from gpuprof.timeline.unit import Unit
+
+
+def fits_the_gpu(steps: Steps, timeline: Timeline) -> bool:
+    """Whether the unprofiled step takes as long as the GPU works on what a recorded step launched. So it is where the
+    CPU runs ahead: the recorded steps are those of the CPU, and shorter."""
+    gpu, rows = timeline.trace.gpu, timeline.members[timeline.links.call[timeline.members] >= 0]
+    if steps.unprofiled_ns is None or not len(rows) or not steps.count:
+        return False
+    ns = np.bincount(gpu.device[rows], weights=(gpu.end_ns - gpu.start_ns)[rows].clip(0)).max() / steps.count
+    return abs(steps.unprofiled_ns / ns - 1) <= noise_calibrated.MACHINE.value
 
 
 def mismatch(steps: Steps, recorded: list[Shares], rare: RareStep | None, unit: Unit, of_run: bool) -> Issue | None:
@@ -16,11 +29,11 @@ def mismatch(steps: Steps, recorded: list[Shares], rare: RareStep | None, unit: 
     if measured is None:
         return None
     work = max(s.compute_ns + s.copy_ns for s in recorded)
-    if measured < (1 - MACHINE_NOISE) * work:
+    if measured < (1 - noise_calibrated.MACHINE.value) * work:
         if rare and of_run:
             return None
         what = f"is shorter than the GPU's own work in the recorded {unit} ({duration(work)})"
-    elif measured > (1 + MACHINE_NOISE) * steps.recorded_ns:
+    elif measured > (1 + noise_calibrated.MACHINE.value) * steps.recorded_ns:
         what = f"is longer than the {unit} as recorded ({duration(steps.recorded_ns)})"
     else:
         return None

@@ -11,6 +11,7 @@ a known schedule enter with their schedule and measured cost, however many of th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -20,6 +21,7 @@ from gpuprof.calibration import thresholds as calibrated
 from gpuprof.diagnosis.budget_model import NAMES, Budget, Excess, Once
 from gpuprof.diagnosis.sentences import Sentences, capital, duration, listed
 from gpuprof.record.free_run_length import block_of, half_width
+from gpuprof.record.quantiles import t80
 from gpuprof.timeline.unit import STEP, Unit
 from gpuprof.tracefile.trace import F64, I64
 from gpuprof.units import Assumed, Share, Steps
@@ -31,8 +33,6 @@ WARM_UP_STEPS, WARM_UP = 3, calibrated.WARM_UP.value
 step is explained neither by its work nor by a measured cause."""
 LEAST_CAUSE_SHARE: Assumed[Share] = 0.05
 """A cause counts for a step if it took at least this share of the usual step."""
-PAUSE = calibrated.PAUSE.value
-"""A step paused if its unexplained time exceeds this multiple of the usual step."""
 FEWEST_OF_MEAN: Assumed[Steps] = 4
 """Fewest steps of a stretch that gets a budget."""
 
@@ -52,7 +52,7 @@ class Stretch:
     measured_ns: Mapping[str, F64] = field(default_factory=dict)
     """Cause → CPU wall time that each step spent on it."""
     every: Mapping[str, int] = field(default_factory=dict)
-    """Cause → steps from one such event to the next, from the program's settings."""
+    """Cause → steps from one such event to the next, from the program's settings, or as all unprofiled steps show."""
     events_ns: Mapping[str, F64] = field(default_factory=dict)
     """Cause → CPU wall time of each such event outside the stretch, for causes that the stretch did not contain."""
     recorded: Mapping[str, int] = field(default_factory=dict)
@@ -90,7 +90,7 @@ def budget(stretch: Stretch) -> Budget | None:
     ]
     planned = sum(one.mean_ns or 0 for one in excess if one.every is not None)
     mean = round(regular / n) + planned
-    half = _half_width(stretch, share, scheduled, once_ns)
+    half = math.hypot(_half_width(stretch, share, scheduled, once_ns), _half_width_of_events(stretch, scheduled))
     excess = [replace(one, recorded=stretch.recorded.get(one.cause)) for one in excess if one.mean_ns != 0]
     excess.sort(key=lambda one: -(one.mean_ns or 0))
     residual = mean - stretch.usual_ns - sum(one.mean_ns or 0 for one in excess)
@@ -115,7 +115,7 @@ def budget(stretch: Stretch) -> Budget | None:
 def _pauses(stretch: Stretch, share: Mapping[str, F64]) -> F64:
     """Unexplained time of each step that paused: its time − its work − the measured causes, ns."""
     left = np.nan_to_num(stretch.step_ns - stretch.expected_ns) - sum(share.values())
-    return left[left > PAUSE * stretch.usual_ns]
+    return left[left > calibrated.PAUSE.value * stretch.usual_ns]
 
 
 def attributed(stretch: Stretch) -> dict[str, F64]:
@@ -166,7 +166,7 @@ def _scheduled(cause: str, events: F64, others: F64 | None, every: int) -> Exces
 
     others: CPU wall time of such events outside the stretch, used if it contains none.
     """
-    known = events if len(events) or others is None else others
+    known = _known_events(events, others)
     mean = round(float(known.mean()) / every) if len(known) else None
     return Excess(cause, mean, len(events), every)
 
@@ -187,6 +187,22 @@ def _half_width(
         steps = steps - share.get(cause, np.zeros(len(steps)))
     width = half_width(steps.tolist(), block_of(stretch.workers))
     return width if np.isfinite(width) else float(np.ptp(steps)) or 0.1 * stretch.usual_ns
+
+
+def _half_width_of_events(stretch: Stretch, scheduled: Mapping[str, F64]) -> float:
+    """Half the 80 % interval of what scheduled events add to the mean step, from how much they differ, ns. A single
+    event says nothing about that."""
+    square = 0.0
+    for cause, events in scheduled.items():
+        known = _known_events(events, stretch.events_ns.get(cause))
+        if len(known) > 1:
+            error = float(known.std(ddof=1)) / len(known) ** 0.5 / stretch.every[cause]
+            square += (t80(len(known) - 1) * error) ** 2
+    return square**0.5
+
+
+def _known_events(events: F64, others: F64 | None) -> F64:
+    return events if len(events) or others is None else others
 
 
 def mean_ahead(found: Budget, left: int) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from gpuprof.bounds import OneOf, Positive, Signed
-from gpuprof.replay.noise import PROCESS_NOISE
+from gpuprof.calibration import noise as noise_calibrated
 from gpuprof.units import Assumed, Ratio, Share
 
 NAMES = {
@@ -38,7 +38,7 @@ class Excess:
     steps: int
     """Timed steps that had it."""
     every: Positive[int] | None = None
-    """Steps from one such event to the next, if the program's settings say so."""
+    """Steps from one such event to the next, if the program's settings say so or all unprofiled steps show it."""
     recorded: int | None = None
     """Recorded steps that had it; None if unknown."""
 
@@ -85,7 +85,7 @@ class Budget:
     """The part of residual_ns from steps that take more than twice their usual time without a measured cause."""
     pauses: int = 0
     """Number of these steps."""
-    process_noise: float = PROCESS_NOISE
+    process_noise: float = noise_calibrated.PROCESS.value
     """How much the mean step differs between processes: half an 80 % interval, as a share of the mean. Larger for
     steps that the CPU limits."""
 

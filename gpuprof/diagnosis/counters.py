@@ -24,8 +24,6 @@ from gpuprof.tracefile.trace import KERNEL
 from gpuprof.units import Convention, Rows
 
 MOST_SHOWN: Convention[Rows] = 10
-USED = calibrated.COUNTER_USED.value
-"""Utilisation in percent from which on tensor pipes or DRAM may be the limit."""
 _CLAIM: dict[Limiter, str] = {"tensor": "compute", "issue": "compute", "memory": "memory", "latency": "latency"}
 """The roofline's limit for a kernel with that limiter: the roofline counts FLOPs on tensor cores and elsewhere."""
 _CLASS = re.compile(r"\b[A-Z][a-z]\w*")
@@ -122,7 +120,7 @@ def _limiter(mean: dict[str, float | None], claimed: str | None) -> Limiter:
         "issue": mean[ISSUE] or 0.0,
     }
     largest = max(used, key=lambda each: used[each])
-    return "latency" if claimed == "latency" and used[largest] < USED else largest
+    return "latency" if claimed == "latency" and used[largest] < calibrated.COUNTER_USED.value else largest
 
 
 def _plain(name: str) -> str:

@@ -7,10 +7,10 @@ import math
 import numpy as np
 
 from gpuprof.calibration import loader as calibrated
+from gpuprof.calibration import noise as noise_calibrated
 from gpuprof.diagnosis.value_range import Range
 from gpuprof.replay.loader_queue import Loader, fed_step_ns
-from gpuprof.replay.mean_step import FETCH_NS, least_on_cores, slowed_by_sharing
-from gpuprof.replay.noise import PROCESS_NOISE
+from gpuprof.replay.mean_step import least_on_cores, slowed_by_sharing
 from gpuprof.tracefile.run import RunFolder
 from gpuprof.units import Assumed, Workers
 
@@ -46,11 +46,11 @@ def with_more_workers(run: RunFolder, wanted: int, has_gpu: bool) -> tuple[Range
     loader = Loader(batch_ns, workers, spread=float(made.get("spread") or 0.0))
     cpu_ns = float(made.get("batch_cpu_ns") or batch_ns)
     then = slowed_by_sharing(loader, wanted, cpu_ns, run.cpus)
-    fed_ns = fed_step_ns(then, consumer_ns, batches, FETCH_NS)
+    fed_ns = fed_step_ns(then, consumer_ns, batches, calibrated.FETCH_NS.value)
     # The training's own part may use one core, as with a GPU, or all of them, as torch's CPU kernels do.
     threads = max(run.cpus, 1.0) if run.cpus and not has_gpu else 1.0
     least = [least_on_cores(cpu_ns * batches, consumer_ns * cores, run.cpus) for cores in (1.0, threads)]
     ends = [max(fed_ns, ns) for ns in least]
-    step_ns, factor = math.sqrt(ends[0] * ends[1]), calibrated.SPREAD.value * (1 + PROCESS_NOISE)
+    step_ns, factor = math.sqrt(ends[0] * ends[1]), calibrated.SPREAD.value * (1 + noise_calibrated.PROCESS.value)
     step = Range(ends[0] / factor, step_ns, ends[1] * factor)
     return step, Range(now_ns / step.high, now_ns / step_ns, now_ns / step.low)

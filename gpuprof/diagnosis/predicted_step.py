@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from gpuprof.calibration import noise as noise_calibrated
 from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.budget_model import Budget
 from gpuprof.diagnosis.detect.proposal import Proposal
@@ -14,7 +15,7 @@ from gpuprof.record.quantiles import Z80
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.loader_queue import Loader
 from gpuprof.replay.mean_step import MeanStep
-from gpuprof.replay.noise import GAIN_NOISE, change_noise, process_noise
+from gpuprof.replay.noise import change_noise, process_noise
 from gpuprof.replay.other_processes import other_processes
 from gpuprof.replay.simulate import FEWEST_IN_THREAD
 from gpuprof.replay.transform import scale
@@ -209,7 +210,7 @@ def prediction(steps: Steps, proposals: Sequence[Proposal]) -> Prediction:
     down = min(max(_away(*shorter, max(-quick, 0.0)), scatter), most)
     up = max(_away(*longer, max(slow, 0.0)), scatter)
     step_ns = _around(expected, (noise, down, min(steps_then)), (noise, up, max(steps_then)))
-    gain, noise = math.prod(p.work for p in ordered) * case.mean_ns / expected, math.log1p(GAIN_NOISE)
+    gain, noise = math.prod(p.work for p in ordered) * case.mean_ns / expected, math.log1p(noise_calibrated.GAIN.value)
     shifts = [math.log(before() / case.mean_ns * expected / max(then(), shortest)) for before, then in paces]
     less = _away(noise, max(_away(*longer, min(0.0, *shifts), min(gains_then)), scatter))
     more = min(_away(noise, max(_away(*shorter, max(0.0, *shifts), max(gains_then)), scatter)), most)

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuprof.calibration import noise as noise_calibrated
 from gpuprof.diagnosis.gang import Excess, Gang
 from gpuprof.diagnosis.rank_digests import digests_of
 from gpuprof.errors import GpuprofError, UnreadableTrace
@@ -21,7 +22,6 @@ from gpuprof.ranks.digest_data import Digest, Doing
 from gpuprof.ranks.joined import Exchanged, Joined, joined
 from gpuprof.ranks.summary import RankSummary
 from gpuprof.ranks.verdicts import Found, judge
-from gpuprof.replay.noise import GPU_PROCESS_NOISE
 from gpuprof.tracefile.trace import Trace
 
 Read = Callable[[Path], Trace]
@@ -120,7 +120,7 @@ def _profiled(digests: Sequence[Digest], slow: int | None) -> tuple[float, float
 def _of_cost(end: float) -> float:
     """Log of an end of a rank's interval (a share of its step), keeping only the part due to the profiler's cost."""
     away = math.log(max(end, 1e-9))
-    return math.copysign(math.sqrt(max(away**2 - math.log1p(GPU_PROCESS_NOISE) ** 2, 0.0)), away)
+    return math.copysign(math.sqrt(max(away**2 - math.log1p(noise_calibrated.GPU_PROCESS.value) ** 2, 0.0)), away)
 
 
 def _excess(doings: tuple[Doing, ...], others: list[tuple[Doing, ...]]) -> tuple[Excess, ...]:

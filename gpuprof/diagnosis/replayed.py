@@ -14,16 +14,12 @@ from gpuprof.replay.planning import without_planning
 from gpuprof.replay.profiler_fit import Removal, at_step, remove_profiler
 from gpuprof.replay.simulate import simulate, step_of
 from gpuprof.replay.transform import scale
-from gpuprof.timeline.timeline import Timeline
 from gpuprof.units import Assumed, Share
 
 WORST_ERROR: Assumed[Share] = 0.05
 """If the replay misses the recorded steps by more than this share, nothing is predicted."""
 MOST_UNLAUNCHED: Assumed[Share] = 0.25
 """If more than this share of GPU time is in work whose launch was not recorded, the CPU's side cannot be replayed."""
-
-UNEXPLAINED = calibrated.UNEXPLAINED.value
-"""The same for time that no recorded work explains."""
 
 
 def replayed(
@@ -47,12 +43,12 @@ def replayed(
     if not error <= WORST_ERROR:
         text = f"the replay misses the recorded {timeline.unit}s by {100 * error:.0f} %"
         return Replay(error, False, text), None
-    lost = _unlaunched_share(timeline)
+    lost = _unlaunched_share(graph)
     if lost > MOST_UNLAUNCHED:
         text = f"{100 * lost:.0f} % of the GPU's time is in work whose launch was not recorded"
         return Replay(error, False, text), None
     unknown = 1 - _explained(graph)
-    if unknown > UNEXPLAINED:
+    if unknown > calibrated.UNEXPLAINED.value:
         idle = min(device.idle_ns for device in timeline.devices) / (timeline.window[1] - timeline.window[0])
         text = f"{100 * unknown:.0f} % of the {timeline.unit} is waiting that the recording does not explain"
         if unknown > idle:
@@ -82,8 +78,9 @@ def _explained(graph: Graph) -> float:
     return 2 * (1 - step_of(faster) / step) if step > 0 else 0.0
 
 
-def _unlaunched_share(timeline: Timeline) -> float:
-    gpu, rows = timeline.trace.gpu, timeline.members
-    ns = (gpu.end_ns - gpu.start_ns)[rows].clip(0)
+def _unlaunched_share(graph: Graph) -> float:
+    """Of the GPU's time, work whose launch was not recorded; not what earlier steps had queued, which `carried_over`
+    takes out."""
+    ns = np.where(graph.on_gpu, graph.duration_ns, 0.0)
     total = float(ns.sum())
-    return float(ns[timeline.links.call[rows] < 0].sum()) / total if total else 0.0
+    return float(ns[graph.call < 0].sum()) / total if total else 0.0

@@ -25,8 +25,6 @@ from gpuprof.tracefile.run import RunFolder, StepColumns
 from gpuprof.tracefile.trace import F64, I64
 from gpuprof.units import Assumed, Steps
 
-STILL_SLOW = calibrated.STILL_SLOW.value
-"""If steps after the recording are slower by more than this share, the profiler is still active."""
 FEWEST_AFTER: Assumed[Steps] = 5
 """Fewest steps after the recording that distinguish a lasting change from an outlier."""
 
@@ -310,7 +308,7 @@ def _remaining(folder: RunFolder, seen: int, timed: Timed, found: Budget | None)
         return 0
     usual = usual_ns(timed)
     last = float(timed.ns[usual].mean()) if usual.any() else None
-    if found is not None and (last is None or last <= (1 + STILL_SLOW) * found.mean_ns):
+    if found is not None and (last is None or last <= (1 + calibrated.STILL_SLOW.value) * found.mean_ns):
         return mean_ahead(found, total - seen) * (total - seen)
     return None if last is None else round(last * (total - seen))
 

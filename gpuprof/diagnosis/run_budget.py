@@ -15,6 +15,7 @@ from gpuprof.diagnosis.baseline import RareStep, durations, step_time
 from gpuprof.diagnosis.budget import LEAST_CAUSE_SHARE, Stretch
 from gpuprof.diagnosis.budget_model import LONG_STEP, Budget
 from gpuprof.diagnosis.new_shapes import NewShapes, first_seen, new_shapes
+from gpuprof.diagnosis.recurring import recurring
 from gpuprof.diagnosis.unseen_lengths import unseen_lengths
 from gpuprof.record.free_run_length import AFTERMATH_NS
 from gpuprof.record.quantiles import Z80
@@ -25,13 +26,6 @@ from gpuprof.tracefile.trace import ABSENT, F64, I64
 from gpuprof.units import Assumed, Batches
 
 LUMPS = ("save", "evaluation", "logging", "garbage_collection", "compile")
-ALLOCATION_NS = calibrated.ALLOCATION_NS.value
-"""Most excess time of a step that is attributed to each cudaMalloc or cudaFree in it, if no other cause explains it;
-they take longer if they wait for the GPU."""
-SAME = calibrated.STILL_SLOW.value
-"""Steps after the recorded windows extend the free-running stretch if their median differs from its median by less than
-this share, or by less than its scatter: a profiler that is still active costs more than this."""
-SPREAD = loader_calibrated.SPREAD.value
 FEWEST_MADE: Assumed[Batches] = 4
 """Fewest measured batches whose mean is used."""
 
@@ -71,7 +65,11 @@ def stretch_of(folder: RunFolder, work: F64 | None, rare: RareStep | None = None
         return None
     measured = {"input": _known(steps.data_ns[rows])}
     measured |= {kind: _known(getattr(steps, f"{kind}_ns")[rows]) for kind in LUMPS}
-    if not any(measured[kind].any() for kind in LUMPS):
+    often = recurring(folder, rows, work)
+    if "periodic" in often:
+        known = np.sum(list(measured.values()), axis=0)
+        measured["periodic"] = np.where(often["periodic"].at(steps.step[rows]), ns - expected - known, 0.0).clip(0)
+    elif not any(measured[kind].any() for kind in LUMPS):
         measured["periodic"] = _periodic(rare, ns, ns - expected - measured["input"])
     if shapes is not None:
         others = np.sum(list(measured.values()), axis=0)
@@ -85,8 +83,9 @@ def stretch_of(folder: RunFolder, work: F64 | None, rare: RareStep | None = None
         expected_ns=expected,
         usual_ns=usual,
         measured_ns={cause: column for cause, column in measured.items() if column.any()},
-        every=own.intervals,
-        events_ns={kind: _elsewhere(folder, kind, rows) for kind in own.intervals},
+        every={**own.intervals, **{cause: one.every for cause, one in often.items()}},
+        events_ns={kind: _elsewhere(folder, kind, rows) for kind in own.intervals}
+        | {cause: one.events_ns for cause, one in often.items()},
         recorded=_recorded(folder, measured, usual),
         ahead_ns=_ahead(folder, shapes),
         recurring=frozenset({"new_shapes"} if shapes is not None and shapes.recurs else ()),
@@ -132,7 +131,7 @@ def _continued(folder: RunFolder, before_ns: F64) -> tuple[I64, F64]:
     usual = float(np.nanmedian(before_ns))
     # Three standard errors of a median, from the median absolute deviation.
     scatter = 3 * 1.4826 * float(np.nanmedian(np.abs(before_ns - usual))) / np.sqrt(len(before_ns))
-    if abs(float(np.median(ns)) - usual) > max(SAME * usual, scatter):
+    if abs(float(np.median(ns)) - usual) > max(calibrated.STILL_SLOW.value * usual, scatter):
         return none
     return rows, ns
 
@@ -146,7 +145,7 @@ def _allocating(calls: I64, left_over: F64) -> F64:
         number = int(calls[at] - calls[before])
         if number > 0:
             longest = before + 1 + int(np.argmax(left_over[before + 1 : at + 1]))
-            found[longest] = min(max(left_over[longest], 0.0), number * ALLOCATION_NS)
+            found[longest] = min(max(left_over[longest], 0.0), number * calibrated.ALLOCATION_NS.value)
     return found
 
 
@@ -231,7 +230,7 @@ def _pace(made_ns: float, error: float, paced_ns: float, found: Budget) -> float
     batch at which workers deliver exactly as fast as the mean step takes batches. A mean over few steps may contain the
     start of an epoch, where every batch is waited for. Workers are no slower than paced_ns.
     """
-    made = (Z80 * error) ** 2 + math.log(SPREAD) ** 2
+    made = (Z80 * error) ** 2 + math.log(loader_calibrated.SPREAD.value) ** 2
     paced = math.log(max(found.high, 1) / max(found.mean_ns, 1)) ** 2
     weight = paced / (made + paced)
     return min(made_ns**weight * paced_ns ** (1 - weight), paced_ns)

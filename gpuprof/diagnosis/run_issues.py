@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from gpuprof.calibration import thresholds as thresholds_calibrated
 from gpuprof.diagnosis.baseline import StepTime
 from gpuprof.diagnosis.budget_model import Budget
 from gpuprof.diagnosis.diagnosis import Issue
-from gpuprof.diagnosis.run import FEWEST_AFTER, STILL_SLOW, RunFacts
+from gpuprof.diagnosis.run import FEWEST_AFTER, RunFacts
 from gpuprof.diagnosis.run_model import Run, Telemetry
 from gpuprof.diagnosis.sentences import capital, duration
 from gpuprof.runfile import LOG, NSYS, STAGES, WINDOWS
@@ -190,7 +191,7 @@ def _waiting_issue(facts: RunFacts, unit: Unit) -> Iterator[Issue]:
 def _after_issues(free: StepTime | None, after: StepTime | None, unit: Unit) -> Iterator[Issue]:
     if free is None or after is None or after.steps < FEWEST_AFTER:
         return
-    if after.ns > (1 + STILL_SLOW) * free.ns and after.ns > free.high_ns:
+    if after.ns > (1 + thresholds_calibrated.STILL_SLOW.value) * free.ns and after.ns > free.high_ns:
         yield Issue(
             "slower_after",
             "warning",

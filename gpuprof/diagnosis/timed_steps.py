@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuprof.diagnosis.budget import PAUSE, Stretch, attributed
+from gpuprof.calibration import thresholds as thresholds_calibrated
+from gpuprof.diagnosis.budget import Stretch, attributed
 from gpuprof.tracefile.trace import I64
 
 USUAL, PAUSES, VARIATION = "usual", "pauses", "variation"
@@ -47,7 +48,7 @@ def timed_steps(stretch: Stretch) -> TimedSteps:
             parts[cause] = above - below
         below = above
     rest = ns - usual - below
-    paused = rest > PAUSE * stretch.usual_ns
+    paused = rest > thresholds_calibrated.PAUSE.value * stretch.usual_ns
     parts[PAUSES], parts[VARIATION] = np.where(paused, rest, 0), np.where(paused, 0, rest)
     number = stretch.number if len(stretch.number) == len(known) else np.arange(1, len(known) + 1)
     return TimedSteps(number[known], ns, parts)

@@ -27,11 +27,6 @@ from gpuprof.tracefile.trace import F64
 from gpuprof.units import Assumed, Draws
 
 DRAWS: Assumed[Draws] = 40
-ERROR = calibrated.SENSITIVITY.value
-"""Standard deviation of a sensitivity from what the graph does not model: gaps between kernels, clocks, other
-processes."""
-CEILING_ERROR = calibrated.CEILING.value
-"""Relative standard deviation of the kernels' split: ceilings of one GPU differ between sources."""
 
 _CLOSE = "what would gain most differs within the noise of what was measured"
 """Why the verdict is unclear if the recording lacks nothing."""
@@ -202,8 +197,10 @@ def stays(cases: Sequence[Sensitivities], bound: Bound, unknown: float = 0.0) ->
     same = 0.0
     for k in range(DRAWS):
         one = cases[k % len(cases)]
-        whole = {n: getattr(one, n) + draw.normal(0, ERROR) * bool(getattr(one, n)) for n in RESOURCES}
-        parts = {n: (getattr(one, n) or 0.0) * (1 + draw.normal(0, CEILING_ERROR)) for n in PARTS}
+        whole = {
+            n: getattr(one, n) + draw.normal(0, calibrated.SENSITIVITY.value) * bool(getattr(one, n)) for n in RESOURCES
+        }
+        parts = {n: (getattr(one, n) or 0.0) * (1 + draw.normal(0, calibrated.CEILING.value)) for n in PARTS}
         if one.compute is None:
             parts = dict.fromkeys(PARTS)
         drawn = bound_of(dataclasses.replace(one, **whole, **parts), unknown=unknown)

@@ -21,26 +21,12 @@ from typing import Literal
 from gpuprof.calibration import memory as calibrated
 from gpuprof.units import Assumed, Convention, Ratio, Share
 
-LOGIT_BYTES = calibrated.LOGIT_BYTES.rising
-"""Of each logit at the peak of a loss, at least, usually, at most: in single precision logits, their logarithms and
-their gradients."""
-LAYER_BYTES = calibrated.LAYER_BYTES.rising
-"""Per token, layer and unit of the hidden size what a layer keeps for its backward pass."""
-ONE_LAYER = calibrated.ONE_LAYER.rising
-"""The same of the one layer that is being recomputed, with the gradients that pass through it."""
-KEPT_MAY = calibrated.KEPT_MAY.rising
-"""What layers keep over what is counted of their ops."""
 SCORE_BYTES: Convention[Ratio] = 6.0
 """Of each score of attention that writes them out: softmax in single precision and its copy in half."""
 OPTIMIZER_PEAK: Assumed[Ratio] = 1.1
 """A peak above what stays that is within this of the optimizer's temporary copy of the parameters is that copy."""
 LEAST_ABOVE_GRADIENTS: Assumed[Share] = 0.1
 """Of the gradients' size: a peak above them by less is where the last of them is made, not where activations are."""
-LINE_MAY = calibrated.LINE_MAY.value
-"""A slope read off a run's own peaks holds within this."""
-ALL_GROWS_MAY = calibrated.ALL_GROWS_LEAST.value, calibrated.ALL_GROWS_MOST.value
-"""Of a peak that is taken to grow as a whole, at least so much does, for workspaces of libraries do not; blocks that
-are rounded up may grow by more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +122,7 @@ def activations(recorded: Recorded, deeper: float = 1.0, more_layers: int = 0, l
     """The lines of the model with `deeper` times the layers, which are `more_layers` more, and samples `longer` times
     as long."""
     found = _recorded(recorded)
-    lines = zip((found.least, found.likely, found.most), ONE_LAYER, strict=True)
+    lines = zip((found.least, found.likely, found.most), calibrated.ONE_LAYER.rising, strict=True)
     least, likely, most = (_changed(line, recorded, deeper, more_layers, longer, one) for line, one in lines)
     return Activations(least, likely, most, found.basis)
 
@@ -153,15 +139,15 @@ def _recorded(recorded: Recorded) -> Activations:
         return Activations(*lines, basis="optimizer")
     if recorded.line_fixed_bytes is not None:
         slope = max(above - recorded.line_fixed_bytes, 0.0) / tokens
-        steepest = min(slope * LINE_MAY, above / tokens)
-        ends = (_through(recorded, slope) for slope in (slope / LINE_MAY, slope, steepest))
+        steepest = min(slope * calibrated.LINE_MAY.value, above / tokens)
+        ends = (_through(recorded, slope) for slope in (slope / calibrated.LINE_MAY.value, slope, steepest))
         return Activations(*ends, basis="measured")
     if recorded.checkpointing and slopes and recorded.loss is not None and not recorded.loss.whole:
         # Pieces may be made smaller where memory is short.
-        least = slopes[0] - recorded.loss.per_token(LOGIT_BYTES[0])
+        least = slopes[0] - recorded.loss.per_token(calibrated.LOGIT_BYTES.rising[0])
         basis = "shape" if slopes[1] < above / tokens else "grows"
         return Activations(_through(recorded, least), _through(recorded, slopes[1]), whole, basis)
-    least, most = ALL_GROWS_MAY
+    least, most = calibrated.ALL_GROWS_LEAST.value, calibrated.ALL_GROWS_MOST.value
     steeper = Line(whole.fixed_bytes, whole.per_token * most)
     return Activations(_through(recorded, least * above / tokens), whole, steeper)
 
@@ -185,7 +171,13 @@ def _by_shape(recorded: Recorded) -> tuple[float, float, float] | None:
     if not (recorded.hidden and recorded.layers and recorded.loss):
         return None
     found = []
-    for logit, layer, one, may in zip(LOGIT_BYTES, LAYER_BYTES, ONE_LAYER, KEPT_MAY, strict=True):
+    for logit, layer, one, may in zip(
+        calibrated.LOGIT_BYTES.rising,
+        calibrated.LAYER_BYTES.rising,
+        calibrated.ONE_LAYER.rising,
+        calibrated.KEPT_MAY.rising,
+        strict=True,
+    ):
         if recorded.checkpointing:
             kept = recorded.kept_bytes * recorded.layers + one * recorded.hidden
         elif recorded.layer_bytes is not None:
@@ -197,7 +189,8 @@ def _by_shape(recorded: Recorded) -> tuple[float, float, float] | None:
 
 
 def _changed(line: Line, recorded: Recorded, deeper: float, more_layers: int, longer: float, one_layer: float) -> Line:
-    """The line of a deeper model, and of longer samples; `one_layer`: of ONE_LAYER."""
+    """The line of a deeper model, and of longer samples; `one_layer`: bytes a token and hidden element
+    that one recomputed layer keeps."""
     slope, by_layer = line.per_token, 0.0
     scores = min(recorded.score_bytes / max(recorded.tokens, 1.0), slope)
     if recorded.checkpointing:
@@ -208,7 +201,7 @@ def _changed(line: Line, recorded: Recorded, deeper: float, more_layers: int, lo
             by_layer = recorded.layers * recorded.kept_bytes + kept + one_layer * recorded.hidden + scores * longer
     else:
         slope += scores * (longer - 1)
-        once = min(recorded.loss.per_token(LOGIT_BYTES[1]), slope) if recorded.loss else 0.0
+        once = min(recorded.loss.per_token(calibrated.LOGIT_BYTES.rising[1]), slope) if recorded.loss else 0.0
         slope = once + (slope - once) * deeper
     grows = deeper if line.floor_bytes or line.fixed_bytes < 0 else 1.0
     return Line(line.fixed_bytes * grows, slope, line.floor_bytes * grows, by_layer)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from gpuprof.projection.memory import CONTEXT_BYTES, FRAGMENTS
+from gpuprof.calibration import memory as memory_calibrated
+from gpuprof.projection.memory import CONTEXT_BYTES
 from gpuprof.projection.projected_step import ProjectedStep
 from gpuprof.projection.projection import MemoryFit
 from gpuprof.projection.sustained_rates import Reach, reach_of
@@ -91,7 +92,8 @@ def _memory(projected: ProjectedStep) -> str:
     }[use.activations.basis]
     return (
         f"Memory: what the allocator held between the recorded {projected.subject.unit}s stays; {how}. "
-        f"{CONTEXT_BYTES / 1e9:g} GB for the driver and libraries, {100 * (FRAGMENTS - 1):.0f} % for fragments."
+        f"{CONTEXT_BYTES / 1e9:g} GB for the driver and libraries,"
+        f" {100 * (memory_calibrated.FRAGMENTS.value - 1):.0f} % for fragments."
     )
 
 

@@ -14,7 +14,7 @@ from gpuprof.costs.dtypes import DTYPES, UNKNOWN
 from gpuprof.costs.split import roof_ns
 from gpuprof.costs.work import recorded_sms
 from gpuprof.projection.attention_scores import on_attention_scores
-from gpuprof.projection.per_sample_attention import ROUND, more_calls, rounds_of
+from gpuprof.projection.per_sample_attention import more_calls, rounds_of
 from gpuprof.projection.sample_preparation import preparing
 from gpuprof.projection.weights import on_weights
 from gpuprof.replay.collectives import waiting
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 PERSISTENT_BLOCKS: Assumed[Share] = 0.9
 """Blocks for each SM. A kernel with just about one goes through its tiles in a loop, and has fewer to do
 for fewer tokens."""
-GROWS = calibrated.GROWS.rising
-"""Exponent of a kernel's growth with its work, at least, usually and at most."""
 LARGEST_SCALAR_BYTES: Assumed[Bytes] = 1024
 """Bytes of a copy to the host up to which it is of single values: the loss, a norm, a flag."""
 EXCHANGE = re.compile(r"all_?to_?all|all2all|SendRecv|a2a|dispatch_combine|deep_?ep", re.IGNORECASE)
@@ -51,8 +49,8 @@ def model_phases(graph: Graph) -> Mask:
 
 
 def another_batch(
-    graph: Graph, growth: F64, factor: float, samples: float | None = None, of_a_round: float = ROUND[1],
-    rounds: I64 | None = None,
+    graph: Graph, growth: F64, factor: float, samples: float | None = None,
+    of_a_round: float = calibrated.ROUND.rising[1], rounds: I64 | None = None,
 ) -> Callable[[Graph], Graph]:  # fmt: skip
     """The change that makes a step's work that of `factor` times the tokens, in `samples` times the samples (None: as
     many times).

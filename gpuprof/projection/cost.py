@@ -15,13 +15,6 @@ from gpuprof.calibration import projection as calibrated
 from gpuprof.costs.hardware import Gpu
 from gpuprof.projection.projection import Cost, Price
 
-WAITING, COMPUTING, STREAMING, STALLED = (
-    calibrated.POWER_WAITING.value,
-    calibrated.POWER_COMPUTING.value,
-    calibrated.POWER_STREAMING.value,
-    calibrated.POWER_STALLED.value,
-)
-"""Share of the power limit while the GPU waits, while arithmetic, memory or latency is the limit."""
 _USABLE_KINDS = ("lowest listed", "on-demand")
 
 
@@ -35,9 +28,13 @@ def mean_power_w(gpu: Gpu, step_ns: float, busy_ns: dict[str, float], measured: 
         return None
     busy = sum(busy_ns.values())
     fit = min(step_ns / busy, 1.0) if busy else 1.0  # streams that overlap
-    shares = {"compute": COMPUTING, "memory": STREAMING, "latency": STALLED}
-    working = sum(ns * fit * shares.get(name, STREAMING) for name, ns in busy_ns.items())
-    estimated = gpu.tdp_w * (working + WAITING * max(step_ns - busy * fit, 0.0)) / step_ns
+    shares = {
+        "compute": calibrated.POWER_COMPUTING.value,
+        "memory": calibrated.POWER_STREAMING.value,
+        "latency": calibrated.POWER_STALLED.value,
+    }
+    working = sum(ns * fit * shares.get(name, calibrated.POWER_STREAMING.value) for name, ns in busy_ns.items())
+    estimated = gpu.tdp_w * (working + calibrated.POWER_WAITING.value * max(step_ns - busy * fit, 0.0)) / step_ns
     return min(measured * estimated, gpu.tdp_w)
 
 

@@ -15,11 +15,6 @@ from gpuprof.units import Bytes, Published
 
 BUCKET_BYTES: Published[Bytes] = 25 * 2**20
 """DDP's."""
-LINK_SHARE, PCIE_SHARE = calibrated.RING_SHARE.value, calibrated.RING_PCIE_SHARE.value
-"""Of one direction's rate what a ring is taken to reach: over NVLink with large messages; over PCIe, where GPUs share
-the way through the host."""
-START_NS = calibrated.RING_START_NS.value
-"""What starting a collective takes, times the logarithm of the number of GPUs."""
 
 
 def scaling(gpu: Gpu, gpus: int, step_ns: float, backward_ns: float, gradient_bytes: float) -> Scaling:
@@ -27,7 +22,7 @@ def scaling(gpu: Gpu, gpus: int, step_ns: float, backward_ns: float, gradient_by
     rate, link = _link(gpu)
     buckets = max(math.ceil(gradient_bytes / BUCKET_BYTES), 1)
     moved = 2 * (gpus - 1) / gpus * gradient_bytes
-    start = START_NS * math.log2(gpus) if gpus > 1 else 0.0
+    start = calibrated.RING_START_NS.value * math.log2(gpus) if gpus > 1 else 0.0
     collective = moved / rate * 1e9 + buckets * start if gpus > 1 else 0.0
     last = collective / buckets
     # Nothing is exchanged before the first bucket is full.
@@ -40,6 +35,6 @@ def scaling(gpu: Gpu, gpus: int, step_ns: float, backward_ns: float, gradient_by
 def _link(gpu: Gpu) -> tuple[float, str]:
     """(bytes/s of one direction that a ring reaches, the link's name)."""
     if gpu.link_bytes_per_s and gpu.link != "none":
-        return gpu.link_bytes_per_s / 2 * LINK_SHARE, gpu.link
+        return gpu.link_bytes_per_s / 2 * calibrated.RING_SHARE.value, gpu.link
     host = gpu.host_link_bytes_per_s or 16e9
-    return host * PCIE_SHARE, f"PCIe {gpu.pcie.replace('x', ' x') if gpu.pcie else ''}".strip()
+    return host * calibrated.RING_PCIE_SHARE.value, f"PCIe {gpu.pcie.replace('x', ' x') if gpu.pcie else ''}".strip()

@@ -9,13 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpuprof.calibration import memory as calibrated
-from gpuprof.projection.activations import LOGIT_BYTES, ONE_LAYER, Activations, Line, Recorded
+from gpuprof.projection.activations import Activations, Line, Recorded
 from gpuprof.projection.memory import Usage
-
-BACKWARD_BYTES = calibrated.BACKWARD_BYTES.rising
-"""Per token and unit of the hidden size, gradients of activations while one layer goes backward."""
-SCORE_BACKWARD = calibrated.SCORE_BACKWARD.rising
-"""Over what a layer keeps of its scores: more of them while it goes backward."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +81,7 @@ def footprint(recorded: Recorded, use: Usage) -> Footprint:
 
 def _parts(recorded: Recorded, line: Line, end: int) -> Parts:
     scores = min(recorded.score_bytes / max(recorded.tokens, 1.0), line.per_token)
-    logits = recorded.loss.per_token(LOGIT_BYTES[end]) if recorded.loss else 0.0
+    logits = recorded.loss.per_token(calibrated.LOGIT_BYTES.rising[end]) if recorded.loss else 0.0
     if recorded.checkpointing:
         # Scores are those of the one layer that is being recomputed, and gone in the loss.
         inputs = min(recorded.layers * recorded.kept_bytes, line.per_token)
@@ -105,10 +100,10 @@ def _parts(recorded: Recorded, line: Line, end: int) -> Parts:
 def _again(recorded: Recorded, end: int) -> float:
     """Bytes per token of the one layer that is being recomputed and goes backward."""
     if recorded.layer_bytes is None or not recorded.layers:
-        return ONE_LAYER[end] * recorded.hidden
-    return recorded.layer_bytes / recorded.layers + BACKWARD_BYTES[end] * recorded.hidden
+        return calibrated.ONE_LAYER.rising[end] * recorded.hidden
+    return recorded.layer_bytes / recorded.layers + calibrated.BACKWARD_BYTES.rising[end] * recorded.hidden
 
 
 def score_backward(scores: float, layers: int, end: int) -> float:
     """Bytes per token that the backward pass of one of the layers takes on its scores, in addition to those kept."""
-    return SCORE_BACKWARD[end] * scores / layers if layers else 0.0
+    return calibrated.SCORE_BACKWARD.rising[end] * scores / layers if layers else 0.0

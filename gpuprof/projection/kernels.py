@@ -12,7 +12,8 @@ less than 0.4 of the bandwidth take 1.02 times as long, those above 0.9 the whol
 benchmarks/other_gpus).
 
 All that needs to know the traffic. Where it is guessed from the tensors of a library's autograd function, a kernel that
-seems to use little of the memory more likely has other tensors than instructions that hold it back; see USUAL_REACH.
+seems to use little of the memory more likely has other tensors than instructions that hold it back; see
+calibration.projection.USUAL_REACH.
 """
 
 from __future__ import annotations
@@ -36,11 +37,6 @@ from gpuprof.units import Assumed, Share
 FEW_BLOCKS: Assumed[Share] = 0.5
 """Of the SMs. A kernel with fewer blocks leaves most of the chip idle, on any GPU as many SMs
 work on it; larger ones are cut again for another chip (persistent kernels have a block for each)."""
-USUAL_REACH = calibrated.USUAL_REACH.value
-"""Of the bandwidth, by a kernel without matmuls whose traffic is not known."""
-MOST_REACH = calibrated.MOST_REACH.value
-"""What a kernel seems to reach at most, for some of its traffic stays in the L2; higher values mean that the traffic
-estimate is wrong."""
 
 _PRODUCTS = tuple(CATEGORIES.index(name) for name in TENSOR_CATEGORIES)
 
@@ -102,9 +98,11 @@ def _traffic(roofline: Roofline, ns: F64, memory_ns: F64, latency: F64) -> tuple
     two. All alike but where the traffic is guessed and the guess is less than usual, or more than can be."""
     floor = roofline.ceilings.launch_floor_ns
     room = np.maximum(ns - floor, 0.0)
-    usual = USUAL_REACH * room
+    usual = calibrated.USUAL_REACH.value * room
     # A kernel of so little that it may be latency alone stays as it was guessed.
-    doubtful = roofline.work.guessed & (usual > floor) & ((memory_ns < usual) | (memory_ns > MOST_REACH * ns))
+    doubtful = (
+        roofline.work.guessed & (usual > floor) & ((memory_ns < usual) | (memory_ns > calibrated.MOST_REACH.value * ns))
+    )
     if not doubtful.any():
         return memory_ns, memory_ns, memory_ns, latency
     least = np.where(doubtful & (memory_ns > ns), 1.0, memory_ns)  # next to none, where the guess says nothing
@@ -114,7 +112,7 @@ def _traffic(roofline: Roofline, ns: F64, memory_ns: F64, latency: F64) -> tuple
 
 def _streamed(by_memory: F64, by_clock: float) -> F64:
     """Time there over here of a kernel of which only is known that it multiplies no matrices."""
-    traffic = USUAL_REACH**2
+    traffic = calibrated.USUAL_REACH.value**2
     return np.sqrt(1 + traffic * (by_memory**2 - 1) + (1 - traffic) * (by_clock**2 - 1))
 
 

@@ -19,10 +19,6 @@ GIB_OF_GB = 2**30 * thresholds_calibrated.GIB_OF_GB.value / 1e9
 """What drivers report over the gigabytes of a GPU's name, which are binary ones."""
 CONTEXT_BYTES = int(calibrated.CONTEXT_BYTES.value)
 """Driver, CUDA's context and libraries, in addition to what the allocator holds."""
-FRAGMENTS = calibrated.FRAGMENTS.value
-"""Reserved over allocated at the peak."""
-UNSEEN_STATIC = calibrated.UNSEEN_STATIC.value
-"""Weights of layers and experts that were not recorded are this much more or less."""
 MOST_BATCH: Assumed[Samples] = 1_000_000
 """A batch that is larger is one that memory does not limit."""
 
@@ -80,14 +76,14 @@ def usage(
     layers = max(recorded.allocated_bytes - recorded.embedding_bytes, 0.0)
     by_expert = layers * recorded.expert_share
     static = min(recorded.embedding_bytes, recorded.allocated_bytes) + deeper * (layers - by_expert + wider * by_expert)
-    spread = 0.0 if deeper == wider == 1 else UNSEEN_STATIC
+    spread = 0.0 if deeper == wider == 1 else calibrated.UNSEEN_STATIC.value
     return Usage(static, activations(recorded.recorded, deeper, more_layers, longer), spread)
 
 
 def usable_bytes(gpu: Gpu, memory_bytes: int | None = None) -> int:
     """What tensors may take; `memory_bytes`: as its driver reported it."""
     total = memory_bytes or gpu.memory_bytes * GIB_OF_GB
-    return int((total - CONTEXT_BYTES) / FRAGMENTS)
+    return int((total - CONTEXT_BYTES) / calibrated.FRAGMENTS.value)
 
 
 def fit(gpu: Gpu, use: Usage, tokens: float, batch: float | None, memory_bytes: int | None = None) -> MemoryFit:

@@ -9,15 +9,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from gpuprof.calibration import memory as calibrated
-from gpuprof.projection.footprint import BACKWARD_BYTES, Footprint, Parts
+from gpuprof.projection.footprint import Footprint, Parts
 from gpuprof.units import Assumed, Convention, Ratio
 
 MemoryChange = Callable[[Footprint], Footprint]
 
-CHUNK_BYTES = calibrated.CHUNK_BYTES.rising
-EIGHT_BIT_STATE = calibrated.EIGHT_BIT_STATE.value
-OFFLOADED_LAYERS = calibrated.OFFLOADED_LAYERS.rising
-KEPT_MAY = calibrated.KEPT_MAY.rising
 INPUT_BYTES_AN_ELEMENT: Assumed[Ratio] = 2.0
 """Of an element of a layer's input, which checkpointing keeps."""
 BYTES_LESS_IN_HALF: Convention[Ratio] = 2.0
@@ -38,7 +34,7 @@ def checkpointed(layers: int, hidden: int, share: float = 1.0) -> MemoryChange:
     def change(parts: Parts, end: int) -> Parts:
         each = parts.layers / layers
         kept = share * layers * min(inputs, each) + (1 - share) * parts.layers
-        again = each + parts.scores / layers + max(parts.backward, BACKWARD_BYTES[end] * hidden)
+        again = each + parts.scores / layers + max(parts.backward, calibrated.BACKWARD_BYTES.rising[end] * hidden)
         return replace(parts, layers=kept, scores=(1 - share) * parts.scores, backward=again)
 
     return lambda found: each_end(found, change)
@@ -49,8 +45,8 @@ def offloaded_activations(layers: int, hidden: int) -> MemoryChange:
 
     def change(parts: Parts, end: int) -> Parts:
         each, scores = parts.layers / layers, parts.scores / layers
-        kept = min(OFFLOADED_LAYERS[end], layers) * (each + scores)
-        backward = each + scores + max(parts.backward, BACKWARD_BYTES[end] * hidden)
+        kept = min(calibrated.OFFLOADED_LAYERS.rising[end], layers) * (each + scores)
+        backward = each + scores + max(parts.backward, calibrated.BACKWARD_BYTES.rising[end] * hidden)
         return replace(parts, layers=min(kept, parts.layers), scores=0.0, backward=backward)
 
     return lambda found: each_end(found, change)
@@ -60,7 +56,7 @@ def without_checkpointing(layers: int, kept: float, inputs: float) -> MemoryChan
     """All layers keep what autograd asks for: `kept` bytes a token in all, instead of their `inputs`."""
 
     def change(parts: Parts, end: int) -> Parts:
-        more = KEPT_MAY[end] * kept - inputs
+        more = calibrated.KEPT_MAY.rising[end] * kept - inputs
         return replace(parts, layers=parts.layers + more, backward=max(parts.backward - kept / layers, 0.0))
 
     return lambda found: each_end(found, change)
@@ -70,8 +66,10 @@ def chunked_loss(hidden: int) -> MemoryChange:
     """A loss that never holds the logits of all rows: the peak moves to the last layer's backward pass."""
 
     def change(parts: Parts, end: int) -> Parts:
-        chunk = min(CHUNK_BYTES[end] * hidden, parts.logits)
-        return replace(parts, logits=chunk, backward=max(parts.backward, BACKWARD_BYTES[end] * hidden))
+        chunk = min(calibrated.CHUNK_BYTES.rising[end] * hidden, parts.logits)
+        return replace(
+            parts, logits=chunk, backward=max(parts.backward, calibrated.BACKWARD_BYTES.rising[end] * hidden)
+        )
 
     return lambda found: each_end(found, change)
 
@@ -116,7 +114,7 @@ def temporaries(copy_bytes: float) -> MemoryChange:
 
 def eight_bit_state(state_bytes: float, parameters: float) -> MemoryChange:
     """The state of Adam in 8 bits, tensor by tensor and so without a copy of the parameters."""
-    return less_static(max(state_bytes - EIGHT_BIT_STATE * parameters, 0.0), without_temporaries=True)
+    return less_static(max(state_bytes - calibrated.EIGHT_BIT_STATE.value * parameters, 0.0), without_temporaries=True)
 
 
 def less_static(saved_bytes: float, without_temporaries: bool = False) -> MemoryChange:

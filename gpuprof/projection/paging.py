@@ -9,9 +9,6 @@ from __future__ import annotations
 from gpuprof.calibration import memory as calibrated
 from gpuprof.costs.hardware import Gpu
 
-RATE = calibrated.PAGED_RATE.falling
-"""Share of the link's stated rate: at best, usually, at worst."""
-
 
 def moved_ns(gpu: Gpu, state_bytes: float, room_bytes: float = 0.0) -> tuple[float, float, float] | None:
     """What a step takes more for state that comes to a GPU and leaves it, ns: at least, usually, at most; None where
@@ -25,5 +22,5 @@ def moved_ns(gpu: Gpu, state_bytes: float, room_bytes: float = 0.0) -> tuple[flo
         return None
     if state_bytes <= room_bytes:
         return 0.0, 0.0, 0.0
-    low, usual, high = (1e9 * state_bytes / (link * rate) for rate in RATE)
+    low, usual, high = (1e9 * state_bytes / (link * rate) for rate in calibrated.PAGED_RATE.falling)
     return low * (1 - max(room_bytes, 0.0) / state_bytes), usual, high

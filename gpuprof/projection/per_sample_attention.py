@@ -27,9 +27,6 @@ _PRODUCTS = tuple(CATEGORIES.index(name) for name in TENSOR_CATEGORIES if name !
 
 _TEMPLATE = re.compile("triton_(tem|mm)")
 """Inductor's own products."""
-ROUND = calibrated.ROUND.rising
-"""Of a recorded round's time what another one takes, at best, usually, at worst. Rounds are many small ops without
-Python between them, and what recording costs falls on them more than the replay takes off."""
 
 
 @remembered
@@ -40,7 +37,7 @@ def rounds_of(graph: Graph) -> I64:
     return np.append(rounds, 0)[nodes_in(graph, loops)]
 
 
-def more_calls(rounds: I64, more: float, first: F64, on_gpu: Mask, share: float = ROUND[1]) -> F64:
+def more_calls(rounds: I64, more: float, first: F64, on_gpu: Mask, share: float = calibrated.ROUND.rising[1]) -> F64:
     """Per node how many times as long it takes with 1 + `more` times the samples.
 
     rounds: see `rounds_of`; nodes in none have no use here. first: how many times as long the first call takes, which

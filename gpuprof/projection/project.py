@@ -7,19 +7,19 @@ from dataclasses import replace
 
 import numpy as np
 
+from gpuprof.calibration import batch as batch_calibrated
+from gpuprof.calibration import noise as noise_calibrated
 from gpuprof.calibration import projection as calibrated
 from gpuprof.costs.hardware import Gpu
 from gpuprof.costs.split import COMPUTE, LATENCY, MEMORY
 from gpuprof.errors import GpuprofError
 from gpuprof.projection import assumptions
-from gpuprof.projection.batch import GROWS
 from gpuprof.projection.cost import cost, mean_power_w, price_of
 from gpuprof.projection.data_parallel import scaling
 from gpuprof.projection.explain import explain
 from gpuprof.projection.footprint import footprint
 from gpuprof.projection.host import SHOWN_FACTORS
 from gpuprof.projection.memory import fit, share_that_fits
-from gpuprof.projection.per_sample_attention import ROUND
 from gpuprof.projection.projected_step import LIKELIEST, ProjectedStep, combined
 from gpuprof.projection.projection import (
     Asked,
@@ -39,15 +39,7 @@ from gpuprof.projection.summary import summarize
 from gpuprof.projection.sustained_rates import Reach, reach_of
 from gpuprof.replay.bound import Bound, bound_of
 from gpuprof.replay.graph import Graph
-from gpuprof.replay.noise import GPU_PROCESS_NOISE
 from gpuprof.replay.sensitivity import Sensitivities, gain_without, sensitivities
-
-KEPT, KEPT_NEAR = calibrated.KEPT.value, calibrated.KEPT_NEAR.value
-"""Kernels keep how near they come to their roof within this between architectures, and within one."""
-HOSTS = calibrated.HOSTS.value
-"""Another machine's host differs by this much from what its factor says."""
-REPEATS = calibrated.REPEATS.value
-"""Layers that were not recorded take this much less or more than those that were."""
 
 
 def project(subject: Subject, question: Question) -> Projection:
@@ -163,19 +155,21 @@ def intervals(projected: ProjectedStep, there: Reach, share: float) -> tuple[Int
     same = there.gpu == subject.gpu
     if not same:
         ends += [at(kernels="low"), at(kernels="high")]
-        kept = KEPT_NEAR if there.gpu.architecture == subject.gpu.architecture else KEPT
+        kept = (
+            calibrated.KEPT_NEAR.value if there.gpu.architecture == subject.gpu.architecture else calibrated.KEPT.value
+        )
         ends += [at(device=1 / kept), at(device=kept), *_rate_ends(projected, there, share)]
     if not same or question.host_factor not in (None, 1.0):
-        ends += [at(host=1 / HOSTS), at(host=HOSTS)]
+        ends += [at(host=1 / calibrated.HOSTS.value), at(host=calibrated.HOSTS.value)]
     if projected.batch_factor * share != 1:
-        ends += [at(of_a_round=ROUND[0]), at(of_a_round=ROUND[2])]
+        ends += [at(of_a_round=batch_calibrated.ROUND.rising[0]), at(of_a_round=batch_calibrated.ROUND.rising[2])]
     if projected.factor(share) != 1:
-        ends += [at(grows=GROWS[0]), at(grows=GROWS[2])]
+        ends += [at(grows=batch_calibrated.GROWS.rising[0]), at(grows=batch_calibrated.GROWS.rising[2])]
     if projected.deeper != 1 or projected.wider != 1:
-        ends += [at(deeper=1 / REPEATS), at(deeper=REPEATS)]
-    low, high = combined(expected, [*of_the_cpu, *ends], 1 + GPU_PROCESS_NOISE)
+        ends += [at(deeper=1 / calibrated.REPEATS.value), at(deeper=calibrated.REPEATS.value)]
+    low, high = combined(expected, [*of_the_cpu, *ends], 1 + noise_calibrated.GPU_PROCESS.value)
     relative = [ns / factor for ns, factor in zip(of_the_cpu, here, strict=True)]
-    least, most = combined(expected, [*relative, *ends], 1 + GPU_PROCESS_NOISE)
+    least, most = combined(expected, [*relative, *ends], 1 + noise_calibrated.GPU_PROCESS.value)
     if same and question.host_factor in (None, 1.0) and projected.factor(share) == projected.longer == 1:
         # The recorded step itself, as the diagnosis has it.
         low, high = min(low, subject.step_ns.low), max(high, subject.step_ns.high)

@@ -8,6 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
+from gpuprof.calibration import batch as batch_calibrated
 from gpuprof.costs.roofline import Roofline
 from gpuprof.costs.split import COMPUTE, LATENCY, MEMORY, NO_BOUND
 from gpuprof.projection.batch import Grown, another_batch, grown
@@ -16,7 +17,7 @@ from gpuprof.projection.experts import rows_and_factor
 from gpuprof.projection.host import another_host
 from gpuprof.projection.kernels import Scaled, on_graph, scaled_kernels
 from gpuprof.projection.memory import Usage, usage
-from gpuprof.projection.per_sample_attention import ROUND, rounds_of
+from gpuprof.projection.per_sample_attention import rounds_of
 from gpuprof.projection.question import Question
 from gpuprof.projection.subject import Subject
 from gpuprof.projection.sustained_rates import Reach, reach_of
@@ -35,7 +36,7 @@ class Variant:
     """graph | quicker | slower: of the subject."""
     kernels: str = "factor"
     """factor | low | high: for kernels whose work is not known, or only guessed."""
-    of_a_round: float = ROUND[1]
+    of_a_round: float = batch_calibrated.ROUND.rising[1]
     """Of the host's time for a sample that goes through attention by itself."""
     host: float = 1.0
     device: float = 1.0

@@ -19,13 +19,7 @@ import math
 from dataclasses import dataclass
 
 from gpuprof.calibration import roofs as calibrated
-from gpuprof.costs.ceilings import (
-    LINK_EFFICIENCY,
-    MEMORY_EFFICIENCY,
-    TENSOR_EFFICIENCY,
-    VECTOR_EFFICIENCY,
-    measurement_of,
-)
+from gpuprof.costs.ceilings import measurement_of
 from gpuprof.costs.hardware import Gpu
 from gpuprof.costs.measured_rates import Measurement
 from gpuprof.projection.projection import Rates
@@ -44,12 +38,6 @@ POWER_CONSTANT = {
 }
 """k, FLOP/s for n in FLOPs a clock and P in watts."""
 
-MEASURED_HERE, MEASURED_SUCH, BY_POWER = (
-    calibrated.MEASURED_HERE.value,
-    calibrated.MEASURED_SUCH.value,
-    calibrated.BY_POWER.value,
-)
-"""Spread of a tensor rate by where it is from; one that is only stated has the last."""
 BANDWIDTH_SPREAD: Assumed[dict[str, Ratio]] = {"measured": 1.02, "table": 1.03, "stated": 1.06}
 CONFIDENCE_SPREAD: Assumed[dict[str, Ratio]] = {"A": 1.0, "B": 1.03, "C": 1.15}
 """On top of it: how sure the stated figures are."""
@@ -112,23 +100,26 @@ def reach(gpu: Gpu, measurement: Measurement | None = None) -> Reach:
     stated = gpu.half_flops or 0.0
     modelled = power_limited_flops(gpu)
     if gpu.measured_flops:
-        half, source, spread = gpu.measured_flops, "table", MEASURED_SUCH
+        half, source, spread = gpu.measured_flops, "table", calibrated.MEASURED_SUCH.value
     elif modelled is not None:
-        half, source, spread = modelled, "power", BY_POWER
+        half, source, spread = modelled, "power", calibrated.BY_POWER.value
     else:
-        half, source, spread = TENSOR_EFFICIENCY * stated, "stated", BY_POWER
+        half, source, spread = calibrated.TENSOR_EFFICIENCY.value * stated, "stated", calibrated.BY_POWER.value
     share = min(half / stated, 1.0) if stated else 1.0
-    flops = {name: rate * (VECTOR_EFFICIENCY if name == "fp32" else share) for name, rate in gpu.dense_flops.items()}
+    flops = {
+        name: rate * (calibrated.VECTOR_EFFICIENCY.value if name == "fp32" else share)
+        for name, rate in gpu.dense_flops.items()
+    }
     flops |= {name: half for name in ("bf16", "fp16") if name in flops}
     memory, memory_source = gpu.measured_bytes_per_s, "table"
     if memory is None:
-        memory, memory_source = gpu.memory_bytes_per_s * MEMORY_EFFICIENCY, "stated"
+        memory, memory_source = gpu.memory_bytes_per_s * calibrated.MEMORY_EFFICIENCY.value, "stated"
     link = gpu.host_link_bytes_per_s
-    link = link * LINK_EFFICIENCY if link else None
+    link = link * calibrated.LINK_EFFICIENCY.value if link else None
     if measurement is not None:
         flops |= measurement.flops
         memory, memory_source, link = measurement.memory_bytes_per_s, "measured", measurement.link_bytes_per_s
-        source, spread = "measured", MEASURED_HERE
+        source, spread = "measured", calibrated.MEASURED_HERE.value
     more = math.log(CONFIDENCE_SPREAD.get(gpu.confidence, 1.03))
     return Reach(
         gpu, flops, memory, link,

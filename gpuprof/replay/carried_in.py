@@ -10,8 +10,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from gpuprof.calibration import latency as latency_calibrated
 from gpuprof.replay.graph import LAUNCH, STREAM, Graph, edges_of
-from gpuprof.replay.latencies import CLEAR_NS, GAP_NS, LATENCY_NS, usual
+from gpuprof.replay.latencies import CLEAR_NS, usual
 from gpuprof.tracefile.trace import I64, Mask
 
 
@@ -27,7 +28,7 @@ def carried_over(graph: Graph) -> Graph:
         return graph
     edges, target = graph.edges, graph.edges.target
     lag = edges.lag_ns.copy()
-    latency = usual(lag, (edges.kind == LAUNCH) & (lag < CLEAR_NS), LATENCY_NS)
+    latency = usual(lag, (edges.kind == LAUNCH) & (lag < CLEAR_NS), latency_calibrated.LAUNCH_NS.value)
     before = graph.before_ns.copy()
     ended = np.full(len(graph), np.nan)
     np.fmax.at(ended, last[lost], graph.recorded_end_ns[lost])
@@ -46,8 +47,8 @@ def carried_over(graph: Graph) -> Graph:
     launch = np.full(len(graph), -1)
     launch[target[edges.kind == LAUNCH]] = np.flatnonzero(edges.kind == LAUNCH)
     of = launch[target[wraps]]
-    late = (of >= 0) & (since - GAP_NS < lag[of] - latency)
-    lag[wraps] = np.where(late, since, np.minimum(since, GAP_NS))
+    late = (of >= 0) & (since - latency_calibrated.GAP_NS.value < lag[of] - latency)
+    lag[wraps] = np.where(late, since, np.minimum(since, latency_calibrated.GAP_NS.value))
     lag[of[late]] = np.minimum(lag[of[late]], latency)
     # Whatever else looked at the round before (a synchronisation, room in the queue) cannot have waited longer than it
     # did.

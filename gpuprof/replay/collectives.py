@@ -31,12 +31,6 @@ from gpuprof.units import Assumed, Gpus, Ns, Ratio
 if TYPE_CHECKING:
     from gpuprof.timeline.timeline import Timeline
 
-START_NS = calibrated.START_NS.value
-"""What a collective may take however little it moves."""
-LINK_SHARE = calibrated.LINK_SHARE.value
-"""Of one direction of a GPU's link in an all-reduce of a usual bucket."""
-BETWEEN_HOSTS_BYTES_PER_S = calibrated.BETWEEN_HOSTS_BYTES_PER_S.value
-"""Where no fast link is known. The recording's own collectives go first."""
 GPUS_OF_A_HOST: Assumed[Gpus] = 8
 SIZES_APART: Assumed[Ratio] = 4.0
 """Sizes this many times apart tell by the difference of their durations how fast the link is."""
@@ -175,7 +169,7 @@ def estimate_transfers(timeline: Timeline) -> F64:
         kinds = [sized & (c.kind == kind) for kind in np.unique(c.kind[sized]).tolist()]
         rates = [rate for mine in kinds if (rate := _slope(moved[mine], took[mine])) is not None]
         rate = max(float(np.max(moved[sized] / took[sized] * 1e9)), min(usual, max(rates)) if rates else usual)
-        transfer[sized] = np.minimum(took[sized], START_NS + moved[sized] / rate * 1e9)
+        transfer[sized] = np.minimum(took[sized], calibrated.START_NS.value + moved[sized] / rate * 1e9)
     for kind in np.unique(c.kind[~sized]).tolist():
         same = c.kind == kind
         transfer[same & ~sized] = np.minimum(took, transfer[same].min())[same & ~sized]
@@ -198,8 +192,8 @@ def _usual_rate(timeline: Timeline, group_size: int) -> float:
     gpus = timeline.trace.meta.gpus
     gpu = find(name_of(gpus[0]), gpus[0].memory_bytes) if gpus else None
     if gpu is None or not gpu.link_bytes_per_s or group_size > GPUS_OF_A_HOST:
-        return BETWEEN_HOSTS_BYTES_PER_S
-    return gpu.link_bytes_per_s / 2 * LINK_SHARE
+        return calibrated.BETWEEN_HOSTS_BYTES_PER_S.value
+    return gpu.link_bytes_per_s / 2 * calibrated.LINK_SHARE.value
 
 
 def _slope(moved: F64, took: F64) -> float | None:

@@ -8,10 +8,6 @@ from gpuprof.calibration import slow as calibrated
 from gpuprof.replay.graph import HOST, Graph
 from gpuprof.tracefile.trace import OP, Mask
 
-LEAST_NS = calibrated.COMPUTES_NS.value
-GOOD_PART = calibrated.COMPUTES_SHARE.value
-"""Share of the CPU's work from which on some of it explains that a step takes longer than another."""
-
 
 def without_launches(graph: Graph) -> Mask:
     """CPU work outside all calls, and outside ops that launch GPU work."""
@@ -28,11 +24,11 @@ def computes(graph: Graph) -> Mask:
     """Long parts of that work inside ops: they compute on tensors in host memory, in many threads."""
     in_op = np.append(graph.timeline.trace.ops.kind == OP, False)[graph.scope]
     took = graph.recorded_end_ns - graph.recorded_start_ns
-    return without_launches(graph) & in_op & (took >= LEAST_NS)
+    return without_launches(graph) & in_op & (took >= calibrated.COMPUTES_NS.value)
 
 
 def good_part(graph: Graph, nodes: Mask) -> Mask | None:
     """These nodes if they are a large part of the CPU's own work, otherwise None."""
     host = (graph.lane >= 0) & ~graph.waits
     whole, part = (float(graph.duration_ns[mask].sum()) for mask in (host, nodes))
-    return nodes if part > 0 and part >= GOOD_PART * whole else None
+    return nodes if part > 0 and part >= calibrated.COMPUTES_SHARE.value * whole else None

@@ -19,20 +19,11 @@ of pace 1, and the share of all ops that makes them trusted (compiled code holds
 typical)."""
 LAUNCH_PROBE = ("cudaLaunchKernel", calibrated.LAUNCH_NS.value)
 """Where no such op was recorded, a launch shows the pace, less exactly."""
-LAUNCH_SPREAD = calibrated.LAUNCH_SPREAD.value
-"""Then the cost of an event may be this many times less or more."""
 NSYS_PROBE = ("cudaLaunchKernel", calibrated.NSYS_LAUNCH_NS.value)
 """The same for Nsight Systems, which records calls."""
-NSYS_SPREAD = calibrated.NSYS_SPREAD.value
-"""The same as LAUNCH_SPREAD under Nsight Systems."""
-LEFT_OUT_SPREAD = calibrated.LEFT_OUT_SPREAD.value
-"""Where inner ops are missing from the file, what `profiler_cost.LEFT_OUT` adds for them is right to within this many
-times."""
 FEWEST_OPS: Assumed[Count] = 30
 PACES: Measured[tuple[Ratio, Ratio]] = (0.6, 3.0)
 """Hosts that were seen lie between 0.8 and 2.6; beyond, something else makes the op long."""
-SPREAD = calibrated.SPREAD.value
-"""The cost of an event may be this many times less or more than the pace of its ops says."""
 
 
 def host_pace(timeline: Timeline) -> float:
@@ -46,14 +37,16 @@ def pace_and_spread(timeline: Timeline) -> tuple[float, float]:
     trace = timeline.trace
     if trace.reading.kind == "nsys":
         probes: tuple[tuple[Ops | Calls, str, float, float, float], ...] = (
-            (trace.calls, *NSYS_PROBE, 0.0, NSYS_SPREAD),
+            (trace.calls, *NSYS_PROBE, 0.0, calibrated.NSYS_SPREAD.value),
         )
     elif lacks_inner_ops(timeline):
         # The ops that do next to nothing are gone but for those that are called by themselves, or had to wait.
-        probes = ((trace.calls, *LAUNCH_PROBE, 0.0, _both(LAUNCH_SPREAD, LEFT_OUT_SPREAD)),)
+        probes = (
+            (trace.calls, *LAUNCH_PROBE, 0.0, _both(calibrated.LAUNCH_SPREAD.value, calibrated.LEFT_OUT_SPREAD.value)),
+        )
     else:
-        ops = tuple((trace.ops, *probe, SPREAD) for probe in PROBES)
-        probes = (*ops, (trace.calls, *LAUNCH_PROBE, 0.0, LAUNCH_SPREAD))
+        ops = tuple((trace.ops, *probe, calibrated.SPREAD.value) for probe in PROBES)
+        probes = (*ops, (trace.calls, *LAUNCH_PROBE, 0.0, calibrated.LAUNCH_SPREAD.value))
     for table, name, usual, share, spread in probes:
         number = trace.string_ids.get(name)
         rows = np.flatnonzero(table.name == number) if number is not None else np.empty(0, np.int64)

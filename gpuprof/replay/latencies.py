@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpuprof.calibration import latency as calibrated
 from gpuprof.tracefile.trace import F64, Mask
 from gpuprof.units import Assumed, Launches, WholeNs
 
@@ -17,11 +16,6 @@ CLEAR_NS: Assumed[WholeNs] = 20_000
 """One of two reasons came this much later than the other: far above any launch latency or gap, which take some µs."""
 FEWEST_STARTS: Assumed[Launches] = 4
 """Fewest starts from which a usual lag is estimated."""
-LATENCY_NS, GAP_NS, RETURN_NS = calibrated.LAUNCH_NS.value, calibrated.GAP_NS.value, calibrated.RETURN_NS.value
-"""Where the recording shows none: from the end of a launch to its start on an idle stream, from one kernel to the next,
-and from the end of awaited work to the return of the waiting call."""
-EVENT_LAG_NS = calibrated.EVENT_NS.value
-"""The same from the end of work on one stream to the start of work on another that waits for it."""
 
 
 def usual(lag_ns: F64, clear: Mask, fallback_ns: float) -> float:

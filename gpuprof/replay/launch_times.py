@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from gpuprof.calibration import latency as latency_calibrated
 from gpuprof.replay.calls import Calls
-from gpuprof.replay.latencies import CLEAR_NS, LATENCY_NS, prompt, usual
+from gpuprof.replay.latencies import CLEAR_NS, prompt, usual
 from gpuprof.replay.queues import QueueEdges
 from gpuprof.replay.work import Work
 from gpuprof.tracefile.trace import F64
@@ -31,10 +32,12 @@ def copy_own_ns(work: Work, begun: F64) -> F64:
     begun = begun[rows]
     clear = work.start_ns - work.free_ns > CLEAR_NS
     since = work.start_ns - work.launched_ns
-    latency = usual(since, prompt(since, (work.piece >= 0) & ~work.blocks & work.head & clear), LATENCY_NS)
+    latency = usual(
+        since, prompt(since, (work.piece >= 0) & ~work.blocks & work.head & clear), latency_calibrated.LAUNCH_NS.value
+    )
     until = work.start_ns[rows] - begun - latency
     idle = clear[rows]
-    typical = float(np.median(until[idle])) if idle.any() else LATENCY_NS
+    typical = float(np.median(until[idle])) if idle.any() else latency_calibrated.LAUNCH_NS.value
     # A copy that queued behind other work shows only that it did not take longer than that.
     own[rows] = np.clip(np.where(idle, until, np.minimum(until, typical)), 0, np.maximum(work.end_ns[rows] - begun, 0))
     return own

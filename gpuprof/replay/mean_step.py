@@ -21,9 +21,6 @@ from gpuprof.replay.simulate import step_of
 from gpuprof.replay.transform import scaled
 from gpuprof.units import Assumed, Share
 
-FETCH_NS = calibrated.FETCH_NS.value
-"""What the training process still does for a batch that a worker has prepared (take it from the queue, map its memory,
-hand it to the pinning thread), usually."""
 SAME_PACE: Assumed[Share] = 0.03
 """Paces that differ by less than this share count as equal: such workers keep up with the training."""
 HOST_LUMPS = ("save", "logging", "garbage_collection", "allocator", "new_shapes", "compile")
@@ -200,7 +197,7 @@ def _fetching(graph: Graph) -> Graph:
     """The graph in which every batch is ready when it is requested."""
     nodes = graph.resource == INPUT
     total = float(graph.duration_ns[nodes].sum()) / max(graph.steps, 1)
-    return scaled(graph, nodes, FETCH_NS / total) if total > FETCH_NS else graph
+    return scaled(graph, nodes, calibrated.FETCH_NS.value / total) if total > calibrated.FETCH_NS.value else graph
 
 
 def slowed_by_sharing(loader: Loader, workers: int, cpu_ns: float, cpus: float | None) -> Loader:

@@ -14,8 +14,6 @@ from gpuprof.tracefile.trace import Mask
 
 CPU = 1 + calibrated.HOST_BOUND.value
 """How many times as long the CPU's work takes in a slow process, and how many times as short in a quick one."""
-COMPUTING = calibrated.CPU_COMPUTE.value
-"""The same of ops that compute on tensors in host memory."""
 
 
 def other_processes(graph: Graph) -> tuple[Graph, ...]:
@@ -25,7 +23,7 @@ def other_processes(graph: Graph) -> tuple[Graph, ...]:
     nodes = good_part(graph, computes(graph))
     if nodes is None:
         return paces
-    most = max(COMPUTING, *_seen(graph, nodes))
+    most = max(calibrated.CPU_COMPUTE.value, *_seen(graph, nodes))
     return (*paces, *(scaled(graph, nodes, factor) for factor in (1 / most, most)))
 
 

@@ -22,23 +22,6 @@ from gpuprof.tracefile.distinct import distinct, ordered
 from gpuprof.tracefile.trace import F64, I32, I64, Calls, Frames, Mask, Ops
 from gpuprof.units import Assumed, Code, Convention, Share
 
-RECORDED_EVENT_NS = calibrated.EVENT_NS.value
-"""What a recorded op or call costs, with shapes recorded, on a host of pace 1. A call or range recorded by Nsight
-Systems costs about as much: see `host_pace.NSYS_SPREAD`."""
-LEFT_OUT = calibrated.LEFT_OUT.value
-"""Ops that were left out for each that is left, in a file without those that lie in others and make no call."""
-FRAME_NS = calibrated.FRAME_NS.value
-"""A recorded Python frame."""
-KERNEL_RANGE_NS = calibrated.KERNEL_RANGE_NS.value
-"""What an op takes more that is named as its own kernel: Inductor's launcher formats the kernel's arguments for the
-profiler."""
-GRAPH_NODE_NS = calibrated.GRAPH_NODE_NS.value
-"""What `cudaGraphLaunch` takes more for every node whose execution is recorded."""
-DIFFUSE = calibrated.DIFFUSE.value
-"""The part of the cost that is not paid where events are recorded but by all of the host's work with torch: what the
-profiler writes takes the caches from it."""
-REFILL_NS = calibrated.REFILL_NS.value
-"""After so long in one piece the host has its caches back."""
 LEAST_LEFT: Assumed[Share] = 0.1
 """Share of a piece's recorded time that is left at least."""
 
@@ -60,8 +43,12 @@ class Recorded:
 
     def cost_ns(self, scale: float) -> F64:
         """Time that recording added to each node, ns."""
-        events = (self.ops + self.calls) * RECORDED_EVENT_NS + self.frames * FRAME_NS
-        return scale * (events + self.kernel_ranges * KERNEL_RANGE_NS + self.graph_nodes * GRAPH_NODE_NS)
+        events = (self.ops + self.calls) * calibrated.EVENT_NS.value + self.frames * calibrated.FRAME_NS.value
+        return scale * (
+            events
+            + self.kernel_ranges * calibrated.KERNEL_RANGE_NS.value
+            + self.graph_nodes * calibrated.GRAPH_NODE_NS.value
+        )
 
 
 def recorded_events(graph: Graph) -> Recorded:
@@ -109,7 +96,7 @@ def with_left_out(recorded: Recorded, timeline: Timeline) -> Recorded:
     """The same including ops that were left out of the file after recording."""
     if not lacks_inner_ops(timeline):
         return recorded
-    return replace(recorded, ops=recorded.ops * (1 + LEFT_OUT))
+    return replace(recorded, ops=recorded.ops * (1 + calibrated.LEFT_OUT.value))
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,12 +170,13 @@ def _between(times: I64, low: I64, high: I64) -> I64:
 def without(graph: Graph, cost_ns: F64) -> Graph:
     """The graph with the sum of `cost_ns` taken out of the host's work.
 
-    Most of it where it is recorded, and what a node cannot give, the next of its lane does; the DIFFUSE part out of
-    all of the host's work, in proportion to its time, of which in one piece REFILL_NS count at most.
+    Most of it where it is recorded, and what a node cannot give, the next of its lane does; the part
+    `profiler.DIFFUSE` out of all of the host's work, in proportion to its time, of which in one piece
+    `profiler.REFILL_NS` count at most.
     """
-    whole, placed = (_reduced(graph, part * cost_ns) for part in (1.0, 1.0 - DIFFUSE))
+    whole, placed = (_reduced(graph, part * cost_ns) for part in (1.0, 1.0 - calibrated.DIFFUSE.value))
     host = (graph.lane >= 0) & ~graph.waits
-    cold = np.where(host, np.minimum(placed, REFILL_NS), 0.0)
+    cold = np.where(host, np.minimum(placed, calibrated.REFILL_NS.value), 0.0)
     diffuse = float((placed - whole).sum()) / max(float(cold.sum()), 1.0)
     return graph.with_durations(
         np.maximum(placed - diffuse * cold, np.where(host, LEAST_LEFT * graph.duration_ns, placed))

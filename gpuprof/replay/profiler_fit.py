@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from gpuprof.calibration import noise as noise_calibrated
+from gpuprof.calibration import profiler as profiler_calibrated
 from gpuprof.replay.cpu_compute import computes, good_part
 from gpuprof.replay.graph import HOST, INPUT, Graph
-from gpuprof.replay.host_pace import SPREAD, pace_and_spread
-from gpuprof.replay.noise import GPU_PROCESS_NOISE, HOST_PROCESS_NOISE, RUN_NOISE
+from gpuprof.replay.host_pace import pace_and_spread
 from gpuprof.replay.phase_fit import Parts, fitted_to_parts
 from gpuprof.replay.planning import planning
 from gpuprof.replay.profiler_cost import Recorded, recorded_events, without
@@ -21,9 +22,6 @@ from gpuprof.replay.transform import scaled
 from gpuprof.tracefile.trace import Mask
 from gpuprof.units import Assumed, Ratio, Share
 
-MOST = SPREAD
-"""A measured step can ask for this many times the cost that is usual on such a host before the host's own speed must
-explain it."""
 MOST_EXPONENT: Assumed[Ratio] = 1.6
 """Beyond that the host itself was quicker or slower: by e to the power of this at most."""
 FLAT_GAIN: Assumed[Share] = 5e-3
@@ -125,7 +123,7 @@ def _fitted(graph: Graph, events: Recorded, pace: float, least: float, measured_
     event, then by its own speed. Where even all of the cost hardly changes the step, the cost of an event is `least` at
     the least: what is missing then is no matter of the host.
     """
-    most = MOST * pace
+    most = profiler_calibrated.SPREAD.value * pace
     differs = _differs(graph)
 
     def at(level: float, device: float) -> Graph:
@@ -146,9 +144,9 @@ def _fitted(graph: Graph, events: Recorded, pace: float, least: float, measured_
         quicker = by_resource(graph, host=QUICKER_HOST, input=QUICKER_HOST)
         return step_of(quicker) < (1 - CPU_LIMITED) * step_of(graph)
 
-    level, device, slow, fast = pace, 1.0, 1 + RUN_NOISE, 1 / (1 + RUN_NOISE)
+    level, device, slow, fast = pace, 1.0, 1 + noise_calibrated.RUN.value, 1 / (1 + noise_calibrated.RUN.value)
     if step(pace, slow) < measured_ns:
-        insensitive = step(0.0, slow) < (1 + 2 * RUN_NOISE) * step(pace, slow)
+        insensitive = step(0.0, slow) < (1 + 2 * noise_calibrated.RUN.value) * step(pace, slow)
         device, lowest = slow, least if insensitive else -MOST_EXPONENT
         if step(0.0, slow) >= measured_ns or determined(0.0, slow):
             level = _first(lambda u: step(u, slow) <= measured_ns, lowest, pace)
@@ -177,7 +175,7 @@ def _differs(graph: Graph) -> Mask | None:
 def _as_told(graph: Graph, factor: float, step_ns: float) -> Graph:
     """The graph with a host made slower or quicker by a factor, as far as the measured step leaves that open; by the
     noise of the host's time at least."""
-    noise = float(np.log1p(HOST_PROCESS_NOISE))
+    noise = float(np.log1p(noise_calibrated.HOST_PROCESS.value))
     whole = max(abs(float(np.log(factor))), noise)
 
     def by(size: float) -> Graph:
@@ -185,7 +183,7 @@ def _as_told(graph: Graph, factor: float, step_ns: float) -> Graph:
         return by_resource(graph, host=changed, input=changed)
 
     def too_far(size: float) -> bool:
-        return abs(step_of(by(size)) - step_ns) > RUN_NOISE * step_ns
+        return abs(step_of(by(size)) - step_ns) > noise_calibrated.RUN.value * step_ns
 
     return by(_first(too_far, noise, whole))
 
@@ -198,7 +196,7 @@ def _wider(step: float, bound: float, side: int) -> float:
     """The bound of an interval on one side of the step, moved away from it by the noise between processes."""
     if step <= 0 or bound <= 0:
         return step
-    return float(step * np.exp(side * np.hypot(np.log(bound / step), np.log1p(GPU_PROCESS_NOISE))))
+    return float(step * np.exp(side * np.hypot(np.log(bound / step), np.log1p(noise_calibrated.GPU_PROCESS.value))))
 
 
 def _first(holds: Callable[[float], bool], low: float, high: float) -> float:

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpuprof.calibration import latency as latency_calibrated
 from gpuprof.replay.calls import Calls
 from gpuprof.replay.lanes import Pieces
-from gpuprof.replay.latencies import CLEAR_NS, RETURN_NS, usual
+from gpuprof.replay.latencies import CLEAR_NS, usual
 from gpuprof.replay.work import Work
 from gpuprof.tracefile.trace import F64, I64, Mask
 from gpuprof.units import Assumed, Code, Convention, Entries, WholeNs
@@ -64,7 +65,7 @@ def sync_edges(pieces: Pieces, work: Work, calls: Calls) -> SyncEdges:
     np.maximum.at(latest, at, ended)
     waited = latest > begun
     clear = latest > begun + CLEAR_NS
-    usual_return = usual(returned - latest, clear, RETURN_NS)
+    usual_return = usual(returned - latest, clear, latency_calibrated.RETURN_NS.value)
     own_ns = _own(calls.name[rows], returned - begun, waited)
     # Which of the two made the call as long as it was: its own work, or the wait.
     by_wait = np.isfinite(latest) & (returned - latest - usual_return <= returned - begun - own_ns)
@@ -82,7 +83,7 @@ def _own(names: np.ndarray, took: F64, waited: np.ndarray) -> F64:
     for name in np.unique(names).tolist():
         mine = names == name
         free = mine & ~waited
-        own[mine] = np.median(took[free]) if free.any() else min(took[mine].min(), RETURN_NS)
+        own[mine] = np.median(took[free]) if free.any() else min(took[mine].min(), latency_calibrated.RETURN_NS.value)
     return own
 
 

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpuprof.calibration import latency as latency_calibrated
 from gpuprof.replay.calls import Calls
 from gpuprof.replay.graph import NEVER
 from gpuprof.replay.lanes import Pieces
-from gpuprof.replay.latencies import CLEAR_NS, GAP_NS
+from gpuprof.replay.latencies import CLEAR_NS
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.trace import F64, I64, U8, Mask
 
@@ -141,5 +142,5 @@ def _carried(timeline: Timeline, pairs: np.ndarray, low: int, stream: I64, start
         if rows.any():
             result[i] = float(gpu.end_ns[rows].max() - low)
         elif len(first) and start[first[0]] - launched[first[0]] > CLEAR_NS and first[0] in earliest:
-            result[i] = start[first[0]] - GAP_NS
+            result[i] = start[first[0]] - latency_calibrated.GAP_NS.value
     return result

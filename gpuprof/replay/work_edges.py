@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpuprof.calibration import latency as latency_calibrated
 from gpuprof.replay.edge_list import Edges, Nodes
 from gpuprof.replay.graph import EVENT, GRAPH, LAUNCH, NEVER, STREAM
 from gpuprof.replay.lanes import Pieces
-from gpuprof.replay.latencies import CLEAR_NS, EVENT_LAG_NS, GAP_NS, LATENCY_NS, bind, prompt, usual
+from gpuprof.replay.latencies import CLEAR_NS, bind, prompt, usual
 from gpuprof.replay.work import Work
 from gpuprof.tracefile.trace import F64, I64
 from gpuprof.units import Assumed, WholeNs
@@ -120,8 +121,8 @@ def _usual_latencies(work: Work, observed: F64) -> F64:
     """Per work the usual time from a launch to its start on an idle stream, for each kind of work."""
     idle = np.isnan(observed[:, _BY_STREAM]) | (observed[:, _BY_STREAM] > CLEAR_NS)
     soon = prompt(observed[:, _BY_LAUNCH], work.head & idle & np.isnan(observed[:, _BY_EVENT]))
-    every = usual(observed[:, _BY_LAUNCH], soon, LATENCY_NS)
-    latency = np.full(len(work), LATENCY_NS)
+    every = usual(observed[:, _BY_LAUNCH], soon, latency_calibrated.LAUNCH_NS.value)
+    latency = np.full(len(work), latency_calibrated.LAUNCH_NS.value)
     for kind in np.unique(work.kind).tolist():
         mine = work.kind == kind
         latency[mine] = usual(observed[:, _BY_LAUNCH], mine & soon, every)
@@ -132,8 +133,8 @@ def _usual_gaps(work: Work, launched: F64, free: F64, observed: F64) -> F64:
     """Per work the usual time from the end of the work before, for each stream."""
     queued = ~np.isnan(free) & (launched + CLEAR_NS < free)
     queued &= np.isnan(observed[:, _BY_EVENT]) & (observed[:, _BY_STREAM] < CLEAR_NS)
-    every = usual(observed[:, _BY_STREAM], queued, GAP_NS)
-    gap = np.full(len(work), GAP_NS)
+    every = usual(observed[:, _BY_STREAM], queued, latency_calibrated.GAP_NS.value)
+    gap = np.full(len(work), latency_calibrated.GAP_NS.value)
     for stream in range(len(work.streams)):
         mine = work.stream == stream
         gap[mine] = usual(observed[:, _BY_STREAM], queued & mine, every)
@@ -144,7 +145,7 @@ def _usual_event(observed: F64) -> float:
     """The usual time from the end of work that is waited for by an event."""
     late = np.fmin(observed[:, _BY_LAUNCH], observed[:, _BY_STREAM])
     lag = observed[:, _BY_EVENT]
-    return usual(lag, ~np.isnan(lag) & (late > CLEAR_NS) & (lag < CLEAR_NS), EVENT_LAG_NS)
+    return usual(lag, ~np.isnan(lag) & (late > CLEAR_NS) & (lag < CLEAR_NS), latency_calibrated.EVENT_NS.value)
 
 
 def _graph_parent(work: Work) -> I64:

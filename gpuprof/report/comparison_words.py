@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gpuprof.calibration import noise as noise_calibrated
 from gpuprof.diagnosis.comparison.compare import OTHER_MEAN
 from gpuprof.diagnosis.comparison.comparison import (
     Comparison,
@@ -15,7 +16,6 @@ from gpuprof.diagnosis.comparison.leftovers import WORK
 from gpuprof.diagnosis.comparison.significance import LIKELY_P, SIGNIFICANT_P
 from gpuprof.diagnosis.detect.pair.side import Side
 from gpuprof.diagnosis.sentences import capital
-from gpuprof.replay.noise import PROCESS_NOISE
 from gpuprof.report import labels
 from gpuprof.report.names import shown
 from gpuprof.report.numbers import count, duration, duration_range, gib, share
@@ -57,7 +57,7 @@ def outcome(comparison: Comparison) -> str:
         return "DIFFERENT PROGRAMS"
     step, work, tested = comparison.step, comparison.work, comparison.significance
     if step.outcome == "same":
-        return "NO DIFFERENCE" if abs(step.ratio - 1) < PROCESS_NOISE else "NO CLEAR DIFFERENCE"
+        return "NO DIFFERENCE" if abs(step.ratio - 1) < noise_calibrated.PROCESS.value else "NO CLEAR DIFFERENCE"
     is_, takes, p = "IS", "TAKES", ""
     if not step.sure:
         is_, takes = "IS LIKELY", "LIKELY TAKES"

@@ -17,7 +17,7 @@ from gpuprof.report.code_lines import without_alternatives, without_comments, wr
 from gpuprof.report.lines import flow, prose
 from gpuprof.report.names import escape, shown
 from gpuprof.report.numbers import amount, duration, duration_range, long_duration
-from gpuprof.report.settle import commands, settle
+from gpuprof.report.settle import commands, fitting, settle
 from gpuprof.units import Assumed, Cells, Convention, Share
 
 RESOURCES = ("host", "input", "transfer", "communication", "device", "compute", "memory", "latency")
@@ -153,9 +153,19 @@ def chance(finding: Finding) -> str:
 
 def _written_out(number: int, one: Finding, diagnosis: Diagnosis, now: float, width: int) -> Table:
     head = _head(one, f"{gain(one, now)}   {chance(one)}", width - NUMBER_WIDTH)
-    notes = [*own_lines(one), *conditions(one, diagnosis), f"settled by {settle(one)}"]
+    notes = [*own_lines(one), *conditions(one, diagnosis)]
     how = _written(one.shown_lines, width - NUMBER_WIDTH)
-    return _numbered(number, [*head, *(Text(line, "dim") for line in notes), *how])
+    settled = _settled(one, width - NUMBER_WIDTH)
+    return _numbered(number, [*head, *(Text(line, "dim") for line in notes), *how, *settled])
+
+
+def _settled(one: Finding, width: int) -> list[Text]:
+    """What settles it: the command in one line, with that of the training if it fits; never broken."""
+    if not one.settle:
+        return [Text(f"settled by: {settle(one)}", "dim")]
+    command = fitting(one, width)
+    said = Text.assemble(("settled by: ", "dim"), (command, "cyan"))
+    return [said] if said.cell_len <= width else [Text("settled by:", "dim"), Text(command, "cyan", overflow="fold")]
 
 
 def uncertain_mean(diagnosis: Diagnosis) -> str:

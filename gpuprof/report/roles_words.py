@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from gpuprof.calibration import iterations as iterations_calibrated
 from gpuprof.diagnosis.roles.model import WAITING, Role, Roles, Wait
 from gpuprof.diagnosis.roles.queue import MARKED
-from gpuprof.diagnosis.roles.timeline import BOUND, NO_ONE
+from gpuprof.diagnosis.roles.timeline import NO_ONE
 from gpuprof.report.iteration_words import PAINTS
 from gpuprof.report.logged_terminal import quantity
 from gpuprof.report.names import escape
@@ -26,7 +27,7 @@ def title(found: Roles) -> str:
     """Which role limits the job, in a few words."""
     if found.limiting is not None:
         return f"The {found.limiting} limits the job"
-    turns = all(one.bubble_share >= BOUND for one in found.roles)
+    turns = all(one.bubble_share >= iterations_calibrated.BOUND.value for one in found.roles)
     return "The roles work in turns" if turns else "The roles are balanced"
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from rich.cells import cell_len
+
 from gpuprof.diagnosis.diagnosis import Finding
 from gpuprof.report.names import escape
 
@@ -24,3 +26,9 @@ def commands(finding: Finding) -> tuple[str, ...]:
     head, known, _ = finding.settle.partition(BEFORE_COMMAND)
     rest = "" if known else " …"
     return settle(finding), f"{head}{rest}", f"{head.removeprefix('gpuprof try ')}{rest}"
+
+
+def fitting(finding: Finding, width: int) -> str:
+    """The command with that of the training if it fits `width` cells, else without it: it can be pasted as it is."""
+    whole = commands(finding)[:2]
+    return next((text for text in whole if cell_len(text) <= width), whole[-1])

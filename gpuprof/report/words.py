@@ -11,11 +11,13 @@ from gpuprof.diagnosis.run_issues import how_to_record_sooner
 from gpuprof.diagnosis.sentences import Sentences
 from gpuprof.report.names import shown
 from gpuprof.report.numbers import amount, duration, duration_range
-from gpuprof.report.settle import settle
+from gpuprof.report.settle import fitting
 from gpuprof.timeline.frames import MODULE
 from gpuprof.timeline.unit import Unit
 from gpuprof.units import Assumed, Cells, Convention, Share
 
+USUAL_LINE: Convention[Cells] = 66
+"""Of a command that is named as the next step, beside the labels of a terminal of 80 columns."""
 WORTH_MENTIONING: Convention[Share] = 0.05
 """Share of a step below which the profiler's cost does not matter to the reader."""
 
@@ -202,7 +204,7 @@ def next_step(diagnosis: Diagnosis) -> str:
         return f"gpuprof explain {diagnosis.findings[0].id}"
     if diagnosis.worth_trying:
         first = diagnosis.worth_trying[0]
-        return settle(first) if first.settle else f"gpuprof explain {first.id}"
+        return fitting(first, USUAL_LINE) if first.settle else f"gpuprof explain {first.id}"
     if diagnosis.verdict.bound is None and any(issue.id == "truncated" for issue in diagnosis.quality.issues):
         return "record again as described above"
     slowed = cost is not None and cost.high_ns >= WORTH_MENTIONING * steps.recorded_ns

@@ -22,9 +22,6 @@ FAR = np.iinfo(np.int64).max
 
 FEWEST_OPS: Assumed[Ops] = 500
 """Fewer ops than this do not show whether some were left out."""
-SILENT_SHARE = calibrated.SILENT_SHARE.value
-"""Of PyTorch's ops a third to a half lie in another and make no call (views, allocations, checks of types); where fewer
-do than this, such ops were left out of the file to make it small."""
 
 
 def has_ops(trace: Trace) -> bool:
@@ -63,4 +60,4 @@ def lacks_inner_ops(timeline: Timeline) -> bool:
         mine = inside[ops.thread[inside] == thread]
         following = np.append(begun, FAR)[np.searchsorted(begun, ops.start_ns[mine], side="left")]
         silent -= int(np.count_nonzero(following <= ops.end_ns[mine]))
-    return len(inside) > 0 and silent < SILENT_SHARE * len(rows)
+    return len(inside) > 0 and silent < calibrated.SILENT_SHARE.value * len(rows)

@@ -29,10 +29,7 @@ another thread runs ops, or what is not known."""
 PLANNING, LOADS, COMPILES, ALLOCATES, LOCKS, UNKNOWN = range(len(KINDS))
 
 LEAST_NS = int(calibrated.LEAST_NS.value)
-TIMES = calibrated.TIMES.value
-USUAL_NS = calibrated.USUAL_NS.value
 PLANNING_NS = int(thresholds.PLANNING_NS.value)
-LONG_PLANNING = calibrated.LONG_PLANNING.value
 FEWEST_LIKE: Assumed[Ops] = 2
 """Other ops of the same name, at least, whose median is what is usual; with fewer it is the calibrated time."""
 SILENT_NS: Assumed[WholeNs] = LEAST_NS // 2
@@ -85,7 +82,9 @@ def slow_calls(timeline: Timeline) -> SlowCalls:
     compiling = timeline.trace.rows_named(ops.name, COMPILING.search) & inside_window
     outermost = np.flatnonzero(compiling & ~_has_ancestor(timeline, compiling))
     own, usual = _own_and_usual(timeline)
-    slow = np.flatnonzero(inside_window & (ops.kind == OP) & (own >= LEAST_NS) & (own >= TIMES * usual))
+    slow = np.flatnonzero(
+        inside_window & (ops.kind == OP) & (own >= LEAST_NS) & (own >= calibrated.TIMES.value * usual)
+    )
     if len(slow) and compiling.any():
         slow = slow[~inside(timeline.nesting, compiling)[slow]]
     found = [one for row in slow.tolist() if (one := _judged(timeline, row, float(usual[row]))) is not None]
@@ -113,7 +112,7 @@ def _own_and_usual(timeline: Timeline) -> tuple[I64, F64]:
     children = np.flatnonzero(parent >= 0)
     inner = np.bincount(parent[children], weights=whole[children], minlength=len(ops)).astype(np.int64)
     own = (whole - inner).clip(0)
-    usual = np.full(len(ops), USUAL_NS)
+    usual = np.full(len(ops), calibrated.USUAL_NS.value)
     launches = np.zeros(len(ops), bool)
     rows = timeline.links.op
     launches[rows[rows >= 0]] = True
@@ -146,7 +145,7 @@ def _judged(timeline: Timeline, row: int, usual_ns: float) -> tuple[int, int, fl
 
     waits = spans(_WAITS).total
     own_ns = own.total - waits
-    if own_ns < max(LEAST_NS, TIMES * usual_ns):
+    if own_ns < max(LEAST_NS, calibrated.TIMES.value * usual_ns):
         return None
     silence = _less(own, union(calls.start_ns[mine], calls.end_ns[mine]))
     stretches = silence.end - silence.start
@@ -178,7 +177,10 @@ def _plans(timeline: Timeline, row: int, own_ns: int) -> bool:
         return False
     mine = (ops.name == ops.name[row]) & (ops.thread == ops.thread[row])
     whole = ops.end_ns - ops.start_ns
-    if int(np.count_nonzero(mine & (whole < LEAST_NS))) < FEWEST_LIKE and own_ns < LONG_PLANNING * PLANNING_NS:
+    if (
+        int(np.count_nonzero(mine & (whole < LEAST_NS))) < FEWEST_LIKE
+        and own_ns < calibrated.LONG_PLANNING.value * PLANNING_NS
+    ):
         return False
     if not any(letter.isdigit() for letter in timeline.trace.text(int(ops.dims[row])) or ""):
         return True  # its shapes were not recorded

@@ -25,8 +25,8 @@ import math
 from collections.abc import Sequence
 from typing import Literal
 
+from gpuprof.calibration import noise as noise_calibrated
 from gpuprof.diagnosis.detect.proposal import SURE_GAIN
-from gpuprof.replay.noise import PROCESS_NOISE
 from gpuprof.trial.trial import Interval
 from gpuprof.units import Assumed, Measured, Processes, Share
 
@@ -57,7 +57,7 @@ def decide(plain: Sequence[float], fixed: Sequence[float], gain: Interval) -> De
 def _faster(plain: Sequence[float], fixed: Sequence[float]) -> bool:
     """Whether logarithms of steps with a fix are below those without by more than chance."""
     gap, scatter = min(plain) - max(fixed), max(plain) - min(plain)
-    if gap * (len(fixed) - 1) > max(scatter, PROCESS_NOISE):
+    if gap * (len(fixed) - 1) > max(scatter, noise_calibrated.PROCESS.value):
         return True
     return len(fixed) >= FEWEST_BY_RANK and rank_sum_probability(plain, fixed) <= RANK_SUM_P / len(fixed) ** 2
 

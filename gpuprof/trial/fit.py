@@ -24,7 +24,6 @@ SCHEMA = "gpuprof.fit/1"
 SETTLING_STEPS: Assumed[Steps] = 2
 TIMED_STEPS: Assumed[Steps] = 2
 LIMIT_S: Assumed[Seconds] = 600.0
-LEAST_SPREAD, UNSEEN_LENGTH = calibrated.FIT_SPREAD.value, calibrated.FIT_UNSEEN_LENGTH.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +58,10 @@ class Model:
         tokens = batch * length
         grows = (self.per_token + self.per_token_and_length * length) * tokens
         ratio = 1.0 if self.length_known else length / self.length
-        less, more = UNSEEN_LENGTH * max(1 - ratio, 0.0), UNSEEN_LENGTH * max(ratio - 1, 0.0)
+        less, more = (
+            calibrated.FIT_UNSEEN_LENGTH.value * max(1 - ratio, 0.0),
+            calibrated.FIT_UNSEEN_LENGTH.value * max(ratio - 1, 0.0),
+        )
         low, high = grows * (1 - self.spread - less), grows * (1 + self.spread + more)
         return self.fixed_bytes + low, self.fixed_bytes + grows, self.fixed_bytes + high
 
@@ -236,10 +238,10 @@ def model_of(points: Sequence[Point]) -> Model:
     fixed = first.peak_bytes - slope * tokens[0]
     third = next((one for one in points[2:] if one.length != first.length), None)
     if third is None:
-        return Model(fixed, slope, 0.0, first.length, False, LEAST_SPREAD)
+        return Model(fixed, slope, 0.0, first.length, False, calibrated.FIT_SPREAD.value)
     then = (third.peak_bytes - fixed) / (third.batch * third.length)
     curvature = max((then - slope) / (third.length - first.length), 0.0)
-    return Model(fixed, slope - curvature * first.length, curvature, first.length, True, LEAST_SPREAD)
+    return Model(fixed, slope - curvature * first.length, curvature, first.length, True, calibrated.FIT_SPREAD.value)
 
 
 def table(model: Model, points: Sequence[Point], batches: Sequence[int], lengths: Sequence[int]) -> tuple[Cell, ...]:

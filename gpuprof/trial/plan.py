@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from gpuprof.replay.noise import PROCESS_NOISE
+from gpuprof.calibration import noise as noise_calibrated
 from gpuprof.trial.fixes import Candidate
 from gpuprof.units import Assumed, Processes, Rounds
 
@@ -26,7 +26,7 @@ def rounds_to_decide(gain: float | None) -> int:
         return UNKNOWN_ROUNDS
     if gain <= 1:
         return MOST_ROUNDS
-    return min(max(FEWEST_ROUNDS, 1 + math.ceil(PROCESS_NOISE / math.log(gain))), MOST_ROUNDS)
+    return min(max(FEWEST_ROUNDS, 1 + math.ceil(noise_calibrated.PROCESS.value / math.log(gain))), MOST_ROUNDS)
 
 
 def saved_per_minute(candidate: Candidate, process_s: float) -> float:

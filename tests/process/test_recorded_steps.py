@@ -13,7 +13,7 @@ from helpers.started import environment
 from helpers.warm_torch import warm_python
 
 pytest.importorskip("torch")
-MOST_TIMED, MOST_AFTER = 105, 6
+MOST_TIMED, MOST_AFTER = 98, 6
 """Python functions more a step, of gpuprof and of what it calls, with one or a few to spare."""
 LATE_STEPS = 30
 """With two optimizers, once the recording is over."""

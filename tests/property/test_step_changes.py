@@ -8,16 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuprof.attach.changes import (
-    BLOCK_STEPS,
-    LEAST,
-    RECENT_BLOCKS,
-    REFERENCE_BLOCKS,
-    SETTLING_STEPS,
-    Change,
-    Watch,
-    advance,
-)
+from gpuprof.attach.changes import BLOCK_STEPS, RECENT_BLOCKS, REFERENCE_BLOCKS, SETTLING_STEPS, Change, Watch, advance
+from gpuprof.calibration import watch as watch_calibrated
 
 BEFORE = SETTLING_STEPS + BLOCK_STEPS * REFERENCE_BLOCKS
 """Steps until the usual level is known."""
@@ -86,10 +78,10 @@ def test_the_unit_does_not_matter(steps: list[float], scale: float):
     assert [(i, c.kind, c.cause, c.steps) for i, c in one] == [(i, c.kind, c.cause, c.steps) for i, c in other]
 
 
-@given(seed=seeds, share=st.floats(-0.8 * LEAST, 0.8 * LEAST))
+@given(seed=seeds, share=st.floats(-0.8 * watch_calibrated.LEAST.value, 0.8 * watch_calibrated.LEAST.value))
 def test_small_changes_are_none(seed: int, share: float):
     steps = [ns * (1 + share if i >= 500 else 1) for i, ns in enumerate(noise(seed, 1500, spread=0.01))]
-    assert [change for _, change in seen(steps) if abs(change.ratio - 1) < 0.9 * LEAST] == []
+    assert [change for _, change in seen(steps) if abs(change.ratio - 1) < 0.9 * watch_calibrated.LEAST.value] == []
 
 
 @given(steps=st.lists(st.sampled_from([0.0, -1.0, float("nan"), float("inf")]), max_size=50), seed=seeds)

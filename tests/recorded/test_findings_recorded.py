@@ -166,7 +166,7 @@ def test_fixes_are_short_and_whole(name: str):
     case = recorded(name)
     for page, find in FINDINGS:
         for one in find(case):
-            assert len(one.title) < 45, (page.id, one.title)
+            assert len(one.title) < 55, (page.id, one.title)
             assert all(len(line) <= 105 for line in str(one.fix).split("\n")), (page.id, str(one.fix))
             assert "…" not in str(one.fix), (page.id, str(one.fix))
             assert "<" not in str(one.fix), (page.id, str(one.fix))
@@ -205,3 +205,13 @@ def test_what_torch_skipped_is_priced_beside_a_pass_in_cuda_graphs():
     found = next(one for one in said.findings if one.id == "cuda_graphs")
     assert "as a buffer" in found.fix and any("mutated inputs" in one.text for one in found.evidence)
     assert found.speedup is not None and 1.1 < found.speedup.expected < 2.2
+
+
+def test_a_cpu_that_runs_ahead_is_no_doubt_where_the_gpu_explains_the_timed_step():
+    """Three steps of 8.8 ms on the CPU launched 72 ms of GPU work; without the profiler a step takes 24 ms."""
+    said = gpuprof.diagnose(ROOT / "scenarios" / "programs" / "fp8_middle" / "recording")
+    assert said.verdict.family == "compute" and {"host_ahead", "baseline_mismatch"}.isdisjoint(
+        one.id for one in said.quality.issues
+    )
+    found = next(one for one in said.findings if one.id == "fp8")
+    assert found.speedup is not None and found.speedup.low <= 1.14 <= found.speedup.high  # as measured

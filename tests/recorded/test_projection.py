@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 import gpuprof
+from gpuprof.calibration import noise as noise_calibrated
 from gpuprof.costs.hardware import Gpu, find, load_gpus
 from gpuprof.costs.measured_rates import Measurement
 from gpuprof.costs.split import MEMORY
@@ -38,7 +39,6 @@ from gpuprof.projection.subject import Subject
 from gpuprof.projection.summary import summarize
 from gpuprof.projection.sustained_rates import POWER_CONSTANT, power_limited_flops, reach
 from gpuprof.replay.graph import DEVICE
-from gpuprof.replay.noise import GPU_PROCESS_NOISE
 from gpuprof.replay.simulate import ROUNDS, simulate
 from gpuprof.replay.transform import scale
 
@@ -111,7 +111,7 @@ def test_how_well_the_mean_step_was_timed_says_nothing_of_a_gain():
     diagnosis = diagnosed(ROOT / "scenarios" / "starved_workers" / "recording")
     found = gpuprof.project(diagnosis, [diagnosis.environment.gpus[0].name]).gpus[0]
     assert found.step_ns.high > 2 * found.step_ns.expected
-    noise = 1 + GPU_PROCESS_NOISE
+    noise = 1 + noise_calibrated.GPU_PROCESS.value
     assert dataclasses.astuple(found.speedup) == pytest.approx((1 / noise, 1, noise))
 
 

@@ -13,9 +13,9 @@ from helpers.present import present
 from helpers.run_schema import errors_in
 from jsonschema import Draft202012Validator
 
+from gpuprof.calibration import noise as noise_calibrated
 from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.diagnosis.diagnosis_json import dumps, schema
-from gpuprof.replay.noise import MACHINE_NOISE
 from gpuprof.tracefile.run import read_run
 
 RUNS = ROOT / "tests" / "data" / "runs"
@@ -114,7 +114,7 @@ def test_the_baseline_is_near_that_of_some_bare_process(name, kind):
     """As near as steps of one program are on different hosts, whatever the spread; bound by the GPU, within 1 %."""
     reported = baseline_ms(name, kind)
     apart = min(abs(reported / process["median"] - 1) for process in bare(name, kind))
-    assert apart < (0.01 if name == "dense8b_lora" else MACHINE_NOISE)
+    assert apart < (0.01 if name == "dense8b_lora" else noise_calibrated.MACHINE.value)
 
 
 @pytest.mark.parametrize("name", LAUNCH_BOUND)

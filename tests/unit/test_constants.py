@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
+
+from helpers.paths import ROOT
 
 from benchmarks.constants import STATUSES, constants, constants_of
 from gpuprof import units
@@ -63,3 +66,42 @@ L: int = 5
     assert (found["B"].status, found["B"].unit, found["B"].room) == ("Assumed", "Share", "replay")
     assert {name for name, one in found.items() if one.is_alias} == {"C"}
     assert {name for name, one in found.items() if one.is_vague} == {"LEAST"}
+
+
+def aliases_of(source: str) -> Iterator[str]:
+    """Names of a module that are another name of a number in the calibration table, and nothing else."""
+    tables: set[str] = set()
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.ImportFrom) and node.module == "gpuprof.calibration":
+            tables |= {alias.asname or alias.name for alias in node.names}
+        elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            values = node.value.elts if isinstance(node.value, ast.Tuple) else [node.value]
+            if values and all(_is_of(value, tables) for value in values):
+                yield ast.unparse(node.targets[0] if isinstance(node, ast.Assign) else node.target)
+
+
+def _is_of(value: ast.expr, tables: set[str]) -> bool:
+    inner = value
+    while isinstance(inner, ast.Attribute):
+        inner = inner.value
+    return inner is not value and isinstance(inner, ast.Name) and inner.id in tables
+
+
+def test_a_calibrated_number_has_no_second_name():
+    """It is documented in the table, and used where it is needed."""
+    paths = [path for path in sorted((ROOT / "gpuprof").rglob("*.py")) if path.parent.name != "calibration"]
+    found = {path: list(aliases_of(path.read_text(encoding="utf-8"))) for path in paths}
+    assert [f"{path.relative_to(ROOT)}: {name}" for path, names in found.items() for name in names] == []
+
+
+def test_second_names_are_found():
+    source = """
+from gpuprof.calibration import kernels as calibrated, latency
+A = calibrated.A.value
+B, C = calibrated.B.rising, latency.C.low
+D: Measured[Ns] = latency.D.value
+E = int(latency.E.value)
+F = latency.F.value * 2
+G = other.G.value
+"""
+    assert list(aliases_of(source)) == ["A", "(B, C)", "D"]

@@ -7,7 +7,8 @@ from collections import Counter
 
 import pytest
 
-from gpuprof.costs.ceilings import TENSOR_EFFICIENCY, ceilings, ceilings_of
+from gpuprof.calibration import roofs as roofs_calibrated
+from gpuprof.costs.ceilings import ceilings, ceilings_of
 from gpuprof.costs.hardware import find, load_gpus, name_of
 from gpuprof.costs.measured_rates import Measurement, load_measurements, save_measurement
 from gpuprof.errors import GpuprofError
@@ -191,7 +192,7 @@ def test_ceilings_are_measured_where_known():
 def test_rates_of_gpus_without_measurements():
     """The usual efficiency is the median over those that were; its docstring states the range."""
     reached = [gpu.measured_flops / gpu.half_flops for gpu in GPUS if gpu.measured_flops and gpu.half_flops]
-    assert statistics.median(reached) == pytest.approx(TENSOR_EFFICIENCY, abs=0.02)
+    assert statistics.median(reached) == pytest.approx(roofs_calibrated.TENSOR_EFFICIENCY.value, abs=0.02)
     assert (min(reached), max(reached)) == pytest.approx((0.37, 1.04), abs=0.01)
 
 

@@ -10,6 +10,8 @@ import pytest
 from helpers.case import only, run_of
 from helpers.program import GAP, MS, PLAIN, US, Program, checkpointed
 
+from gpuprof.calibration import noise as noise_calibrated
+from gpuprof.calibration import recompute as recompute_calibrated
 from gpuprof.diagnosis import predict, predicted_step
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect import recomputed_passes
@@ -25,7 +27,7 @@ from gpuprof.diagnosis.share_verdict import judge_shares
 from gpuprof.diagnosis.shares import Shares
 from gpuprof.replay.graph import HOST, Graph
 from gpuprof.replay.mean_step import MeanStep
-from gpuprof.replay.noise import PROCESS_NOISE, change_noise
+from gpuprof.replay.noise import change_noise
 from gpuprof.replay.planning import planning
 from gpuprof.replay.transform import scaled
 from gpuprof.timeline.phases import BACKWARD, FORWARD
@@ -69,7 +71,7 @@ def test_noise_counts_once_and_each_fix_for_itself(monkeypatch, tmp_path):
     for end, factor in ((found.step_ns.low, 0.4), (found.step_ns.high, 0.7)):
         of_fix = math.log((0.8 * factor * KERNEL + GAP) / (0.8 * 0.5 * KERNEL + GAP))
         scatter = change_noise(found.step_ns.expected / case.step_ns)
-        away = math.hypot(math.log1p(PROCESS_NOISE), max(scatter, abs(of_fix)))
+        away = math.hypot(math.log1p(noise_calibrated.PROCESS.value), max(scatter, abs(of_fix)))
         assert abs(math.log(end / found.step_ns.expected)) == pytest.approx(away, rel=0.015)
 
 
@@ -117,7 +119,7 @@ def test_memory_serves_a_larger_batch_or_what_is_not_repeated(times: int, either
     extra, size = recompute.extra_bytes(bare), recomputed_passes.free_bytes(bare)[1]
     assert extra is not None
     assert size is not None
-    peak = round(recomputed_passes.USABLE_SHARE * size - times * extra[1])
+    peak = round(recompute_calibrated.USABLE_SHARE.value * size - times * extra[1])
     found = only(recompute, program.case(tmp_path, run_of(memory=RunMemory(None, None, peak))))
     assert ("free_memory" in found.claims) == either
 
@@ -132,7 +134,10 @@ def test_hooks_around_saved_tensors_go_with_checkpointing(tmp_path):
     graph, again = case.graph, recomputed_passes.recomputed(case)
     left = only(recompute, case).change(graph).duration_ns
     host = (graph.lane >= 0) & ~again & (graph.duration_ns > 0) & (graph.resource == HOST)
-    for phase, share in ((FORWARD, recompute.HOOKED_SHARE[1]), (BACKWARD, recompute.UNPACKED_SHARE[1])):
+    for phase, share in (
+        (FORWARD, recompute_calibrated.HOOKED_SHARE.rising[1]),
+        (BACKWARD, recompute_calibrated.UNPACKED_SHARE.rising[1]),
+    ):
         mine = host & (graph.phase == phase)
         assert mine.any()
         assert left[mine] == pytest.approx(share * graph.duration_ns[mine])

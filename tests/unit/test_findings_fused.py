@@ -120,7 +120,7 @@ def test_only_pieces_that_gain_are_fused(tmp_path):
         program.step(lambda: [body() for _ in range(6)])
     case = program.case(tmp_path)
     proposal = only(fused_elementwise, case)
-    assert proposal.title == "fused rotary embedding (Liger)"
+    assert proposal.title == "fused rotary (Liger)"
     assert "swiglu=False" in str(proposal.fix) or "liger_rotary_pos_emb" in str(proposal.fix)
     assert case.step_of(proposal.change(case.graph)) < case.step_ns
 

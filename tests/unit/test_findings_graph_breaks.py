@@ -11,9 +11,9 @@ import pytest
 from helpers.case import only, run_of
 from helpers.program import GRID, US, Program
 
+from gpuprof.calibration import breaks as breaks_calibrated
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.compiled_regions import broken_at
-from gpuprof.diagnosis.detect.foreseen_breaks import CALL_NS
 from gpuprof.diagnosis.findings import compile, cuda_graphs, graph_breaks, recompiles
 from gpuprof.tracefile.compiler import Compiler, compiler_of
 
@@ -122,9 +122,9 @@ def test_a_break_that_waits_gains_its_wait_and_its_set_up(tmp_path: Path, kernel
     )
     gpu = 2 * BLOCKS * KERNELS * (kernel_ns + 1 * US)
     # What launches stays, but for what entering a graph costs; the set-up of one graph, and what follows it.
-    entered = graph_breaks.ENTERED[0] * GRAPH / KERNELS
+    entered = breaks_calibrated.ENTERED.falling[0] * GRAPH / KERNELS
     host = 2 * BLOCKS * GRAPH - (2 * BLOCKS - 1) * entered + ENTRY + 10 * US
-    host += graph_breaks.STAYS[0] * (2 * BLOCKS - 1) * (ENTRY + 20 * US)
+    host += breaks_calibrated.STAYS.rising[0] * (2 * BLOCKS - 1) * (ENTRY + 20 * US)
     assert best <= usual <= worst < case.step_ns
     assert best == pytest.approx(max(gpu, host), rel=0.1)
 
@@ -229,7 +229,7 @@ def test_each_call_of_a_function_given_up_is_a_graph_of_its_own(tmp_path: Path):
     block = compiler([function(0, "forward", 22, limit=True, versions=4, ops=WHOLE // 5, recompiles=[GUARD])], [])
     case, whole = eager_model(tmp_path / "a", block), eager_model(tmp_path / "b", GIVEN_UP)
     each, once = (one.step_of(only(recompiles, one, "guard").change(one.graph)) for one in (case, whole))
-    assert each - once == pytest.approx(2 * 4 * CALL_NS[1], rel=0.05)
+    assert each - once == pytest.approx(2 * 4 * breaks_calibrated.CALL_NS.rising[1], rel=0.05)
 
 
 LOOP = "Failed to trace builtin operator"

@@ -10,6 +10,8 @@ from helpers.eager_program import CHAIN, LAYERS, PAUSE, eager
 from helpers.present import present
 from helpers.program import GAP, MS, SHORT, US, Program
 
+from gpuprof.calibration import compile as compile_calibrated
+from gpuprof.calibration import kernels as kernels_calibrated
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect import batch_scaling, captured_graphs, compiled_passes
 from gpuprof.diagnosis.detect.compiled_code import compiled_share
@@ -32,7 +34,11 @@ def test_compile_keeps_products_and_one_launch_for_each_chain(tmp_path):
     assert found is not None
     assert len(found.speaker) == 2 * LAYERS * case.steps
     proposal = only(compile, case)
-    host, left, once = compiled_passes.HOST[1], compiled_passes.LEFT, compiled_passes.PASS_NS[1]
+    host, left, once = (
+        compile_calibrated.HOST.rising[1],
+        compile_calibrated.LEFT.value,
+        compile_calibrated.PASS_NS.rising[1],
+    )
     expected = 2 * (LAYERS * 20 * US * host * (1 + left) + once)
     assert case.step_of(proposal.change(case.graph)) == pytest.approx(expected, rel=0.03)
     assert "reduce-overhead" not in str(proposal.fix)
@@ -56,11 +62,15 @@ def test_cuda_graphs_leave_the_passes_and_the_gpu(tmp_path):
     products = (
         2
         * LAYERS
-        * (3 * US * compiled_passes.REST[1] + 3 * US * compiled_passes.FUSED[1] + 2 * captured_graphs.NEXT_NS)
+        * (
+            3 * US * compile_calibrated.REST.rising[1]
+            + 3 * US * compile_calibrated.FUSED.rising[1]
+            + 2 * compile_calibrated.NEXT_NS.value
+        )
     )
-    expected = max(products, 2 * compiled_passes.PASS_NS[1])
+    expected = max(products, 2 * compile_calibrated.PASS_NS.rising[1])
     step = case.step_of(proposal.change(case.graph))
-    assert 0.8 * expected <= step <= expected + 2.2 * compiled_passes.PASS_NS[1]
+    assert 0.8 * expected <= step <= expected + 2.2 * compile_calibrated.PASS_NS.rising[1]
     assert step < 0.6 * case.step_of(only(compile, case).change(case.graph))
 
 
@@ -82,7 +92,7 @@ def test_fused_kernels_are_as_long_as_their_longest(tmp_path):
         program.step(body)
     case = program.case(tmp_path)
     proposal = only(compile, case)
-    expected = 40 * 100 * US * (compiled_passes.REST[1] + compiled_passes.FUSED[1])
+    expected = 40 * 100 * US * (compile_calibrated.REST.rising[1] + compile_calibrated.FUSED.rising[1])
     assert case.step_of(proposal.change(case.graph)) == pytest.approx(expected, rel=0.05)
     assert not list(cuda_graphs.find(case)), "a GPU that is busy needs no graphs"
 
@@ -114,7 +124,7 @@ def test_gradients_of_biases_take_kernels_of_their_own(tmp_path):
     cases = [summed(tmp_path / str(number), name, 1) for number, name in enumerate(("aten::sum", "aten::mean"))]
     steps = [case.step_of(only(compile, case).change(case.graph)) for case in cases]
     found = present(compiled_passes.passes(cases[-1]))
-    more = LAYERS * compiled_passes.ACROSS[1] * compiled_passes.HOST[1] * found.launch_ns
+    more = LAYERS * compile_calibrated.ACROSS.rising[1] * compile_calibrated.HOST.rising[1] * found.launch_ns
     assert steps[0] - steps[1] == pytest.approx(more, rel=0.05)
 
 
@@ -254,7 +264,7 @@ def test_graphs_on_top_of_compiled_code(tmp_path):
     proposal = only(cuda_graphs, case)
     # The host is done long before the GPU, which goes from kernel to kernel as graphs do.
     step = case.step_of(proposal.change(case.graph))
-    assert step == pytest.approx(500 * (3 * US + captured_graphs.NEXT_NS), rel=0.05)
+    assert step == pytest.approx(500 * (3 * US + compile_calibrated.NEXT_NS.value), rel=0.05)
     host = [proposal.change(case.graph).duration_ns[case.graph.lane >= 0].sum() / 3, 2 * captured_graphs.GRAPH_NS[1]]
     assert host[0] == pytest.approx(host[1], abs=50 * US)  # two launches, and what is not in the regions
 
@@ -362,9 +372,9 @@ def _optimizer(tmp_path, name: str, op: str, count: int, late: int = 0) -> Analy
 def test_a_loop_over_parameters_becomes_one_kernel(tmp_path):
     case = _optimizer(tmp_path, "AdamW", "aten::addcdiv_", 600)
     proposal = only(optimizer, case)
-    saved = 600 * 20 * US * (1 - optimizer.LOOP_HOST[1])
+    saved = 600 * 20 * US * (1 - kernels_calibrated.OPTIMIZER_LOOP_HOST.rising[1])
     # Launched last, the fused kernel is what the next step's first kernels wait for, or next to that step's host work.
-    tail = 600 * 20 * US * optimizer.GPU[1]
+    tail = 600 * 20 * US * kernels_calibrated.OPTIMIZER_GPU.rising[1]
     step = case.step_of(proposal.change(case.graph))
     assert 0.99 * (case.step_ns - saved) <= step <= case.step_ns - saved + tail
     assert str(proposal.fix) == "torch.optim.AdamW(..., fused=True)"

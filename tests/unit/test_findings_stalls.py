@@ -11,6 +11,8 @@ from helpers.eager_program import eager
 from helpers.present import present
 from helpers.program import MS, SHORT, US, Program
 
+from gpuprof.calibration import allocator as allocator_calibrated
+from gpuprof.calibration import shapes as shapes_calibrated
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.budget_model import Budget, Excess
 from gpuprof.diagnosis.detect import compiling
@@ -35,7 +37,7 @@ def _allocates(tmp_path, steps_with: set[int], steps: int = 3) -> Analysis:
 def test_allocations_in_every_step(tmp_path):
     case = _allocates(tmp_path, {0, 1, 2})
     proposal = only(allocator, case)
-    saved = 40 * 200 * US * (1 - allocator.LEFT[1])
+    saved = 40 * 200 * US * (1 - allocator_calibrated.LEFT.rising[1])
     assert case.step_of(proposal.change(case.graph)) == pytest.approx(case.step_ns - saved, rel=0.02)
     assert "expandable_segments" in str(proposal.fix)
     assert not list(allocator.find(_allocates(tmp_path, {0})))
@@ -118,7 +120,7 @@ def _compiles(tmp_path, plans: bool) -> Analysis:
 def test_code_that_is_compiled_in_every_step(tmp_path, plans):
     case = _compiles(tmp_path, plans)
     proposal = only(recompiles, case)
-    usual = recompiles.USUAL_NS
+    usual = shapes_calibrated.USUAL_NS.value
     gone = 60 * MS + 500 * US - usual + (50 * MS - usual if plans else 0)
     assert case.step_ns - case.step_of(proposal.change(case.graph)) == pytest.approx(gone, rel=0.01)
     half = (500 * US - usual) / 2
@@ -199,7 +201,7 @@ def test_copies_through_the_processor_leave_its_caches_to_the_rest(tmp_path):
     steps = [case.step_of(way(case.graph)) for way in (proposal.best, proposal.change, proposal.worst)]
     # Bound by the host after it, which loses the copy, and at best and usually some of its other work.
     rest = case.step_ns - 10 * MS
-    for step, loss in zip(steps, pageable_copies.CACHE_LOSS, strict=True):
+    for step, loss in zip(steps, allocator_calibrated.CACHE_LOSS.rising, strict=True):
         assert step == pytest.approx(loss * rest, rel=0.05)
 
 

@@ -9,9 +9,10 @@ import pytest
 from helpers.case import only, run_of
 from helpers.program import US, Program
 
+from gpuprof.calibration import breaks as breaks_calibrated
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.compile_time import compile_ns
-from gpuprof.diagnosis.detect.foreseen_breaks import CALL_NS, blocks_of, foreseen, in_words
+from gpuprof.diagnosis.detect.foreseen_breaks import blocks_of, foreseen, in_words
 from gpuprof.diagnosis.detect.opaque_functions import opaque_nodes
 from gpuprof.diagnosis.findings import compile
 from gpuprof.diagnosis.run_model import Run
@@ -76,7 +77,7 @@ def test_each_block_costs_a_call_in_both_passes(tmp_path: Path):
     case = model(tmp_path, replace(run_of(), steps_total=10))
     found = {one.key: one for one in compile.find(case)}
     whole, each = (case.step_of(found[key].change(case.graph)) for key in ("", "blocks"))
-    assert each - whole == pytest.approx(2 * BLOCKS * CALL_NS[1], rel=0.05)
+    assert each - whole == pytest.approx(2 * BLOCKS * breaks_calibrated.CALL_NS.rising[1], rel=0.05)
 
 
 def test_buckets_of_ddp_and_values_that_are_read_break_the_graph(tmp_path: Path):
@@ -90,7 +91,7 @@ def test_buckets_of_ddp_and_values_that_are_read_break_the_graph(tmp_path: Path)
     assert "buckets of DDP" not in dict(foreseen(plain))
     with_ddp, without = only(compile, case), only(compile, plain)
     more = case.step_of(with_ddp.change(case.graph)) - plain.step_of(without.change(plain.graph))
-    assert more == pytest.approx(2 * 3 * CALL_NS[1], rel=0.1)
+    assert more == pytest.approx(2 * 3 * breaks_calibrated.CALL_NS.rising[1], rel=0.1)
 
 
 @pytest.mark.parametrize(("call", "inner", "stays"), [

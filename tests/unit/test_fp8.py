@@ -9,6 +9,7 @@ import pytest
 from helpers.case import only
 from helpers.program import BF16, MS, PLAIN, US, Program
 
+from gpuprof.calibration import kernels as kernels_calibrated
 from gpuprof.calibration import precision as calibrated
 from gpuprof.costs.fp8 import (
     DELAYED,
@@ -53,7 +54,7 @@ H100 = {"flops": 0.78 * 989e12, "bytes_per_s": 2.4e12}
 def speedup(m: float, k: float, n: float, recipe: Recipe = TENSORWISE, **gpu: float) -> float:
     return layer_speedup(
         m, k, n, recipe=recipe, ratio=calibrated.RATIO.value, cast_share=calibrated.CAST.value,
-        shortest_ns=calibrated.KERNEL_NS.value, added_ns=fp8.ADDED_NS, **({**H100, **gpu}),
+        shortest_ns=calibrated.KERNEL_NS.value, added_ns=kernels_calibrated.MATMUL_ADDED_NS.value, **({**H100, **gpu}),
     )  # fmt: skip
 
 
@@ -123,7 +124,7 @@ def test_large_layers_gain_by_the_formula(tmp_path: Path):
         for x in (True, False)
     )
     back = cast_ns(cast_kernels(TENSORWISE, GRAD_INPUT, 8192, 4096, 14336), bandwidth, calibrated.KERNEL_NS.value)
-    gemms = 18 * matmul_ns(kernel, calibrated.RATIO.value, fp8.ADDED_NS)
+    gemms = 18 * matmul_ns(kernel, calibrated.RATIO.value, kernels_calibrated.MATMUL_ADDED_NS.value)
     # The six layers multiply rows of the same shape one after the other: one cast.
     expected = gemms + first + 5 * other + 6 * back + 12 * 5 * US
     assert then == pytest.approx(expected, rel=0.05)

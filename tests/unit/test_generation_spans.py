@@ -200,7 +200,7 @@ def test_a_decoder_that_is_trained_step_by_step_does_not_generate(tmp_path):
     generates."""
     model = Model()
 
-    def decode() -> torch.Tensor:
+    def decode():
         return torch.cat([model(torch.zeros(4, 1, dtype=torch.long)) for _ in range(LENGTH)], 1)
 
     def record(path: Path, train: bool) -> Timeline:

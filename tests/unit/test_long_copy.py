@@ -82,7 +82,7 @@ def test_a_short_copy_and_one_that_waits_for_kernels_are_not_named(tmp_path):
 def test_times_of_a_doubtful_verdict_are_not_called_reliable(tmp_path):
     """A third of the GPU's time has no launch, so nothing is replayed and the cost of recording is only counted."""
     made = Program()
-    made.trace.gpu("gemm", made.now, made.now + 50 * MS)
+    made.trace.gpu("gemm", made.now, made.now + 50 * MS, stream=9)  # not on a stream of recorded launches
     made.free[7] = made.now + 50 * MS
     made.step(lambda: [made.small_mm(gpu=500 * US) for _ in range(200)], sync=True)
     found = diagnosed(made, tmp_path)

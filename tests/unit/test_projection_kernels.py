@@ -9,11 +9,12 @@ import pytest
 from helpers.make_trace import TraceBuilder
 from helpers.timeline import timeline_of
 
+from gpuprof.calibration import projection as projection_calibrated
 from gpuprof.costs.hardware import find
 from gpuprof.costs.roofline import Roofline, roofline
 from gpuprof.costs.split import MEMORY
 from gpuprof.projection.batch import grown
-from gpuprof.projection.kernels import USUAL_REACH, Scaled, scaled_kernels
+from gpuprof.projection.kernels import Scaled, scaled_kernels
 from gpuprof.projection.sustained_rates import Reach, reach
 from gpuprof.timeline.timeline import Timeline
 
@@ -73,7 +74,7 @@ def by_squares(reached: float, memory: float = 0.5, clock: float = 1.0) -> float
 def test_a_guess_that_is_too_little_or_too_much_is_not_believed(share: float):
     """Half the bandwidth and a clock of 1.5: it is slower, not faster. What was guessed is in the interval."""
     found = elsewhere((GUESSED, "_swiglu", share), clock=1.5)
-    assert found.factor == pytest.approx([by_squares(USUAL_REACH, clock=1.5)], rel=0.01)
+    assert found.factor == pytest.approx([by_squares(projection_calibrated.USUAL_REACH.value, clock=1.5)], rel=0.01)
     believed = by_squares(share if share < 1 else 0.0, clock=1.5)
     assert found.low == pytest.approx([min(believed, found.factor[0])], rel=0.01)
     assert found.high == pytest.approx([2.0], rel=0.01)
@@ -109,7 +110,7 @@ def test_a_short_kernel_may_be_latency_alone():
     here = an_h200()
     there = dataclasses.replace(here, memory_bytes_per_s=here.memory_bytes_per_s / 2)
     limits = found.ceilings
-    assert USUAL_REACH * (1_500 - limits.launch_floor_ns) < limits.launch_floor_ns
+    assert projection_calibrated.USUAL_REACH.value * (1_500 - limits.launch_floor_ns) < limits.launch_floor_ns
     latency = dataclasses.replace(found.split, latency_ns=np.array([1_500], np.int64))
     found = dataclasses.replace(found, split=latency)
     scaled = scaled_kernels(timeline, found, here, there, grown(timeline, found, 1.0, None))
@@ -127,7 +128,7 @@ def test_unknown_work_goes_with_its_name_then_its_category():
 def test_unknown_work_without_products_goes_with_the_memory_where_there_is_no_other():
     """Whatever becomes of the arithmetic; that of a product goes with both."""
     found = elsewhere(("", "nobody_knows", 0.0), ("", "nvjet_tst_1", 0.0), compute=0.125)
-    assert found.factor == pytest.approx([by_squares(USUAL_REACH), 4.0])
+    assert found.factor == pytest.approx([by_squares(projection_calibrated.USUAL_REACH.value), 4.0])
 
 
 def test_collectives_stay_as_long_as_they_were():

@@ -23,6 +23,7 @@ from helpers.timeline import timeline_of
 
 import gpuprof
 from benchmarks import rank_jobs
+from gpuprof.calibration import noise as noise_calibrated
 from gpuprof.diagnosis.asked import Asked
 from gpuprof.diagnosis.combine_ranks import with_ranks
 from gpuprof.diagnosis.diagnose import diagnose
@@ -40,7 +41,6 @@ from gpuprof.replay.collectives import (
     without_waiting,
 )
 from gpuprof.replay.graph import COMMUNICATION
-from gpuprof.replay.noise import PROCESS_NOISE
 from gpuprof.replay.simulate import simulate
 from gpuprof.replay.transform import scale
 from gpuprof.runfile import SCHEMA
@@ -179,12 +179,12 @@ def test_what_recording_cost_all_ranks_alike_cancels_in_the_gain(tmp_path: Path)
     gang = survey(write(tmp_path, [RankProgram(), RankProgram(extra_ns=150 * MS), RankProgram()]), read_trace)
     assert gang.profiled[0] > 1 > gang.profiled[1], "the pause is no recorded event, and as long without a profiler"
     found = present(find_straggler(dataclasses.replace(gang, profiled=(1.1, 0.95))))
-    noise, gain = math.log1p(PROCESS_NOISE), found.speedup.expected
+    noise, gain = math.log1p(noise_calibrated.PROCESS.value), found.speedup.expected
     less = math.exp(-math.hypot(noise, math.log(0.95)))
     more = math.exp(math.hypot(noise, math.log(1.1)))
     assert dataclasses.astuple(found.speedup) == pytest.approx((gain * less, gain, gain * more))
     alike = present(find_straggler(dataclasses.replace(gang, profiled=(1.0, 1.0))))
-    assert alike.speedup.high / gain == pytest.approx(1 + PROCESS_NOISE)
+    assert alike.speedup.high / gain == pytest.approx(1 + noise_calibrated.PROCESS.value)
     assert alike.step_ns == found.step_ns, "how long the step is does depend on what recording cost"
 
 

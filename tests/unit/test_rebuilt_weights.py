@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers.case import only
@@ -89,7 +90,7 @@ def refined(folder: Path, calls: int, shape: int = 64, gradients: int = 4):
             start = made.now
             made.launch(PLAIN, (start + 4 * US, start + 6 * US), 2 * US)
             made.now += 20 * US
-            named = {"Sequence number": number, "Fwd thread id": 1}
+            named: dict[str, Any] = {"Sequence number": number, "Fwd thread id": 1}
             made.trace.op("autograd::engine::evaluate_function: MulBackward0", start, made.now, AUTOGRAD, **named)
         for _ in range(gradients):
             name = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"

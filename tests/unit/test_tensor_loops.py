@@ -6,8 +6,9 @@ import pytest
 from helpers.case import only
 from helpers.program import US, Program
 
+from gpuprof.calibration import kernels as kernels_calibrated
 from gpuprof.diagnosis.analysis import Analysis
-from gpuprof.diagnosis.detect.tensor_loops import HOST, PYTHON, in_lists, reading_loops
+from gpuprof.diagnosis.detect.tensor_loops import HOST, in_lists, reading_loops
 from gpuprof.diagnosis.findings import python_loop, syncs
 
 TENSORS, PAUSE, HOST_OP = 40, 6 * US, 20 * US
@@ -46,7 +47,9 @@ def test_a_norm_read_of_each_tensor_is_a_loop_and_becomes_a_few_launches(tmp_pat
     loop = case.step_ns - without
     assert loop > TENSORS * (HOST_OP + PAUSE)
     # Ops take 0.075 and Python 0.27 of what they took, and nothing waits any more.
-    assert left - without == pytest.approx(HOST[1] * TENSORS * 32 * US + PYTHON[1] * TENSORS * PAUSE, rel=0.35)
+    assert left - without == pytest.approx(
+        HOST[1] * TENSORS * 32 * US + kernels_calibrated.OPTIMIZER_LOOP_PYTHON.rising[1] * TENSORS * PAUSE, rel=0.35
+    )
     proposal = only(syncs, case, "lists")
     assert f"a loop over {TENSORS} tensors a step" in proposal.evidence[0].text
     assert "_foreach_norm" in str(proposal.fix)

@@ -11,6 +11,7 @@ import pytest
 from helpers.case import run_of
 from helpers.program import MS, US, Program
 
+from gpuprof.calibration import noise as noise_calibrated
 from gpuprof.diagnosis import predict
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.budget_model import Budget, Excess
@@ -21,7 +22,7 @@ from gpuprof.diagnosis.predicted_step import Prediction, Steps, prediction
 from gpuprof.diagnosis.run_budget import _pace
 from gpuprof.replay.loader_queue import Loader
 from gpuprof.replay.mean_step import WAITS, MeanStep
-from gpuprof.replay.noise import GAIN_NOISE, HOST_BOUND_NOISE, PROCESS_NOISE, change_noise, process_noise
+from gpuprof.replay.noise import change_noise, process_noise
 from gpuprof.replay.transform import scale, scaled
 
 
@@ -75,8 +76,8 @@ def test_a_fix_of_the_usual_step_gains_less_if_pauses_make_more_of_the_mean(tmp_
     so that 10 ms become 8 at worst."""
     found = predicted(timed(tmp_path, 6, 8, 10, usual=4, lumps_ns={"pauses": 4 * MS}))
     assert found.step.expected == pytest.approx(6 * MS, rel=0.01)
-    noise, scatter = math.log1p(PROCESS_NOISE), change_noise(8 / 6)
-    less = math.hypot(math.log1p(GAIN_NOISE), max(scatter, math.log((8 / 6) / (10 / 8))))
+    noise, scatter = math.log1p(noise_calibrated.PROCESS.value), change_noise(8 / 6)
+    less = math.hypot(math.log1p(noise_calibrated.GAIN.value), max(scatter, math.log((8 / 6) / (10 / 8))))
     assert math.log(found.speedup.expected / found.speedup.low) == pytest.approx(less, abs=0.02)
     assert math.log(found.step.high / found.step.expected) == pytest.approx(
         math.hypot(noise, scatter, math.log(8 / 6)), abs=0.02
@@ -94,7 +95,7 @@ def test_what_was_seen_is_gained_somewhat_by_a_fix_that_removes_it(steps: int, s
     case = case.with_facts(budget=replace(case.budget, excess=(Excess("save", 4 * MS, steps),) if steps else ()))
     never = Proposal("", (), Fix(), lambda graph: graph, lumps={"save": 0.0})
     found = prediction(Steps(case), [never])
-    away = math.hypot(math.log1p(GAIN_NOISE), max(change_noise(2), math.log(2 / (1 + share))))
+    away = math.hypot(math.log1p(noise_calibrated.GAIN.value), max(change_noise(2), math.log(2 / (1 + share))))
     assert found.speedup.expected == pytest.approx(2, rel=0.01)
     assert math.log(found.speedup.expected / found.speedup.low) == pytest.approx(away, abs=0.01)
     assert found.step.expected / found.step.low > 4  # its mean, as timed, is 1 ms at least
@@ -191,9 +192,9 @@ def test_what_the_verdict_names_is_first_where_others_hardly_gain_more(gain: flo
 
 def test_processes_of_a_host_bound_step_differ_more(tmp_path):
     """In their steps, and not in what a fix of the GPU's half gains; with the square root of the CPU's share."""
-    assert process_noise(0.0) == process_noise(0.1) == PROCESS_NOISE
-    assert process_noise(1.0) == process_noise(1.2) == HOST_BOUND_NOISE
-    assert process_noise(0.5) == pytest.approx(HOST_BOUND_NOISE * math.sqrt(0.5))
+    assert process_noise(0.0) == process_noise(0.1) == noise_calibrated.PROCESS.value
+    assert process_noise(1.0) == process_noise(1.2) == noise_calibrated.HOST_BOUND.value
+    assert process_noise(0.5) == pytest.approx(noise_calibrated.HOST_BOUND.value * math.sqrt(0.5))
     program = Program()
     for _ in range(3):
         program.step(lambda: [program.op("aten::mul", host=90 * US, kernel="mul", gpu=5 * US) for _ in range(40)])
@@ -202,9 +203,9 @@ def test_processes_of_a_host_bound_step_differ_more(tmp_path):
     gpu_bound = prediction(
         Steps(case), [Proposal("", (), Fix(), partial(scaled, nodes=case.graph.on_gpu, factor=20.0))]
     )
-    assert host_bound.step.high / host_bound.step.expected > 1 + 0.9 * HOST_BOUND_NOISE
-    assert gpu_bound.step.high / gpu_bound.step.expected < 1 + 1.3 * PROCESS_NOISE
-    assert host_bound.speedup.expected / host_bound.speedup.low < 1 + 1.4 * PROCESS_NOISE
+    assert host_bound.step.high / host_bound.step.expected > 1 + 0.9 * noise_calibrated.HOST_BOUND.value
+    assert gpu_bound.step.high / gpu_bound.step.expected < 1 + 1.3 * noise_calibrated.PROCESS.value
+    assert host_bound.speedup.expected / host_bound.speedup.low < 1 + 1.4 * noise_calibrated.PROCESS.value
 
 
 def recorded(path: Path, gpu_us: int) -> Analysis:
@@ -226,7 +227,7 @@ def test_what_recording_cost_cancels_in_the_gain_and_not_in_the_step(tmp_path):
     assert slow / quick > 1.5
     assert found.step.high / found.step.low > slow / quick
     assert found.speedup.expected == pytest.approx(2, rel=0.02)
-    away = math.hypot(math.log1p(GAIN_NOISE), change_noise(2))
+    away = math.hypot(math.log1p(noise_calibrated.GAIN.value), change_noise(2))
     assert math.log(found.speedup.expected / found.speedup.low) == pytest.approx(away, abs=0.02)
 
 
@@ -235,7 +236,9 @@ def test_what_recording_cost_widens_a_gain_that_changes_what_binds(tmp_path):
     case = recorded(tmp_path, 100)
     half = Proposal("", (), Fix(), partial(scaled, nodes=case.graph.on_gpu, factor=0.5))
     found = prediction(Steps(case), [half]).speedup
-    assert math.log(found.high / found.expected) > 2 * max(change_noise(found.expected), math.log1p(GAIN_NOISE))
+    assert math.log(found.high / found.expected) > 2 * max(
+        change_noise(found.expected), math.log1p(noise_calibrated.GAIN.value)
+    )
 
 
 def advised(case: Analysis, monkeypatch, *proposals: Proposal) -> predict.Fixes:

@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 from typing import Literal
 
+from gpuprof.calibration import noise as noise_calibrated
 from gpuprof.diagnosis.comparison.comparison import (
     Comparison,
     Mechanism,
@@ -32,7 +33,6 @@ from gpuprof.diagnosis.detect.pair.side import Known, Side
 from gpuprof.diagnosis.diagnosis import Diagnosis, Steps
 from gpuprof.diagnosis.sentences import capital, duration
 from gpuprof.errors import GpuprofError
-from gpuprof.replay.noise import PROCESS_NOISE
 from gpuprof.timeline.phases import PHASES
 from gpuprof.timeline.unit import Unit, common_unit
 from gpuprof.units import Assumed, Convention, Ratio, Rows, Share
@@ -155,7 +155,7 @@ def compare_steps(a: Side, b: Side, work: Work | None, tested: Significance | No
     difference = b.step_ns - a.step_ns
     outcome: Outcome = "faster" if speedup > 1 else "slower"
     # Without a test, a difference has to exceed the noise between processes of one program.
-    small = difference == 0 or abs(ratio - 1) < PROCESS_NOISE
+    small = difference == 0 or abs(ratio - 1) < noise_calibrated.PROCESS.value
     alike, sure = small, True
     if tested is not None and tested.significant is not None and difference:
         contrary = (tested.b_median_ns - tested.a_median_ns) * difference < 0

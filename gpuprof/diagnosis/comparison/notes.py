@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gpuprof.calibration import noise as noise_calibrated
 from gpuprof.diagnosis.comparison.comparison import KernelDifferences, Mechanism, Note, Significance, Step, Work
 from gpuprof.diagnosis.comparison.kernels import SAME_KERNELS, exchanged
 from gpuprof.diagnosis.comparison.significance import CORRELATED
@@ -11,7 +12,6 @@ from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.quantities import number, times
 from gpuprof.diagnosis.detect.pair.side import Side
 from gpuprof.diagnosis.run_model import Energy
-from gpuprof.replay.noise import PROCESS_NOISE
 from gpuprof.timeline.unit import Unit
 
 
@@ -152,13 +152,13 @@ def _test_notes(step: Step, tested: Significance | None, unit: Unit) -> Iterator
             f"Neighbouring {unit}s resemble each other (correlation {tested.correlation:.2f}), so the true p is larger"
             " than this.",
         )
-    if tested.significant and abs(step.ratio - 1) < PROCESS_NOISE:
+    if tested.significant and abs(step.ratio - 1) < noise_calibrated.PROCESS.value:
         yield Note(
             "within_noise",
             "info",
             f"The {unit}s differ by {100 * abs(step.ratio - 1):.1f} %. That is more than the noise between {unit}s,"
-            f" but processes of the same program also differ by some {100 * PROCESS_NOISE:.0f} %: run both again"
-            " to confirm it.",
+            f" but processes of the same program also differ by some {100 * noise_calibrated.PROCESS.value:.0f} %:"
+            " run both again to confirm it.",
         )
 
 

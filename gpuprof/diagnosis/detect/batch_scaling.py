@@ -11,14 +11,8 @@ from gpuprof.calibration import batch as calibrated
 from gpuprof.diagnosis.detect.expert_loops import expert_nodes
 from gpuprof.diagnosis.detect.longest_samples import longer_batches
 from gpuprof.diagnosis.detect.passes import shapes_in
-from gpuprof.projection.batch import (
-    GROWS,
-    another_batch,
-    event_growth,
-    model_phases,
-)
+from gpuprof.projection.batch import another_batch, event_growth, model_phases
 from gpuprof.projection.experts import expert_events, forward_tokens, over_all_tokens
-from gpuprof.projection.per_sample_attention import ROUND
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.transform import scaled
 from gpuprof.timeline.categories import TENSOR_CATEGORIES
@@ -33,8 +27,6 @@ DOUBLING_GAIN: Assumed[Ratio] = 1.2
 """Smallest gain of the last doubling of a batch to advise it: less is not worth the memory."""
 USABLE_MEMORY: Assumed[Share] = 0.9
 """Share of a GPU's memory that the allocator can use before it has to search for room."""
-HOST_WORST = calibrated.HOST_WORST.value
-"""Factor on CPU time in the worst case."""
 
 
 def best_factor(case: Analysis, whatever_fits: bool = True) -> tuple[int, float] | None:
@@ -69,7 +61,7 @@ def slower_host(case: Analysis, then: Change) -> Change:
     host = (case.graph.lane >= 0) & ~case.graph.waits
 
     def change(graph: Graph) -> Graph:
-        return then(scaled(graph, host, HOST_WORST))
+        return then(scaled(graph, host, calibrated.HOST_WORST.value))
 
     return change
 
@@ -77,8 +69,8 @@ def slower_host(case: Analysis, then: Change) -> Change:
 def scaled_batch(case: Analysis, factor: float, level: int = 1, longer: float = 1.0) -> Change:
     """The step with `factor` times the samples in each batch, each with `longer` times the tokens; level: 0 at best,
     1 as expected, 2 at worst."""
-    growth = _growth(case, factor, longer) ** GROWS[level]
-    return another_batch(case.graph, growth, factor * longer, factor, of_a_round=ROUND[level])
+    growth = _growth(case, factor, longer) ** calibrated.GROWS.rising[level]
+    return another_batch(case.graph, growth, factor * longer, factor, of_a_round=calibrated.ROUND.rising[level])
 
 
 def _growth(case: Analysis, factor: float, longer: float) -> F64:

@@ -16,11 +16,6 @@ from gpuprof.tracefile.trace import Mask
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Change
 
-LAUNCHED = calibrated.LAUNCHED.rising
-"""Share of launches that the CPU still makes one by one, since a part cannot be captured: at best, as expected, at
-worst."""
-NEXT_NS = calibrated.NEXT_NS.value
-"""Gap between consecutive kernels of a graph, ns."""
 GRAPH_NS = calibrated.GRAPH_NS.rising[:2]
 """Time to launch a graph and check its inputs, at best and as expected, ns. Guards and the rest of a pass of compiled
 code are already in its recording."""
@@ -29,7 +24,7 @@ code are already in its recording."""
 def graphed(found: Passes, way: int) -> Change:
     """Eager passes, compiled and captured in CUDA graphs; `way` as for `compiled`."""
     inside = found.rest | (found.group >= 0)
-    then = compiled(found, way, LAUNCHED[way])
+    then = compiled(found, way, calibrated.LAUNCHED.rising[way])
 
     at_once = OnceForEdges(partial(_edges_at_once, inside=inside))
 
@@ -60,7 +55,9 @@ def partly_captured(host: Mask) -> Change:
     """The worst case: some launches are still made one by one."""
 
     def change(graph: Graph) -> Graph:
-        return graph.with_durations(np.where(host, graph.duration_ns * LAUNCHED[2], graph.duration_ns))
+        return graph.with_durations(
+            np.where(host, graph.duration_ns * calibrated.LAUNCHED.rising[2], graph.duration_ns)
+        )
 
     return change
 
@@ -68,5 +65,5 @@ def partly_captured(host: Mask) -> Change:
 def _edges_at_once(graph: Graph, inside: Mask) -> Edges:
     """The edges with kernels of the mask following each other as in a graph."""
     edges = graph.edges
-    next_in_graph = inside[edges.target] & (edges.kind == STREAM) & (edges.lag_ns > NEXT_NS)
-    return edges.with_lags(np.where(next_in_graph, NEXT_NS, edges.lag_ns))
+    next_in_graph = inside[edges.target] & (edges.kind == STREAM) & (edges.lag_ns > calibrated.NEXT_NS.value)
+    return edges.with_lags(np.where(next_in_graph, calibrated.NEXT_NS.value, edges.lag_ns))

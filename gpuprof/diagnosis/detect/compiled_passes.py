@@ -35,30 +35,10 @@ of its inputs are one or two, a loop over experts or a hook per layer causes man
 OWN = frozenset({"nn.Module: TransformerEncoder", "nn.Module: TransformerDecoder"})
 """Modules of torch.nn that read the values of their mask unless `is_causal` is passed. This breaks the graph, and
 Dynamo does not resume inside torch's own code: all their layers stay eager."""
-HOST = calibrated.HOST.rising
-"""CPU time of a launch in a compiled graph / that of the op in eager mode: at best, as expected, at worst. The
-generated wrapper calls the same library function with memory already allocated, but still through torch's
-dispatcher."""
-PASS_NS = calibrated.PASS_NS.rising
-"""Guards, flattening and saving of tensors, once per forward and per backward pass, ns."""
-LASTING_NS = calibrated.LASTING_NS.value
-"""CPU work that takes longer than this without a pause does more than dispatch ops; a compiler may not remove it."""
-FUSED = calibrated.FUSED.rising
-"""Time of a chain's fused kernels / its longest kernel, whose memory traffic is about what the whole chain reads and
-writes outside."""
-LEFT = calibrated.LEFT.value
-"""Fused kernels per chain of neighbouring kernels: Inductor also fuses kernels that are not neighbours, or that have
-the same consumer."""
 ACROSS_ROWS = re.compile(
     r"^aten::((cudnn|native|miopen)_batch_norm(_backward)?|native_(layer|group)_norm_backward|_fused_rms_norm_backward)$"
 )
 """Ops that reduce across rows: means of a batch norm, gradients of a norm's weights."""
-ACROSS = calibrated.ACROSS.rising
-"""Additional kernels of such a reduction: it takes two stages before anything can use its result."""
-REST = calibrated.REST.rising
-"""Time of matmuls after compiling / before."""
-ATTENTION = calibrated.ATTENTION.rising
-"""The same for attention without a mask."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +164,7 @@ def whole_passes(case: Analysis) -> Passes | None:
         first=starts,
         launch_ns=float(np.median(ns[ns > 0])),
         without_all=Removing(gone | fused),
-        without_fused=Removing((gone & ~(host & (graph.duration_ns > LASTING_NS))) | fused),
+        without_fused=Removing((gone & ~(host & (graph.duration_ns > calibrated.LASTING_NS.value))) | fused),
     )
 
 
@@ -234,13 +214,13 @@ def compiled(found: Passes, way: int, launched: float = 1.0) -> Change:
         longest = _longest(found, graph.duration_ns)
         graph = (found.without_fused if way else found.without_all)(graph)
         duration = graph.duration_ns.copy()
-        duration[found.kept] *= HOST[way] * launched
-        duration[found.speaker] = longest * FUSED[way]
-        launches = LEFT + ACROSS[way] * found.across_rows
-        duration[found.launcher] = found.launch_ns * HOST[way] * launches * launched
-        duration[found.rest] *= REST[way]
-        duration[found.attention] *= ATTENTION[way] / REST[way]
-        duration[found.first] += PASS_NS[way]
+        duration[found.kept] *= calibrated.HOST.rising[way] * launched
+        duration[found.speaker] = longest * calibrated.FUSED.rising[way]
+        launches = calibrated.LEFT.value + calibrated.ACROSS.rising[way] * found.across_rows
+        duration[found.launcher] = found.launch_ns * calibrated.HOST.rising[way] * launches * launched
+        duration[found.rest] *= calibrated.REST.rising[way]
+        duration[found.attention] *= calibrated.ATTENTION.rising[way] / calibrated.REST.rising[way]
+        duration[found.first] += calibrated.PASS_NS.rising[way]
         return graph.with_durations(duration)
 
     return change

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gpuprof.calibration import latency as latency_calibrated
 from gpuprof.calibration import padding as calibrated
-from gpuprof.costs.floors import ELEMENTWISE_FLOOR_NS, MATMUL_FLOOR_NS
 from gpuprof.costs.split import roof_ns
 from gpuprof.diagnosis.detect.batch_scaling import micro_tokens
 from gpuprof.projection.batch import once_for_each_weight
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 LEAST_PADDING: Assumed[Share] = 0.08
 """Share of padding below which nothing is advised: packing leaves some of the last row empty too."""
-SPREAD_LENGTHS = calibrated.SPREAD_LENGTHS.value
-"""Mean square of the samples' lengths / the square of their mean: attention's work scales with the square."""
 
 
 def fewer_tokens(case: Analysis, part: float, grows: float = 1.0) -> Change:
@@ -55,7 +53,9 @@ def left_with(case: Analysis, part: float) -> F64:
         after = np.hypot(part * compute, part * (memory - weights) + weights)
         share = np.divide(after, before, out=share, where=before > 0)
     attention = case.category("attention")
-    share[attention] = min(part, SPREAD_LENGTHS * part * part)
-    floor = np.minimum(np.where(product, MATMUL_FLOOR_NS, ELEMENTWISE_FLOOR_NS), ns)
+    share[attention] = min(part, calibrated.SPREAD_LENGTHS.value * part * part)
+    floor = np.minimum(
+        np.where(product, latency_calibrated.MATMUL_NS.value, latency_calibrated.ELEMENTWISE_NS.value), ns
+    )
     once = once_for_each_weight(case.timeline) | case.category("communication", "memset")
     return np.where(once, 1.0, np.maximum(share * ns, floor) / ns)

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 BLOCK = re.compile(r"nn\.Module: (\w+)_(\d+)$")
 FEWEST_BLOCKS: Assumed[Count] = 4
-CALL_NS = calibrated.CALL_NS.rising
-"""CPU time of one more call of a compiled graph, in one pass: at best, as expected, at worst, ns."""
 REDUCES = re.compile(r"^ncclDevKernel_AllReduce|^ncclKernel_AllReduce|AllReduce", re.IGNORECASE)
 GATHERS = re.compile(r"AllGather", re.IGNORECASE)
 
@@ -100,7 +98,7 @@ def with_calls(change: Change, found: Passes, calls: float, way: int) -> Change:
         graph = change(graph)
         steps = max(graph.steps, 1)
         duration = graph.duration_ns.copy()
-        duration[first] += 2 * calls * steps / max(len(first), 1) * CALL_NS[way]
+        duration[first] += 2 * calls * steps / max(len(first), 1) * calibrated.CALL_NS.rising[way]
         return graph.with_durations(duration)
 
     return then

@@ -29,11 +29,6 @@ LAUNCHES: Assumed[tuple[tuple[Launches, Launches], ...]] = (
     (1, 2), (1, 1), (1, 1), (3, 1), (0, 0), (1, 1), (0, 0),
 )  # fmt: skip
 """Kernels forward and backward."""
-HOST_LAUNCHES = calibrated.FUSED_HOST_LAUNCHES.rising
-"""CPU time of a fused call in one pass, in units of a usual forward launch: a Python autograd function around Triton's
-launcher. Its backward also runs in Python, unlike the autograd nodes of PyTorch's own ops."""
-MEMORY_SHARE = calibrated.FUSED_MEMORY.falling
-"""Share of the memory ceiling that such kernels reach."""
 
 
 class Fused:
@@ -57,7 +52,7 @@ class Fused:
         has = np.bincount(group[gpu], minlength=several) > 0
         gpu_ns = np.where(has, _fused_ns(self._case, self._found, level, self._launches), 0.0)
         now = np.bincount(group[gpu], weights=graph.duration_ns[gpu], minlength=several)
-        calls = np.where(self._launches > 0, HOST_LAUNCHES[level] + self._launches - 1.0, 0.0)
+        calls = np.where(self._launches > 0, calibrated.FUSED_HOST_LAUNCHES.rising[level] + self._launches - 1.0, 0.0)
         # At worst a fused kernel is slower than the ops it replaces: short rows, few blocks.
         gpu_ns = gpu_ns if level == 2 else np.minimum(gpu_ns, now)
         replacement = replacement_of(graph, group, calls * self._usual_ns, gpu_ns, self._launches, slower=level > 0)
@@ -70,4 +65,7 @@ def _fused_ns(case: Analysis, found: Sequences, level: int, launches: I64) -> F6
     ceilings = case.roofline.ceilings
     passes = np.concatenate([np.array(FORWARD_PASSES)[found.kind], np.array(BACKWARD_PASSES[level])[found.kind]])
     moved = passes * np.tile(found.bytes, 2)
-    return moved / ceilings.memory_bytes_per_s / MEMORY_SHARE[level] * 1e9 + launches * ceilings.launch_floor_ns
+    return (
+        moved / ceilings.memory_bytes_per_s / calibrated.FUSED_MEMORY.falling[level] * 1e9
+        + launches * ceilings.launch_floor_ns
+    )

@@ -19,11 +19,6 @@ from gpuprof.units import Assumed, Copies, Entries, Ratio, Share
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
-LEAST_BYTES = calibrated.LEAST_BYTES.value
-STRETCH_NS = slow_calibrated.STRETCH_NS.value
-LEAST_SILENCE = calibrated.LEAST_SILENCE.value
-"""If at least this share of the step is in long stretches without a launch, an optimizer runs in them, wherever the
-copies are."""
 COPIED_SHARE: Assumed[Share] = 0.5
 """Smallest share of the bytes copied in a phase that classifies the copies by that phase."""
 BYTES_PER_PARAMETER: Assumed[tuple[Ratio, Ratio]] = (0.25, 16.0)
@@ -66,23 +61,23 @@ def find_offload(case: Analysis) -> Offload | None:
     down = member & trace.rows_named(gpu.name, lambda text: "DtoH" in text)
     up = member & trace.rows_named(gpu.name, lambda text: "HtoD" in text)
     down_bytes, up_bytes = (float(size[rows].sum()) / case.steps for rows in (down, up))
-    if up_bytes < LEAST_BYTES:
+    if up_bytes < calibrated.LEAST_BYTES.value:
         return None
     forward = np.isin(timeline.phase, (FORWARD, RECOMPUTE))
     copies = case.nodes_of_gpu((down | up) & (size > 0)) & graph.on_gpu
     nothing = np.zeros(len(graph), bool)
     trained = trained_parameters(case)
-    if down_bytes >= LEAST_BYTES:
+    if down_bytes >= calibrated.LEAST_BYTES.value:
         stretches = _stretches(case)
         in_forward = float(size[down & forward].sum()) / case.steps
         silent = case.per_step(float(graph.duration_ns[stretches].sum()))
-        if in_forward > COPIED_SHARE * down_bytes and silent < LEAST_SILENCE * case.step_ns:
+        if in_forward > COPIED_SHARE * down_bytes and silent < calibrated.LEAST_SILENCE.value * case.step_ns:
             return Offload("activations", copies, nothing, down_bytes, up_bytes, down_bytes)
         if not stretches.any():
             return None
         if _outside_optimizer(case) > COPIED_SHARE:
             nodes = computed(case)
-            if case.per_step(float(graph.duration_ns[nodes].sum())) < LEAST_SILENCE * case.step_ns:
+            if case.per_step(float(graph.duration_ns[nodes].sum())) < calibrated.LEAST_SILENCE.value * case.step_ns:
                 return None
             return Offload("ops", copies, nodes, down_bytes, up_bytes, MOST_KEPT_RATIO * (down_bytes + up_bytes))
         if not all(_is_of(trained, one) for one in (down_bytes, up_bytes)):
@@ -112,7 +107,7 @@ def trained_parameters(case: Analysis) -> float:
 def _stretches(case: Analysis) -> Mask:
     """CPU nodes of over 1 ms that launch nothing: outside all calls, and outside ops that launch."""
     slow = np.append(within_slow(case.timeline), False)[case.graph.scope]
-    return without_launches(case.graph) & ~slow & (case.graph.duration_ns >= STRETCH_NS)
+    return without_launches(case.graph) & ~slow & (case.graph.duration_ns >= slow_calibrated.STRETCH_NS.value)
 
 
 def _optimizer_on_cpu(case: Analysis) -> Mask:

@@ -18,8 +18,6 @@ from gpuprof.units import Assumed, Launches
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
-USUAL_LAUNCH_NS = calibrated.HOST_LAUNCH_NS.value
-"""CPU time per launched kernel, ns, used if the recording has too few launches to estimate it."""
 
 FEWEST_LAUNCHES: Assumed[Launches] = 20
 """Fewest launches for an estimate of the usual one."""
@@ -135,7 +133,7 @@ def host_ns_per_launch(case: Analysis, excluded: Mask, like: Mask) -> float:
     graph, calls = case.graph, case.trace.calls
     lanes = graph.lane[like & (graph.lane >= 0)]
     if not len(lanes):
-        return USUAL_LAUNCH_NS
+        return calibrated.HOST_LAUNCH_NS.value
     lane = int(np.bincount(lanes).argmax())
     own = np.flatnonzero((graph.lane == lane) & ~graph.waits)
     work = np.flatnonzero(graph.on_gpu & (graph.call >= 0))
@@ -144,4 +142,4 @@ def host_ns_per_launch(case: Analysis, excluded: Mask, like: Mask) -> float:
     done = total[np.searchsorted(own, work)]
     each = np.diff(done)[~excluded[work[1:]]]
     each = each[each > 0]
-    return float(np.median(each)) if len(each) >= FEWEST_LAUNCHES else USUAL_LAUNCH_NS
+    return float(np.median(each)) if len(each) >= FEWEST_LAUNCHES else calibrated.HOST_LAUNCH_NS.value

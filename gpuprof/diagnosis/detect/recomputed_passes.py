@@ -16,10 +16,6 @@ from gpuprof.tracefile.trace import I64, OP, Mask
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
-USABLE_SHARE = calibrated.USABLE_SHARE.value
-"""Share of a GPU's memory that a training can use: the context, libraries' workspaces and fragmentation take the
-rest."""
-
 
 def recomputed(case: Analysis) -> Mask:
     """Nodes of the recomputed forward passes, including Python between their ops."""
@@ -66,4 +62,4 @@ def free_bytes(case: Analysis) -> tuple[float | None, float | None]:
     """(memory that a training could still use, memory of the GPU), bytes; None if unknown."""
     size = next((float(info.memory_bytes) for info in case.trace.meta.gpus if info.memory_bytes), None)
     peak = case.run.memory.peak_bytes if case.run else None
-    return (USABLE_SHARE * size - peak if size is not None and peak is not None else None), size
+    return (calibrated.USABLE_SHARE.value * size - peak if size is not None and peak is not None else None), size

@@ -126,7 +126,7 @@ def _computations(case: Analysis, rows: I64) -> tuple[I64, I64]:
     known: dict[tuple[Shape, int], bool] = {}
     found: list[tuple[int, int]] = []
     for at in np.flatnonzero(layers).tolist():
-        layer = rows[at]
+        layer = int(rows[at])
         given, weight = _given(case, layer)
         if given is None or weight is None or len(weight) < 2:
             continue

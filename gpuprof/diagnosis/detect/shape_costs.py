@@ -18,19 +18,9 @@ from gpuprof.units import Assumed, Share, Steps
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
-LONG_NS = thresholds_calibrated.PLANNING_NS.value
-"""Shortest call that loads code, ns; launching takes microseconds."""
-OTHER_KERNEL = calibrated.OTHER_KERNEL.value
-"""Slowdown of the attention kernel that is used instead, in the worst case."""
 CUDNN_ATTENTION = re.compile(r"cudnn_attention")
 LEAST_COST_SHARE: Assumed[Share] = 0.05
 """Smallest share of the mean step that new shapes must cost for a fix."""
-LEFT = calibrated.LEFT.value
-"""Share of new shapes that remain with padded lengths: each of the few lengths is new once."""
-PADDED = calibrated.PADDED.value
-"""Tokens with padding / without."""
-FEW_KNOWN = calibrated.FEW_KNOWN.value
-"""The same if fewer than FEWEST_KNOWN steps without new shapes were timed in the free-running stretch."""
 FEWEST_KNOWN: Assumed[Steps] = 3
 
 
@@ -40,7 +30,9 @@ def compiled_or_loaded(case: Analysis) -> Mask:
     graph = case.graph
     host = (graph.lane >= 0) & ~graph.waits
     loads = case.trace.rows_named(case.trace.calls.name, LOADING.search)
-    nodes = compiling_nodes(case) | (case.nodes_in_calls(loads) & host & (graph.duration_ns >= LONG_NS))
+    nodes = compiling_nodes(case) | (
+        case.nodes_in_calls(loads) & host & (graph.duration_ns >= thresholds_calibrated.PLANNING_NS.value)
+    )
     return in_most_steps(graph, nodes)
 
 
@@ -58,8 +50,8 @@ def spread(case: Analysis) -> float:
     budget = case.budget
     found = next((one for one in budget.excess if one.cause == "new_shapes"), None) if budget else None
     if budget is None or found is None:
-        return PADDED
-    return PADDED if budget.steps - found.steps >= FEWEST_KNOWN else FEW_KNOWN
+        return calibrated.PADDED.value
+    return calibrated.PADDED.value if budget.steps - found.steps >= FEWEST_KNOWN else calibrated.FEW_KNOWN.value
 
 
 def of_timed(case: Analysis) -> tuple[Evidence, ...]:

@@ -34,11 +34,13 @@ LOOKS_AT = re.compile(
 """Ops that only inspect a tensor, and reads of their results: iterations do not depend on each other."""
 CHANGES = re.compile(r"^aten::(mul_|add_|sub_|div_|zero_|lerp_|clamp_|detach)$")
 """Ops that change a tensor in place, as clipping does after the norms."""
-_LOOP, _FOREACH = calibrated.OPTIMIZER_LOOP_HOST.rising, calibrated.OPTIMIZER_FOREACH_HOST.falling
-HOST = tuple(loop / foreach for loop, foreach in zip(_LOOP, _FOREACH, strict=True))
+HOST = tuple(
+    loop / foreach
+    for loop, foreach in zip(
+        calibrated.OPTIMIZER_LOOP_HOST.rising, calibrated.OPTIMIZER_FOREACH_HOST.falling, strict=True
+    )
+)
 """CPU time of ops over lists / of a loop, from the optimizer's: (fused / loop) / (fused / foreach)."""
-PYTHON = calibrated.OPTIMIZER_LOOP_PYTHON.rising
-"""The same for Python's own time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +122,7 @@ def in_lists(loops: TensorLoops, level: int) -> Change:
         )
         less = Removing(gone)(without_waits(graph, loops.nodes & graph.waits))
         duration = less.duration_ns.copy()
-        duration[python] *= PYTHON[level]
+        duration[python] *= calibrated.OPTIMIZER_LOOP_PYTHON.rising[level]
         duration[work[kept]] = gpu_ns
         duration[source[kept]] = op_ns * HOST[level]
         return less.with_durations(duration)

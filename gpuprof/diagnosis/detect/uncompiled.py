@@ -25,9 +25,6 @@ LOOKUP = "TorchDynamo Cache Lookup"
 MATMULS = frozenset({"aten::mm", "aten::addmm", "aten::bmm"})
 MOST_UNKNOWN: Assumed[Share] = 0.5
 """Largest share of graph calls whose number of ops is unknown; they count as the others do on average."""
-OP = calibrated.EAGER_OP.rising
-GPU = calibrated.EAGER_GPU.rising
-STAYS = calibrated.STAYS.rising
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +49,11 @@ class Uncompiled:
             duration = graph.duration_ns.copy()
             now = float(duration[self.called].sum())
             if now > 0:
-                duration[self.called] *= self.ops * OP[way] * self.launch_ns / compiling.HOST.value / now
-            duration[self.around] *= STAYS[way]
-            duration[self.kernels] *= GPU[way]
+                duration[self.called] *= (
+                    self.ops * calibrated.EAGER_OP.rising[way] * self.launch_ns / compiling.HOST.value / now
+                )
+            duration[self.around] *= calibrated.STAYS.rising[way]
+            duration[self.kernels] *= calibrated.EAGER_GPU.rising[way]
             return graph.with_durations(duration)
 
         return change

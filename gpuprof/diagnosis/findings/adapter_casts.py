@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuprof.calibration import kernels as calibrated
+from gpuprof.calibration import latency as latency_calibrated
 from gpuprof.costs.arguments import parse
-from gpuprof.costs.floors import ELEMENTWISE_FLOOR_NS, THIN_MATMUL_FLOOR_NS
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.ledger_item import LedgerItem
@@ -41,13 +41,6 @@ LOW_RANK_RATIO: Assumed[Times] = 4
 MOST_RANK: Assumed[Elements] = 512
 ADAPTER_REACH: Assumed[Ops] = 5
 """Ops after the second matmul that still belong to the adapter: scaling, cast, sum, cast."""
-PRODUCT_LEFT, SCALE_LEFT, SUM_LEFT = (
-    calibrated.ADAPTER_PRODUCT_LEFT.rising,
-    calibrated.ADAPTER_SCALE_LEFT.rising,
-    calibrated.ADAPTER_SUM_LEFT.rising,
-)
-"""What is left of the time of an fp32 adapter's products, scalings and sums in bf16. Half the bytes; products also move
-from the fp32 units to tensor cores, and sums no longer mix formats, for which torch has slower kernels."""
 HALF = ("c10::BFloat16", "c10::Half")
 
 PAGE = Page(
@@ -223,8 +216,12 @@ def _left(case: Analysis, inside: Mask, level: int) -> F64:
     single, mixed = known[ops.types[op]].T
     product = case.category("gemm")[event]
     duration = graph.duration_ns[rows]
-    wanted = np.where(product, PRODUCT_LEFT[level], np.where(mixed, SUM_LEFT[level], SCALE_LEFT[level]))
-    least = np.where(product, THIN_MATMUL_FLOOR_NS, ELEMENTWISE_FLOOR_NS)
+    wanted = np.where(
+        product,
+        calibrated.ADAPTER_PRODUCT_LEFT.rising[level],
+        np.where(mixed, calibrated.ADAPTER_SUM_LEFT.rising[level], calibrated.ADAPTER_SCALE_LEFT.rising[level]),
+    )
+    least = np.where(product, latency_calibrated.THIN_MATMUL_NS.value, latency_calibrated.ELEMENTWISE_NS.value)
     shorter = np.maximum(wanted * duration, np.minimum(least, duration))
     left[rows] = np.where(single, np.divide(shorter, duration, out=np.ones(len(rows)), where=duration > 0), 1.0)
     return left

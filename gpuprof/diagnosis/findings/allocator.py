@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
     from gpuprof.diagnosis.detect.pair.facts import Facts
 
-LEFT = calibrated.LEFT.rising
-"""Share of the calls' recorded time that is not gained: at best, as expected, at worst."""
 
 EMPTY = "torch.cuda.empty_cache"
 
@@ -96,9 +94,9 @@ def find(case: Analysis) -> Iterator[Proposal]:
             case, f"{count:,.0f} calls of {', '.join(names)} {case.unit.a} take the CPU {duration(host_ns)}", own
         ),
         fix=fix.by("allocator"),
-        change=without(LEFT[1]),
-        best=without(LEFT[0]),
-        worst=without(LEFT[2]),
+        change=without(calibrated.LEFT.rising[1]),
+        best=without(calibrated.LEFT.rising[0]),
+        worst=without(calibrated.LEFT.rising[2]),
     )
 
 

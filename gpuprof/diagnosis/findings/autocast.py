@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuprof.calibration import kernels as calibrated
+from gpuprof.calibration import latency as latency_calibrated
 from gpuprof.costs.dtypes import CODE, type_in_kernel_name
-from gpuprof.costs.floors import ELEMENTWISE_FLOOR_NS, MATMUL_FLOOR_NS
 from gpuprof.costs.matmul_rates import half_precision_ns
 from gpuprof.diagnosis.detect.attention_planning import bf16_would_plan
 from gpuprof.diagnosis.detect.compiled_passes import shapes_vary
@@ -207,7 +207,7 @@ def _attention_ns(case: Analysis, roof: Roofline, rows: I64, half: str, level: i
     tensor = roof.work.flops[event] / ceilings.flops[half] / share
     moved = np.nan_to_num(roof.work.bytes[event]) / 2
     memory = moved / ceilings.memory_bytes_per_s / calibrated.ATTENTION_MEMORY.falling[level]
-    return np.maximum(np.maximum(tensor, memory) * 1e9, MATMUL_FLOOR_NS)
+    return np.maximum(np.maximum(tensor, memory) * 1e9, latency_calibrated.MATMUL_NS.value)
 
 
 def _cast(case: Analysis, roof: Roofline, nodes: Mask, launch_ns: float, half: str, level: int) -> Change:
@@ -225,7 +225,7 @@ def _cast(case: Analysis, roof: Roofline, nodes: Mask, launch_ns: float, half: s
     elements = moved / 4 / 3
     operands, casts = calibrated.AUTOCAST_CAST_OPERANDS.rising[level], calibrated.AUTOCAST_CASTS.rising[level]
     casts_ns = operands * elements * CAST_BYTES_AN_ELEMENT / ceilings.memory_bytes_per_s * 1e9
-    casts_ns = casts_ns / calibrated.BF16_MEMORY.falling[level] + casts * MATMUL_FLOOR_NS / 2
+    casts_ns = casts_ns / calibrated.BF16_MEMORY.falling[level] + casts * latency_calibrated.MATMUL_NS.value / 2
     launcher = launcher_of(case.graph)[rows]
     launcher = launcher[launcher >= 0]
 
@@ -234,7 +234,9 @@ def _cast(case: Analysis, roof: Roofline, nodes: Mask, launch_ns: float, half: s
         duration[rows] = np.minimum(duration[rows], product_ns) + casts_ns
         np.add.at(duration, launcher, casts * launch_ns)
         duration[attention] = np.minimum(duration[attention], attention_ns)
-        duration[between] = np.maximum(duration[between] * left, np.minimum(duration[between], ELEMENTWISE_FLOOR_NS))
+        duration[between] = np.maximum(
+            duration[between] * left, np.minimum(duration[between], latency_calibrated.ELEMENTWISE_NS.value)
+        )
         return graph.with_durations(duration)
 
     return change

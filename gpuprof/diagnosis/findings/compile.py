@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from gpuprof.calibration import compile as compile_calibrated
 from gpuprof.diagnosis.detect.compile_time import compile_ns
 from gpuprof.diagnosis.detect.compiled_code import COMPILED_SHARE, compiled_share
 from gpuprof.diagnosis.detect.compiled_passes import (
     EAGER,
-    LEFT,
     REWRITTEN,
     TOO_OLD,
     code_of,
@@ -97,7 +97,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     graph = case.graph
     launches = int((found.group >= 0).sum())
     before = float(model_phases(graph)[graph.on_gpu].sum()) / graph.steps
-    after = before - (launches - LEFT * len(found.speaker)) / graph.steps
+    after = before - (launches - compile_calibrated.LEFT.value * len(found.speaker)) / graph.steps
     host_ns = case.per_step(float(graph.duration_ns[found.host].sum()))
     varies = shapes_vary(case)
     expected = foreseen(case) if broken is None else ()

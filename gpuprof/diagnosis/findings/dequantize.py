@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuprof.calibration import kernels as calibrated
+from gpuprof.calibration import recompute as recompute_calibrated
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.pair.candidates import Candidate, claim_model
@@ -16,7 +17,7 @@ from gpuprof.diagnosis.detect.pair.quantities import kernel_counts, kernel_ns
 from gpuprof.diagnosis.detect.pair.signs import fewer_kernels
 from gpuprof.diagnosis.detect.passes import siblings
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
-from gpuprof.diagnosis.detect.recomputed_passes import USABLE_SHARE, free_bytes
+from gpuprof.diagnosis.detect.recomputed_passes import free_bytes
 from gpuprof.diagnosis.fix import as_fix, call
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.graph import Graph
@@ -38,8 +39,6 @@ HALF_BYTES: Convention[Ratio] = 2.0
 OPS_BEFORE: Assumed[Ops] = 2
 OPS_BEHIND: Assumed[Ops] = 3
 """Ops around the unpacking kernel that belong to it: the cast and view before, the cast and clone after."""
-LEFT = calibrated.QUANTISED_HOST_LEFT.value
-"""Share of the CPU work between a quantised layer's ops that a plain layer also does, at worst."""
 
 PAGE = Page(
     id="dequantize",
@@ -75,7 +74,13 @@ def find(case: Analysis) -> Iterator[Proposal]:
     weights = unpacked_weights(case, kernels)
     extra = weights * (HALF_BYTES - PACKED_BYTES)
     free, size = free_bytes(case)
-    room = free if free is not None else USABLE_SHARE * size - weights * PACKED_BYTES if size is not None else None
+    room = (
+        free
+        if free is not None
+        else recompute_calibrated.USABLE_SHARE.value * size - weights * PACKED_BYTES
+        if size is not None
+        else None
+    )
     if room is not None and extra > room:
         return
     graph = case.graph
@@ -122,7 +127,9 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
 
 def _mostly(graph: Graph, nodes: Mask) -> Graph:
     shorter = removed(graph, nodes)
-    return shorter.with_durations(np.where(nodes & ~graph.on_gpu, LEFT * graph.duration_ns, shorter.duration_ns))
+    return shorter.with_durations(
+        np.where(nodes & ~graph.on_gpu, calibrated.QUANTISED_HOST_LEFT.value * graph.duration_ns, shorter.duration_ns)
+    )
 
 
 def _kernels(case: Analysis) -> Mask:

@@ -45,10 +45,6 @@ LEAST_QUERIES: Assumed[Tokens] = 16
 SOFTMAX_REACH: Assumed[Ops] = 120
 """Most ops between the softmax and either matmul, counted at all levels: mask, scale, casts, dropout and sinks are
 some 40."""
-TENSOR_SHARE = tuple(zip(calibrated.ATTENTION_FORWARD.falling, calibrated.ATTENTION_BACKWARD.falling, strict=True))
-"""Fused attention's share of the tensor ceiling, (forward, backward): at best, as expected, at worst."""
-MEMORY_SHARE = calibrated.ATTENTION_MEMORY.value
-"""Share of the memory ceiling that fused attention reaches on short sequences."""
 FUSED_LAUNCHES: Assumed[tuple[Launches, Launches]] = (3, 6)
 """Kernels of fused attention forward and backward; cuDNN launches 1 and 5, and the heads of grouped queries may be
 copied."""
@@ -299,9 +295,10 @@ def _fused_ns(case: Analysis, found: Attentions, level: int) -> np.ndarray:
         rate = ceilings.flops.get("bf16" if size == 2 else "tf32") or max(ceilings.flops.values())
         rows = shape.batch * shape.heads * (shape.queries + shape.keys) * (shape.width + shape.value_width) * size
         for backward, flops in enumerate((forward_flops(shape, causal), backward_flops(shape, causal))):
-            tensor = flops / rate / TENSOR_SHARE[level][backward]
+            share = (calibrated.ATTENTION_FORWARD, calibrated.ATTENTION_BACKWARD)[backward].falling[level]
+            tensor = flops / rate / share
             # Backward reads inputs, result and its gradient, and writes three gradients, the queries' in fp32 first.
-            memory = rows * (1, 4)[backward] / ceilings.memory_bytes_per_s / MEMORY_SHARE
+            memory = rows * (1, 4)[backward] / ceilings.memory_bytes_per_s / calibrated.ATTENTION_MEMORY.value
             result[backward, i] = max(tensor, memory) * 1e9 + FUSED_LAUNCHES[backward] * ceilings.launch_floor_ns
     return result.reshape(-1)
 

@@ -29,21 +29,6 @@ if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
     from gpuprof.diagnosis.detect.pair.facts import Facts
 
-FORWARD_LAUNCHES, BACKWARD_LAUNCHES = calibrated.FORWARD_LAUNCHES.rising, calibrated.BACKWARD_LAUNCHES.rising
-"""Kernels of grouped experts per layer and pass (sorting the rows by expert, offsets, gather, two grouped matmuls,
-activation, masking, weighting, scatter, sum): at best a fused path, at worst experts with biases."""
-TENSOR_SHARE, MEMORY_SHARE = calibrated.TENSOR_SHARE.falling, calibrated.MEMORY_SHARE.falling
-"""Shares of the tensor ceiling that grouped matmuls reach, and of the memory ceiling when they read every expert's
-weights for few rows."""
-ELEMENTWISE_SHARE = calibrated.ELEMENTWISE_SHARE.value
-"""Share of the memory ceiling that activations of the grouped rows reach."""
-ROW_PASSES, GATE_PASSES = calibrated.ROW_PASSES.value, calibrated.GATE_PASSES.value
-"""Cost of ordering, masking and combining the rows per layer and pass, as passes over the rows at the model's width and
-at the width of the first matmul, at the memory ceiling."""
-SORT_NS = calibrated.SORT_NS.value
-"""Time to sort the rows by expert, for any number of rows, ns."""
-UNKNOWN_LEFT = calibrated.UNKNOWN_LEFT.rising
-"""Share of the loops' GPU time that remains if shapes were not recorded."""
 NEEDS = "\n# transformers 5, torch 2.9 or newer"
 CATEGORIES = ("gemm", "grouped_gemm", "gather/scatter/index", "elementwise", "cast/copy", "memcpy", "reduction")
 """Categories of work that differ if experts are computed together."""
@@ -93,7 +78,9 @@ def find(case: Analysis) -> Iterator[Proposal]:
     launch_ns = np.array([_launch_ns(case, inside, mask) for mask in (forward >= 0, backward >= 0)])
 
     def change(level: int):
-        launches = np.repeat([FORWARD_LAUNCHES[level], BACKWARD_LAUNCHES[level]], count)
+        launches = np.repeat(
+            [calibrated.FORWARD_LAUNCHES.rising[level], calibrated.BACKWARD_LAUNCHES.rising[level]], count
+        )
         host_ns = launches * np.repeat(launch_ns, count)
         gpu_ns = _grouped_ns(case, loops, group, level)
         return partial(with_replacement, replacement=replacement_of(graph, group, host_ns, gpu_ns, launches))
@@ -164,23 +151,23 @@ def _grouped_ns(case: Analysis, loops: Loops, group: I64, level: int) -> F64:
     kept = total(took, dequantized) * (level > 0)
     if roof is None or np.isnan(roof.work.flops[event[product]]).any() or np.isnan(loops.row_bytes).any():
         # The work is unknown: many small matmuls gain from being merged, but how much is unknown.
-        return total(took, ~dequantized) * UNKNOWN_LEFT[level] + kept
+        return total(took, ~dequantized) * calibrated.UNKNOWN_LEFT.rising[level] + kept
     ceilings, work = roof.ceilings, roof.work
     flops, moved = total(work.flops[event], product), total(np.nan_to_num(work.bytes[event]), product)
     rate = ceilings.flops.get("bf16") or max(ceilings.flops.values())
     memory = ceilings.memory_bytes_per_s
-    tensor_ns = flops / rate / TENSOR_SHARE[level] * 1e9
-    weights_ns = moved / memory / MEMORY_SHARE[level] * 1e9
+    tensor_ns = flops / rate / calibrated.TENSOR_SHARE.falling[level] * 1e9
+    weights_ns = moved / memory / calibrated.MEMORY_SHARE.falling[level] * 1e9
     plain = case.category("elementwise")[event] & ~_resets(case)[event]
     forward = total(np.nan_to_num(work.bytes[event]), plain & (mine < count))[:count]
     # In backward, an activation also reads the gradient and writes one per input: twice its forward bytes.
     activation = np.concatenate([forward, 2 * forward])
     gate = _first_product_bytes(case, loops, group)
-    around = np.tile(ROW_PASSES * loops.row_bytes + GATE_PASSES * gate, 2)
-    launches = np.repeat([FORWARD_LAUNCHES[level], BACKWARD_LAUNCHES[level]], count)
-    moved_ns = (activation / ELEMENTWISE_SHARE + around) / memory * 1e9
+    around = np.tile(calibrated.ROW_PASSES.value * loops.row_bytes + calibrated.GATE_PASSES.value * gate, 2)
+    launches = np.repeat([calibrated.FORWARD_LAUNCHES.rising[level], calibrated.BACKWARD_LAUNCHES.rising[level]], count)
+    moved_ns = (activation / calibrated.ELEMENTWISE_SHARE.value + around) / memory * 1e9
     has = np.bincount(mine, minlength=2 * count) > 0
-    sort = np.repeat([SORT_NS, 0.0], count)
+    sort = np.repeat([calibrated.SORT_NS.value, 0.0], count)
     each = np.maximum(tensor_ns, weights_ns) + moved_ns + sort + launches * ceilings.launch_floor_ns + kept
     return np.where(has, each, 0.0).astype(np.float64)
 

@@ -26,12 +26,6 @@ if TYPE_CHECKING:
 
 WORTH_SHARE: Assumed[Share] = 0.03
 """Smallest share of the step of exposed transfers: with less, the fix would gain less than the noise of a step."""
-HIDDEN = calibrated.HIDDEN.falling
-"""Share of exposed transfers that can overlap with computation with prefetching and suitable buckets: the first
-all-gather and the last reduction of a step cannot."""
-GIVEN_BACK = calibrated.GIVEN_BACK.rising
-"""Share of the overlapped time that returns as longer kernels: a transfer takes SMs (a ring of NCCL 24 of 132),
-bandwidth and power from the kernels it overlaps with, and takes longer itself."""
 FEWEST_BUCKETS: Assumed[Copies] = 4
 """Fewest exchanges per step; with fewer, each waits for most of the gradients and has little left to overlap with."""
 SMALLER_MB: Convention[MB] = 5
@@ -102,7 +96,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     few = case.per_step(float(transfers.sum())) < FEWEST_BUCKETS
 
     def change(level: int):
-        saved = HIDDEN[level] * (1 - GIVEN_BACK[level])
+        saved = calibrated.HIDDEN.falling[level] * (1 - calibrated.GIVEN_BACK.rising[level])
         return partial(scaled, nodes=transfers, factor=1 - saved * exposed)
 
     yield Proposal(

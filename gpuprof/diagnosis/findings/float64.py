@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gpuprof.calibration import latency as latency_calibrated
 from gpuprof.calibration import precision as calibrated
 from gpuprof.costs.dtypes import type_in_kernel_name
-from gpuprof.costs.floors import ELEMENTWISE_FLOOR_NS, MATMUL_FLOOR_NS
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.ledger_item import LedgerItem
@@ -84,7 +84,9 @@ def _left(case: Analysis, nodes: Mask, level: int) -> F64:
     now = np.maximum(case.graph.duration_ns, 1.0)
     products = case.nodes_of_gpu(case.category(*PRODUCTS))
     left = np.where(products, _product_share(case), calibrated.FP64_LEFT.rising[level])
-    floor = np.minimum(np.where(products, MATMUL_FLOOR_NS, ELEMENTWISE_FLOOR_NS), now)
+    floor = np.minimum(
+        np.where(products, latency_calibrated.MATMUL_NS.value, latency_calibrated.ELEMENTWISE_NS.value), now
+    )
     return np.where(nodes, np.maximum(left * now, floor) / now, 1.0)
 
 

@@ -42,9 +42,6 @@ from gpuprof.units import Assumed, Share
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
 
-ADDED_NS = kernel_times.MATMUL_ADDED_NS.value
-"""Time of a matrix multiplication to fill and drain the GPU, in any format, ns."""
-KERNEL_NS, LAUNCH = calibrated.KERNEL_NS.rising, calibrated.LAUNCH.rising
 LEAST_TRAINED_SHARE: Assumed[Share] = 0.5
 """Smallest share of the layers that must train their weights."""
 LEAST_MATMUL_SHARE: Assumed[Share] = 0.1
@@ -186,14 +183,14 @@ def _cost(case: Analysis, layers: Sequence[LayerMatmul], recipe: Recipe, way: in
     share = (calibrated.CAST_ROWS if recipe is ROWWISE else calibrated.CAST).falling[way]
     bandwidth = (roof.ceilings.gpu.measured_bytes_per_s or roof.ceilings.memory_bytes_per_s) * share
     factor, stays, added = np.ones(len(graph)), np.zeros(len(graph)), np.zeros(len(graph))
-    launch_ns = _launch_ns(case) * LAUNCH[way]
+    launch_ns = _launch_ns(case) * calibrated.LAUNCH.rising[way]
     source = launcher_of(graph)
     shared = np.bincount(source[source >= 0], minlength=len(graph)) > 1  # a CUDA graph launches all at once
     for one in layers:
         factor[one.nodes] = ratio
-        stays[one.nodes[0]] = ADDED_NS
+        stays[one.nodes[0]] = kernel_times.MATMUL_ADDED_NS.value
         kernels = cast_kernels(recipe, one.role, one.m, one.k, one.n, one.casts_input)
-        added[one.nodes[0]] += cast_ns(kernels, bandwidth, KERNEL_NS[way])
+        added[one.nodes[0]] += cast_ns(kernels, bandwidth, calibrated.KERNEL_NS.rising[way])
         launcher = source[one.nodes[0]]
         if launcher >= 0 and not shared[launcher]:
             added[launcher] += len(kernels) * launch_ns
@@ -261,7 +258,7 @@ def _on_blackwell(layers: Sequence[LayerMatmul]) -> str:
     forward = {(one.m, one.k, one.n) for one in layers if one.role == 0}
     gains = [
         alone(*shape, rate, bandwidth, MXFP8, ratio=calibrated.RATIO.value, cast_share=calibrated.CAST.value,
-              shortest_ns=KERNEL_NS[1], added_ns=ADDED_NS)
+              shortest_ns=calibrated.KERNEL_NS.rising[1], added_ns=kernel_times.MATMUL_ADDED_NS.value)
         for shape in forward
     ]  # fmt: skip
     if not gains:

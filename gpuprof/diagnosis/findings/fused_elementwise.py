@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 PIECES = {"norms": (NORM,), "rotary embedding": (ROPE, KEYS), "gates": (GATE, PART), "loss": (LOSS,)}
 """Kernels of Liger that a program can use by themselves → the kinds of sequences that each replaces."""
 INSTALL = "  # pip install liger-kernel"
+IN_TITLE = {"norms": "norm", "rotary embedding": "rotary", "gates": "gate", "loss": "loss"}
+"""Each piece in a title."""
 OPTIONS = {
     "norms": ("rms_norm",),
     "rotary embedding": ("rope",),
@@ -146,7 +148,7 @@ def _proposal(
 
 
 def _title(names: Sequence[str]) -> str:
-    return f"fused {listed(names)} (Liger)"
+    return f"fused {listed([IN_TITLE[name] for name in names])} (Liger)"
 
 
 def _chosen(case: Analysis, found: Sequences) -> Iterator[tuple[list[str], list[str]]]:
@@ -265,7 +267,6 @@ FINDING = Declaration(
     lowers=("slow_kernels",),
     synonyms=("liger", "liger_kernel", "liger_kernels", "fused_kernels", "rmsnorm", "elementwise"),
     titles=(
-        "fused_norm_rotary_gate_and_loss_liger",
         *(
             re.sub(r"[^a-z]+", "_", _title(names).lower()).strip("_")
             for most in range(1, len(PIECES) + 1)

@@ -35,13 +35,6 @@ from gpuprof.units import Assumed, Convention, Entries, Ratio, Share
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
 
-STAYS = calibrated.STAYS.rising
-"""Share of the CPU work around a break that the joined graph still does: at best, as expected, at worst."""
-FUSED = calibrated.FUSED.rising
-"""Time of GPU work between the two graphs after joining them / before."""
-ENTERED = calibrated.ENTERED.falling
-"""Cost of entering the second graph's generated code, plus the kernels that would be fused with the first graph's, in
-launches of such code: at best, as expected, at worst."""
 LEAST_LEFT: Assumed[Share] = 0.3
 """Smallest share of that code that remains."""
 MOST_SHOWN: Convention[Entries] = 4
@@ -213,12 +206,12 @@ def without(found: Sequence[BrokenAt], way: int) -> Change:
     def change(graph: Graph) -> Graph:
         kept = graph.duration_ns
         graph = removed(without_waits(graph, waits), between)
-        duration = np.where(between, kept * STAYS[way], graph.duration_ns)
+        duration = np.where(between, kept * calibrated.STAYS.rising[way], graph.duration_ns)
         for one in found:
             took = float(kept[one.second].sum())
-            less = one.calls * ENTERED[way] * one.launch_ns
+            less = one.calls * calibrated.ENTERED.falling[way] * one.launch_ns
             duration[one.second] *= max(1 - less / took, LEAST_LEFT) if took else 1.0
-        return graph.with_durations(np.where(eager, duration * FUSED[way], duration))
+        return graph.with_durations(np.where(eager, duration * calibrated.FUSED.rising[way], duration))
 
     return change
 

@@ -45,10 +45,6 @@ RANDOM = frozenset(
     )
 )  # fmt: skip
 """Ops that make random numbers, on the device of their tensor."""
-ONCE = calibrated.PREPARED_ONCE.rising
-"""Share of preparing a sample that remains if its costly part is done once: at best, as expected, at worst."""
-LAUNCH_NS = calibrated.RANDOM_LAUNCH_NS.rising
-"""CPU time of such an op on a GPU: at best, as expected, at worst, ns."""
 
 PAGE = Page(
     id="host_preprocessing",
@@ -135,17 +131,21 @@ def _once(case: Analysis) -> Iterator[Proposal]:
             f"{loader.workers} workers need {duration(loader.batch_ns)} each for a batch,"
             f" {duration(feed.cpu_ns)} of CPU time"
         )
-        kept = replace(loader, batch_ns=loader.batch_ns * ONCE[1])
+        kept = replace(loader, batch_ns=loader.batch_ns * calibrated.PREPARED_ONCE.rising[1])
         evidence = (Evidence(text, lines=batch_lines(case.folder)),)
         yield _prepared_once(
-            case, evidence, loader=kept, spread=math.sqrt(ONCE[2] / ONCE[0]), change=lambda graph: graph
+            case,
+            evidence,
+            loader=kept,
+            spread=math.sqrt(calibrated.PREPARED_ONCE.rising[2] / calibrated.PREPARED_ONCE.rising[0]),
+            change=lambda graph: graph,
         )
         return
     took = case.per_step(float(graph.duration_ns[nodes].sum()))
     if took < LEAST_PREPARING_SHARE * case.step_ns:
         return
     text = f"the training's own process prepares each batch: {duration(took)} {case.unit.a}"
-    best, usual, worst = (partial(scaled, nodes=nodes, factor=factor) for factor in ONCE)
+    best, usual, worst = (partial(scaled, nodes=nodes, factor=factor) for factor in calibrated.PREPARED_ONCE.rising)
     yield _prepared_once(case, spans(case, text, nodes), change=usual, best=best, worst=worst)
 
 
@@ -197,9 +197,9 @@ def _on_the_gpu(case: Analysis, op: I64) -> Iterator[Proposal]:
         evidence=spans(case, text, nodes),
         fix=call("torch.randn", ..., device="cuda")
         + '  # instead of .to("cuda") afterwards; likewise rand, randint, normal_',
-        change=partial(_launched, op=op, nodes=nodes, launch_ns=LAUNCH_NS[1]),
-        best=partial(_launched, op=op, nodes=nodes, launch_ns=LAUNCH_NS[0]),
-        worst=partial(_launched, op=op, nodes=nodes, launch_ns=LAUNCH_NS[2]),
+        change=partial(_launched, op=op, nodes=nodes, launch_ns=calibrated.RANDOM_LAUNCH_NS.rising[1]),
+        best=partial(_launched, op=op, nodes=nodes, launch_ns=calibrated.RANDOM_LAUNCH_NS.rising[0]),
+        worst=partial(_launched, op=op, nodes=nodes, launch_ns=calibrated.RANDOM_LAUNCH_NS.rising[2]),
         changes="other random numbers for the same seed",
         key="random",
     )

@@ -29,18 +29,7 @@ if TYPE_CHECKING:
     from gpuprof.diagnosis.detect.pair.facts import Facts
     from gpuprof.diagnosis.run_budget import Feed
 
-FETCH_NS = calibrated.FETCH_NS.rising
-"""Time of the training process for a batch that a worker has prepared (take it from the queue, map its memory, hand it
-to the pinning thread): at best, as expected, at worst, ns."""
 WORKER_COUNTS: Convention[tuple[Workers, ...]] = (2, 4, 8, 16)
-SLOWER_BESIDE_OTHERS = calibrated.SLOWER_BESIDE_OTHERS.value
-"""How much slower a worker prepares a batch than on an idle machine: other workers and the training share its memory
-and cores."""
-CROWDED = calibrated.CROWDED.value
-"""Factor on the training process's CPU time in the worst case: more workers take memory bandwidth and cores from it."""
-SPREAD, SPREAD_INFERRED = calibrated.SPREAD.value, calibrated.SPREAD_INFERRED.value
-"""Uncertainty factors of the pace of more workers: if it was measured in them, and if it was inferred from the
-training's waits."""
 MULTIPLE = re.compile(r"_MultiProcessing\w*Iter")
 
 PAGE = Page(
@@ -87,7 +76,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     graph = case.graph
     nodes = graph.resource == INPUT
     input_ns = float(graph.duration_ns[nodes].sum()) / graph.steps
-    if input_ns < FETCH_NS[1]:
+    if input_ns < calibrated.FETCH_NS.rising[1]:
         return
     rest = case.step_of(scaled(graph, nodes, 0.0))
     workers, cpus = _workers(case), case.folder.cpus if case.folder else None
@@ -98,7 +87,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
             return
         least_ns = case.step_ns / 2 if wanted is None else case.step_ns * (workers or 1) / wanted
     else:
-        batch_ns = input_ns * SLOWER_BESIDE_OTHERS
+        batch_ns = input_ns * calibrated.SLOWER_BESIDE_OTHERS.value
         counts = [n for n in WORKER_COUNTS if cpus is None or n <= cpus] or [1]
         wanted = next((n for n in counts if n * max(rest, 1.0) >= 1.5 * batch_ns), counts[-1])
         # With a GPU, the training itself uses one core.
@@ -129,9 +118,9 @@ def find(case: Analysis) -> Iterator[Proposal]:
             if case.workload.engine == "transformers_pipeline"
             else loader,
         ).by("input_workers", "" if wanted is None else wanted),
-        change=to(FETCH_NS[1]),
-        best=to(FETCH_NS[0]),
-        worst=to(FETCH_NS[2]),
+        change=to(calibrated.FETCH_NS.rising[1]),
+        best=to(calibrated.FETCH_NS.rising[0]),
+        worst=to(calibrated.FETCH_NS.rising[2]),
         least_ns=least_ns,
     )
 
@@ -219,9 +208,9 @@ def _more_workers(case: Analysis, feed: Feed) -> Iterator[Proposal]:
             case.stack.setting({"dataloader_num_workers": wanted}, {"dataloader_persistent_workers": True}),
         ).by("input_workers", wanted),
         change=lambda graph: graph,
-        worst=partial(scale, host=CROWDED),
+        worst=partial(scale, host=calibrated.CROWDED.value),
         loader=slowed_by_sharing(loader, wanted, feed.cpu_ns, feed.cpus),
-        spread=SPREAD if feed.measured else SPREAD_INFERRED,
+        spread=calibrated.SPREAD.value if feed.measured else calibrated.SPREAD_INFERRED.value,
     )
 
 

@@ -31,7 +31,6 @@ MOST_USEFUL: Assumed[Share] = 0.6
 RATES = tuple(zip(calibrated.ATTENTION_FORWARD.falling, calibrated.ATTENTION_BACKWARD.falling, strict=True))
 """Shares of the tensor ceiling that attention over packed lengths reaches, (forward, backward): at best, as expected,
 at worst."""
-SHORTEST_NS = latency.ELEMENTWISE_NS.value
 FLASH: dict[str, Any] = {"attn_implementation": "flash_attention_2"}
 FLEX: dict[str, Any] = {"attn_implementation": "flex_attention"}
 
@@ -112,7 +111,7 @@ def _left(case: Analysis, rows: Mask, useful: float, level: int) -> F64:
         half = 0.5 if case.stack.is_causal and not is_causal(arguments) else 1.0
         if rate and np.isfinite(flops) and flops > 0:
             needed = flops * useful * half / (rate * (backward if is_backward(arguments.name) else forward)) * 1e9
-            left[row] = min(max(needed, SHORTEST_NS) / took, 1.0)
+            left[row] = min(max(needed, latency.ELEMENTWISE_NS.value) / took, 1.0)
     return left
 
 

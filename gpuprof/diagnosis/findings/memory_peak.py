@@ -128,7 +128,7 @@ def _optimizer(memory: RecordedMemory) -> list[MemoryFix]:
         return found
     away = changes.less_static(trained.state_bytes, without_temporaries=True)
     if trained.adam:
-        eight_bytes = changes.EIGHT_BIT_STATE * trained.parameters
+        eight_bytes = calibrated.EIGHT_BIT_STATE.value * trained.parameters
         rounded = "the optimizer's state is rounded"
         wide = trained.state_bytes > 2 * eight_bytes * 0.9
         if wide:

@@ -22,12 +22,8 @@ from gpuprof.units import Assumed, Bytes
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
-UNEVEN = calibrated.UNEVEN.value
-"""One GPU with all of the model takes up to this much more than the GPUs' peaks together, which are not all known."""
 GRADIENT_BYTES: Assumed[Bytes] = 4
 """Per trainable parameter, what DDP exchanges at most: adapters are fp32 by default."""
-SHARDED = calibrated.SHARDED.value
-"""How much longer FSDP's gathering of weights may make a step that would otherwise exchange only gradients."""
 
 PAGE = Page(
     id="naive_pipeline",
@@ -88,7 +84,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
         change=partial(removed, nodes=between),
         work=float(gpus),
         same_batch=True,
-        spread=(1 + _exchange_share(case, gpus)) * (SHARDED if fits is False else 1.0),
+        spread=(1 + _exchange_share(case, gpus)) * (calibrated.SHARDED.value if fits is False else 1.0),
     )
 
 
@@ -97,7 +93,7 @@ def _fits(case: Analysis, gpus: int) -> bool | None:
     totals = [info.memory_bytes for info in case.trace.meta.gpus if info.memory_bytes]
     if case.run is None or not case.run.memory.peak_bytes or not totals:
         return None
-    return case.run.memory.peak_bytes * gpus * UNEVEN <= USABLE_MEMORY * min(totals)
+    return case.run.memory.peak_bytes * gpus * calibrated.UNEVEN.value <= USABLE_MEMORY * min(totals)
 
 
 def _exchange_share(case: Analysis, gpus: int) -> float:

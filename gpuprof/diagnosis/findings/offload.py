@@ -15,14 +15,7 @@ from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.ledger_item import LedgerParts
 from gpuprof.diagnosis.detect.ledger_part import Part, shorter
-from gpuprof.diagnosis.detect.offloaded import (
-    LEAST_SILENCE,
-    Kind,
-    Offload,
-    computed,
-    find_offload,
-    trained_parameters,
-)  # fmt: skip
+from gpuprof.diagnosis.detect.offloaded import Kind, Offload, computed, find_offload, trained_parameters
 from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.detect.recomputed_passes import free_bytes
 from gpuprof.diagnosis.fix import Fix, as_fix, call, code, joined
@@ -129,7 +122,7 @@ def _fused(case: Analysis, found: Offload) -> Iterator[Proposal]:
     passes = case.ops_named(PASSES.search)
     computing = found.stretches & computed(case) & np.append(passes, False)[case.graph.scope]
     took = float(case.graph.duration_ns[computing].sum())
-    if found.kind != "optimizer" or took < LEAST_SILENCE * case.step_ns * case.steps:
+    if found.kind != "optimizer" or took < calibrated.LEAST_SILENCE.value * case.step_ns * case.steps:
         return
     count = len(np.unique(case.graph.scope[computing]))
     text = (

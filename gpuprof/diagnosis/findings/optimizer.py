@@ -44,12 +44,6 @@ FOREACH = re.compile(r"^aten::_foreach_")
 IN_PLACE = re.compile(r"^aten::(add_|addcdiv_|mul_)$")
 READ = "aten::item"
 """Reads one value: of step counts in host memory once or twice for each parameter, which fused optimizers do not."""
-GPU = calibrated.OPTIMIZER_GPU.rising
-"""What a fused step takes on the GPU, of one that goes over lists or parameters several times."""
-FOREACH_HOST, LOOP_HOST = calibrated.OPTIMIZER_FOREACH_HOST.rising, calibrated.OPTIMIZER_LOOP_HOST.rising
-"""The same of the host's time in ops."""
-LOOP_PYTHON = calibrated.OPTIMIZER_LOOP_PYTHON.rising
-"""The same of Python's own time around the ops of a loop. Around foreach ops it stays."""
 
 PAGE = Page(
     id="optimizer",
@@ -107,8 +101,8 @@ def find(case: Analysis) -> Iterator[Proposal]:
     last = np.append(np.flatnonzero(np.diff(step)), len(work) - 1)
 
     def fused(way: int) -> Change:
-        op_share = (FOREACH_HOST if lists else LOOP_HOST)[way]
-        python_share = 1.0 if lists else LOOP_PYTHON[way]
+        op_share = (calibrated.OPTIMIZER_FOREACH_HOST.rising if lists else calibrated.OPTIMIZER_LOOP_HOST.rising)[way]
+        python_share = 1.0 if lists else calibrated.OPTIMIZER_LOOP_PYTHON.rising[way]
 
         def change(graph: Graph) -> Graph:
             gpu_ns = _per_group(graph.duration_ns[work], last)
@@ -120,7 +114,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
             less = removed(without_waits(graph, waits), gone)
             duration = less.duration_ns.copy()
             duration[python] *= python_share
-            duration[work[last]] = gpu_ns * GPU[way]
+            duration[work[last]] = gpu_ns * calibrated.OPTIMIZER_GPU.rising[way]
             duration[source[last]] = host_ns * op_share
             return less.with_durations(duration)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gpuprof.calibration import batch as batch_calibrated
 from gpuprof.calibration import padding as calibrated
 from gpuprof.diagnosis.detect.compiling import LENGTH_MULTIPLE
 from gpuprof.diagnosis.detect.declaration import Declaration
@@ -20,7 +21,6 @@ from gpuprof.diagnosis.fix import Fix, call, described
 from gpuprof.diagnosis.run_model import Work
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.projection import memory_changes as changes
-from gpuprof.projection.batch import GROWS
 from gpuprof.projection.memory_fixes import MemoryFix
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.transform import scaled
@@ -33,15 +33,6 @@ if TYPE_CHECKING:
 
 UNEVEN_PASSES: Assumed[Ratio] = 1.1
 """The longest pass over the mean one from which passes of equal length are worth naming."""
-FILLED = calibrated.FILLED.falling
-"""Part of packed rows that holds tokens."""
-GROUPED_LEFT = calibrated.GROUPED_LEFT.rising
-"""Padding that is left, of what there was, where batches hold samples of nearly one length."""
-ATTENTION_LONGER = calibrated.ATTENTION_LONGER.rising
-"""Attention of packed rows against that of padded ones: less where the kernel skips what lies between samples, more
-where it takes the mask as a tensor."""
-HOST_SPREAD = calibrated.HOST_SPREAD.value
-"""With fewer tokens the host often becomes the limit, whose own time a GPU-bound recording does not show exactly."""
 FLASH_TRL = {"model_init_kwargs": {"attn_implementation": "flash_attention_2"}}
 
 PAGE = Page(
@@ -104,8 +95,8 @@ def find(case: Analysis) -> Iterator[Proposal]:
             change=_attention(case, 1),
             best=_attention(case, 0),
             worst=_attention(case, 2),
-            work=FILLED[1] / real,
-            spread=(FILLED[0] / FILLED[2]) ** 0.5,
+            work=calibrated.FILLED.falling[1] / real,
+            spread=(calibrated.FILLED.falling[0] / calibrated.FILLED.falling[2]) ** 0.5,
             claims=("padded_rows",),
             changes="more samples in an optimizer step",
             key="packing",
@@ -119,14 +110,14 @@ def find(case: Analysis) -> Iterator[Proposal]:
                 trl=case.stack.setting({"padding_free": True, **FLASH_TRL}),
                 unsloth=_needs_flash(case) + case.stack.setting({"padding_free": True}),
             ),
-            change=fewer_tokens(case, real, GROWS[1]),
-            best=fewer_tokens(case, real, GROWS[2]),
-            worst=fewer_tokens(case, real, GROWS[0]),
-            spread=HOST_SPREAD,
+            change=fewer_tokens(case, real, batch_calibrated.GROWS.rising[1]),
+            best=fewer_tokens(case, real, batch_calibrated.GROWS.rising[2]),
+            worst=fewer_tokens(case, real, batch_calibrated.GROWS.rising[0]),
+            spread=calibrated.HOST_SPREAD.value,
             claims=("padded_rows",),
             key="padding_free",
         )
-    left = [real + share * (1 - real) for share in GROUPED_LEFT]
+    left = [real + share * (1 - real) for share in calibrated.GROUPED_LEFT.rising]
     yield Proposal(
         title="batches of samples of similar length",
         evidence=evidence,
@@ -139,7 +130,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
         change=fewer_tokens(case, left[1]),
         best=fewer_tokens(case, left[0]),
         worst=fewer_tokens(case, left[2]),
-        spread=HOST_SPREAD,
+        spread=calibrated.HOST_SPREAD.value,
         claims=("padded_rows",),
         changes="samples of similar length share a batch",
         key="grouped",
@@ -194,7 +185,7 @@ def _attention(case: Analysis, level: int) -> Change:
     nodes = case.nodes_of_gpu(case.category("attention"))
 
     def change(graph: Graph) -> Graph:
-        return scaled(graph, nodes, ATTENTION_LONGER[level])
+        return scaled(graph, nodes, calibrated.ATTENTION_LONGER.rising[level])
 
     return change
 

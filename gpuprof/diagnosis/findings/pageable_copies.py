@@ -30,17 +30,9 @@ if TYPE_CHECKING:
 
 LEAST_BYTES: Assumed[Bytes] = 1 << 20
 """Of a step's copies; with less, a copy is its launch and takes no longer than a small kernel."""
-CALL_NS = calibrated.COPY_CALL_NS.rising
-"""What the host does for an asynchronous copy: at best, usually, at worst."""
-FASTER = calibrated.PINNED_FASTER.value
-"""Pinned over pageable where the link's rate is not known."""
-RATE = calibrated.PINNED_RATE.falling
-"""Of the link's best rate that a pinned copy reaches; less where other GPUs share the link."""
 
 CACHE_BYTES = int(thresholds_calibrated.CACHE_BYTES.value)
 """A copy of more than this through the host's processor leaves little of what was in its caches."""
-CACHE_LOSS = calibrated.CACHE_LOSS.rising
-"""What the host's other work takes once its caches are left alone: at best, usually, at worst."""
 MUCH_BYTES: Assumed[Bytes] = 1_000_000
 """Copies from pageable memory of fewer bytes a step are no difference between two recordings: they cost a launch and
 nothing more."""
@@ -97,12 +89,16 @@ def find(case: Analysis) -> Iterator[Proposal]:
         def change(graph: Graph) -> Graph:
             graph = without_waits(graph, waits)
             duration = graph.duration_ns.copy()
-            quick = sizes[copies] / (link * RATE[way]) * 1e9 if link else duration[copies] / FASTER
+            quick = (
+                sizes[copies] / (link * calibrated.PINNED_RATE.falling[way]) * 1e9
+                if link
+                else duration[copies] / calibrated.PINNED_FASTER.value
+            )
             duration[copies] = np.minimum(duration[copies], quick)
-            duration[source] = np.minimum(duration[source], CALL_NS[way])
-            duration[others] = np.minimum(duration[others], CALL_NS[way])
+            duration[source] = np.minimum(duration[source], calibrated.COPY_CALL_NS.rising[way])
+            duration[others] = np.minimum(duration[others], calibrated.COPY_CALL_NS.rising[way])
             if moved > CACHE_BYTES:
-                duration[rest] *= CACHE_LOSS[way]
+                duration[rest] *= calibrated.CACHE_LOSS.rising[way]
             return graph.with_durations(duration)
 
         return change

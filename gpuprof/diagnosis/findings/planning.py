@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gpuprof.calibration import shapes as shapes_calibrated
 from gpuprof.diagnosis.detect.compiling import LENGTH_MULTIPLE, in_most_steps
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
@@ -14,8 +15,6 @@ from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.detect.shape_costs import (
     CUDNN_ATTENTION,
     LEAST_COST_SHARE,
-    LEFT,
-    OTHER_KERNEL,
     WITHOUT_CUDNN,
     compiled_or_loaded,
     few_shapes,
@@ -91,8 +90,8 @@ def find(case: Analysis) -> Iterator[Proposal]:
         fix=_fix(case, cudnn),
         change=likely,
         best=likely,
-        worst=change_to(OTHER_KERNEL if cudnn else 1.0),
-        lumps={"new_shapes": LEFT} if new_shapes else {},
+        worst=change_to(shapes_calibrated.OTHER_KERNEL.value if cudnn else 1.0),
+        lumps={"new_shapes": shapes_calibrated.LEFT.value} if new_shapes else {},
         spread=spread(case) if new_shapes else 1.0,
     )
 
@@ -109,7 +108,7 @@ def _per_length(case: Analysis) -> Iterator[Proposal]:
         evidence=of_timed(case),
         fix=_fix(case, cudnn),
         change=lambda graph: graph,
-        lumps={"new_shapes": LEFT},
+        lumps={"new_shapes": shapes_calibrated.LEFT.value},
         spread=spread(case),
     )
 

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
     from gpuprof.diagnosis.detect.pair.facts import Facts
 
-ROUNDS_LEFT, GPU_LEFT = calibrated.ROUNDS_LEFT.rising, calibrated.GPU_LEFT.rising
 LEAST_LOOP_SHARE: Assumed[Share] = 0.02
 """Share of the step from which on the loops are worth a look."""
 MOST_NAMED: Convention[Ops] = 4
@@ -95,9 +94,9 @@ def find(case: Analysis) -> Iterator[Proposal]:
     rounds = np.tile(loops.rounds, 2)
 
     def change(level: int):
-        left: F64 = np.minimum(ROUNDS_LEFT[level] / rounds, 1.0).astype(np.float64)
+        left: F64 = np.minimum(calibrated.ROUNDS_LEFT.rising[level] / rounds, 1.0).astype(np.float64)
         launches = np.ceil(pieces * left).astype(np.int64)
-        new = replacement_of(graph, group, took * left, work * GPU_LEFT[level], launches)
+        new = replacement_of(graph, group, took * left, work * calibrated.GPU_LEFT.rising[level], launches)
         walk = shorter_walk(case, loops.backward, left[count:])
         return partial(with_walk, replacement=new, factor=walk)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.diagnosis import Evidence
-from gpuprof.diagnosis.fix import Code, call, joined, other_way
+from gpuprof.diagnosis.fix import Code, Fix, call, joined, other_way
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.graph import Graph
 from gpuprof.timeline.phases import OTHER
@@ -22,7 +22,7 @@ from gpuprof.units import Assumed, Share, Steps
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
-    from gpuprof.diagnosis.budget_model import Budget
+    from gpuprof.diagnosis.budget_model import Budget, Excess
 
 FEWEST_STEPS: Assumed[Steps] = 4
 """Recorded steps needed to recognise a rare one; with fewer none is usual."""
@@ -33,8 +33,6 @@ CAUSES = ("save", "evaluation", "logging", "periodic")
 """What can be done less often."""
 LEAST_COST_SHARE: Assumed[Share] = 0.02
 """Share of the mean step from which on that is worth a fix."""
-RARER = calibrated.RARER.value
-"""What is left of the cost: a tenth, done a tenth as often."""
 
 PAGE = Page(
     id="rare_steps",
@@ -46,9 +44,11 @@ happens often it costs more than any slow kernel.
 """,
     detected="""
 In a run: what saving, evaluating and logging add to the mean step, measured in each timed step, if it is at least 2
-%. In runs that did not measure this: at least three steps of at least 1.5 times the median, at equal intervals, that
-did not wait for their batch. Without a run: one such step among at least four recorded ones, if at least half of its
-additional time is CPU work outside all phases of a step.
+%. If the steps timed free-running contain fewer than three of them, all unprofiled steps of the run (also those while
+functions are sampled, and those after) say how often they come and what they cost, if they come at equal intervals. In
+runs that did not measure this: at least three steps of at least 1.5 times the median, at equal intervals, that did not
+wait for their batch. Without a run: one such step among at least four recorded ones, if at least half of its additional
+time is CPU work outside all phases of a step.
 """,
     gain="""
 In a run, a tenth of what these add to the mean step is left: they are done a tenth as often. Without a run all steps
@@ -56,7 +56,8 @@ take the median, which is compared with the mean.
 """,
     wrong="""
 If a short recording happens to contain a rare step, it makes that step look frequent: compare with how often the
-training saves. Events further apart than the timed steps (20 by default) are not seen.
+training saves. Events that come fewer than three times in a run's unprofiled steps are not seen, unless a trainer's
+settings give their distance.
 """,
 )
 
@@ -96,42 +97,69 @@ def _timed(case: Analysis, budget: Budget) -> Iterator[Proposal]:
     ]
     if not found:
         return
-    parts = [
-        f"{NAMES[one.cause]} adds {duration(one.mean_ns or 0)} to the mean step ("
-        + (f"every {one.every} steps" if one.every else f"{one.steps} of {budget.steps} timed steps")
-        + ")"
-        for one in found
-    ]
     yield replace(
-        _proposal(case, (Evidence("; ".join(parts)),), 1.0),
-        lumps={one.cause: RARER for one in found},
+        _proposal(case, (Evidence("; ".join(_adds(one, budget) for one in found)),), 1.0, found),
+        lumps={one.cause: calibrated.RARER.value for one in found},
         same_batch=False,
     )
 
 
-def _proposal(case: Analysis, evidence: tuple[Evidence, ...], work: float) -> Proposal:
-    """work: the mean step over the usual one, which is what is done more in the same time."""
+def _adds(one: Excess, budget: Budget) -> str:
+    """`evaluation adds 20.5 ms to the mean step (every 20 steps: 411 ms each)`."""
+    mean_ns = one.mean_ns or 0
+    often = f"{one.steps} of {budget.steps} timed steps"
+    if one.every:
+        often = f"every {one.every} steps: {duration(mean_ns * one.every)} each"
+    said = f"{NAMES[one.cause]} adds {duration(mean_ns)} to the mean step ({often})"
+    if one.cause == "periodic" and one.every:
+        said += f"; what these steps do was not recorded, but gpuprof trace --steps {one.every + 1} would"
+    return said
+
+
+def _proposal(
+    case: Analysis, evidence: tuple[Evidence, ...], work: float, found: Sequence[Excess] = ()
+) -> Proposal:  # fmt: skip
+    """work: the mean step over the usual one, which is what is done more in the same time. found: what is done, if
+    known."""
+    only_evaluates = [one.cause for one in found] == ["evaluation"]
     return Proposal(
-        title="saving and evaluating less often",
+        title="evaluating less often" if only_evaluates else "saving and evaluating less often",
         evidence=evidence,
-        fix=case.stack.fix(
-            call("torch.distributed.checkpoint.async_save", Code("state"), checkpoint_id=Code("path"))
-            + "  # and fewer evaluations",
-            case.stack.setting(
-                {"save_strategy": "epoch", "eval_strategy": "epoch"},
-                {"save_only_model": True},
-                note="\n" + other_way("larger save_steps, eval_steps and logging_steps"),
-            ),
-            lightning=joined(
-                (
-                    call("Trainer", val_check_interval=1.0),
-                    call("ModelCheckpoint", every_n_epochs=1, save_weights_only=True),
-                )
-            ),
-        ),
+        fix=_fewer_evaluations(case, found[0].every) if only_evaluates else _fewer(case),
         change=_unchanged,
         work=work,
         same_batch=True,
+    )
+
+
+def _fewer(case: Analysis) -> Fix:
+    return case.stack.fix(
+        call("torch.distributed.checkpoint.async_save", Code("state"), checkpoint_id=Code("path"))
+        + "  # and fewer evaluations",
+        case.stack.setting(
+            {"save_strategy": "epoch", "eval_strategy": "epoch"},
+            {"save_only_model": True},
+            note="\n" + other_way("larger save_steps, eval_steps and logging_steps"),
+        ),
+        lightning=joined(
+            (
+                call("Trainer", val_check_interval=1.0),
+                call("ModelCheckpoint", every_n_epochs=1, save_weights_only=True),
+            )
+        ),
+    )
+
+
+def _fewer_evaluations(case: Analysis, every: int | None) -> Fix:
+    often = "a tenth as often"
+    if every is not None:
+        often = f"every {round(every / calibrated.RARER.value)} steps instead of every {every}"
+    return case.stack.fix(
+        f"evaluate {often}, in batches as large as memory allows",
+        case.stack.setting(
+            {"eval_strategy": "epoch"}, note="\n" + other_way("larger eval_steps and per_device_eval_batch_size")
+        ),
+        lightning=call("Trainer", val_check_interval=1.0),
     )
 
 

@@ -20,8 +20,6 @@ from gpuprof.diagnosis.detect.pair.quantities import idle_ns, quantity
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.detect.shape_costs import (
     CUDNN_ATTENTION,
-    LEFT,
-    LONG_NS,
     WITHOUT_CUDNN,
     compiled_or_loaded,
     few_shapes,
@@ -43,15 +41,8 @@ if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
     from gpuprof.diagnosis.detect.pair.facts import Facts
 
-USUAL_NS = calibrated.USUAL_NS.value
-"""What such an op takes otherwise, where the recording shows it only while planning."""
 MACHINERY = re.compile(r"^(dynamo$|CompiledFunction|Torch-Compiled Region|## Call CompiledFxGraph)")
 """Ranges around generated code as it runs, with what it sets up the first time."""
-FIRST_NS = thresholds_calibrated.FIRST_CALL_NS.value
-"""In a step that compiles all meets its shapes for the first time: choosing a kernel for a matmul takes longer
-than this, and so does the first run of generated code. What an op does at each call takes tens of microseconds."""
-STAYS = calibrated.STAYS.value
-"""At worst so much of these first calls is there at every call."""
 MOST_SHOWN: Convention[Entries] = 3
 """Failed guards that are named."""
 COMPILING_CAUSES = ("slow_call", "launch", "python", "sync")
@@ -102,7 +93,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     lost_ns = compiling_ns + recorded
     by_name = planned.names if plans.any() else []
     first = np.zeros(len(graph), bool)
-    if compiling_ns >= LONG_NS:
+    if compiling_ns >= thresholds_calibrated.PLANNING_NS.value:
         first = _first_calls(case, host & ~compiling & ~plans, np.unique(graph.step[compiling]))
 
     def change_to(stays: float) -> Change:
@@ -112,7 +103,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
             less = removed(graph, compiling)
             duration = less.duration_ns.copy()
             duration[planning_at] = np.minimum(duration[planning_at], planned.usual_ns[planning_at])
-            once = USUAL_NS + stays * (duration[first_at] - USUAL_NS)
+            once = calibrated.USUAL_NS.value + stays * (duration[first_at] - calibrated.USUAL_NS.value)
             duration[first_at] = np.minimum(duration[first_at], once)
             return less if np.array_equal(duration, less.duration_ns) else less.with_durations(duration)
 
@@ -133,8 +124,8 @@ def find(case: Analysis) -> Iterator[Proposal]:
         fix=_fix(case, any(CUDNN_ATTENTION.search(name) for name in by_name)),
         change=likely,
         best=likely,
-        worst=change_to(STAYS),
-        lumps={"new_shapes": LEFT} if new_shapes else {},
+        worst=change_to(calibrated.STAYS.value),
+        lumps={"new_shapes": calibrated.LEFT.value} if new_shapes else {},
         spread=spread(case) if new_shapes else 1.0,
         claims=("compiled_code",),
     )
@@ -175,7 +166,7 @@ def _given_up(case: Analysis) -> Iterator[Proposal]:
 def change(a: Facts, b: Facts) -> Iterator[Candidate]:
     """Compiling or loading of code in the step that one side does without."""
     took = quantity(a, b, lambda side: side.counts.compiling_ns)
-    if took.fell(least=LONG_NS):
+    if took.fell(least=thresholds_calibrated.PLANNING_NS.value):
         # Candidates of a kernel are launched and waited for in thousands, which would claim most of what it takes.
         waits = idle_ns(a, b, *COMPILING_CAUSES)
         weight = OWN_WEIGHT if took.difference > COMPILING_EXPLAINS * waits.difference else 1.0
@@ -193,7 +184,13 @@ def _first_calls(case: Analysis, host: Mask, steps: np.ndarray) -> Mask:
     launch something, and in what runs generated code. Work that only the processor does is as long every time."""
     graph = case.graph
     inside = np.append(_launching(case) | case.ops_named(MACHINERY.search), False)[graph.scope]
-    return host & (graph.call < 0) & inside & np.isin(graph.step, steps) & (graph.duration_ns >= FIRST_NS)
+    return (
+        host
+        & (graph.call < 0)
+        & inside
+        & np.isin(graph.step, steps)
+        & (graph.duration_ns >= thresholds_calibrated.FIRST_CALL_NS.value)
+    )
 
 
 def _launching(case: Analysis) -> Mask:

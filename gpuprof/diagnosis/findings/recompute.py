@@ -22,7 +22,7 @@ from gpuprof.diagnosis.detect.memory_remedy import MemoryRemedy
 from gpuprof.diagnosis.detect.pair.candidates import OWN_WEIGHT, Candidate, is_model_wait
 from gpuprof.diagnosis.detect.pair.quantities import kernel_counts, kernel_ns, quantity
 from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
-from gpuprof.diagnosis.detect.recomputed_passes import CHECKPOINT, USABLE_SHARE, free_bytes, recomputed
+from gpuprof.diagnosis.detect.recomputed_passes import CHECKPOINT, free_bytes, recomputed
 from gpuprof.diagnosis.fix import call, without_call
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.projection import memory_changes as changes
@@ -41,23 +41,8 @@ if TYPE_CHECKING:
     from gpuprof.diagnosis.detect.pair.facts import Facts
     from gpuprof.projection.memory import RecordedMemory
 
-SAVED_SHARE = calibrated.SAVED_SHARE.value, calibrated.SAVED_SHARE.high
-"""Of the bytes that the repeated forward pass reads and writes, the part that would have to stay in memory instead:
-usually, and at most. A third of the traffic is writes, and most of what is written (casts, intermediate results of
-norms) is not saved for the backward pass."""
-KEPT_AT_MOST = memory_calibrated.KEPT_MAY.high
-"""What layers keep over what is counted of their ops."""
 INPUT_BYTES_AN_ELEMENT: Assumed[Ratio] = 2.0
 """Of an element of a layer's input."""
-HOOKED_SHARE = calibrated.HOOKED_SHARE.rising
-"""What is left of the forward pass's host time without the hooks that note each tensor that autograd saves, at best,
-usually, at worst; and"""
-UNPACKED_SHARE = calibrated.UNPACKED_SHARE.rising
-"""of the backward pass's, where each saved tensor is fetched by a Python function."""
-READ_BACK = calibrated.READ_BACK.rising
-"""Part of the repetition's time that is left: values that were kept are read from memory, not from the cache."""
-PLANNING_NS = thresholds_calibrated.PLANNING_NS.value
-"""A piece of an op's host work that takes this long is a library that plans, not a hook."""
 
 PAGE = Page(
     id="recompute",
@@ -97,7 +82,11 @@ def find(case: Analysis) -> Iterator[Proposal]:
         return
     extra = extra_bytes(case)
     free, size = free_bytes(case)
-    if extra is not None and size is not None and extra[0] > (free if free is not None else USABLE_SHARE * size):
+    if (
+        extra is not None
+        and size is not None
+        and extra[0] > (free if free is not None else calibrated.USABLE_SHARE.value * size)
+    ):
         return
     graph = case.graph
     gpu_ns = case.per_step(float(graph.duration_ns[again & graph.on_gpu].sum()))
@@ -146,7 +135,7 @@ def _absent(case: Analysis) -> str | None:
     if not recomputed(case).any():
         return "no forward work is repeated in the backward pass"
     extra, (free, size) = extra_bytes(case), free_bytes(case)
-    room = free if free is not None else USABLE_SHARE * size if size is not None else None
+    room = free if free is not None else calibrated.USABLE_SHARE.value * size if size is not None else None
     if extra is None or room is None:
         return None
     return f"it needs about {extra[0] / 2**30:,.0f} GiB more at the peak, and {room / 2**30:,.0f} GiB are free"
@@ -184,15 +173,17 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
 def _fills(extra: tuple[float, float] | None, free: float | None, size: float | None) -> bool:
     """Whether what is kept of the largest batch that may be proposed together with this would fill the GPU: then the
     memory serves one or the other."""
-    room = free if free is not None else USABLE_SHARE * size if size is not None else None
+    room = free if free is not None else calibrated.USABLE_SHARE.value * size if size is not None else None
     return extra is None or room is None or FACTORS[-1] * extra[1] > room
 
 
 def _once(graph: Graph, again: Mask, hooked: tuple[Mask, Mask], level: int) -> Graph:
     """Without the repetition, and without the hooks around the ops of forward and backward."""
     shorter = removed(graph, again)
-    duration = np.where(again, READ_BACK[level] * graph.duration_ns, shorter.duration_ns)
-    for nodes, share in zip(hooked, (HOOKED_SHARE[level], UNPACKED_SHARE[level]), strict=True):
+    duration = np.where(again, calibrated.READ_BACK.rising[level] * graph.duration_ns, shorter.duration_ns)
+    for nodes, share in zip(
+        hooked, (calibrated.HOOKED_SHARE.rising[level], calibrated.UNPACKED_SHARE.rising[level]), strict=True
+    ):
         duration = np.where(nodes, share * duration, duration)
     return shorter.with_durations(duration)
 
@@ -207,7 +198,7 @@ def _hooked(case: Analysis, again: Mask) -> tuple[Mask, Mask]:
     named = case.ops_named(CHECKPOINT.search) & (case.timeline.host.op == BACKWARD)
     graph = case.graph
     host = (graph.resource == HOST) & (graph.lane >= 0) & ~again & (not named.any())
-    host &= graph.duration_ns < PLANNING_NS
+    host &= graph.duration_ns < thresholds_calibrated.PLANNING_NS.value
     forward = host & (graph.phase == FORWARD) & (graph.lane == case.timeline.main_thread)
     if forward.any() and case.frozen_passes is not None:
         forward &= nodes_in(graph, case.frozen_passes.stretches) < 0
@@ -231,7 +222,7 @@ def _counted_bytes(case: Analysis) -> tuple[float, float] | None:
         return None
     inputs = (model.get("layers") or 0) * (model.get("hidden_size") or 0) * INPUT_BYTES_AN_ELEMENT * mean
     extra = max(counted.total_bytes - inputs, 0.0) * math.prod(longest) / mean
-    return extra, KEPT_AT_MOST * extra
+    return extra, memory_calibrated.KEPT_MAY.high * extra
 
 
 def _moved_share(case: Analysis) -> tuple[float, float] | None:
@@ -244,7 +235,7 @@ def _moved_share(case: Analysis) -> tuple[float, float] | None:
     moved = float(np.nansum(case.roofline.work.traffic_bytes[again])) / case.steps
     micro = case.run.work.micro_steps if case.run and case.run.work.micro_steps else 1.0
     moved /= max(micro, 1.0) * case.devices
-    return (SAVED_SHARE[0] * moved, SAVED_SHARE[1] * moved) if moved else None
+    return (calibrated.SAVED_SHARE.value * moved, calibrated.SAVED_SHARE.high * moved) if moved else None
 
 
 def _memory_text(extra: tuple[float, float] | None, free: float | None, size: float | None) -> str:

@@ -29,7 +29,6 @@ from gpuprof.units import Assumed, Convention, Ops, Share
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
-ROUNDS_LEFT, GPU_LEFT = loops_calibrated.ROUNDS_LEFT.rising, reference_calibrated.LEFT.rising
 LEAST_LOOP_SHARE: Assumed[Share] = 0.05
 """Share of the step from which on recurrences are worth another kernel."""
 LEAST_COPIED_SHARE: Assumed[Share] = 0.02
@@ -96,8 +95,8 @@ def find(case: Analysis) -> Iterator[Proposal]:
     once = copies * 2.0 / (rounds + 1)
 
     def change(level: int):
-        left: F64 = np.minimum(ROUNDS_LEFT[level] / rounds, 1.0).astype(np.float64)
-        then = (work - copies) * GPU_LEFT[level] + once
+        left: F64 = np.minimum(loops_calibrated.ROUNDS_LEFT.rising[level] / rounds, 1.0).astype(np.float64)
+        then = (work - copies) * reference_calibrated.LEFT.rising[level] + once
         new = replacement_of(graph, group, took * left, then, np.ceil(pieces * left).astype(np.int64))
         walk = shorter_walk(case, loops.backward, left[count:])
         return partial(with_walk, replacement=new, factor=walk)

@@ -26,8 +26,6 @@ MOST_SEQUENCES: Assumed[Sequences] = 2
 """Sequences at once up to which it is advised: with more the arithmetic of rejected tokens is no longer free."""
 DRAFTED_TOKENS: Assumed[Tokens] = 4
 """Tokens that are drafted for an iteration."""
-ACCEPTED = calibrated.ACCEPTED.falling
-DRAFT_COST = calibrated.DRAFT_COST.rising
 
 PAGE = Page(
     id="speculative_decoding",
@@ -78,13 +76,13 @@ def find(case: Analysis) -> Iterator[Proposal]:
     if not work.decodes or work.batch is None or work.batch > MOST_SEQUENCES or speculates(case):
         return
     model = model_phases(graph)
-    tokens = [(1 - share ** (DRAFTED_TOKENS + 1)) / (1 - share) for share in ACCEPTED]
+    tokens = [(1 - share ** (DRAFTED_TOKENS + 1)) / (1 - share) for share in calibrated.ACCEPTED.falling]
 
     def change(way: int) -> Change:
         def then(graph: Graph) -> Graph:
             checked = scaled_batch(case, DRAFTED_TOKENS + 1, way)(graph)
             # Fewer accepted tokens mean more iterations for the same text.
-            factor = (1 + DRAFTED_TOKENS * DRAFT_COST[way]) * tokens[1] / tokens[way]
+            factor = (1 + DRAFTED_TOKENS * calibrated.DRAFT_COST.rising[way]) * tokens[1] / tokens[way]
             return checked.with_durations(np.where(model, checked.duration_ns * factor, checked.duration_ns))
 
         return then

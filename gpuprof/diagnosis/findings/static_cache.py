@@ -19,7 +19,6 @@ from gpuprof.timeline.cache_appends import cache_appends
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
 
-LEFT = calibrated.CACHE_LEFT.rising
 
 PAGE = Page(
     id="static_cache",
@@ -58,7 +57,9 @@ def find(case: Analysis) -> Iterator[Proposal]:
 
     def change(level: int) -> Change:
         def then(graph: Graph) -> Graph:
-            return graph.with_durations(np.where(nodes, graph.duration_ns * LEFT[level], graph.duration_ns))
+            return graph.with_durations(
+                np.where(nodes, graph.duration_ns * calibrated.CACHE_LEFT.rising[level], graph.duration_ns)
+            )
 
         return then
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from gpuprof.calibration import noise as noise_calibrated
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.proposal import LEAST_GAIN, MARKED_GAIN, SEVERE_GAIN, Page
 from gpuprof.diagnosis.detect.slow_rank import most_of_excess
 from gpuprof.diagnosis.diagnosis import Evidence, Finding, Range
 from gpuprof.diagnosis.fix import Fix, as_fix, call
 from gpuprof.diagnosis.sentences import duration
-from gpuprof.replay.noise import PROCESS_NOISE
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.gang import Excess, Gang
@@ -69,12 +69,16 @@ def find_straggler(gang: Gang) -> Finding | None:
     if expected <= 0 or gang.step_ns / expected < LEAST_GAIN:
         return None
     low, high = (
-        expected * math.exp(sign * math.hypot(math.log1p(PROCESS_NOISE), math.log(bound / gang.step_ns)))
+        expected
+        * math.exp(sign * math.hypot(math.log1p(noise_calibrated.PROCESS.value), math.log(bound / gang.step_ns)))
         for sign, bound in ((-1, gang.low_ns or gang.step_ns), (1, gang.high_ns or gang.step_ns))
     )
     gain, apart = gang.step_ns / expected, [math.log(factor) for factor in gang.profiled]
     less, more = (
-        gain * math.exp(sign * math.hypot(math.log1p(PROCESS_NOISE), max(0.0, *(sign * one for one in apart))))
+        gain
+        * math.exp(
+            sign * math.hypot(math.log1p(noise_calibrated.PROCESS.value), max(0.0, *(sign * one for one in apart)))
+        )
         for sign in (-1, 1)
     )
     speedup, fix = Range(less, gain, more), _fix(gang, slow.rank)

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
     from gpuprof.diagnosis.detect.pair.facts import Facts
 
-TENSOR_SHARE, MEMORY_SHARE = calibrated.TF32_TENSOR.falling, calibrated.TF32_MEMORY.falling
-"""What products reach in TF32 of the tensor and of the memory ceiling, apart from the constant of those in bf16."""
 
 PAGE = Page(
     id="tf32",
@@ -136,7 +134,7 @@ def _left(case: Analysis, roof: Roofline, nodes: Mask, level: int) -> F64:
     ceilings, work, duration = roof.ceilings, roof.work, graph.duration_ns[rows]
     wanted = computed_ns(
         work.flops[event], np.nan_to_num(work.bytes[event]), ceilings.flops["tf32"], ceilings.memory_bytes_per_s,
-        TENSOR_SHARE[level], MEMORY_SHARE[level],
+        calibrated.TF32_TENSOR.falling[level], calibrated.TF32_MEMORY.falling[level],
     )  # fmt: skip
     left[rows] = np.divide(np.minimum(wanted, duration), duration, out=np.ones(len(rows)), where=duration > 0)
     return left

@@ -28,8 +28,6 @@ HELD_BACK = re.compile(r"thermal|hw_slowdown|power_brake|board_limit|reliability
 should be."""
 LEAST_THROTTLED: Assumed[Share] = 0.2
 """Part of the samples in which the clock was held back, less of which may be a few seconds of a warm-up."""
-SLOWER = calibrated.THROTTLED_SLOWER.value
-"""The same kernels this many times as slow in the last steps as in the first are no noise."""
 FEWEST_STEPS: Assumed[Steps] = 6
 FEWEST_KERNELS: Assumed[Kernels] = 50
 """Steps and kinds of kernels that a drift must show in."""
@@ -128,7 +126,7 @@ def _drift(case: Analysis) -> tuple[float, str] | None:
     key, third = key.reshape(-1), graph.steps // 3
     first, last = graph.step[rows] < third, graph.step[rows] >= graph.steps - third
     both = _ratio(key, took, first, last)
-    if len(both) < FEWEST_KERNELS or np.median(both) < SLOWER:
+    if len(both) < FEWEST_KERNELS or np.median(both) < calibrated.THROTTLED_SLOWER.value:
         return None
     slower = float(np.median(both))
     percent = 100 * (slower - 1)

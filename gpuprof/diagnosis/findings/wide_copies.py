@@ -34,9 +34,6 @@ SIZES: Published[dict[str, Bytes]] = {
 SHORT = {"double": "fp64", "float": "fp32", "c10::BFloat16": "bf16", "c10::Half": "fp16", "unsigned char": "uint8",
          "signed char": "int8", "bool": "bool"}  # fmt: skip
 COPY = "aten::copy_"
-RATE = calibrated.CAST_RATE.falling
-"""Bytes of the wider type that a core casts a second: at best, as expected, at worst."""
-MOST_CORES = calibrated.CAST_CORES.value
 
 PAGE = Page(
     id="wide_copies",
@@ -183,7 +180,7 @@ def _narrow(case: Analysis, found: Sequence[WideCopy]) -> list[Change]:
     casts[[one.cast for one in found]] = True
     gone = case.nodes_within(casts) & ~case.graph.waits
     at, cast_bytes = _casts_on_cpu(case, found)
-    cores = min(case.folder.cpus or 1.0, MOST_CORES) if case.folder else 1.0
+    cores = min(case.folder.cpus or 1.0, calibrated.CAST_CORES.value) if case.folder else 1.0
 
     def change_at(rate: float) -> Change:
         def change(graph: Graph) -> Graph:
@@ -195,7 +192,7 @@ def _narrow(case: Analysis, found: Sequence[WideCopy]) -> list[Change]:
 
         return change
 
-    return [change_at(rate) for rate in RATE]
+    return [change_at(rate) for rate in calibrated.CAST_RATE.falling]
 
 
 def _casts_on_cpu(case: Analysis, found: Sequence[WideCopy]) -> tuple[I64, F64]:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from gpuprof.calibration import iterations as calibrated
 from gpuprof.diagnosis.fix import Fix, as_fix
 from gpuprof.diagnosis.iteration_model import Change, IterationRange
-
-LEAST_GAIN = calibrated.LEAST_GAIN.value
 
 
 def change(

@@ -1,7 +1,7 @@
 """What would shorten an iteration, computed from its budget by phase; advice in the trainer's own arguments.
 
-Each function is pure and yields a change, or nothing. A change that gains less than LEAST_GAIN, or whose argument the
-trainer does not have, is not offered.
+Each function is pure and yields a change, or nothing. A change that gains less than `LEAST_GAIN` of
+the calibration, or whose argument the trainer does not have, is not offered.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from gpuprof.calibration import inference
 from gpuprof.calibration import iterations as calibrated
 from gpuprof.diagnosis.fix import assigned, joined
 from gpuprof.diagnosis.iteration_model import Change, Iteration
-from gpuprof.diagnosis.iterations.change import LEAST_GAIN, change
+from gpuprof.diagnosis.iterations.change import change
 from gpuprof.diagnosis.iterations.recorded_shares import busy_share, decode_busy_share
 from gpuprof.diagnosis.iterations.titles import TITLES
 from gpuprof.diagnosis.iterations.trainer import Trainer
@@ -30,11 +30,6 @@ from gpuprof.record.phase_names import (
 )
 from gpuprof.units import Assumed, Share
 
-SPREAD = calibrated.SPREAD.value
-ENGINE = calibrated.ENGINE.rising
-RATES = calibrated.SYNC_RATE.rising
-LEFT = inference.CACHE_LEFT.falling
-CONTINUOUS_STEP = calibrated.CONTINUOUS_STEP.falling
 CONTINUOUS_NS = tuple(1e9 * seconds for seconds in calibrated.CONTINUOUS_S.falling)
 """Cost of a step and of a call of continuous batching, the highest first."""
 SHORTER_TAIL: Assumed[Share] = 0.9
@@ -44,7 +39,7 @@ SHORTER_TAIL: Assumed[Share] = 0.9
 def changes(iteration: Iteration, trainer: Trainer) -> tuple[Change, ...]:
     """What would shorten the iteration, the largest gain first."""
     found = [one for make in _ALL for one in make(iteration, trainer)]
-    worth = [one for one in found if one.iteration_ns.expected <= (1 - LEAST_GAIN) * iteration.mean_ns]
+    worth = [one for one in found if one.iteration_ns.expected <= (1 - calibrated.LEAST_GAIN.value) * iteration.mean_ns]
     return tuple(sorted(worth, key=lambda one: -one.speedup))
 
 
@@ -59,7 +54,7 @@ def _tail(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
     length = math.ceil(found.p95)
     yield change(
         iteration.mean_ns, "completion_tail", TITLES["completion_tail"][0], trainer.set(argument, length),
-        (saved * (1 - SPREAD), saved, saved * (1 + SPREAD)),
+        (saved * (1 - calibrated.SPREAD.value), saved, saved * (1 + calibrated.SPREAD.value)),
         f"generation decodes {found.longest:.0f} tokens until the longest completion ends; 95 % of them are not longer"
         f" than {length}",
         f"completions longer than {length} tokens are cut",
@@ -69,7 +64,7 @@ def _tail(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
 def _rewards_at_once(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
     """Run reward functions that mostly wait at the same time instead of one after another."""
     whole = iteration.ns_of(REWARD)
-    waiting = [one for one in iteration.rewards if one.waits and one.ns >= LEAST_GAIN * whole]
+    waiting = [one for one in iteration.rewards if one.waits and one.ns >= calibrated.LEAST_GAIN.value * whole]
     if len(waiting) < 2 or sum(one.ns for one in iteration.rewards) > 1.05 * whole:
         return
     saved = sum(one.ns for one in waiting) - max(one.ns for one in waiting)
@@ -79,7 +74,7 @@ def _rewards_at_once(iteration: Iteration, trainer: Trainer) -> Iterator[Change]
         fix = f"call {names} from one reward function, each in a thread (concurrent.futures.ThreadPoolExecutor)"
     yield change(
         iteration.mean_ns, "rewards_at_once", TITLES["rewards_at_once"][0],
-        fix, (saved * (1 - SPREAD), saved, float(saved)),
+        fix, (saved * (1 - calibrated.SPREAD.value), saved, float(saved)),
         "they run one after another and wait for most of their time; together they take as long as the slowest", None,
     )  # fmt: skip
 
@@ -138,7 +133,7 @@ def _cache_copies(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
     if busy is not None and busy < 0.5:
         return
     spent = copies.cpu_ns if busy is None else copies.gpu_ns
-    low, expected, high = (spent * (1 - left) for left in LEFT)
+    low, expected, high = (spent * (1 - left) for left in inference.CACHE_LEFT.falling)
     fix, condition = trainer.static_cache(argument, {"cache_implementation": "static"})
     yield change(
         iteration.mean_ns, "cache_copies", TITLES["cache_copies"][0], fix, (low, expected, high),
@@ -157,7 +152,7 @@ def _serving_engine(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
         return
     # It decodes no faster than the GPU works now, minus the time for ended sequences.
     least = found.decode_ns * busy * (1 - (found.ended_share or 0.0))
-    saved = [found.decode_ns - max(found.decode_ns / times, least) for times in ENGINE]
+    saved = [found.decode_ns - max(found.decode_ns / times, least) for times in calibrated.ENGINE.rising]
     fix = trainer.set("use_vllm", True, "vllm_mode", "colocate")
     yield change(
         iteration.mean_ns, "serving_engine", TITLES["serving_engine"][0], fix,
@@ -181,7 +176,7 @@ def _ended_sequences(iteration: Iteration, trainer: Trainer) -> Iterator[Change]
         continuous_saved_ns(found.decode_ns, busy, found.ended_share),
         f"{100 * found.ended_share:.0f} % of the computed tokens belong to sequences that had ended; at most the GPU's"
         " time for them is saved (how much of it is assumed), if the CPU keeps up: a step costs the CPU"
-        f" {CONTINUOUS_STEP[1]:.1f} times as much (measured)",
+        f" {calibrated.CONTINUOUS_STEP.falling[1]:.1f} times as much (measured)",
         None,
     )  # fmt: skip
 
@@ -193,7 +188,9 @@ def continuous_saved_ns(decode_ns: float, busy: float, ended_share: float) -> tu
     """
     low, expected, high = (
         decode_ns - max(busy * (1 - share * ended_share), (1 - busy) * times) * decode_ns - call_ns
-        for share, times, call_ns in zip((0.0, 0.5, 1.0), CONTINUOUS_STEP, CONTINUOUS_NS, strict=True)
+        for share, times, call_ns in zip(
+            (0.0, 0.5, 1.0), calibrated.CONTINUOUS_STEP.falling, CONTINUOUS_NS, strict=True
+        )
     )
     return low, expected, high
 
@@ -256,7 +253,7 @@ def _weight_sync(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
         return
     adapters = trainer.trainable_share is not None and trainer.trainable_share < 0.5
     sent = whole * (trainer.trainable_share or 1.0) if adapters else whole
-    saved = [max(spent - sent / rate, 0.0) for rate in RATES]
+    saved = [max(spent - sent / rate, 0.0) for rate in calibrated.SYNC_RATE.rising]
     yield change(
         iteration.mean_ns, "weight_sync",
         TITLES["weight_sync"][1] if adapters else TITLES["weight_sync"][0],
@@ -264,7 +261,7 @@ def _weight_sync(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
         else "gather parameters in buckets before they are sent, instead of one by one",
         (saved[0], saved[1], saved[2]),
         f"{whole / 1e9:.1f} GB of weights take {spent / 1e9:.2f} s, {whole / spent:.1f} GB/s; a link copies at"
-        f" {RATES[0]:.0f} to {RATES[2]:.0f} GB/s (assumed)",
+        f" {calibrated.SYNC_RATE.rising[0]:.0f} to {calibrated.SYNC_RATE.rising[2]:.0f} GB/s (assumed)",
         None,
     )  # fmt: skip
 
@@ -278,7 +275,7 @@ def _rewards_beside(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
     yield change(
         iteration.mean_ns, "rewards_beside", TITLES["rewards_beside"][0],
         "start the reward functions that wait in a thread, and await them before the advantages",
-        (0.5 * saved, saved * (1 - SPREAD), float(saved)),
+        (0.5 * saved, saved * (1 - calibrated.SPREAD.value), float(saved)),
         "neither needs the other; rewards that wait leave the CPU to the log-probabilities", None,
     )  # fmt: skip
 

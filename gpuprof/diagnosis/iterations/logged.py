@@ -46,7 +46,6 @@ _BREAK_RATIO: Assumed[Count] = 10
 """If iterations are this many times further apart than usual, the training was resumed in between."""
 OVERLAPPING_SHARE: Assumed[Share] = 0.02
 """Phases overlap if their sum exceeds the iteration by more than this share; less is rounding."""
-BOUND = calibrated.BOUND.value
 Times = dict[str, float]
 """Phase → seconds of one iteration."""
 
@@ -265,12 +264,12 @@ def _limit(found: LoggedIterations) -> str:
         if other is None:
             return "The logs do not say which side waits for the other."
         feeds = "generation" if known == "trainer" else "training"
-        limits = f"{feeds} limits the job" if other >= BOUND else f"{feeds} does not limit the job"
+        limits = f"{feeds} limits the job" if other >= calibrated.BOUND.value else f"{feeds} does not limit the job"
         return f"The {known} waits {100 * other:.0f} % of the time: {limits}. The other side's waiting is not logged."
     said = f"The trainer waits {100 * trainer:.0f} % of the time for completions, the generator {100 * generator:.0f} %"
-    if max(trainer, generator) < BOUND:
+    if max(trainer, generator) < calibrated.BOUND.value:
         return f"{said} for training: the two sides are balanced."
-    if min(trainer, generator) >= BOUND:
+    if min(trainer, generator) >= calibrated.BOUND.value:
         return f"{said} for training: both wait, so what is between them (weight sync, queue, limits) costs time."
     return f"{said} for training: {'generation' if trainer > generator else 'training'} limits the job."
 

@@ -6,21 +6,17 @@ from collections.abc import Callable, Iterator
 
 from gpuprof.calibration import iterations as calibrated
 from gpuprof.diagnosis.iteration_model import Change
-from gpuprof.diagnosis.iterations.change import LEAST_GAIN, change
+from gpuprof.diagnosis.iterations.change import change
 from gpuprof.diagnosis.iterations.logged_model import LoggedIterations
 from gpuprof.diagnosis.iterations.titles import TITLES
 from gpuprof.record.phase_names import ENVIRONMENT, GENERATION, REWARD, WEIGHT_SYNC
 from gpuprof.tracefile.training_logs.frameworks import Framework
 
-TAIL = calibrated.TAIL
-SCALES = calibrated.SCALES
-BOUND = calibrated.BOUND.value
-
 
 def changes(found: LoggedIterations, framework: Framework) -> tuple[Change, ...]:
     """Changes, the largest gain first; those that gain less than LEAST_GAIN are left out."""
     all_ = [one for make in _ALL for one in make(found, framework)]
-    worth = [one for one in all_ if one.iteration_ns.expected <= (1 - LEAST_GAIN) * found.mean_ns]
+    worth = [one for one in all_ if one.iteration_ns.expected <= (1 - calibrated.LEAST_GAIN.value) * found.mean_ns]
     return tuple(sorted(worth, key=lambda one: -one.speedup))
 
 
@@ -48,7 +44,7 @@ def _tail(found: LoggedIterations, framework: Framework) -> Iterator[Change]:
     most = generating * max(1 - mean.mean / longest.mean, 0.0)
     yield change(
         found.mean_ns, "completion_tail", TITLES["completion_tail"][1], framework.partial,
-        (TAIL.low * most, TAIL.value * most, TAIL.high * most),
+        (calibrated.TAIL.low * most, calibrated.TAIL.value * most, calibrated.TAIL.high * most),
         f"a completion takes {mean.mean:.0f} s, the longest of an iteration {longest.mean:.0f} s, and all wait for it"
         " (the share that is gained is assumed)",
         "completions are continued by a newer policy than the one that began them",
@@ -72,9 +68,9 @@ def _reuse(found: LoggedIterations, framework: Framework) -> Iterator[Change]:
 def _more_generators(found: LoggedIterations, framework: Framework) -> Iterator[Change]:
     """Twice the GPUs for the side that the trainer waits for."""
     trainer = next((one for one in found.roles if one.role == "trainer"), None)
-    if trainer is None or trainer.wait_ns is None or (trainer.wait_share or 0.0) < BOUND:
+    if trainer is None or trainer.wait_ns is None or (trainer.wait_share or 0.0) < calibrated.BOUND.value:
         return
-    saved = [min(float(trainer.wait_ns), found.mean_ns * (1 - 1 / (2 * scales))) for scales in SCALES.rising]
+    saved = [min(float(trainer.wait_ns), found.mean_ns * (1 - 1 / (2 * scales))) for scales in calibrated.SCALES.rising]
     yield change(
         found.mean_ns, "generator_gpus", TITLES["generator_gpus"][0], "twice the generator's GPUs or replicas",
         (max(saved[0], 0.0), max(saved[1], 0.0), saved[2]),

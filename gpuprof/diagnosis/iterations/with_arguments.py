@@ -87,8 +87,6 @@ class WithArguments:
 
 
 _SIDES = ("low", "expected", "high")
-RECOMPUTED = calibrated.RECOMPUTED.rising
-"""Time of a recomputed forward pass, as a multiple of the forward pass; the middle one where the CPU limits."""
 
 
 def with_arguments(iteration: Iteration, trainer: Trainer, arguments: Mapping[str, Value]) -> WithArguments:
@@ -169,7 +167,7 @@ def _generation(iteration: Iteration, ns: float, busy: float | None, length: flo
 
 def _with_recomputation(iteration: Iteration, ns: float, forwards: int) -> Expected:
     """A backward pass of ns in which a forward pass more (1) or fewer (-1) is computed."""
-    least, by_cpu, most = RECOMPUTED
+    least, by_cpu, most = calibrated.RECOMPUTED.rising
     busy = busy_share(iteration, FORWARD)
     shares = least, by_cpu - (by_cpu - 1.0) * (0.5 if busy is None else busy), most
     sides = sorted(ns + forwards * iteration.ns_of(FORWARD) * share for share in shares)

@@ -35,8 +35,6 @@ from gpuprof.timeline.slow_calls import (
 from gpuprof.tracefile.trace import I64, Mask
 from gpuprof.units import Assumed, Elements
 
-STRETCH_NS = calibrated.STRETCH_NS.value
-"""Python code between two ops takes microseconds; longer stretches do work of their own."""
 COMPUTES = len(KINDS)
 """Kind of slow ops whose tensors are in host memory."""
 FEWEST_ELEMENTS: Assumed[Elements] = 10_000
@@ -205,7 +203,7 @@ def python_stretches(case: Analysis, advised: Collection[str]) -> Iterator[Part]
     pieces = graph.duration_ns[python]
     if not len(pieces):
         return
-    nodes = python & (graph.duration_ns >= STRETCH_NS)
+    nodes = python & (graph.duration_ns >= calibrated.STRETCH_NS.value)
     if not nodes.any():
         return
     usual, waiting = float(np.median(pieces)), _waiting_rewards(case)

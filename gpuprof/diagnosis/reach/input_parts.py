@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
+from gpuprof.calibration import loader as loader_calibrated
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.ledger_part import Part
 from gpuprof.replay.collectives import waiting, without_waiting
 from gpuprof.replay.graph import INPUT, Graph
-from gpuprof.replay.mean_step import FETCH_NS
 from gpuprof.replay.transform import scaled
 
 
@@ -17,9 +17,9 @@ def batches(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
     is ready."""
     nodes = case.graph.resource == INPUT
     total = case.per_step(float(case.graph.duration_ns[nodes].sum()))
-    if total <= FETCH_NS:
+    if total <= loader_calibrated.FETCH_NS.value:
         return
-    left = FETCH_NS / total
+    left = loader_calibrated.FETCH_NS.value / total
     workers = case.run.loader.get("num_workers") if case.run and case.run.loader else None
     yield Part(
         kind="input",

@@ -29,8 +29,6 @@ MOST_GROUPS: Convention[Entries] = 6
 """Most groups of kernels that are listed separately; the others are combined."""
 LEAST_GROUP_SHARE: Convention[Share] = 0.002
 """Smallest share of the step of a separate group, and of the combined others."""
-SHORT_NS = calibrated.ELEMENTWISE_TINY_NS.high
-"""Kernels up to this long take as long as a launch, whatever their work: that is their reach."""
 
 _COSTS: dict[int, Cost] = {
     GEMM: "slow_matmuls", ATTENTION: "slow_attention", OPTIMIZER: "slow_optimizer", COPY: "slow_copies",
@@ -68,7 +66,7 @@ def unknown_kernels(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
     gpu = case.trace.gpu
     ns = _durations(case)
     known = np.isfinite(_reach(case).reach_ns) if case.roofline is not None else np.zeros(len(gpu), bool)
-    mine = _in_graph(case) & ~known & (gpu.kind == KERNEL) & (ns > SHORT_NS)
+    mine = _in_graph(case) & ~known & (gpu.kind == KERNEL) & (ns > calibrated.ELEMENTWISE_TINY_NS.high)
     compute = np.zeros(len(gpu), bool)
     nodes = np.flatnonzero(np.isin(case.graph.resource, (DEVICE, TRANSFER)) & case.graph.on_gpu)
     compute[case.graph.gpu_row[nodes]] = True

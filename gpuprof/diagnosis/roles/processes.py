@@ -17,7 +17,6 @@ from gpuprof.tracefile.phase_logs import Mark, PhaseLog
 from gpuprof.tracefile.trace import Trace
 from gpuprof.units import Assumed, WholeNs
 
-WAITS = calibrated.WAITS.value
 BREATH_NS: Assumed[WholeNs] = 1_000_000
 """In a recording, a process counts as working for this long after each op or kernel."""
 _OF_TRAINING = (FORWARD, BACKWARD, OPTIMIZER, TRAINING)
@@ -85,7 +84,7 @@ def _between(marks: Iterable[Mark]) -> Iterator[Span]:
     for mark in marks:
         if last is not None and mark.begin_ns > last.end_ns:
             used = max(mark.cpu_begin_ns - last.cpu_end_ns, 0) / (mark.begin_ns - last.end_ns)
-            yield Span(WAITING if used < WAITS else OTHER, last.end_ns, mark.begin_ns)
+            yield Span(WAITING if used < calibrated.WAITS.value else OTHER, last.end_ns, mark.begin_ns)
         if mark.end_ns > (mark.begin_ns if last is None else last.end_ns):
             last = mark
 

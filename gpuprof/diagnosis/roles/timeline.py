@@ -16,7 +16,6 @@ from gpuprof.timeline.intervals import Intervals, clip, complement, join, union
 from gpuprof.tracefile.source import Issue
 from gpuprof.units import Assumed, Convention, Share, Spans, WholeNs
 
-BOUND = calibrated.BOUND.value
 LATE_NS: Assumed[WholeNs] = 5_000_000
 LATE_SHARE: Assumed[Share] = 0.05
 """A phase that ends at most this long after a wait, or this share of the wait, still counts as having ended it: clocks
@@ -193,7 +192,7 @@ def _limit(roles: Sequence[Role], waits: Sequence[Wait]) -> tuple[str | None, st
     """(the role that limits the job, None if there is none; a sentence)."""
     said = ", ".join(f"the {one.role} waits {100 * one.bubble_share:.0f} %" for one in roles)
     said = said[0].upper() + said[1:]
-    waiting = [one for one in roles if one.bubble_share >= BOUND]
+    waiting = [one for one in roles if one.bubble_share >= calibrated.BOUND.value]
     if not waiting:
         return None, f"{said} of the time for others: the roles are balanced."
     if len(waiting) == len(roles):
