@@ -27,11 +27,10 @@ import statistics
 from collections import Counter, defaultdict
 
 from gpuprof import diagnose
-from gpuprof.calibration import noise as noise_calibrated
 from gpuprof.diagnosis.above_reach import Item
 from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.diagnosis.reach.ledger import explained
-from gpuprof.replay.noise import change_noise
+from gpuprof.replay.noise import GAIN_NOISE, change_noise
 from gpuprof.report.above_words import MOST_SHOWN, line
 from scenarios import catalogue
 
@@ -106,6 +105,8 @@ def contact() -> None:
         advice = [one for one in (*diagnosis.findings, *diagnosis.worth_trying) if one.id == item.finding]
         rank = [one.id for one in diagnosis.findings].index(item.finding) + 1 if item.finding else 0
         gain = steps[""] / steps[fixes[item.finding]]
+        if not advice:
+            continue
         low, high = advice[0].speedup.low, advice[0].speedup.high
         count += 1
         named += item is found.largest[0]
@@ -158,7 +159,7 @@ def interval(diagnosis: Diagnosis, finding: str | None, items: list[Item]) -> tu
     if found is None or not 0 < gone < found.usual_ns:
         return None
     gain = found.usual_ns / (found.usual_ns - gone)
-    away = math.hypot(change_noise(gain), math.log1p(noise_calibrated.GAIN.value))
+    away = math.hypot(change_noise(gain), math.log1p(GAIN_NOISE))
     return gain * math.exp(-away), gain * math.exp(away)
 
 

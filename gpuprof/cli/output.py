@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _LONGEST_MESSAGE: Convention[Characters] = 2000
 
-_PLAIN = str.maketrans("█▓▒░∙╱╲▚╳─┄∿▤▥▧▨▩▣▦▪≈◧▬·…←×µ–−→✗", "#%=-:/\\o*_.~SELGPNC!^D&-~<xu-->x")
+_PLAIN = str.maketrans("█▓▒░∙╱╲▚╳─┄∿▤▥▧▨▩▣▦▪≈◧◫▬·…←×µ–−→✗", "#%=-:/\\o*_.~SELGPNC!^DW&-~<xu-->x")
 """ASCII replacements of the same width for our own characters; fills of bars stay distinguishable."""
 
 

@@ -12,6 +12,7 @@ from gpuprof.units import Assumed, Ratio, Share
 
 NAMES = {
     "input": "waiting for batches",
+    "worker_starts": "starting input workers",
     "save": "saving",
     "evaluation": "evaluation",
     "logging": "logging",
@@ -32,7 +33,8 @@ class Excess:
     """Time that a cause adds to the mean step."""
 
     cause: str
-    """input | save | evaluation | logging | garbage_collection | allocator."""
+    """input | worker_starts | save | evaluation | logging | garbage_collection | allocator | compile | new_shapes |
+    periodic."""
     mean_ns: int | None
     """Added to the mean step; None: scheduled, but not measured."""
     steps: int

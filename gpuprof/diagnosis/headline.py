@@ -56,6 +56,7 @@ _WORDS = {
     "allocator": "ALLOCATING AND FREEING GPU MEMORY",
     "slow_call": "WAITING FOR THE CPU in single slow calls",
     STREAMS: "WAITING FOR OTHER STREAMS",
+    "worker_starts": "STARTING INPUT WORKERS",
     "evaluation": "EVALUATION",
     "save": "SAVING CHECKPOINTS",
     "logging": "LOGGING",

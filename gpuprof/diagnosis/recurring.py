@@ -16,7 +16,7 @@ from gpuprof.diagnosis.budget import LEAST_CAUSE_SHARE
 from gpuprof.diagnosis.budget_model import LONG_STEP
 from gpuprof.tracefile.run import RunFolder
 from gpuprof.tracefile.trace import ABSENT, F64, I64, Mask
-from gpuprof.units import Assumed, Share
+from gpuprof.units import Assumed, Ratio, Share
 
 KINDS = ("save", "evaluation", "logging")
 """Measured causes that programs do every N steps."""
@@ -24,6 +24,10 @@ BEFORE_THE_END = ("baseline_free", "baseline_sync", "sampling")
 """Stages without a profiler, except the last. Sampled steps take a little longer."""
 REGULAR: Assumed[Share] = 0.8
 """Smallest share of the steps at the right distance that must be long."""
+CLEARLY: Assumed[Ratio] = 2.0
+REGULAR_WAITS: Assumed[Share] = 0.9
+"""The first step of an epoch waits CLEARLY longer than this share of the other steps: starved workers make steps wait
+in the middle of an epoch, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,24 +44,20 @@ class Recurring:
         return number % self.every == self.phase
 
 
-def recurring(folder: RunFolder, stretch: I64, work: F64 | None = None) -> dict[str, Recurring]:
+def recurring(
+    folder: RunFolder, stretch: I64, work: F64 | None = None, starts: Recurring | None = None
+) -> dict[str, Recurring]:
     """Cause → its recurring steps, for causes that the free-running stretch met too rarely to know their cost; those of
     an unmeasured cause are `periodic`. Intervals that the program's settings give are known already.
 
-    stretch: rows of the free-running stretch. work: of every step of the run, if known.
+    stretch: rows of the free-running stretch. work: of every step of the run, if known. starts: the result of
+    `worker_starts`, which are not looked at.
     """
-    steps = folder.steps
-    after = steps.rows("after", folder.rank)
-    # Once its hooks are gone, the recorder measures no cause.
-    after = after[steps.new_shapes[after] != ABSENT]
-    rows = np.concatenate([*(steps.rows(stage, folder.rank) for stage in BEFORE_THE_END), after])
-    rows = rows[~steps.profiled[rows]]
-    rows = rows[np.argsort(steps.step[rows], kind="stable")]
-    ns = np.where(steps.device_ns[rows] > 0, steps.device_ns[rows], steps.ns[rows]).astype(np.float64)
+    steps, timed = folder.steps, _unprofiled(folder)
+    rows, number, usual, excess = timed.rows, timed.number, timed.usual_ns, timed.excess_ns
     if len(rows) < FEWEST_PERIODIC or not len(stretch):
         return {}
-    usual = _usual(steps.stage[rows], ns)
-    number, excess, in_stretch = steps.step[rows], (ns - usual).clip(0), np.isin(rows, stretch)
+    in_stretch = np.isin(rows, stretch)
     found: dict[str, Recurring] = {}
     waited = steps.data_ns[rows].clip(0).astype(np.float64)
     known = (waited - np.median(waited)).clip(0)
@@ -71,10 +71,66 @@ def recurring(folder: RunFolder, stretch: I64, work: F64 | None = None) -> dict[
     known = known + steps.garbage_collection_ns[rows].clip(0) + steps.compile_ns[rows].clip(0)
     left = (excess - known).clip(0)
     long = (left > (LONG_STEP - 1) * usual) & (left >= excess / 2)
+    if starts is not None:
+        long &= ~starts.at(number)
     if work is not None and np.isfinite(work[rows]).all():
         long &= np.abs(work[rows] - np.median(work[rows])) <= EQUAL_WORK * np.median(work[rows])
     one = _recurring(number, left, long, in_stretch)
     return found if one is None else {**found, "periodic": one}
+
+
+def worker_starts(folder: RunFolder) -> Recurring | None:
+    """The steps that start an epoch and with it new input workers; None if workers are kept, or if these steps do not
+    wait for their batch longer than others.
+
+    The DataLoader's length says how many steps an epoch has. Ending the last epoch's workers and starting new ones is
+    no wait for a batch, but happens in the same step, so the whole excess of these steps is theirs.
+    """
+    facts, steps, timed = folder.own.loader or {}, folder.steps, _unprofiled(folder)
+    number, length = timed.number, facts.get("length")
+    if not facts.get("num_workers") or facts.get("persistent_workers") is not False or not isinstance(length, int):
+        return None
+    passes = steps.micro_steps[timed.rows]
+    batches = int(np.median(passes[passes > 0])) if (passes > 0).any() else 1
+    every, rest = divmod(length, batches)
+    if rest or every < 2 or len(number) < FEWEST_PERIODIC:
+        return None
+    waited = steps.data_ns[timed.rows].clip(0).astype(np.float64)
+    sums = np.bincount(number % every, weights=waited, minlength=every)
+    phase = int(np.argmax(sums / np.maximum(np.bincount(number % every, minlength=every), 1)))
+    first = number % every == phase
+    waits = waited > np.median(waited) + (LONG_STEP - 1) * timed.usual_ns
+    hits, due = int(np.count_nonzero(waits & first)), int(np.count_nonzero(first))
+    if hits < max(FEWEST_PERIODIC, REGULAR * due):
+        return None
+    if np.median(waited[first]) < CLEARLY * np.quantile(waited[~first], REGULAR_WAITS):
+        return None
+    return Recurring(every, phase, timed.excess_ns[first])
+
+
+@dataclass(frozen=True, slots=True)
+class _Unprofiled:
+    """All steps of one rank that were timed without a profiler, in order."""
+
+    rows: I64
+    number: I64
+    usual_ns: F64
+    """The median step of each step's stage."""
+    excess_ns: F64
+    """How much longer each took."""
+
+
+def _unprofiled(folder: RunFolder) -> _Unprofiled:
+    steps = folder.steps
+    after = steps.rows("after", folder.rank)
+    # Once its hooks are gone, the recorder measures no cause.
+    after = after[steps.new_shapes[after] != ABSENT]
+    rows = np.concatenate([*(steps.rows(stage, folder.rank) for stage in BEFORE_THE_END), after])
+    rows = rows[~steps.profiled[rows]]
+    rows = rows[np.argsort(steps.step[rows], kind="stable")]
+    ns = np.where(steps.device_ns[rows] > 0, steps.device_ns[rows], steps.ns[rows]).astype(np.float64)
+    usual = _usual(steps.stage[rows], ns)
+    return _Unprofiled(rows, steps.step[rows], usual, (ns - usual).clip(0))
 
 
 def _usual(stage: NDArray[np.uint8], ns: F64) -> F64:

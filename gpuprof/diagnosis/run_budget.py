@@ -15,7 +15,7 @@ from gpuprof.diagnosis.baseline import RareStep, durations, step_time
 from gpuprof.diagnosis.budget import LEAST_CAUSE_SHARE, Stretch
 from gpuprof.diagnosis.budget_model import LONG_STEP, Budget
 from gpuprof.diagnosis.new_shapes import NewShapes, first_seen, new_shapes
-from gpuprof.diagnosis.recurring import recurring
+from gpuprof.diagnosis.recurring import Recurring, recurring, worker_starts
 from gpuprof.diagnosis.unseen_lengths import unseen_lengths
 from gpuprof.record.free_run_length import AFTERMATH_NS
 from gpuprof.record.quantiles import Z80
@@ -65,11 +65,17 @@ def stretch_of(folder: RunFolder, work: F64 | None, rare: RareStep | None = None
         return None
     measured = {"input": _known(steps.data_ns[rows])}
     measured |= {kind: _known(getattr(steps, f"{kind}_ns")[rows]) for kind in LUMPS}
-    often = recurring(folder, rows, work)
+    starts = worker_starts(folder)
+    often = recurring(folder, rows, work, starts)
+    if starts is not None:
+        often["worker_starts"] = starts
+        first = starts.at(steps.step[rows])
+        measured["input"][first] = np.minimum(measured["input"], np.median(measured["input"]))[first]
+        measured["worker_starts"] = np.where(first, ns - expected, 0.0).clip(0)
     if "periodic" in often:
         known = np.sum(list(measured.values()), axis=0)
         measured["periodic"] = np.where(often["periodic"].at(steps.step[rows]), ns - expected - known, 0.0).clip(0)
-    elif not any(measured[kind].any() for kind in LUMPS):
+    elif starts is None and not any(measured[kind].any() for kind in LUMPS):
         measured["periodic"] = _periodic(rare, ns, ns - expected - measured["input"])
     if shapes is not None:
         others = np.sum(list(measured.values()), axis=0)
@@ -86,7 +92,7 @@ def stretch_of(folder: RunFolder, work: F64 | None, rare: RareStep | None = None
         every={**own.intervals, **{cause: one.every for cause, one in often.items()}},
         events_ns={kind: _elsewhere(folder, kind, rows) for kind in own.intervals}
         | {cause: one.events_ns for cause, one in often.items()},
-        recorded=_recorded(folder, measured, usual),
+        recorded=_recorded(folder, measured, usual, starts),
         ahead_ns=_ahead(folder, shapes),
         recurring=frozenset({"new_shapes"} if shapes is not None and shapes.recurs else ()),
         workers=workers_of(folder),
@@ -158,7 +164,7 @@ def _elsewhere(folder: RunFolder, kind: str, rows: I64) -> F64:
     return values[values > 0].astype(np.float64)
 
 
-def _recorded(folder: RunFolder, measured: dict[str, F64], usual_ns: int) -> dict[str, int]:
+def _recorded(folder: RunFolder, measured: dict[str, F64], usual_ns: int, starts: Recurring | None) -> dict[str, int]:
     """Cause → number of recorded steps that had it, for causes that are also measured in recorded steps."""
     steps = folder.steps
     rows = steps.rows(folder.window, folder.rank)
@@ -167,7 +173,10 @@ def _recorded(folder: RunFolder, measured: dict[str, F64], usual_ns: int) -> dic
     columns = {kind: _known(getattr(steps, f"{kind}_ns")[rows]) for kind in LUMPS if kind in measured}
     usually_waits = float(np.median(measured["input"])) if "input" in measured else 0.0
     columns["input"] = _known(steps.data_ns[rows]) - usually_waits
-    return {cause: int(np.count_nonzero(ns >= LEAST_CAUSE_SHARE * usual_ns)) for cause, ns in columns.items()}
+    found = {cause: int(np.count_nonzero(ns >= LEAST_CAUSE_SHARE * usual_ns)) for cause, ns in columns.items()}
+    if starts is not None:
+        found["worker_starts"] = int(np.count_nonzero(starts.at(steps.step[rows])))
+    return found
 
 
 def _ahead(folder: RunFolder, shapes: NewShapes | None) -> dict[str, int]:

@@ -28,6 +28,8 @@ HOST_LUMPS = ("save", "logging", "garbage_collection", "allocator", "new_shapes"
 WAITS = "waits"
 """Lump: what a step waits for batches beyond what the pace of the workers explains, as at the start of an epoch. A
 faster input shortens it, more workers of the same pace do not."""
+WORKER_STARTS = "worker_starts"
+"""Lump: ending the workers of an epoch, starting those of the next, and the wait for their first batch."""
 
 
 @dataclass(frozen=True)
@@ -190,7 +192,7 @@ class MeanStep:
 
 def resource_of_lump(cause: str) -> str:
     """The resource that shortens a lump."""
-    return "input" if cause == WAITS else "host" if cause in HOST_LUMPS else ""
+    return "input" if cause in (WAITS, WORKER_STARTS) else "host" if cause in HOST_LUMPS else ""
 
 
 def _fetching(graph: Graph) -> Graph:

@@ -80,6 +80,7 @@ BUDGET_PAINTS = _keyed(
             _of_bar(key, NAMES[key], dark)
             for key, dark in (
                 ("input", CAUSE_PAINTS["input"].dark),
+                ("worker_starts", "#add5eb"),
                 ("save", "#c7603a"),
                 ("evaluation", "#276b7a"),
                 ("logging", "#cfae45"),

@@ -39,6 +39,7 @@ PAINTS = {
     "profiler": Paint("bright_black", "#808891", "─"),
     "device": Paint("green", "#c9ae8a", "┄"),
     "unknown": Paint("bright_black", "#56595e", "?"),
+    "worker_starts": Paint("bright_cyan", "#19224d", "◫"),
     "save": Paint("bright_red", "#b8502a", "▤"),
     "evaluation": Paint("bright_green", "#589c97", "▥"),
     "logging": Paint("bright_yellow", "#b8a13e", "▧"),

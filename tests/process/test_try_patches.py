@@ -93,6 +93,14 @@ def test_workers_shorten_the_step_and_leave_the_batches_alone(tmp_path: Path):
     assert nothing_left(tmp_path)
 
 
+def test_workers_that_there_are_already_are_kept_between_epochs(tmp_path: Path):
+    code = """
+samples = torch.utils.data.TensorDataset(torch.randn(64, 16))
+train(net(), torch.utils.data.DataLoader([row for row, in samples], batch_size=8, num_workers=2))
+"""
+    assert applied(tried(tmp_path, code, "input_workers=2")) == "2 workers alive, which now stay alive between epochs"
+
+
 def test_workers_of_a_data_set_that_is_not_split_among_them_are_seen(tmp_path: Path):
     code = """
 class Stream(torch.utils.data.IterableDataset):

@@ -67,9 +67,11 @@ from gpuprof.diagnosis.findings import (
     tf32,
     throttling,
     wide_copies,
+    worker_restarts,
 )
 
 _MODULES = (
+    worker_restarts,
     input_workers,
     host_preprocessing,
     slow_python,

@@ -171,5 +171,5 @@ FINDING = Declaration(
     page=PAGE,
     find=find,
     synonyms=("saving", "save_steps", "evaluation", "eval_steps", "logging", "checkpoints"),
-    titles=("saving_and_evaluating_less_often",),
+    titles=("saving_and_evaluating_less_often", "evaluating_less_often"),
 )

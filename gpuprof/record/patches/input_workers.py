@@ -1,4 +1,4 @@
-"""DataLoaders get worker processes."""
+"""DataLoaders get worker processes, which stay alive between epochs."""
 
 from __future__ import annotations
 
@@ -27,10 +27,12 @@ _ORDER = (
 
 
 def apply(context: Context) -> Callable[[], Proof]:
-    """Raises num_workers of every DataLoader as it is made; generator, worker_init_fn and sampler stay as they are."""
+    """Raises num_workers of every DataLoader as it is made, or keeps the workers between epochs if there are as many;
+    generator, worker_init_fn and sampler stay as they are."""
     wanted = int(context.value)
     raised: list[int] = []
     enough: list[int] = []
+    kept: list[int] = []
     met: dict[str, Any] = {}
 
     def loader(module: Any) -> None:
@@ -38,6 +40,13 @@ def apply(context: Context) -> Callable[[], Proof]:
             def wrapper(self: Any, *args: Any, **kwargs: Any) -> None:
                 given = bound(init, self, args, kwargs)
                 before = given.get("num_workers") or 0
+                if before == wanted and not (
+                    context.only_looks or given.get("persistent_workers") or _is_rebuilt(self)
+                ):
+                    kept.append(before)
+                    given.pop("self", None)
+                    init(self, **given | {"persistent_workers": True})
+                    return
                 if before >= wanted or context.only_looks or _is_rebuilt(self):
                     enough.append(before)
                     init(self, *args, **kwargs)
@@ -68,9 +77,11 @@ def apply(context: Context) -> Callable[[], Proof]:
             return Proof(alive >= wanted, f"{alive} workers alive")
         if alive >= wanted and raised:
             return Proof(True, f"{alive} workers alive, before: {raised[0]}")
+        if alive >= wanted and kept:
+            return Proof(True, f"{alive} workers alive, which now stay alive between epochs")
         if alive and enough and not raised:
             return Proof(False, f"the DataLoader has {max(enough)} workers already")
-        if not raised and not enough:
+        if not raised and not enough and not kept:
             return Proof(False, "no DataLoader was made")
         return Proof(False, "no worker process is alive: the training takes its batches from elsewhere")
 
