@@ -27,11 +27,12 @@ that are not in recall.json yet, once and for all, in recall_first_contact.json.
 Rules that came, or were mended, after the truth of programs here was known: garbage_collection, float64, full_sort,
 one_hot, recurrent_loop, ops on the CPU in offload, norms by root and rotary embeddings in fused_elementwise, prices of
 graph_breaks (not compiling, too), compile and recompiles; sorting and copying before a cast; frozen_encoder, which asks
-for a second epoch; rare_steps, which looks at all unprofiled steps; worker_restarts. Rules that no measured program has
-tested, with assumed numbers: slow_python, debug_switches, odd_sizes, expanded_product, idle_gradients,
-rebuilt_constants, cudnn_benchmark, heads in recurrent_loop, fused_elementwise in steps that wait for the CPU.
+for a second epoch; rare_steps, which looks at all unprofiled steps; worker_restarts; step_metrics, losses in one_hot,
+masks that hide nothing. Rules that no measured program has tested, with assumed numbers: slow_python, debug_switches,
+odd_sizes, expanded_product, idle_gradients, rebuilt_constants, cudnn_benchmark, heads in recurrent_loop,
+fused_elementwise in steps that wait for the CPU.
 
-Mended after pairwise_loss, spectral_heads and grown_by_cat were measured: python_loop (loops in loops, and the walk over
+Mended after pairwise_loss, spectral_heads and grown_by_cat were measured: python_loop (loops in loops, the walk over
 autograd's nodes), rebuilt_weights (weights computed again), recurrent_loop (a layer called for each step), and what is
 taken for generation.
 """

@@ -201,6 +201,20 @@ EXPANDED_ODDS = Number(
     "Probability that an expanded product whose sum follows can be written as a matrix multiplication: ops are "
     "recorded without their tensors, so another op may use the result, too.",
 )  # fmt: skip
+UNMASKED_LEFT = Number(
+    0.7, 0.55, 0.9, "", "assumed",
+    "Time of fused attention over whole rows without a mask, relative to the same kernel, or a slower one, with a mask "
+    "as a tensor: it loads and adds a value for every score.",
+)  # fmt: skip
+NEEDLESS_MASK_ODDS = Number(
+    0.65, 0.4, 0.8, "", "assumed",
+    "Probability that a mask over all pairs of tokens, common to all heads, hides nothing where batches bring no mask "
+    "and all have the same number of tokens: the model may make one that does.",
+)  # fmt: skip
+NEEDLESS_MASK_SEEN = Number(
+    0.85, 0.6, 0.95, "", "assumed",
+    "The same where the batches' own mask keeps all tokens.",
+)  # fmt: skip
 TUNED_CONVOLUTIONS = Number(
     0.88, 0.65, 1.0, "", "assumed",
     "Time of convolutions with cudnn.benchmark, which tries all of the library's algorithms for each shape, relative "

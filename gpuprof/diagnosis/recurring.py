@@ -84,7 +84,8 @@ def worker_starts(folder: RunFolder) -> Recurring | None:
     wait for their batch longer than others.
 
     The DataLoader's length says how many steps an epoch has. Ending the last epoch's workers and starting new ones is
-    no wait for a batch, but happens in the same step, so the whole excess of these steps is theirs.
+    no wait for a batch, but happens in the same step, so the excess of these steps is theirs, except what is measured
+    of evaluating, saving and logging at the end of an epoch.
     """
     facts, steps, timed = folder.own.loader or {}, folder.steps, _unprofiled(folder)
     number, length = timed.number, facts.get("length")
@@ -105,7 +106,8 @@ def worker_starts(folder: RunFolder) -> Recurring | None:
         return None
     if np.median(waited[first]) < CLEARLY * np.quantile(waited[~first], REGULAR_WAITS):
         return None
-    return Recurring(every, phase, timed.excess_ns[first])
+    known = np.sum([getattr(steps, f"{kind}_ns")[timed.rows].clip(0) for kind in KINDS], axis=0)
+    return Recurring(every, phase, (timed.excess_ns - known)[first].clip(0))
 
 
 @dataclass(frozen=True, slots=True)

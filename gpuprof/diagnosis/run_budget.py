@@ -71,7 +71,8 @@ def stretch_of(folder: RunFolder, work: F64 | None, rare: RareStep | None = None
         often["worker_starts"] = starts
         first = starts.at(steps.step[rows])
         measured["input"][first] = np.minimum(measured["input"], np.median(measured["input"]))[first]
-        measured["worker_starts"] = np.where(first, ns - expected, 0.0).clip(0)
+        lumps = np.sum([measured[kind] for kind in LUMPS], axis=0)
+        measured["worker_starts"] = np.where(first, ns - expected - lumps, 0.0).clip(0)
     if "periodic" in often:
         known = np.sum(list(measured.values()), axis=0)
         measured["periodic"] = np.where(often["periodic"].at(steps.step[rows]), ns - expected - known, 0.0).clip(0)

@@ -125,3 +125,48 @@ def test_scores_that_are_thrown_away_lie_above_reach_advised_or_not(tmp_path):
     assert "mask throws away" in first.what
     assert first.ns > 0.8 * found.usual_ns
     assert first.why is not None
+
+
+SHORT, ONES = [8, 12, 2048, 64], [8, 1, 2048, 2048]
+"""Queries, and a mask that is common to all heads."""
+
+
+def masked(folder: Path, mask=ONES, work: Work | None = None, model: dict[str, str] | None = None) -> Analysis:
+    """Attention with a mask in an encoder; the batches' mask was seen, and keeps all tokens."""
+    made = Program()
+    for _ in range(3):
+
+        def body():
+            made.op("aten::embedding", "indexSelectLargeIndex", 10_000, [[8192, 768], [8, 2048]], [BF16, "long int"])
+            made.op(
+                "aten::scaled_dot_product_attention", "fmha_cutlassF_bf16_rf_sm80", 5 * MS,
+                [SHORT, SHORT, SHORT, mask, [], [], []], [BF16] * 4, inner=(FORWARD,),
+            )  # fmt: skip
+            made.mm(4096, 4096, 4096, gpu=5 * MS)
+
+        made.step(body)
+    seen = work or Work(8, 16384, 16384, 1, real_share=1.0)
+    return made.case(folder, replace(run_of(work=seen), model=model or {"class": "Encoder"}))
+
+
+def test_a_mask_where_no_token_is_padding_may_be_left_out(tmp_path):
+    case = masked(tmp_path)
+    proposal = only(masked_attention, case, "left_out")
+    saved = (1 - 0.7) * 5 * MS
+    assert case.step_ns - case.step_of(proposal.change(case.graph)) == pytest.approx(saved, rel=0.05)
+    assert 0 < proposal.odds < 1 and "hides nothing" in proposal.needs
+    assert "2,048 × 2,048" in proposal.evidence[0].text and "attn_mask" in str(proposal.fix)
+
+
+@pytest.mark.parametrize(
+    ("mask", "work", "model"),
+    [
+        (ONES, Work(8, 16384, 12000, 1, real_share=0.73), None),
+        ([8, 12, 2048, 2048], None, None),
+        (ONES, None, {"class": "Bert", "module": "transformers.models.bert.modeling_bert"}),
+        (ONES, Work(8, 16384, None, 1), None),
+    ],
+    ids=["padding", "a bias of each head", "transformers leaves it out itself", "batches of unknown lengths"],
+)
+def test_not_a_mask_that_may_be_needed(tmp_path, mask, work, model):
+    assert not list(masked_attention.find(masked(tmp_path, mask, work, model)))

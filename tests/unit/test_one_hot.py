@@ -46,3 +46,39 @@ def test_it_is_a_lookup_of_rows(tmp_path: Path):
 @pytest.mark.parametrize(("between", "gpu"), [("aten::mul", PRODUCT_NS), ("aten::to", 20 * US)])
 def test_not_of_vectors_that_are_changed_or_cost_little(tmp_path: Path, between: str, gpu: int):
     assert not list(one_hot.find(embedding(tmp_path, between, gpu)))
+
+
+def loss(folder: Path, mixed: bool = False, product: str = "mul", gpu: int = 1_000 * US) -> Analysis:
+    """A smoothed target that is multiplied by log-probabilities and summed; `mixed`: of two labels."""
+    program = Program()
+    wide = [TOKENS, CLASSES]
+
+    def body():
+        for _ in range(2 if mixed else 1):
+            program.op("aten::one_hot", PLAIN, gpu, [[TOKENS], []], ["long int", "Scalar"])
+            program.op("aten::to", PLAIN, gpu, [wide, []], ["long int", "Scalar"])
+            program.plain("mul", wide, [], type=FLOAT, gpu=gpu)
+        program.plain("log_softmax", wide, [], type=FLOAT, gpu=gpu)
+        program.plain(product, wide, wide, type=FLOAT, gpu=gpu)
+        program.plain("sum", wide, [], type=FLOAT, gpu=gpu)
+        for _ in range(10):
+            program.small_mm(20 * US, 1_000 * US)
+
+    for _ in range(3):
+        program.step(body)
+    return program.case(folder)
+
+
+def test_a_loss_of_labels_reads_log_probabilities_once_more(tmp_path: Path):
+    case = loss(tmp_path)
+    proposal = only(one_hot, case, "loss")
+    rate = present(case.roofline).ceilings.memory_bytes_per_s * kernels.FUSED_MEMORY.value / 1e9
+    saved = 5_000 * US - 4 * TOKENS * CLASSES / rate
+    assert case.step_ns - case.step_of(proposal.change(case.graph)) == pytest.approx(saved, rel=0.01)
+    assert "8,192 × 32,000" in proposal.evidence[0].text and "label_smoothing" in str(proposal.fix)
+
+
+@pytest.mark.parametrize(("mixed", "product", "gpu"), [(True, "mul", 1_000 * US), (False, "add", 1_000 * US),
+                                                       (False, "mul", 10 * US)])  # fmt: skip
+def test_not_a_loss_of_mixed_labels_of_no_product_or_that_costs_little(tmp_path: Path, mixed, product, gpu):
+    assert not list(one_hot.find(loss(tmp_path, mixed, product, gpu)))

@@ -20,10 +20,10 @@ from gpuprof.tracefile.run import read_run
 LENGTH, USUAL_MS, WAIT_MS, MORE_MS = 6, 10.0, 40.0, 60.0
 
 
-def facts(folder, starved: int | None = None, waits: bool = True, **loader) -> RunFacts:
+def facts(folder, starved: int | None = None, waits: bool = True, evaluates_ms: float = 0.0, **loader) -> RunFacts:
     """Epochs of 6 steps, the first of which takes 60 ms more: 40 of them waiting, the rest ending old workers.
 
-    starved: every so many steps there is such a wait, too.
+    starved: every so many steps there is such a wait, too. evaluates_ms: what an evaluation in the first steps takes.
     """
     run = RunBuilder()
     run.rank["loader"] = LOADER | {"num_workers": 4, "persistent_workers": False, "length": LENGTH} | loader
@@ -31,7 +31,8 @@ def facts(folder, starved: int | None = None, waits: bool = True, **loader) -> R
     for step in run.steps:
         if step["step"] % LENGTH == 2 or (starved and step["step"] % starved == 0):
             step |= {"ns": step["ns"] + round(MORE_MS * MS), "data_ns": round(WAIT_MS * MS) if waits else MS}
-            step["device_ns"] = step["ns"]
+            step["ns"] += round(evaluates_ms * MS)
+            step |= {"device_ns": step["ns"], "evaluation_ns": round(evaluates_ms * MS)}
     return run_facts(read_run(run.write(folder, None)))
 
 
@@ -46,6 +47,15 @@ def test_the_steps_that_start_an_epoch(tmp_path):
     assert starts_of(found) == [(10 * MS, LENGTH)]
     assert sum(one.mean_ns or 0 for one in present(found.budget).excess if one.cause == "input") == 0
     assert found.feed is None
+
+
+def test_an_evaluation_at_the_end_of_an_epoch_counts_apart(tmp_path):
+    """It takes 90 ms more in the step that starts the next epoch."""
+    found = facts(tmp_path, evaluates_ms=90.0)
+    assert starts_of(found) == [(10 * MS, LENGTH)]
+    evaluation = next(one for one in present(found.budget).excess if one.cause == "evaluation")
+    # 7 of 40 steps.
+    assert evaluation.mean_ns == pytest.approx(90 * MS * 7 / 40, rel=1e-6)
 
 
 @pytest.mark.parametrize(

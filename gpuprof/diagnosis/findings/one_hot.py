@@ -1,9 +1,9 @@
-"""Rows of a table are read by a matrix multiplication with one-hot vectors."""
+"""One-hot vectors: rows of a table that are read by multiplying with them, and losses that multiply with them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -13,14 +13,15 @@ from gpuprof.costs.gemm import is_matmul
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.ledger_item import LedgerItem
+from gpuprof.diagnosis.detect.one_hot_losses import find_one_hot_losses
 from gpuprof.diagnosis.detect.passes import backward_of, shapes_in
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.fix import Code, assigned
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.stretches import Stretches, nodes_in
-from gpuprof.tracefile.trace import OP
-from gpuprof.units import Assumed, Bytes, Share
+from gpuprof.tracefile.trace import OP, Mask
+from gpuprof.units import Assumed, Bytes, Published, Share, Times
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
@@ -33,21 +34,36 @@ PRODUCTS = frozenset({"aten::matmul", "aten::linear", "aten::einsum"})
 ELEMENT_BYTES: Assumed[Bytes] = 4
 """Bytes of an element: one-hot vectors are cast to what the table has, fp32 as a rule."""
 
+LOSS_BYTES: Assumed[Bytes] = 4
+"""Bytes of a log-probability: losses are computed in fp32."""
+FORWARD_PASSES: Published[Times] = 1
+"""Passes over log-probabilities of torch's smoothed cross entropy after log_softmax: the sum of each row."""
+BACKWARD_PASSES: Published[Times] = 3
+"""The same backward: the gradient of the picked values is zeroed, and that of the sums added, read and written."""
+
 PAGE = Page(
     id="one_hot",
-    title="A table is read by multiplying with one-hot vectors",
+    title="One-hot vectors are multiplied by a table, or by log-probabilities",
     means="""
 `one_hot(tokens, classes).float() @ table` writes a vector of zeros with a single one for every token, casts it, and
 multiplies all of it by the table, forward and for the table's gradient. `embedding(tokens, table)` reads the same rows.
+
+`-(target * log_softmax(logits)).sum(-1)` with a target that is one-hot, or one-hot and smoothed, writes and reads
+tokens × classes several times. `cross_entropy(logits, labels, label_smoothing=...)` picks one value of each row and
+sums the row.
 """,
     detected="""
 `aten::one_hot` whose result, at most cast or reshaped, enters a matrix multiplication over the classes, by the
-recorded shapes; forward and backward pass together take 2 % of the GPU's time at least.
+recorded shapes; forward and backward pass together take 2 % of the GPU's time at least. Or: `aten::one_hot`, or
+`aten::scatter_` with one column of indices, whose result, at most cast, scaled or shifted, is multiplied elementwise by
+a `log_softmax` of the same shape and then summed, or enters `kl_div` or a `cross_entropy` with distributions. Not where
+two such results are mixed.
 """,
     gain="""
 The kernels of the vectors, the cast and the multiplication become the traffic of the rows that are read and written,
 those of their backward pass the traffic of a gradient of the table and of the rows, at 65 % of the memory ceiling (45
-to 85 %).
+to 85 %). In a loss, `log_softmax` and its backward pass stay; all else becomes one pass over fp32 values forward and
+three backward at the same rate.
 """,
     wrong="""
 Soft labels, or vectors that are mixed before the multiplication, are not one-hot.
@@ -65,7 +81,68 @@ class Lookups(NamedTuple):
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
-    """A lookup in place of the multiplication."""
+    """A lookup in place of the multiplication, and torch's cross entropy in place of a loss over all classes."""
+    yield from _lookup(case)
+    yield from _loss(case)
+
+
+def _loss(case: Analysis) -> Iterator[Proposal]:
+    """Labels in place of distributions over the classes."""
+    losses = find_one_hot_losses(case)
+    if not losses or case.roofline is None:
+        return
+    graph, ops = case.graph, case.trace.ops
+    forward = case.nodes_within(_mask(case, (row for one in losses for row in one.replaced))) & graph.on_gpu
+    forward &= ~case.nodes_within(case.ops_named(lambda name: "log_softmax" in name))
+    first, last = (np.array([getattr(one, name) for one in losses]) for name in ("product", "total"))
+    products = Stretches(ops.thread[first].astype(np.int64), ops.start_ns[first], ops.end_ns[last])
+    known = np.array([one.sums for one in losses])
+    backward = np.append(known, False)[nodes_in(graph, backward_of(case, products))] & graph.on_gpu & ~forward
+    took, whole = (float(graph.duration_ns[mask].sum()) for mask in (forward | backward, graph.on_gpu))
+    if took < LEAST_KERNEL_SHARE * whole:
+        return
+    tokens, classes = max(((one.tokens, one.classes) for one in losses), key=math.prod)
+    one_pass = float(sum(LOSS_BYTES * one.tokens * one.classes for one in losses))
+    ceiling = case.roofline.ceilings.memory_bytes_per_s / 1e9
+
+    def with_labels(level: int) -> Change:
+        rate = ceiling * calibrated.FUSED_MEMORY.falling[level]
+
+        def change(graph: Graph) -> Graph:
+            duration = graph.duration_ns.copy()
+            for mask, passes in ((forward, FORWARD_PASSES), (backward, BACKWARD_PASSES)):
+                now = float(duration[mask].sum())
+                if now > 0:
+                    duration[mask] *= min(passes * one_pass / rate / now, 1.0)
+            return graph.with_durations(duration)
+
+        return change
+
+    text = (
+        f"targets of {tokens:,} × {classes:,} values are made from labels and multiplied by log-probabilities:"
+        f" {duration(case.per_step(took))} of GPU time {case.unit.a}, forward and backward"
+    )
+    yield Proposal(
+        title="cross entropy of labels in place of distributions",
+        evidence=spans(case, text, forward | backward),
+        fix=assigned("loss", Code("torch.nn.functional.cross_entropy(logits, labels, label_smoothing=smoothing)"))
+        + "  # instead of one_hot(labels) * log_softmax(logits)",
+        change=with_labels(1),
+        best=with_labels(0),
+        worst=with_labels(2),
+        claims=("logits",),
+        key="loss",
+    )
+
+
+def _mask(case: Analysis, rows: Iterable[int]) -> Mask:
+    mask = np.zeros(len(case.trace.ops), bool)
+    mask[list(rows)] = True
+    return mask
+
+
+def _lookup(case: Analysis) -> Iterator[Proposal]:
+    """Rows that are read."""
     found = find_lookups(case)
     if found is None or case.roofline is None:
         return
@@ -150,9 +227,9 @@ FINDING = Declaration(
     page=PAGE,
     find=find,
     ledger=LedgerItem(
-        "matrix multiplications with one-hot vectors",
-        "all but one number of each row are zero: a lookup of rows gives the same",
+        "multiplications with one-hot vectors",
+        "all but one number of each row are zero, or alike: a lookup gives the same",
     ),
-    synonyms=("embedding", "lookup", "one_hot_vectors"),
-    titles=("an_embedding_in_place_of_one_hot_vectors",),
+    synonyms=("embedding", "lookup", "one_hot_vectors", "label_smoothing"),
+    titles=("an_embedding_in_place_of_one_hot_vectors", "cross_entropy_of_labels_in_place_of_distributions"),
 )

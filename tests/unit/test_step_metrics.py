@@ -1,0 +1,129 @@
+"""Metrics of all logits in each step; not a teacher's pass, moving averages, or what the loss may contain."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.case import only
+from helpers.make_trace import AUTOGRAD, MAIN
+from helpers.present import present
+from helpers.program import FLOAT, MS, US, Program
+
+from gpuprof.diagnosis.analysis import Analysis
+from gpuprof.diagnosis.findings import step_metrics
+
+ENGINE = "autograd::engine::evaluate_function"
+LOGITS = [8, 1024, 32_000]
+PASS, METRIC = 10 * MS, 2 * MS
+
+
+class Training(Program):
+    """Passes whose backward evaluates the numbers of their ops, with the last one's in a range of its own."""
+
+    def forward(self, layers: int = 40) -> list[int]:
+        numbers = list[int]()
+        for _ in range(layers):
+            self.op("aten::mm", "nvjet", PASS // layers, [[8192, 1024], [1024, 1024]], [FLOAT, FLOAT])
+            numbers.append(self.sequence)
+        return numbers
+
+    def loss(self) -> int:
+        self.plain("sum", LOGITS, type=FLOAT, gpu=100 * US)
+        return self.sequence
+
+    def gradients_of(self, numbers: list[int]) -> None:
+        self.tid = AUTOGRAD
+        for number in reversed(numbers):
+            start = self.now
+            self.op("aten::mm", "nvjet", PASS // len(numbers), [[8192, 1024], [1024, 1024]], [FLOAT, FLOAT])
+            arguments: dict[str, Any] = {"Sequence number": number, "Fwd thread id": 1}
+            self.trace.op(f"{ENGINE}: MmBackward0", start - US, self.now + US, AUTOGRAD, **arguments)
+            self.now += 2 * US
+        self.tid = MAIN
+
+    def metrics(self, read: bool = True) -> None:
+        for name in ("softmax", "topk"):
+            self.plain(name, LOGITS, type=FLOAT, gpu=METRIC)
+        self.plain("mean", [8, 1024], type=FLOAT, gpu=10 * US)
+        if read:
+            self.item()
+
+    def without_gradients(self, body: Callable[[], object]) -> None:
+        self.gradients = False
+        body()
+        self.gradients = True
+
+
+def trained(folder: Path, before: Callable[[Training], object], after: Callable[[Training], object]) -> Analysis:
+    """Three steps; `before` runs between the model and the loss, `after` behind the backward pass."""
+    program = Training()
+
+    def body():
+        numbers = program.forward()
+        before(program)
+        numbers.append(program.loss())
+        program.gradients_of(numbers)
+        after(program)
+
+    for _ in range(4):
+        program.step(body)
+    return program.case(folder)
+
+
+def nothing(_: Training) -> None:
+    pass
+
+
+def no_grad(program: Training) -> None:
+    program.without_gradients(program.metrics)
+
+
+def test_metrics_after_the_backward_pass_stay_in_one_step_of_50(tmp_path: Path):
+    case = trained(tmp_path, nothing, no_grad)
+    proposal = only(step_metrics, case)
+    saved = case.step_ns - case.step_of(proposal.change(case.graph))
+    assert 0.95 * 2 * METRIC < saved < 1.3 * 2 * METRIC
+    assert case.step_of(proposal.change(case.graph)) <= case.step_of(present(proposal.worst)(case.graph)) < case.step_ns
+    text = proposal.evidence[0].text
+    assert "softmax" in text and "8 × 1,024 × 32,000" in text and "for 1 values" in text
+
+
+def test_gradients_that_no_backward_pass_computes_make_no_difference(tmp_path: Path):
+    assert list(step_metrics.find(trained(tmp_path, nothing, Training.metrics)))
+
+
+def teacher(program: Training) -> None:
+    program.without_gradients(program.forward)
+    no_grad(program)
+
+
+def average(program: Training) -> None:
+    program.without_gradients(lambda: program.plain("lerp_", LOGITS, LOGITS, type=FLOAT, gpu=METRIC))
+    program.item()
+
+
+def unread(program: Training) -> None:
+    program.without_gradients(lambda: program.metrics(read=False))
+    program.small_mm()
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(no_grad, nothing), (nothing, teacher), (teacher, nothing), (nothing, average), (nothing, unread)],
+    ids=["in front of the loss", "a teacher's", "a teacher's in front of the loss", "a moving average", "not read"],
+)
+def test_not_what_a_loss_may_contain_or_what_is_kept(tmp_path: Path, before, after):
+    assert not list(step_metrics.find(trained(tmp_path, before, after)))
+
+
+def test_not_inputs_of_the_next_pass(tmp_path: Path):
+    """The next pass begins with a tensor of the size of what the run computes."""
+
+    def scaled(program: Training) -> None:
+        program.without_gradients(lambda: program.plain("div", [8192, 1024], type=FLOAT, gpu=METRIC))
+        program.item()
+
+    assert not list(step_metrics.find(trained(tmp_path, nothing, scaled)))
