@@ -22,14 +22,17 @@ from pathlib import Path
 
 import gpuprof
 from benchmarks.accuracy import ROOT
-from benchmarks.recall import Program, Share, Timed, programs
+from benchmarks.recall import WITH_HEAD, Program, Share, Timed, programs
 from gpuprof.costs.fp8 import DELAYED, ROWWISE
 from gpuprof.diagnosis.analysis import Analysis, analysis_of
+from gpuprof.diagnosis.detect.loss_head import fused_linear, loss_head
+from gpuprof.diagnosis.detect.proposal import Proposal
 from gpuprof.diagnosis.diagnosis import Diagnosis, Finding
 from gpuprof.diagnosis.findings import FINDINGS as FOUND_BY
 from gpuprof.diagnosis.findings import fused_elementwise
 from gpuprof.diagnosis.findings.fp8 import by_recipe
 from gpuprof.diagnosis.findings.fused_elementwise import PIECES, pieces
+from gpuprof.diagnosis.fix import Fix
 from gpuprof.diagnosis.predicted_step import Steps, prediction
 
 FINDINGS = (
@@ -98,8 +101,8 @@ def _price(program: Program, change: Timed, found: Diagnosis) -> Price:
     head = (program.name, program.role, change.name, change.finding or "", measured)
     case = analysis_of(found)
     names = (change.title or "").split(", ")
-    if change.finding == "fused_elementwise" and set(names) <= set(PIECES) and case is not None:
-        alone = [one for name, one in pieces(case).items() if name in names]
+    if change.finding == "fused_elementwise" and set(names) <= {*PIECES, WITH_HEAD} and case is not None:
+        alone = [one for name, one in _pieces(case).items() if name in names]
         if not alone:
             return Price(*head, None, "absent", fused_elementwise.ABSENT.why(case) or "")
         gain = prediction(Steps(case), alone).speedup
@@ -119,6 +122,16 @@ def _price(program: Program, change: Timed, found: Diagnosis) -> Price:
         works = _once_it_works(case, one) if case is not None and isinstance(one, Finding) and one.needs else None
         return Price(*head, predicted, "fixes" if name == "findings" else name, getattr(one, "reason", ""), works)
     return Price(*head, None, "absent")
+
+
+def _pieces(case: Analysis) -> dict[str, Proposal]:
+    """Name → fused kernel alone, which may gain or lose; with the loss that is fused with the output layer."""
+    head = loss_head(case)
+    if head is None:
+        return pieces(case)
+    best, change, worst = (fused_linear(head, case, way) for way in range(3))
+    fused = Proposal(title=WITH_HEAD, evidence=(), fix=Fix(), change=change, best=best, worst=worst, key=WITH_HEAD)
+    return pieces(case) | {WITH_HEAD: fused}
 
 
 def _once_it_works(case: Analysis, found: Finding) -> float | None:

@@ -97,6 +97,37 @@ def test_fused_kernels_are_as_long_as_their_longest(tmp_path):
     assert not list(cuda_graphs.find(case)), "a GPU that is busy needs no graphs"
 
 
+def test_kernels_of_a_library_call_stay_and_its_time_is_not_that_of_one_launch(tmp_path):
+    """A convolution that converts layouts first launches three kernels; compiled code makes the same call."""
+
+    def built(folder, conversions):
+        program = Program()
+
+        def layer():
+            for i in range(conversions):
+                program.launch(
+                    "void nchwToNhwcKernel<float>", (program.now + (2 + i) * US, program.now + (3 + i) * US), SHORT
+                )
+            program.small_mm()
+            program.elementwise()
+
+        def body():
+            for _ in range(LAYERS):
+                layer()
+            program.backward(layer, LAYERS)
+
+        for _ in range(3):
+            program.step(body)
+        return program.case(folder)
+
+    plain, converting = (built(tmp_path / str(count), count) for count in (0, 2))
+    one, three = (present(compiled_passes.passes(case)) for case in (plain, converting))
+    assert len(three.speaker) == len(one.speaker) and (three.group >= 0).sum() == (one.group >= 0).sum()
+    before = 2 * converting.steps  # a pass begins at its first matmul
+    assert three.rest.sum() == 3 * one.rest.sum() - before
+    assert three.launch_ns == pytest.approx(one.launch_ns / 3, rel=0.1)
+
+
 def test_gradients_of_biases_take_kernels_of_their_own(tmp_path):
     """A sum in the backward pass is reduced in two stages whatever it is fused with; one in the forward pass is not."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from helpers.case import only
 from helpers.program import BF16, MS, PLAIN, US, Program
 
+from benchmarks.fp8_models import MODELS, RECIPES, bf16_step_ns, by_shapes
 from gpuprof.calibration import kernels as kernels_calibrated
 from gpuprof.calibration import precision as calibrated
 from gpuprof.costs.fp8 import (
@@ -27,6 +29,7 @@ from gpuprof.costs.fp8 import (
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.linear_layers import layer_matmuls
 from gpuprof.diagnosis.findings import fp8
+from scenarios.catalogue import scenario
 
 # -- formulas
 
@@ -163,3 +166,19 @@ def test_eager_large_layers_need_compiling_first(tmp_path: Path):
 def test_what_fp8_cannot_take_over_is_left_out(tmp_path: Path, shape: tuple[int, int, int], type: str):
     case = layered(tmp_path, *shape, kernel_ns=1 * MS, type=type)
     assert not list(fp8.find(case))
+
+
+@pytest.mark.parametrize("name", [name for name, one in MODELS.items() if one.gpu_bound])
+@pytest.mark.parametrize("change", ["fp8", "fp8_rowwise"])
+def test_measured_models_gain_what_their_shapes_say(name: str, change: str):
+    """Timed on an H200: the sign is right, or the gain is near 1, and the interval holds."""
+    truth = scenario(f"programs/{name}").truth
+    assert truth is not None
+    with_fp8 = statistics.median(one["free_ms"] for one in truth["processes"] if one["fix"] == change)
+    measured = bf16_step_ns(name) / 1e6 / with_fp8
+    low, expected, high = by_shapes(MODELS[name], bf16_step_ns(name), RECIPES[change])
+    assert low < expected < high
+    assert low <= measured <= high
+    assert expected == pytest.approx(measured, rel=0.12)
+    if abs(measured - 1) > 0.1:
+        assert (expected > 1) == (measured > 1)

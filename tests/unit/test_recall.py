@@ -8,7 +8,21 @@ import pytest
 
 import gpuprof
 from benchmarks import recall
-from benchmarks.recall import Gain, Pair, gain_of, reliability, section, summary, with_section
+from benchmarks.recall import (
+    WITH_HEAD,
+    Gain,
+    Pair,
+    Timed,
+    _is_piece,
+    _made,
+    _proposed,
+    gain_of,
+    reliability,
+    section,
+    summary,
+    with_section,
+)
+from gpuprof.diagnosis.diagnosis import Considered
 from scenarios.catalogue import scenario
 
 SHOWN = Pair("a", "test", "x", "compile", Gain(1.2, 1.25, 1.3), "fixes", 1, (1.1, 1.3, 1.5), 0.95)
@@ -99,3 +113,15 @@ def test_a_program_is_met_for_the_first_time_once(tmp_path, monkeypatch, capsys)
         asked.append([one.name for one in chosen])
         recall.keep([replace(SHOWN, program=one.name) for one in chosen], first)
     assert asked == [["new"], []]
+
+
+def test_a_fix_in_pieces_predicts_only_a_change_of_the_same_pieces():
+    """The fix leaves out gates, which lose: all pieces at once are another change, of which it shows a part."""
+    fix = Considered("fused_elementwise", "fused norm, rotary and loss (Liger)", "")
+
+    def change(title: str) -> Timed:
+        return Timed("x", "fused_elementwise", title, 1.0, SHOWN.gain)
+
+    each = ("norms, rotary embedding, loss", "norms", "norms, rotary embedding, gates, " + WITH_HEAD, "gates")
+    assert [_is_piece(change(title), fix) for title in each] == [True, True, True, False]
+    assert [_made(change(title)) == _proposed(fix) for title in each] == [True, False, False, False]

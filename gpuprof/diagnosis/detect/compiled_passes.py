@@ -66,7 +66,7 @@ class Passes:
     first: I64
     """First CPU node of each pass."""
     launch_ns: float
-    """CPU time of one launch, ns: the median over matmuls."""
+    """CPU time of one launch, ns: the median over matmuls and convolutions, which may launch several kernels."""
     without_all: Change
     """Removes fused kernels and the CPU work that belongs to them."""
     without_fused: Change
@@ -130,6 +130,7 @@ def whole_passes(case: Analysis) -> Passes | None:
     fusable = np.append(case.category(*FUSABLE), False)[graph.gpu_row] & graph.on_gpu & within & ~accumulate
     memcpy = np.append(trace.rows_named(trace.gpu.name, lambda text: "DtoD" in text), False)[graph.gpu_row]
     fusable |= memcpy & graph.on_gpu & within & ~accumulate
+    fusable &= ~_by_library(case)
     group, speaker, launcher = _chains(graph, fusable)
     if not len(speaker):
         return None
@@ -146,6 +147,8 @@ def whole_passes(case: Analysis) -> Passes | None:
     if not mine.any():
         return None
     ns = np.bincount(graph.scope[mine], weights=graph.duration_ns[mine], minlength=len(trace.ops))
+    launches = np.bincount(links.op[graph.gpu_row[graph.on_gpu]] + 1, minlength=len(trace.ops) + 1)[1:]
+    each = (ns / np.maximum(launches, 1))[ns > 0]
     kept = host & launching[graph.scope] & ~accumulate
     gone = host & ~kept & ~accumulate
     gone[launcher] = False
@@ -162,10 +165,20 @@ def whole_passes(case: Analysis) -> Passes | None:
         launcher=launcher,
         across_rows=_across_rows(case, group, len(speaker)),
         first=starts,
-        launch_ns=float(np.median(ns[ns > 0])),
+        launch_ns=float(np.median(each)),
         without_all=Removing(gone | fused),
         without_fused=Removing((gone & ~(host & (graph.duration_ns > calibrated.LASTING_NS.value))) | fused),
     )
+
+
+def _by_library(case: Analysis) -> Mask:
+    """GPU work of ops that launch a matmul or convolution: compiled code calls the same library function, which
+    launches all of its kernels as before, conversions of layouts among them."""
+    row, op = case.graph.gpu_row, case.timeline.links.op
+    calls = np.zeros(len(case.trace.ops) + 1, bool)
+    calls[op[case.category("gemm", "grouped_gemm")]] = True
+    calls[-1] = False
+    return case.graph.on_gpu & np.append(calls[op], False)[row]
 
 
 def _across_rows(case: Analysis, group: I64, chains: int) -> I64:

@@ -12,6 +12,11 @@ from scenarios.support import data, models
 from scenarios.support.run import Run, main
 
 PIECES = ("rms_norm", "rope", "swiglu", "cross_entropy", "fused_linear_cross_entropy")
+TOGETHER = {
+    "all": ("rms_norm", "rope", "swiglu", "fused_linear_cross_entropy"),
+    "without_losing": ("rms_norm", "rope", "cross_entropy"),
+}
+"""Fixes of several pieces: all, and without those that take longer than the small kernels."""
 
 
 def train(run: Run) -> None:
@@ -19,7 +24,7 @@ def train(run: Run) -> None:
     if run.fix:
         from liger_kernel.transformers import apply_liger_kernel_to_llama
 
-        chosen = ("rms_norm", "rope", "swiglu", "fused_linear_cross_entropy") if run.fix == "all" else (run.fix,)
+        chosen = TOGETHER.get(run.fix, (run.fix,))
         apply_liger_kernel_to_llama(model=model, **{piece: piece in chosen for piece in PIECES})
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=not run.tiny)
     batches = itertools.repeat(data.full(model.config.vocab_size, run.pick(2, 1), run.pick(2048, 16), run.device))
