@@ -36,6 +36,10 @@ for a second epoch; rare_steps, which looks at all unprofiled steps; worker_rest
 masks that hide nothing; kernels of library calls in compile (unet_first). Rules that no measured program has tested,
 with assumed numbers: slow_python, debug_switches, odd_sizes, expanded_product, idle_gradients, rebuilt_constants,
 cudnn_benchmark, heads in recurrent_loop, fused_elementwise in steps that wait for the CPU.
+
+Mended after pairwise_loss, spectral_heads and grown_by_cat were measured: python_loop (loops in loops, the walk over
+autograd's nodes), rebuilt_weights (weights computed again), recurrent_loop (a layer called for each step), and what is
+taken for generation.
 """
 
 from __future__ import annotations

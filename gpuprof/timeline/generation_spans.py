@@ -12,11 +12,13 @@ from gpuprof.timeline.intervals import EMPTY, Intervals, union
 from gpuprof.timeline.iteration_phases import PhaseSpan, is_pause, phase_of, phase_spans
 from gpuprof.timeline.phases import HostPhases
 from gpuprof.timeline.workload import single_token_embeddings
-from gpuprof.tracefile.trace import I64, Trace
+from gpuprof.tracefile.trace import I64, OP, Trace
+from gpuprof.units import Assumed, Share
 
 LEAST_TOKENS = int(calibrated.LEAST_TOKENS.value)
-
-
+MOST_PASSED: Assumed[Share] = 0.5
+"""Share of a series' ops with gradients from which on a backward pass goes through it. While tokens are generated most
+trainings have none."""
 AROUND = (ENVIRONMENT, REWARD, ADVANTAGE, WEIGHT_SYNC, *WHOLE)
 """Phases in which no model is trained, nor tokens generated to train on."""
 
@@ -41,7 +43,8 @@ def _of(spans: tuple[PhaseSpan, ...], phases: tuple[str, ...]) -> Intervals:
 
 
 def decoding(trace: Trace, backward: Intervals) -> Intervals:
-    """Series of at least LEAST_TOKENS forward passes of one token a sequence without a backward pass between them.
+    """Series of at least LEAST_TOKENS forward passes of one token a sequence without a backward pass between them. A
+    decoder that is trained step by step has such passes, too, but a backward pass goes through them.
 
     A series lasts from the first of them until the pass after the last would have begun, if all take the usual time.
     """
@@ -52,10 +55,20 @@ def decoding(trace: Trace, backward: Intervals) -> Intervals:
     starts, ends = [], []
     for k in np.unique(series).tolist():
         own = begun[series == k]
-        if len(own) < LEAST_TOKENS:
+        if len(own) < LEAST_TOKENS or differentiated(trace, int(own[0]), int(own[-1])):
             continue
         each = int(np.median(np.diff(own)))
         limit = int(backward.start[k]) if k < len(backward) else int(own[-1]) + each
         starts.append(int(own[0]))
         ends.append(min(int(own[-1]) + each, limit))
     return union(np.array(starts, np.int64), np.array(ends, np.int64))
+
+
+def differentiated(trace: Trace, start_ns: int, end_ns: int) -> bool:
+    """Whether a backward pass goes through the ops of a stretch of time: with gradients on they have sequence numbers,
+    which the ops of their backward pass have, too."""
+    ops = trace.ops
+    inside = (ops.kind == OP) & (ops.start_ns >= start_ns) & (ops.start_ns <= end_ns)
+    numbers = np.unique(ops.sequence[inside & (ops.sequence >= 0) & (ops.forward_thread <= 0)])
+    passed = np.isin(numbers, ops.sequence[ops.forward_thread > 0])
+    return len(numbers) > 0 and float(passed.mean()) >= MOST_PASSED

@@ -193,3 +193,28 @@ def test_a_profiler_that_cannot_pause_leaves_no_range():
     names = [event.key for event in profiler.key_averages()]
     assert names.count("not recorded: decoding") == 1  # it has ended: what follows is outside
     assert "aten::sum" in names
+
+
+def test_a_decoder_that_is_trained_step_by_step_does_not_generate(tmp_path):
+    """One token of each sequence in each call, and a backward pass through all of them; the same without gradients
+    generates."""
+    model = Model()
+
+    def decode():
+        return torch.cat([model(torch.zeros(4, 1, dtype=torch.long)) for _ in range(LENGTH)], 1)
+
+    def record(path: Path, train: bool) -> Timeline:
+        activities = [torch.profiler.ProfilerActivity.CPU]
+        with torch.profiler.profile(activities=activities, record_shapes=True) as profiler:
+            for _ in range(3):
+                with torch.profiler.record_function("train_step"):
+                    with torch.set_grad_enabled(train):
+                        logits = decode()
+                    (logits if train else model(torch.zeros(4, 30, dtype=torch.long))).sum().backward()
+        profiler.export_chrome_trace(str(path))
+        timeline = build_timeline(gpuprof.load(path))
+        assert timeline is not None
+        return timeline
+
+    assert len(record(tmp_path / "trained.json", True).host.generation) == 0
+    assert len(record(tmp_path / "generated.json", False).host.generation) == 3

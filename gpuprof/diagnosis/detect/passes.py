@@ -11,8 +11,8 @@ from gpuprof.costs.arguments import argument_shapes
 from gpuprof.replay.graph import COMMUNICATION
 from gpuprof.replay.stretches import Stretches, place
 from gpuprof.timeline.nesting import climb
-from gpuprof.timeline.phases import FORWARD, RECOMPUTE
-from gpuprof.tracefile.trace import ANNOTATION, AUTOGRAD_ENGINE, I64, OP, Mask
+from gpuprof.timeline.phases import BACKWARD, FORWARD, RECOMPUTE
+from gpuprof.tracefile.trace import ANNOTATION, AUTOGRAD_ENGINE, F64, I64, OP, Mask
 from gpuprof.units import Assumed, Launches
 
 if TYPE_CHECKING:
@@ -96,6 +96,26 @@ def _by_thread(case: Analysis, stretches: Stretches, rows: I64) -> list[tuple[in
         if shares:
             pairs.append((threads[int(np.argmax(shares))], mine))
     return pairs
+
+
+def shorter_walk(case: Analysis, backward: Stretches, left: F64) -> F64:
+    """Factor per node of the graph, 1 for most, if of some stretches of backward work only these shares are left.
+
+    Before autograd runs the first node of a backward pass it goes through the whole graph, on the thread that calls
+    `backward`, and afterwards frees it: time that scales with the number of nodes.
+    """
+    ops, (low, high), graph = case.trace.ops, case.timeline.window, case.graph
+    engine = case.ops_named(lambda name: name.startswith(AUTOGRAD_ENGINE))
+    rows = np.flatnonzero(engine & (ops.start_ns >= low) & (ops.start_ns < high))
+    factor = np.ones(len(graph))
+    if not len(rows):
+        return factor
+    where = place(backward, ops.thread[rows].astype(np.int64), ops.start_ns[rows])
+    share = float(np.where(where >= 0, left[where], 1.0).mean())
+    outside = climb(graph.scope, case.timeline.nesting.parent, ops.kind == OP) < 0
+    callers = (graph.lane >= 0) & ~np.isin(graph.lane, np.unique(ops.thread[rows]))
+    factor[outside & callers & ~graph.waits & (graph.phase == BACKWARD)] = share
+    return factor
 
 
 def without_recompute(case: Analysis, found: I64) -> I64:

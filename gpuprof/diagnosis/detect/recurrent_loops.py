@@ -2,7 +2,8 @@
 
 A stack of layers repeats ops as well, but each layer is a different module. A recurrence calls the same cell for each
 frame (an LSTM), or is a function of one module that goes from chunk to chunk (a gated delta rule, a state space model).
-So ranges of modules must have been recorded: without them the two look the same.
+So ranges of modules must have been recorded: without them the two look the same. A decoder may also call a whole layer
+(`torch.nn.LSTM`) for one step at a time, and append each step's result to a tensor that grows.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ import numpy as np
 from gpuprof.diagnosis.detect.expert_loops import PRODUCTS
 from gpuprof.diagnosis.detect.passes import backward_of
 from gpuprof.diagnosis.detect.small_op_loops import MOST_PERIOD, SmallLoops, repeated
-from gpuprof.replay.stretches import Stretches
+from gpuprof.replay.stretches import Stretches, place
 from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.phases import BACKWARD, FORWARD
-from gpuprof.tracefile.trace import ANNOTATION, I64, OP
+from gpuprof.tracefile.trace import ANNOTATION, I64, OP, Mask
 from gpuprof.units import Assumed, Ops, Rounds
 
 if TYPE_CHECKING:
@@ -29,7 +30,9 @@ FEWEST_OPS: Assumed[Ops] = 64
 """Fewest ops of a recurrence, over all iterations."""
 CELLS = ("aten::lstm_cell", "aten::gru_cell", "aten::rnn_tanh_cell", "aten::rnn_relu_cell")
 """Cells of torch.nn for which it also has a layer that runs all steps."""
-MULTIPLIES = PRODUCTS | frozenset({"aten::einsum", *CELLS})
+RECURRENT_LAYERS = frozenset({"aten::lstm", "aten::gru", "aten::rnn_tanh", "aten::rnn_relu"})
+"""Layers that run all steps of a sequence in one call, and are called for each step by itself in such a loop."""
+MULTIPLIES = PRODUCTS | RECURRENT_LAYERS | frozenset({"aten::einsum", *CELLS})
 """An iteration has at least one of these ops: without any it is a loop over small ops (`small_op_loops`)."""
 LAYERS = frozenset(
     f"aten::{name}"
@@ -37,6 +40,8 @@ LAYERS = frozenset(
                  "scaled_dot_product_attention")
 )  # fmt: skip
 """What layers have and cells do not: a stack of layers whose modules have no ranges of their own repeats, too."""
+GROWS = "aten::cat"
+"""Op whose sizes may differ from round to round: it puts the result of a round behind those before it."""
 MODULE = "nn.Module: "
 
 
@@ -50,12 +55,13 @@ def find_recurrent_loops(case: Analysis) -> SmallLoops | None:
 def _find(case: Analysis) -> SmallLoops | None:
     ops, parent = case.trace.ops, case.timeline.nesting.parent
     module = case.ops_named(lambda name: name.startswith(MODULE)) & (ops.kind == ANNOTATION)
-    rows = _outermost(case)
+    rows = outermost_forward(case)
     if len(rows) < FEWEST_OPS or not module.any():
         return None
     inner = climb(parent[rows], parent, module)
     # Ops are equal if name, shapes and calling module (`LSTMCell_0`, in any call) are equal.
-    keys = np.stack([ops.name[rows], ops.dims[rows], np.append(ops.name, -1)[inner]]).astype(np.int64)
+    sizes = np.where(case.ops_named(GROWS.__eq__)[rows], -1, ops.dims[rows])
+    keys = np.stack([ops.name[rows], sizes, np.append(ops.name, -1)[inner]]).astype(np.int64)
     token = np.unique(keys, axis=1, return_inverse=True)[1].ravel().astype(np.int64)
     # Micro-batches also repeat ops with the same modules, but with a backward pass in between.
     backward = np.sort(ops.start_ns[(ops.kind == OP) & (case.timeline.host.op == BACKWARD)])
@@ -78,7 +84,24 @@ def _find(case: Analysis) -> SmallLoops | None:
     )  # fmt: skip
 
 
-def _outermost(case: Analysis) -> I64:
+def growing(case: Analysis, loops: SmallLoops) -> Mask:
+    """Ops of the trace that put the result of a round behind those of the rounds before: their sizes differ in each."""
+    ops = case.trace.ops
+    found = np.zeros(len(ops), bool)
+    rows = np.flatnonzero(case.ops_named(GROWS.__eq__) & (ops.kind == OP))
+    rows = rows[np.argsort(ops.start_ns[rows], kind="stable")]
+    where = place(loops.stretches, ops.thread[rows].astype(np.int64), ops.start_ns[rows])
+    for one, rounds in enumerate(loops.rounds.tolist()):
+        mine = rows[where == one]
+        if not len(mine) or len(mine) % rounds:
+            continue
+        by_round = mine.reshape(rounds, -1)
+        for column in by_round.T:
+            found[column] = len(np.unique(ops.dims[column])) == rounds
+    return found
+
+
+def outermost_forward(case: Analysis) -> I64:
     """Rows of the forward pass's outermost ops in the window, in order of time by thread."""
     ops, parent, (low, high) = case.trace.ops, case.timeline.nesting.parent, case.timeline.window
     mine = (ops.kind == OP) & (case.timeline.host.op == FORWARD) & (ops.start_ns >= low) & (ops.start_ns < high)

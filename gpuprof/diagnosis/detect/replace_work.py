@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuprof.replay.graph import Graph
-from gpuprof.replay.transform import removed
+from gpuprof.replay.transform import removed, scaled
 from gpuprof.tracefile.trace import F64, I64, Mask
 
 
@@ -75,6 +75,11 @@ def with_replacement(graph: Graph, replacement: Replacement) -> Graph:
     each = np.divide(scale * replacement.gpu_ns, counts, out=np.zeros(len(counts)), where=counts > 0)
     duration[kept] = each[replacement.group[kept]]
     return shorter.with_durations(duration)
+
+
+def with_walk(graph: Graph, replacement: Replacement, factor: F64) -> Graph:
+    """The graph with the groups' work replaced, and the time of other nodes times a factor per node."""
+    return scaled(with_replacement(graph, replacement), replacement.group < 0, factor)
 
 
 def _spread(gpu: Mask, replacement: Replacement) -> Mask:

@@ -13,7 +13,7 @@ from gpuprof.replay.stretches import Stretches
 from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.phases import BACKWARD, DATA, FORWARD, GENERATION, RECOMPUTE
 from gpuprof.tracefile.trace import ANNOTATION, I64, OP, Mask
-from gpuprof.units import Assumed, Ops, Rounds
+from gpuprof.units import Assumed, Ops, Rounds, Share
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
@@ -27,6 +27,9 @@ FEWEST_OPS: Assumed[Ops] = 32
 LAYERS = OF_LAYERS | PRODUCTS | {"aten::convolution", "aten::conv2d", "aten::_scaled_mm", "aten::native_layer_norm"}
 """Ops of a model's layers: a repetition that contains one is a stack of layers, each of which needs the result of the
 previous one."""
+MOST_BETWEEN: Assumed[Share] = 0.25
+"""Most ops between two loops, as a share of the shorter one's, that are one loop over both: a loop in a loop, or one
+with an iteration that takes another branch."""
 FILES = frozenset({"aten::set_"})
 """Op with which loading and saving create tensors, in loops that are not the user's."""
 OPTIMIZER_STEP = "Optimizer.step#"
@@ -86,8 +89,7 @@ def _find(case: Analysis) -> SmallLoops | None:
     first, period, rounds = repeated(names, family, bad, MOST_PERIOD, FEWEST_ROUNDS, FEWEST_OPS)
     if not len(first):
         return None
-    last = first + period * rounds - 1
-    begin = first + period * (rounds - 1)
+    first, period, rounds, begin, last = joined(names, family, bad, first, period, rounds)
     thread = ops.thread[rows[first]].astype(np.int64)
     start, end = ops.start_ns[rows[first]], ops.end_ns[rows[last]]
     ahead = case.timeline.host.op[rows[first]] == FORWARD
@@ -140,3 +142,27 @@ def repeated(
     found.sort()
     columns = np.array(found, np.int64).reshape(-1, 3)
     return columns[:, 0], columns[:, 1], columns[:, 2]
+
+
+def joined(names: I64, family: I64, bad: Mask, first: I64, period: I64, rounds: I64) -> tuple[I64, I64, I64, I64, I64]:
+    """(first position, period, rounds, begin of the last round, last position) of loops of which those with the same
+    ops, one after another in the same range, are one. `first` ascends."""
+    body = [sorted(names[at : at + ops].tolist()) for at, ops in zip(first.tolist(), period.tolist(), strict=True)]
+    length = period * rounds
+    blocked = np.append(0, np.cumsum(bad))
+    found: list[list[int]] = []
+    before = -1
+    for one, (at, ops, times) in enumerate(zip(first.tolist(), period.tolist(), rounds.tolist(), strict=True)):
+        end = at + ops * times
+        if found:
+            last = found[-1][4] + 1
+            near = at - last <= MOST_BETWEEN * min(length[before], length[one])
+            same = body[before] == body[one] and family[found[-1][0]] == family[end - 1]
+            if near and same and blocked[last] == blocked[at]:
+                found[-1][2:] = [found[-1][2] + (at - last) // ops + times, end - ops, end - 1]
+                before = one
+                continue
+        found.append([at, ops, times, end - ops, end - 1])
+        before = one
+    columns = np.array(found, np.int64).reshape(-1, 5)
+    return columns[:, 0], columns[:, 1], columns[:, 2], columns[:, 3], columns[:, 4]

@@ -16,8 +16,9 @@ from gpuprof.diagnosis.detect.ledger_item import LedgerItem
 from gpuprof.diagnosis.detect.pair.candidates import PASSES, Candidate, claim_where
 from gpuprof.diagnosis.detect.pair.quantities import kernel_counts
 from gpuprof.diagnosis.detect.pair.signs import advised
+from gpuprof.diagnosis.detect.passes import shorter_walk
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
-from gpuprof.diagnosis.detect.replace_work import replacement_of, with_replacement
+from gpuprof.diagnosis.detect.replace_work import replacement_of, with_walk
 from gpuprof.diagnosis.detect.small_op_loops import find_small_loops, ops_of, some_of
 from gpuprof.diagnosis.detect.tensor_loops import LISTS, reading_loops
 from gpuprof.diagnosis.fix import Code, Fix, as_fix, call, joined
@@ -51,14 +52,15 @@ or tensor. Each launch takes the CPU 5 to 20 µs and the GPU 2 µs, and a value 
 `index_add_`, `scatter_reduce`, `torch._foreach_…`) take as long as one or two rounds.
 """,
     detected="""
-A sequence of 1 to 48 ops that repeats at least 8 times in a row, 32 ops in all, outside autograd, optimizers and data
+A sequence of 1 to 48 ops that repeats at least 8 times in a row, 32 ops in all (loops in a loop are one, and so are
+those that another branch interrupts), outside autograd, optimizers and data
 loaders, if it takes at least 2 % of the step. It has no matrix multiplications, convolutions, attention or norms:
 those are layers, which need the result of the layer before.
 """,
     gain="""
 Launches and Python code of a loop become those of two rounds (one to four), its kernels take half of their time (0.2
-to 1), and it waits for the GPU only in its last round; the same holds for its backward pass. All three numbers are
-assumed.
+to 1), and it waits for the GPU only in its last round; the same holds for its backward pass, and for what autograd
+takes to go through its nodes before the first of them runs. All three numbers are assumed.
 """,
     wrong="""
 Where a round needs the result of the one before, the loop cannot be written in this way: the recording shows ops
@@ -95,7 +97,8 @@ def find(case: Analysis) -> Iterator[Proposal]:
         left: F64 = np.minimum(calibrated.ROUNDS_LEFT.rising[level] / rounds, 1.0).astype(np.float64)
         launches = np.ceil(pieces * left).astype(np.int64)
         new = replacement_of(graph, group, took * left, work * calibrated.GPU_LEFT.rising[level], launches)
-        return partial(with_replacement, replacement=new)
+        walk = shorter_walk(case, loops.backward, left[count:])
+        return partial(with_walk, replacement=new, factor=walk)
 
     largest = int(np.argmax(took[:count] + took[count:]))
     names = ops_of(case, loops, largest)

@@ -1,27 +1,42 @@
-"""An adapter is added to a whole weight in each forward pass, instead of being applied to the activations."""
+"""An adapter is added to a whole weight in each forward pass, instead of being applied to the activations; or a weight
+is computed again from the same parameters at each use."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gpuprof.calibration import loops as loops_calibrated
 from gpuprof.calibration import reference as calibrated
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
+from gpuprof.diagnosis.detect.ledger_item import LedgerParts
+from gpuprof.diagnosis.detect.ledger_part import Part, shorter
 from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.detect.rebuilt_weights import Rebuilt, rebuilt_weights
-from gpuprof.diagnosis.fix import as_fix
+from gpuprof.diagnosis.detect.repeated_weights import Again, repeated_weights
+from gpuprof.diagnosis.fix import as_fix, code
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.graph import Graph
-from gpuprof.replay.transform import scaled
+from gpuprof.replay.stretches import nodes_in
+from gpuprof.replay.transform import removed, scaled
 from gpuprof.timeline.phases import FORWARD
-from gpuprof.units import Assumed, Ratio
+from gpuprof.tracefile.trace import Mask
+from gpuprof.units import Assumed, Convention, Ops, Ratio, Share
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
 
+ONCE = "weights computed once per forward pass"
+AGAIN_LEFT: Assumed[tuple[Share, Share, Share]] = (0.0, 0.05, 0.2)
+"""Share of the repeated computations' time that is left: the look-up of a weight that is kept."""
+LEAST_AGAIN_SHARE: Assumed[Share] = 0.03
+"""Share of the step from which on weights are worth keeping."""
+MOST_NAMED: Convention[Ops] = 4
+"""Ops of a computation that are named."""
 TITLE = "adapters applied to activations instead of rebuilt weights"
 REBUILDING_PASSES: Assumed[Ratio] = 3.0
 """The whole weight is read and written three times where an op multiplies the factors and adds them in one go; scaling,
@@ -35,25 +50,38 @@ PAGE = Page(
 An adapter has two small factors. Some implementations multiply them and add the result, as large as the weight, to the
 weight in each forward pass (adapters of all experts of an MoE, parametrisations, DoRA's norms), and scale the whole
 gradient in the backward pass. That is memory traffic of the size of the weights, however few tokens come.
+
+A parametrization (`torch.nn.utils.parametrizations.spectral_norm`, `weight_norm`, a class of one's own) computes its
+weight at each access: a layer that a forward pass calls many times computes it as many times, a dozen small kernels and
+their backward pass each, from parameters that have not changed.
 """,
     detected="""
 Forward ops that multiply two matrices over an inner dimension of at most a quarter of the result's, with a result of a
 million elements or more that has the shape of what activations are multiplied with. Needs recorded shapes.
+
+Weights computed again: just before a layer, ops whose tensors have no size but those of the layer's weight, more often
+in a forward pass than there are parameters with gradients (autograd's `AccumulateGrad`; half of them where all of these
+layers have a bias), if they take at least 3 % of the step.
 """,
     gain="""
 On the GPU, the matmuls and the ops on their whole result are removed; at worst only those that scale and copy it (one
 op that multiplies and adds stays). The CPU needs 0.2 ms more for each weight (0 to 0.4): a launch-bound step of an
 MoE with 12 such weights became 9 % longer with the published fix.
+
+Weights computed again: all computations but the first of each weight, forward and backward, are removed; 5 % of their
+CPU time stays (0 to 20 %, assumed). The fix is listed under *Worth trying* (probability 0.85, assumed).
 """,
     wrong="""
 With very many tokens for each weight, applying factors to activations costs more than rebuilding the weight. A
-host-bound step gains nothing.
+host-bound step gains nothing. A spectral norm that is kept takes one power iteration per forward pass instead of one
+per use.
 """,
 )
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
-    """Factors that are applied to activations."""
+    """Factors that are applied to activations; weights that are computed once per forward pass."""
+    yield from _again(case)
     found = rebuilt_weights(case)
     if found is None:
         return
@@ -66,6 +94,64 @@ def find(case: Analysis) -> Iterator[Proposal]:
         best=_change(case, found, 0.0, low),
         worst=_change(case, found, None, high),
     )
+
+
+def _again(case: Analysis) -> Iterator[Proposal]:
+    """Parametrized weights that are kept for the forward pass."""
+    found = repeated_weights(case)
+    if found is None:
+        return
+    graph, nodes = case.graph, _nodes_again(case, found)
+    gpu, cpu = nodes & graph.on_gpu, nodes & ~graph.on_gpu & ~graph.waits
+    took = case.per_step(float(graph.duration_ns[cpu].sum()))
+    if max(took, case.per_step(float(graph.duration_ns[gpu].sum()))) < LEAST_AGAIN_SHARE * case.step_ns:
+        return
+    yield Proposal(
+        title=ONCE,
+        evidence=spans(case, _said_again(case, found, gpu, took), nodes & ~graph.waits),
+        fix=code("with torch.nn.utils.parametrize.cached():\n    outputs = model(**batch)")
+        + "  # each weight is computed once\n# other code: compute the weight before the loop, and pass it to each use",
+        change=partial(_kept, nodes=nodes, left=AGAIN_LEFT[1]),
+        best=partial(_kept, nodes=nodes, left=AGAIN_LEFT[0]),
+        worst=partial(_kept, nodes=nodes, left=AGAIN_LEFT[2]),
+        odds=loops_calibrated.SEPARATE.value,
+        needs="no weight is changed between its uses; a spectral norm then takes one power iteration per forward pass",
+        key="again",
+    )
+
+
+def _kept(graph: Graph, nodes: Mask, left: Share) -> Graph:
+    """The graph without these nodes' GPU work, and with a share of their CPU time."""
+    return scaled(removed(graph, nodes & graph.on_gpu), nodes & ~graph.on_gpu, left)
+
+
+def _nodes_again(case: Analysis, found: Again) -> Mask:
+    return (nodes_in(case.graph, found.stretches) >= 0) | (nodes_in(case.graph, found.backward) >= 0)
+
+
+def _said_again(case: Analysis, found: Again, gpu: Mask, took_ns: float) -> str:
+    names = list(dict.fromkeys(name.removeprefix("aten::") for name in found.ops))
+    few = ", ".join(names[:MOST_NAMED]) + (" …" if len(names) > MOST_NAMED else "")
+    return (
+        f"weights ({' × '.join(map(str, found.shape))}) are computed {found.per_step:,.0f} times {case.unit.a}"
+        f" by {few}, for {found.parameters:,.0f} layers at most: {case.per_step(float(gpu.sum())):,.0f} kernels and"
+        f" {duration(took_ns)} of CPU time more than once, the backward pass included"
+    )
+
+
+def ledger_parts(case: Analysis) -> Iterator[Part]:
+    """Weights that are computed again within a forward pass."""
+    for proposal in _again(case):
+        nodes, left = shorter(case.graph, proposal.change)
+        own, on_gpu = (float(case.graph.duration_ns[mask].sum()) for mask in (nodes, nodes & case.graph.on_gpu))
+        yield Part(
+            kind="gpu" if 2 * on_gpu > own else "host",
+            what="weights that are computed again at each use",
+            nodes=nodes,
+            change=proposal.change,
+            reach=left,
+            why="their parameters are the same as at the first use in the step",
+        )
 
 
 def _said(case: Analysis, found: Rebuilt) -> str:
@@ -105,6 +191,16 @@ def why_not(case: Analysis) -> str | None:
 FINDING = Declaration(
     page=PAGE,
     find=find,
+    ledger=LedgerParts(ledger_parts, stage="replaced", unadvised=False),
     absent=Absent(TITLE, why_not),
-    synonyms=("weight_delta", "get_delta_weight", "target_parameters", "dora", "parametrization"),
+    synonyms=(
+        "weight_delta",
+        "get_delta_weight",
+        "target_parameters",
+        "dora",
+        "parametrization",
+        "spectral_norm",
+        "weight_norm",
+    ),
+    titles=("weights_computed_once_per_forward_pass",),
 )

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpuprof.calibration import loops as calibrated
+from gpuprof.calibration import loops as loops_calibrated
 from gpuprof.calibration import reference as reference_calibrated
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.ledger_item import LedgerItem
+from gpuprof.diagnosis.detect.passes import shorter_walk
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
-from gpuprof.diagnosis.detect.recurrent_loops import CELLS, find_recurrent_loops
-from gpuprof.diagnosis.detect.replace_work import replacement_of, with_replacement
+from gpuprof.diagnosis.detect.recurrent_loops import CELLS, RECURRENT_LAYERS, find_recurrent_loops, growing
+from gpuprof.diagnosis.detect.replace_work import replacement_of, with_walk
 from gpuprof.diagnosis.detect.small_op_loops import ops_of
-from gpuprof.diagnosis.fix import Code, Fix, as_fix, call
+from gpuprof.diagnosis.fix import Code, Fix, as_fix, call, code
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.stretches import nodes_in
-from gpuprof.tracefile.trace import F64
+from gpuprof.timeline.nesting import climb
+from gpuprof.tracefile.trace import F64, Mask
 from gpuprof.units import Assumed, Convention, Ops, Share
 
 if TYPE_CHECKING:
@@ -28,6 +31,8 @@ if TYPE_CHECKING:
 
 LEAST_LOOP_SHARE: Assumed[Share] = 0.05
 """Share of the step from which on recurrences are worth another kernel."""
+LEAST_COPIED_SHARE: Assumed[Share] = 0.02
+"""Share of the step from which on copies of a growing tensor are named."""
 MOST_NAMED: Convention[Ops] = 4
 """Ops of a step that are named."""
 SOFTMAX = frozenset({"aten::softmax", "aten::_softmax"})
@@ -43,19 +48,23 @@ An LSTM cell that is called for each frame, a gated delta rule or a state-space 
 plain torch: each step launches a few small kernels, and needs the result of the step before, so it cannot be one op
 over all steps. There are kernels that run the whole recurrence: `torch.nn.LSTM` and `torch.nn.GRU` (cuDNN), `fla` for
 linear attention and delta rules, `mamba-ssm` for state spaces. A loop over attention heads, one after another, looks
-the same, and can be one attention over all of them.
+the same, and can be one attention over all of them. A decoder that calls `torch.nn.LSTM` for one step at a time needs
+no loop in training if the inputs of all steps are known (teacher forcing): one call takes the whole sequence, and what
+follows each step takes all steps at once. Results that each step appends by `torch.cat` are copied again and again: the
+bytes grow with the square of the steps.
 """,
     detected="""
 A sequence of 1 to 48 ops with a matrix multiplication in it that repeats at least 8 times in the forward pass, 64 ops
-in all, with the same shapes and in the same modules, with no backward pass in between: layers, in contrast, are
-separate modules and have norms. It must take at least 5 % of the step. Not detected if the recording has no module
-ranges.
+in all, with the same shapes (those of `torch.cat` may grow) and in the same modules, with no backward pass in between:
+layers, in contrast, are separate modules and have norms. It must take at least 5 % of the step. Not detected if the
+recording has no module ranges.
 """,
     gain="""
 Launches and Python code of the steps become those of two steps (one to four), their kernels take a quarter of their
 time (8 to 50 %), as when a fused kernel replaces a reference implementation; the same holds for the backward pass.
-All numbers are assumed. The fix is listed under *Worth trying* (probability 0.75, assumed) unless torch.nn has a
-layer for the cell.
+All numbers are assumed. Of the copies of a tensor that grows by `torch.cat`, one of each round's result is left. The
+fix is listed under *Worth trying* (probability 0.75, assumed; 0.7 for a layer that is called for each step) unless
+torch.nn has a layer for the cell.
 """,
     wrong="""
 A loop over samples that multiplies matrices looks the same: that is one batched multiplication. A modified cell (a
@@ -80,46 +89,86 @@ def find(case: Analysis) -> Iterator[Proposal]:
     if max(case.per_step(float(each.sum())) for each in (took, work)) < LEAST_LOOP_SHARE * case.step_ns:
         return
     pieces, rounds = np.bincount(group[gpu], minlength=2 * count), np.tile(loops.rounds, 2)
+    # Appended to a growing tensor, a round's result is copied in each round after it: (rounds + 1) / 2 times.
+    grown = gpu & _under(case, growing(case, loops))
+    copies: F64 = np.bincount(group[grown], weights=graph.duration_ns[grown], minlength=2 * count).astype(np.float64)
+    once = copies * 2.0 / (rounds + 1)
 
     def change(level: int):
-        left: F64 = np.minimum(calibrated.ROUNDS_LEFT.rising[level] / rounds, 1.0).astype(np.float64)
-        new = replacement_of(
-            graph,
-            group,
-            took * left,
-            work * reference_calibrated.LEFT.rising[level],
-            np.ceil(pieces * left).astype(np.int64),
-        )
-        return partial(with_replacement, replacement=new)
+        left: F64 = np.minimum(loops_calibrated.ROUNDS_LEFT.rising[level] / rounds, 1.0).astype(np.float64)
+        then = (work - copies) * reference_calibrated.LEFT.rising[level] + once
+        new = replacement_of(graph, group, took * left, then, np.ceil(pieces * left).astype(np.int64))
+        walk = shorter_walk(case, loops.backward, left[count:])
+        return partial(with_walk, replacement=new, factor=walk)
 
     largest = int(np.argmax(took[:count] + took[count:]))
     names = ops_of(case, loops, largest)
     few = ", ".join(name.removeprefix("aten::") for name in names[:MOST_NAMED]) + (
         " …" if len(names) > MOST_NAMED else ""
     )
+    copied = case.per_step(float((copies - once).sum()))
     text = (
         f"{int(loops.rounds[largest])} rounds of {few}, one after another:"
         f" {case.per_step(float(gpu.sum())):,.0f} kernels {case.unit.a} and"
         f" {duration(case.per_step(float(took.sum())))} of CPU time, the backward pass included"
+        + (
+            f"; torch.cat copies all earlier rounds again in each: {duration(copied)} of GPU time"
+            if copied >= LEAST_COPIED_SHARE * case.step_ns
+            else ""
+        )
     )
-    cell, heads = any(name in CELLS for name in names), any(name in SOFTMAX for name in names)
+    kind = _kind(names)
     yield Proposal(
-        title="all heads in one attention" if heads else "one kernel over all steps of a recurrence",
+        title=kind.title,
         evidence=spans(case, text, inside),
         fix=_fix(names),
         change=change(1),
         best=change(0),
         worst=change(2),
-        odds=1.0 if cell else reference_calibrated.KERNEL_ODDS.value,
-        needs=""
-        if cell
-        else "no round needs the one before"
-        if heads
-        else "a package has a kernel of this recurrence for this GPU, these types and sizes",
+        odds=kind.odds,
+        needs=kind.needs,
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """What is advised for one kind of loop."""
+
+    title: str
+    odds: float
+    needs: str
+
+
+def _kind(names: list[str]) -> _Kind:
+    """The kind of a loop with these ops in a round."""
+    if any(name in RECURRENT_LAYERS for name in names):
+        return _Kind(
+            "the recurrent layer called once for all steps",
+            loops_calibrated.INDEPENDENT.value,
+            "the inputs of all steps are known before the loop: no step reads what the one before returned, except the"
+            " layer's state",
+        )
+    recurrence = "one kernel over all steps of a recurrence"
+    if any(name in CELLS for name in names):
+        return _Kind(recurrence, 1.0, "")
+    odds = reference_calibrated.KERNEL_ODDS.value
+    if any(name in SOFTMAX for name in names):
+        return _Kind("all heads in one attention", odds, "no round needs the one before")
+    return _Kind(recurrence, odds, "a package has a kernel of this recurrence for this GPU, these types and sizes")
+
+
+def _under(case: Analysis, chosen: Mask) -> Mask:
+    """GPU nodes of the graph that were launched in the chosen ops or below them."""
+    parent = case.timeline.nesting.parent
+    launched = case.timeline.links.op
+    above = climb(launched, parent, chosen)
+    return np.append(above >= 0, False)[case.graph.gpu_row] & case.graph.on_gpu
+
+
 def _fix(names: list[str]) -> Fix:
+    if any(name in RECURRENT_LAYERS for name in names):
+        whole = code("states, _ = self.lstm(self.embed(tokens))  # (batch, steps, width): no loop over steps")
+        return whole + "\n# what follows each step (attention, logits): over all steps at once, too"
     if any(name in SOFTMAX for name in names):
         heads = call("torch.nn.functional.scaled_dot_product_attention", Code("q"), Code("k"), Code("v"))
         return heads + "  # q, k, v: (batch, heads, tokens, width), all heads at once"
@@ -133,6 +182,20 @@ FINDING = Declaration(
     page=PAGE,
     find=find,
     ledger=LedgerItem("a recurrence, step by step in Python"),
-    synonyms=("recurrence", "heads", "lstm_cell", "gru_cell", "delta_rule", "linear_attention", "state_space"),
-    titles=("one_kernel_over_all_steps_of_a_recurrence", "all_heads_in_one_attention"),
+    synonyms=(
+        "recurrence",
+        "heads",
+        "lstm_cell",
+        "gru_cell",
+        "delta_rule",
+        "linear_attention",
+        "state_space",
+        "teacher_forcing",
+        "growing_cat",
+    ),
+    titles=(
+        "one_kernel_over_all_steps_of_a_recurrence",
+        "all_heads_in_one_attention",
+        "the_recurrent_layer_called_once_for_all_steps",
+    ),
 )
