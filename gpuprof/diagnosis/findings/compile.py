@@ -67,7 +67,7 @@ works with a probability of 0.7, or 0.55 if a wait is for the size of a result, 
     gain="""
 In forward, backward and recomputation, consecutive kernels of elementwise operations, casts, norms, softmax and
 reductions become one kernel of 0.4 to 1.2 times the longest of them. Matrix multiplications take 0 to 15 % longer,
-and attention up to 3.2 times as long where it had no mask (measured); what a call of a library launches besides, such
+and attention up to 3.2 times as long where it had no mask (measured); what a call of a library launches too, such
 as the conversions of layouts in a convolution, stays. For each remaining kernel the CPU still does
 the op's own work (0.7 to 1.35 times what was recorded); the accumulation of gradients stays, and each pass costs 0.1
 to 1.5 ms. A reduction across rows (a batch norm, gradients of biases and of norms) takes two further kernels (1 to 3,
