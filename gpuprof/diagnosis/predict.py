@@ -197,7 +197,9 @@ def _why_not(case: Analysis, one: _Predicted) -> str:
             f"shortens {case.unit.a} by {100 * (SURE_GAIN - 1):.0f} % with a probability of {one.probability:.2f} only"
         )
     if one.list is None:
-        return small_change(case, one.proposal, speedup)
+        text = small_change(case, one.proposal, speedup)
+        risky = speedup.expected >= LEAST_GAIN and speedup.low < 1 and one.proposal.odds >= 1
+        return f"{text}, but at worst makes it {1 / speedup.low:.2g} times as long" if risky else text
     cost, left = one.proposal.once_ns[1], _steps_left(case)
     gain = case.mean_ns - one.prediction.step.expected / one.proposal.work
     if cost and left is not None and cost >= gain * left:

@@ -21,6 +21,7 @@ from gpuprof.diagnosis.diagnosis import Range
 from gpuprof.diagnosis.findings import ABSENT, FINDINGS
 from gpuprof.diagnosis.fix import Fix
 from gpuprof.diagnosis.predict import Fixes, fixes
+from gpuprof.diagnosis.predicted_step import Prediction
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.diagnosis.small_change import small_change
 from gpuprof.replay.bound import Bound
@@ -209,3 +210,14 @@ def test_a_wait_that_goes_with_a_fix_is_said(case: Analysis):
     assert f" of GPU time and a wait of {duration(0.2 * case.shown_ns - saved_ns)} off a step" in text
     saving = replace(little, lumps={"save": 0.0})
     assert "a wait" not in small_change(case, saving, Range(1.25, 1.25, 1.25)), "saving goes, no wait"
+
+
+@pytest.mark.parametrize(("low", "risky"), [(0.6, True), (1.0, False)])
+def test_an_expected_gain_that_its_risk_outweighs_is_named_with_the_risk(low: float, risky: bool, case: Analysis):
+    """Half of a fix's outcomes gain 8 %, others cost far more: it is not worth trying on average."""
+    proposal = Proposal("little", (), Fix(), partial(scaled, nodes=case.graph.on_gpu, factor=0.999))
+    step = Range(1, 1, 1)
+    one = predict._Predicted("compile", proposal, Prediction(step, Range(low, 1.08, 1.1 if risky else 1.5)))
+    assert (one.list is None) == risky
+    text = predict._why_not(case, one)
+    assert text.endswith("shortens it by 7.4 %, but at worst makes it 1.7 times as long") == risky, text

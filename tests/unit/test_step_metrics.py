@@ -57,24 +57,31 @@ class Training(Program):
         self.gradients = True
 
 
-def trained(folder: Path, before: Callable[[Training], object], after: Callable[[Training], object]) -> Analysis:
-    """Three steps; `before` runs between the model and the loss, `after` behind the backward pass."""
+def nothing(_: Training) -> None:
+    pass
+
+
+def trained(
+    folder: Path,
+    before: Callable[[Training], object],
+    after: Callable[[Training], object],
+    between: Callable[[Training], object] = nothing,
+) -> Analysis:
+    """Four steps; `before` runs between the model and the loss, `between` between loss and backward pass, `after`
+    behind that."""
     program = Training()
 
     def body():
         numbers = program.forward()
         before(program)
         numbers.append(program.loss())
+        between(program)
         program.gradients_of(numbers)
         after(program)
 
     for _ in range(4):
         program.step(body)
     return program.case(folder)
-
-
-def nothing(_: Training) -> None:
-    pass
 
 
 def no_grad(program: Training) -> None:
@@ -93,6 +100,11 @@ def test_metrics_after_the_backward_pass_stay_in_one_step_of_50(tmp_path: Path):
 
 def test_gradients_that_no_backward_pass_computes_make_no_difference(tmp_path: Path):
     assert list(step_metrics.find(trained(tmp_path, nothing, Training.metrics)))
+
+
+def test_metrics_between_the_loss_and_the_backward_pass(tmp_path: Path):
+    case = trained(tmp_path, nothing, nothing, no_grad)
+    assert case.step_of(only(step_metrics, case).change(case.graph)) < case.step_ns - 0.95 * 2 * METRIC
 
 
 def teacher(program: Training) -> None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
 MOST_OPS_BETWEEN: Assumed[Ops] = 12
-"""Most ops next to each other between labels, their distribution, its product with log-probabilities and the sum."""
+"""Most ops next to each other between labels, their distribution, its multiplication and the sum."""
 MAKING = frozenset({"aten::one_hot", "aten::scatter_"})
 FILLS = frozenset({"aten::zeros_like", "aten::full_like", "aten::zeros", "aten::full", "aten::fill_", "aten::zero_",
                    "aten::empty_like", "aten::new_zeros", "aten::new_full"})  # fmt: skip
@@ -23,20 +23,21 @@ FILLS = frozenset({"aten::zeros_like", "aten::full_like", "aten::zeros", "aten::
 SCALES = frozenset({"aten::mul", "aten::mul_", "aten::add", "aten::add_", "aten::div", "aten::div_", "aten::sub",
                     "aten::rsub"})  # fmt: skip
 LOSSES = frozenset({"aten::kl_div", "aten::cross_entropy_loss"})
+LOGARITHMS = frozenset({"aten::log_softmax", "aten::_log_softmax"})
 ENDS = LOSSES | {"aten::sum", "aten::mean"}
 INTEGERS = ("long int", "int", "bool", "unsigned char")
 
 
 class OneHotLoss(NamedTuple):
-    """A product of a distribution with log-probabilities, or a loss that makes it: rows of ops."""
+    """A distribution times log-probabilities, or a loss op that multiplies them: rows of ops."""
 
     replaced: tuple[int, ...]
-    """All that makes the distribution, the product and the sum."""
+    """All that makes the distribution, multiplies and sums."""
     product: int
     total: int
     """The sum; of a loss op itself."""
     sums: bool
-    """Whether product and sum are ops of their own."""
+    """Whether multiplication and sum are ops of their own."""
     tokens: int
     classes: int
 
@@ -44,14 +45,30 @@ class OneHotLoss(NamedTuple):
 def find_one_hot_losses(case: Analysis) -> list[OneHotLoss]:
     """The losses of the recorded steps; empty where there are none, or no shapes were recorded."""
     ops = case.trace.ops
-    starts = np.flatnonzero(case.ops_named(MAKING.__contains__))
+    losses = np.unique(ops.dims[case.ops_named(lambda name: name in LOSSES or name in LOGARITHMS)]).tolist()
+    rows = {math.prod(shape[:-1]) for text in losses for shape in shapes_in(case, text)[:1] if shape}
+    makes = case.ops_named(MAKING.__contains__)
+    scatters = case.ops_named("aten::scatter_".__eq__)
+    texts = {text for text in np.unique(ops.dims[makes & ~scatters]).tolist() if _tokens(case, text, False) in rows}
+    wide = {text for text in np.unique(ops.dims[scatters]).tolist() if _tokens(case, text, True) in rows}
+    # Models of experts scatter in each layer: only where the tokens are those of a loss the ops around are looked at.
+    starts = np.flatnonzero(makes & np.where(scatters, np.isin(ops.dims, list(wide)), np.isin(ops.dims, list(texts))))
     found = list[OneHotLoss]()
     for row in starts[np.argsort(ops.start_ns[starts])].tolist():
-        near = _Near(case, row)
-        one = near.loss()
+        one = _Near(case, row).loss()
         if one is not None and (not found or found[-1].product != one.product):
             found.append(one)
     return found
+
+
+def _tokens(case: Analysis, text: int, scattered: bool) -> int | None:
+    """Labels that an op makes distributions of, by the text of its shapes; None if it makes none."""
+    made = [one for one in shapes_in(case, text) if one]
+    if not made:
+        return None
+    if scattered:
+        return math.prod(made[0][:-1]) if len(made) > 1 and made[1] == (*made[0][:-1], 1) else None
+    return math.prod(made[0])
 
 
 class _Near:
@@ -76,11 +93,10 @@ class _Near:
         return (self.case.trace.text(int(self.case.trace.ops.types[self.rows[at]])) or "").strip('["').split('"')[0]
 
     def loss(self) -> OneHotLoss | None:
-        made = self.shapes(self.at)
         scattered = self.name(self.at) == "aten::scatter_"
-        if self._follows_another() or not made or (scattered and (len(made) < 2 or made[1] != (*made[0][:-1], 1))):
+        tokens = _tokens(self.case, int(self.case.trace.ops.dims[self.row]), scattered)
+        if tokens is None or self._follows_another():
             return None
-        tokens = math.prod(made[0][:-1] if scattered else made[0])
         replaced = [self.row, *(self._fills() if scattered else [])]
         end = min(self.at + 1 + MOST_OPS_BETWEEN, len(self.rows))
         for at in range(self.at + 1, end):
@@ -111,7 +127,7 @@ class _Near:
         return found
 
     def _ending(self, at: int, replaced: list[int], shape: tuple[int, ...]) -> OneHotLoss | None:
-        """The loss whose product, or whose own op, is at a place."""
+        """The loss whose multiplication, or whose own op, is at a place."""
         row, name = int(self.rows[at]), self.name(at)
         tokens, classes = math.prod(shape[:-1]), shape[-1]
         if name == "aten::cross_entropy_loss" or (name == "aten::kl_div" and self._has_log_softmax(at, shape)):
@@ -130,6 +146,6 @@ class _Near:
     def _has_log_softmax(self, at: int, shape: tuple[int, ...]) -> bool:
         """Whether log-probabilities of this shape were computed shortly before a place."""
         return any(
-            self.name(one) in ("aten::log_softmax", "aten::_log_softmax") and shape in self.shapes(one)
+            self.name(one) in LOGARITHMS and shape in self.shapes(one)
             for one in range(max(self.at - MOST_OPS_BETWEEN, 0), at)
         )
