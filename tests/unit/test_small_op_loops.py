@@ -66,7 +66,7 @@ def test_a_loop_in_a_loop_is_one():
 
 def test_a_loss_of_all_pairs():
     """576 pairs, and another branch for each 25th. Measured: 11 to 15 times as fast in one matrix multiplication, which
-    was known when this was written."""
+    was known when this was written; the prediction is lower."""
     diagnosis = diagnosed(ROOT / "scenarios" / "programs" / "pairwise_loss" / "recording")
     (found,) = [one for one in diagnosis.worth_trying if one.id == "python_loop"]
-    assert "552 rounds" in found.evidence[0].text and found.speedup.high > 6
+    assert "552 rounds" in found.evidence[0].text and found.speedup.high > 8.5

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gpuprof.calibration import latency as latency_calibrated
 from gpuprof.calibration import loops as calibrated
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
@@ -53,14 +54,15 @@ or tensor. Each launch takes the CPU 5 to 20 µs and the GPU 2 µs, and a value 
 """,
     detected="""
 A sequence of 1 to 48 ops that repeats at least 8 times in a row, 32 ops in all (loops in a loop are one, and so are
-those that another branch interrupts), outside autograd, optimizers and data
-loaders, if it takes at least 2 % of the step. It has no matrix multiplications, convolutions, attention or norms:
-those are layers, which need the result of the layer before.
+those that another branch interrupts), outside autograd, optimizers and data loaders, if it takes at least 2 % of the
+step. It has no matrix multiplications, convolutions, attention or norms: those are layers, which need the result of the
+layer before.
 """,
     gain="""
-Launches and Python code of a loop become those of two rounds (one to four), its kernels take half of their time (0.2
-to 1), and it waits for the GPU only in its last round; the same holds for its backward pass, and for what autograd
-takes to go through its nodes before the first of them runs. All three numbers are assumed.
+Launches and Python code of a loop become those of two rounds (one to four). So does the time that each of its kernels
+takes even if it does next to nothing (1 µs); of the rest half is left (0.2 to 1). It waits for the GPU only in its last
+round. The same holds for its backward pass, and for what autograd takes to go through its nodes before the first of
+them runs. All these numbers but the 1 µs are assumed.
 """,
     wrong="""
 Where a round needs the result of the one before, the loop cannot be written in this way: the recording shows ops
@@ -91,12 +93,16 @@ def find(case: Analysis) -> Iterator[Proposal]:
     gpu = inside & graph.on_gpu
     work: F64 = np.bincount(group[gpu], weights=graph.duration_ns[gpu], minlength=2 * count).astype(np.float64)
     pieces = np.bincount(group[gpu], minlength=2 * count)
+    # What a kernel takes that does next to nothing is paid once per kernel, however much it does.
+    least_ns = np.minimum(graph.duration_ns[gpu], latency_calibrated.FLOOR_NS.value)
+    nothing: F64 = np.bincount(group[gpu], weights=least_ns, minlength=2 * count).astype(np.float64)
     rounds = np.tile(loops.rounds, 2)
 
     def change(level: int):
         left: F64 = np.minimum(calibrated.ROUNDS_LEFT.rising[level] / rounds, 1.0).astype(np.float64)
         launches = np.ceil(pieces * left).astype(np.int64)
-        new = replacement_of(graph, group, took * left, work * calibrated.GPU_LEFT.rising[level], launches)
+        then = (work - nothing) * calibrated.GPU_LEFT.rising[level] + nothing * left
+        new = replacement_of(graph, group, took * left, then, launches)
         walk = shorter_walk(case, loops.backward, left[count:])
         return partial(with_walk, replacement=new, factor=walk)
 
