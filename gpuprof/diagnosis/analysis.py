@@ -6,7 +6,7 @@ Findings, the verdict, comparisons, projections and reports all read the same ob
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -491,6 +491,20 @@ class Analysis:
     def frozen_passes(self) -> FrozenPasses | None:
         """Modules that run in a step without being trained; None if the recording has no modules."""
         return find_frozen_passes(self.timeline)
+
+    def proposals(self, find: Callable[[Analysis], Iterable[Any]]) -> tuple[Any, ...]:
+        """What a finding proposes, each a `Proposal`; found once, as both advice and ledger ask for it."""
+        if find not in self._proposals:
+            self._proposals[find] = tuple(find(self))
+        return self._proposals[find]
+
+    @cached_property
+    def _proposals(self) -> dict[Any, tuple[Any, ...]]:
+        return {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without proposals, whose changes are functions."""
+        return {name: value for name, value in self.__dict__.items() if name != "_proposals"}
 
     def step_of(self, graph: Graph) -> float:
         """Step time of a changed graph, ns."""

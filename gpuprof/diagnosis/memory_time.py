@@ -34,5 +34,5 @@ def _priced(fix: MemoryFix, case: Analysis, memory: RecordedMemory) -> Priced | 
     one = offered_by(fix)
     if one.memory is not None and one.memory.price is not None:
         return one.memory.price(fix, case, memory)
-    proposal = next(iter(one.find(case)), None) if one.find is not None else None
+    proposal = next(iter(case.proposals(one.find)), None) if one.find is not None else None
     return Priced((proposal,)) if proposal else "its finding does not find in this recording what it would replace"

@@ -120,7 +120,7 @@ def fixes(case: Analysis, bound: Bound | None = None, tried: Mapping[str, str] |
             continue
         try:
             named = bound is not None and page.removes == bound
-            proposals = [_Predicted(page.id, one, prediction(steps, [one]), named) for one in find(case)]
+            proposals = [_Predicted(page.id, one, prediction(steps, [one]), named) for one in case.proposals(find)]
             failure = (tried or {}).get(page.id, "")
             found += (advised := [one for one in proposals if not (failure or _why_not(case, one))])
             if not advised:

@@ -116,7 +116,8 @@ def test_evidence_leads_to_its_place(hand, run):
     """Its range is in view and marked: as the selected event, or as what is measured."""
     report: Report = run
     seen: Visit = hand.seen
-    places = [e for f in report.diagnosis.findings for e in f.evidence if e.start_ns is not None]
+    advised = (*report.diagnosis.findings, *report.diagnosis.worth_trying)
+    places = [e for f in advised for e in f.evidence if e.start_ns is not None]
     wrong = []
     links = seen.page.locator(".places a").all()
     assert len(links) == len(places) > 4

@@ -35,7 +35,6 @@ THRESHOLDS = {
     "BALANCED",
     "WAITING_SHARE",
     "EVENT_COST_NS",
-    "RECORDED_EVENT_NS",
 }
 
 
@@ -182,11 +181,7 @@ def test_no_second_copy_of_the_thresholds():
                     if isinstance(name, ast.Name) and name.id in THRESHOLDS:
                         homes.setdefault(name.id, []).append(f"{room}/{path.name}")
     rule = ["replay/bound.py"]
-    assert homes == {
-        "LEAST_SENSITIVITY": rule,
-        "EQUAL_SENSITIVITY": rule,
-        "RECORDED_EVENT_NS": ["replay/profiler_cost.py"],
-    }
+    assert homes == {"LEAST_SENSITIVITY": rule, "EQUAL_SENSITIVITY": rule}
 
 
 def test_the_table_of_changes_holds_what_changed_and_nothing_else(tmp_path: Path):

@@ -29,7 +29,7 @@ def _of_stage(case: Analysis, advised: Collection[str], stage: Stage) -> Iterato
 
 def _removed(case: Analysis, one: Declaration, item: LedgerItem) -> Iterator[Part]:
     """What the first proposal of a finding removes that leaves the training unchanged."""
-    for proposal in one.find(case) if one.find is not None else ():
+    for proposal in case.proposals(one.find) if one.find is not None else ():
         if proposal.work != 1.0 or (proposal.changes and not item.changes_digits):
             continue
         nodes, left = shorter(case.graph, proposal.change)

@@ -136,12 +136,9 @@ def _line(place: float, rows: int) -> dict[str, Any]:
 
 def _note(unit: Unit, more: bool, open_circles: bool) -> str:
     """What the chart shows. more: some fixes put more work into a step."""
-    parts = [f"The expected {unit} and its 80 % interval."]
-    if more:
-        parts.append(f"If a fix puts more work into {unit.a}: the time for the work of one {unit} now.")
-    if open_circles:
-        parts.append("Open circles: worth trying, not sure to gain.")
-    return " ".join(parts)
+    same_work = f", for the work of one {unit} now" if more else ""
+    circles = " Open circles: worth trying, not sure to gain." if open_circles else ""
+    return f"The expected {unit} and its 80 % interval{same_work}.{circles}"
 
 
 def _annotations(rows: list[Row], now: float, place: float, farthest: float) -> list[dict[str, Any]]:
