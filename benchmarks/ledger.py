@@ -27,10 +27,11 @@ import statistics
 from collections import Counter, defaultdict
 
 from gpuprof import diagnose
+from gpuprof.calibration import noise as noise_calibrated
 from gpuprof.diagnosis.above_reach import Item
 from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.diagnosis.reach.ledger import explained
-from gpuprof.replay.noise import GAIN_NOISE, change_noise
+from gpuprof.replay.noise import change_noise
 from gpuprof.report.above_words import MOST_SHOWN, line
 from scenarios import catalogue
 
@@ -103,7 +104,8 @@ def contact() -> None:
             continue
         item = items[0]
         advice = [one for one in (*diagnosis.findings, *diagnosis.worth_trying) if one.id == item.finding]
-        rank = [one.id for one in diagnosis.findings].index(item.finding) + 1 if item.finding else 0
+        ids = [one.id for one in diagnosis.findings]
+        rank = ids.index(item.finding) + 1 if item.finding in ids else 0
         gain = steps[""] / steps[fixes[item.finding]]
         if not advice:
             continue
@@ -159,7 +161,7 @@ def interval(diagnosis: Diagnosis, finding: str | None, items: list[Item]) -> tu
     if found is None or not 0 < gone < found.usual_ns:
         return None
     gain = found.usual_ns / (found.usual_ns - gone)
-    away = math.hypot(change_noise(gain), math.log1p(GAIN_NOISE))
+    away = math.hypot(change_noise(gain), math.log1p(noise_calibrated.GAIN.value))
     return gain * math.exp(-away), gain * math.exp(away)
 
 
