@@ -59,12 +59,12 @@ def headline(device: Device, peak: str = "PEAK") -> str:
     )
 
 
-def moment(device: Device) -> str:
-    """When the peak was."""
-    peak = device.peak
+def moment(device: Device, named: bool = True) -> str:
+    """When the peak was; named: and on which GPU."""
+    peak, name = device.peak, f"GPU {device.device}" if named else None
     if not device.events:
-        return f"GPU {device.device} · when the snapshot was taken"
-    parts = [f"GPU {device.device}", None if peak.step is None else f"step {peak.step}", peak.phase]
+        return " · ".join(filter(None, (name, "when the snapshot was taken")))
+    parts = [name, None if peak.step is None else f"step {peak.step}", peak.phase]
     parts.append(None if peak.seconds is None else f"{peak.seconds:.2f} of {device.seconds:.2f} s")
     return " · ".join(part for part in parts if part)
 
@@ -131,7 +131,7 @@ def lines(report: MemoryReport) -> list[str]:
     device = report.devices[0]
     owners = [one for one in device.peak.owners if one.bytes][:4]
     found = [
-        f"{headline(device, 'peak')} ({moment(device)})",
+        f"{headline(device, 'peak')} ({moment(device, len(report.devices) > 1)})",
         ", ".join(f"{NAMES[one.owner]} {size(one.bytes)}" for one in owners),
         *(f"{size(one.bytes)} from {place(one)} ({NAMES[one.owner]})" for one in device.peak.lines[:2]),
         *([failed(device.failure)] if device.failure else []),
