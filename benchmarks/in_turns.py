@@ -78,7 +78,7 @@ class Program:
     number: int
     """Of its fresh processes: which."""
     trainings: dict[str, Training] = field(default_factory=dict)
-    beside: dict[str, list[int]] = field(default_factory=dict)
+    helpers: dict[str, list[int]] = field(default_factory=dict)
     """What gpuprof runs next to each."""
     steps: int = FEWEST
     turns: list[dict[State, list[int]]] = field(default_factory=list)
@@ -113,7 +113,7 @@ class Program:
             each = training.ask(f"on {FEWEST}")
         if kind == "bare":
             self.steps = min(max(round(STRETCH_S * 1e9 / statistics.median(each)), FEWEST), MOST)
-        self.beside[kind] = training.gpuprof_processes()
+        self.helpers[kind] = training.gpuprof_processes()
 
     def _leave_out(self, kind: str, why: object) -> None:
         print(f"{self.name} {' '.join(self.words)}, {kind}, is left out: {why}", file=sys.stderr, flush=True)
@@ -126,7 +126,7 @@ class Program:
             if kind not in self.trainings:
                 continue
             try:
-                with _going(self.beside[kind]):
+                with _going(self.helpers[kind]):
                     answer = self.trainings[kind].ask(f"{how} {self.steps + DROPPED}")
             except RuntimeError as error:
                 self._leave_out(kind, error)
@@ -154,7 +154,7 @@ def _is_there(kind: str, state: dict[str, Any], run: Path | None) -> bool:
 
 @contextlib.contextmanager
 def _going(pids: Sequence[int]) -> Iterator[None]:
-    """Lets what stands still go on for a while."""
+    """Lets stopped processes run for a while."""
     signal_all(pids, signal.SIGCONT)
     try:
         yield
@@ -232,7 +232,7 @@ def measure(milliseconds: Sequence[float], processes: int, within_s: float, keep
             program.start(Path(folder) / str(i), stack)
         with ThreadPoolExecutor(len(programs)) as threads:
             list(threads.map(Program.settle, programs))
-        everything = [pid for one in programs for pids in one.beside.values() for pid in pids]
+        everything = [pid for one in programs for pids in one.helpers.values() for pid in pids]
         stack.callback(signal_all, everything, signal.SIGCONT)
         signal_all(everything, signal.SIGSTOP)
         said = time.monotonic()

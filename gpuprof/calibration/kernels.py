@@ -204,7 +204,8 @@ EXPANDED_ODDS = Number(
 UNMASKED_LEFT = Number(
     0.7, 0.55, 0.9, "", "assumed",
     "Time of fused attention over whole rows without a mask, relative to the same kernel, or a slower one, with a mask "
-    "as a tensor: it loads and adds a value for every score.",
+    "as a tensor: it loads and adds a value for every score. Of the one program that was measured about 0.65 is left.",
+    ("scenarios/programs/mask_of_ones/recording",),
 )  # fmt: skip
 NEEDLESS_MASK_ODDS = Number(
     0.65, 0.4, 0.8, "", "assumed",

@@ -60,12 +60,10 @@ where the labels are in host memory. Metrics of all tokens (entropy, accuracy) n
 
 def find(case: Analysis) -> Iterator[Proposal]:
     """Logits of labelled tokens only."""
-    share, head = labelled_share(case), loss_head(case)
-    if share is None or share > MOST_LABELLED or head is None:
+    found = _unlabelled(case)
+    if found is None:
         return
-    nodes = logits_nodes(case, head)
-    if not nodes.any():
-        return
+    share, head, nodes = found
     ns = case.per_step(float(case.graph.duration_ns[nodes].sum()))
     usual = left_for(case, share, 1)
     text = (
@@ -85,6 +83,15 @@ def find(case: Analysis) -> Iterator[Proposal]:
         worst=partial(scaled, nodes=nodes, factor=left_for(case, share, 2)),
         claims=("logits",),
     )
+
+
+def _unlabelled(case: Analysis) -> tuple[float, LossHead, Mask] | None:
+    """(share of tokens with a label, output layer and loss, the GPU's work on logits), where many have none."""
+    share, head = labelled_share(case), loss_head(case)
+    if share is None or share > MOST_LABELLED or head is None:
+        return None
+    nodes = logits_nodes(case, head)
+    return (share, head, nodes) if nodes.any() else None
 
 
 def labelled_share(case: Analysis) -> float | None:
@@ -130,12 +137,10 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
 
 def ledger_parts(case: Analysis) -> Iterator[Part]:
     """Logits of tokens without a label, and their part of the loss."""
-    share, head = labelled_share(case), loss_head(case)
-    if share is None or share > MOST_LABELLED or head is None:
+    found = _unlabelled(case)
+    if found is None:
         return
-    nodes = logits_nodes(case, head)
-    if not nodes.any():
-        return
+    share, _, nodes = found
     left = left_for(case, share, 1)
     own = float(case.graph.duration_ns[nodes].sum())
     yield Part(
