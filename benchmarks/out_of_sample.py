@@ -21,11 +21,10 @@ from pathlib import Path
 
 from benchmarks.accuracy import MS, ROOT, Case, Fix, Result, error, predicted, run, scenarios
 from benchmarks.same_steps import SameSteps, same_steps
+from gpuprof.record.quantiles import Z80
 from scenarios.catalogue import names, scenario
 
 TRUTH = Path(__file__).with_name("test_truth.json")
-Z80 = 1.2816
-"""90th percentile of the normal distribution."""
 NARROWED_FROM, NARROWED_ABOVE = 40, 0.90
 """Intervals may be narrowed once this many claims on test recordings were made and more than this share of their
 programs' claims held."""

@@ -81,8 +81,6 @@ FIRST = 3
 """Fixes that a person reads."""
 AGAIN = "_again"
 """How the name of a second run of a program ends."""
-GREAT = 1.5
-"""Unchanged processes that differ by more say little of a change, however much it gained."""
 SAME_WORK = 0.2
 WITH_HEAD = "loss with the output layer"
 """A piece that a change may make and that the fix in pieces leaves out where it takes longer than a separate loss."""

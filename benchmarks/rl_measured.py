@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.rl_parts import ARGUMENTS, BASELINES, CHANGES, FIXED, ROUNDS, SCENARIOS, SETTLE, TIMED
 from gpuprof.diagnosis.iteration_model import IterationRange
 from gpuprof.record.phase_names import BACKWARD, FORWARD, GENERATION, LOG_PROBABILITIES, OPTIMIZER
+from gpuprof.record.quantiles import Z80
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -76,7 +77,7 @@ def ratios(turns: dict[str, dict[int, float]]) -> dict[str, Measured]:
         return {}
     found = {name: math.exp(mean - statistics.fmean(base)) for name, mean in means.items()}
     return {
-        name: Measured(ratio, 1.2816 * ratio * spread * math.sqrt(1 / len(plain[name]) + 1 / count))
+        name: Measured(ratio, Z80 * ratio * spread * math.sqrt(1 / len(plain[name]) + 1 / count))
         for name, ratio in found.items()
     }
 

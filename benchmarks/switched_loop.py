@@ -5,8 +5,8 @@
 Its first line says who it is: {"pid": …, "torch": …, "device": …}. For every line `STATE COUNT` that it reads it runs
 this many steps and answers with their durations in nanoseconds, a JSON list on a line. States: `off`, without the hooks
 of gpuprof that are there; `on`, with them; `sampled`, with them and with its stacks sampled. `both COUNT` runs
-COUNT steps in each of the first two states, a few at a time, and answers with both. `fit MS…` answers, for each MS, with
-the number of layers with which a step takes about MS milliseconds; `state` answers with the recording's stage.
+COUNT steps in each of the first two states, a few at a time, and answers with both. `fit MS…` answers, for each MS,
+with the number of layers with which a step takes about MS milliseconds; `state` answers with the recording's stage.
 It is run as a file, so that nothing but torch is imported.
 """
 

@@ -46,8 +46,8 @@ PINNED_RESULTS = Number(
 CAST_RATE = Number(
     2e9, 1e9, 4e9, "bytes/s", "assumed",
     "Bytes of the wider type that a core of the CPU casts a second, to a narrower one or from it, where the memory may "
-    "be new and its pages are written for the first time; torch shares a cast among the cores. Chosen with one program's "
-    "gain in view.",
+    "be new and its pages are written for the first time; torch shares a cast among the cores. Chosen with the "
+    "gain of one program in view.",
     ("scenarios/programs/loss_on_cpu/recording",),
 )  # fmt: skip
 CAST_CORES = Number(

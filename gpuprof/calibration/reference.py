@@ -14,6 +14,11 @@ KERNEL_ODDS = Number(
     0.75, 0.6, 0.9, "", "assumed",
     "Probability that a package with the missing kernel installs, and takes this GPU, these types and head sizes.",
 )  # fmt: skip
+AGAIN_ODDS = Number(
+    0.85, 0.6, 0.95, "", "assumed",
+    "Probability that a weight that is computed again at each use can be kept for the forward pass: it may be "
+    "changed in between.",
+)  # fmt: skip
 REBUILT_CPU_NS = Number(
     200_000.0, 0.0, 400_000.0, "ns", "measured",
     "CPU time of a step for each weight whose factors are folded into one op instead of built as a whole: 50.3 to 55.1 "

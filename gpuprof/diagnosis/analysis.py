@@ -526,6 +526,12 @@ class Analysis:
         """Rows of ops (annotations too) whose name passes."""
         return self.trace.rows_named(self.trace.ops.name, test)
 
+    def ops_at(self, rows: Iterable[int]) -> Mask:
+        """These rows of ops as a mask."""
+        mask = np.zeros(len(self.trace.ops), bool)
+        mask[list(rows)] = True
+        return mask
+
     def ops_within(self, ops: Mask) -> Mask:
         """Rows of the ops of a mask and of all ops nested in them."""
         return inside(self.timeline.nesting, ops)

@@ -16,7 +16,7 @@ from gpuprof.diagnosis.new_shapes import first_seen, new_shapes
 from gpuprof.diagnosis.run_budget import Feed, feed_of, stretch_of
 from gpuprof.diagnosis.run_device import memory_of, span_of, telemetry_of
 from gpuprof.diagnosis.run_model import Baseline, Exit, Goodput, Run
-from gpuprof.diagnosis.run_work import WORK, Timed, known_values, throughput_of, usual_ns, with_samples, work_of
+from gpuprof.diagnosis.run_work import WORK, Timed, known_values, of_usual_length, throughput_of, with_samples, work_of
 from gpuprof.diagnosis.timed_steps import TimedSteps, timed_steps
 from gpuprof.record.free_run_length import AFTERMATH_NS
 from gpuprof.record.goodput import goodput
@@ -306,7 +306,7 @@ def _remaining(folder: RunFolder, seen: int, timed: Timed, found: Budget | None)
         return None
     if seen >= total or (folder.status == "finished" and not folder.exit_code):
         return 0
-    usual = usual_ns(timed)
+    usual = of_usual_length(timed)
     last = float(timed.ns[usual].mean()) if usual.any() else None
     if found is not None and (last is None or last <= (1 + calibrated.STILL_SLOW.value) * found.mean_ns):
         return mean_ahead(found, total - seen) * (total - seen)

@@ -9,7 +9,7 @@ import numpy as np
 from gpuprof.diagnosis.baseline import OUTLIER
 from gpuprof.diagnosis.run_model import Throughput, Work
 from gpuprof.tracefile.run import Rank, StepColumns
-from gpuprof.tracefile.trace import ABSENT, F64, I64
+from gpuprof.tracefile.trace import ABSENT, F64, I64, Mask
 
 WORK = ("tokens", "real_tokens", "samples")
 """Measures of a step's work, best first: padding is computed like any token, and samples can be short or long. If none
@@ -31,8 +31,8 @@ def known_values(values: I64) -> F64:
     return np.where(values > 0, values, np.nan).astype(np.float64)
 
 
-def usual_ns(timed: Timed) -> np.ndarray:
-    """Mask of the steps of usual length, without an evaluation or checkpoint."""
+def of_usual_length(timed: Timed) -> Mask:
+    """Which steps have the usual length, without an evaluation or checkpoint."""
     if not np.isfinite(timed.ns).any():
         return np.zeros(len(timed.ns), bool)
     return np.isfinite(timed.ns) & (np.nan_to_num(timed.ns, nan=np.inf) <= OUTLIER * np.nanmedian(timed.ns))
@@ -65,7 +65,7 @@ def with_samples(steps: StepColumns, rank: Rank) -> StepColumns:
 
 def throughput_of(steps: StepColumns, timed: Timed, ranks: int, mean_ns: int | None) -> Throughput:
     """Work per second: work of a timed step / the mean step, or / the steps' own times if the mean is unknown."""
-    usual = usual_ns(timed)
+    usual = of_usual_length(timed)
 
     def rate(name: str) -> float | None:
         work = known_values(getattr(steps, name)[timed.rows])

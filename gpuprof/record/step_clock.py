@@ -115,7 +115,7 @@ class StepClock:
             return None
         task, thread, identity, now = self._task, self.thread, get_ident, perf_counter_ns
         captures = self.may_capture and torch.cuda.is_initialized()
-        capturing = capturing_check() if captures else is_capturing
+        capturing = capturing_check()
         self._counted_from = self.step
 
         def count(optimizer: Any) -> bool:

@@ -48,10 +48,11 @@ NO_TASK: Published[Code] = -1
 
 
 def graph_task() -> Callable[[], int]:
-    """Torch's function in C++ that says which backward pass this thread is executing."""
+    """Torch's function in C++ that says which backward pass this thread is executing; one that says NO_TASK where this
+    torch has none."""
     import torch
 
-    return torch._C._current_graph_task_id
+    return getattr(torch._C, "_current_graph_task_id", lambda: NO_TASK)
 
 
 def is_in_backward() -> bool:

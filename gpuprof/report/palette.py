@@ -17,8 +17,8 @@ from gpuprof.diagnosis.budget_model import NAMES
 from gpuprof.report import labels
 from gpuprof.report.stepbar import PAINTS
 
-_YELLOW, _GREY = PAINTS["python"].page, "#c5cad0"
-"""A yellow that is visible on white, unlike Okabe and Ito's; a grey lighter than the hues that may look grey."""
+_GREY = "#c5cad0"
+"""Lighter than the hues that may look grey."""
 
 _DARK_GREY = "#7a838e"
 """The same on a dark page."""

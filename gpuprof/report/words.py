@@ -14,15 +14,13 @@ from gpuprof.report.numbers import amount, duration, duration_range
 from gpuprof.report.settle import fitting
 from gpuprof.timeline.frames import MODULE
 from gpuprof.timeline.unit import Unit
-from gpuprof.units import Assumed, Cells, Convention, Share
+from gpuprof.units import Cells, Convention, Share
 
 USUAL_LINE: Convention[Cells] = 66
 """Of a command that is named as the next step, next to the labels of a terminal of 80 columns."""
 WORTH_MENTIONING: Convention[Share] = 0.05
 """Share of a step below which the profiler's cost does not matter to the reader."""
 
-SAME_STEPS: Assumed[Share] = 0.03
-"""Share by which steps of one process differ by chance."""
 
 _SHORTEST_PATH: Convention[Cells] = 24
 

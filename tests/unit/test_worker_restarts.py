@@ -23,7 +23,8 @@ LENGTH, USUAL_MS, WAIT_MS, MORE_MS = 6, 10.0, 40.0, 60.0
 def facts(folder, starved: int | None = None, waits: bool = True, evaluates_ms: float = 0.0, **loader) -> RunFacts:
     """Epochs of 6 steps, the first of which takes 60 ms more: 40 of them waiting, the rest ending old workers.
 
-    starved: each step whose number it divides waits like that, too. evaluates_ms: what an evaluation in the first steps takes.
+    starved: each step whose number it divides waits like that, too.
+    evaluates_ms: what an evaluation in the first steps takes.
     """
     run = RunBuilder()
     run.rank["loader"] = LOADER | {"num_workers": 4, "persistent_workers": False, "length": LENGTH} | loader

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuprof.diagnosis.detect.passes import backward_of
-from gpuprof.replay.graph import COPY, SYNC, Graph
+from gpuprof.replay.graph import COPY, SYNC
 from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.timeline.nesting import climb
 from gpuprof.tracefile.compiler import CompiledFunction, Compiler, GraphBreak
@@ -29,7 +29,6 @@ GRAPH_CALL = re.compile(r"^CompiledFunction$|CompiledFxGraph")
 """Range around one call of a compiled graph."""
 GENERATED = re.compile(r"CompiledFxGraph")
 """Range around its generated code, which launches its kernels."""
-BACKWARD_CALL = re.compile(rf"^{re.escape(AUTOGRAD_ENGINE)}CompiledFunctionBackward$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,11 +176,6 @@ def calls_a_pass(case: Analysis) -> I64:
     return counts[counts > 0]
 
 
-def graphs_a_step(case: Analysis) -> float:
-    """Calls of compiled graphs in the forward passes of a step."""
-    return case.per_step(float(len(graph_calls(case)[0])))
-
-
 def is_given_up(case: Analysis) -> tuple[CompiledFunction, ...]:
     """Functions that reached the limit of recompilations, those with the most failed guards first."""
     compiler = case.run.compiler if case.run else None
@@ -195,8 +189,3 @@ def never_compiled(case: Analysis) -> tuple[CompiledFunction, ...]:
     if compiler is None or len(graph_calls(case)[0]):
         return ()
     return tuple(one for one in compiler.functions if one.failed and one.resumed_at is None)
-
-
-def without_work(graph: Graph, nodes: Mask) -> Graph:
-    """The graph in which some GPU work takes no time."""
-    return graph.with_durations(np.where(nodes, 0.0, graph.duration_ns))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -19,7 +19,7 @@ from gpuprof.diagnosis.fix import code
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.transform import removed, scaled
-from gpuprof.tracefile.trace import I64, OP, Mask
+from gpuprof.tracefile.trace import I64, OP
 from gpuprof.units import Assumed, Share
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def _before_the_cast(case: Analysis) -> Iterator[Proposal]:
     if not casts:
         return
     graph = case.graph
-    sorting, casting = (case.nodes_within(_mask(case, rows)) & graph.on_gpu for rows in (casts, casts.values()))
+    sorting, casting = (case.nodes_within(case.ops_at(rows)) & graph.on_gpu for rows in (casts, casts.values()))
     sorting &= case.nodes_of_gpu(case.trace.rows_named(case.trace.gpu.name, RADIX.search))
     took, whole = (float(graph.duration_ns[mask].sum()) for mask in (sorting, graph.on_gpu))
     if not took or took < LEAST_SORT_SHARE * whole:
@@ -118,7 +118,7 @@ def _selection(case: Analysis) -> Iterator[Proposal]:
     found = find_sorts(case)
     if found is None or case.roofline is None:
         return
-    nodes = case.nodes_within(_mask(case, found.ops.tolist())) & case.graph.on_gpu
+    nodes = case.nodes_within(case.ops_at(found.ops.tolist())) & case.graph.on_gpu
     took, whole = (float(case.graph.duration_ns[mask].sum()) for mask in (nodes, case.graph.on_gpu))
     if not took or took < LEAST_SORT_SHARE * whole:
         return
@@ -157,12 +157,6 @@ def find_sorts(case: Analysis) -> Sorted | None:
 
 def _sorts(case: Analysis) -> I64:
     return case.outermost(case.ops_named(SORTS.__contains__))
-
-
-def _mask(case: Analysis, rows: Iterable[int]) -> Mask:
-    mask = np.zeros(len(case.trace.ops), bool)
-    mask[list(rows)] = True
-    return mask
 
 
 def _cast_of(case: Analysis, row: int) -> int | None:
@@ -217,7 +211,7 @@ def _selected(case: Analysis, found: Sorted, level: int) -> Change:
     graph, parts = case.graph, list[tuple[I64, float]]()
     for row, size in zip(found.ops.tolist(), found.read_bytes.tolist(), strict=True):
         wanted = calibrated.TOPK_PASSES.rising[level] * size / rate * 1e9
-        parts.append((np.flatnonzero(case.nodes_within(_mask(case, [row])) & graph.on_gpu), wanted))
+        parts.append((np.flatnonzero(case.nodes_within(case.ops_at([row])) & graph.on_gpu), wanted))
 
     def change(graph: Graph) -> Graph:
         duration = graph.duration_ns.copy()

@@ -102,8 +102,9 @@ of LoRA adapters are not covered. torch.compile fuses more if the model compiles
 def find(case: Analysis) -> Iterator[Proposal]:
     """Proposes fused kernels for sequences that are not fused."""
     found = _sequences(case)
-    for names, left_out in _chosen(case, found) if found is not None else ():
-        assert found is not None
+    if found is None:
+        return
+    for names, left_out in _chosen(case, found):
         some = found.only(np.isin(found.kind, [kind for name in names for kind in PIECES[name]]))
         fused, graph = Fused(case, some), case.graph
         share = float(graph.duration_ns[fused.gpu].sum()) / float(graph.duration_ns[graph.on_gpu].sum())

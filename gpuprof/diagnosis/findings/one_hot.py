@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -20,7 +20,7 @@ from gpuprof.diagnosis.fix import Code, assigned
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.stretches import Stretches, nodes_in
-from gpuprof.tracefile.trace import OP, Mask
+from gpuprof.tracefile.trace import OP
 from gpuprof.units import Assumed, Bytes, Published, Share, Times
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def _loss(case: Analysis) -> Iterator[Proposal]:
     if not losses or case.roofline is None:
         return
     graph, ops = case.graph, case.trace.ops
-    forward = case.nodes_within(_mask(case, (row for one in losses for row in one.replaced))) & graph.on_gpu
+    forward = case.nodes_within(case.ops_at(row for one in losses for row in one.replaced)) & graph.on_gpu
     forward &= ~case.nodes_within(case.ops_named(lambda name: "log_softmax" in name))
     first, last = (np.array([getattr(one, name) for one in losses]) for name in ("product", "total"))
     products = Stretches(ops.thread[first].astype(np.int64), ops.start_ns[first], ops.end_ns[last])
@@ -133,12 +133,6 @@ def _loss(case: Analysis) -> Iterator[Proposal]:
         claims=("logits",),
         key="loss",
     )
-
-
-def _mask(case: Analysis, rows: Iterable[int]) -> Mask:
-    mask = np.zeros(len(case.trace.ops), bool)
-    mask[list(rows)] = True
-    return mask
 
 
 def _lookup(case: Analysis) -> Iterator[Proposal]:

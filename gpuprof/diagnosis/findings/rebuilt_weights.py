@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpuprof.calibration import loops as loops_calibrated
 from gpuprof.calibration import reference as calibrated
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
@@ -114,7 +113,7 @@ def _again(case: Analysis) -> Iterator[Proposal]:
         change=partial(_kept, nodes=nodes, left=AGAIN_LEFT[1]),
         best=partial(_kept, nodes=nodes, left=AGAIN_LEFT[0]),
         worst=partial(_kept, nodes=nodes, left=AGAIN_LEFT[2]),
-        odds=loops_calibrated.SEPARATE.value,
+        odds=calibrated.AGAIN_ODDS.value,
         needs="no weight is changed between its uses; a spectral norm then takes one power iteration per forward pass",
         key="again",
     )
@@ -141,7 +140,9 @@ def _said_again(case: Analysis, found: Again, gpu: Mask, took_ns: float) -> str:
 
 def ledger_parts(case: Analysis) -> Iterator[Part]:
     """Weights that are computed again within a forward pass."""
-    for proposal in _again(case):
+    for proposal in case.proposals(find):
+        if proposal.key != "again":
+            continue
         nodes, left = shorter(case.graph, proposal.change)
         own, on_gpu = (float(case.graph.duration_ns[mask].sum()) for mask in (nodes, nodes & case.graph.on_gpu))
         yield Part(

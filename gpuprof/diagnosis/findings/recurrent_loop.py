@@ -22,8 +22,7 @@ from gpuprof.diagnosis.detect.small_op_loops import ops_of
 from gpuprof.diagnosis.fix import Code, Fix, as_fix, call, code
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.stretches import nodes_in
-from gpuprof.timeline.nesting import climb
-from gpuprof.tracefile.trace import F64, Mask
+from gpuprof.tracefile.trace import F64
 from gpuprof.units import Assumed, Convention, Ops, Share
 
 if TYPE_CHECKING:
@@ -90,7 +89,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
         return
     pieces, rounds = np.bincount(group[gpu], minlength=2 * count), np.tile(loops.rounds, 2)
     # Appended to a growing tensor, a round's result is copied in each round after it: (rounds + 1) / 2 times.
-    grown = gpu & _under(case, growing(case, loops))
+    grown = gpu & case.nodes_within(growing(case, loops))
     copies: F64 = np.bincount(group[grown], weights=graph.duration_ns[grown], minlength=2 * count).astype(np.float64)
     once = copies * 2.0 / (rounds + 1)
 
@@ -155,14 +154,6 @@ def _kind(names: list[str]) -> _Kind:
     if any(name in SOFTMAX for name in names):
         return _Kind("all heads in one attention", odds, "no round needs the one before")
     return _Kind(recurrence, odds, "a package has a kernel of this recurrence for this GPU, these types and sizes")
-
-
-def _under(case: Analysis, chosen: Mask) -> Mask:
-    """GPU nodes of the graph that were launched in the chosen ops or below them."""
-    parent = case.timeline.nesting.parent
-    launched = case.timeline.links.op
-    above = climb(launched, parent, chosen)
-    return np.append(above >= 0, False)[case.graph.gpu_row] & case.graph.on_gpu
 
 
 def _fix(names: list[str]) -> Fix:

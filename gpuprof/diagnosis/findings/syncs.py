@@ -383,9 +383,7 @@ def _reads(case: Analysis) -> Mask:
 def _own_nodes(case: Analysis, ops: I64) -> Mask:
     """Nodes of the ops themselves, their copies on the device included, and of ops that only prepare what they read
     with the Python between them; of explicit reads only."""
-    mask = np.zeros(len(case.trace.ops), bool)
-    mask[ops] = True
-    mask &= _reads(case)
+    mask = case.ops_at(ops.tolist()) & _reads(case)
     prepared = nodes_in(case.graph, preparations(case, np.flatnonzero(mask))) >= 0
     return (case.nodes_within(mask) | (prepared & ~_other_python(case))) & ~case.graph.waits
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from gpuprof.calibration import offload as calibrated
+from gpuprof.costs.dtypes import element_bytes
 from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.offloaded import find_offload
@@ -19,7 +20,7 @@ from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.transform import removed
 from gpuprof.tracefile.trace import F64, I64, OP
-from gpuprof.units import Assumed, Bytes, Published
+from gpuprof.units import Assumed, Bytes
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
@@ -28,9 +29,6 @@ LEAST_BYTES: Assumed[Bytes] = 1 << 20
 """Of a step's copies; with less, a copy is its launch."""
 LEAST_COPY_BYTES: Assumed[Bytes] = 1 << 18
 """Of one copy that is looked at."""
-SIZES: Published[dict[str, Bytes]] = {
-    "double": 8, "float": 4, "c10::BFloat16": 2, "c10::Half": 2, "unsigned char": 1, "signed char": 1, "bool": 1,
-}  # fmt: skip
 SHORT = {"double": "fp64", "float": "fp32", "c10::BFloat16": "bf16", "c10::Half": "fp16", "unsigned char": "uint8",
          "signed char": "int8", "bool": "bool"}  # fmt: skip
 COPY = "aten::copy_"
@@ -134,7 +132,7 @@ def wide_copies(case: Analysis) -> list[WideCopy]:
         for cast, at in ((before, 1), (after, 0)):
             types = pairs.get(-1 if cast is None else cast, ("", ""))
             narrow = types[at]
-            if cast is None or types[1 - at] != wide or SIZES.get(narrow, 8) >= SIZES[wide]:
+            if cast is None or types[1 - at] != wide or narrow not in SHORT or _share_left(narrow, wide) >= 1:
                 continue
             found.append(WideCopy(node, op, cast, wide, narrow, way, cast == after, float(sizes[node])))
             break
@@ -172,12 +170,16 @@ def _types(case: Analysis, row: int) -> tuple[str, str]:
     return (types[0].strip('"'), types[1].strip('"')) if len(types) > 1 else ("", "")
 
 
+def _share_left(narrow: str, wide: str) -> float:
+    """Bytes of the narrower type / of the wider one."""
+    return (element_bytes(narrow) or 0) / (element_bytes(wide) or 1)
+
+
 def _narrow(case: Analysis, found: Sequence[WideCopy]) -> list[Change]:
     """The graph with narrow copies, and casts on the other side: at best, as expected, at worst."""
     copies = np.array([one.node for one in found])
-    left = np.array([SIZES[one.narrow] / SIZES[one.wide] for one in found])
-    casts = np.zeros(len(case.trace.ops), bool)
-    casts[[one.cast for one in found]] = True
+    left = np.array([_share_left(one.narrow, one.wide) for one in found])
+    casts = case.ops_at(one.cast for one in found)
     gone = case.nodes_within(casts) & ~case.graph.waits
     at, cast_bytes = _casts_on_cpu(case, found)
     cores = min(case.folder.cpus or 1.0, calibrated.CAST_CORES.value) if case.folder else 1.0
