@@ -37,7 +37,7 @@ class RecordingReader:
         self._folder, self._closing = folder, closing
         self._pid: int | None = None
         self._prepared: tuple[int, int] | None = None
-        """A process that waits for the recording, and the pipe on which it is told that this is complete."""
+        """A process that waits for the recording, and the pipe with which it is started once that is complete."""
         self._diagnoses = False
         self._starvation: Starvation | None = None
         self.was_started = False
