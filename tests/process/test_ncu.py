@@ -20,7 +20,7 @@ from gpuprof.nsight.compute import candidates, count_command, find_ncu, why_none
 from gpuprof.tracefile.trace import KERNEL
 
 ROOT = Path(__file__).parents[2]
-RECORDING = ROOT / "scenarios" / "cases" / "dummy_vision" / "recording"
+RECORDING = ROOT / "scenarios" / "cases" / "shared_prompt" / "recording"
 TARGET = "import os, sys; print(sys.argv[1], os.environ['GPUPROF_COUNTED'])\n"
 
 
