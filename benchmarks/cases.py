@@ -30,7 +30,7 @@ import gpuprof
 from benchmarks import readme_cases
 from benchmarks.accuracy import ROOT
 from benchmarks.out_of_sample import wilson
-from gpuprof.diagnosis.diagnosis import Diagnosis, Finding
+from gpuprof.diagnosis.result.diagnosis import Diagnosis, Finding
 
 CASES = ROOT / "scenarios" / "cases"
 PAGE = ROOT / "docs" / "cases.md"

@@ -14,7 +14,7 @@ from helpers import stand_in_ncu
 
 from gpuprof import diagnose
 from gpuprof.diagnosis.analysis import analysis_of
-from gpuprof.diagnosis.largest_kernels import MOST_LAUNCHES, largest_kernels, own_name
+from gpuprof.diagnosis.counters.largest_kernels import MOST_LAUNCHES, largest_kernels, own_name
 from gpuprof.errors import GpuprofError
 from gpuprof.nsight.compute import candidates, count_command, find_ncu, why_none
 from gpuprof.tracefile.trace import KERNEL
