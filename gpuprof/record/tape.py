@@ -33,9 +33,9 @@ class Tape:
     """The events of consecutive steps, from the beginning of one. `work_out` is called once, when it is `full` or the
     session has something else to do in a step.
 
-    owner: the session, which `failed` ends. left: steps until it is full. synchronised: GPUs that each step waits for at
-    its end. add_line: called with the number of each step and its end. full: called at the end of a step, in place of
-    the beginning of the next.
+    owner: the session, which `failed` ends. left: steps until it is full. synchronised: GPUs that each step waits for
+    at its end. add_line: called with the number of each step and its end. full: called at the end of a step, in place
+    of the beginning of the next.
     """
 
     def __init__(
