@@ -15,7 +15,7 @@ from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.cpu.offloaded import Kind, Offload, computed, find_offload, trained_parameters
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.ledger_item import LedgerParts
-from gpuprof.diagnosis.detect.declared.ledger_part import Part, shorter
+from gpuprof.diagnosis.detect.declared.ledger_part import Part, part_of
 from gpuprof.diagnosis.detect.declared.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.detect.repeated.recomputed_passes import free_bytes
 from gpuprof.diagnosis.result.fix import Fix, as_fix, call, code, joined
@@ -292,14 +292,12 @@ def ledger_parts(case: Analysis) -> Iterator[Part]:
     if found is None:
         return
     for proposal in on_gpu(case, found):
-        nodes, left = shorter(case.graph, proposal.change)
-        yield Part(
+        yield part_of(
+            case.graph,
+            proposal.change,
+            _OPS if found.kind == "ops" else _STATE,
+            "it is copied there and back, or computed there, although it fits on the GPU",
             kind="memory",
-            what=_OPS if found.kind == "ops" else _STATE,
-            nodes=nodes,
-            change=proposal.change,
-            reach=left,
-            why="it is copied there and back, or computed there, although it fits on the GPU",
         )
 
 

@@ -16,7 +16,7 @@ from gpuprof.diagnosis.detect.batches.batch_scaling import FACTORS, indices
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.ledger_item import LedgerParts
-from gpuprof.diagnosis.detect.declared.ledger_part import Part, shorter
+from gpuprof.diagnosis.detect.declared.ledger_part import Part, part_of
 from gpuprof.diagnosis.detect.declared.memory_remedy import MemoryRemedy
 from gpuprof.diagnosis.detect.declared.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.detect.kept_ops import kept_of, mean_tokens
@@ -267,15 +267,12 @@ def ledger_parts(case: Analysis) -> Iterator[Part]:
     again = recomputed(case)
     if not again.any():
         return
-    change = without(case, again)
-    nodes, left = shorter(case.graph, change)
-    yield Part(
+    yield part_of(
+        case.graph,
+        without(case, again),
+        "the forward pass computed again",
+        "gradient checkpointing keeps less memory and computes more",
         kind="memory",
-        what="the forward pass computed again",
-        nodes=nodes,
-        change=change,
-        reach=left,
-        why="gradient checkpointing keeps less memory and computes more",
     )
 
 
