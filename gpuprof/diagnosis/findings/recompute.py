@@ -26,6 +26,7 @@ from gpuprof.diagnosis.detect.repeated.recomputed_passes import CHECKPOINT, free
 from gpuprof.diagnosis.result.fix import call, without_call
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.projection.memory import memory_changes as changes
+from gpuprof.projection.memory.memory_changes import INPUT_BYTES_AN_ELEMENT
 from gpuprof.projection.memory.memory_fixes import MemoryFix
 from gpuprof.replay.graph import HOST, Graph
 from gpuprof.replay.stretches import nodes_in
@@ -33,7 +34,6 @@ from gpuprof.replay.transform import removed
 from gpuprof.replay.unprofiled.planning import planning
 from gpuprof.timeline.phases import BACKWARD, FORWARD, RECOMPUTE
 from gpuprof.tracefile.trace import Mask
-from gpuprof.units import Assumed, Ratio
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from gpuprof.diagnosis.detect.pair.facts import Facts
     from gpuprof.projection.memory.memory import RecordedMemory
 
-INPUT_BYTES_AN_ELEMENT: Assumed[Ratio] = 2.0
-"""Of an element of a layer's input."""
 
 PAGE = Page(
     id="recompute",
