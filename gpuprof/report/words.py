@@ -215,7 +215,7 @@ def more(diagnosis: Diagnosis) -> str:
     """Where the rest of the diagnosis is; empty if there is none."""
     if diagnosis.quality.status == "unusable" or lacks_trace(diagnosis) or ran_on_cpu(diagnosis):
         return "" if diagnosis.cpu_step is None else "-v shows the run and its functions; gpuprof report draws them"
-    return "-v shows the run, waits, kernels, phases and notes; gpuprof report draws them"
+    return "-v shows waits, kernels and phases; gpuprof report draws them"
 
 
 def after_recording(diagnosis: Diagnosis) -> str:
