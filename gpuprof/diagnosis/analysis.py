@@ -411,6 +411,8 @@ class Analysis:
     def usual_step(self) -> str:
         """What a sentence that counts against the usual step calls it: `a step of 190 ms`, or `a usual step of 190 ms`
         where the mean step, which the headline states, is another."""
+        if self.budget is not None and not self.budget.has_usual_step:
+            return f"{self.unit.a} of {duration(self.mean_ns)}"
         usual = duration(self.step_ns)
         return f"{self.unit.a if usual == duration(self.mean_ns) else f'a usual {self.unit}'} of {usual}"
 

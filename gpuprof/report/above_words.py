@@ -13,6 +13,8 @@ MOST_SHOWN: Convention[Rows] = 3
 LEAST_NAMED_SHARE: Convention[Share] = 0.02
 """Share of the step below which an item is not named."""
 NAME_WIDTH: Convention[Cells] = 60
+READS = ".item()"
+"""What people write for the op that reads a value from the GPU."""
 
 
 def title(diagnosis: Diagnosis) -> str:
@@ -79,7 +81,8 @@ def told(item: Item, *, brief: bool = False) -> str:
     if brief and own:
         own, at = file_name(own), ""
     first = f"{own} · " if own else ""
-    return f"{first}{escape(item.what)}{f' ({at})' if at else ''}: {escape(why)}"
+    what = escape(item.what).replace("aten::_local_scalar_dense", READS)
+    return f"{first}{what}{f' ({at})' if at else ''}: {escape(why)}"
 
 
 def lines(diagnosis: Diagnosis, most: int = MOST_SHOWN, least: float = LEAST_NAMED_SHARE) -> list[str]:

@@ -98,7 +98,8 @@ def _in_brief(diagnosis: Diagnosis, width: int, brevity: Brevity) -> tuple[list[
         if not differs_from_recording(diagnosis):  # else the bar says it, without the cost of recording
             blocks.append(section("GPU waits", causes(diagnosis, inner)))
     blocks.append(with_code("try", width, lambda room: fixes.worth_trying(diagnosis, room, brevity.tries)))
-    above = section("reach", _above(diagnosis, brief=True)) + section("ncu", _counted(diagnosis))
+    above = with_code("reach", width, lambda room: _above(diagnosis, brief=True))
+    above += section("ncu", _counted(diagnosis))
     if brevity.warnings_first or diagnosis.quality.status == "unusable":
         return [head, bad, *blocks[1:]], [above]
     return blocks, [bad, above]
