@@ -72,7 +72,8 @@ def fixes(diagnosis: Diagnosis, width: int, brevity: Brevity) -> list[Text | Tab
     lines += [Text(f"{escape(one.title)}: {escape(one.reason)}", "dim") for one in diagnosis.considered if one.failed]
     both = diagnosis.combined
     if both and brevity.together:
-        lines.append(Text.assemble((_together(diagnosis, both, brevity), "bold"), f" together   {gain(both, now)}"))
+        said, gained = Text(f"{_together(diagnosis, both, brevity)} together", "bold"), Text(f"   {gain(both, now)}")
+        lines += [said + gained] if said.cell_len + gained.cell_len <= width else [said, gained]
     if rest := _rest(diagnosis, brevity):
         lines.append(Text(rest, "dim"))
     if brevity.fixes > NUMBER_WIDTH and (why := why_first(diagnosis)):

@@ -28,7 +28,7 @@ from gpuprof.units import Convention, Lines, Rows
 ROWS: Convention[Rows] = 5
 """Kernels shown by default."""
 MOST_FIXES: Convention[Rows] = 5
-ANSWER_LINES: Convention[Lines] = 22
+ANSWER_LINES: Convention[Lines] = 24
 """Lines of the answer, which fit on any terminal without scrolling. What matters least is left out."""
 MOST_NOTES: Convention[Rows] = 5
 """Notes of the run that are shown."""

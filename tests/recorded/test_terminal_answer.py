@@ -21,7 +21,7 @@ CLOSING = re.compile(r"^  (reach|trust|next|more) ", re.M)
 WARNINGS = re.compile(r"(?s)(  fixes .*?)\n\n  quality .*")
 """Those for which there was no room above the fixes."""
 FIX = re.compile(r"^(?:  fixes      |             )(\d)  (\S.*)", re.M)
-IN_BRIEF = re.compile(r"-v shows the code of ([\d, and]+\d)")
+IN_BRIEF = re.compile(r"-v shows the code of (\d(?:, \d)*(?: and \d)?)")
 """Numbers of the fixes of which only title and gain are shown."""
 
 

@@ -173,7 +173,7 @@ def test_a_fix_that_replaces_no_op_says_nothing_of_the_reach():
     for first in (replace(graphs, work=8.0), replace(graphs, id="accumulation"), replace(graphs, id="recompute")):
         assert "replace its ops" not in lines(replace(diagnosis, findings=(first,)))[0]
     together = replace(both, ids=("accumulation", "compile"), work=1.0)
-    assert "replace ops" in lines(replace(diagnosis, findings=(), combined=together))[0]
+    assert "replace its ops" in lines(replace(diagnosis, findings=(), combined=together))[0]
 
 
 @pytest.mark.parametrize(
