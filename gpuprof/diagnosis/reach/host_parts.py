@@ -15,7 +15,7 @@ from gpuprof.diagnosis.idle.gaps import CAUSES
 from gpuprof.diagnosis.iterations.budget import iteration_budget
 from gpuprof.diagnosis.reach.groups import by_name, largest_first
 from gpuprof.diagnosis.reach.sampled import sampled_in
-from gpuprof.diagnosis.sampled_places import placed
+from gpuprof.diagnosis.sampled.sampled_places import placed
 from gpuprof.diagnosis.sentences import share as share_of
 from gpuprof.diagnosis.verdict.estimate import host_causes
 from gpuprof.record.phase_names import PART_RANGE, RANGE, UNRECORDED_RANGE
