@@ -72,9 +72,10 @@ def _answer(diagnosis: Diagnosis, width: int, next_step: str | None) -> list[Blo
         answer.append(section("memory", paragraph(memory_words.summary(diagnosis.memory.devices[0]))))
     later = [
         *later,
-        section(
+        with_code(
             "functions",
-            host_words.lines(diagnosis, width - GUTTER, host_words.worth_saying(diagnosis)[: host_words.TOP_ROWS]),
+            width,
+            lambda room: host_words.lines(diagnosis, room, host_words.worth_saying(diagnosis)[: host_words.TOP_ROWS]),
         )
         + section("workers", paragraph(host_words.workers(diagnosis))),
     ]

@@ -196,6 +196,8 @@ def next_step(diagnosis: Diagnosis) -> str:
         return f"let the training run longer, or record sooner: {how_to_record_sooner(diagnosis.run)}"
     if diagnosis.quality.status == "unusable":
         return "record again as described above"
+    if not diagnosis.findings and diagnosis.iteration is not None and diagnosis.iteration.changes:
+        return f"gpuprof explain {diagnosis.iteration.changes[0].id}"
     if steps is None or steps.source == "none":
         return f"add --step REGEX with the name of the range or op that is {unit.a}"
     if diagnosis.findings:
