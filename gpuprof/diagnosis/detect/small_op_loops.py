@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuprof.diagnosis.detect.expert_loops import OF_LAYERS, PRODUCTS
+from gpuprof.diagnosis.detect.micro_batches import OPTIMIZER_STEP
 from gpuprof.diagnosis.detect.passes import backward_of
 from gpuprof.replay.stretches import Stretches
 from gpuprof.timeline.nesting import climb
@@ -32,7 +33,6 @@ MOST_BETWEEN: Assumed[Share] = 0.25
 with an iteration that takes another branch."""
 FILES = frozenset({"aten::set_"})
 """Op with which loading and saving create tensors, in loops that are not the user's."""
-OPTIMIZER_STEP = "Optimizer.step#"
 
 
 @dataclass(frozen=True, slots=True)
