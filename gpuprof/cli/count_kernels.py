@@ -14,7 +14,7 @@ from gpuprof.record.options import DEFAULTS
 from gpuprof.record.tell import tell
 
 if TYPE_CHECKING:
-    from gpuprof.diagnosis.diagnosis import Diagnosis
+    from gpuprof.diagnosis.result.diagnosis import Diagnosis
     from gpuprof.record.command import Target
 
 TABLE, PRINTED = "ncu.csv", "ncu.log"
@@ -28,10 +28,10 @@ OPTIONS = DEFAULTS | {
 
 def run(recording: str, out: str | None, target: Target) -> int:
     """Counts the ten largest kernels of the recorded program, which is `target`; 0. Raises GpuprofError."""
-    from gpuprof.cli.recordings import diagnose_given, given
+    from gpuprof.cli.shared.recordings import diagnose_given, given
     from gpuprof.diagnosis.analysis import analysis_of
-    from gpuprof.diagnosis.counters import with_counters
-    from gpuprof.diagnosis.largest_kernels import largest_kernels
+    from gpuprof.diagnosis.counters.counters import with_counters
+    from gpuprof.diagnosis.counters.largest_kernels import largest_kernels
     from gpuprof.nsight.compute import count_command, find_ncu
     from gpuprof.tracefile.nsight_compute import COUNTED, KNOWN, read_counters
 
@@ -116,7 +116,7 @@ def _checked(printed: Path, folder: Path) -> Path:
 
 
 def _show(diagnosis: Diagnosis, table: Path, recording: str) -> None:
-    from gpuprof.report import counters_words
+    from gpuprof.report.words import counters_words
 
     for line in counters_words.lines(diagnosis, counters_words.MOST_ROWS):
         print(line)

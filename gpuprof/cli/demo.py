@@ -8,9 +8,9 @@ from pathlib import Path
 import click
 
 from gpuprof.cli.diagnose import exit_code
-from gpuprof.cli.output import say, show
-from gpuprof.cli.output_paths import check_place
-from gpuprof.cli.recordings import diagnose_given, given
+from gpuprof.cli.shared.output import say, show
+from gpuprof.cli.shared.output_paths import check_place
+from gpuprof.cli.shared.recordings import diagnose_given, given
 from gpuprof.diagnosis.asked import Asked
 from gpuprof.errors import GpuprofError
 from gpuprof.units import Measured, Ms
@@ -34,7 +34,7 @@ AFTERWARDS = (
 def command(output: Path) -> int:
     """Diagnose the demo recording included with gpuprof: a small LoRA fine-tune on one GPU."""
     from gpuprof.report.page.file import write_report
-    from gpuprof.report.terminal import render
+    from gpuprof.report.terminal.terminal import render
 
     check_place(output, ())
     bundled = files("gpuprof") / "data" / RECORDING

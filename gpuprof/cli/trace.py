@@ -129,7 +129,8 @@ def closing_command(folder: Path, running: bool, diagnose: bool) -> tuple[list[s
     root, here = str(Path(__file__).parents[2]), str(Path.cwd())
     # The working directory may hold anything, such as a random.py, so it is not on the path.
     path = [root, *(entry for entry in sys.path if entry not in ("", ".", here, root, str(INJECT)))]
-    code = "import sys; sys.path[:] = sys.argv[4:]; from gpuprof.cli.after_recording import main; main(*sys.argv[1:4])"
+    imported = "from gpuprof.cli.shared.after_recording import main"
+    code = f"import sys; sys.path[:] = sys.argv[4:]; {imported}; main(*sys.argv[1:4])"
     what = ["niced" if running else "", "diagnose" if diagnose else ""]
     left_out = (RUN_VARIABLE, "PYTHONPATH", *(() if shared_url() else (TOKEN,)))
     variables = {name: value for name, value in os.environ.items() if name not in left_out}

@@ -5,11 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gpuprof.diagnosis.budget import in_words
-from gpuprof.diagnosis.chance import probability, time_left
-from gpuprof.diagnosis.cpu_step import CpuStep, prepares_batches
-from gpuprof.diagnosis.detect.own_lines import batch_lines
-from gpuprof.diagnosis.detect.proposal import (
+from gpuprof.diagnosis.detect.cpu.own_lines import batch_lines
+from gpuprof.diagnosis.detect.declared.proposal import (
     CERTAIN_CHANCE,
     LEAST_CHANCE,
     LEAST_GAIN,
@@ -17,18 +14,21 @@ from gpuprof.diagnosis.detect.proposal import (
     SEVERE_GAIN,
     SURE_GAIN,
 )
-from gpuprof.diagnosis.diagnosis import Diagnosis, Evidence, Finding, Range, Remaining, Verdict
 from gpuprof.diagnosis.findings import with_role
-from gpuprof.diagnosis.fix import call
-from gpuprof.diagnosis.more_workers import usual_workers, with_more_workers
+from gpuprof.diagnosis.fixes.chance import probability, time_left
+from gpuprof.diagnosis.fixes.more_workers import usual_workers, with_more_workers
+from gpuprof.diagnosis.mean_step.budget import in_words
 from gpuprof.diagnosis.plain_diagnosis import plain_diagnosis
+from gpuprof.diagnosis.result.cpu_step import CpuStep, prepares_batches
+from gpuprof.diagnosis.result.diagnosis import Diagnosis, Evidence, Finding, Range, Remaining, Verdict
+from gpuprof.diagnosis.result.fix import call
 from gpuprof.diagnosis.sentences import duration
-from gpuprof.diagnosis.verdict import family_of
+from gpuprof.diagnosis.verdict.verdict import family_of
 from gpuprof.record.patches import WORKERS
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
-    from gpuprof.diagnosis.run_model import Run
+    from gpuprof.diagnosis.result.run_model import Run
 
 
 def of_cpu_run(analysis: Analysis, step: CpuStep, advise: bool) -> Diagnosis:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from gpuprof.diagnosis.detect.declaration import Declaration
+from gpuprof.diagnosis.detect.declared.declaration import Declaration
 
 
 def key(text: str) -> str:

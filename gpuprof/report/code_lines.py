@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from rich.cells import cell_len
 
-from gpuprof.diagnosis.fix import FixLine
+from gpuprof.diagnosis.result.fix import FixLine
 
 _STRING = r'"(?:[^"\\]|\\.)*"|\'(?:[^\'\\]|\\.)*\''
 _COMMENT = re.compile(rf"(?:{_STRING}|[^#\"'])*?(#.*)")

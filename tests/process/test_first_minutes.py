@@ -19,8 +19,8 @@ from helpers.installed import need
 from helpers.once import once
 from helpers.paths import ROOT
 
-from gpuprof.report.memory_terminal import MARKS
 from gpuprof.report.stepbar import PAINTS, WAITING_FOR_A_PEER
+from gpuprof.report.terminal.memory_terminal import MARKS
 
 TRAINING = """
 from pathlib import Path

@@ -16,12 +16,12 @@ from helpers.quick import few
 from gpuprof import diagnose
 from gpuprof.calibration import reach as table
 from gpuprof.diagnosis.analysis import analysis_of
-from gpuprof.diagnosis.detect.kernel_reach import CELLS, kernel_reach
-from gpuprof.diagnosis.diagnosis_json import to_json
+from gpuprof.diagnosis.detect.gpu.kernel_reach import CELLS, kernel_reach
 from gpuprof.diagnosis.reach.ledger import above_reach, explained, identity_holds
 from gpuprof.diagnosis.reach.reasons import reason
-from gpuprof.report.above_words import lines
+from gpuprof.diagnosis.written.diagnosis_json import to_json
 from gpuprof.report.page.reach_bar import reach_bars
+from gpuprof.report.words.above_words import lines
 
 ROOT = Path(__file__).parents[2]
 BF16 = "c10::BFloat16"

@@ -10,10 +10,10 @@ from helpers.case import only, run_of
 from helpers.program import MS, SHORT, US, Program
 
 from gpuprof.diagnosis.analysis import Analysis
-from gpuprof.diagnosis.detect.micro_batches import micro_batch_of, micro_batches
+from gpuprof.diagnosis.detect.batches.micro_batches import micro_batch_of, micro_batches
 from gpuprof.diagnosis.findings import accumulation, larger_batch
-from gpuprof.diagnosis.predict import fixes
-from gpuprof.diagnosis.run_model import RunMemory, Work
+from gpuprof.diagnosis.fixes.predict import fixes
+from gpuprof.diagnosis.result.run_model import RunMemory, Work
 
 PASS, OPTIMIZER = 40, 10
 """Launches of a forward pass, and of the optimizer."""

@@ -14,11 +14,11 @@ from helpers.program import MS, SHORT, US, Program
 from gpuprof.calibration import allocator as allocator_calibrated
 from gpuprof.calibration import shapes as shapes_calibrated
 from gpuprof.diagnosis.analysis import Analysis
-from gpuprof.diagnosis.budget_model import Budget, Excess
-from gpuprof.diagnosis.detect import compiling
+from gpuprof.diagnosis.detect.compiled import compiling
 from gpuprof.diagnosis.findings import allocator, pageable_copies, planning, rare_steps, recompiles
-from gpuprof.diagnosis.predicted_step import predict
-from gpuprof.diagnosis.verdict import host_cause
+from gpuprof.diagnosis.fixes.predicted_step import predict
+from gpuprof.diagnosis.mean_step.budget_model import Budget, Excess
+from gpuprof.diagnosis.verdict.verdict import host_cause
 from gpuprof.replay.mean_step import MeanStep
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuprof.projection.kept import OpUse, Training, kept
+from gpuprof.projection.memory.kept import OpUse, Training, kept
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

@@ -11,12 +11,12 @@ from helpers.case import case_of, only, run_of
 from helpers.program import BF16, MS, Program
 
 from gpuprof.costs.arguments import parse
-from gpuprof.costs.attention import attends_packed, has_mask
+from gpuprof.costs.formulas.attention import attends_packed, has_mask
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.findings import masked_attention
 from gpuprof.diagnosis.reach.ledger import above_reach
 from gpuprof.diagnosis.reach.useful_flops import with_useful_flops
-from gpuprof.diagnosis.run_model import Work
+from gpuprof.diagnosis.result.run_model import Work
 
 FORWARD, BACKWARD = (
     "aten::_scaled_dot_product_efficient_attention", "aten::_scaled_dot_product_efficient_attention_backward",

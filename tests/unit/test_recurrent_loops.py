@@ -9,7 +9,7 @@ from helpers.case import only
 from helpers.diagnosed import diagnosed
 from helpers.program import MS, US, Program
 
-from gpuprof.diagnosis.detect.recurrent_loops import find_recurrent_loops
+from gpuprof.diagnosis.detect.loops.recurrent_loops import find_recurrent_loops
 from gpuprof.diagnosis.findings import recurrent_loop
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios" / "programs"

@@ -8,7 +8,7 @@ from helpers.paths import ROOT
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuprof.diagnosis.detect.small_op_loops import joined, repeated
+from gpuprof.diagnosis.detect.loops.small_op_loops import joined, repeated
 
 OPS = st.lists(st.tuples(st.integers(0, 2), st.booleans(), st.integers(0, 9)), max_size=60)
 

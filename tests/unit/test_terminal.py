@@ -13,18 +13,18 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from gpuprof.cli.output import encodable
-from gpuprof.diagnosis.budget_model import Budget
-from gpuprof.diagnosis.diagnosis import Finding, Issue, Profiler, Quality, Range
-from gpuprof.diagnosis.step_parts import Bar, Part, bars
+from gpuprof.cli.shared.output import encodable
+from gpuprof.diagnosis.mean_step.budget_model import Budget
+from gpuprof.diagnosis.result.diagnosis import Finding, Issue, Profiler, Quality, Range
+from gpuprof.diagnosis.verdict.step_parts import Bar, Part, bars
 from gpuprof.replay.sensitivity import Sensitivities
-from gpuprof.report.brevity import Brevity
-from gpuprof.report.drawn import drawn
-from gpuprof.report.iteration_words import PAINTS as ITERATION_PAINTS
-from gpuprof.report.sections import section
-from gpuprof.report.step_lines import legend
 from gpuprof.report.stepbar import PAINTS, WAITING_FOR_A_PEER, cells
-from gpuprof.report.terminal import ANSWER_LINES, plain, render
+from gpuprof.report.terminal.drawn import drawn
+from gpuprof.report.terminal.sections import section
+from gpuprof.report.terminal.step_lines import legend
+from gpuprof.report.terminal.terminal import ANSWER_LINES, plain, render
+from gpuprof.report.words.brevity import Brevity
+from gpuprof.report.words.iteration_words import PAINTS as ITERATION_PAINTS
 
 WIDTHS = (40, 80, 100, 132, 200)
 

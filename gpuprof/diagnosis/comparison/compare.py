@@ -30,7 +30,7 @@ from gpuprof.diagnosis.detect.pair.cells import Cells
 from gpuprof.diagnosis.detect.pair.facts import Facts, best_known, facts, usable
 from gpuprof.diagnosis.detect.pair.quantities import times
 from gpuprof.diagnosis.detect.pair.side import Known, Side
-from gpuprof.diagnosis.diagnosis import Diagnosis, Steps
+from gpuprof.diagnosis.result.diagnosis import Diagnosis, Steps
 from gpuprof.diagnosis.sentences import capital, duration
 from gpuprof.errors import GpuprofError
 from gpuprof.timeline.phases import PHASES

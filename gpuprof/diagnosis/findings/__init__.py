@@ -7,9 +7,9 @@ made, and other names for it. Plug-ins add more (`gpuprof.diagnosis.plug_ins`).
 
 from __future__ import annotations
 
-from gpuprof.diagnosis.detect.declaration import Declaration, Role
-from gpuprof.diagnosis.detect.ledger_item import LedgerParts
-from gpuprof.diagnosis.detect.proposal import Absent, Finder, Page
+from gpuprof.diagnosis.detect.declared.declaration import Declaration, Role
+from gpuprof.diagnosis.detect.declared.ledger_item import LedgerParts
+from gpuprof.diagnosis.detect.declared.proposal import Absent, Finder, Page
 from gpuprof.diagnosis.findings import (
     accumulation,
     adapter_casts,

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from gpuprof.diagnosis.detect.batch_scaling import best_factor, scaled_batch, slower_host
-from gpuprof.diagnosis.detect.declaration import Declaration
-from gpuprof.diagnosis.detect.evidence import spans
-from gpuprof.diagnosis.detect.proposal import Page, Proposal
-from gpuprof.diagnosis.fix import Code, Fix, as_fix, call
+from gpuprof.diagnosis.detect.batches.batch_scaling import best_factor, scaled_batch, slower_host
+from gpuprof.diagnosis.detect.cpu.evidence import spans
+from gpuprof.diagnosis.detect.declared.declaration import Declaration
+from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
+from gpuprof.diagnosis.result.fix import Code, Fix, as_fix, call
 from gpuprof.diagnosis.sentences import duration
-from gpuprof.projection.batch import model_phases
+from gpuprof.projection.changes.batch import model_phases
 from gpuprof.replay.graph import DEVICE
 
 if TYPE_CHECKING:

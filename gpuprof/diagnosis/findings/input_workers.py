@@ -9,15 +9,15 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from gpuprof.calibration import loader as calibrated
-from gpuprof.diagnosis.detect.declaration import Declaration
-from gpuprof.diagnosis.detect.evidence import spans
-from gpuprof.diagnosis.detect.own_lines import batch_lines
+from gpuprof.diagnosis.detect.cpu.evidence import spans
+from gpuprof.diagnosis.detect.cpu.own_lines import batch_lines
+from gpuprof.diagnosis.detect.declared.declaration import Declaration
+from gpuprof.diagnosis.detect.declared.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.detect.pair.candidates import Candidate, claim_where
 from gpuprof.diagnosis.detect.pair.quantities import MOST_LEFT, idle_ns
 from gpuprof.diagnosis.detect.pair.signs import long_wait_ns
-from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
-from gpuprof.diagnosis.diagnosis import Evidence
-from gpuprof.diagnosis.fix import Code, call
+from gpuprof.diagnosis.result.diagnosis import Evidence
+from gpuprof.diagnosis.result.fix import Code, call
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.graph import INPUT, Graph
 from gpuprof.replay.mean_step import SAME_PACE, least_on_cores, slowed_by_sharing, useful_workers
@@ -27,7 +27,7 @@ from gpuprof.units import Convention, Workers
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
     from gpuprof.diagnosis.detect.pair.facts import Facts
-    from gpuprof.diagnosis.run_budget import Feed
+    from gpuprof.diagnosis.mean_step.run_budget import Feed
 
 WORKER_COUNTS: Convention[tuple[Workers, ...]] = (2, 4, 8, 16)
 MULTIPLE = re.compile(r"_MultiProcessing\w*Iter")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuprof.calibration import batch as calibrated
-from gpuprof.diagnosis.detect.batch_scaling import (
+from gpuprof.diagnosis.detect.batches.batch_scaling import (
     FACTORS,
     best_factor,
     largest_factor,
@@ -19,13 +19,13 @@ from gpuprof.diagnosis.detect.batch_scaling import (
     scaled_batch,
     slower_host,
 )
-from gpuprof.diagnosis.detect.declaration import Declaration
-from gpuprof.diagnosis.detect.evidence import spans
-from gpuprof.diagnosis.detect.longest_samples import longer_batches
-from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
-from gpuprof.diagnosis.fix import Code, arguments, as_fix, call
+from gpuprof.diagnosis.detect.batches.longest_samples import longer_batches
+from gpuprof.diagnosis.detect.cpu.evidence import spans
+from gpuprof.diagnosis.detect.declared.declaration import Declaration
+from gpuprof.diagnosis.detect.declared.proposal import Absent, Page, Proposal
+from gpuprof.diagnosis.result.fix import Code, arguments, as_fix, call
 from gpuprof.diagnosis.sentences import duration
-from gpuprof.projection.batch import (
+from gpuprof.projection.changes.batch import (
     communication_at_worst,
     model_phases,
 )

@@ -10,15 +10,15 @@ import numpy as np
 
 from gpuprof.calibration import kernels as calibrated
 from gpuprof.calibration import latency
-from gpuprof.costs.attention import is_backward, is_causal
 from gpuprof.costs.dtypes import DTYPES, UNKNOWN
-from gpuprof.diagnosis.detect.declaration import Declaration
-from gpuprof.diagnosis.detect.evidence import spans
-from gpuprof.diagnosis.detect.ledger_item import LedgerItem
-from gpuprof.diagnosis.detect.masked_scores import arguments_of, masked_kernels, useful_share
-from gpuprof.diagnosis.detect.needless_mask import find_needless_mask
-from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
-from gpuprof.diagnosis.fix import Code, Fix, as_fix, call, code, joined
+from gpuprof.costs.formulas.attention import is_backward, is_causal
+from gpuprof.diagnosis.detect.attention.masked_scores import arguments_of, masked_kernels, useful_share
+from gpuprof.diagnosis.detect.attention.needless_mask import find_needless_mask
+from gpuprof.diagnosis.detect.cpu.evidence import spans
+from gpuprof.diagnosis.detect.declared.declaration import Declaration
+from gpuprof.diagnosis.detect.declared.ledger_item import LedgerItem
+from gpuprof.diagnosis.detect.declared.proposal import Absent, Page, Proposal
+from gpuprof.diagnosis.result.fix import Code, Fix, as_fix, call, code, joined
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.transform import scaled
 from gpuprof.tracefile.trace import F64, Mask

@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuprof.calibration import reference as calibrated
-from gpuprof.diagnosis.detect.declaration import Declaration
-from gpuprof.diagnosis.detect.fused_kernels import Fused
-from gpuprof.diagnosis.detect.fused_sequences import FILTER_WIDTHS, causal_convolutions
-from gpuprof.diagnosis.detect.ledger_item import LedgerParts
-from gpuprof.diagnosis.detect.ledger_part import Part
+from gpuprof.diagnosis.detect.declared.declaration import Declaration
+from gpuprof.diagnosis.detect.declared.ledger_item import LedgerParts
+from gpuprof.diagnosis.detect.declared.ledger_part import Part
+from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
+from gpuprof.diagnosis.detect.gpu.fused_kernels import Fused
+from gpuprof.diagnosis.detect.gpu.fused_sequences import FILTER_WIDTHS, causal_convolutions
 from gpuprof.diagnosis.detect.passes import backward_of
-from gpuprof.diagnosis.detect.proposal import Page, Proposal
-from gpuprof.diagnosis.diagnosis import Evidence, Issue
-from gpuprof.diagnosis.fix import as_fix, code
-from gpuprof.diagnosis.run_model import Run
+from gpuprof.diagnosis.result.diagnosis import Evidence, Issue
+from gpuprof.diagnosis.result.fix import as_fix, code
+from gpuprof.diagnosis.result.run_model import Run
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.replay.transform import removed, scaled
@@ -33,7 +33,7 @@ from gpuprof.units import Convention, Entries
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
-    from gpuprof.tracefile.program import Program, Warned
+    from gpuprof.tracefile.run_folder.program import Program, Warned
 
 MOST_SHOWN: Convention[Entries] = 3
 """Warnings that the note quotes."""

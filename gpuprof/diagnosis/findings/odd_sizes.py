@@ -10,12 +10,12 @@ import numpy as np
 
 from gpuprof.calibration import kernels as calibrated
 from gpuprof.costs.dtypes import CODE
-from gpuprof.diagnosis.detect.declaration import Declaration
-from gpuprof.diagnosis.detect.evidence import spans
-from gpuprof.diagnosis.detect.kernel_reach import GEMM, kernel_reach
+from gpuprof.diagnosis.detect.cpu.evidence import spans
+from gpuprof.diagnosis.detect.declared.declaration import Declaration
+from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
+from gpuprof.diagnosis.detect.gpu.kernel_reach import GEMM, kernel_reach
 from gpuprof.diagnosis.detect.passes import shapes_in
-from gpuprof.diagnosis.detect.proposal import Page, Proposal
-from gpuprof.diagnosis.fix import Fix, as_fix, call, joined
+from gpuprof.diagnosis.result.fix import Fix, as_fix, call, joined
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.transform import scaled
 from gpuprof.tracefile.trace import F64, KERNEL, Mask

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuprof.calibration import offload as calibrated
-from gpuprof.diagnosis.detect.around_copies import left_around
-from gpuprof.diagnosis.detect.declaration import Declaration
-from gpuprof.diagnosis.detect.evidence import spans
-from gpuprof.diagnosis.detect.ledger_item import LedgerParts
-from gpuprof.diagnosis.detect.ledger_part import Part, shorter
-from gpuprof.diagnosis.detect.offloaded import Kind, Offload, computed, find_offload, trained_parameters
-from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
-from gpuprof.diagnosis.detect.recomputed_passes import free_bytes
-from gpuprof.diagnosis.fix import Fix, as_fix, call, code, joined
+from gpuprof.diagnosis.detect.cpu.around_copies import left_around
+from gpuprof.diagnosis.detect.cpu.evidence import spans
+from gpuprof.diagnosis.detect.cpu.offloaded import Kind, Offload, computed, find_offload, trained_parameters
+from gpuprof.diagnosis.detect.declared.declaration import Declaration
+from gpuprof.diagnosis.detect.declared.ledger_item import LedgerParts
+from gpuprof.diagnosis.detect.declared.ledger_part import Part, shorter
+from gpuprof.diagnosis.detect.declared.proposal import Absent, Page, Proposal
+from gpuprof.diagnosis.detect.repeated.recomputed_passes import free_bytes
+from gpuprof.diagnosis.result.fix import Fix, as_fix, call, code, joined
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.graph import COPY, SYNC, Graph
 from gpuprof.replay.transform import scaled, without_edges

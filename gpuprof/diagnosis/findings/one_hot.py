@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from gpuprof.calibration import kernels as calibrated
-from gpuprof.costs.gemm import is_matmul
-from gpuprof.diagnosis.detect.declaration import Declaration
-from gpuprof.diagnosis.detect.evidence import spans
-from gpuprof.diagnosis.detect.ledger_item import LedgerItem
-from gpuprof.diagnosis.detect.one_hot_losses import find_one_hot_losses
+from gpuprof.costs.formulas.gemm import is_matmul
+from gpuprof.diagnosis.detect.cpu.evidence import spans
+from gpuprof.diagnosis.detect.declared.declaration import Declaration
+from gpuprof.diagnosis.detect.declared.ledger_item import LedgerItem
+from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
+from gpuprof.diagnosis.detect.losses.one_hot_losses import find_one_hot_losses
 from gpuprof.diagnosis.detect.passes import backward_of, shapes_in
-from gpuprof.diagnosis.detect.proposal import Page, Proposal
-from gpuprof.diagnosis.fix import Code, assigned
+from gpuprof.diagnosis.result.fix import Code, assigned
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.stretches import Stretches, nodes_in

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuprof.calibration import saving as calibrated
-from gpuprof.diagnosis.budget_model import LONG_STEP, NAMES
-from gpuprof.diagnosis.detect.batch_scaling import best_factor
-from gpuprof.diagnosis.detect.declaration import Declaration
-from gpuprof.diagnosis.detect.evidence import spans
-from gpuprof.diagnosis.detect.proposal import Page, Proposal
-from gpuprof.diagnosis.diagnosis import Evidence
-from gpuprof.diagnosis.fix import Code, Fix, call, joined, other_way
+from gpuprof.diagnosis.detect.batches.batch_scaling import best_factor
+from gpuprof.diagnosis.detect.cpu.evidence import spans
+from gpuprof.diagnosis.detect.declared.declaration import Declaration
+from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
+from gpuprof.diagnosis.mean_step.budget_model import LONG_STEP, NAMES
+from gpuprof.diagnosis.result.diagnosis import Evidence
+from gpuprof.diagnosis.result.fix import Code, Fix, call, joined, other_way
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.graph import Graph
 from gpuprof.timeline.phases import OTHER
@@ -23,7 +23,7 @@ from gpuprof.units import Assumed, Share, Steps
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
-    from gpuprof.diagnosis.budget_model import Budget, Excess
+    from gpuprof.diagnosis.mean_step.budget_model import Budget, Excess
 
 FEWEST_STEPS: Assumed[Steps] = 4
 """Recorded steps needed to recognise a rare one; with fewer none is usual."""

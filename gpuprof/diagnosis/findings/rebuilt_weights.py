@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuprof.calibration import reference as calibrated
-from gpuprof.diagnosis.detect.declaration import Declaration
-from gpuprof.diagnosis.detect.evidence import spans
-from gpuprof.diagnosis.detect.ledger_item import LedgerParts
-from gpuprof.diagnosis.detect.ledger_part import Part, shorter
-from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
-from gpuprof.diagnosis.detect.rebuilt_weights import Rebuilt, rebuilt_weights
-from gpuprof.diagnosis.detect.repeated_weights import Again, repeated_weights
-from gpuprof.diagnosis.fix import as_fix, code
+from gpuprof.diagnosis.detect.cpu.evidence import spans
+from gpuprof.diagnosis.detect.declared.declaration import Declaration
+from gpuprof.diagnosis.detect.declared.ledger_item import LedgerParts
+from gpuprof.diagnosis.detect.declared.ledger_part import Part, shorter
+from gpuprof.diagnosis.detect.declared.proposal import Absent, Page, Proposal
+from gpuprof.diagnosis.detect.repeated.rebuilt_weights import Rebuilt, rebuilt_weights
+from gpuprof.diagnosis.detect.repeated.repeated_weights import Again, repeated_weights
+from gpuprof.diagnosis.result.fix import as_fix, code
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.stretches import nodes_in

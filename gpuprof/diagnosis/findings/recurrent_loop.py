@@ -11,15 +11,15 @@ import numpy as np
 
 from gpuprof.calibration import loops as loops_calibrated
 from gpuprof.calibration import reference as reference_calibrated
-from gpuprof.diagnosis.detect.declaration import Declaration
-from gpuprof.diagnosis.detect.evidence import spans
-from gpuprof.diagnosis.detect.ledger_item import LedgerItem
+from gpuprof.diagnosis.detect.cpu.evidence import spans
+from gpuprof.diagnosis.detect.declared.declaration import Declaration
+from gpuprof.diagnosis.detect.declared.ledger_item import LedgerItem
+from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
+from gpuprof.diagnosis.detect.gpu.replace_work import replacement_of, with_walk
+from gpuprof.diagnosis.detect.loops.recurrent_loops import CELLS, RECURRENT_LAYERS, find_recurrent_loops, growing
+from gpuprof.diagnosis.detect.loops.small_op_loops import ops_of
 from gpuprof.diagnosis.detect.passes import shorter_walk
-from gpuprof.diagnosis.detect.proposal import Page, Proposal
-from gpuprof.diagnosis.detect.recurrent_loops import CELLS, RECURRENT_LAYERS, find_recurrent_loops, growing
-from gpuprof.diagnosis.detect.replace_work import replacement_of, with_walk
-from gpuprof.diagnosis.detect.small_op_loops import ops_of
-from gpuprof.diagnosis.fix import Code, Fix, as_fix, call, code
+from gpuprof.diagnosis.result.fix import Code, Fix, as_fix, call, code
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.stretches import nodes_in
 from gpuprof.tracefile.trace import F64

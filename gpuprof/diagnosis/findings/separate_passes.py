@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuprof.calibration import loops as calibrated
-from gpuprof.diagnosis.detect.batch_scaling import passes_at_once, slower_host
-from gpuprof.diagnosis.detect.declaration import Declaration
-from gpuprof.diagnosis.detect.evidence import spans
-from gpuprof.diagnosis.detect.ledger_item import LedgerItem
+from gpuprof.diagnosis.detect.batches.batch_scaling import passes_at_once, slower_host
+from gpuprof.diagnosis.detect.batches.separate_passes import SeparatePasses, find_separate_passes
+from gpuprof.diagnosis.detect.cpu.evidence import spans
+from gpuprof.diagnosis.detect.declared.declaration import Declaration
+from gpuprof.diagnosis.detect.declared.ledger_item import LedgerItem
+from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
 from gpuprof.diagnosis.detect.passes import shorter_walk
-from gpuprof.diagnosis.detect.proposal import Page, Proposal
-from gpuprof.diagnosis.detect.separate_passes import SeparatePasses, find_separate_passes
-from gpuprof.diagnosis.fix import code
+from gpuprof.diagnosis.result.fix import code
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.stretches import nodes_in

@@ -10,12 +10,12 @@ import numpy as np
 
 from gpuprof.calibration import offload as calibrated
 from gpuprof.costs.dtypes import element_bytes
-from gpuprof.diagnosis.detect.declaration import Declaration
-from gpuprof.diagnosis.detect.evidence import spans
-from gpuprof.diagnosis.detect.offloaded import find_offload
+from gpuprof.diagnosis.detect.cpu.evidence import spans
+from gpuprof.diagnosis.detect.cpu.offloaded import find_offload
+from gpuprof.diagnosis.detect.declared.declaration import Declaration
+from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
 from gpuprof.diagnosis.detect.passes import shapes_in
-from gpuprof.diagnosis.detect.proposal import Page, Proposal
-from gpuprof.diagnosis.fix import code
+from gpuprof.diagnosis.result.fix import code
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.transform import removed

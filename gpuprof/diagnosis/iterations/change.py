@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gpuprof.diagnosis.fix import Fix, as_fix
-from gpuprof.diagnosis.iteration_model import Change, IterationRange
+from gpuprof.diagnosis.result.fix import Fix, as_fix
+from gpuprof.diagnosis.result.iteration_model import Change, IterationRange
 
 
 def change(

@@ -12,13 +12,13 @@ from dataclasses import replace
 
 from gpuprof.calibration import inference
 from gpuprof.calibration import iterations as calibrated
-from gpuprof.diagnosis.fix import assigned, joined
-from gpuprof.diagnosis.iteration_model import Change, Iteration
 from gpuprof.diagnosis.iterations.change import change
 from gpuprof.diagnosis.iterations.recorded_shares import busy_share, decode_busy_share
 from gpuprof.diagnosis.iterations.titles import TITLES
 from gpuprof.diagnosis.iterations.trainer import Trainer
 from gpuprof.diagnosis.iterations.with_arguments import Factors, iteration_with
+from gpuprof.diagnosis.result.fix import assigned, joined
+from gpuprof.diagnosis.result.iteration_model import Change, Iteration
 from gpuprof.record.phase_names import (
     BACKWARD,
     ENVIRONMENT,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from gpuprof.calibration import iterations as calibrated
-from gpuprof.diagnosis.iteration_model import Change
 from gpuprof.diagnosis.iterations.change import change
 from gpuprof.diagnosis.iterations.logged_model import LoggedIterations
 from gpuprof.diagnosis.iterations.titles import TITLES
+from gpuprof.diagnosis.result.iteration_model import Change
 from gpuprof.record.phase_names import ENVIRONMENT, GENERATION, REWARD, WEIGHT_SYNC
 from gpuprof.tracefile.training_logs.frameworks import Framework
 

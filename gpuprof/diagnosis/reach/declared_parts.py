@@ -7,9 +7,9 @@ from dataclasses import replace
 from functools import partial
 
 from gpuprof.diagnosis.analysis import Analysis
-from gpuprof.diagnosis.detect.declaration import Declaration
-from gpuprof.diagnosis.detect.ledger_item import LedgerItem, LedgerParts, Stage
-from gpuprof.diagnosis.detect.ledger_part import Part, shorter
+from gpuprof.diagnosis.detect.declared.declaration import Declaration
+from gpuprof.diagnosis.detect.declared.ledger_item import LedgerItem, LedgerParts, Stage
+from gpuprof.diagnosis.detect.declared.ledger_part import Part, shorter
 from gpuprof.diagnosis.findings import BUILT_IN
 
 

@@ -9,19 +9,19 @@ import numpy as np
 
 from gpuprof.calibration import slow as calibrated
 from gpuprof.diagnosis.analysis import Analysis
-from gpuprof.diagnosis.detect.ledger_part import Cost, Part, Sampled
+from gpuprof.diagnosis.detect.declared.ledger_part import Cost, Part, Sampled
 from gpuprof.diagnosis.detect.passes import shapes_in
-from gpuprof.diagnosis.estimate import host_causes
-from gpuprof.diagnosis.gaps import CAUSES
+from gpuprof.diagnosis.idle.gaps import CAUSES
 from gpuprof.diagnosis.iterations.budget import iteration_budget
 from gpuprof.diagnosis.reach.groups import by_name, largest_first
 from gpuprof.diagnosis.reach.sampled import sampled_in
 from gpuprof.diagnosis.sentences import share as share_of
+from gpuprof.diagnosis.verdict.estimate import host_causes
 from gpuprof.record.phase_names import PART_RANGE, RANGE, UNRECORDED_RANGE
 from gpuprof.replay.graph import COPY, HOST, SYNC, Graph
 from gpuprof.replay.transform import scaled, without_edges
-from gpuprof.timeline.runtime_calls import ALLOCATOR_CALL
-from gpuprof.timeline.slow_calls import (
+from gpuprof.timeline.cpu.runtime_calls import ALLOCATOR_CALL
+from gpuprof.timeline.cpu.slow_calls import (
     ALLOCATES,
     COMPILES,
     KINDS,

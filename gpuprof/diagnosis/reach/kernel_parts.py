@@ -8,7 +8,8 @@ import numpy as np
 
 from gpuprof.calibration import reach as calibrated
 from gpuprof.diagnosis.analysis import Analysis
-from gpuprof.diagnosis.detect.kernel_reach import (
+from gpuprof.diagnosis.detect.declared.ledger_part import Cost, Part
+from gpuprof.diagnosis.detect.gpu.kernel_reach import (
     ATTENTION,
     COPY,
     GEMM,
@@ -18,7 +19,6 @@ from gpuprof.diagnosis.detect.kernel_reach import (
     KernelReach,
     kernel_reach,
 )
-from gpuprof.diagnosis.detect.ledger_part import Cost, Part
 from gpuprof.diagnosis.reach.reasons import reason
 from gpuprof.replay.graph import DEVICE, TRANSFER
 from gpuprof.replay.transform import scaled

@@ -11,7 +11,7 @@ import numpy as np
 from gpuprof.costs.dtypes import DTYPES, UNKNOWN
 from gpuprof.costs.work import recorded_sms
 from gpuprof.diagnosis.analysis import Analysis
-from gpuprof.diagnosis.detect.kernel_reach import ATTENTION, GEMM, kinds_of
+from gpuprof.diagnosis.detect.gpu.kernel_reach import ATTENTION, GEMM, kinds_of
 from gpuprof.tracefile.trace import I64
 from gpuprof.units import Assumed, Elements, Published, Ratio, Share, Version
 

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpuprof.diagnosis.diagnosis import Diagnosis
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
 from gpuprof.report.charts.downsample import extremes
 from gpuprof.report.charts.recorded_columns import tables_of
 from gpuprof.report.charts.style import QUIET, figure, painted
 from gpuprof.report.numbers import gib
 from gpuprof.report.palette import SERIES_PAINTS, Paint
-from gpuprof.tracefile.run import RunFolder
+from gpuprof.tracefile.run_folder.run import RunFolder
 from gpuprof.tracefile.trace import ABSENT, Trace
 from gpuprof.units import Code, Convention, Points, Published, Ratio, Share
 

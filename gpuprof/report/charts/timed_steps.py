@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpuprof.diagnosis.budget_model import Budget
-from gpuprof.diagnosis.cpu_step import prepares_batches
-from gpuprof.diagnosis.diagnosis import Diagnosis
-from gpuprof.diagnosis.timed_steps import USUAL, VARIATION, TimedSteps
+from gpuprof.diagnosis.mean_step.budget_model import Budget
+from gpuprof.diagnosis.mean_step.timed_steps import USUAL, VARIATION, TimedSteps
+from gpuprof.diagnosis.result.cpu_step import prepares_batches
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
 from gpuprof.report.charts.style import INK, figure, painted
 from gpuprof.report.numbers import amount, duration, share
 from gpuprof.report.palette import BUDGET_PAINTS

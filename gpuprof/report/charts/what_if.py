@@ -5,11 +5,11 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING, Any
 
-from gpuprof.diagnosis.diagnosis import Combined, Diagnosis, Finding, Range
+from gpuprof.diagnosis.result.diagnosis import Combined, Diagnosis, Finding, Range
 from gpuprof.report.charts.style import QUIET, figure, names_axis, painted, text
-from gpuprof.report.fixes import chance, now_ns, step_after
 from gpuprof.report.numbers import duration, duration_range
 from gpuprof.report.palette import SERIES_PAINTS
+from gpuprof.report.words.fixes import chance, now_ns, step_after
 from gpuprof.timeline.unit import Unit
 from gpuprof.units import Characters, Convention, Px
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpuprof.diagnosis import step_parts
-from gpuprof.diagnosis.budget_model import NAMES, Budget, Excess
-from gpuprof.diagnosis.cpu_step import CpuStep, prepares_batches
-from gpuprof.diagnosis.diagnosis import Diagnosis
+from gpuprof.diagnosis.mean_step.budget_model import NAMES, Budget, Excess
+from gpuprof.diagnosis.result.cpu_step import CpuStep, prepares_batches
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
+from gpuprof.diagnosis.verdict import step_parts
 from gpuprof.report.charts.timed_steps import alike as steps_are_alike
 from gpuprof.report.numbers import amount, count, duration, duration_range, share
 from gpuprof.report.page.step_bars import LEAST_IN_LEGEND

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpuprof.diagnosis.diagnosis import Diagnosis
-from gpuprof.diagnosis.iteration_model import Change, Iteration
-from gpuprof.report import iteration_words as words
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
+from gpuprof.diagnosis.result.iteration_model import Change, Iteration
 from gpuprof.report.names import escape
 from gpuprof.report.numbers import duration, share
+from gpuprof.report.words import iteration_words as words
 
 
 @dataclass(frozen=True, slots=True)

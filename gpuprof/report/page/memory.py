@@ -15,13 +15,13 @@ import numpy as np
 
 from gpuprof.memory.advice import Advice
 from gpuprof.memory.memory_report import UNUSED, Device, MemoryReport, Series
-from gpuprof.report import memory_words as words
 from gpuprof.report import palette
 from gpuprof.report.names import escape, shown
 from gpuprof.report.numbers import round_ticks, share
 from gpuprof.report.page.html import palette_css, style, template, theme_button
 from gpuprof.report.page.memory_peak import at_peak
 from gpuprof.report.palette import OWNER_PAINTS, Paint
+from gpuprof.report.words import memory_words as words
 from gpuprof.units import Convention, Entries, Points, Rows
 
 WIDTH: Convention[Points] = 1000

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from gpuprof.diagnosis.above_reach import AboveReach
-from gpuprof.diagnosis.diagnosis import Diagnosis
+from gpuprof.diagnosis.result.above_reach import AboveReach
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
 from gpuprof.diagnosis.sentences import capital
-from gpuprof.report import above_words, labels
+from gpuprof.report import labels
 from gpuprof.report.numbers import duration, share
 from gpuprof.report.page.step_bars import LEAST_IN_LEGEND, BarPart, StepBar, stepbar_of
+from gpuprof.report.words import above_words
 
 _KINDS = {
     "gpu": ("cause-device", "slow GPU work"),

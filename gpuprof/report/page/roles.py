@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 from gpuprof.diagnosis.roles.model import WAITING, Role, Roles
 from gpuprof.diagnosis.roles.timeline import NO_ONE
-from gpuprof.report import roles_words as words
 from gpuprof.report.names import escape, shown
 from gpuprof.report.numbers import count, duration, share
 from gpuprof.report.page.html import palette_css, style, template, viewer_script
 from gpuprof.report.page.packing import LARGEST_VALUE, embed
-from gpuprof.report.page.roles_view import packed_roles
+from gpuprof.report.page.views.roles_view import packed_roles
+from gpuprof.report.terminal import roles_words as words
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from gpuprof.diagnosis import step_parts
-from gpuprof.diagnosis.diagnosis import Diagnosis
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
 from gpuprof.diagnosis.sentences import capital
-from gpuprof.diagnosis.step_parts import Bar
+from gpuprof.diagnosis.verdict import step_parts
+from gpuprof.diagnosis.verdict.step_parts import Bar
 from gpuprof.report import labels
 from gpuprof.report.numbers import amount, count, duration, share
 from gpuprof.report.palette import BOUND_PAINTS
