@@ -69,8 +69,6 @@ class Score:
     again: bool | None
     """Whether the fixed program gets the advice again; None where no such program was recorded, or where another
     change is advised than the published one, which may still be due after it."""
-    left: str = ""
-    """What the published fix leaves of the cause."""
     code: str = ""
     """The library whose own code is slow; empty: the program was rewritten."""
 
@@ -121,7 +119,6 @@ def score_of(folder: Path, runs: Path | None) -> Score:
         place=place,
         gains=intervals(case["fixes"], measured, lines, named),
         again=again,
-        left=case.get("left", ""),
     )
 
 
@@ -201,7 +198,7 @@ def page(scores: list[Score]) -> str:
     done = [one for one in recorded if (one.measured or 0.0) >= GAINED]
     held = [low <= gain <= high for one in done for gain, low, high in one.gains.values()]
     again = [one for one in done if one.again is not None]
-    names_again = "".join(f", `{one.name}`{f' ({one.left})' if one.left else ''}" for one in again if one.again)
+    names_again = "".join(f", `{one.name}`" for one in again if one.again)
     repeated = f"{sum(bool(one.again) for one in again)} of {len(again)}{names_again}"
     repeated = repeated if again else "no fixed program was recorded"
     rows = "\n".join(_row(one) for one in scores)

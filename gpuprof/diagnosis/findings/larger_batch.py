@@ -24,14 +24,13 @@ from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.result.fix import Code, arguments, as_fix, call
-from gpuprof.diagnosis.sentences import duration
+from gpuprof.diagnosis.sentences import GIB, duration
 from gpuprof.projection.changes.batch import (
     communication_at_worst,
     model_phases,
 )
 from gpuprof.replay.graph import DEVICE, Graph
 from gpuprof.timeline.phases import BACKWARD, FORWARD, RECOMPUTE
-from gpuprof.units import Bytes, Convention
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
@@ -112,7 +111,6 @@ def _after_freeing(case: Analysis, chosen: float, step_ns: float) -> Proposal:
 
 
 FREE = as_fix("first free memory: gpuprof memory lists what saves how much, and what it costs\n")
-GIB: Convention[Bytes] = 1 << 30
 
 
 def _computed_again(graph: Graph) -> Graph:

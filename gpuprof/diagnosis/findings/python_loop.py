@@ -56,7 +56,8 @@ or tensor. Each launch takes the CPU 5 to 20 µs and the GPU 2 µs, and a value 
 A sequence of 1 to 48 ops that repeats at least 8 times in a row, 32 ops in all (loops in a loop are one, and so are
 those that another branch interrupts), outside autograd, optimizers and data loaders, if it takes at least 2 % of the
 step. It has no matrix multiplications, convolutions, attention or norms: those are layers, which need the result of the
-layer before.
+layer before. A loop that only lists tensors (views, `.detach()`) and launches nothing is none: an op over all rounds
+needs that list, too.
 """,
     gain="""
 Launches and Python code of a loop become those of two rounds (one to four). So does the time that each of its kernels

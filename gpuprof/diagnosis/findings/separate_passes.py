@@ -69,7 +69,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     if case.per_step(max(busy)) < LEAST_PASSES_SHARE * case.step_ns:
         return
     text = (
-        f"the model runs {found.count} times before each backward pass, on inputs of"
+        f"the model runs {found.passes} times before each backward pass, on inputs of"
         f" {'the same shape' if found.alike else 'different shapes'}: the passes after the first take"
         f" {duration(case.per_step(busy[1]))} of CPU and {duration(case.per_step(busy[0]))} of GPU time {case.unit.a},"
         " forward and backward"
@@ -79,8 +79,8 @@ def find(case: Analysis) -> Iterator[Proposal]:
     yield Proposal(
         title="one pass over all inputs",
         evidence=spans(case, text, others),
-        fix=code(f"results = model(torch.cat(inputs)).chunk({found.count})")
-        + f"  # one call for all {found.count} parts{padded}",
+        fix=code(f"results = model(torch.cat(inputs)).chunk({found.passes})")
+        + f"  # one call for all {found.passes} parts{padded}",
         change=_at_once(case, found, others, 1),
         best=_at_once(case, found, others, 0),
         worst=slower_host(case, _at_once(case, found, others, 2)),
@@ -95,7 +95,7 @@ def _at_once(case: Analysis, found: SeparatePasses, others: np.ndarray, level: i
     left = np.where(found.place > 0, 0.0, 1.0)
     forward, backward = nodes_in(graph, found.stretches), nodes_in(graph, found.backward)
     first = ((forward >= 0) | (backward >= 0)) & ~others & graph.on_gpu
-    factor = np.where(first, passes_at_once(case, found.count, level), shorter_walk(case, found.backward, left))
+    factor = np.where(first, passes_at_once(case, found.passes, level), shorter_walk(case, found.backward, left))
 
     def change(graph: Graph) -> Graph:
         return scaled(removed(graph, others), factor != 1.0, factor)

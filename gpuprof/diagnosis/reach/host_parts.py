@@ -20,6 +20,7 @@ from gpuprof.diagnosis.verdict.estimate import host_causes
 from gpuprof.record.phase_names import PART_RANGE, RANGE, UNRECORDED_RANGE
 from gpuprof.replay.graph import COPY, HOST, SYNC, Graph
 from gpuprof.replay.transform import scaled, without_edges
+from gpuprof.timeline.cpu.cpu_compute import FEWEST_ELEMENTS
 from gpuprof.timeline.cpu.runtime_calls import ALLOCATOR_CALL
 from gpuprof.timeline.cpu.slow_calls import (
     ALLOCATES,
@@ -33,12 +34,9 @@ from gpuprof.timeline.cpu.slow_calls import (
     within_slow,
 )
 from gpuprof.tracefile.trace import I64, Mask
-from gpuprof.units import Assumed, Elements
 
 COMPUTES = len(KINDS)
 """Kind of slow ops whose tensors are in host memory."""
-FEWEST_ELEMENTS: Assumed[Elements] = 10_000
-"""Smallest tensor, in elements, whose computation on the CPU takes noticeable time."""
 _WHAT = {
     PLANNING: "planning in {}", LOADS: "loading code in {}", COMPILES: "compiling in {}",
     ALLOCATES: "allocating in {}", LOCKS: "waiting for a lock in {}", UNKNOWN: "{} takes the CPU unusually long",

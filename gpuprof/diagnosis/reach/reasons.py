@@ -13,19 +13,16 @@ from gpuprof.costs.dtypes import DTYPES, UNKNOWN
 from gpuprof.costs.work import recorded_sms
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.gpu.kernel_reach import ATTENTION, GEMM, kinds_of
+from gpuprof.diagnosis.detect.gpu.linear_layers import ALIGNED_ELEMENTS
 from gpuprof.diagnosis.sentences import duration
+from gpuprof.projection.changes.kernels import FEW_BLOCKS
 from gpuprof.tracefile.trace import I64
-from gpuprof.units import Assumed, Elements, Launches, Ns, Published, Ratio, Share, Version
+from gpuprof.units import Assumed, Launches, Ns, Published, Ratio, Share, Version
 
-ALIGNED_ELEMENTS: Published[Elements] = 8
-"""16-bit matrix multiplications use tensor cores at full rate if the inner and the last dimensions are multiples of
-this (NVIDIA, Matrix Multiplication Background User's Guide)."""
 FEW_WAVES: Assumed[Ratio] = 4.0
 """With more waves of blocks than this, a partial last wave hardly counts."""
 TAIL_SHARE: Assumed[Share] = 0.4
 """A last wave that fills less than this share of the SMs is a tail."""
-FEW_BLOCKS: Assumed[Share] = 0.5
-"""Share of the SMs below which a kernel does not fill the GPU."""
 FIRST_USE: Assumed[Ratio] = 5.0
 """A first run that takes this many times as long as later ones loads code or tries candidates."""
 HELD_BACK: Assumed[Share] = 0.2

@@ -10,8 +10,8 @@ from gpuprof.diagnosis.result.diagnosis import Diagnosis
 from gpuprof.diagnosis.verdict import step_parts
 from gpuprof.report.charts.timed_steps import alike as steps_are_alike
 from gpuprof.report.numbers import amount, count, duration, duration_range, share
-from gpuprof.report.page.step_bars import LEAST_IN_LEGEND
 from gpuprof.report.palette import BUDGET_PAINTS
+from gpuprof.report.stepbar import LEAST_LISTED
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def _added(key: str, ns: int, mean: int, note: str = "") -> BudgetRow:
 
 
 def _signed(part: int, total: int) -> str:
-    return share(abs(part), total) if part > -LEAST_IN_LEGEND * total else f"−{share(-part, total)}"
+    return share(abs(part), total) if part > -LEAST_LISTED * total else f"−{share(-part, total)}"
 
 
 def _excess_row(one: Excess, found: Budget) -> BudgetRow:

@@ -51,7 +51,7 @@ class SeparatePasses(NamedTuple):
     stretches: Stretches
     place: I64
     """Of a pass among those before the same backward pass, from 0."""
-    count: int
+    passes: int
     """Passes before each backward pass."""
     backward: Stretches
     alike: bool
@@ -98,7 +98,7 @@ def _of_interval(case: Analysis, rows: I64) -> list[tuple[int, int]] | None:
     begins = _begins(case, rows)
     if len(begins) < 2:
         return None
-    names = ops.name[rows]
+    names = ops.name[rows].astype(np.int64)
     least = int(np.diff(begins).min())
     pieces = [names[at : at + least] for at in begins]
     length = min(_same(pieces[0], piece) for piece in pieces[1:])

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuprof.diagnosis.detect.loops.expert_loops import PRODUCTS
-from gpuprof.diagnosis.detect.loops.small_op_loops import MOST_PERIOD, SmallLoops, repeated
+from gpuprof.diagnosis.detect.loops.small_op_loops import MOST_PERIOD, VIEWS, SmallLoops, repeated
 from gpuprof.diagnosis.detect.passes import backward_of, shapes_in
 from gpuprof.replay.stretches import Stretches, place
 from gpuprof.timeline.nesting import climb
@@ -53,10 +53,6 @@ FEWEST_BRANCH_OPS: Assumed[Ops] = 20
 """Fewest ops of branches, over all of them."""
 GATES = frozenset({"aten::tanh", "aten::tanh_", "aten::sigmoid", "aten::sigmoid_", *CELLS, *RECURRENT_LAYERS})
 """Ops of recurrent cells, whose next round reads a state that no multiplication ends in."""
-VIEWS = frozenset(
-    f"aten::{name}"
-    for name in ("view", "reshape", "transpose", "permute", "unsqueeze", "squeeze", "flatten", "t", "select")
-)
 LOOKUPS = frozenset({"aten::embedding", "aten::embedding_bag"})
 """Ops that read rows of a table by indices, which no lookup returns."""
 LOSSES = frozenset(

@@ -10,7 +10,7 @@ import numpy as np
 from gpuprof.diagnosis.detect.batches.micro_batches import OPTIMIZER_STEP
 from gpuprof.diagnosis.detect.loops.expert_loops import OF_LAYERS, PRODUCTS
 from gpuprof.diagnosis.detect.passes import backward_of
-from gpuprof.replay.stretches import Stretches
+from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.phases import BACKWARD, DATA, FORWARD, GENERATION, RECOMPUTE
 from gpuprof.tracefile.trace import ANNOTATION, I64, OP, Mask
@@ -33,6 +33,14 @@ MOST_BETWEEN: Assumed[Share] = 0.25
 with an iteration that takes another branch."""
 FILES = frozenset({"aten::set_"})
 """Op with which loading and saving create tensors, in loops that are not the user's."""
+VIEWS = frozenset(
+    f"aten::{name}"
+    for name in (
+        *("alias", "as_strided", "chunk", "detach", "expand", "flatten", "lift_fresh", "narrow", "permute", "reshape"),
+        *("select", "slice", "split", "squeeze", "t", "to", "transpose", "unbind", "unflatten", "unsqueeze", "view"),
+    )
+)
+"""Ops that launch nothing where they only describe a tensor in another way: a fused op needs them, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,15 +98,25 @@ def _find(case: Analysis) -> SmallLoops | None:
     if not len(first):
         return None
     first, period, rounds, begin, last = joined(names, family, bad, first, period, rounds)
-    thread = ops.thread[rows[first]].astype(np.int64)
-    start, end = ops.start_ns[rows[first]], ops.end_ns[rows[last]]
+    stretches = Stretches(ops.thread[rows[first]].astype(np.int64), ops.start_ns[rows[first]], ops.end_ns[rows[last]])
+    views = case.ops_named(lambda name: name in VIEWS)[rows]
+    works = _launch(case, stretches) | ~np.array([views[a : b + 1].all() for a, b in zip(first, last, strict=True)])
+    first, rounds, begin, last = first[works], rounds[works], begin[works], last[works]
+    stretches = _some(stretches, works)
+    thread, start, end = stretches.thread, stretches.start_ns, stretches.end_ns
     ahead = case.timeline.host.op[rows[first]] == FORWARD
     return SmallLoops(
-        Stretches(thread, start, end),
+        stretches,
         rounds,
         Stretches(thread, ops.start_ns[rows[begin]], end),
         backward_of(case, Stretches(thread, start, np.where(ahead, end, start))),
     )
+
+
+def _launch(case: Analysis, stretches: Stretches) -> Mask:
+    """Whether each loop launches work on a GPU."""
+    inside = nodes_in(case.graph, stretches)
+    return np.bincount(inside[case.graph.on_gpu & (inside >= 0)], minlength=len(stretches)) > 0
 
 
 def _own_ops(case: Analysis) -> tuple[I64, I64]:
