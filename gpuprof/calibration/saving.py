@@ -16,7 +16,7 @@ EVALUATED_AT_ONCE = Number(
     "samples: evaluation's own batches, which are seldom larger than the training's, were not recorded.",
 )  # fmt: skip
 EVALUATION_SPREAD = Number(
-    1.15, 1.05, 1.35, "", "assumed",
+    1.15, 1.0, 1.5, "", "assumed",
     "How far off the step with evaluation in larger batches may be, both ways: reading results and preparing samples "
     "do not get shorter, and batches of one sample gain more.",
 )  # fmt: skip

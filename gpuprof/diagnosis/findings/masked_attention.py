@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +25,8 @@ from gpuprof.tracefile.trace import F64, Mask
 from gpuprof.units import Assumed, Share
 
 if TYPE_CHECKING:
-    from gpuprof.diagnosis.analysis import Analysis
+    from gpuprof.diagnosis.analysis import Analysis, Change
+    from gpuprof.diagnosis.result.diagnosis import Evidence
 
 MOST_USEFUL: Assumed[Share] = 0.6
 """Largest useful share of a row's scores for a proposal: lengths within one batch differ by as much."""
@@ -85,42 +85,47 @@ def _left_out(case: Analysis) -> Iterator[Proposal]:
     """No mask where the batches have nothing that it could hide, and none where a flag says the same."""
     found, shared = find_needless_mask(case), find_shared_mask(case)
     if found is not None:
-        yield replace(
-            _without(case, found, calibrated.UNMASKED_LEFT.rising),
+        yield Proposal(
             title="attention without a mask",
+            evidence=_takes_a_mask(case, found),
             fix=call(SDPA, *map(Code, "qkv"))
             + "  # attn_mask only for batches with padding\n# is_causal=True where it hides later positions alone",
             key="left_out",
             needs="the mask hides nothing, or later positions alone: look at mask.min() once",
+            odds=found.odds,
+            claims=("attention",),
+            change=_shorter(case, found, calibrated.UNMASKED_LEFT.value),
+            best=_shorter(case, found, calibrated.UNMASKED_LEFT.low),
+            worst=_shorter(case, found, calibrated.UNMASKED_LEFT.high),
         )
     elif shared is not None:
-        yield replace(
-            _without(case, shared, calibrated.CAUSAL_LEFT.rising),
+        yield Proposal(
             title="is_causal=True in place of a mask",
+            evidence=_takes_a_mask(case, shared),
             fix=call(SDPA, *map(Code, "qkv"), is_causal=True) + "  # and no attn_mask",
             key="causal",
             needs="the mask hides later positions and nothing else",
+            odds=shared.odds,
+            claims=("attention",),
+            change=_shorter(case, shared, calibrated.CAUSAL_LEFT.value),
+            best=_shorter(case, shared, calibrated.CAUSAL_LEFT.low),
+            worst=_shorter(case, shared, calibrated.CAUSAL_LEFT.high),
         )
 
 
-def _without(case: Analysis, found: NeedlessMask, left: tuple[float, float, float]) -> Proposal:
-    """Attention that takes no mask; left: of its kernels' time, at best, as expected, at worst."""
-    graph, nodes = case.graph, case.nodes_of_gpu(found.rows)
-    took = case.per_step(float(graph.duration_ns[nodes].sum()))
+def _takes_a_mask(case: Analysis, found: NeedlessMask) -> tuple[Evidence, ...]:
+    nodes = case.nodes_of_gpu(found.rows)
+    took = case.per_step(float(case.graph.duration_ns[nodes].sum()))
     text = (
         f"attention adds a mask of {found.tokens:,} × {found.tokens:,} values to its scores, but {found.why}:"
         f" {duration(took)} of GPU time {case.unit.a}"
     )
-    return Proposal(
-        title="",
-        evidence=spans(case, text, nodes),
-        fix=Fix(),
-        change=partial(scaled, nodes=nodes, factor=left[1]),
-        best=partial(scaled, nodes=nodes, factor=left[0]),
-        worst=partial(scaled, nodes=nodes, factor=left[2]),
-        claims=("attention",),
-        odds=found.odds,
-    )
+    return spans(case, text, nodes)
+
+
+def _shorter(case: Analysis, found: NeedlessMask, left: float) -> Change:
+    """Attention that takes no mask; left: share of its kernels' time."""
+    return partial(scaled, nodes=case.nodes_of_gpu(found.rows), factor=left)
 
 
 def _skipped(case: Analysis) -> Iterator[Proposal]:
@@ -228,7 +233,6 @@ FINDING = Declaration(
     synonyms=(
         "flex_attention",
         "is_causal",
-        "causal_mask",
         "varlen",
         "block_mask",
         "document_mask",

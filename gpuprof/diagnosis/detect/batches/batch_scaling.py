@@ -74,8 +74,8 @@ def scaled_batch(case: Analysis, factor: float, level: int = 1, longer: float = 
 
 
 def passes_at_once(case: Analysis, passes: float, level: int) -> F64:
-    """Per node of the graph how many times as long it takes if it does the work of so many passes at once; 1 for CPU
-    work. level: 0 at best, 1 as expected, 2 at worst."""
+    """Growth of each node of the graph if it does the work of several passes at once; 1 for CPU work. level: 0 at best,
+    1 as expected, 2 at worst."""
     growth = _growth(case, passes, 1.0) ** calibrated.GROWS.rising[level]
     return np.append(growth, 1.0)[case.graph.gpu_row]
 

@@ -6,15 +6,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gpuprof.diagnosis.detect.loops.small_op_loops import OPTIMIZER_STEP
 from gpuprof.replay.graph import launcher_of
 from gpuprof.timeline.intervals import Intervals
 from gpuprof.tracefile.trace import I64
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
-
-
-OPTIMIZER_STEP = "Optimizer.step#"
 
 
 def micro_batches(case: Analysis) -> int | None:

@@ -2,8 +2,8 @@
 
 Such passes are found in the ops alone: each begins with reading what only a batch has (indices that are embedded, or
 pictures of a few channels), so none computes with the result of the one before, and each has the same ops in the same
-order. A stack of layers repeats ops as well, but embeds once. Two models of the same structure (two towers) are told
-apart by the gradients: each of their weights gets its own.
+order. A stack of layers repeats ops as well, but embeds once. Two models of the same structure (two towers) accumulate
+twice the gradients: each of their weights gets its own.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SAME_OPS: Assumed[Share] = 0.8
 """Part of the ops from one beginning to the next that must be the same in all passes: the rest is Python of the loss,
 masks, and what is done with a result."""
 ONE_MODEL: Assumed[Ratio] = 1.5
-"""Most gradients that are accumulated for each weight of a pass: two models have twice as many as one."""
+"""Most gradients that are accumulated for each weight of a pass: two models have 2."""
 EMBEDDING = "aten::embedding"
 CONVOLUTIONS = frozenset({"aten::conv1d", "aten::conv2d", "aten::conv3d"})
 WEIGHTS = {

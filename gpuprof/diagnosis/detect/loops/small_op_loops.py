@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpuprof.diagnosis.detect.batches.micro_batches import OPTIMIZER_STEP
 from gpuprof.diagnosis.detect.loops.expert_loops import OF_LAYERS, PRODUCTS
 from gpuprof.diagnosis.detect.passes import backward_of
 from gpuprof.replay.stretches import Stretches, nodes_in
@@ -41,6 +40,7 @@ VIEWS = frozenset(
     )
 )
 """Ops that launch nothing where they only describe a tensor in another way: a fused op needs them, too."""
+OPTIMIZER_STEP = "Optimizer.step#"
 
 
 @dataclass(frozen=True, slots=True)
