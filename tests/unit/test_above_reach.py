@@ -294,6 +294,22 @@ def test_a_reason_is_read_or_not_given(tmp_path):
     assert "50,257 is no multiple of 8" in said
 
 
+def test_passes_over_one_tensor_and_short_kernels_are_reasons(tmp_path):
+    shapes = {"large": [8192, 32000], "small": [64, 64]}
+
+    def body(made: Program):
+        for _ in range(5):
+            made.plain("mul", shapes["large"], shapes["large"], gpu=MS)
+        for _ in range(20):
+            made.plain("exp", shapes["small"], gpu=2_000)
+
+    case = steps(body).case(tmp_path)
+    rows = case.graph.gpu_row[np.flatnonzero(case.graph.gpu_row >= 0)]
+    took = (case.trace.gpu.end_ns - case.trace.gpu.start_ns)[rows]
+    assert "5 passes a step over tensors of 8,192 × 32,000" in (reason(case, rows[took > 10_000]) or "")
+    assert "20 kernels a step of 2.0 µs each" in (reason(case, rows[took < 10_000]) or "")
+
+
 @pytest.mark.parametrize(
     ("op", "kernel", "dtype", "said"),
     [
