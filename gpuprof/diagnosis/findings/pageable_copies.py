@@ -10,6 +10,7 @@ import numpy as np
 from gpuprof.calibration import allocator as calibrated
 from gpuprof.calibration import offload as offload_calibrated
 from gpuprof.calibration import thresholds as thresholds_calibrated
+from gpuprof.diagnosis.detect.batches.micro_batches import micro_batches
 from gpuprof.diagnosis.detect.cpu.copy_waits import copies_to_device, in_copies
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.cpu.offloaded import find_offload
@@ -36,7 +37,7 @@ LEAST_BYTES: Assumed[Bytes] = 1 << 20
 MOST_SMALL_BYTES: Assumed[Bytes] = 1 << 16
 """Largest copy that counts as small: of indices, a mask, a few numbers."""
 FEWEST_SMALL: Assumed[Launches] = 8
-"""Small copies of a step from which on they are worth a look: a batch has a few tensors."""
+"""Small copies of a pass from which on they are worth a look: a batch has a few tensors."""
 COPYING = frozenset({"aten::to", "aten::_to_copy", "aten::copy_", "aten::lift_fresh"})
 CACHE_BYTES = int(thresholds_calibrated.CACHE_BYTES.value)
 """A copy of more than this through the host's processor leaves little of what was in its caches."""
@@ -55,7 +56,7 @@ the CPU meanwhile. From pinned memory the GPU fetches the data itself at the ful
 """,
     detected="""
 Copies from pageable memory to the GPU of at least 1 MiB in total per step, if the step gets at least 5 % shorter when
-it is replayed with pinned ones. Small tensors: at least 8 such copies a step of at most 64 KiB each, within forward or
+it is replayed with pinned ones. Small tensors: at least 8 such copies a pass of at most 64 KiB each, within forward or
 backward passes. Each waits for all that was launched before it, so that the CPU cannot run ahead.
 """,
     gain="""
@@ -86,7 +87,7 @@ def _small(case: Analysis) -> Iterator[Proposal]:
     rows &= (trace.gpu.bytes >= 0) & (trace.gpu.bytes <= MOST_SMALL_BYTES) & (links.op >= 0)
     copies = case.nodes_of_gpu(rows) & graph.on_gpu & np.isin(graph.phase, (FORWARD, BACKWARD, RECOMPUTE))
     count = case.per_step(int(copies.sum()))
-    if count < FEWEST_SMALL:
+    if count < FEWEST_SMALL * (micro_batches(case) or 1):
         return
     rows = np.zeros(len(rows), bool)
     rows[graph.gpu_row[copies]] = True
