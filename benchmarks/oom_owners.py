@@ -160,8 +160,10 @@ def main() -> int:
     if asked.run:
         run_here(asked.run, asked.fixed)
         return 0
-    if asked.out is None or (unknown := [name for name in asked.names if name not in CASES]):
-        parser.error("--out is needed" if asked.out is None else f"no program is named {unknown[0]}")
+    if asked.out is None:
+        parser.error("--out is needed")
+    if unknown := [name for name in asked.names if name not in CASES]:
+        parser.error(f"no program is named {unknown[0]}")
     end = time.monotonic() + asked.within
     asked.out.mkdir(parents=True, exist_ok=True)
     material.make("texts")

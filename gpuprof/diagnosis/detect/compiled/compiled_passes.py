@@ -221,7 +221,8 @@ def _apart(case: Analysis, group: I64, chains: int) -> tuple[I64, F64]:
     pairs, which = np.unique(np.stack([group[rows[other]], size[other]]), axis=1, return_inverse=True)
     took = np.zeros(pairs.shape[1])
     np.maximum.at(took, which.ravel(), graph.duration_ns[rows[other]])
-    return np.bincount(pairs[0], minlength=chains), np.bincount(pairs[0], weights=took, minlength=chains)
+    ns: F64 = np.bincount(pairs[0], weights=took, minlength=chains).astype(np.float64)
+    return np.bincount(pairs[0], minlength=chains), ns
 
 
 def _elements(case: Analysis, op: I64) -> I64:
