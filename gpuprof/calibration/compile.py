@@ -51,8 +51,8 @@ ACROSS = Number(
 )  # fmt: skip
 AGAIN = Number(
     1.0, 0.0, 1.0, "", "assumed",
-    "How often such a reduction lets a chain's data go through memory once more, since what uses its result can only "
-    "begin once all rows are read; at best they are still in the L2 cache.",
+    "How often the means of a batch or group norm let a chain's data go through memory once more, since what uses them "
+    "can only begin once all rows are read; at best the rows are still in the L2 cache.",
 )  # fmt: skip
 REST = Number(
     1.05, 1.0, 1.15, "", "fitted",

@@ -42,6 +42,8 @@ ACROSS_ROWS = re.compile(
 )
 """Ops that reduce across rows, or over rows too long to stay in a processor: means of a batch or group norm, gradients
 of a norm's weights."""
+USED_AT_ONCE = re.compile(r"^aten::((cudnn|native|miopen)_batch_norm|native_group_norm)(_backward)?$")
+"""Those of them whose results the same chain uses: it reads its data again then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +67,9 @@ class Passes:
     launcher: I64
     """Per chain the CPU node that launches it."""
     across_rows: I64
-    """Per chain its number of reductions across rows; each takes several kernels, whatever it is fused with, and reads
-    the chain's data again."""
+    """Per chain its number of reductions across rows; each takes several kernels, whatever it is fused with."""
+    read_again: I64
+    """Per chain the number of them whose result the chain itself uses."""
     apart: I64
     """Per chain its number of tensors of other sizes, such as weights that are cast: no kernel of the chain takes
     them, too."""
@@ -173,7 +176,8 @@ def whole_passes(case: Analysis) -> Passes | None:
         attention=_unmasked_attention(case) & within & (group < 0),
         speaker=speaker,
         launcher=launcher,
-        across_rows=_across_rows(case, group, len(speaker)),
+        across_rows=_reductions(case, group, len(speaker), case.ops_named(ACROSS_ROWS.search) | _sums(case)),
+        read_again=_reductions(case, group, len(speaker), case.ops_named(USED_AT_ONCE.search)),
         apart=apart,
         apart_ns=apart_ns,
         first=starts,
@@ -193,14 +197,15 @@ def _by_library(case: Analysis) -> Mask:
     return case.graph.on_gpu & np.append(calls[op], False)[row]
 
 
-def _across_rows(case: Analysis, group: I64, chains: int) -> I64:
-    """Per chain its number of reductions across rows: those of norms, and in the backward pass sums, which are
-    gradients of biases."""
+def _sums(case: Analysis) -> Mask:
+    """Sums of the backward pass, which are gradients of biases."""
+    backward = case.ops_named(lambda name: name.startswith(AUTOGRAD_ENGINE))
+    return case.ops_named(lambda name: name == "aten::sum") & case.ops_within(backward)
+
+
+def _reductions(case: Analysis, group: I64, chains: int, reducing: Mask) -> I64:
+    """Per chain its number of these ops."""
     graph = case.graph
-    sums = case.ops_named(lambda name: name == "aten::sum") & case.ops_within(
-        case.ops_named(lambda name: name.startswith(AUTOGRAD_ENGINE))
-    )
-    reducing = case.ops_named(ACROSS_ROWS.search) | sums
     named = np.append(case.ops_within(reducing), False)
     rows = np.flatnonzero((group >= 0) & named[graph.scope])
     op = climb(graph.scope[rows], case.timeline.nesting.parent, reducing)
@@ -277,7 +282,7 @@ def compiled(found: Passes, way: int, launched: float = 1.0) -> Change:
         graph = (found.without_fused if way else found.without_all)(graph)
         duration = graph.duration_ns.copy()
         duration[found.kept] *= calibrated.HOST.rising[way] * launched
-        again = 1.0 + calibrated.AGAIN.rising[way] * found.across_rows
+        again = 1.0 + calibrated.AGAIN.rising[way] * found.read_again
         duration[found.speaker] = longest * calibrated.FUSED.rising[way] * again + found.apart_ns
         launches = calibrated.LEFT.value + calibrated.ACROSS.rising[way] * found.across_rows + found.apart
         duration[found.launcher] = found.launch_ns * calibrated.HOST.rising[way] * launches * launched
