@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpuprof.cli.diagnose import GATE_FAILED, UNUSABLE
-from gpuprof.cli.shared.output import say
+from gpuprof.cli.diagnose import UNUSABLE
+from gpuprof.cli.shared.output import GATE_FAILED, say
 from gpuprof.cli.shared.output_paths import check_place
 from gpuprof.cli.shared.printing import OfComparison, gates, put
 from gpuprof.cli.shared.recordings import RECORDING, TOP_IN_JSON, diagnose_given, given

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpuprof.cli.shared.output import say
+from gpuprof.cli.shared.output import GATE_FAILED, say
 from gpuprof.cli.shared.output_paths import check_place
 from gpuprof.cli.shared.printing import InBrief, OfDiagnosis, OfIterations, OfRoles, gates, put
 from gpuprof.cli.shared.recordings import RECORDING, TOP_IN_JSON, diagnose_given, given
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from gpuprof.tracefile.nsight_compute import Counted
     from gpuprof.tracefile.recording import Recording
 
-GATE_FAILED: Convention[Code] = 1
 UNUSABLE: Convention[Code] = 2
 
 

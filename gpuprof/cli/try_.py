@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from gpuprof.cli.shared.output import say, show, write
+from gpuprof.cli.shared.output import GATE_FAILED, say, show, write
 from gpuprof.errors import GpuprofError
-from gpuprof.units import Code, Convention, Names, WholeSeconds
+from gpuprof.units import Convention, Names, WholeSeconds
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.result.diagnosis import Finding
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from gpuprof.trial.subject import Subject
     from gpuprof.trial.trial import Trial
 
-GATE_FAILED: Convention[Code] = 1
 BUDGET = "5m"
 MOST_SHOWN: Convention[Names] = 5
 """Most paths named in a line of --list."""

@@ -10,11 +10,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from gpuprof.errors import GpuprofError
-from gpuprof.units import Characters, Convention
+from gpuprof.units import Characters, Code, Convention
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
+GATE_FAILED: Convention[Code] = 1
+"""Exit code of a command whose gate failed (`--fail-on`), or that did not find what it was to confirm."""
 _LONGEST_MESSAGE: Convention[Characters] = 2000
 
 _PLAIN = str.maketrans("█▓▒░∙╱╲▚╳─┄∿▤▥▧▨▩▣▦▪≈◧◫▬·…←×µ–−→✗", "#%=-:/\\o*_.~SELGPNC!^DW&-~<xu-->x")

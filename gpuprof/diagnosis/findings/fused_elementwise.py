@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -11,7 +10,7 @@ import numpy as np
 
 from gpuprof.calibration import kernels as calibrated
 from gpuprof.diagnosis.detect.cpu.evidence import spans
-from gpuprof.diagnosis.detect.declared.declaration import Declaration
+from gpuprof.diagnosis.detect.declared.declaration import Declaration, key
 from gpuprof.diagnosis.detect.declared.ledger_item import LedgerItem
 from gpuprof.diagnosis.detect.declared.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.detect.gpu.fused_kernels import Fused
@@ -268,10 +267,6 @@ FINDING = Declaration(
     lowers=("slow_kernels",),
     synonyms=("liger", "liger_kernel", "liger_kernels", "fused_kernels", "rmsnorm", "elementwise"),
     titles=(
-        *(
-            re.sub(r"[^a-z]+", "_", _title(names).lower()).strip("_")
-            for most in range(1, len(PIECES) + 1)
-            for names in itertools.combinations(PIECES, most)
-        ),
+        *(key(_title(names)) for most in range(1, len(PIECES) + 1) for names in itertools.combinations(PIECES, most)),
     ),
 )

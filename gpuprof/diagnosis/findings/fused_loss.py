@@ -12,14 +12,12 @@ from gpuprof.diagnosis.detect.losses.loss_head import LossHead, fused_linear, fu
 from gpuprof.diagnosis.detect.pair.candidates import Candidate
 from gpuprof.diagnosis.detect.pair.signs import less_loss
 from gpuprof.diagnosis.result.fix import code
-from gpuprof.diagnosis.sentences import duration
-from gpuprof.units import Bytes, Convention
+from gpuprof.diagnosis.sentences import GIB, duration
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
     from gpuprof.diagnosis.detect.pair.facts import Facts
 
-GIB: Convention[Bytes] = 2**30
 LEAST_BYTES = GIB
 """Smallest size of the logits for which another loss is proposed."""
 

@@ -16,7 +16,7 @@ from gpuprof.diagnosis.detect.batches.batch_scaling import FACTORS, indices
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.ledger_item import LedgerParts
-from gpuprof.diagnosis.detect.declared.ledger_part import Part, shorter
+from gpuprof.diagnosis.detect.declared.ledger_part import Part, part_of
 from gpuprof.diagnosis.detect.declared.memory_remedy import MemoryRemedy
 from gpuprof.diagnosis.detect.declared.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.detect.kept_ops import kept_of, mean_tokens
@@ -26,6 +26,7 @@ from gpuprof.diagnosis.detect.repeated.recomputed_passes import CHECKPOINT, free
 from gpuprof.diagnosis.result.fix import call, without_call
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.projection.memory import memory_changes as changes
+from gpuprof.projection.memory.memory_changes import INPUT_BYTES_AN_ELEMENT
 from gpuprof.projection.memory.memory_fixes import MemoryFix
 from gpuprof.replay.graph import HOST, Graph
 from gpuprof.replay.stretches import nodes_in
@@ -33,7 +34,6 @@ from gpuprof.replay.transform import removed
 from gpuprof.replay.unprofiled.planning import planning
 from gpuprof.timeline.phases import BACKWARD, FORWARD, RECOMPUTE
 from gpuprof.tracefile.trace import Mask
-from gpuprof.units import Assumed, Ratio
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from gpuprof.diagnosis.detect.pair.facts import Facts
     from gpuprof.projection.memory.memory import RecordedMemory
 
-INPUT_BYTES_AN_ELEMENT: Assumed[Ratio] = 2.0
-"""Of an element of a layer's input."""
 
 PAGE = Page(
     id="recompute",
@@ -267,15 +265,12 @@ def ledger_parts(case: Analysis) -> Iterator[Part]:
     again = recomputed(case)
     if not again.any():
         return
-    change = without(case, again)
-    nodes, left = shorter(case.graph, change)
-    yield Part(
+    yield part_of(
+        case.graph,
+        without(case, again),
+        "the forward pass computed again",
+        "gradient checkpointing keeps less memory and computes more",
         kind="memory",
-        what="the forward pass computed again",
-        nodes=nodes,
-        change=change,
-        reach=left,
-        why="gradient checkpointing keeps less memory and computes more",
     )
 
 

@@ -19,16 +19,15 @@ from gpuprof.diagnosis.detect.gpu.kernel_reach import (
     KernelReach,
     kernel_reach,
 )
+from gpuprof.diagnosis.reach.groups import LEAST_GROUP_SHARE
 from gpuprof.diagnosis.reach.reasons import reason
 from gpuprof.replay.graph import DEVICE, TRANSFER
 from gpuprof.replay.transform import scaled
 from gpuprof.tracefile.trace import F64, I64, KERNEL, Mask
-from gpuprof.units import Convention, Entries, Share
+from gpuprof.units import Convention, Entries
 
 MOST_GROUPS: Convention[Entries] = 6
 """Most groups of kernels that are listed separately; the others are combined."""
-LEAST_GROUP_SHARE: Convention[Share] = 0.002
-"""Smallest share of the step of a separate group, and of the combined others."""
 
 _COSTS: dict[int, Cost] = {
     GEMM: "slow_matmuls", ATTENTION: "slow_attention", OPTIMIZER: "slow_optimizer", COPY: "slow_copies",

@@ -10,8 +10,8 @@ from gpuprof.diagnosis.iterations.with_arguments import PhaseChange, WithArgumen
 from gpuprof.diagnosis.result.iteration_model import IterationRange
 from gpuprof.report.names import escape
 from gpuprof.report.numbers import duration, duration_range
+from gpuprof.report.stepbar import LEAST_LISTED
 from gpuprof.report.words.fixes import times_range
-from gpuprof.report.words.iteration_words import LEAST_IN_LEGEND
 from gpuprof.units import Cells, Convention
 
 LABEL_WIDTH: Convention[Cells] = 20
@@ -33,7 +33,7 @@ def render(found: WithArguments, width: int = 80) -> Group:
 
 def _is_seen(one: PhaseChange, whole_ns: int) -> bool:
     """Whether a phase may change by more than the least share that has an entry in a legend."""
-    return max(abs(one.then.low - one.ns), abs(one.then.high - one.ns)) >= LEAST_IN_LEGEND * whole_ns
+    return max(abs(one.then.low - one.ns), abs(one.then.high - one.ns)) >= LEAST_LISTED * whole_ns
 
 
 def _line(name: str, was_ns: int, then: IterationRange, style: str = "") -> Text:

@@ -10,7 +10,8 @@ from gpuprof.diagnosis.roles.model import Role, Roles, Span
 from gpuprof.report.lines import flow
 from gpuprof.report.names import escape
 from gpuprof.report.numbers import duration, share
-from gpuprof.report.terminal.roles_words import LEAST_IN_LEGEND, PAINT_OF_WAITING, paint, phases_there, queue, wait
+from gpuprof.report.stepbar import LEAST_LISTED
+from gpuprof.report.terminal.roles_words import PAINT_OF_WAITING, paint, phases_there, queue, wait
 from gpuprof.report.terminal.sections import GUTTER, WIDEST_PAGE, paragraph, section
 from gpuprof.units import Convention, Iterations, Rows
 
@@ -31,7 +32,7 @@ def render(found: Roles, width: int = 80, rows: int = ROWS) -> Group:
     for one in found.roles:
         lines += section(one.role, [lane(one.lane, low, high, inner), Text(_times(one), "dim")])
     lines += section("", [*flow(_legend(found), inner), Text(f"the lanes are {duration(high - low)} long", "dim")])
-    waits = [one for one in found.waits if one.ns >= LEAST_IN_LEGEND * found.window_ns][:rows]
+    waits = [one for one in found.waits if one.ns >= LEAST_LISTED * found.window_ns][:rows]
     lines += section("waits", [Text(wait(one, found.window_ns)) for one in waits])
     lines += section("queue", [Text(queue(found))] if found.queue else [])
     notes = [Text(one.message, "yellow" if one.severity == "warning" else "dim") for one in found.issues]

@@ -8,14 +8,11 @@ from gpuprof.diagnosis.roles.queue import MARKED
 from gpuprof.diagnosis.roles.timeline import NO_ONE
 from gpuprof.report.names import escape
 from gpuprof.report.numbers import amount, duration, share
-from gpuprof.report.stepbar import Paint
+from gpuprof.report.stepbar import LEAST_LISTED, Paint
 from gpuprof.report.terminal.logged_terminal import quantity
 from gpuprof.report.words.iteration_words import PAINTS
-from gpuprof.units import Convention, Share
 
 PAINT_OF_WAITING = Paint("bright_black", "#c9ced4", "·")
-LEAST_IN_LEGEND: Convention[Share] = 0.005
-"""Share of the window below which a phase or a wait has no entry."""
 
 
 def paint(phase: str) -> Paint:
@@ -39,7 +36,7 @@ def summary(found: Roles) -> str:
 
 def phases_there(found: Roles) -> list[str]:
     """The phases that have an entry, in the order of an iteration; waiting comes last."""
-    there = {one.phase for role in found.roles for one in role.phases if one.ns >= LEAST_IN_LEGEND * found.window_ns}
+    there = {one.phase for role in found.roles for one in role.phases if one.ns >= LEAST_LISTED * found.window_ns}
     return [*(phase for phase in PAINTS if phase in there), WAITING]
 
 

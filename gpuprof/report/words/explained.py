@@ -128,7 +128,8 @@ def _fix(number: int, pages: dict[str, Page], diagnosis_of: DiagnosisOf) -> Expl
 
 def _named(text: str, findings: tuple[Declaration, ...]) -> Page:
     """The page of the finding with a name. Raises GpuprofError if no or several findings match."""
-    from gpuprof.diagnosis.finding_names import key, named
+    from gpuprof.diagnosis.detect.declared.declaration import key
+    from gpuprof.diagnosis.finding_names import named
     from gpuprof.report.words import glossary
 
     found = named(text, findings)
@@ -146,7 +147,7 @@ def _named(text: str, findings: tuple[Declaration, ...]) -> Page:
 def _iteration_page(name: str) -> Page | None:
     """The page of a phase of an RL iteration, or of a change that would shorten it: by its id, its title, or the title
     of the change on the screen."""
-    from gpuprof.diagnosis.finding_names import key
+    from gpuprof.diagnosis.detect.declared.declaration import key
     from gpuprof.diagnosis.iterations import pages, phase_pages
     from gpuprof.diagnosis.iterations.titles import TITLES
 

@@ -11,9 +11,9 @@ from gpuprof.diagnosis.result.iteration_model import Change, GenerationBudget, I
 from gpuprof.record.phase_names import BACKWARD, FORWARD, GENERATION, IDLE, OPTIMIZER, OTHER, REWARD, TRAINING
 from gpuprof.report.names import escape
 from gpuprof.report.numbers import amount, count, duration, duration_range, share
-from gpuprof.report.stepbar import Paint
+from gpuprof.report.stepbar import LEAST_LISTED, Paint
 from gpuprof.report.words.fixes import times_range
-from gpuprof.units import Convention, Names, Rows, Share
+from gpuprof.units import Convention, Names, Rows
 
 PAINTS: dict[str, Paint] = {
     GENERATION: Paint("yellow", "#c98a00", "█"),
@@ -31,8 +31,6 @@ PAINTS: dict[str, Paint] = {
 }
 """Colour and fill of each phase; fills differ, so that the bar can be read without colour."""
 _TRAINING = (FORWARD, BACKWARD, OPTIMIZER)
-LEAST_IN_LEGEND: Convention[Share] = 0.005
-"""Smallest share of the iteration for which a phase has an entry in the legend."""
 MOST_REWARDS: Convention[Names] = 4
 MOST_CHANGES: Convention[Rows] = 4
 """Reward functions and changes that are named."""
@@ -76,7 +74,7 @@ def bar(iteration: Phased) -> tuple[BarPhase, ...]:
 def legend(iteration: Phased) -> list[tuple[str, str]]:
     """(phase, its share) of the visible phases, largest first, with the parts of training in brackets."""
     seen = sorted(
-        (one for one in bar(iteration) if one.ns >= LEAST_IN_LEGEND * iteration.mean_ns), key=lambda one: -one.ns
+        (one for one in bar(iteration) if one.ns >= LEAST_LISTED * iteration.mean_ns), key=lambda one: -one.ns
     )
     return [(one.phase, share(one.ns, iteration.mean_ns) + (f" ({one.detail})" if one.detail else "")) for one in seen]
 
@@ -100,13 +98,13 @@ def generation(iteration: Iteration) -> str:
     ]
     if found.tokens_per_s:
         said.append(f"{count(found.tokens_per_s)} tokens/s")
-    if found.ended_share and found.ended_share >= LEAST_IN_LEGEND:
+    if found.ended_share and found.ended_share >= LEAST_LISTED:
         said.append(f"{share(found.ended_share, 1)} of the computed tokens belong to sequences that had ended")
     busy = decode_busy_share(iteration)
     if busy is not None:
         said.append(f"the GPU works {share(busy, 1)} of it")
     copies = iteration.cache_copies
-    if copies is not None and copies.cpu_ns >= LEAST_IN_LEGEND * iteration.mean_ns:
+    if copies is not None and copies.cpu_ns >= LEAST_LISTED * iteration.mean_ns:
         said.append(f"copying the cache takes {duration(copies.cpu_ns)} of CPU time (extrapolated)")
     return "; ".join(said)
 
@@ -121,7 +119,7 @@ def rewards(iteration: Iteration) -> str:
     """The reward functions, longest first, and which of them wait; empty if their names are not known."""
     named = []
     for one in iteration.rewards[:MOST_REWARDS]:
-        waits = one.waits and one.ns >= LEAST_IN_LEGEND * iteration.mean_ns
+        waits = one.waits and one.ns >= LEAST_LISTED * iteration.mean_ns
         named.append(f"{escape(one.name)} {duration(one.ns)}" + (" (waits)" if waits else ""))
     more = len(iteration.rewards) - MOST_REWARDS
     return " · ".join(named) + (f" and {more} more" if more > 0 else "")

@@ -64,8 +64,6 @@ class SlowCalls:
     """What its like takes."""
     kind: U8
     """Index into KINDS."""
-    silent_ns: I64
-    """Of `own_ns` what lies in long stretches in which nothing was recorded."""
     whole: Mask
     """Whether all that lies in it belongs to it, as in a range in which code is compiled."""
 
@@ -88,10 +86,10 @@ def slow_calls(timeline: Timeline) -> SlowCalls:
     if len(slow) and compiling.any():
         slow = slow[~inside(timeline.nesting, compiling)[slow]]
     found = [one for row in slow.tolist() if (one := _judged(timeline, row, float(usual[row]))) is not None]
-    rows = [(row, int((ops.end_ns - ops.start_ns)[row]), 0.0, COMPILES, 0, True) for row in outermost.tolist()]
+    rows = [(row, int((ops.end_ns - ops.start_ns)[row]), 0.0, COMPILES, True) for row in outermost.tolist()]
     rows = sorted((*rows, *found))
-    columns = list(zip(*rows, strict=True)) or [[] for _ in range(6)]
-    types = (np.int64, np.int64, np.float64, np.uint8, np.int64, bool)
+    columns = list(zip(*rows, strict=True)) or [[] for _ in range(5)]
+    types = (np.int64, np.int64, np.float64, np.uint8, bool)
     return SlowCalls(*(np.array(column, kind) for column, kind in zip(columns, types, strict=True)))
 
 
@@ -130,7 +128,7 @@ def _own_and_usual(timeline: Timeline) -> tuple[I64, F64]:
     return own, usual
 
 
-def _judged(timeline: Timeline, row: int, usual_ns: float) -> tuple[int, int, float, int, int, bool] | None:
+def _judged(timeline: Timeline, row: int, usual_ns: float) -> tuple[int, int, float, int, bool] | None:
     """A slow op as a row of SlowCalls; None where it only waited."""
     trace = timeline.trace
     ops, calls = trace.ops, trace.calls
@@ -163,7 +161,7 @@ def _judged(timeline: Timeline, row: int, usual_ns: float) -> tuple[int, int, fl
         kind = PLANNING
     else:
         kind = UNKNOWN
-    return row, int(own_ns), usual_ns, kind, silent, False
+    return row, int(own_ns), usual_ns, kind, False
 
 
 def _plans(timeline: Timeline, row: int, own_ns: int) -> bool:

@@ -17,18 +17,17 @@ from gpuprof.diagnosis.detect.compiled.compiled_passes import (
     waits_too_often,
     within_passes,
 )
+from gpuprof.diagnosis.detect.compiled.compiling import LENGTH_MULTIPLE
 from gpuprof.diagnosis.detect.loops.expert_loops import find_loops
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.transform import without_waits
-from gpuprof.units import Assumed, Convention, Ratio, Tokens
+from gpuprof.units import Assumed, Ratio
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
 
 SIZE = re.compile(r"^aten::(nonzero\w*|_nonzero\w*|masked_select|unique\w*|_unique\w*|repeat_interleave|bincount)$")
 """Ops whose result size depends on values on the GPU."""
-LENGTH_MULTIPLE: Convention[Tokens] = 64
-"""Lengths are padded to a multiple of this."""
 UNKNOWN_PADDING: Assumed[Ratio] = 1.15
 """Growth of the tokens by padding if lengths were not recorded: 100 to 500 tokens grow by 6 to 30 %."""
 

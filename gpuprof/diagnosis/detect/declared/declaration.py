@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,11 @@ goes by it, and so does what a run without a GPU is advised."""
 
 Note = Callable[["Run | None", "Analysis | None"], "Issue | None"]
 """From a run, and its steps where they can be replayed."""
+
+
+def key(text: str) -> str:
+    """A name without case, blanks and punctuation: `Gradient-Checkpointing` → `gradient_checkpointing`."""
+    return re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_")
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,11 +14,14 @@ from gpuprof.costs.fp8 import FORWARD, GRAD_INPUT, GRAD_WEIGHT
 from gpuprof.timeline.phases import BACKWARD, RECOMPUTE
 from gpuprof.timeline.phases import FORWARD as FORWARD_PHASE
 from gpuprof.tracefile.trace import I64, NO_TEXT
-from gpuprof.units import Assumed, Elements
+from gpuprof.units import Assumed, Elements, Published
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
+ALIGNED_ELEMENTS: Published[Elements] = 8
+"""16-bit matrix multiplications use tensor cores at full rate if the inner and the last dimensions are multiples of
+this: 16 bytes (NVIDIA, Matrix Multiplication Background User's Guide)."""
 HALF = ("c10::BFloat16", "c10::Half")
 OPS = frozenset({"aten::mm", "aten::addmm", "aten::linear", "aten::matmul"})
 FEWEST_OUTPUT_COLUMNS: Assumed[Elements] = 30_000

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from gpuprof.diagnosis.detect.passes import shapes_in
+from gpuprof.diagnosis.detect.passes import shapes_in, types_in
 from gpuprof.tracefile.trace import I64, OP
 from gpuprof.units import Assumed, Ops
 
@@ -90,7 +90,7 @@ class _Near:
 
     def type(self, at: int) -> str:
         """Type of an op's first argument."""
-        return (self.case.trace.text(int(self.case.trace.ops.types[self.rows[at]])) or "").strip('["').split('"')[0]
+        return next(iter(types_in(self.case, int(self.rows[at]))), "")
 
     def loss(self) -> OneHotLoss | None:
         scattered = self.name(self.at) == "aten::scatter_"
