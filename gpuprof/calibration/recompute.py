@@ -48,3 +48,7 @@ IDLE_PART = Number(
     "What goes of a backward pass without gradients that no optimizer uses, relative to the share of parameters that "
     "it would take: layers differ in time for each parameter.",
 )  # fmt: skip
+UNUSED_ODDS = Number(
+    0.85, 0.85, 0.85, "", "assumed",
+    "Probability that nobody reads gradients that no optimizer uses.",
+)  # fmt: skip
