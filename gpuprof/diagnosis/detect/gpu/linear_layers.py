@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,7 +15,7 @@ from gpuprof.costs.formulas.gemm import Matmul, product_of
 from gpuprof.costs.fp8 import FORWARD, GRAD_INPUT, GRAD_WEIGHT
 from gpuprof.timeline.phases import BACKWARD, RECOMPUTE
 from gpuprof.timeline.phases import FORWARD as FORWARD_PHASE
-from gpuprof.tracefile.trace import I64, NO_TEXT
+from gpuprof.tracefile.trace import I64
 from gpuprof.units import Assumed, Elements, Published
 
 if TYPE_CHECKING:
@@ -56,7 +58,8 @@ def layer_matmuls(case: Analysis) -> list[LayerMatmul]:
     by_op: dict[int, list[int]] = {}
     for node, row in zip(nodes.tolist(), op.tolist(), strict=True):
         by_op.setdefault(row, []).append(node)
-    shaped = [(row, found, one) for row, found in by_op.items() if (one := _product(case, row)) is not None]
+    product = _products(case)
+    shaped = [(row, found, one) for row, found in by_op.items() if (one := product(row)) is not None]
     forward = Counter(
         (one.m, one.k, one.n) for _, found, one in shaped if graph.phase[found[0]] != BACKWARD
     )  # fmt: skip
@@ -72,13 +75,22 @@ def layer_matmuls(case: Analysis) -> list[LayerMatmul]:
     return result
 
 
-def _product(case: Analysis, row: int) -> Matmul | None:
-    """The matrix multiplication of an op in half precision; None if it is none, or if its shapes are unknown."""
-    ops, trace = case.trace.ops, case.trace
-    name = trace.strings[ops.name[row]]
-    if name not in OPS or ops.dims[row] == NO_TEXT or ops.types[row] == NO_TEXT:
+def _products(case: Analysis) -> Callable[[int], Matmul | None]:
+    """A function that gives the matrix multiplication of an op in half precision; None if it is none, or if its shapes
+    are unknown. Ops with the same texts are looked at once."""
+    trace, ops = case.trace, case.trace.ops
+
+    @cache
+    def product(name: int, dims: int, types: int) -> Matmul | None:
+        return _product(trace.strings[name], trace.text(dims), trace.text(types))
+
+    return lambda row: product(int(ops.name[row]), int(ops.dims[row]), int(ops.types[row]))
+
+
+def _product(name: str, dims: str | None, types: str | None) -> Matmul | None:
+    if name not in OPS or dims is None or types is None:
         return None
-    arguments = parse(name, trace.text(int(ops.dims[row])), trace.text(int(ops.types[row])), None, None)
+    arguments = parse(name, dims, types, None, None)
     found = product_of(arguments)
     if found is None or found.batch != 1 or found.left.type not in HALF or min(found.m, found.n, found.k) < 1:
         return None
